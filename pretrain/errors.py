@@ -1,0 +1,8 @@
+"""The one kind of error that a user is meant to read."""
+
+
+class UserError(Exception):
+    """Bad input, found early: the message says what was wrong, where, and what to do about it.
+
+    Entry points print the message alone, without a traceback, and exit with status 2.
+    """
