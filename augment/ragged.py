@@ -1,0 +1,142 @@
+"""`Ragged`: many token sequences of different lengths in one flat array, no padding anywhere.
+
+The only batch type between a shard and the encoder. Two arrays say everything, so whole batches are sliced,
+gathered and rewritten by array operations, and nothing on the way loops over sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ragged:
+    """N token sequences laid end to end.
+
+    ids: int32[T], the token ids of all sequences, special tokens included.
+    offsets: int64[N + 1], rising from 0 to T; sequence i is `ids[offsets[i]:offsets[i + 1]]`. A sequence may
+    be empty.
+
+    Raises ValueError for other dtypes or dimensions, or offsets that do not run from 0 to T.
+    """
+
+    ids: np.ndarray
+    offsets: np.ndarray
+
+    def __post_init__(self) -> None:
+        if self.ids.dtype != np.int32 or self.ids.ndim != 1:
+            raise ValueError(f"Ragged.ids must be int32[T], not {self.ids.dtype}{list(self.ids.shape)}")
+        if self.offsets.dtype != np.int64 or self.offsets.ndim != 1 or len(self.offsets) == 0:
+            raise ValueError(
+                f"Ragged.offsets must be int64[N + 1], not {self.offsets.dtype}{list(self.offsets.shape)}"
+            )
+        if self.offsets[0] != 0 or self.offsets[-1] != len(self.ids):
+            raise ValueError(
+                f"Ragged.offsets must run from 0 to the number of tokens, {len(self.ids)}; "
+                f"they run from {self.offsets[0]} to {self.offsets[-1]}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        """Sequence `index` (negative counts from the end) as a view of `ids`, int32[length]."""
+        size = len(self)
+        if not -size <= index < size:
+            raise IndexError(f"sequence {index} of a batch of {size}")
+        index %= size
+        return self.ids[self.offsets[index] : self.offsets[index + 1]]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Ragged):
+            return NotImplemented
+        return np.array_equal(self.offsets, other.offsets) and np.array_equal(self.ids, other.ids)
+
+    __hash__ = None
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens in each sequence, int64[N]."""
+        return np.diff(self.offsets)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.ids)
+
+    def rows(self) -> np.ndarray:
+        """The sequence that each token belongs to, int64[T]."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), self.lengths)
+
+    def positions(self) -> np.ndarray:
+        """The place of each token inside its own sequence, from 0, int64[T]."""
+        return segment_indices(np.zeros(len(self), dtype=np.int64), self.lengths)
+
+    def take(self, order: np.ndarray) -> Ragged:
+        """The sequences numbered by `order` (int64[K], repeats allowed), in that order: a gather of whole
+        sequences.
+        """
+        order = np.asarray(order, dtype=np.int64)
+        lengths = self.lengths[order]
+        return Ragged(self.ids.take(segment_indices(self.offsets[order], lengths)), offsets_of(lengths))
+
+    def slice(self, start: int, stop: int) -> Ragged:
+        """Sequences start..stop-1. The ids are a view: nothing but N offsets is copied. Bounds clip as in a
+        list.
+        """
+        start, stop, _ = slice(start, stop).indices(len(self))
+        offsets = self.offsets[start : max(start, stop) + 1]
+        return Ragged(self.ids[offsets[0] : offsets[-1]], offsets - offsets[0])
+
+    @staticmethod
+    def from_sequences(sequences: Iterable[Sequence[int] | np.ndarray]) -> Ragged:
+        arrays = [np.asarray(sequence, dtype=np.int32) for sequence in sequences]
+        if not arrays:
+            return Ragged.empty()
+        return Ragged(np.concatenate(arrays), offsets_of(np.array([len(a) for a in arrays], dtype=np.int64)))
+
+    @staticmethod
+    def concatenate(batches: Sequence[Ragged]) -> Ragged:
+        """All sequences of all batches, one batch after the other."""
+        if not batches:
+            return Ragged.empty()
+        if len(batches) == 1:
+            return batches[0]
+        starts = np.cumsum([0] + [batch.num_tokens for batch in batches])
+        offsets = [batch.offsets[1:] + start for batch, start in zip(batches, starts, strict=False)]
+        return Ragged(
+            np.concatenate([batch.ids for batch in batches]),
+            np.concatenate([np.zeros(1, dtype=np.int64), *offsets]),
+        )
+
+    @staticmethod
+    def empty() -> Ragged:
+        """A batch of no sequences."""
+        return Ragged(np.zeros(0, dtype=np.int32), np.zeros(1, dtype=np.int64))
+
+
+def offsets_of(lengths: np.ndarray) -> np.ndarray:
+    """Lengths [N] -> offsets int64[N + 1]."""
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def segment_indices(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The index array that gathers segments: starts[0], starts[0] + 1, ... (lengths[0] of them), starts[1],
+    ...
+
+    starts, lengths: int64[S]; returns int64[lengths.sum()]. One repeat and one addition a token, whatever the
+    segments:
+    every rewriting of a batch here (gathers, deletions, swaps) is a list of segments and this. int64, because
+    numpy would convert any narrower index array to int64 once more.
+    """
+    ends = np.cumsum(lengths, dtype=np.int64)
+    total = int(ends[-1]) if len(ends) else 0
+    shifts = starts - ends
+    shifts += lengths
+    indices = np.repeat(shifts, lengths)
+    indices += np.arange(total, dtype=np.int64)
+    return indices
