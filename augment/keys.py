@@ -20,9 +20,7 @@ _TOKEN_BLOCK = 1 << 15  # tokens hashed at a time: the temporaries stay in the s
 
 
 def mix(values: np.ndarray) -> np.ndarray:
-    """SplitMix64's finaliser: a bijection of uint64 whose output bits look independent. uint64[...] ->
-    uint64[...].
-    """
+    """SplitMix64's finaliser, a bijection whose output bits look independent: uint64[...] -> uint64[...]."""
     values = values ^ (values >> np.uint64(30))
     values *= np.uint64(0xBF58476D1CE4E5B9)
     values ^= values >> np.uint64(27)
@@ -32,9 +30,7 @@ def mix(values: np.ndarray) -> np.ndarray:
 
 
 def derive(keys: np.ndarray, *path: int | str | np.ndarray) -> np.ndarray:
-    """Independent child keys, uint64[N]: one mixing for each element of `path` (a number, a name, or
-    uint64[N]).
-    """
+    """Independent child keys, uint64[N]: one mixing per element of `path` (a number, a name or uint64[N])."""
     keys = np.asarray(keys, dtype=np.uint64)
     for element in path:
         keys = mix((keys ^ _as_uint64(element)) + _GOLDEN)
@@ -51,8 +47,9 @@ def sequence_keys(
     "mask", "augment", ... tells apart what the draws are for.
     """
     root = derive(np.zeros(1, dtype=np.uint64), seed, purpose, view)
-    keys = derive(np.broadcast_to(root, np.shape(sequence_ids)), np.asarray(sequence_ids).astype(np.uint64,
-    copy=False)) return derive(keys, np.asarray(epoch).astype(np.uint64))
+    ids = np.asarray(sequence_ids).astype(np.uint64, copy=False)
+    keys = derive(np.broadcast_to(root, ids.shape), ids)
+    return derive(keys, np.asarray(epoch).astype(np.uint64))
 
 
 def uniform(keys: np.ndarray, lengths: np.ndarray, stream: int = 0) -> np.ndarray:
