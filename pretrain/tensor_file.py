@@ -1,0 +1,119 @@
+"""Safetensors files written tensor by tensor.
+
+`safetensors.torch.save_file` wants every tensor of a file in memory at once. A checkpoint holds three times
+the model (parameters and two moments) and assembles one parameter at a time from its partitions, so this
+writer takes the shapes first, writes the header, then streams: peak memory is the largest tensor, and the
+sha256 is computed on the way, so that no byte is read back.
+
+Format: https://huggingface.co/docs/safetensors (8-byte little-endian header length, JSON header, raw buffer).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+DTYPE_NAMES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
+    torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+
+
+class TensorEntry(NamedTuple):
+    """What a tensor will be, said before it exists."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count * self.dtype.itemsize
+
+
+def split_entries(entries: Sequence[TensorEntry], max_file_bytes: int) -> list[list[TensorEntry]]:
+    """Cut entries, in order, into files of at most `max_file_bytes`; a larger tensor gets a file of its
+    own.
+    """
+    files: list[list[TensorEntry]] = []
+    filled = 0
+    for entry in entries:
+        if not files or filled + entry.num_bytes > max_file_bytes:
+            files.append([])
+            filled = 0
+        files[-1].append(entry)
+        filled += entry.num_bytes
+    return files
+
+
+class TensorFileWriter:
+    """Writes the tensors of `entries`, in that order, to a safetensors file; `close` makes it durable.
+
+    Raises OSError as the file system does (ENOSPC, EDQUOT, EIO), and ValueError when a tensor is not the one
+    that `entries` announced.
+    """
+
+    def __init__(
+        self, path: Path, entries: Sequence[TensorEntry], metadata: dict[str, str] | None = None
+    ) -> None:
+        self.path = path
+        self._pending = list(reversed(entries))
+        self._hash = hashlib.sha256()
+        self.num_bytes = 0
+        header: dict[str, object] = {"__metadata__": {"format": "pt", **(metadata or {})}}
+        offset = 0
+        for entry in entries:
+            header[entry.name] = {
+                "dtype": DTYPE_NAMES[entry.dtype],
+                "shape": list(entry.shape),
+                "data_offsets": [offset, offset + entry.num_bytes],
+            }
+            offset += entry.num_bytes
+        encoded = json.dumps(header, separators=(",", ":")).encode()
+        encoded += b" " * (-len(encoded) % 8)  # aligned data, so that readers can map it without a copy
+        self._file = open(path, "wb")  # noqa: SIM115  (closed by close or abandon)
+        self._put(len(encoded).to_bytes(8, "little"))
+        self._put(encoded)
+
+    def _put(self, data: bytes | memoryview) -> None:
+        self._file.write(data)
+        self._hash.update(data)
+        self.num_bytes += len(data)
+
+    def write(self, name: str, tensor: torch.Tensor) -> None:
+        """Append the next tensor. It must be the next entry: same name, shape and dtype."""
+        entry = self._pending.pop()
+        if (name, tensor.dtype, tuple(tensor.shape)) != entry:
+            raise ValueError(
+                f"{self.path.name}: expected {entry}, was given {name} {tensor.dtype} {tuple(tensor.shape)}"
+            )
+        flat = tensor.detach().to("cpu").contiguous().reshape(-1)
+        if flat.numel():
+            self._put(memoryview(flat.view(torch.uint8).numpy()))
+
+    def close(self) -> dict[str, object]:
+        """Flush to the disk itself and return {"bytes": size, "sha256": hex digest}."""
+        if self._pending:
+            raise ValueError(f"{self.path.name}: {len(self._pending)} announced tensors were never written")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return {"bytes": self.num_bytes, "sha256": self._hash.hexdigest()}
+
+    def abandon(self) -> None:
+        """Close after a failure. The buffered rest may fail to be written as well; the first error is the
+        story.
+        """
+        with suppress(OSError):
+            self._file.close()

@@ -1,0 +1,370 @@
+"""Checkpoints: exact at any world size and ZeRO stage, whole whenever the writer dies, refused when
+damaged.
+"""
+
+import json
+import os
+import random
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from pretrain import checkpoint
+from pretrain.tensor_file import TensorEntry, TensorFileWriter, split_entries
+
+WORKER = Path(__file__).with_name("checkpoint_worker.py")
+ROOT = Path(__file__).parents[2]
+
+
+def launch(world_size: int, folder: Path, name: str, actions: list) -> list[subprocess.Popen]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    scenario = folder / f"{name}.json"
+    scenario.write_text(json.dumps({"actions": actions, "out": str(folder / name)}))
+    return [
+        subprocess.Popen(
+            [sys.executable, str(WORKER), str(scenario)],
+            env=os.environ
+            | {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(world_size),
+                "MASTER_ADDR": "127.0.0.1",
+                "LOCAL_RANK": str(rank),
+            }
+            | {
+                "MASTER_PORT": str(port),
+                "OMP_NUM_THREADS": "1",
+                "DS_ACCELERATOR": "cpu",
+                "PYTHONPATH": str(ROOT),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(world_size)
+    ]
+
+
+def finish(ranks: list[subprocess.Popen], folder: Path, name: str) -> list[dict]:
+    logs = [rank.communicate(timeout=300)[0] for rank in ranks]
+    assert all(rank.returncode == 0 for rank in ranks), "\n".join(log[-4000:] for log in logs)
+    return [json.loads((folder / f"{name}.{rank}").read_text()) for rank in range(len(ranks))]
+
+
+@pytest.fixture(scope="module")
+def launches(tmp_path_factory) -> dict[str, list[dict]]:
+    """Three launches for everything: one rank, two ranks (which also read what one rank saved), one rank
+    again.
+    """
+    folder = tmp_path_factory.mktemp("checkpoints")
+    one, two = str(folder / "one"), str(folder / "two")
+    Path(one).mkdir()
+    Path(two).mkdir()
+    first = [
+        ["straight_and_resumed", {"root": one, "stages": [0, 1, 2, 3]}],
+        ["cross", {"root": one, "pairs": [[1, 3], [3, 0], [0, 2]]}],
+        ["before_first_step", {"root": one, "stages": [0, 1, 3]}],
+        ["other_model", {"root": one, "stage": 1}],
+    ]
+    second = [
+        ["straight_and_resumed", {"root": two, "stages": [0, 1, 2, 3]}],
+        ["cross", {"root": two, "pairs": [[1, 3], [3, 0], [2, 1]]}],
+        ["before_first_step", {"root": two, "stages": [2, 3]}],
+        ["out_of_disk", {"root": two}],
+        ["cross", {"root": one, "pairs": [[0, 1], [1, 1], [1, 3], [3, 3]]}],
+    ]
+    third = [["cross", {"root": two, "pairs": [[1, 1], [3, 0], [2, 3]]}]]
+    results = {}
+    for name, world_size, actions in [("first", 1, first), ("second", 2, second), ("third", 1, third)]:
+        results[name] = finish(launch(world_size, folder, name, actions), folder, name)
+    return results
+
+
+@pytest.mark.parametrize("name", ["first", "second"])
+def test_resumed_run_is_bitwise_the_uninterrupted_one(launches, name):
+    for rank in launches[name]:
+        for stage in range(4):
+            result = rank[f"same {stage}"]
+            assert result == {"changed by saving": [], "load": [], "end": [], "losses": True, "step": True}, (
+                stage
+            )
+
+
+@pytest.mark.parametrize("name", ["first", "second", "third"])
+def test_other_world_sizes_and_stages_load_exactly(launches, name):
+    for rank in launches[name]:
+        crossed = {pair: result for pair, result in rank.items() if "->" in pair}
+        assert len(crossed) >= 3
+        for pair, result in crossed.items():
+            assert result["load"] == [], pair
+            assert result["losses"] < 1e-6 and result["end"] < 1e-6, (pair, result)
+
+
+@pytest.mark.parametrize("name", ["first", "second"])
+def test_checkpoint_before_the_first_step_means_no_optimizer_state(launches, name):
+    for rank in launches[name]:
+        fresh = {key: result for key, result in rank.items() if key.startswith("fresh")}
+        assert fresh
+        for key, result in fresh.items():
+            assert result["losses"] is True, key
+            assert [n for n in result["end"] if "unused" not in n] == [], key
+
+
+def test_a_checkpoint_of_another_model_is_refused_with_the_differences(launches):
+    message = launches["first"][0]["other model"]
+    assert "embeddings.weight is [11, 13] in the checkpoint and [11, 12] in the model" in message
+    assert "config.yaml" in message
+
+
+def test_out_of_disk_is_said_on_every_rank_and_leaves_the_last_checkpoint(launches):
+    for rank in launches["second"]:
+        result = rank["out of disk"]
+        assert (
+            "No space left on device" in result["message"]
+            and "step-00000001, is untouched" in result["message"]
+        )
+        assert result["left"] == ["latest", "step-00000001"]
+        assert result["good"] is True
+        assert result["again"] == ["latest", "step-00000002"]
+
+
+class PlainEngine:
+    """What a checkpoint needs of an engine."""
+
+    def __init__(self, width: int = 3) -> None:
+        torch.manual_seed(width)
+        self.module = torch.nn.Linear(width, width)
+        self.optimizer = torch.optim.AdamW(self.module.parameters())
+        self.global_steps = 0
+
+    def step(self) -> None:
+        self.module(torch.ones(1, self.module.in_features)).sum().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.global_steps += 1
+
+
+@pytest.fixture
+def saved(tmp_path) -> Path:
+    engine = PlainEngine()
+    for step in range(1, 4):
+        engine.step()
+        checkpoint.save(tmp_path, engine, {"step": step, "best": 0.1 + 0.2}, keep=3)
+    return tmp_path
+
+
+def test_only_safe_formats_and_the_layout_documented(saved):
+    names = {path.name for path in (saved / "step-00000003").iterdir()}
+    assert names == {
+        "parameters-00000.safetensors", "exp_avg-00000.safetensors", "exp_avg_sq-00000.safetensors",
+        "state.json", "manifest.json",
+    }  # fmt: skip
+    assert (saved / "latest").read_text() == "step-00000003\n"
+    assert checkpoint.read_state(saved / "step-00000003") == {"step": 3, "best": 0.1 + 0.2}
+    assert checkpoint.tensor_names(saved / "step-00000003") == ["bias", "weight"]
+
+
+def test_keeps_the_newest_and_removes_abandoned_futures(saved, caplog):
+    engine = PlainEngine()
+    state = checkpoint.load(saved / "step-00000001", engine)
+    engine.step()
+    checkpoint.save(saved, engine, {"step": state["step"] + 1}, keep=1)
+    assert sorted(p.name for p in saved.iterdir()) == ["latest", "step-00000002"]
+    assert "step-00000003" in caplog.text
+
+
+def test_saving_a_step_again_replaces_it(saved):
+    engine = PlainEngine()
+    checkpoint.load(saved / "step-00000003", engine)
+    with torch.no_grad():
+        engine.module.bias.fill_(7)
+    checkpoint.save(saved, engine, {"step": 3}, keep=3)
+    assert sorted(p.name for p in saved.iterdir()) == [
+        "latest",
+        "step-00000001",
+        "step-00000002",
+        "step-00000003",
+    ]
+    other = PlainEngine()
+    checkpoint.load(checkpoint.latest(saved), other)
+    assert other.module.bias.tolist() == [7.0] * 3
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (
+            lambda folder: flip(folder / "parameters-00000.safetensors"),
+            "parameters-00000.safetensors does not have",
+        ),
+        (lambda folder: os.truncate(folder / "exp_avg-00000.safetensors", 100), "100 bytes instead of"),
+        (
+            lambda folder: (folder / "exp_avg_sq-00000.safetensors").unlink(),
+            "exp_avg_sq-00000.safetensors is missing",
+        ),
+        (lambda folder: flip(folder / "state.json"), "state.json does not have"),
+        (lambda folder: (folder / "manifest.json").write_text("{"), "can't be read"),
+        (lambda folder: (folder / "manifest.json").unlink(), "manifest.json is missing"),
+    ],
+)
+def test_resume_walks_back_past_damage_and_names_it(saved, caplog, damage, said):
+    damage(saved / "step-00000003")
+    flip(saved / "step-00000002" / "parameters-00000.safetensors")
+    assert checkpoint.latest(saved) == saved / "step-00000001"
+    assert (
+        "step-00000003 is damaged" in caplog.text and said in caplog.text and "step-00000002" in caplog.text
+    )
+    with pytest.raises(checkpoint.CheckpointError, match="step-00000003 is damaged"):
+        checkpoint.load(saved / "step-00000003", PlainEngine())
+
+
+def test_nothing_to_resume_from(tmp_path):
+    assert checkpoint.latest(tmp_path) is None
+    assert checkpoint.latest(tmp_path / "absent") is None
+    with pytest.raises(checkpoint.CheckpointError, match="not a readable checkpoint"):
+        checkpoint.read_state(tmp_path)
+
+
+def test_real_write_failure_leaves_nothing_half(saved):
+    """A real EFBIG of the operating system, in a child so that the limit stays there."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            engine = PlainEngine(60)
+            engine.step()
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))
+            checkpoint.save(saved, engine, {"step": 9}, keep=1)
+        except checkpoint.CheckpointError as error:
+            code = 0 if "File too large" in str(error) and "step-00000003, is untouched" in str(error) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert sorted(p.name for p in saved.iterdir()) == ["latest"] + [f"step-0000000{i}" for i in (1, 2, 3)]
+    assert checkpoint.latest(saved) == saved / "step-00000003"
+
+
+def test_disk_that_is_too_small_is_seen_before_writing(saved, monkeypatch):
+    monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10})())
+    with pytest.raises(checkpoint.CheckpointError, match=r"are needed and 0\.00 GB are free"):
+        checkpoint.save(saved, PlainEngine(), {"step": 9}, keep=1)
+    assert checkpoint.latest(saved) == saved / "step-00000003"
+
+
+def test_killed_at_random_moments_inside_saves(tmp_path):
+    """kill -9 a saving process, again and again, in the same folder: there is always a whole checkpoint to go
+    on from, never older than the last one that was announced."""
+    generator = random.Random(5)
+    seen = 0
+    for _ in range(20):
+        child_out, child_in = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                _save_until_killed(tmp_path, child_in)
+            finally:
+                os._exit(1)
+        os.close(child_in)
+        with os.fdopen(child_out) as lines:
+            assert lines.readline() == "ready\n"
+            time.sleep(generator.uniform(0, 0.3))
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            announced = [int(line) for line in lines.read().splitlines()]
+        seen = max([seen, *announced])
+        path = checkpoint.latest(tmp_path)
+        step = 0 if path is None else checkpoint.read_state(path)["step"]
+        assert step >= seen, "an announced checkpoint was lost"
+        if path is not None:
+            engine = PlainEngine()
+            assert checkpoint.load(path, engine)["step"] == engine.global_steps == step
+    assert seen > 10
+    whole = [path.name for path in tmp_path.iterdir() if path.name.startswith("step-")]
+    assert all(checkpoint.problem_with(tmp_path / name) is None for name in whole)
+
+
+def _save_until_killed(root: Path, pipe: int) -> None:
+    engine = PlainEngine()
+    start = checkpoint.latest(root)
+    step = 0 if start is None else checkpoint.load(start, engine)["step"]
+    os.write(pipe, b"ready\n")
+    while True:
+        engine.step()
+        step += 1
+        checkpoint.save(root, engine, {"step": step}, keep=2, max_file_bytes=40)
+        os.write(pipe, f"{step}\n".encode())
+
+
+@pytest.mark.slow
+def test_deepspeed_process_killed_inside_saves(tmp_path):
+    for attempt in range(6):
+        rank = launch(1, tmp_path, f"kill{attempt}", [["save_forever", {"root": str(tmp_path / "run")}]])[0]
+        while rank.stdout.readline() != "ready\n":
+            assert rank.poll() is None
+        time.sleep(random.Random(attempt).uniform(0.05, 0.4))
+        rank.kill()
+        announced = [int(line) for line in rank.communicate()[0].splitlines() if line.isdigit()]
+        assert checkpoint.read_state(checkpoint.latest(tmp_path / "run"))["step"] >= max(announced, default=0)
+
+
+# -- the file format --------------------------------------------------------
+
+
+def test_streamed_file_is_what_safetensors_writes_and_reads(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    tensors = {
+        "a.weight": torch.randn(3, 5, generator=generator),
+        "b": torch.tensor(-0.0),
+        "c": torch.randn(4, 2, generator=generator).bfloat16(),
+        "d": torch.tensor([True, False]),
+        "e": torch.zeros(0, 4),
+        "f": torch.arange(6).reshape(2, 3).t(),  # not contiguous
+        "g": torch.randn(2, generator=generator).double(),
+    }
+    entries = [TensorEntry(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()]
+    writer = TensorFileWriter(tmp_path / "ours.safetensors", entries)
+    for name, tensor in tensors.items():
+        writer.write(name, tensor)
+    written = writer.close()
+    assert written["bytes"] == (tmp_path / "ours.safetensors").stat().st_size
+    back = load_file(tmp_path / "ours.safetensors")
+    save_file(
+        {name: tensor.contiguous() for name, tensor in tensors.items()}, tmp_path / "theirs.safetensors"
+    )
+    theirs = load_file(tmp_path / "theirs.safetensors")
+    assert set(back) == set(theirs) == set(tensors)
+    for name, tensor in tensors.items():
+        assert (
+            back[name].dtype == tensor.dtype and back[name].equal(tensor) and back[name].equal(theirs[name])
+        )
+    assert back["b"].signbit()
+
+
+def test_file_writer_refuses_what_was_not_announced(tmp_path):
+    writer = TensorFileWriter(tmp_path / "f.safetensors", [TensorEntry("a", torch.float32, (2,))])
+    with pytest.raises(ValueError, match="expected"):
+        writer.write("a", torch.zeros(3))
+    with pytest.raises(ValueError, match="never written"):
+        TensorFileWriter(tmp_path / "g.safetensors", [TensorEntry("a", torch.float32, (2,))]).close()
+
+
+def test_files_are_bounded():
+    entries = [TensorEntry(str(i), torch.float32, (size,)) for i, size in enumerate([5, 5, 50, 1, 1])]
+    assert [[e.name for e in file] for file in split_entries(entries, 40)] == [["0", "1"], ["2"], ["3", "4"]]
+    assert split_entries([], 40) == []
