@@ -1,0 +1,399 @@
+"""Semantic textual similarity: how well cosines between sentence vectors rank pairs as people do.
+
+The protocol is SentEval's, as the SimCSE family reports it: no regressor, cosine similarity, and Spearman's
+correlation over all pairs of a task at once ("all"). SentEval's other aggregations, the unweighted ("mean")
+and pair-weighted ("wmean") mean over a task's subsets, and Pearson's correlation are computed beside it,
+since papers differ in which they print and the difference reaches ten points (STS13 most).
+
+    python -m finetune.sts MODEL --pooling cls,mean --data DATA
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+import numpy as np
+from scipy import stats
+
+from pretrain.errors import UserError
+
+SEVEN_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
+DEV_TASKS = ("STS-B-dev", "SICK-R-dev")
+TASKS = SEVEN_TASKS + DEV_TASKS
+
+# Pairs left in the official files once those without a gold score are dropped.
+OFFICIAL_PAIRS = {
+    "STS12": 3108,
+    "STS13": 1500,
+    "STS14": 3750,
+    "STS15": 3000,
+    "STS16": 1186,
+    "STS-B": 1379,
+    "SICK-R": 4927,
+    "STS-B-dev": 1500,
+    "SICK-R-dev": 500,
+}
+
+# STS13 goes without SMT, whose sentences were never free to distribute; every later paper leaves it out.
+YEAR_SUBSETS = {
+    "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
+    "STS13": ("FNWN", "headlines", "OnWN"),
+    "STS14": ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
+    "STS15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
+    "STS16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
+}
+_TABLES = {  # task: (path from the data folder, has a header, columns of sentence 1, sentence 2, score)
+    "STS-B": ("STS/STSBenchmark/sts-test.csv", False, (5, 6, 4)),
+    "STS-B-dev": ("STS/STSBenchmark/sts-dev.csv", False, (5, 6, 4)),
+    "SICK-R": ("SICK/SICK_test_annotated.txt", True, (1, 2, 3)),
+    "SICK-R-dev": ("SICK/SICK_trial.txt", True, (1, 2, 3)),
+}
+
+Embed = Callable[[list[str]], np.ndarray]
+EmbedPoolings = Callable[[list[str]], Mapping[str, np.ndarray]]
+
+
+class SubsetScores(TypedDict):
+    """Correlations x 100 over one subset; NaN where all similarities (or all golds) are equal."""
+
+    spearman: float
+    pearson: float
+    pairs: int
+
+
+class TaskScores(TypedDict):
+    """Correlations x 100 of one task; `spearman_all` is the headline. NaN where one is undefined."""
+
+    spearman_all: float
+    pearson_all: float
+    spearman_mean: float
+    pearson_mean: float
+    spearman_wmean: float
+    pearson_wmean: float
+    pairs: int
+    subsets: dict[str, SubsetScores]
+
+
+class StsResults(dict[str, TaskScores]):
+    """Task name to its scores, in the order asked for."""
+
+    @property
+    def average(self) -> float | None:
+        """Mean of the seven headlines, rounded to two decimals first as papers do; None if one is absent."""
+        if any(task not in self for task in SEVEN_TASKS):
+            return None
+        return float(np.mean([round(self[task]["spearman_all"], 2) for task in SEVEN_TASKS]))
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """One subset: N pairs of sentences, whitespace normalised, and their gold scores float64[N]."""
+
+    name: str
+    first: list[str]
+    second: list[str]
+    gold: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+
+class StsEvaluator:
+    """The STS tasks found under a data folder, in SentEval's own layout.
+
+    Args:
+        data: folder holding `SentEval/STS` and `SentEval/SICK`, or `STS` and `SICK`. None means the folder
+            named by the environment variable CLEAR_DATA; with neither, no task is available.
+    """
+
+    def __init__(self, data: str | Path | None = None) -> None:
+        named = data if data is not None else os.environ.get("CLEAR_DATA")
+        self.data = Path(named) if named else None
+        self._loaded: dict[str, list[Pairs]] = {}
+
+    def available(self) -> list[str]:
+        """Tasks all of whose files are there, the seven first, then the dev sets."""
+        return [task for task in TASKS if self.data is not None and not self._missing(task)]
+
+    def load(self, task: str) -> list[Pairs]:
+        """The subsets of a task, without the pairs that have no gold score.
+
+        Raises:
+            UserError: unknown task (with the nearest name), a file missing, a line that is no pair, a score
+                that is not a number, or golds and pairs that differ in number.
+        """
+        if task not in TASKS:
+            near = difflib.get_close_matches(task, TASKS, n=1, cutoff=0.0)[0]
+            raise UserError(f"unknown STS task {task!r}; did you mean {near!r}? Tasks: {', '.join(TASKS)}")
+        if task not in self._loaded:
+            missing = self._missing(task)
+            if missing:
+                where = f"{missing[0]} is not there" if self.data else "--data and CLEAR_DATA name no folder"
+                raise UserError(
+                    f"{task}: {where}; the data folder must hold SentEval's downstream files as SentEval/STS "
+                    "and SentEval/SICK (SentEval's get_transfer_data.bash makes them)"
+                )
+            self._loaded[task] = self._read_year(task) if task in YEAR_SUBSETS else [self._read_table(task)]
+        return self._loaded[task]
+
+    def evaluate(self, embed: Embed, tasks: Iterable[str] | None = None) -> StsResults:
+        """Score one embedding function.
+
+        Args:
+            embed: distinct sentences, in any order, to vectors [N, d]. Called once, with every distinct
+                sentence of all the tasks, so that no sentence is encoded twice.
+            tasks: task names; all that are available when None.
+
+        Raises:
+            UserError: no task available, a task's data damaged or absent, vectors of the wrong shape, or a
+                vector that is not finite (the sentence is named).
+        """
+        return self.evaluate_poolings(lambda sentences: {"": embed(sentences)}, tasks)[""]
+
+    def evaluate_poolings(
+        self, embed: EmbedPoolings, tasks: Iterable[str] | None = None
+    ) -> dict[str, StsResults]:
+        """As `evaluate`, for several vectors per sentence computed in one pass: pooling name to results."""
+        chosen = list(tasks) if tasks is not None else self.available()
+        if not chosen:
+            raise UserError(
+                f"no STS task found under {self.data or 'nothing (neither --data nor CLEAR_DATA is given)'}; "
+                "the data folder must hold SentEval/STS and SentEval/SICK"
+            )
+        loaded = {task: self.load(task) for task in chosen}
+        index: dict[str, int] = {}
+        for subsets in loaded.values():
+            for pairs in subsets:
+                for sentence in (*pairs.first, *pairs.second):
+                    index.setdefault(sentence, len(index))
+        sentences = list(index)
+        results = {}
+        for pooling, vectors in embed(sentences).items():
+            unit = _unit_vectors(vectors, sentences, pooling)
+            scores = {task: _score(subsets, unit, index) for task, subsets in loaded.items()}
+            results[pooling] = StsResults(scores)
+        return results
+
+    def _root(self) -> Path:
+        """The folder that holds `STS` and `SICK`."""
+        assert self.data is not None
+        nested = self.data / "SentEval"
+        return nested if (nested / "STS").is_dir() or (nested / "SICK").is_dir() else self.data
+
+    def _files(self, task: str) -> list[Path]:
+        if task in _TABLES:
+            return [self._root() / _TABLES[task][0]]
+        folder = self._root() / "STS" / f"{task}-en-test"
+        return [folder / f"STS.{kind}.{name}.txt" for name in YEAR_SUBSETS[task] for kind in ("input", "gs")]
+
+    def _missing(self, task: str) -> list[Path]:
+        if self.data is None:
+            return [Path(task)]
+        return [file for file in self._files(task) if not file.is_file()]
+
+    def _read_year(self, task: str) -> list[Pairs]:
+        files = self._files(task)
+        subsets = []
+        for name, input_file, gold_file in zip(YEAR_SUBSETS[task], files[0::2], files[1::2], strict=True):
+            rows, golds = _lines(input_file), _lines(gold_file)
+            if len(rows) != len(golds):
+                raise UserError(
+                    f"{input_file} has {len(rows)} pairs but {gold_file.name} {len(golds)} scores; one of "
+                    "them is damaged, fetch both again"
+                )
+            # Columns after the second (STS16 names its sources there) are not part of the task.
+            cells = [(*_columns(input_file, n, row, (0, 1)), golds[n]) for n, row in enumerate(rows)]
+            subsets.append(_pairs(name, gold_file, cells))
+        return subsets
+
+    def _read_table(self, task: str) -> Pairs:
+        file = self._files(task)[0]
+        _, header, columns = _TABLES[task]
+        rows = _lines(file)
+        cells = [_columns(file, n, row, columns) for n, row in enumerate(rows) if not (header and n == 0)]
+        return _pairs(task, file, cells)
+
+
+def _lines(file: Path) -> list[str]:
+    # Not str.splitlines: it also cuts at U+0085 and U+2028, inside a sentence, and shifts every later gold.
+    with open(file, encoding="utf-8") as stream:
+        return [line.rstrip("\n") for line in stream]
+
+
+def _columns(file: Path, number: int, row: str, columns: Sequence[int]) -> tuple[str, ...]:
+    cells = row.split("\t")  # quotes are part of the text: the csv module would eat them, and rows with them
+    if len(cells) <= max(columns):
+        raise UserError(
+            f"{file}, line {number + 1}: {len(cells)} tab-separated columns, need {max(columns) + 1}; "
+            "the file is damaged or not SentEval's"
+        )
+    return tuple(cells[column] for column in columns)
+
+
+def _pairs(name: str, file: Path, cells: Sequence[tuple[str, ...]]) -> Pairs:
+    first, second, gold = [], [], []
+    for number, (one, two, score) in enumerate(cells):
+        if not score.strip():  # pairs that the annotators left unscored
+            continue
+        try:
+            gold.append(float(score))
+        except ValueError:
+            raise UserError(f"{file}, pair {number + 1}: the score {score!r} is not a number") from None
+        first.append(" ".join(one.split()))
+        second.append(" ".join(two.split()))
+    if not gold:
+        raise UserError(f"{file}: no pair has a score")
+    return Pairs(name, first, second, np.asarray(gold))
+
+
+def _unit_vectors(vectors: np.ndarray, sentences: list[str], pooling: str) -> np.ndarray:
+    """float64[N, d] of length 1; a zero vector stays zero, so that its cosines count as 0, as in SentEval."""
+    vectors = np.asarray(vectors, dtype=np.float64)
+    label = f" ({pooling} pooling)" if pooling else ""
+    if vectors.ndim != 2 or len(vectors) != len(sentences):
+        raise UserError(f"embedding{label}: expected {len(sentences)} vectors, got the shape {vectors.shape}")
+    damaged = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    if len(damaged):
+        # SentEval turns these into 0 and scores on; a model that gives NaN would look merely weak.
+        raise UserError(
+            f"embedding{label}: the vector of {sentences[damaged[0]]!r} is not finite, and so are "
+            f"{len(damaged) - 1} more of {len(sentences)}; look for NaN or infinite weights in the model"
+        )
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(norms == 0, 1.0, norms)
+
+
+def _correlations(similarity: np.ndarray, gold: np.ndarray) -> tuple[float, float]:
+    """(Spearman, Pearson) x 100; NaN where one side is constant or there are fewer than two pairs."""
+    if len(gold) < 2 or np.ptp(similarity) == 0 or np.ptp(gold) == 0:
+        return float("nan"), float("nan")
+    spearman = stats.spearmanr(similarity, gold).statistic
+    pearson = stats.pearsonr(similarity, gold).statistic
+    return 100 * float(spearman), 100 * float(pearson)
+
+
+def _score(subsets: list[Pairs], unit: np.ndarray, index: Mapping[str, int]) -> TaskScores:
+    similarities, scores = [], {}
+    for pairs in subsets:
+        first = np.fromiter((index[sentence] for sentence in pairs.first), np.int64, len(pairs))
+        second = np.fromiter((index[sentence] for sentence in pairs.second), np.int64, len(pairs))
+        cosine = np.einsum("nd,nd->n", unit[first], unit[second])
+        # Exactly 1 for a sentence with itself: rounding would put an order among pairs that are tied.
+        same = (first == second) & unit[first].any(axis=1)
+        similarities.append(np.where(same, 1.0, cosine))
+        spearman, pearson = _correlations(similarities[-1], pairs.gold)
+        scores[pairs.name] = SubsetScores(spearman=spearman, pearson=pearson, pairs=len(pairs))
+    spearman, pearson = _correlations(np.concatenate(similarities), np.concatenate([p.gold for p in subsets]))
+    each_spearman = [score["spearman"] for score in scores.values()]
+    each_pearson = [score["pearson"] for score in scores.values()]
+    weights = [score["pairs"] for score in scores.values()]
+    return TaskScores(
+        spearman_all=spearman,
+        pearson_all=pearson,
+        spearman_mean=float(np.mean(each_spearman)),
+        pearson_mean=float(np.mean(each_pearson)),
+        spearman_wmean=float(np.average(each_spearman, weights=weights)),
+        pearson_wmean=float(np.average(each_pearson, weights=weights)),
+        pairs=sum(weights),
+        subsets=scores,
+    )
+
+
+def headline_table(results: Mapping[str, StsResults]) -> str:
+    """Spearman x 100 over all pairs: a line per pooling, a column per task, the average of the seven last."""
+    tasks = list(next(iter(results.values())))
+    width = max(len(pooling) for pooling in (*results, "pooling"))
+    lines = ["pooling".ljust(width) + "".join(f"{task:>11}" for task in tasks) + f"{'average':>9}"]
+    for pooling, scores in results.items():
+        average = f"{scores.average:9.2f}" if scores.average is not None else f"{'-':>9}"
+        figures = "".join(f"{scores[task]['spearman_all']:11.2f}" for task in tasks)
+        lines.append(pooling.ljust(width) + figures + average)
+    for task in tasks:
+        pairs = next(iter(results.values()))[task]["pairs"]
+        if pairs != OFFICIAL_PAIRS[task]:
+            lines.append(
+                f"note: {task} has {pairs} pairs here, {OFFICIAL_PAIRS[task]} in the official files: "
+                "not comparable with published figures"
+            )
+    return "\n".join(lines)
+
+
+def detail_table(scores: StsResults) -> str:
+    """Every aggregation of every task, and every subset: the figures a paper may have printed instead."""
+    columns = ("all", "mean", "wmean")
+    header = "task".ljust(22) + "pairs".rjust(7)
+    header += "".join(f"{name:>10}" for name in (f"{kind} {c}" for kind in ("rho", "r") for c in columns))
+    lines = [header]
+    for task, score in scores.items():
+        figures = [score[f"{kind}_{column}"] for kind in ("spearman", "pearson") for column in columns]
+        printed = "".join(f"{figure:10.2f}" for figure in figures)
+        lines.append(task.ljust(22) + f"{score['pairs']:7d}" + printed)
+        if len(score["subsets"]) > 1:
+            for name, subset in score["subsets"].items():
+                lines.append(
+                    f"  {name}".ljust(22)
+                    + f"{subset['pairs']:7d}{subset['spearman']:10.2f}{'':20}{subset['pearson']:10.2f}"
+                )
+    return "\n".join(lines)
+
+
+def evaluate_model(
+    model: str, pooling: str = "cls,mean", data: str = "", tasks: str = "", token_budget: str = "16384",
+    detail: bool = False, json_file: str = "",
+) -> None:
+    """Print the STS scores of an encoder (Spearman x 100 over all pairs of a task, cosine, no regressor).
+
+    Args:
+        model: a run folder, an export, any Hugging Face encoder folder, or a hub name.
+        pooling: poolings to judge, by commas, or "all": cls, mean, first-last, embedding-last, last-two.
+        data: folder holding SentEval/STS and SentEval/SICK; the environment's CLEAR_DATA when not given.
+        tasks: task names by commas; all that the data folder holds when not given.
+        token_budget: most tokens in one forward pass; halve it when memory runs out.
+        detail: also print every aggregation and every subset.
+        json_file: also write all scores there.
+    """
+    from finetune.embed import embed_poolings, load_model, parse_poolings
+
+    evaluator = StsEvaluator(data or None)
+    chosen = [task for task in tasks.split(",") if task] or evaluator.available()
+    for task in chosen:  # before the model: a mistyped name should not cost the loading
+        evaluator.load(task)
+    poolings = parse_poolings(pooling)
+    if not token_budget.isdecimal() or int(token_budget) < 1:
+        raise UserError(f"--token_budget {token_budget!r}: give a whole number of tokens, 1 or more")
+    encoder, tokenizer = load_model(model) if chosen else (None, None)
+    results = evaluator.evaluate_poolings(
+        lambda sentences: embed_poolings(encoder, tokenizer, sentences, poolings, int(token_budget)), chosen
+    )
+    print(headline_table(results))
+    if detail:
+        for name, scores in results.items():
+            print(f"\n{name} pooling: Spearman (rho) and Pearson (r) x 100\n{detail_table(scores)}")
+    if json_file:
+        Path(json_file).write_text(json.dumps({"model": model, "results": results}, indent=1) + "\n")
+
+
+def main() -> None:
+    """Run the command line; a UserError is printed without a traceback and exits with status 2."""
+    import fire
+
+    # Raw strings: fire would make a tuple of "cls,mean" and a number of a folder named 2026_11.
+    command = fire.decorators.SetParseFns(
+        model=str, pooling=str, data=str, tasks=str, token_budget=str, json_file=str
+    )(evaluate_model)
+    try:
+        fire.Fire(command, name="python -m finetune.sts")
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

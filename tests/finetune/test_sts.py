@@ -1,0 +1,253 @@
+"""The STS evaluator against sentence-transformers and scipy, on files in SentEval's layout and real ones."""
+
+import hashlib
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from finetune import sts
+from finetune.sts import OFFICIAL_PAIRS, SEVEN_TASKS, TASKS, YEAR_SUBSETS, StsEvaluator, StsResults
+from pretrain.errors import UserError
+
+WORDS = ["a", "the", "man", "woman", "child", "dog", "eats", "guitar", '"no"', "5", "café", "—", "slowly"]
+
+
+def bag_of_words(sentences):
+    """A deterministic embedding with some meaning in it: hashed word counts, float32[N, 64]."""
+    vectors = np.zeros((len(sentences), 64), dtype=np.float32)
+    for row, sentence in enumerate(sentences):
+        for word in sentence.split():
+            vectors[row, int(hashlib.md5(word.encode()).hexdigest(), 16) % 64] += 1
+    return vectors
+
+
+@pytest.fixture(scope="module")
+def layout(tmp_path_factory):
+    """A SentEval folder in which every task has a few pairs, some of them without a score."""
+    rng = np.random.default_rng(7)
+
+    def sentence():
+        return " ".join(rng.choice(WORDS, rng.integers(2, 9)))
+
+    data = tmp_path_factory.mktemp("data")
+    for task, subsets in YEAR_SUBSETS.items():
+        folder = data / "SentEval" / "STS" / f"{task}-en-test"
+        folder.mkdir(parents=True)
+        for size, name in enumerate(subsets, start=12):
+            golds = ["" if i % 5 == 3 else f"{rng.uniform(0, 5):.2f}" for i in range(size)]
+            rows = [f"{sentence()}\t {sentence()}  x" + "\tsource" * (task == "STS16") for _ in golds]
+            (folder / f"STS.input.{name}.txt").write_text("\n".join(rows) + "\n", encoding="utf-8")
+            (folder / f"STS.gs.{name}.txt").write_text("".join(gold + "\n" for gold in golds))
+    benchmark = data / "SentEval" / "STS" / "STSBenchmark"
+    benchmark.mkdir()
+    for split in ("dev", "test"):
+        rows = [f'g\tf\t2012\t{i}\t{rng.uniform(0, 5):.3f}\t"{sentence()}\t{sentence()}\n' for i in range(30)]
+        (benchmark / f"sts-{split}.csv").write_text("".join(rows), encoding="utf-8")
+    sick = data / "SentEval" / "SICK"
+    sick.mkdir()
+    for name in ("SICK_trial.txt", "SICK_test_annotated.txt"):
+        rows = [f"{i}\t{sentence()}\t{sentence()}\t{rng.uniform(1, 5):.1f}\tNEUTRAL\r\n" for i in range(25)]
+        header = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\r\n"
+        (sick / name).write_text(header + "".join(rows), encoding="utf-8", newline="")
+    return data
+
+
+def test_every_task_is_found_in_either_layout(layout, monkeypatch):
+    monkeypatch.delenv("CLEAR_DATA", raising=False)
+    assert StsEvaluator(layout).available() == list(TASKS)
+    assert StsEvaluator(layout / "SentEval").available() == list(TASKS)
+    assert StsEvaluator(layout / "SentEval" / "SICK").available() == []
+    assert StsEvaluator().available() == []
+    monkeypatch.setenv("CLEAR_DATA", str(layout))
+    assert StsEvaluator().available() == list(TASKS)
+
+
+def test_scores_equal_sentence_transformers_and_scipy(layout):
+    from sentence_transformers import util
+    from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
+
+    class Model:  # the little of SentenceTransformer that its evaluator asks for
+        class model_card_data:
+            @staticmethod
+            def set_evaluation_metrics(*_): ...
+
+        similarity_fn_name = "cosine"
+        truncate_dim = None
+
+        def encode(self, sentences, **_):
+            return bag_of_words(list(sentences))
+
+    evaluator = StsEvaluator(layout)
+    results = evaluator.evaluate(bag_of_words)
+    for task in TASKS:
+        subsets = evaluator.load(task)
+        first = [sentence for pairs in subsets for sentence in pairs.first]
+        second = [sentence for pairs in subsets for sentence in pairs.second]
+        gold = np.concatenate([pairs.gold for pairs in subsets])
+        cosines = util.pairwise_cos_sim(bag_of_words(first), bag_of_words(second)).numpy()
+        assert results[task]["pearson_all"] == pytest.approx(100 * stats.pearsonr(cosines, gold)[0], abs=1e-3)
+        # Rounding first, since float32 cosines of pairs that are tied differ in their last digits.
+        rho = stats.spearmanr(cosines.round(5), gold)[0]
+        ours = stats.spearmanr(_cosines(first, second).round(5), gold)[0]
+        assert ours == pytest.approx(rho, abs=1e-9)
+        assert results[task]["spearman_all"] == pytest.approx(100 * rho, abs=1.0)
+        peer = EmbeddingSimilarityEvaluator(first, second, list(gold), write_csv=False)
+        assert results[task]["pearson_all"] == pytest.approx(100 * peer(Model())["pearson_cosine"], abs=1e-3)
+
+
+def _cosines(first, second):
+    index = {sentence: n for n, sentence in enumerate(dict.fromkeys([*first, *second]))}
+    unit = sts._unit_vectors(bag_of_words(list(index)), list(index), "")
+    return (unit[[index[s] for s in first]] * unit[[index[s] for s in second]]).sum(1)
+
+
+def test_aggregations_over_subsets(layout):
+    score = StsEvaluator(layout).evaluate(bag_of_words, ["STS13"])["STS13"]
+    rho = [subset["spearman"] for subset in score["subsets"].values()]
+    pairs = [subset["pairs"] for subset in score["subsets"].values()]
+    assert list(score["subsets"]) == ["FNWN", "headlines", "OnWN"]
+    assert score["pairs"] == sum(pairs)
+    assert score["spearman_mean"] == pytest.approx(sum(rho) / 3)
+    assert score["spearman_wmean"] == pytest.approx(sum(r * n for r, n in zip(rho, pairs)) / sum(pairs))
+
+
+def test_average_rounds_the_seven_first(layout):
+    results = StsEvaluator(layout).evaluate(bag_of_words)
+    expected = np.mean([float(f"{results[task]['spearman_all']:.2f}") for task in SEVEN_TASKS])
+    assert results.average == pytest.approx(expected, abs=1e-12)
+    assert StsEvaluator(layout).evaluate(bag_of_words, ["STS-B-dev"]).average is None
+    assert StsResults().average is None
+
+
+def test_pairs_without_a_gold_are_dropped_and_text_is_normalised(layout):
+    subset = StsEvaluator(layout).load("STS16")[0]
+    assert len(subset) == 12 - 2  # rows 3 and 8 have no score
+    assert all(sentence.endswith(" x") and "  " not in sentence for sentence in subset.second)
+    assert not any("source" in sentence for sentence in subset.second)
+
+
+def test_quotes_of_the_benchmark_are_text(layout):
+    pairs = StsEvaluator(layout).load("STS-B")[0]
+    assert len(pairs) == 30
+    assert all(sentence.startswith('"') for sentence in pairs.first)
+
+
+def test_each_distinct_sentence_is_embedded_once(layout):
+    calls = []
+
+    def embed(sentences):
+        calls.append(sentences)
+        return bag_of_words(sentences)
+
+    evaluator = StsEvaluator(layout)
+    evaluator.evaluate(embed)
+    everything = [s for task in TASKS for p in evaluator.load(task) for s in (*p.first, *p.second)]
+    assert len(calls) == 1
+    assert sorted(calls[0]) == sorted(set(everything))
+    assert len(calls[0]) < len(everything)
+
+
+def test_a_sentence_with_itself_has_cosine_one_and_zero_vectors_zero(tmp_path):
+    folder = tmp_path / "STS" / "STSBenchmark"
+    folder.mkdir(parents=True)
+    texts = [("b", "b"), ("c", "c"), ("b", "c"), ("zero", "zero")]
+    rows = [f"g\tf\ty\t0\t{gold}\t{one}\t{two}\n" for (one, two), gold in zip(texts, (4, 4, 1, 0))]
+    (folder / "sts-dev.csv").write_text("".join(rows))
+    vectors = {"b": [0.1, 0.7, 0.3], "c": [0.9, 0.3, 0.1], "zero": [0.0, 0.0, 0.0]}
+    results = StsEvaluator(tmp_path).evaluate(lambda s: np.array([vectors[x] for x in s]), ["STS-B-dev"])
+    assert results["STS-B-dev"]["spearman_all"] == pytest.approx(100.0)  # only if both 1s are tied
+
+
+def test_constant_similarities_give_nan_not_a_figure(layout):
+    results = StsEvaluator(layout).evaluate(lambda s: np.ones((len(s), 8)), ["STS-B-dev"])
+    assert math.isnan(results["STS-B-dev"]["spearman_all"])
+
+
+def test_several_poolings_come_from_one_pass(layout):
+    evaluator = StsEvaluator(layout)
+    both = evaluator.evaluate_poolings(
+        lambda sentences: {"cls": bag_of_words(sentences), "mean": bag_of_words(sentences)[:, :8]}, ["STS12"]
+    )
+    assert both["cls"] == evaluator.evaluate(bag_of_words, ["STS12"])
+    assert both["mean"] != both["cls"]
+
+
+def test_damaged_vectors_name_the_sentence(layout):
+    def embed(sentences):
+        vectors = bag_of_words(sentences)
+        embed.bad = sentences[17]
+        vectors[17, 3] = np.nan
+        return vectors
+
+    with pytest.raises(UserError) as error:
+        StsEvaluator(layout).evaluate(embed, ["STS-B"])
+    assert repr(embed.bad) in str(error.value)
+    with pytest.raises(UserError, match=r"expected \d+ vectors"):
+        StsEvaluator(layout).evaluate(lambda s: bag_of_words(s)[1:], ["STS-B"])
+
+
+def test_damaged_data_is_named(layout, tmp_path):
+    with pytest.raises(UserError, match="did you mean 'STS-B-dev'"):
+        StsEvaluator(layout).evaluate(bag_of_words, ["STSB-dev"])
+    with pytest.raises(UserError, match=r"sts-dev\.csv is not there"):
+        StsEvaluator(tmp_path).evaluate(bag_of_words, ["STS-B-dev"])
+    with pytest.raises(UserError, match="no STS task found"):
+        StsEvaluator(tmp_path).evaluate(bag_of_words)
+    folder = tmp_path / "STS" / "STSBenchmark"
+    folder.mkdir(parents=True)
+    file = folder / "sts-dev.csv"
+    file.write_text("g\tf\ty\t0\t3.0\tone\n")
+    with pytest.raises(UserError, match="line 1: 6 tab-separated columns"):
+        StsEvaluator(tmp_path).evaluate(bag_of_words, ["STS-B-dev"])
+    file.write_text("g\tf\ty\t0\tthree\tone\ttwo\n")
+    with pytest.raises(UserError, match="'three' is not a number"):
+        StsEvaluator(tmp_path).evaluate(bag_of_words, ["STS-B-dev"])
+    folder = tmp_path / "STS" / "STS13-en-test"
+    folder.mkdir()
+    for name in YEAR_SUBSETS["STS13"]:
+        (folder / f"STS.input.{name}.txt").write_text("a\tb\nc\td\n")
+        (folder / f"STS.gs.{name}.txt").write_text("1.0\n")
+    with pytest.raises(UserError, match=r"2 pairs but STS\.gs\.FNWN\.txt 1 scores"):
+        StsEvaluator(tmp_path).evaluate(bag_of_words, ["STS13"])
+
+
+def test_tables_print_the_figures_and_warn_of_other_pairs(layout):
+    results = StsEvaluator(layout).evaluate(bag_of_words)
+    table = sts.headline_table({"mean": results})
+    row = table.splitlines()[1].split()
+    figures = [results[task]["spearman_all"] for task in TASKS] + [results.average]
+    assert row == ["mean", *(f"{figure:.2f}" for figure in figures)]
+    assert "STS-B has 30 pairs here, 1379" in table
+    detail = sts.detail_table(results)
+    for task in TASKS:
+        assert f"{results[task]['pearson_wmean']:.2f}" in detail
+
+
+real_data = pytest.mark.skipif(
+    not os.environ.get("CLEAR_DATA") or not StsEvaluator(os.environ["CLEAR_DATA"]).available(),
+    reason="CLEAR_DATA names no folder with SentEval's STS files",
+)
+
+
+@real_data
+def test_official_pair_counts():
+    evaluator = StsEvaluator(Path(os.environ["CLEAR_DATA"]))
+    assert evaluator.available() == list(TASKS)
+    assert {task: sum(len(pairs) for pairs in evaluator.load(task)) for task in TASKS} == OFFICIAL_PAIRS
+
+
+@real_data
+def test_bag_of_words_ranks_real_pairs_above_chance_and_as_scipy_says():
+    evaluator = StsEvaluator(Path(os.environ["CLEAR_DATA"]))
+    results = evaluator.evaluate(bag_of_words)
+    assert 20 < results.average < 60
+    for task in TASKS:
+        subsets = evaluator.load(task)
+        first = [sentence for pairs in subsets for sentence in pairs.first]
+        second = [sentence for pairs in subsets for sentence in pairs.second]
+        rho = stats.spearmanr(_cosines(first, second), np.concatenate([pairs.gold for pairs in subsets]))[0]
+        assert results[task]["spearman_all"] == pytest.approx(100 * rho, abs=0.1)
