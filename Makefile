@@ -1,0 +1,38 @@
+# Two commands on a fresh machine: `make demo` (the whole job on a small corpus) and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+CORPUS ?= embedded
+DATA ?= $(CLEAR_DATA)
+BIN = $(VENV)/bin
+INSTALLED = $(VENV)/.installed
+
+.PHONY: demo test test-slow test-slurm lint install clean
+
+install: $(INSTALLED)
+
+# torch first: DeepSpeed's build reads it. Pinned by constraints.txt; CUDA builds come with it where the platform has them.
+$(INSTALLED): setup.py constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip setuptools wheel -c constraints.txt
+	$(BIN)/pip install --quiet "torch==2.13.0" numpy -c constraints.txt
+	DS_BUILD_OPS=0 $(BIN)/pip install --quiet --no-build-isolation deepspeed -c constraints.txt
+	$(BIN)/pip install --quiet --no-build-isolation -e ".[test]" -c constraints.txt
+	touch $@
+
+demo: $(INSTALLED)
+	$(BIN)/python -m pretrain.demo --corpus "$(CORPUS)" $(if $(DATA),--sts "$(DATA)")
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest
+
+test-slow: $(INSTALLED)
+	$(BIN)/python -m pytest -m slow
+
+test-slurm: $(INSTALLED)
+	$(BIN)/python -m pytest -m slurm
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+
+clean:
+	rm -rf $(VENV) runs data build *.egg-info

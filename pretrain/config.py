@@ -1,0 +1,303 @@
+"""The typed configuration tree: YAML, overridden by flags, unknown keys refused with the nearest name.
+
+A run is described by one tree. `load_config` reads a recipe from YAML, applies dotted overrides
+(`{"train.lr": "1e-4"}`, values as raw strings) and validates the whole. `describe` lists every key with
+its type, default and meaning for `--help`; the texts there are the field descriptions here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from augment.errors import AugmentationError
+from augment.registry import parse as parse_augmentation
+from pretrain.corpora import DataConfig
+from pretrain.errors import UserError
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+
+class LoadingConfig(Section):
+    folder: Path | None = Field(None, description="prepared data (manifest.json inside); none: data/NAME, prepared on "
+                                "first use from data.prepare. Flag --data")
+    prepare: DataConfig = Field(default_factory=DataConfig, description="how to prepare the data if the folder has none")
+    lanes: int = Field(16, ge=1, description="parallel streams that make up the data order: a multiple of every world "
+                       "size that the run should resume on, and a divisor of train.global_batch")
+    workers: int = Field(1, ge=0, description="loader processes a rank; 0 loads in the training process")
+    damaged: Literal["refuse", "skip"] = Field("refuse", description="a chunk whose hash is wrong: stop, or replace it "
+                                               "by another and write that down")
+
+
+class ModelConfig(Section):
+    init: str | None = Field(None, description="start from this Hugging Face folder, hub name or export of ours instead "
+                             "of random weights. Flag --init")
+    type: Literal["bert", "roberta", "modernbert"] = Field("bert", description="architecture, when random")
+    layers: int = Field(4, ge=1, description="transformer layers")
+    hidden_size: int = Field(256, ge=8, description="width")
+    heads: int = Field(4, ge=1, description="attention heads")
+    intermediate_size: int | None = Field(None, description="feed-forward width; none: 4 x hidden_size")
+    max_positions: int = Field(512, ge=8, description="longest sequence, special tokens included")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout on all layers")
+    attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on attention probabilities")
+    pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two"] = Field(
+        "cls", description="sentence vector: [CLS]; mean of the last layer; mean of layer 1 and last; of embedding "
+        "output and last; of the last two")
+
+
+class AugmentConfig(Section):
+    spec: str = Field("del-span,reorder", description="augmentation of both views, seeds independent: 'a,b' in order, "
+                      "'a|b' one per sentence, 'a:key=value', 'none'. Flag --aug")
+    anchor: str | None = Field(None, description="augmentation of the first view, where it differs")
+    positive: str | None = Field(None, description="augmentation of the second view, where it differs")
+    synonyms: Path | None = Field(None, description="synonym table for subs; none: the counter-fitted table under "
+                                  "CLEAR_DATA, else WordNet")
+
+    @model_validator(mode="after")
+    def _specs_parse(self) -> AugmentConfig:
+        for spec in self.views:
+            try:
+                parse_augmentation(spec)
+            except AugmentationError as error:
+                raise ValueError(str(error)) from None
+        return self
+
+    @property
+    def views(self) -> tuple[str, str]:
+        """Specification of the first and of the second view."""
+        return (self.anchor or self.spec, self.positive or self.spec)
+
+
+class MaskedLanguageConfig(Section):
+    weight: float = Field(1.0, ge=0, description="weight of the masked-language loss")
+    rate: float = Field(0.15, gt=0, lt=1, description="share of tokens predicted (never special ones)")
+    mask: float = Field(0.8, ge=0, le=1, description="of these, the share replaced by [MASK]")
+    random: float = Field(0.1, ge=0, le=1, description="of these, the share replaced by a random token")
+    copies: int = Field(1, ge=0, le=4, description="maskings of the same sequence, losses summed; 2 is CLEAR's "
+                        "'Double MLM' baseline")
+
+
+class ContrastiveConfig(Section):
+    weight: float = Field(1.0, ge=0, description="weight of NT-Xent, a mean over the 2N views")
+    start_step: int = Field(0, ge=0, description="step at which the contrastive loss begins")
+    warmup_steps: int = Field(0, ge=0, description="steps over which its weight rises linearly from start_step")
+    temperature: float = Field(0.1, gt=0, description="temperature; CLEAR does not give it")
+    scope: Literal["global", "local"] = Field("global", description="negatives from the whole global batch, or from "
+                                              "the same rank's share (for comparison)")
+    projection_layers: int = Field(2, ge=0, le=3, description="layers of the projection head g; 0: none")
+    projection_hidden: int | None = Field(None, description="hidden width of g; none: hidden_size")
+    projection_size: int = Field(128, ge=2, description="output width of g")
+
+
+class ObjectiveConfig(Section):
+    name: Literal["clear", "mlm"] = Field("clear", description="clear: masked language + contrastive; mlm: masked "
+                                          "language alone")
+    mlm: MaskedLanguageConfig = Field(default_factory=MaskedLanguageConfig)
+    contrastive: ContrastiveConfig = Field(default_factory=ContrastiveConfig)
+
+    @model_validator(mode="after")
+    def _something_to_learn(self) -> ObjectiveConfig:
+        if self.name == "mlm" and not self.masked_copies:
+            raise ValueError("objective mlm needs objective.mlm.weight > 0 and objective.mlm.copies > 0")
+        if not self.masked_copies and not self.contrastive.weight:
+            raise ValueError("both losses are switched off: set objective.mlm.weight or objective.contrastive.weight")
+        return self
+
+    @property
+    def masked_copies(self) -> int:
+        """How many maskings of a sequence the token-level loss wants."""
+        return self.mlm.copies if self.mlm.weight > 0 else 0
+
+
+class TrainConfig(Section):
+    steps: int = Field(1000, ge=1, description="optimizer steps. Flag --steps")
+    global_batch: int = Field(192, ge=2, description="sequences a step over all ranks; also the pool of negatives")
+    micro_batch_tokens: int = Field(16384, ge=16, description="most tokens in one forward pass: bounds memory, changes "
+                                    "nothing else. Halve it when out of memory")
+    optimizer: Literal["adamw", "lamb"] = Field("adamw", description="AdamW, or LAMB (ZeRO 0 only)")
+    lr: float = Field(6e-4, gt=0, description="peak learning rate")
+    warmup_steps: int = Field(100, ge=0, description="steps of linear warm-up")
+    schedule: Literal["linear", "constant", "cosine"] = Field("linear", description="decay after warm-up, to zero at "
+                                                              "the last step")
+    betas: tuple[float, float] = Field((0.9, 0.98), description="Adam's beta 1 and 2")
+    eps: float = Field(1e-6, gt=0, description="Adam's epsilon")
+    weight_decay: float = Field(0.01, ge=0, description="decoupled weight decay; biases and norms are exempt")
+    clip: float = Field(1.0, ge=0, description="largest gradient norm; 0: no clipping")
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        "auto", description="arithmetic of the encoder; parameters, heads and losses stay fp32. auto: bf16 where a short "
+        "measurement finds it faster. fp16: GPU, with loss scaling")
+    zero: int = Field(1, ge=0, le=3, description="DeepSpeed ZeRO stage")
+    seed: int = Field(42, ge=0, description="seed of weights, data order, masks, augmentations and dropout")
+    threads: int | None = Field(None, ge=1, description="CPU threads a rank; none: cores / ranks on this machine")
+    log_every: int = Field(10, ge=1, description="steps between two lines of metrics")
+
+
+class EvaluateConfig(Section):
+    every: int = Field(500, ge=0, description="steps between evaluations; 0: only at the end")
+    heldout_sequences: int = Field(2000, ge=2, description="held-out sequences for the masked-language loss")
+    partners: int = Field(1000, ge=2, description="held-out sequences among which a view must find its partner")
+    sts: Path | None = Field(None, description="folder with SentEval's STS data; none: CLEAR_DATA; absent: no STS. "
+                             "Flag --sts")
+
+
+class CheckpointConfig(Section):
+    every: int = Field(500, ge=0, description="steps between checkpoints; 0: only at the end and when leaving")
+    keep: int = Field(2, ge=1, description="newest checkpoints kept")
+    resume: str = Field("never", description="auto: go on from the newest good checkpoint of the run folder, if there is "
+                        "one; never: refuse a run folder that has any; or a checkpoint folder. Flag --resume")
+
+
+class Config(Section):
+    name: str = Field("clear", description="name of the run; its folder is runs/NAME unless `folder` says otherwise")
+    folder: Path | None = Field(None, description="run folder. Flag --run")
+    data: LoadingConfig = Field(default_factory=LoadingConfig)
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    augment: AugmentConfig = Field(default_factory=AugmentConfig)
+    objective: ObjectiveConfig = Field(default_factory=ObjectiveConfig)
+    train: TrainConfig = Field(default_factory=TrainConfig)
+    evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    deepspeed: dict[str, Any] = Field(default_factory=dict, description="any DeepSpeed option, merged over ours; one "
+                                      "that contradicts the tree above is refused and named")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Config:
+        train, model = self.train, self.model
+        if train.global_batch % self.data.lanes:
+            raise ValueError(f"train.global_batch={train.global_batch} is not a multiple of data.lanes={self.data.lanes}")
+        if model.init is None and model.hidden_size % model.heads:
+            raise ValueError(f"model.hidden_size={model.hidden_size} is not a multiple of model.heads={model.heads}")
+        if train.warmup_steps >= train.steps > 2 and train.schedule != "constant":
+            raise ValueError(f"train.warmup_steps={train.warmup_steps} leaves nothing of train.steps={train.steps}")
+        if train.optimizer == "lamb" and train.zero > 0:
+            raise ValueError("train.optimizer=lamb needs train.zero=0: ZeRO cuts layers apart, and LAMB's trust ratio is "
+                             "a norm over a whole layer")
+        return self
+
+    @property
+    def run_folder(self) -> Path:
+        return self.folder or Path("runs") / self.name
+
+    @property
+    def data_folder(self) -> Path:
+        return self.data.folder or Path("data") / self.name
+
+
+SHORT_FLAGS = {"aug": "augment.spec", "data": "data.folder", "init": "model.init", "resume": "checkpoint.resume",
+               "run": "folder", "sts": "evaluate.sts", "steps": "train.steps"}
+NO_YAML = {"augment.spec", "augment.anchor", "augment.positive"}  # 'none' is an augmentation, not a null
+
+
+def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
+    """Read a YAML recipe, apply overrides, validate.
+
+    Args:
+        recipe: path of a YAML file, or None for the defaults.
+        overrides: dotted key or short flag -> raw value (`{"train.lr": "1e-4", "aug": "del-word"}`). Strings are
+            handed to pydantic as they are, save for lists, mappings, nulls and `deepspeed.*`, which are YAML.
+
+    Raises:
+        UserError: the file is missing or not YAML; a key is unknown (the nearest is named); a value is not of its
+            type or contradicts another.
+    """
+    tree: dict[str, Any] = {}
+    where = "flags"
+    if recipe is not None:
+        where, tree = str(recipe), _read_yaml(Path(recipe))
+    for key, value in overrides.items():
+        _set(tree, SHORT_FLAGS.get(key, key), value)
+    return validate_config(tree, where)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        siblings = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+        near = difflib.get_close_matches(path.name, siblings, 1, 0.4)
+        raise UserError(f"no recipe {path}" + (f"; did you mean {path.parent / near[0]}?" if near else
+                                               "; recipes are YAML files, ours lie under configs/"))
+    try:
+        tree = yaml.safe_load(path.read_text()) or {}
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is not YAML: {error}") from None
+    if not isinstance(tree, dict):
+        raise UserError(f"{path} must hold a mapping of keys to values, not {type(tree).__name__}")
+    return tree
+
+
+def validate_config(tree: dict[str, Any], where: str) -> Config:
+    """Validate a nested mapping; every fault of it is named in one UserError."""
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        raise UserError(f"configuration ({where}): " + "; ".join(map(_fault, error.errors()))) from None
+
+
+def _fault(fault: Any) -> str:
+    key = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "extra_forbidden":
+        return unknown_key(key)
+    text = fault["msg"].removeprefix("Value error, ")
+    return text if fault["type"] == "value_error" else f"{key}: {text} (got {fault['input']!r})"
+
+
+def unknown_key(key: str) -> str:
+    """Message for a key that the tree does not have, naming the nearest that it has."""
+    known = [name for name, *_ in describe()] + list(SHORT_FLAGS)
+    near = difflib.get_close_matches(key, known, 1, 0.5)
+    if not near:  # the right name in a wrong section, or without one
+        last = [name.split(".")[-1] for name in known]
+        match = difflib.get_close_matches(key.split(".")[-1], last, 1, 0.6)
+        near = [known[last.index(match[0])]] if match else []
+    return f"unknown key {key!r}" + (f", did you mean {near[0]!r}?" if near else "; --help lists the keys")
+
+
+def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
+    parts = dotted.split(".")
+    node = tree
+    for depth, part in enumerate(parts[:-1]):
+        if not isinstance(node.setdefault(part, {}), dict):
+            raise UserError(f"flag --{dotted}: {'.'.join(parts[:depth + 1])!r} is a value, it has no keys below it")
+        node = node[part]
+    if isinstance(value, str) and dotted not in NO_YAML and (
+            parts[0] == "deepspeed" or value[:1] in "[{" or value in ("null", "None", "none")):
+        value = None if value in ("None", "none") else yaml.safe_load(value)
+    elif isinstance(value, str) and dotted == "train.betas":
+        value = [part.strip() for part in value.strip("()").split(",")]
+    node[parts[-1]] = value
+
+
+def describe(model: type[BaseModel] = Config, prefix: str = "") -> list[tuple[str, str, str, str]]:
+    """Every key of the tree as (dotted name, type, default, meaning)."""
+    rows: list[tuple[str, str, str, str]] = []
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            rows += describe(kind, f"{prefix}{name}.")
+        else:
+            default = field.get_default(call_default_factory=True)
+            rows.append((prefix + name, _type_name(kind), str(default), field.description or ""))
+    return rows
+
+
+def _type_name(kind: Any) -> str:
+    origin = typing.get_origin(kind)
+    if origin is Literal:
+        return "|".join(str(option) for option in typing.get_args(kind))
+    if origin in (typing.Union, types.UnionType):
+        return "|".join(_type_name(option) for option in typing.get_args(kind))
+    if kind is type(None):
+        return "none"
+    return getattr(kind, "__name__", str(kind)) if origin is None else str(kind).replace("typing.", "")
+
+
+def to_yaml(config: Config) -> str:
+    """The resolved tree, every key written out."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

@@ -1,0 +1,93 @@
+"""The DeepSpeed engine: its configuration, process group and start."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from pretrain.config import Config
+from pretrain.errors import UserError
+from pretrain.optimizer import build_optimizer
+
+# DeepSpeed keys that our own tree decides, with the key that does.
+OURS = {
+    "train_batch_size": "train.global_batch", "train_micro_batch_size_per_gpu": "train.micro_batch_tokens",
+    "gradient_accumulation_steps": "train.micro_batch_tokens", "gradient_clipping": "train.clip",
+    "optimizer": "train.optimizer", "scheduler": "train.schedule", "bf16": "train.precision",
+    "fp16": "train.precision", "torch_autocast": "train.precision", "amp": "train.precision",
+    "managed_gradient_accumulation": "nothing: the loop owns accumulation", "zero_optimization.stage": "train.zero",
+}
+
+
+def deepspeed_config(config: Config, world_size: int) -> dict[str, Any]:
+    """The engine's JSON: ours, with the recipe's `deepspeed:` merged over it.
+
+    Raises:
+        UserError: `deepspeed:` sets a key that contradicts the tree; both are named.
+    """
+    ours: dict[str, Any] = {
+        "train_batch_size": world_size,  # in DeepSpeed's own units; the loop cuts micro-batches by tokens itself
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": config.train.clip,  # always written: DeepSpeed's default clips at 1.0
+        "zero_optimization": {"stage": config.train.zero, "overlap_comm": False, "contiguous_gradients": True},
+        "zero_allow_untested_optimizer": True,
+        "steps_per_print": 2**31,  # telemetry is ours
+    }
+    _merge(ours, config.deepspeed, "")
+    return ours
+
+
+def _merge(ours: dict[str, Any], theirs: dict[str, Any], prefix: str) -> None:
+    for key, value in theirs.items():
+        name = prefix + key
+        if name in OURS and ours.get(key) != value:
+            raise UserError(f"deepspeed.{name}={value!r} contradicts the recipe: {OURS[name]} decides it; set that, and "
+                            f"drop deepspeed.{name}")
+        if isinstance(value, dict) and isinstance(ours.get(key), dict):
+            _merge(ours[key], value, f"{name}.")
+        else:
+            ours[key] = value
+
+
+def start_processes(seconds: int = 1800) -> None:
+    """Join the process group that RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR/PORT describe; alone where they are not set."""
+    os.environ.setdefault("RANK", "0")
+    os.environ.setdefault("WORLD_SIZE", "1")
+    os.environ.setdefault("LOCAL_RANK", "0")
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    if int(os.environ["WORLD_SIZE"]) == 1:
+        os.environ.setdefault("MASTER_PORT", "0")  # a store of its own: any free port
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    import deepspeed
+
+    if not dist.is_initialized():
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        dist.init_process_group(backend, timeout=timedelta(seconds=seconds))
+    deepspeed.init_distributed(dist_backend=dist.get_backend(), verbose=False)
+
+
+def device() -> torch.device:
+    """This process's device."""
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def build_engine(module: nn.Module, config: Config):
+    """Wrap `module` in a DeepSpeed engine with our optimizer; `engine.step()` skips an update that is not finite."""
+    import deepspeed
+
+    module.to(device())
+    optimizer = build_optimizer(module, config.train, device())
+    engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, dist_init_required=False,
+                                      config=deepspeed_config(config, dist.get_world_size()))
+    if hasattr(engine.optimizer, "check_grad_overflow"):
+        engine.optimizer.check_grad_overflow = True  # ZeRO 1 and 2 check only half-precision runs of themselves
+    return engine

@@ -1,0 +1,129 @@
+"""Judging a model on held-out sequences: masked-language loss, and whether a view finds its partner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from augment.keys import sequence_keys
+from augment.ragged import Ragged
+from augment.registry import build
+from augment.synonyms import SynonymTable
+from augment.vocabulary import Vocabulary
+from pretrain.config import Config
+from pretrain.masking import Masked, mask_tokens
+from pretrain.microbatches import count_micro_batches, cut
+from pretrain.model import SentenceModel
+from pretrain.shards import ShardReader
+from pretrain.whole_batch import select_positions
+
+SEED = 20201231  # fixed: every evaluation of every run masks and augments the same sequences the same way
+
+
+class Heldout:
+    """Held-out sequences with fixed masks and views, evaluated on all ranks together.
+
+    Every rank holds all of it and computes every W-th micro-batch; all ranks enter the same number of forward passes, as
+    ZeRO-3 demands.
+    """
+
+    def __init__(self, reader: ShardReader, vocabulary: Vocabulary, config: Config, synonyms: SynonymTable | None):
+        wanted = max(config.evaluate.heldout_sequences, config.evaluate.partners)
+        sequences, ids = _first_sequences(reader, wanted)
+        self.budget = config.train.micro_batch_tokens
+        keys = sequence_keys(SEED, 0, ids, 0, "mask")
+        self.count = min(config.evaluate.heldout_sequences, len(sequences))
+        mlm = config.objective.mlm
+        self.masked: Masked = mask_tokens(sequences.slice(0, self.count), keys[:self.count], vocabulary, rate=mlm.rate,
+                                          mask=mlm.mask, random=mlm.random)
+        self.partners = min(config.evaluate.partners, len(sequences))
+        originals = sequences.slice(0, self.partners)
+        self.views = [build(spec, vocabulary, synonyms)(
+            originals, sequence_keys(SEED, 0, ids[:self.partners], view, "augment"))
+            for view, spec in enumerate(config.augment.views)]
+
+    def evaluate(self, engine) -> dict[str, float]:
+        """Evaluate in inference mode; the same dict on every rank.
+
+        heldout_mlm_loss: mean cross-entropy (nats) over the masked tokens.
+        partner_found: share of first views whose nearest second view (cosine of the pooled vectors, no projection) is their own.
+        partner_among: how many second views there were.
+        """
+        model: SentenceModel = engine.module
+        was_training = model.training
+        model.eval()
+        try:
+            with torch.no_grad():
+                result = {"heldout_mlm_loss": self._masked_loss(engine)} if model.objective.masked_copies else {}
+                first, second = (embed_sharded(engine, view, self.budget) for view in self.views)
+                result["partner_found"] = partner_found(first, second)
+                result["partner_among"] = float(self.partners)
+        finally:
+            model.train(was_training)
+        return result
+
+    def _masked_loss(self, engine) -> float:
+        batch = self.masked.batch
+        total = torch.zeros((), dtype=torch.float64, device=engine.device)
+        for part in _my_share(batch, self.budget):
+            ids, lengths = _pack(batch, part, engine.device)
+            positions, labels = select_positions(batch, part, self.masked.positions, self.masked.labels)
+            total += engine.module("mlm", ids, lengths, positions.to(engine.device), labels.to(engine.device))
+        dist.all_reduce(total)
+        return total.item() / max(1, len(self.masked.positions))
+
+
+def embed_sharded(engine, sequences: Ragged, budget: int) -> np.ndarray:
+    """Sentence vectors float32[N, d] of `sequences`, computed by all ranks together, whole on each."""
+    vectors = torch.zeros(len(sequences), engine.module.encoder.hidden_size, device=engine.device)
+    with torch.no_grad():
+        for part in _my_share(sequences, budget):
+            ids, lengths = _pack(sequences, part, engine.device)
+            vectors[torch.from_numpy(part).to(engine.device)] = engine.module("embed", ids, lengths)
+    dist.all_reduce(vectors)
+    return vectors.cpu().numpy()
+
+
+def text_embedder(engine, tokenizer, max_length: int, budget: int) -> Callable[[list[str]], np.ndarray]:
+    """A function from sentences to vectors float32[N, d] for an evaluator; call it on every rank with the same sentences."""
+    def embed(sentences: list[str]) -> np.ndarray:
+        encoded = tokenizer(sentences, truncation=True, max_length=max_length, padding=False,
+                            return_attention_mask=False, return_token_type_ids=False)["input_ids"]
+        return embed_sharded(engine, Ragged.from_sequences(encoded), budget)
+    return embed
+
+
+def partner_found(first: np.ndarray, second: np.ndarray) -> float:
+    """Share of rows of `first` whose nearest row of `second` by cosine is their own (both float[N, d])."""
+    a = first / np.maximum(np.linalg.norm(first, axis=1, keepdims=True), 1e-12)
+    b = second / np.maximum(np.linalg.norm(second, axis=1, keepdims=True), 1e-12)
+    similarity = a @ b.T
+    own = np.diagonal(similarity).copy()
+    np.fill_diagonal(similarity, -np.inf)
+    return float(np.mean(own > similarity.max(1)))  # a tie is no find: a collapsed encoder finds nothing
+
+
+def _my_share(batch: Ragged, budget: int) -> list[np.ndarray]:
+    world, rank = dist.get_world_size(), dist.get_rank()
+    count = -(-count_micro_batches(batch.lengths, budget) // world) * world
+    return cut(batch.lengths, count)[rank::world]
+
+
+def _pack(batch: Ragged, part: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    chosen = batch.take(part)
+    return torch.from_numpy(chosen.ids).to(device, torch.long), torch.from_numpy(chosen.lengths)
+
+
+def _first_sequences(reader: ShardReader, wanted: int) -> tuple[Ragged, np.ndarray]:
+    parts, ids, have = [], [], 0
+    for index in range(reader.num_chunks):
+        chunk = reader.read(index)
+        parts.append(chunk.sequences)
+        ids.append(chunk.sequence_ids)
+        have += len(chunk.sequences)
+        if have >= wanted:
+            break
+    return Ragged.concatenate(parts).slice(0, min(wanted, have)), np.concatenate(ids)[:wanted]

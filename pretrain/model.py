@@ -1,0 +1,67 @@
+"""The module that DeepSpeed wraps: encoder and objective, entered by stage.
+
+All work goes through `forward(stage, ...)`, because the engine's forward is where ZeRO-3 gathers parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor, nn
+
+from pretrain.encoder import SentenceEncoder
+from pretrain.losses.mlm import masked_lm_loss
+from pretrain.objectives import BatchContext, Objective, untrained_heads_touch
+
+AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class SentenceModel(nn.Module):
+    """Encoder + objective.
+
+    Parameters stay float32; the encoder's forward runs under autocast in `precision`. (Measured against bfloat16
+    weights the recast costs little, and ZeRO then accumulates and reduces in float32 at every stage.) Heads
+    and losses run in float32 with autocast off.
+    """
+
+    def __init__(self, encoder: SentenceEncoder, objective: Objective, precision: str = "fp32"):
+        super().__init__()
+        self.encoder = encoder
+        self.objective = objective
+        self.precision = precision
+        if not objective.masked_copies:  # the library's MLM head would never get a gradient
+            shared = {id(p) for p in encoder.lm.base_model.parameters()}
+            for parameter in encoder.lm.parameters():
+                if id(parameter) not in shared:
+                    parameter.requires_grad_(False)
+
+    def forward(self, stage: str, *inputs):
+        stages: dict[str, Callable] = {"embed": self._embed, "relate": self._relate, "idle": self._idle,
+                                       "mlm": self._mlm}
+        return stages[stage](*inputs)
+
+    def _autocast(self, device: torch.device) -> AbstractContextManager:
+        dtype = AUTOCAST[self.precision]
+        return torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
+
+    def _embed(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        """Packed ids int64[T] and lengths int64[n] (on the CPU) -> sentence vectors float32[n, d]."""
+        with self._autocast(ids.device):
+            vectors = self.encoder.embed(ids, lengths)
+        return vectors if vectors.dtype == torch.float64 else vectors.float()
+
+    def _relate(self, views: Tensor, context: BatchContext) -> dict[str, Tensor]:
+        with torch.autocast(views.device.type, enabled=False):
+            return self.objective.relate(views, context)
+
+    def _idle(self, device: torch.device) -> Tensor:
+        with torch.autocast(device.type, enabled=False):
+            return untrained_heads_touch(self.objective, self.encoder.hidden_size, device)
+
+    def _mlm(self, ids: Tensor, lengths: Tensor, positions: Tensor, labels: Tensor) -> Tensor:
+        """Sum of cross-entropies over the masked positions (int64[P], into ids; labels int64[P])."""
+        with self._autocast(ids.device):
+            hidden = self.encoder.forward_packed(ids, lengths)
+            return masked_lm_loss(self.encoder, hidden, positions, labels)

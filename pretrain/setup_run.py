@@ -1,0 +1,181 @@
+"""The parts of starting a run that are not training: data, precision, resuming, and what is said aloud."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from augment.registry import build
+from augment.synonyms import SynonymTable
+from augment.vocabulary import Vocabulary
+from pretrain import checkpoint
+from pretrain.config import Config
+from pretrain.encoder import SentenceEncoder, build_encoder, load_encoder
+from pretrain.errors import UserError
+from pretrain.prepare import find_or_prepare
+from pretrain.shards import ShardReader
+from pretrain.throughput import choose_precision as measure_precision
+from pretrain.tokenizer import load_tokenizer
+from pretrain.trainer import Progress
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Data:
+    """Opened data: readers of both splits, the tokenizer and what the augmentations know of it."""
+
+    train: ShardReader
+    heldout: ShardReader
+    tokenizer: Any
+    vocabulary: Vocabulary
+    synonyms: SynonymTable | None
+
+
+def default_recipe() -> Path:
+    """The recipe for a command without --config: the paper's on a GPU, one of CPU size elsewhere."""
+    return ROOT / "configs" / ("clear_base.yaml" if torch.cuda.is_available() else "clear_micro.yaml")
+
+
+def dry_run(config: Config) -> Config:
+    """The same run in a folder of its own, emptied first, with an evaluation and a checkpoint at its second step."""
+    tree = config.model_dump()
+    tree["folder"] = config.run_folder.with_name(config.run_folder.name + ".dry-run")
+    tree["checkpoint"] |= {"resume": "never", "every": 2}
+    tree["evaluate"] |= {"every": 2, "heldout_sequences": min(200, config.evaluate.heldout_sequences),
+                         "partners": min(200, config.evaluate.partners)}
+    tree["train"]["log_every"] = 1
+    if int(torch.distributed.is_initialized() and dist.get_rank() or 0) == 0 and tree["folder"].exists():
+        shutil.rmtree(tree["folder"])
+    return Config.model_validate(tree)
+
+
+def check_world(config: Config, world: int) -> None:
+    """Lanes must divide evenly over the ranks.
+
+    Raises:
+        UserError: they do not; the message names lane counts that would.
+    """
+    lanes = config.data.lanes
+    if lanes % world:
+        fitting = [n for n in range(world, config.train.global_batch + 1, world) if config.train.global_batch % n == 0]
+        near = min(fitting, key=lambda n: abs(n - lanes), default=None)
+        raise UserError(f"data.lanes={lanes} is not a multiple of the {world} ranks of this run; " + (
+            f"set data.lanes={near} (the order of the data depends on it, so not in the middle of a run)" if near else
+            f"no number of lanes is both a multiple of {world} and a divisor of train.global_batch="
+            f"{config.train.global_batch}; change that too"))
+
+
+def on_rank_zero(action: Callable[[], None], hours: float = 48) -> None:
+    """Run `action` on rank 0 while the others wait; a UserError of it is raised on every rank."""
+    fault: list[str | None] = [None]
+    group = dist.new_group(backend="gloo", timeout=timedelta(hours=hours))
+    if dist.get_rank() == 0:
+        try:
+            action()
+        except UserError as error:
+            fault = [str(error)]
+    dist.broadcast_object_list(fault, src=0, group=group)
+    dist.destroy_process_group(group)
+    if fault[0] is not None:
+        raise UserError(fault[0])
+
+
+def open_data(config: Config) -> Data:
+    """Find the prepared data, or prepare it on rank 0; check that its tokenizer has what the run needs."""
+    folder = config.data_folder
+    on_rank_zero(lambda: find_or_prepare(folder, config.data.prepare) and None)
+    train, heldout = ShardReader(folder, "train"), ShardReader(folder, "heldout")
+    tokenizer = load_tokenizer(folder / "tokenizer")
+    vocabulary = Vocabulary.from_tokenizer(tokenizer)
+    views = config.augment.views if config.objective.name != "mlm" else ()
+    synonyms = SynonymTable.load(config.augment.synonyms, tokenizer, vocabulary) \
+        if any("subs" in spec for spec in views) else None
+    for spec in views:
+        build(spec, vocabulary, synonyms)  # fails now, by name, rather than in a worker
+    return Data(train, heldout, tokenizer, vocabulary, synonyms)
+
+
+def choose_precision(config: Config) -> str:
+    """`train.precision`, with `auto` measured on rank 0 (dtypes must agree over ranks)."""
+    chosen = [config.train.precision]
+    if chosen[0] == "auto":
+        chosen = [measure_precision(torch.device("cuda" if torch.cuda.is_available() else "cpu"))[0]]
+        dist.broadcast_object_list(chosen, src=0)
+    if chosen[0] == "fp16" and not torch.cuda.is_available():
+        raise UserError("train.precision=fp16 is for GPUs; on a CPU use bf16, fp32 or auto")
+    return chosen[0]
+
+
+def make_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
+    """The encoder that `model:` describes: from a checkpoint where `model.init` names one, else random."""
+    model = config.model
+    if model.init is not None:
+        encoder = load_encoder(model.init, tokenizer, model.pooling)
+    else:
+        architecture = model.model_dump(exclude={"init", "pooling"})
+        architecture["intermediate_size"] = model.intermediate_size or 4 * model.hidden_size
+        encoder = build_encoder(architecture, tokenizer, model.pooling)
+    return encoder
+
+
+def check_lengths(reader: ShardReader, encoder: SentenceEncoder) -> None:
+    """The data's longest sequence must fit the model's positions."""
+    if reader.max_length > encoder.max_positions:
+        raise UserError(f"the data's sequences are up to {reader.max_length} tokens long, the model has "
+                        f"{encoder.max_positions} positions: raise model.max_positions, or prepare the data with "
+                        f"max_length {encoder.max_positions}")
+
+
+def resume(config: Config, engine, data: Data) -> tuple[Progress, Path | None]:
+    """Where to start: (progress, the checkpoint it comes from or None). Makes the run folder."""
+    folder, wish = config.run_folder, config.checkpoint.resume
+    checkpoints = folder / "checkpoints"
+    if dist.get_rank() == 0:
+        checkpoints.mkdir(parents=True, exist_ok=True)
+    dist.barrier()
+    if wish == "never":
+        if found := checkpoint.latest(checkpoints):
+            raise UserError(f"{folder} already holds a run ({found.name}): go on with it by --resume auto, or name another "
+                            "folder with --run")
+        return Progress(), None
+    source = checkpoint.resume_point(checkpoints) if wish == "auto" else Path(wish)
+    if source is None:
+        return Progress(), None
+    state = checkpoint.read_state(source)
+    if state["tokenizer_hash"] != data.train.tokenizer_hash:
+        raise UserError(f"{source} was trained with another tokenizer ({state['tokenizer_hash'][:12]}) than that of the data in "
+                        f"{config.data_folder} ({data.train.tokenizer_hash[:12]}); point --data at the data of that run")
+    _same_order(config, state["config"], source)
+    checkpoint.load(source, engine)
+    return Progress(**state["progress"]), source
+
+
+def _same_order(config: Config, before: dict[str, Any], source: Path) -> None:
+    """What decides the order of the data or the shape of the update must not change in the middle of a run."""
+    now = config.model_dump(mode="json")
+    for section, key in (("data", "lanes"), ("train", "global_batch"), ("train", "seed"), ("train", "steps"),
+                         ("train", "optimizer"), ("objective", "name"), ("model", "pooling")):
+        if now[section][key] != before[section][key]:
+            raise UserError(f"{source} was made with {section}.{key}={before[section][key]}, this command has "
+                            f"{now[section][key]}: resuming would be another run. Set it back, or start a new run from the "
+                            "export with --init")
+
+
+@contextmanager
+def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
+    """Dropout off inside, as before outside."""
+    training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(training)

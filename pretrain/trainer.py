@@ -1,0 +1,172 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from pretrain import checkpoint
+from pretrain.config import Config
+from pretrain.errors import UserError
+from pretrain.leaving import EXIT_CODES, REASONS, Leaving
+from pretrain.loader import RankBatch
+from pretrain.monitors import Monitor
+from pretrain.optimizer import learning_rate
+from pretrain.precision import LossScale, gradient_norm
+from pretrain.telemetry import Stopwatch, Telemetry
+from pretrain.whole_batch import StepResult, WholeBatch
+
+
+@dataclass
+class Progress:
+    """Where a run stands: all that a checkpoint must know beside the engine's tensors.
+
+    step: optimizer steps done, which is also the position in the data. seconds: training time, over all starts.
+    """
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    best_score: float = -math.inf
+    best_step: int = 0
+    skipped_steps: int = 0
+    substitutions: list[dict] = field(default_factory=list)
+    loss_scale: dict[str, float] = field(default_factory=dict)
+
+
+class NotFinite(UserError):
+    """A loss or gradient is inf or NaN; the step was not applied."""
+
+
+def train(config: Config, engine, batches: Iterator[RankBatch], evaluate: Callable[[int], dict[str, float]],
+          keep_best: Callable[[], None], save: Callable[[Progress], Path], telemetry: Telemetry, leaving: Leaving,
+          progress: Progress, stop_step: int) -> int:
+    """Train from `progress.step` to `stop_step`; returns the exit code, 0 when the run is complete.
+
+    Args:
+        engine: DeepSpeed engine around a `SentenceModel`.
+        batches: this rank's batches from `progress.step` on.
+        evaluate: judges the engine's model on all ranks together; must return the same dict on each.
+        keep_best: called on all ranks when `selection_score` of an evaluation is the best so far.
+        save: writes a checkpoint of the engine and the progress.
+
+    Raises:
+        NotFinite: a loss or gradient is not finite. Parameters and the last checkpoint are as they were.
+    """
+    settings, clock = config.train, Stopwatch()
+    scale = LossScale(engine.module.encoder) if settings.precision == "fp16" else None
+    if scale is not None and progress.loss_scale:
+        scale.restore(progress.loss_scale)
+    whole = WholeBatch(engine, settings.seed, settings.micro_batch_tokens, scale, clock)
+    monitor = Monitor()
+    engine.train()
+
+    while progress.step < stop_step:
+        step = progress.step
+        clock.start_step()
+        with clock("data"):
+            batch = next(batches)
+        rate = learning_rate(settings, step)
+        for group in engine.optimizer.param_groups:
+            group["lr"] = rate
+
+        result = whole.compute(batch, leaving.wish())
+        _require_finite_losses(result, step, config)
+        with clock("step"):
+            norm, applied = _apply(engine, scale)
+        _require_finite_gradient(applied, norm, scale, result, step, config)
+
+        progress.step += 1
+        progress.tokens += result.tokens
+        progress.seconds += clock.end_step()
+        progress.skipped_steps += not applied
+        progress.substitutions += batch.substitutions
+        last = progress.step == stop_step
+
+        telemetry.advance(progress.step, result.losses, rate, result.tokens)
+        if progress.step % settings.log_every == 0 or last or step == 0:
+            metrics = {"loss": result.losses, "lr": rate, "gradient_norm": norm, "tokens": progress.tokens,
+                       "masked_tokens": result.masked_tokens, "micro_batches": list(result.micro_batches),
+                       "skipped_steps": progress.skipped_steps, "seconds": progress.seconds}
+            if result.views is not None:
+                metrics |= monitor.measure(result.views, result.lengths, settings.global_batch)
+            for alarm in monitor.alarms(progress.step, result.losses, norm, metrics):
+                telemetry.warn(alarm)
+            telemetry.log(progress.step, metrics | {"time": clock.shares()})
+
+        if last or (config.evaluate.every and progress.step % config.evaluate.every == 0):
+            scores = evaluate(progress.step)
+            telemetry.log(progress.step, {"evaluation": scores})
+            if (score := selection_score(scores)) > progress.best_score:
+                progress.best_score, progress.best_step = score, progress.step
+                keep_best()
+
+        leave = 0 if last else result.leave
+        if last or leave or (config.checkpoint.every and progress.step % config.checkpoint.every == 0):
+            progress.loss_scale = scale.state() if scale is not None else {}
+            path = save(progress)
+            if leave:
+                telemetry.say(f"leaving after step {progress.step} at the wish of {REASONS[leave]}; saved {path}. "
+                              "Go on with the same command and --resume auto")
+                leaving.clear_stop_file()
+                return EXIT_CODES[leave]
+    return 0
+
+
+def selection_score(scores: dict[str, float]) -> float:
+    """What `best/` is chosen by: STS-B dev where it was evaluated, else the negative held-out loss, else partners found."""
+    if "stsb-dev" in scores:
+        return scores["stsb-dev"]
+    return -scores["heldout_mlm_loss"] if "heldout_mlm_loss" in scores else scores["partner_found"]
+
+
+def save_checkpoint(config: Config, engine, tokenizer_hash: str, progress: Progress) -> Path:
+    """Write a checkpoint into the run folder and keep the newest `checkpoint.keep`."""
+    state = {"progress": asdict(progress), "step": progress.step, "config": config.model_dump(mode="json"),
+             "tokenizer_hash": tokenizer_hash, "world_size": dist.get_world_size()}
+    return checkpoint.save(config.run_folder / "checkpoints", engine, state, config.checkpoint.keep)
+
+
+def _apply(engine, scale: LossScale | None) -> tuple[float, bool]:
+    """Clip, step and clear gradients, unless one is not finite: (global gradient norm, whether the step was applied)."""
+    if int(engine.zero_optimization_stage()) == 0:
+        norm = gradient_norm(engine.module.parameters())
+        if not math.isfinite(norm):
+            engine.zero_grad()
+            return norm, False
+        engine.step()
+        return norm, True
+    engine.step()
+    norm = engine.get_global_grad_norm()
+    overflow = bool(getattr(engine.optimizer, "overflow", False))
+    return (math.nan if norm is None or overflow else float(norm)), not overflow
+
+
+def _require_finite_losses(result: StepResult, step: int, config: Config) -> None:
+    if not math.isfinite(result.losses["total"]):
+        parts = ", ".join(f"{name} {value:.4g}" for name, value in result.losses.items())
+        raise NotFinite(f"the loss is not finite at step {step + 1} ({parts}); " + _remedy(config))
+
+
+def _require_finite_gradient(applied: bool, norm: float, scale: LossScale | None, result: StepResult, step: int,
+                             config: Config) -> None:
+    if scale is not None:
+        try:
+            scale.update(applied)
+        except FloatingPointError as error:
+            raise NotFinite(f"{error}, at step {step + 1}; " + _remedy(config)) from None
+    elif not applied:
+        parts = ", ".join(f"{name} {value:.4g}" for name, value in result.losses.items())
+        raise NotFinite(f"a gradient is not finite (norm {norm}) at step {step + 1}, losses {parts}; " + _remedy(config))
+
+
+def _remedy(config: Config) -> str:
+    good = checkpoint.latest(config.run_folder / "checkpoints")
+    kept = f"the last good checkpoint is {good}" if good else "there is no checkpoint yet"
+    return (f"the step was not applied and {kept}. Lower train.lr (now {config.train.lr:g}), lengthen train.warmup_steps, "
+            "set train.clip, raise objective.contrastive.temperature, or try train.precision fp32; then --resume auto")

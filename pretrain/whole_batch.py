@@ -1,0 +1,250 @@
+"""Exact whole-batch losses under micro-batches, ranks and ZeRO: the two-level gradient.
+
+A sentence-level loss needs the vectors of the whole global batch at once; the encoder only ever holds one
+micro-batch. The gradient of L(z_1 ... z_N), z = f(x; w), is the sum over i of dL/dz_i · dz_i/dw, so a step takes three passes:
+
+1. embed: the encoder runs over every micro-batch of views without gradients; only the vectors are kept.
+2. relate: vectors are gathered over ranks; the objective's loss of the whole batch gives dL/dz, and the gradients of its heads.
+3. backpropagate: every micro-batch runs again, with the same dropout, and dL/dz is pulled through the encoder. Masked
+   language modelling needs no other sequence, so it runs here alone, normalised by the masked tokens of the whole global batch.
+
+With one micro-batch of views a rank, pass 1 keeps its graph and pass 3 does not run again. (The idea of 1 to 3 is GradCache's,
+Gao et al. 2021; here it holds for ZeRO 0 to 3.)
+
+Scales: the engine averages gradients over W ranks. A rank back-propagates its own rows of dL/dz times W; heads saw the
+whole batch on every rank, so their mean over ranks is already the gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from augment.ragged import Ragged
+from pretrain.loader import RankBatch
+from pretrain.microbatches import count_micro_batches, cut
+from pretrain.objectives import BatchContext
+from pretrain.precision import LossScale
+from pretrain.telemetry import Stopwatch
+
+# How K backward passes become one exact update, by ZeRO stage (DeepSpeed 0.19.8, 2 ranks, float32 gradients):
+# plain K x backward + step is wrong, silently, at stages 1 and 2 (only the last micro-batch is kept).
+# "boundary": gradients are kept locally and reduced by the backward that is declared the last. Stage 0.
+# "coalesce": engine.coalesce_grad_reduction() reduces once, after the last. Stages 1 to 3; not offered at 0.
+REDUCTION = {0: "boundary", 1: "coalesce", 2: "coalesce", 3: "coalesce"}
+
+
+@dataclass
+class StepResult:
+    """What one step computed, the same on every rank.
+
+    losses: name -> unweighted loss of the global batch, and "total", the weighted sum.
+    views: float32[views, N, d], the global batch's sentence vectors, or None where the step needed none.
+    masked_tokens, tokens: over the global batch; tokens counts each forward-and-backward token once.
+    micro_batches: (views, masked), a rank.
+    leave: the largest wish to leave over ranks.
+    lengths: int64[N], tokens of each original sequence of the global batch.
+    """
+
+    losses: dict[str, float]
+    views: Tensor | None
+    tokens: int
+    masked_tokens: int
+    micro_batches: tuple[int, int]
+    leave: int
+    lengths: Tensor
+
+
+@dataclass
+class _Plan:
+    """What all ranks agreed on: micro-batches of views and of each masking, and counts over the global batch."""
+
+    views: int
+    masked: int
+    tokens: int
+    leave: int
+    masked_counts: np.ndarray
+    lengths: Tensor
+
+
+def micro_seed(seed: int, step: int, rank: int, stage: int, index: int) -> int:
+    """Seed of the random state in which a micro-batch runs; replaying it replays dropout exactly.
+
+    Derived, not stored, so that neither a second pass nor a resumed run has any random state to restore.
+    """
+    return int(np.random.SeedSequence([seed, step, rank, stage, index]).generate_state(1, np.uint64)[0] >> 1)
+
+
+class WholeBatch:
+    """Computes a step's gradients on a DeepSpeed engine (`engine.step()` is the caller's)."""
+
+    VIEWS, MASKED = 0, 1
+
+    def __init__(self, engine, seed: int, budget: int, loss_scale: LossScale | None = None,
+                 clock: Stopwatch | None = None):
+        """
+        Args:
+            engine: DeepSpeed engine around a `SentenceModel`, with gradient_accumulation_steps = 1.
+            seed: seed of the run, for dropout.
+            budget: most tokens in a micro-batch.
+            loss_scale: scaling of the encoder's backward for float16.
+            clock: where to book the time of encode, loss and backward.
+        """
+        self.engine, self.seed, self.budget = engine, seed, budget
+        self.loss_scale = loss_scale
+        self.clock = clock or Stopwatch()
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self.device = engine.device
+        self.reduction = REDUCTION[int(engine.zero_optimization_stage())]
+
+    @property
+    def objective(self):
+        return self.engine.module.objective
+
+    def compute(self, batch: RankBatch, leave: int = 0) -> StepResult:
+        """Accumulate the gradient of the objective on the global batch of which `batch` is this rank's share.
+
+        `leave` is this rank's wish to stop, as a number; the result carries the largest over ranks (it rides on the reduction of
+        the plan, which is there anyway).
+        """
+        step = batch.step
+        weights = self.objective.weights(step)
+        views = Ragged.concatenate(batch.views) if self.objective.needs_views(step) else Ragged.empty()
+        plan = self._agree(views, batch, bool(batch.masked) and weights.get("mlm", 0) > 0, leave)
+
+        losses: dict[str, float] = {}
+        gathered = None
+        with self._reduced_once():
+            if plan.views:
+                gathered, losses = self._sentence_level(batch, views, plan, weights)
+            elif self.objective.views:
+                self._backward(self.engine("idle", self.device), final=not plan.masked)
+            if plan.masked:
+                losses["mlm"] = self._token_level(batch, plan.masked, step, weights["mlm"], plan.masked_counts)
+        losses["total"] = sum(weights[name] * value for name, value in losses.items())
+        return StepResult(losses, gathered, plan.tokens, int(plan.masked_counts.sum()), (plan.views, plan.masked),
+                          plan.leave, plan.lengths)
+
+    # ---- the plan: how many micro-batches, how many masked tokens -------------------------------------------------------
+
+    def _agree(self, views: Ragged, batch: RankBatch, masks: bool, leave: int) -> _Plan:
+        """One small all-gather a step: micro-batch counts (the largest rank decides), masked tokens, lengths, leave."""
+        masked = [m.batch for m in batch.masked] if masks else []
+        mine = np.concatenate([[
+            count_micro_batches(views.lengths, self.budget),
+            count_micro_batches(masked[0].lengths, self.budget) if masked else 0,
+            views.num_tokens + sum(m.num_tokens for m in masked), leave],
+            [len(m.positions) for m in batch.masked], batch.original.lengths])
+        every = self._gather(torch.from_numpy(mine.astype(np.int64))).cpu().numpy()
+        copies = len(batch.masked)
+        return _Plan(views=int(every[:, 0].max()), masked=int(every[:, 1].max()), tokens=int(every[:, 2].sum()),
+                     leave=int(every[:, 3].max()), masked_counts=every[:, 4:4 + copies].sum(0),
+                     lengths=torch.from_numpy(every[:, 4 + copies:].reshape(-1)))
+
+    def _gather(self, mine: Tensor) -> Tensor:
+        """All ranks' tensors of the same shape, stacked in order of rank: [W, ...]."""
+        mine = mine.to(self.device).contiguous()
+        every = torch.empty((self.world, *mine.shape), dtype=mine.dtype, device=self.device)
+        dist.all_gather_into_tensor(every.view(-1), mine.view(-1))
+        return every
+
+    # ---- sentence level: embed, relate, backpropagate -------------------------------------------------------------------
+
+    def _sentence_level(self, batch: RankBatch, views: Ragged, plan: _Plan,
+                        weights: dict[str, float]) -> tuple[Tensor, dict[str, float]]:
+        step, count = batch.step, len(batch.original)
+        rows = cut(views.lengths, plan.views)
+        single = len(rows) == 1
+        with self.clock("encode"), nullcontext() if single else torch.no_grad():
+            parts = [self._embed(views, part, step, index) for index, part in enumerate(rows)]
+            vectors = parts[0].new_zeros((len(views), parts[0].shape[1]))
+            for part, piece in zip(rows, parts):
+                vectors[torch.from_numpy(part).to(self.device)] = piece.detach()
+        with self.clock("loss"):
+            gathered = self._gather(vectors.unflatten(0, (-1, count)))  # [W, views, n, d]
+            whole = gathered.transpose(0, 1).flatten(1, 2).requires_grad_()  # [views, N, d], rank-major = lane-major
+            context = BatchContext(step, torch.arange(self.world, device=self.device).repeat_interleave(count))
+            terms = self.engine("relate", whole, context)
+            self._backward(sum(weights[name] * term for name, term in terms.items()), final=False)
+            mine = whole.grad.unflatten(1, (self.world, count))[:, self.rank].flatten(0, 1) * self.world
+        for index, part in enumerate(rows):
+            with self.clock("encode"):
+                piece = parts[index] if single else self._embed(views, part, step, index)
+            with self.clock("backward"):
+                surrogate = (piece * mine[torch.from_numpy(part).to(self.device)]).sum()
+                self._backward(self._scaled(surrogate), final=index == len(rows) - 1 and not plan.masked)
+            parts[index] = None  # one graph alive at a time
+        return whole.detach(), {name: term.item() for name, term in terms.items()}
+
+    def _embed(self, views: Ragged, part: np.ndarray, step: int, index: int) -> Tensor:
+        ids, lengths = self._pack(views, part)
+        torch.manual_seed(micro_seed(self.seed, step, self.rank, self.VIEWS, index))
+        return self.engine("embed", ids, lengths)
+
+    # ---- token level ----------------------------------------------------------------------------------------------------
+
+    def _token_level(self, batch: RankBatch, micro_batches: int, step: int, weight: float, counts: np.ndarray) -> float:
+        """Sum over maskings of the mean cross-entropy over the masked tokens of the whole global batch.
+
+        A mean of the micro-batches' means would weigh tokens unequally: each adds its sum, scaled by the global count.
+        """
+        sums = torch.zeros(len(counts), dtype=torch.float64, device=self.device)
+        for copy, masked in enumerate(batch.masked):
+            scale = weight * self.world / max(int(counts[copy]), 1)
+            for index, part in enumerate(rows := cut(masked.batch.lengths, micro_batches)):
+                ids, lengths = self._pack(masked.batch, part)
+                positions, labels = select_positions(masked.batch, part, masked.positions, masked.labels)
+                torch.manual_seed(micro_seed(self.seed, step, self.rank, self.MASKED + copy, index))
+                with self.clock("encode"):
+                    total = self.engine("mlm", ids, lengths, positions.to(self.device), labels.to(self.device))
+                sums[copy] += total.detach()
+                with self.clock("backward"):
+                    self._backward(self._scaled(total * scale), final=index == len(rows) - 1 and copy == len(counts) - 1)
+        dist.all_reduce(sums)
+        return float((sums.cpu() / torch.from_numpy(np.maximum(counts, 1))).sum())
+
+    # ---- parts ----------------------------------------------------------------------------------------------------------
+
+    def _pack(self, batch: Ragged, part: np.ndarray) -> tuple[Tensor, Tensor]:
+        """The sequences `part` of `batch` as one row of ids on the device, and their lengths on the CPU.
+
+        A rank may have fewer sequences than micro-batches; an empty one runs all the same (the encoder takes it, with zero
+        gradients), since collectives demand equal counts.
+        """
+        chosen = batch.take(part)
+        return (torch.from_numpy(chosen.ids).to(self.device, torch.long, non_blocking=True),
+                torch.from_numpy(chosen.lengths))
+
+    def _scaled(self, loss: Tensor) -> Tensor:
+        return loss if self.loss_scale is None else loss * self.loss_scale.value
+
+    def _backward(self, loss: Tensor, final: bool) -> None:
+        if self.reduction == "boundary":
+            self.engine.set_gradient_accumulation_boundary(final)
+        self.engine.backward(loss, scale_wrt_gas=False)
+
+    @contextmanager
+    def _reduced_once(self) -> Iterator[None]:
+        with self.engine.coalesce_grad_reduction() if self.reduction == "coalesce" else nullcontext():
+            yield
+
+
+def select_positions(batch: Ragged, part: np.ndarray, positions: np.ndarray, labels: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Masked positions of `batch` (sorted int64[P]) that lie in the sequences `part`, renumbered for their packing.
+
+    Returns int64[p] positions into `batch.take(part).ids` and int64[p] labels.
+    """
+    first = np.searchsorted(positions, batch.offsets[part])
+    stop = np.searchsorted(positions, batch.offsets[part + 1])
+    counts = stop - first
+    starts = np.cumsum(batch.lengths[part]) - batch.lengths[part]
+    offsets = np.cumsum(counts) - counts
+    chosen = np.repeat(first - offsets, counts) + np.arange(int(counts.sum()))
+    shift = np.repeat(starts - batch.offsets[part], counts)
+    return torch.from_numpy(positions[chosen] + shift), torch.from_numpy(labels[chosen].astype(np.int64))

@@ -1,0 +1,50 @@
+"""Two-level gradients: real DeepSpeed ranks against a padded single-device float64 reference."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WORKER = Path(__file__).with_name("exactness_worker.py")
+ALL = "mlm,double_mlm,clear_mean,clear_cls,clear_local,contrastive_only,not_yet"
+
+
+def launch(tmp_path: Path, world: int, stage: int, cases: str) -> list[dict]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    out = tmp_path / "report.json"
+    environment = os.environ | {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                                "OMP_NUM_THREADS": "1"}
+    ranks = [subprocess.Popen([sys.executable, str(WORKER), str(out), str(stage), cases],
+                              env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(world)]
+    outputs = [rank.communicate(timeout=900)[0] for rank in ranks]
+    assert all(rank.returncode == 0 for rank in ranks), outputs[0][-3000:] + outputs[-1][-3000:]
+    return json.loads(out.read_text())
+
+
+def check(report: list[dict]) -> None:
+    assert report
+    for row in report:
+        # float32 against float64; bfloat16 has 8 bits of mantissa, so its gradient only points the same way.
+        assert row["error"] < (1e-5 if row["precision"] == "fp32" else 0.25), row
+        for name, value in row["expected_losses"].items():
+            assert abs(row["losses"][name] - value) < (1e-5 if row["precision"] == "fp32" else 0.05) * abs(value), row
+    assert len({tuple(row["micro_batches"]) for row in report}) > 2  # the splits really were different
+
+
+@pytest.mark.parametrize("world,stage,cases", [(1, 0, ALL), (2, 1, ALL), (2, 3, "clear_mean,not_yet,double_mlm")])
+def test_gradients_equal_the_whole_batch_on_one_device(tmp_path, world, stage, cases):
+    check(launch(tmp_path, world, stage, cases))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_gradients_for_every_world_and_stage(tmp_path, world, stage):
+    check(launch(tmp_path, world, stage, ALL))
