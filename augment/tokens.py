@@ -1,0 +1,244 @@
+"""Token augmentations: a whole `Ragged` and one key per sequence in, a new `Ragged` of as many sequences out.
+
+The four of CLEAR (Wu et al. 2020, "CLEAR: Contrastive Learning for Sentence Representation", sections 3.3 and
+4.1), word repetition (ESimCSE) and cropping (COCO-LM). Every sequence is [CLS] content [SEP]; those two stay
+where they are, and n below is the number of tokens between them. Separators inside the content are content,
+but are never deleted by del-word nor substituted. No function loops over sequences or tokens: the output of
+each is a list of segments of the input, a fixed number per sequence, gathered at once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.errors import AugmentationError
+from augment.keys import bits_per_sequence, derive, uniform_per_sequence
+from augment.ragged import Ragged, offsets_of, segment_indices
+from augment.selection import choose, count_per_sequence, draw_spans, round_half_even, shuffled
+from augment.synonyms import SynonymTable
+from augment.vocabulary import Vocabulary
+
+
+def del_word(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.7) -> Ragged:
+    """CLEAR's word deletion: round(rate * n) of n content tokens become [DEL], and runs of [DEL] become one.
+
+    Special tokens inside the content are neither counted nor deleted. One content token always stays: with n
+    = 1 nothing is deleted, and rate = 1 deletes n - 1.
+    """
+    del_id = vocabulary.require_del("del-word")
+    content_sizes(batch, vocabulary)
+    eligible = ~vocabulary.special.take(batch.ids.astype(np.intp))
+    sizes = count_per_sequence(eligible, batch.offsets)
+    counts = np.minimum(round_half_even(sizes * rate), np.maximum(sizes - 1, 0))
+    ids = batch.ids.copy()
+    ids[choose(keys, batch.lengths, counts, eligible)] = del_id
+    return collapse_runs(Ragged(ids, batch.offsets), del_id)
+
+
+def del_span(
+    batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, spans: int = 5, rate: float = 0.05
+) -> Ragged:
+    """CLEAR's span deletion: `spans` spans of rate * n tokens become one [DEL] each, neighbours share one.
+
+    The spans do not overlap; their lengths are rate * n rounded down or up (`draw_spans`). With rate * n < 1
+    there are round(spans * rate * n) spans of one token, at least one. One content token always stays: n = 1
+    is left as it is.
+    """
+    del_id = vocabulary.require_del("del-span")
+    sizes = content_sizes(batch, vocabulary)
+    starts, lengths = draw_spans(keys, sizes, spans, rate, room=np.maximum(sizes - 1, 0))
+    # Segment j runs from the end of span j - 1 to the first token of span j, which is then overwritten by
+    # [DEL]. An empty gap means that the [DEL] before it covers this span too. [CLS] lies at -1, so the first
+    # gap is never empty.
+    first = batch.offsets[:-1, None] + 1
+    source = np.empty((len(batch), spans + 1), dtype=np.int64)
+    taken = np.empty_like(source)
+    source[:, 0] = -1
+    np.add(starts, lengths, out=source[:, 1:])
+    np.subtract(starts, source[:, :-1], out=taken[:, :-1])
+    has_gap = taken[:, :-1] > 0
+    taken[:, :-1] += has_gap
+    np.subtract(sizes + 1, source[:, -1], out=taken[:, -1])
+    source += first
+    ids, ends = gather(batch.ids, source, taken)
+    ids[ends[:, :-1][has_gap] - 1] = del_id
+    result = Ragged(ids, np.concatenate([np.zeros(1, dtype=np.int64), ends[:, -1]]))
+    # Only input that has [DEL] already can have runs now.
+    return collapse_runs(result, del_id) if (batch.ids == del_id).any() else result
+
+
+def reorder(
+    batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, pairs: int = 5, rate: float = 0.05
+) -> Ragged:
+    """CLEAR's reordering: 2 * pairs spans of rate * n tokens, paired at random, the two of a pair swapped.
+
+    The spans do not overlap; their lengths are rate * n rounded down or up (`draw_spans`), so the two of a
+    pair may differ by one, and what lies between them moves by as much. The tokens stay the same multiset.
+    With rate * n < 1 there are round(pairs * 2 * rate * n / 2) pairs of single tokens, at least one: n = 2
+    swaps its two tokens, n = 1 is left as it is.
+    """
+    count = 2 * pairs
+    sizes = content_sizes(batch, vocabulary)
+    starts, lengths = draw_spans(keys, sizes, count, rate, room=sizes, multiple=2)
+    # A random pairing: number the spans at random and swap neighbours in that order. The span's index rides
+    # in the low bits. Absent spans (start -1, an even number, they come first) are numbered lowest, so they
+    # pair among themselves.
+    index_bits = np.uint64(count.bit_length())
+    index = np.arange(count, dtype=np.uint64)
+    order = bits_per_sequence(keys, count, stream=1) >> index_bits << index_bits
+    order[starts < 0] = 0
+    order |= index
+    order.sort(axis=1)
+    order &= (np.uint64(1) << index_bits) - np.uint64(1)
+    order = order.view(np.int64)
+    row = (np.arange(len(batch), dtype=np.int64) * count)[:, None]
+    order += row
+    swapped = np.empty(len(batch) * count, dtype=np.int64)  # which span comes to lie where span i was
+    swapped[order[:, 0::2]] = order[:, 1::2]
+    swapped[order[:, 1::2]] = order[:, 0::2]
+    # Segments: gap, span, gap, ..., span, gap. The first gap has [CLS] at -1, the last one has [SEP].
+    source = np.empty((len(batch), 2 * count + 1), dtype=np.int64)
+    taken = np.empty_like(source)
+    source[:, 0] = -1
+    np.add(starts, lengths, out=source[:, 2::2])
+    np.subtract(starts, source[:, :-1:2], out=taken[:, :-1:2])
+    np.subtract(sizes + 1, source[:, -1], out=taken[:, -1])
+    source[:, 1::2] = starts.reshape(-1).take(swapped).reshape(starts.shape)
+    taken[:, 1::2] = lengths.reshape(-1).take(swapped).reshape(starts.shape)
+    source += batch.offsets[:-1, None] + 1
+    return Ragged(gather(batch.ids, source, taken)[0], batch.offsets)
+
+
+def subs(
+    batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, synonyms: SynonymTable, rate: float = 0.3
+) -> Ragged:
+    """CLEAR's substitution: words of the synonym table, drawn at random until they make up round(rate * n) of
+    the n content tokens, each replaced by one of its synonyms, every one equally likely.
+
+    Words are drawn whole: a word of several tokens counts as that many, and a synonym may have another
+    length. Where all words together that have a synonym are fewer, all are replaced. Special tokens are
+    neither counted nor replaced. At least one word is replaced if any has a synonym.
+    """
+    content_sizes(batch, vocabulary)
+    words, lengths, entries = synonyms.match(batch.ids)
+    special = vocabulary.special.take(batch.ids.astype(np.intp))
+    sizes = batch.lengths - count_per_sequence(special, batch.offsets)
+    targets = np.maximum(round_half_even(sizes * rate), 1 if rate > 0 else 0)
+    candidates = np.diff(np.searchsorted(words, batch.offsets))
+    order = shuffled(keys, candidates)
+    covered = offsets_of(lengths[order])  # tokens in the words drawn before, over the whole batch
+    row_start = covered.take(offsets_of(candidates)[:-1])
+    drawn = np.zeros(len(words), dtype=bool)
+    drawn[order[covered[:-1] - np.repeat(row_start, candidates) < np.repeat(targets, candidates)]] = True
+    words, lengths, entries = words[drawn], lengths[drawn], entries[drawn]
+    rows = np.searchsorted(batch.offsets, words, side="right") - 1
+    # The draw for a word depends on its place in the sequence, so not on what else was drawn.
+    draws = derive(keys[rows], 1, words - batch.offsets[rows])
+    replacements = synonyms.pick(entries, draws)
+    return splice(batch, words, lengths, synonyms.tokens, synonyms.token_offsets, replacements, rows)
+
+
+def repeat(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.32) -> Ragged:
+    """ESimCSE's word repetition (Wu et al. 2022, section 3.1): some content tokens, at random, are written
+    twice.
+
+    How many is drawn per sequence, evenly from 0 to max(2, int(rate * n)) (the paper's dup_rate; at most n).
+    The text grows by that much: leave room below the encoder's longest sequence.
+    """
+    sizes = content_sizes(batch, vocabulary)
+    most = np.minimum(np.maximum((sizes * rate).astype(np.int64), 2), sizes)
+    counts = (uniform_per_sequence(keys, 1, stream=1)[:, 0] * (most + 1)).astype(np.int64)
+    inner = np.ones(batch.num_tokens, dtype=bool)
+    inner[batch.offsets[:-1]] = False
+    inner[batch.offsets[1:] - 1] = False
+    times = np.ones(batch.num_tokens, dtype=np.int64)
+    times[choose(keys, batch.lengths, counts, inner)] = 2
+    return Ragged(np.repeat(batch.ids, times), offsets_of(batch.lengths + counts))
+
+
+def crop(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.9) -> Ragged:
+    """COCO-LM's cropping (Meng et al. 2021, section 3.2): a contiguous run of round(rate * n) content tokens
+    stays.
+
+    At least one token stays (none if there is none); the place is drawn evenly.
+    """
+    sizes = content_sizes(batch, vocabulary)
+    kept = np.minimum(np.maximum(round_half_even(sizes * rate), 1), sizes)
+    start = (uniform_per_sequence(keys, 1)[:, 0] * (sizes - kept + 1)).astype(np.int64)
+    first, last = batch.offsets[:-1], batch.offsets[1:] - 1
+    source = np.stack([first, first + 1 + start, last], axis=1)
+    one = np.ones(len(batch), dtype=np.int64)
+    ids, ends = gather(batch.ids, source, np.stack([one, kept, one], axis=1))
+    return Ragged(ids, np.concatenate([np.zeros(1, dtype=np.int64), ends[:, -1]]))
+
+
+def content_sizes(batch: Ragged, vocabulary: Vocabulary) -> np.ndarray:
+    """Tokens between [CLS] and [SEP], int64[N]. Raises AugmentationError for a sequence without these two."""
+    sizes = batch.lengths - 2
+    bad = sizes < 0
+    if not bad.any():
+        bad = batch.ids.take(batch.offsets[:-1]) != vocabulary.cls_id
+        bad |= batch.ids.take(batch.offsets[1:] - 1) != vocabulary.sep_id
+    if bad.any():
+        index = int(np.flatnonzero(bad)[0])
+        sequence = batch[index]
+        raise AugmentationError(
+            f"sequence {index} of the batch ({len(sequence)} tokens, {sequence[:8].tolist()}...) does not start "
+            f"with [CLS] ({vocabulary.cls_id}) and end with [SEP] ({vocabulary.sep_id}). Token augmentations "
+            "work on sequences with their special tokens; was it made with another tokenizer?"
+        )
+    return sizes
+
+
+def gather(ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """S segments of `ids` for each of N sequences, laid end to end: (int32[T'], ends of the segments,
+    int64[N, S]).
+
+    starts, lengths: int64[N, S].
+    """
+    flat = lengths.reshape(-1)
+    ends = np.cumsum(flat).reshape(lengths.shape)
+    return ids.take(segment_indices(starts.reshape(-1), flat)), ends
+
+
+def collapse_runs(batch: Ragged, token: int) -> Ragged:
+    """Every run of `token` becomes a single one."""
+    found = batch.ids == token
+    keep = np.ones(batch.num_tokens, dtype=bool)
+    np.logical_and(found[1:], found[:-1], out=keep[1:])
+    np.logical_not(keep[1:], out=keep[1:])
+    kept = np.flatnonzero(keep)
+    return Ragged(batch.ids.take(kept), np.searchsorted(kept, batch.offsets).astype(np.int64))
+
+
+def splice(
+    batch: Ragged,
+    starts: np.ndarray,
+    lengths: np.ndarray,
+    tokens: np.ndarray,
+    token_offsets: np.ndarray,
+    replacements: np.ndarray,
+    rows: np.ndarray,
+) -> Ragged:
+    """The batch with batch.ids[starts[k]:starts[k] + lengths[k]] replaced by entry replacements[k] of a token
+    table.
+
+    starts: int64[K], rising, runs that do not overlap nor leave sequence rows[k]; tokens, token_offsets: the
+    table, one entry from an offset to the next; replacements, rows: int64[K].
+    """
+    # One source for all segments: the batch's ids and, behind them, the replacements. Gap, replacement, gap,
+    # ..., gap.
+    new_starts = token_offsets.take(replacements)
+    new_lengths = token_offsets.take(replacements + 1) - new_starts
+    ids = np.concatenate([batch.ids, tokens.take(segment_indices(new_starts, new_lengths))])
+    count = len(starts)
+    source = np.empty(2 * count + 1, dtype=np.int64)
+    taken = np.empty_like(source)
+    source[0] = 0
+    np.add(starts, lengths, out=source[2::2])
+    np.subtract(starts, source[:-1:2], out=taken[:-1:2])
+    taken[-1] = batch.num_tokens - source[-1]
+    source[1::2] = batch.num_tokens + offsets_of(new_lengths)[:-1]
+    taken[1::2] = new_lengths
+    growth = np.bincount(rows, weights=new_lengths - lengths, minlength=len(batch)).astype(np.int64)
+    return Ragged(ids.take(segment_indices(source, taken)), offsets_of(batch.lengths + growth))
