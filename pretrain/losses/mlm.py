@@ -1,0 +1,88 @@
+"""Masked language modelling (Devlin et al. 2019), computed on the masked positions only and in bounded
+memory.
+
+Of a batch's tokens 15% are masked, so the vocabulary projection, the widest product of a small model, runs on
+15% of the rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
+
+if TYPE_CHECKING:
+    from pretrain.encoder import SentenceEncoder
+
+TILE_ELEMENTS = {"cpu": 2**25, "cuda": 2**28}
+"""Most logits [positions, vocabulary] alive at once: 128 MiB on CPU, 1 GiB on CUDA, in float32."""
+
+
+def masked_lm_loss(
+    encoder: SentenceEncoder, hidden: Tensor, positions: Tensor, labels: Tensor, tile_elements: int | None =
+    None
+) -> Tensor:
+    """SUM over the masked positions of -log p(label): a scalar, float32 (float64 from float64 hidden states).
+
+    A sum, because the right mean is over the masked tokens of the whole global batch, which only the caller
+    knows. Where [P, V] exceeds the bound, positions are cut into tiles whose logits are computed again in the
+    backward pass (one more forward of the head); the calls go through the head's modules, so ZeRO-3's hooks
+    gather their weights.
+
+    Args:
+        hidden: last hidden states [T, H] from `encoder.forward_packed`.
+        positions: int64[P] into hidden, on its device. P = 0 gives 0 that still reaches every parameter.
+        labels: integers [P], the original token ids.
+        tile_elements: most logits alive at once; default by device, `TILE_ELEMENTS`.
+    """
+    bound = tile_elements or TILE_ELEMENTS.get(hidden.device.type, TILE_ELEMENTS["cuda"])
+    rows = max(1, bound // encoder.vocab_size)
+    chosen = hidden.index_select(0, positions)
+    labels = labels.long()
+
+    def tile_loss(states: Tensor, targets: Tensor) -> Tensor:
+        return cross_entropy_sum(encoder.mlm_logits(states), targets)
+
+    if len(positions) <= rows or not torch.is_grad_enabled():
+        parts = zip(chosen.split(rows), labels.split(rows), strict=True)
+        return torch.stack([tile_loss(states, targets) for states, targets in parts]).sum()
+    total = [
+        # The head draws no random numbers, so there is no random state to keep for the recomputation.
+        checkpoint(tile_loss, states, targets, use_reentrant=False, preserve_rng_state=False)
+        for states, targets in zip(chosen.split(rows), labels.split(rows), strict=True)
+    ]
+    return torch.stack(total).sum()
+
+
+def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
+    """Sum over rows of -log softmax(logits)[label]; logits [P, V], labels int64[P]; float32, or float64 from
+    float64.
+
+    Half-precision logits are read in float32. The gradient, softmax - onehot, is made in the forward pass in
+    the logits' dtype, and is all that is kept: autograd's own chain would hold float32 copies of [P, V] three
+    times.
+    """
+    return _CrossEntropySum.apply(logits, labels)
+
+
+class _CrossEntropySum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits: Tensor, labels: Tensor) -> Tensor:
+        wide = logits if logits.dtype == torch.float64 else logits.float()
+        log_sum = wide.logsumexp(1)
+        loss = (log_sum - wide.gather(1, labels[:, None])[:, 0]).sum()
+        if ctx.needs_input_grad[0]:
+            gradient = (wide - log_sum[:, None]).exp_()
+            gradient.scatter_add_(1, labels[:, None], gradient.new_full((len(labels), 1), -1.0))
+            ctx.save_for_backward(gradient.to(logits.dtype))
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, upstream: Tensor) -> tuple[Tensor, None]:
+        (gradient,) = ctx.saved_tensors
+        # Not in place: a graph that is kept alive may be walked again.
+        return gradient * upstream.to(gradient.dtype), None
