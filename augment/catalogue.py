@@ -82,8 +82,8 @@ _ENTRIES = (
             Parameter("spans", 5, "spans deleted", 1, 64),
             Parameter("rate", 0.05, "length of a span, as a share of the sequence", 0.001, 0.999),
         ),
-        description="Random spans become one [DEL] each, neighbours share one. Below 1/rate tokens: fewer spans, "
-        "of one token each, at least one.",
+        description="Random spans become one [DEL] each, neighbours share one. Below 1/rate tokens: fewer "
+        "spans, of one token each, at least one.",
         example="del-span:spans=3:rate=0.1",
         function=tokens.del_span,
         needs=("del",),
@@ -97,8 +97,8 @@ _ENTRIES = (
             Parameter("pairs", 5, "pairs of spans swapped", 1, 32),
             Parameter("rate", 0.05, "length of a span, as a share of the sequence", 0.001, 0.5),
         ),
-        description="Random spans without overlap are paired at random, the two of a pair swapped. Below 1/rate "
-        "tokens: fewer pairs, of single tokens, at least one.",
+        description="Random spans without overlap are paired at random, the two of a pair swapped. Below "
+        "1/rate tokens: fewer pairs, of single tokens, at least one.",
         example="reorder:pairs=2:rate=0.1",
         function=tokens.reorder,
         check=_pairs_fit,

@@ -141,8 +141,8 @@ def build(spec: str, vocabulary: Vocabulary, synonyms: SynonymTable | None = Non
     specification = parse(spec)
     if synonyms is not None and synonyms.vocabulary.size != vocabulary.size:
         raise AugmentationError(
-            f"the synonym table was made for a tokenizer of {synonyms.vocabulary.size:,} tokens, this one has "
-            f"{vocabulary.size:,}: load the table again with this tokenizer"
+            f"the synonym table was made for a tokenizer of {synonyms.vocabulary.size:,} tokens, this one "
+            f"has {vocabulary.size:,}: load the table again with this tokenizer"
         )
     stages = tuple(
         tuple(_bind(step, vocabulary, synonyms) for step in stage) for stage in specification.stages

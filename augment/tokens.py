@@ -183,9 +183,9 @@ def content_sizes(batch: Ragged, vocabulary: Vocabulary) -> np.ndarray:
         index = int(np.flatnonzero(bad)[0])
         sequence = batch[index]
         raise AugmentationError(
-            f"sequence {index} of the batch ({len(sequence)} tokens, {sequence[:8].tolist()}...) does not start "
-            f"with [CLS] ({vocabulary.cls_id}) and end with [SEP] ({vocabulary.sep_id}). Token augmentations "
-            "work on sequences with their special tokens; was it made with another tokenizer?"
+            f"sequence {index} of the batch ({len(sequence)} tokens, {sequence[:8].tolist()}...) does not "
+            f"start with [CLS] ({vocabulary.cls_id}) and end with [SEP] ({vocabulary.sep_id}). Token "
+            "augmentations work on sequences with their special tokens; was it made with another tokenizer?"
         )
     return sizes
 

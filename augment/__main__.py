@@ -1,0 +1,210 @@
+"""`python -m augment`: shows what an augmentation does to sentences, and lists the catalogue."""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import inspect
+import os
+import re
+import stat
+import sys
+from pathlib import Path
+
+import fire
+from rich.console import Console
+
+from augment.errors import AugmentationError
+from augment.preview import encode, load_tokenizer, preview, train_tokenizer
+from augment.registry import build, catalogue, needs_synonyms
+from augment.synonym_sources import find_synonyms, read_synonyms
+from augment.synonyms import SynonymTable
+from augment.vocabulary import Vocabulary
+
+EXAMPLES = (
+    "Contrastive learning pulls two views of a sentence together and pushes all other sentences apart.",
+    "The old lighthouse keeper climbed the stairs every evening to light the lamp that guided the ships.",
+    "After months of careful work the engineers announced that the new bridge would open in summer.",
+    "Rain fell.",
+)
+SYNTAX = """\
+How to write a specification:
+  none                         no augmentation: dropout alone tells the views apart
+  del-span,reorder             one after the other
+  subs|repeat                  one of them for each sentence, evenly; | binds tighter than ,
+  del-span:spans=3:rate=0.1    parameters
+"""
+
+
+# Raw strings: fire would turn del-span,reorder into a tuple and a text "12" into a number.
+@fire.decorators.SetParseFns(file=str, aug=str, text=str, tokenizer=str, synonyms=str)
+def main(
+    file: str = "",
+    aug: str = "del-span,reorder",
+    text: str = "",
+    tokenizer: str = "",
+    synonyms: str = "",
+    seed: int = 0,
+    limit: int = 10,
+    list: bool = False,
+) -> None:
+    """Show what an augmentation does to sentences: original, view 1, view 2 and the share of tokens changed.
+
+    Examples:
+      python -m augment --list
+      python -m augment --aug del-span,reorder --text "A sentence of your own."
+      python -m augment sentences.txt --aug "subs,del-word:rate=0.5" --tokenizer DATA/tokenizer
+      head -20 corpus.txt | python -m augment --aug "repeat|crop"
+
+    Args:
+      file: sentences, one a line (.gz too; - for standard input). Without it and without --text: what is
+        piped in, else a few built-in sentences.
+      aug: the specification, as training takes it; see below, and --list for all names.
+      text: one sentence, instead of a file.
+      tokenizer: a folder with a Hugging Face fast tokenizer, such as a prepared corpus has. Without it a
+        WordPiece tokenizer is made of the given sentences, whose tokens are mostly whole words.
+      synonyms: a table for subs: JSON {word: [synonyms]} (.gz too), or a WordNet folder or zip. Without it:
+        $CLEAR_DATA/synonyms/counterfitted_neighbors.json, or an installed WordNet.
+      seed: another seed, other views.
+      limit: at most so many sentences.
+      list: print the catalogue instead: every augmentation with its paper, parameters and an example.
+    """
+    console = Console(width=None if sys.stdout.isatty() else max(100, int(os.environ.get("COLUMNS", 140))))
+    if list:
+        print_catalogue(console)
+        return
+    if not isinstance(seed, int):
+        raise AugmentationError(f"--seed {seed}: a whole number is needed")
+    needs_table = needs_synonyms(aug)  # checks the specification before anything is read or loaded
+    sentences = read_sentences(file, text, limit)
+    if tokenizer:
+        fast = load_tokenizer(tokenizer)
+        console.print(f"tokenizer: {tokenizer}", highlight=False)
+    else:
+        extra = related_words(sentences, synonyms) if needs_table else []
+        fast = train_tokenizer([*sentences, *extra])
+        console.print(
+            "tokenizer: none given (--tokenizer FOLDER), so a WordPiece one was made of these sentences; "
+            "a real one cuts rare words into pieces",
+            highlight=False,
+        )
+    vocabulary = Vocabulary.from_tokenizer(fast)
+    table = SynonymTable.load(synonyms or None, fast, vocabulary) if needs_table else None
+    pipeline = build(aug, vocabulary, table)
+    result = preview(sentences, fast, pipeline, seed)
+    console.print(f"augmentation: {pipeline.name}   seed: {seed}", highlight=False, markup=False)
+    if table is not None:
+        coverage = table.coverage(encode(sentences, fast, vocabulary))
+        console.print(f"synonyms: {table.source}: {coverage}", highlight=False, markup=False)
+    console.print(result.table())
+    console.print(result.summary(), highlight=False, markup=False)
+
+
+def read_sentences(file: str, text: str, limit: int) -> list[str]:
+    """The sentences to show. Raises AugmentationError when there is none, or more than one source."""
+    if file and text:
+        raise AugmentationError("give a file or --text, not both")
+    if not isinstance(limit, int) or limit < 1:
+        raise AugmentationError(f"--limit {limit}: a whole number of sentences, at least one, is needed")
+    if text:
+        lines = [text]
+    elif file and file != "-":
+        path = Path(file)
+        try:
+            with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as opened:
+                lines = first_lines(opened, limit)
+        except (OSError, EOFError, UnicodeDecodeError) as error:
+            raise AugmentationError(f"{file} cannot be read as text: {error}") from error
+    elif file == "-" or is_piped():
+        lines = first_lines(sys.stdin, limit)
+    else:
+        return [*EXAMPLES][:limit]
+    if not any(line.strip() for line in lines):
+        raise AugmentationError(f"no sentences in {file or ('--text' if text else 'standard input')}")
+    return [line.strip() for line in lines if line.strip()]
+
+
+def first_lines(lines, limit: int) -> list[str]:
+    """The first `limit` lines that are not blank; the rest of a large file is not read."""
+    found = []
+    for line in lines:
+        if line.strip():
+            found.append(line)
+        if len(found) == limit:
+            break
+    return found
+
+
+def is_piped() -> bool:
+    """Whether standard input is a pipe or a file: a terminal would wait for typing, /dev/null has nothing."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
+def related_words(sentences: list[str], synonyms: str) -> list[str]:
+    """Synonyms of the sentences' words: a tokenizer made of the sentences alone could spell them in letters
+    only.
+    """
+    table = read_synonyms(synonyms or find_synonyms())
+    words = {word.lower() for sentence in sentences for word in re.findall(r"\w+", sentence)}
+    return sorted({synonym for word in words for synonym in table.get(word, [])})
+
+
+def print_catalogue(console: Console) -> None:
+    """Every augmentation with its paper, parameters and an example."""
+    for entry in catalogue():
+        console.print(f"[bold]{entry.name}[/bold]  ({entry.kind})", highlight=False)
+        lines = [entry.description, f"paper: {entry.paper}"]
+        for parameter in entry.parameters:
+            bounds = "" if parameter.low is None else f" ({parameter.low:g} to {parameter.high:g})"
+            lines.append(f"  {parameter.name}={parameter.default}{bounds}: {parameter.meaning}")
+        lines.append(f"example: --aug {entry.example}")
+        for line in lines:
+            console.print("    " + line, highlight=False, markup=False, soft_wrap=True)
+        console.print()
+    console.print(SYNTAX, highlight=False, markup=False, end="")
+
+
+def help_page() -> str:
+    """The docstring of `main` with each flag's default: fire's own page cuts texts at colons and pages them."""
+    head, flags = inspect.cleandoc(main.__doc__).split("Args:\n")
+    for name, parameter in inspect.signature(main).parameters.items():
+        shown = f" (default: {parameter.default})" if parameter.default else ""
+        title = "FILE or --file" if name == "file" else f"--{name}{shown}"
+        flags = re.sub(rf"^  {name}: ", f"  {title}\n    ", flags, flags=re.MULTILINE)
+    return f"python -m augment [FILE] [FLAGS]\n\n{head}Flags:\n{flags}\n\n{SYNTAX}"
+
+
+def check_flags(arguments: list[str]) -> None:
+    """Raises AugmentationError for an unknown flag, with the nearest name; fire's own message has none."""
+    known = [*inspect.signature(main).parameters, "help"]
+    for argument in arguments:
+        if argument == "--":
+            return
+        name = argument.split("=")[0].removeprefix("--").replace("-", "_")
+        if argument.startswith("--") and name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean --{near[0]}?" if near else ""
+            flags = ", ".join(f"--{flag}" for flag in known)
+            raise AugmentationError(f"there is no flag {argument.split('=')[0]}{hint} (there are {flags})")
+
+
+def run() -> None:
+    try:
+        if {"--help", "-h"} & set(sys.argv[1:]):
+            print(help_page())
+            return
+        check_flags(sys.argv[1:])
+        fire.Fire(main, name="python -m augment")
+    except AugmentationError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:  # ... | head
+        sys.stderr.close()
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,139 @@
+"""What an augmentation does to sentences: the original and two views side by side, with how much of it
+changed.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from augment.errors import AugmentationError
+from augment.keys import sequence_keys
+from augment.ragged import Ragged
+from augment.registry import Pipeline
+from augment.vocabulary import DEL_TOKEN, Vocabulary
+
+VIEWS = 2
+
+
+@dataclass(frozen=True)
+class Preview:
+    """Sentences with their views. texts: [sentence][0 = original, 1.. = views]; changed: float64[sentence,
+    view]; lengths: int64[sentence, 1 + views], tokens without [CLS] and [SEP].
+    """
+
+    texts: list[list[str]]
+    changed: np.ndarray
+    lengths: np.ndarray
+
+    def table(self) -> Table:
+        """One row a sentence: original, view 1, view 2, and the share of tokens that each view changed."""
+        table = Table(show_lines=True, expand=True)
+        table.add_column("original", ratio=1)
+        for view in range(VIEWS):
+            table.add_column(f"view {view + 1}", ratio=1)
+        table.add_column("changed", justify="right", no_wrap=True)
+        for texts, changed in zip(self.texts, self.changed, strict=True):
+            cells = [Text(text) for text in texts]
+            for cell in cells:
+                cell.highlight_words([DEL_TOKEN], style="bold red")
+            table.add_row(*cells, Text("\n".join(f"{share:.0%}" for share in changed)))
+        return table
+
+    def summary(self) -> str:
+        """Mean rate of change and of length over all sentences and views."""
+        ratio = self.lengths[:, 1:].sum() / max(VIEWS * self.lengths[:, 0].sum(), 1)
+        count = f"{len(self.texts):,} sentence{'s' * (len(self.texts) != 1)}"
+        return (
+            f"{count}: {self.changed.mean():.0%} of the tokens changed on average, "
+            f"{(self.changed > 0).mean():.0%} of the views differ from their sentence, "
+            f"and a view has {ratio:.2f} times its tokens.\n"
+            "changed = share of the longer one's tokens outside the blocks that both have in the same order."
+        )
+
+
+def preview(sentences: Sequence[str], tokenizer: Any, pipeline: Pipeline, seed: int) -> Preview:
+    """Two views of each sentence, with the keys that a training run of this seed has in epoch 0."""
+    vocabulary = Vocabulary.from_tokenizer(tokenizer)
+    batch = encode(sentences, tokenizer, vocabulary)
+    ids = np.arange(len(batch), dtype=np.uint64)
+    versions = [batch]
+    versions += [pipeline(batch, sequence_keys(seed, 0, ids, view, "augment")) for view in range(VIEWS)]
+    texts = [
+        [tokenizer.decode(view[row][1:-1].tolist()).strip() for view in versions] for row in range(len(batch))
+    ]
+    changed = [[change(batch[row], view[row]) for view in versions[1:]] for row in range(len(batch))]
+    return Preview(texts, np.array(changed), np.stack([version.lengths - 2 for version in versions], axis=1))
+
+
+def encode(sentences: Sequence[str], tokenizer: Any, vocabulary: Vocabulary) -> Ragged:
+    """[CLS] sentence [SEP] of each."""
+    rows = tokenizer(list(sentences), add_special_tokens=False)["input_ids"]
+    return Ragged.from_sequences([[vocabulary.cls_id, *row, vocabulary.sep_id] for row in rows])
+
+
+def change(original: np.ndarray, view: np.ndarray) -> float:
+    """The share of tokens that changed, 0..1: 1 - matched / length of the longer, [CLS] and [SEP] left out.
+
+    matched: tokens in the blocks that both have in the same order, as difflib finds them.
+    """
+    before, after = original[1:-1].tolist(), view[1:-1].tolist()
+    longer = max(len(before), len(after))
+    if longer == 0:
+        return 0.0
+    blocks = difflib.SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
+    return 1.0 - sum(block.size for block in blocks) / longer
+
+
+def load_tokenizer(folder: str) -> Any:
+    """A transformers fast tokenizer from a folder, [DEL] added if it has none (as preparation would)."""
+    from transformers import AutoTokenizer
+
+    if not Path(folder).is_dir():
+        raise AugmentationError(
+            f"--tokenizer {folder}: no such folder (a Hugging Face tokenizer folder is needed)"
+        )
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError, KeyError) as error:
+        raise AugmentationError(
+            f"--tokenizer {folder}: no tokenizer could be loaded from it: {error}"
+        ) from error
+    if DEL_TOKEN not in tokenizer.get_vocab():
+        tokenizer.add_special_tokens({"additional_special_tokens": [DEL_TOKEN]})
+    return tokenizer
+
+
+def train_tokenizer(texts: Sequence[str]) -> Any:
+    """A WordPiece tokenizer of just these texts' words, split at spaces and punctuation: for looking only."""
+    import string
+
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    special = {
+        "pad_token": "[PAD]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+        "unk_token": "[UNK]",
+    }
+    backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=50_000,
+        min_frequency=1,
+        special_tokens=[*special.values(), DEL_TOKEN],
+        initial_alphabet=list(string.ascii_letters + string.digits),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, additional_special_tokens=[DEL_TOKEN], **special)
