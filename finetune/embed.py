@@ -1,0 +1,141 @@
+"""Sentences to vectors with a trained encoder: tokenised, sorted by length, packed, without gradients."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoTokenizer
+
+from pretrain.encoder import SentenceEncoder, load_encoder
+from pretrain.errors import UserError
+from pretrain.pooling import SECOND_STATE, check_pooling, pool
+
+POOLINGS = tuple(SECOND_STATE)
+
+
+def parse_poolings(names: str) -> list[str]:
+    """Poolings of a comma-separated list, "all" for every one.
+
+    Raises:
+        UserError: an unknown pooling, or none at all.
+    """
+    if names == "all":
+        return list(POOLINGS)
+    chosen = [check_pooling(name.strip()) for name in names.split(",") if name.strip()]
+    if not chosen:
+        raise UserError(f"no pooling given; choose from {', '.join(POOLINGS)}, or all")
+    return list(dict.fromkeys(chosen))
+
+
+def embed_sentences(
+    encoder: SentenceEncoder, tokenizer: Any, sentences: Sequence[str], pooling: str | None = None,
+    token_budget: int = 16384,
+) -> np.ndarray:
+    """Sentence vectors float32[N, d] in the order of `sentences`, by `pooling` or else the encoder's own."""
+    name = check_pooling(pooling or encoder.pooling)
+    return embed_poolings(encoder, tokenizer, sentences, [name], token_budget)[name]
+
+
+@torch.inference_mode()
+def embed_poolings(
+    encoder: SentenceEncoder, tokenizer: Any, sentences: Sequence[str], poolings: Sequence[str],
+    token_budget: int = 16384,
+) -> dict[str, np.ndarray]:
+    """Sentence vectors under several poolings at once: pooling -> float32[N, d], in the order of `sentences`.
+
+    The encoder runs once for each distinct second hidden state that the poolings need: `cls`, `mean` and one
+    other share a pass, all five take three.
+
+    Args:
+        encoder: on any device; set to evaluation mode (no dropout) for the time of the call.
+        tokenizer: a Hugging Face tokenizer that fits it. Sentences longer than the encoder takes are cut.
+        token_budget: most tokens of one forward pass (a longer sentence runs alone); bounds memory, and moves
+            results by rounding only.
+    """
+    rows = _tokenize(tokenizer, sentences, encoder.max_positions)
+    vectors = {name: np.empty((len(rows), encoder.hidden_size), np.float32) for name in poolings}
+    device = next(encoder.parameters()).device
+    passes = _passes(poolings)
+    was_training = encoder.training
+    encoder.eval()
+    try:
+        for batch in _batches(rows, token_budget):
+            ids = torch.from_numpy(np.concatenate([rows[n] for n in batch])).to(device)
+            lengths = torch.tensor([len(rows[n]) for n in batch])
+            for second, names in passes.items():
+                states = encoder.states(ids, lengths, second)
+                for name in names:
+                    vectors[name][batch] = pool(states, name).cpu().numpy()
+    finally:
+        encoder.train(was_training)
+    return vectors
+
+
+def load_model(model: str | Path) -> tuple[SentenceEncoder, Any]:
+    """(encoder, tokenizer) of a run folder, export, Hugging Face folder or hub name; on the GPU if any.
+
+    A run folder stands for its `export/`, or, while it has none, for the `best/` so far.
+
+    Raises:
+        UserError: nothing there to load, an unsupported model type, or a tokenizer that does not fit.
+    """
+    folder = Path(model)
+    source = str(model)
+    if (folder / "config.yaml").is_file() and not (folder / "config.json").is_file():
+        exports = [part for part in (folder / "export", folder / "best") if (part / "config.json").is_file()]
+        if not exports:
+            raise UserError(
+                f"{folder} is a run without an export yet; make one of its newest checkpoint: "
+                f"python -m pretrain.export {folder}"
+            )
+        source = str(exports[0])
+        print(f"judging {source}", file=sys.stderr)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"cannot load a tokenizer from {source!r}: {error}\n"
+            "Give a run folder, an export, a Hugging Face folder or a hub name."
+        ) from error
+    encoder = load_encoder(source, tokenizer)
+    return encoder.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
+
+
+def _tokenize(tokenizer: Any, sentences: Sequence[str], max_length: int) -> list[np.ndarray]:
+    if not len(sentences):
+        return []
+    encoded = tokenizer(
+        list(sentences), truncation=True, max_length=max_length, padding=False, return_attention_mask=False,
+        return_token_type_ids=False,
+    )
+    return [np.asarray(ids, np.int64) for ids in encoded["input_ids"]]
+
+
+def _passes(poolings: Sequence[str]) -> dict[int | None, list[str]]:
+    """Second hidden state -> the poolings that its pass serves; those that need none ride on the first."""
+    passes: dict[int | None, list[str]] = {}
+    for name in poolings:
+        if SECOND_STATE[name] is not None:
+            passes.setdefault(SECOND_STATE[name], []).append(name)
+    plain = [name for name in poolings if SECOND_STATE[name] is None]
+    if plain:
+        passes.setdefault(next(iter(passes), None), []).extend(plain)
+    return passes
+
+
+def _batches(rows: Sequence[np.ndarray], token_budget: int) -> list[np.ndarray]:
+    """Row numbers in order of length, cut before the budget is passed; equal lengths run as one product."""
+    lengths = np.array([len(row) for row in rows], np.int64)
+    order = np.argsort(lengths, kind="stable")
+    batches, start, tokens = [], 0, 0
+    for end, length in enumerate(lengths[order]):
+        if tokens + length > token_budget and end > start:
+            batches.append(order[start:end])
+            start, tokens = end, 0
+        tokens += length
+    return [*batches, order[start:]] if len(order) else []
