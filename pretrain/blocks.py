@@ -1,0 +1,279 @@
+"""The fused worker: from chunks on disk to masked originals and views, many steps and lanes in one pass.
+
+`BlockMaker.make` is all that a loader worker does. It is a function of (steps, lanes) alone: how steps and
+lanes are cut into blocks, and which process makes which block, decides who does the work and never what comes
+out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.keys import sequence_keys
+from augment.ragged import Ragged, offsets_of, segment_indices
+from augment.registry import Pipeline
+from augment.vocabulary import Vocabulary
+from pretrain.chunk_cache import ChunkCache
+from pretrain.errors import UserError
+from pretrain.lanes import Lanes
+from pretrain.masking import Masked, mask_tokens
+from pretrain.shards import DamagedShard, ShardReader
+
+_ATTEMPTS = 100  # replacements tried for a damaged chunk before the corpus is given up
+
+
+@dataclass(slots=True, eq=False)
+class RankBatch:
+    """What one rank gets for one step; n = lanes of the rank * B / L sequences, lane after lane.
+
+    step: the global step; epoch: of the data, from 0. sequence_ids: uint64[n], the sequences' numbers in
+    their split.
+    original: as on disk, never altered. masked: 0, 1 or 2 maskings of it. views: the augmented originals (of
+    the unmasked ones), none for a masked-language run.
+    substitutions: chunks that are damaged and which others stand in for them, as dicts with step, epoch,
+    lane, chunk, replacement and reason; each is listed once an epoch and lane, at the step where that lane
+    first meets it.
+    """
+
+    step: int
+    epoch: int
+    sequence_ids: np.ndarray
+    original: Ragged
+    masked: list[Masked]
+    views: list[Ragged]
+    substitutions: list[dict]
+
+    @staticmethod
+    def concatenate(parts: list[RankBatch]) -> RankBatch:
+        """One step's batch from the batches of neighbouring groups of lanes, in the order of lanes."""
+        first = parts[0]
+        return RankBatch(
+            first.step,
+            first.epoch,
+            np.concatenate([part.sequence_ids for part in parts]),
+            Ragged.concatenate([part.original for part in parts]),
+            [Masked.concatenate([part.masked[i] for part in parts]) for i in range(len(first.masked))],
+            [Ragged.concatenate([part.views[i] for part in parts]) for i in range(len(first.views))],
+            [substitution for part in parts for substitution in part.substitutions],
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """The batches of steps first_step, first_step + 1, ... for one group of lanes, end to end."""
+
+    first_step: int
+    steps: int
+    steps_per_epoch: int
+    sequence_ids: np.ndarray
+    original: Ragged
+    masked: list[Masked]
+    views: list[Ragged]
+    substitutions: list[dict]
+
+    def batch(self, number: int) -> RankBatch:
+        """The batch of step first_step + number; its token arrays are views of the block's."""
+        size = len(self.original) // self.steps
+        step, rows = self.first_step + number, (number * size, (number + 1) * size)
+        return RankBatch(
+            step,
+            step // self.steps_per_epoch,
+            self.sequence_ids[slice(*rows)],
+            self.original.slice(*rows),
+            [masked.slice(*rows) for masked in self.masked],
+            [view.slice(*rows) for view in self.views],
+            [entry for entry in self.substitutions if entry["step"] == step],
+        )
+
+
+class BlockMaker:
+    """Reads, draws, masks and augments. Pickles and forks; a process reads nothing before its first block.
+
+    Args:
+        reader, lanes, vocabulary: the split, its order and its tokens.
+        pipelines: one augmentation a view; all see the unmasked original, with keys of their own.
+        mask_rate, mask_share, random_share: as `mask_tokens`; mask_copies: how many independent maskings.
+        max_length: longest sequence that the model takes; None: any.
+        skip_damaged: replace damaged chunks (see `_replace`) instead of raising DamagedShard.
+        known_damaged: chunks to be taken as damaged unread, so that a run resumed after a repair stays the
+            same run.
+        slots: chunks to keep in memory.
+    """
+
+    def __init__(
+        self,
+        reader: ShardReader,
+        lanes: Lanes,
+        vocabulary: Vocabulary,
+        pipelines: list[Pipeline],
+        mask_rate: float,
+        mask_share: float,
+        random_share: float,
+        mask_copies: int,
+        max_length: int | None,
+        skip_damaged: bool,
+        known_damaged: frozenset[int],
+        slots: int,
+    ) -> None:
+        self.reader, self.lanes, self.vocabulary, self.pipelines = reader, lanes, vocabulary, pipelines
+        self.mask_rate, self.mask_share, self.random_share = mask_rate, mask_share, random_share
+        self.mask_copies, self.max_length, self.skip_damaged = mask_copies, max_length, skip_damaged
+        self.slots = slots
+        self._damaged = dict.fromkeys(known_damaged, "recorded as damaged earlier in this run")
+        self._cache: ChunkCache | None = None
+
+    def make(self, first_step: int, stop_step: int, lane_start: int, lane_stop: int) -> Block:
+        """The batches of steps [first_step, stop_step) for lanes [lane_start, lane_stop).
+
+        Raises:
+            DamagedShard: a chunk is damaged and the policy is to refuse.
+            UserError: a sequence is longer than the model takes, or no chunk can stand in for a damaged one.
+        """
+        steps = stop_step - first_step
+        original, ids, substitutions = self.draw(first_step, stop_step, lane_start, lane_stop)
+        self._check_lengths(original, ids)
+        epochs = np.repeat(self.lanes.epoch_of(np.arange(first_step, stop_step)), len(original) // steps)
+        seed = self.lanes.seed
+        masked = [
+            mask_tokens(
+                original,
+                sequence_keys(seed, epochs, ids, copy, "mask"),
+                self.vocabulary,
+                self.mask_rate,
+                self.mask_share,
+                self.random_share,
+            )
+            for copy in range(self.mask_copies)
+        ]
+        views = [
+            clip(pipeline(original, sequence_keys(seed, epochs, ids, view, "augment")), self.max_length)
+            for view, pipeline in enumerate(self.pipelines)
+        ]
+        return Block(
+            first_step, steps, self.lanes.steps_per_epoch, ids, original, masked, views, substitutions
+        )
+
+    def draw(
+        self, first_step: int, stop_step: int, lane_start: int, lane_stop: int
+    ) -> tuple[Ragged, np.ndarray, list[dict]]:
+        """The sequences as they are on disk: (Ragged of n, their numbers uint64[n], substitutions)."""
+        if self._cache is None:
+            self._cache = ChunkCache(self.reader, self.slots, self.vocabulary.size)
+        chunk, index = self.lanes.draw_steps(first_step, stop_step, lane_start, lane_stop)
+        needed = set(np.unique(chunk).tolist())
+        # Those that are there first: loading one must not push out another that this block is about to use.
+        for number in sorted(needed, key=lambda number: number not in self._cache):
+            try:
+                self._load(number, needed)
+            except DamagedShard:
+                if not self.skip_damaged:
+                    raise
+        substitutions: list[dict] = []
+        if self._damaged and not needed.isdisjoint(self._damaged):
+            substitutions = self._replace(chunk, index, needed, first_step, stop_step, lane_start, lane_stop)
+        original, ids = self._cache.gather(chunk, index)
+        return original, ids, substitutions
+
+    def _load(self, chunk: int, needed: set[int]) -> None:
+        if chunk in self._damaged:  # known: not read again at every block
+            return
+        try:
+            self._cache.load(chunk, needed)
+        except DamagedShard as error:
+            self._damaged[chunk] = error.reason
+            raise
+
+    def _replace(
+        self,
+        chunk: np.ndarray,
+        index: np.ndarray,
+        needed: set[int],
+        first_step: int,
+        stop_step: int,
+        lane_start: int,
+        lane_stop: int,
+    ) -> list[dict]:
+        """Point draws from damaged chunks, in place, at others: the first good one of the sequence that
+        `Lanes.replacements` gives for (epoch, chunk), at the same index modulo its size. Depends on the order
+        of the data and on which chunks are good, not on who reads.
+        """
+        shape = (stop_step - first_step, lane_stop - lane_start, -1)
+        drawn = chunk.reshape(shape).copy()
+        chunks, indices = chunk.reshape(shape), index.reshape(shape)
+        substitutions = []
+        for number in sorted(needed & self._damaged.keys()):
+            for row in np.flatnonzero((drawn == number).any(axis=(1, 2))):
+                step = first_step + int(row)
+                epoch = int(self.lanes.epoch_of(step))
+                replacement = self._replacement(epoch, number, needed)
+                hit = drawn[row] == number
+                chunks[row][hit] = replacement
+                indices[row][hit] %= self.lanes.chunk_sizes[replacement]
+                for lane in np.flatnonzero(hit.any(axis=1)) + lane_start:
+                    if not self._met_before(number, step, int(lane)):
+                        substitutions.append(
+                            {
+                                "step": step,
+                                "epoch": epoch,
+                                "lane": int(lane),
+                                "chunk": int(number),
+                                "replacement": replacement,
+                                "reason": self._damaged[number],
+                            }
+                        )
+        return sorted(substitutions, key=lambda entry: (entry["step"], entry["lane"], entry["chunk"]))
+
+    def _replacement(self, epoch: int, chunk: int, needed: set[int]) -> int:
+        for candidate in self.lanes.replacements(epoch, chunk, _ATTEMPTS).tolist():
+            if candidate in self._damaged:
+                continue
+            needed.add(candidate)
+            try:
+                self._load(candidate, needed)
+            except DamagedShard:
+                continue
+            return candidate
+        raise UserError(
+            f"chunk {chunk} of {self.reader.folder} is damaged, and so were the {_ATTEMPTS} chunks tried in "
+            "its place "
+            f"({len(self._damaged)} of {self.reader.num_chunks} are known to be damaged). Restore the files "
+            "or prepare "
+            "the data again."
+        )
+
+    def _met_before(self, chunk: int, step: int, lane: int) -> bool:
+        """Whether the lane's draw just before this step came from the same chunk in the same epoch."""
+        if step % self.lanes.steps_per_epoch == 0:
+            return False
+        return int(self.lanes.draw(step - 1, lane, lane + 1)[0][-1]) == chunk
+
+    def _check_lengths(self, original: Ragged, ids: np.ndarray) -> None:
+        if self.max_length is None or len(original) == 0:
+            return
+        lengths = original.lengths
+        if int(lengths.max()) > self.max_length:
+            worst = int(lengths.argmax())
+            raise UserError(
+                f"sequence {int(ids[worst])} of {self.reader.folder} has {int(lengths[worst])} tokens, the "
+                "model takes "
+                f"{self.max_length}: raise model.max_positions, or prepare the data with max_length "
+                f"{self.max_length}"
+            )
+
+
+def clip(view: Ragged, max_length: int | None) -> Ragged:
+    """Cut sequences longer than max_length behind their first max_length - 1 tokens and end them with their
+    own last one ([SEP]): augmentations that lengthen (`subs`, `repeat`) may pass what the model takes. int32
+    ids as they came; the same object where nothing is too long.
+    """
+    lengths = view.lengths
+    if max_length is None or len(view) == 0 or int(lengths.max()) <= max_length:
+        return view
+    kept = np.minimum(lengths, max_length)
+    offsets = offsets_of(kept)
+    ids = view.ids.take(segment_indices(view.offsets[:-1], kept))
+    filled = kept > 0
+    ids[offsets[1:][filled] - 1] = view.ids.take(view.offsets[1:][filled] - 1)
+    return Ragged(ids, offsets)
