@@ -148,8 +148,8 @@ class SentenceEncoder(nn.Module):
             )
         if int(lengths.max()) > self.max_positions:
             raise UserError(
-                f"a sequence of {int(lengths.max())} tokens is longer than the {self.max_positions} positions of "
-                "the encoder; prepare the data with a smaller max_length, or set model.max_positions higher."
+                f"a sequence of {lengths.max()} tokens is longer than the {self.max_positions} positions "
+                "of the encoder; prepare the data with a smaller max_length, or set model.max_positions."
             )
 
 

@@ -1,0 +1,163 @@
+"""Losses against short float64 references, gradients included."""
+
+import pytest
+import torch
+from test_encoder import make_encoder
+from torch.nn.functional import cross_entropy, normalize
+
+from pretrain.errors import UserError
+from pretrain.losses.contrastive import nt_xent, softmax_over_candidates
+from pretrain.losses.mlm import cross_entropy_sum, masked_lm_loss
+
+
+def reference_nt_xent(views, temperature, groups=None):
+    """NT-Xent as written in SimCLR: the full 2N x 2N matrix."""
+    z = normalize(views.double().flatten(0, 1), dim=1)
+    similarity = z @ z.T / temperature
+    similarity = similarity.masked_fill(torch.eye(len(z), dtype=torch.bool), -torch.inf)
+    if groups is not None:
+        both = groups.repeat(2)
+        similarity = similarity.masked_fill(both[:, None] != both, -torch.inf)
+    partner = (torch.arange(len(z)) + len(z) // 2) % len(z)
+    return cross_entropy(similarity, partner)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("tile", [1, 7, 37, 74, 512])
+@pytest.mark.parametrize("temperature", [0.05, 0.5])
+def test_nt_xent_equals_the_reference(tile, grouped, temperature):
+    views = torch.randn(2, 37, 16, dtype=torch.float64, requires_grad=True)
+    groups = torch.randint(0, 4, (37,)) if grouped else None
+    ours, theirs = nt_xent(views, temperature, tile, groups), reference_nt_xent(views, temperature, groups)
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    gradient, = torch.autograd.grad(3 * ours, views)
+    expected, = torch.autograd.grad(3 * theirs, views)
+    torch.testing.assert_close(gradient, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_nt_xent_is_float32_under_autocast_and_from_bfloat16():
+    views = torch.randn(2, 64, 32)
+    expected = reference_nt_xent(views, 0.05)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = nt_xent(views.requires_grad_(), 0.05)
+        gradient, = torch.autograd.grad(loss, views)
+    assert loss.dtype == gradient.dtype == torch.float32
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert nt_xent(views.detach().bfloat16(), 0.05).dtype == torch.float32
+
+
+def test_nt_xent_memory_grows_with_the_batch_not_its_square(monkeypatch):
+    """The largest tensor made is tile x 2N: recorded over every operation of forward and backward."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Largest(TorchDispatchMode):
+        numbers = 0
+
+        def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+            result = function(*arguments, **(keywords or {}))
+            for tensor in result if isinstance(result, (tuple, list)) else (result,):
+                if isinstance(tensor, torch.Tensor):
+                    self.numbers = max(self.numbers, tensor.numel())
+            return result
+
+    views = torch.randn(2, 1000, 4, requires_grad=True)
+    with Largest() as largest:
+        nt_xent(views, 0.1, tile=16).backward()
+    assert largest.numbers <= 16 * 2000
+
+
+def test_alone_in_its_group_a_pair_costs_nothing():
+    views = torch.randn(2, 3, 8, dtype=torch.float64, requires_grad=True)
+    loss = nt_xent(views, 0.1, groups=torch.tensor([0, 1, 2]))
+    loss.backward()
+    assert loss.item() == pytest.approx(0.0, abs=1e-12)
+    assert views.grad.abs().max() < 1e-10
+
+
+def test_the_engine_takes_other_candidates_and_constants():
+    """One direction, more candidates than anchors, a constant on a block: InfoNCE with hard negatives."""
+    anchors = torch.randn(6, 5, dtype=torch.float64, requires_grad=True)
+    candidates = torch.randn(12, 5, dtype=torch.float64, requires_grad=True)
+
+    def weigh(logits, start, stop):
+        logits[:, 6:] += 0.7
+
+    positives = torch.arange(6)
+    ours = softmax_over_candidates(anchors, candidates, positives, 0.2, weigh, tile=4)
+    constant = torch.tensor([0.0] * 6 + [0.7] * 6, dtype=torch.float64)
+    theirs = cross_entropy(anchors @ candidates.T / 0.2 + constant, positives)
+    for mine, expected in zip(torch.autograd.grad(ours, (anchors, candidates)),
+                              torch.autograd.grad(theirs, (anchors, candidates))):
+        torch.testing.assert_close(mine, expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_contrastive_input_is_checked():
+    with pytest.raises(UserError, match="temperature"):
+        nt_xent(torch.randn(2, 3, 4), 0.0)
+    with pytest.raises(ValueError, match="two views"):
+        nt_xent(torch.randn(3, 3, 4), 0.1)
+
+
+# ---- masked language modelling
+# --------------------------------------------------------------------------------------
+
+
+def test_cross_entropy_sum_equals_the_reference():
+    logits = torch.randn(9, 50, dtype=torch.float64, requires_grad=True)
+    labels = torch.randint(0, 50, (9,))
+    assert torch.autograd.gradcheck(lambda x: cross_entropy_sum(x, labels), logits)
+    torch.testing.assert_close(cross_entropy_sum(logits, labels), cross_entropy(logits, labels,
+    reduction="sum"))
+
+
+def test_cross_entropy_of_bfloat16_logits_is_summed_in_float32():
+    logits = (4 * torch.randn(200, 300)).bfloat16().requires_grad_()
+    labels = torch.randint(0, 300, (200,))
+    loss = cross_entropy_sum(logits, labels)
+    gradient, = torch.autograd.grad(loss, logits)
+    expected = cross_entropy(wide := logits.detach().double().requires_grad_(), labels, reduction="sum")
+    wanted, = torch.autograd.grad(expected, wide)
+    assert loss.dtype == torch.float32 and gradient.dtype == torch.bfloat16
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    torch.testing.assert_close(gradient.double(), wanted, rtol=2**-8, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert", "distilbert", "electra"])
+@pytest.mark.parametrize("tile_elements", [None, 1, 130])
+def test_masked_lm_loss_equals_the_library_head_and_cross_entropy(family, tile_elements):
+    encoder = make_encoder(family).double()
+    hidden = torch.randn(30, 32, dtype=torch.float64, requires_grad=True)
+    positions = torch.tensor([0, 3, 4, 17, 29])
+    labels = torch.randint(0, encoder.vocab_size, (5,), dtype=torch.int32)
+    wanted = list(encoder.lm.parameters())
+    ours = masked_lm_loss(encoder, hidden, positions, labels, tile_elements)
+    theirs = cross_entropy(encoder.mlm_logits(hidden)[positions], labels.long(), reduction="sum")
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    for mine, expected in zip(torch.autograd.grad(ours, [hidden, *wanted], allow_unused=True),
+                              torch.autograd.grad(theirs, [hidden, *wanted], allow_unused=True)):
+        assert (mine is None) == (expected is None)
+        if mine is not None:
+            torch.testing.assert_close(mine, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_masked_lm_loss_without_masked_positions_still_reaches_the_head():
+    encoder = make_encoder("bert")
+    hidden = torch.randn(4, 32, requires_grad=True)
+    loss = masked_lm_loss(encoder, hidden, torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long))
+    loss.backward()
+    assert loss.item() == 0.0 and not hidden.grad.any()
+    assert all(p.grad is not None and not p.grad.any() for p in encoder.lm.cls.parameters())
+
+
+@pytest.mark.parametrize("tile_elements", [None, 130])
+def test_masked_lm_loss_under_autocast_is_float32(tile_elements):
+    encoder = make_encoder("bert")
+    hidden = torch.randn(30, 32, requires_grad=True)
+    positions, labels = torch.arange(0, 30, 3), torch.randint(0, encoder.vocab_size, (10,))
+    exact = masked_lm_loss(encoder, hidden, positions, labels)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = masked_lm_loss(encoder, hidden, positions, labels, tile_elements)
+    loss.backward()
+    assert loss.dtype == torch.float32 and hidden.grad.dtype == torch.float32
+    assert loss.item() == pytest.approx(exact.item(), rel=1e-2)
