@@ -251,11 +251,11 @@ def _fault(fault: Any) -> str:
 def unknown_key(key: str) -> str:
     """Message for a key that the tree does not have, naming the nearest that it has."""
     known = [name for name, *_ in describe()] + list(SHORT_FLAGS)
-    near = difflib.get_close_matches(key, known, 1, 0.5)
+    last = [name.split(".")[-1] for name in known]
+    near = difflib.get_close_matches(key, known, 1, 0.75)
     if not near:  # the right name in a wrong section, or without one
-        last = [name.split(".")[-1] for name in known]
-        match = difflib.get_close_matches(key.split(".")[-1], last, 1, 0.6)
-        near = [known[last.index(match[0])]] if match else []
+        match = difflib.get_close_matches(key.split(".")[-1], last, 1, 0.7)
+        near = [known[last.index(match[0])]] if match else difflib.get_close_matches(key, known, 1, 0.5)
     return f"unknown key {key!r}" + (f", did you mean {near[0]!r}?" if near else "; --help lists the keys")
 
 

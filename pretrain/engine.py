@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -67,12 +69,35 @@ def start_processes(seconds: int = 1800) -> None:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import deepspeed
 
+    build_operators()
     if not dist.is_initialized():
         backend = "nccl" if torch.cuda.is_available() else "gloo"
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         dist.init_process_group(backend, timeout=timedelta(seconds=seconds))
     deepspeed.init_distributed(dist_backend=dist.get_backend(), verbose=False)
+
+
+def build_operators() -> None:
+    """Compile the shared-memory operator that DeepSpeed loads on CPUs, one process of this node at a time.
+
+    torch marks a build under way by a file named `lock`, which a killed build leaves behind, and on which every later launch
+    would wait for ever without a word. Here the kernel's own lock, which dies with its holder, guards the build; so a
+    `lock` seen under it is stale and is removed.
+    """
+    if torch.cuda.is_available():
+        return
+    from deepspeed.accelerator import get_accelerator
+    from torch.utils.cpp_extension import get_default_build_root
+
+    builder = get_accelerator().create_op_builder("ShareMemCommBuilder")
+    root = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root())
+    root.mkdir(parents=True, exist_ok=True)
+    with open(root / f"{builder.name}.guard", "w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        for stale in root.glob(f"**/{builder.name}/lock"):
+            stale.unlink(missing_ok=True)
+        builder.load(verbose=False)
 
 
 def device() -> torch.device:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -46,16 +47,28 @@ def default_recipe() -> Path:
 
 
 def dry_run(config: Config) -> Config:
-    """The same run in a folder of its own, emptied first, with an evaluation and a checkpoint at its second step."""
+    """The same run in a folder of its own, with an evaluation and a checkpoint at its second step."""
     tree = config.model_dump()
     tree["folder"] = config.run_folder.with_name(config.run_folder.name + ".dry-run")
     tree["checkpoint"] |= {"resume": "never", "every": 2}
     tree["evaluate"] |= {"every": 2, "heldout_sequences": min(200, config.evaluate.heldout_sequences),
                          "partners": min(200, config.evaluate.partners)}
     tree["train"]["log_every"] = 1
-    if int(torch.distributed.is_initialized() and dist.get_rank() or 0) == 0 and tree["folder"].exists():
-        shutil.rmtree(tree["folder"])
     return Config.model_validate(tree)
+
+
+def empty_folder(folder: Path) -> None:
+    """Remove what an earlier dry run left."""
+    on_rank_zero(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+def set_threads(config: Config) -> int:
+    """CPU threads of this rank: `train.threads`, else this machine's cores shared out over its ranks."""
+    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or 1)
+    threads = config.train.threads or max(1, len(os.sched_getaffinity(0)) // ranks_here)
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)  # denormal gradients are hundreds of times slower on some CPUs
+    return threads
 
 
 def check_world(config: Config, world: int) -> None:

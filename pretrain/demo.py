@@ -1,0 +1,63 @@
+"""`make demo`: the main job from raw text to a judged, exported encoder, by the commands that a user would type."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from pretrain.command import run
+from pretrain.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[1]
+RECIPE = ROOT / "configs" / "demo.yaml"
+
+
+def main(corpus: str = "embedded", sts: str | None = None, folder: str = "runs/demo", data: str | None = None) -> int:
+    """Prepare `corpus`, pretrain with --aug del-span,reorder, evaluate and export.
+
+    Args:
+        corpus: `embedded`, or a text, jsonl or parquet file or glob, or a Hugging Face dataset.
+        sts: folder with SentEval's STS data, for an evaluation on STS.
+        folder: run folder; a demo that was interrupted goes on from its last checkpoint.
+        data: where the prepared data goes.
+    """
+    started = time.monotonic()
+    data = data or ("data/demo" if corpus == "embedded" else f"data/demo-{Path(corpus).name.split('.')[0] or 'corpus'}")
+    if corpus != "embedded":
+        folder = f"{folder}-{Path(data).name.removeprefix('demo-')}"
+    if (Path(folder) / "export" / "config.json").exists():
+        raise UserError(f"{folder} holds a finished demo; remove it to run another, or use it: python -m finetune.sts {folder}")
+    step(1, "prepare: clean, split, de-duplicate, train a tokenizer, write shards")
+    call("-m", "pretrain.prepare", "--config", str(RECIPE), "--source", corpus, "--out", data)
+    step(2, "pretrain: masked language modelling + contrastive loss, augmented on the fly; evaluate; export")
+    call(str(ROOT / "pretrain" / "main.py"), "--config", str(RECIPE), "--aug", "del-span,reorder", "--data", data, "--run", folder,
+         "--resume", "auto", *(["--sts", sts] if sts else []), launcher="deepspeed")
+    report = json.loads((Path(folder) / "report" / "summary.json").read_text())
+    step(3, f"done in {(time.monotonic() - started) / 60:.1f} minutes")
+    print(f"  encoder        {report['export']}  (transformers and sentence-transformers load it as is)")
+    print(f"  run            {folder}  (metrics.jsonl, tensorboard, checkpoints, best)")
+    print(f"  data           {data}")
+    print(f"  watch it       tensorboard --logdir {folder}/tensorboard")
+    print(f"  see its views  python -m pretrain.inspect --data {data} --aug del-span,reorder")
+    return 0
+
+
+def step(number: int, text: str) -> None:
+    print(f"\n== {number}. {text}", flush=True)
+
+
+def call(*words: str, launcher: str | None = None) -> None:
+    """Run a command of the project in a process of its own, showing it first."""
+    program = str(Path(sys.executable).with_name(launcher)) if launcher else sys.executable
+    print("$ " + shlex.join([launcher or "python", *words]), flush=True)
+    code = subprocess.run([program, *words], check=False).returncode
+    if code:
+        raise UserError(f"that command failed with status {code}; its message is above")
+
+
+if __name__ == "__main__":
+    run(main, lambda: main.__doc__ or "")

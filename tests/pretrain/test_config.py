@@ -1,0 +1,80 @@
+"""The configuration tree: recipes, flags, and what is said about mistakes."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pretrain.config import Config, describe, load_config, to_yaml, validate_config
+from pretrain.errors import UserError
+
+RECIPES = sorted((Path(__file__).parents[2] / "configs").glob("clear_*.yaml"))
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_is_valid_and_survives_a_round_trip(recipe):
+    config = load_config(recipe, {})
+    assert validate_config(yaml.safe_load(to_yaml(config)), "again") == config
+
+
+def test_the_base_recipe_is_the_papers():
+    config = load_config(Path(__file__).parents[2] / "configs" / "clear_base.yaml", {})
+    assert (config.model.layers, config.model.heads, config.model.hidden_size, config.model.max_positions) == (12, 12, 768, 512)
+    train = config.train
+    assert (train.global_batch, train.steps, train.warmup_steps, train.lr) == (8192, 500_000, 24_000, 6e-4)
+    assert (train.betas, train.eps, train.weight_decay, train.schedule) == ((0.9, 0.98), 1e-6, 0.01, "linear")
+    assert (config.model.dropout, config.model.attention_dropout, config.model.pooling) == (0.1, 0.1, "cls")
+    assert config.data.prepare.unit == "sequence" and config.data.prepare.max_length == 512
+
+
+def test_flags_are_raw_strings_and_win_over_the_recipe():
+    config = load_config(None, {"aug": "subs,del-word:rate=0.5", "train.lr": "1e-4", "train.betas": "0.9,0.999", "name": "2026_11",
+                                "model.init": "none", "deepspeed.zero_optimization.reduce_bucket_size": "500000"})
+    assert config.augment.views == ("subs,del-word:rate=0.5",) * 2
+    assert (config.train.lr, config.train.betas, config.name, config.model.init) == (1e-4, (0.9, 0.999), "2026_11", None)
+    assert config.deepspeed == {"zero_optimization": {"reduce_bucket_size": 500000}}
+
+
+def test_none_is_an_augmentation():
+    assert load_config(None, {"aug": "none"}).augment.views == ("none", "none")
+
+
+@pytest.mark.parametrize("overrides,words", [
+    ({"train.learning_rate": "1"}, ["train.learning_rate"]),
+    ({"train.lrr": "1"}, ["did you mean 'train.lr'"]),
+    ({"lr": "1"}, ["did you mean 'train.lr'"]),
+    ({"optimiser": "adamw"}, ["did you mean 'train.optimizer'"]),
+    ({"train.lr": "fast"}, ["train.lr", "number", "fast"]),
+    ({"train.lr.peak": "1", }, ["train.lr"]),
+    ({"aug": "del-spam"}, ["del-span"]),
+    ({"model.pooling": "max"}, ["model.pooling", "first-last"]),
+    ({"train.global_batch": "100", "data.lanes": "16"}, ["100", "16", "multiple"]),
+    ({"train.optimizer": "lamb", "train.zero": "1"}, ["lamb", "train.zero=0"]),
+    ({"model.heads": "3"}, ["model.heads=3"]),
+    ({"train.steps": "10", "train.warmup_steps": "10"}, ["warmup_steps=10"]),
+    ({"objective.mlm.weight": "0", "objective.contrastive.weight": "0"}, ["switched off"]),
+])
+def test_a_mistake_is_one_message_that_says_what_and_where(overrides, words):
+    with pytest.raises(UserError) as caught:
+        load_config(None, overrides)
+    for word in words:
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value) and "pydantic" not in str(caught.value)
+
+
+def test_a_missing_recipe_names_the_nearest(tmp_path):
+    (tmp_path / "clear_micro.yaml").write_text("name: x\n")
+    with pytest.raises(UserError, match=r"did you mean .*clear_micro\.yaml"):
+        load_config(tmp_path / "clear_mico.yaml", {})
+    (tmp_path / "bad.yaml").write_text("a: [1\n")
+    with pytest.raises(UserError, match="not YAML"):
+        load_config(tmp_path / "bad.yaml", {})
+    (tmp_path / "list.yaml").write_text("- a\n")
+    with pytest.raises(UserError, match="mapping"):
+        load_config(tmp_path / "list.yaml", {})
+
+
+def test_every_key_has_a_meaning():
+    rows = describe(Config)
+    assert len(rows) > 50
+    assert all(meaning for key, _, _, meaning in rows), [key for key, _, _, meaning in rows if not meaning]
