@@ -1,0 +1,296 @@
+"""Is the representation alive? Measures on the step's sentence vectors, and alarms.
+
+The measures read the vectors that the objective was computed on, so they cost no forward pass; all work on at
+most `SAMPLE` sequences (O(SAMPLE^2 d) once every few steps, whatever the batch).
+
+- alignment: mean squared distance of a sequence's two views (Wang and Isola 2020, alpha 2). 0: the same
+  point.
+- uniformity: log of the mean exp(-2 distance^2) over pairs (ibid., t 2). 0: all in one point; -4: spread
+  evenly.
+- positive_cosine: mean cosine of a sequence's two views.
+- negative_cosine: mean cosine of views of different sequences.
+- length_r2: how well a linear (ridge) probe reads a sequence's length from its vector, R^2 on a held-out
+  half.
+  1: exactly; 0 or less: not at all.
+- length_variance: share of the vectors' variance that the length explains, the regression the other way
+  round.
+- effective_rank: exp of the entropy of the singular values (Roy and Vetterli 2007): how many directions are
+  used.
+- effective_negatives: candidates that each view is told apart from, 2N - 2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+SAMPLE = 512
+MIN_SEQUENCES = 8
+"""Below that, a probe with a held-out half says nothing."""
+
+PENALTIES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+"""Ridge penalties, as shares of the summed variance, among which cross-validation chooses."""
+
+
+def normalise(vectors: Tensor) -> Tensor:
+    """Rows on the unit sphere, float32 or wider; a zero row stays zero."""
+    wide = vectors if vectors.dtype == torch.float64 else vectors.float()
+    return torch.nn.functional.normalize(wide, dim=-1)
+
+
+def alignment(first: Tensor, second: Tensor) -> float:
+    """Mean squared distance of corresponding rows of two unit-norm [N, d]."""
+    return (first - second).square().sum(-1).mean().item()
+
+
+def uniformity(points: Tensor) -> float:
+    """log mean exp(-2 |x - y|^2) over pairs of different rows of unit-norm [N, d]."""
+    squared = 2 - 2 * points @ points.T
+    rows, columns = torch.triu_indices(len(points), len(points), offset=1, device=points.device)
+    pairs = -2 * squared[rows, columns].clamp_min(0)
+    return (torch.logsumexp(pairs, 0) - math.log(len(pairs))).item()
+
+
+def negative_cosine(first: Tensor, second: Tensor) -> float:
+    """Mean cosine of rows i and j != i of two unit-norm [N, d]."""
+    count = len(first)
+    total = (first.sum(0) * second.sum(0)).sum() - (first * second).sum()
+    return (total / (count * (count - 1))).item()
+
+
+def length_r2(vectors: Tensor, lengths: Tensor) -> float:
+    """R^2, on every second row, of a ridge regression of the length on the vectors, fitted on the others.
+
+    The penalty is the one of `PENALTIES` with the least generalised cross-validation error on the fitted half
+    (Golub, Heath and Wahba 1979): with as many rows as dimensions, a fixed one would fit noise or miss the signal.
+
+    Args:
+        vectors: [N, d].
+        lengths: [N], tokens.
+
+    Returns:
+        1 - residual / variance; negative when the probe is worse than the mean, 0 when all lengths are equal.
+    """
+    x, y = vectors.double(), lengths.to(vectors.device).double()
+    fit, test = slice(0, None, 2), slice(1, None, 2)
+    centre_x, centre_y = x[fit].mean(0), y[fit].mean()
+    a, b = x[fit] - centre_x, y[fit] - centre_y
+    # The dual form: n x n instead of d x d, and n is bounded by the sample.
+    values, basis = torch.linalg.eigh(a @ a.T)
+    values, rotated = values.clamp_min(0), basis.T @ b
+    best, solution = math.inf, torch.zeros_like(b)
+    for penalty in PENALTIES:
+        ridge = penalty * values.sum().clamp_min(1e-12)
+        shrink = ridge / (values + ridge)
+        error = ((shrink * rotated).square().sum() / (shrink.sum() - 1).clamp_min(1e-12).square()).item()
+        if error < best:
+            best, solution = error, basis @ (rotated / (values + ridge))
+    predicted = (x[test] - centre_x) @ (a.T @ solution) + centre_y
+    variance = (y[test] - centre_y).square().sum()
+    if variance <= 0:
+        return 0.0
+    return (1 - (y[test] - predicted).square().sum() / variance).item()
+
+
+def length_variance(vectors: Tensor, lengths: Tensor) -> float:
+    """Share of the variance of vectors [N, d] that a linear function of the lengths [N] explains, 0 to 1."""
+    x = vectors.double() - vectors.double().mean(0)
+    y = lengths.to(vectors.device).double()
+    y = y - y.mean()
+    whole, spread = x.square().sum(), y.square().sum()
+    if whole <= 0 or spread <= 0:
+        return 0.0
+    return ((y @ x).square().sum() / spread / whole).item()
+
+
+def effective_rank(vectors: Tensor) -> float:
+    """exp(entropy) of the normalised singular values of the centred vectors [N, d]; 1 to min(N - 1, d), 0 for
+    a point.
+    """
+    x = vectors.double() - vectors.double().mean(0)
+    small = x @ x.T if len(x) <= x.shape[1] else x.T @ x
+    singular = torch.linalg.eigvalsh(small).clamp_min(0).sqrt()
+    singular = singular[singular > 1e-7 * max(singular.max().item(), 1e-12)]  # rounding of the square
+    if not len(singular) or singular.sum() <= 1e-9:
+        return 0.0
+    share = singular / singular.sum()
+    return torch.exp(-(share * share.log()).sum()).item()
+
+
+@dataclass
+class _Episode:
+    """An alarm's condition, and since when it holds."""
+
+    since: int | None = None
+    count: int = 0
+    said: bool = False
+
+    def see(self, holds: bool, step: int, patience: int) -> bool:
+        """True once, when the condition has held `patience` times in a row; again only after it has
+        ceased.
+        """
+        if not holds:
+            self.since, self.count, self.said = None, 0, False
+            return False
+        self.since = step if self.since is None else self.since
+        self.count += 1
+        if self.count >= patience and not self.said:
+            self.said = True
+            return True
+        return False
+
+
+@dataclass
+class Monitor:
+    """Measures a step's vectors and raises alarms; keeps the little history that they need.
+
+    patience: Measurements in a row that a condition must hold before its alarm.
+    explosion: A gradient norm this many times the running median is an alarm.
+    """
+
+    patience: int = 5
+    explosion: float = 10.0
+    _norms: deque = field(default_factory=lambda: deque(maxlen=100))
+    _episodes: dict[str, _Episode] = field(default_factory=dict)
+
+    @torch.no_grad()
+    def measure(self, views: Tensor, lengths: Tensor, global_batch: int) -> dict[str, float]:
+        """The measures of the module's table.
+
+        Args:
+            views: float[2, N, d], the global batch's vectors, of any norm (further views are ignored).
+            lengths: int64[N], tokens of the original sequences.
+            global_batch: Sequences that see each other as negatives.
+        """
+        count = views.shape[1]
+        # Evenly spaced rows: every rank's and lane's share is in the sample, and the same rows on every rank.
+        rows = torch.linspace(0, count - 1, min(count, SAMPLE)).round().long()
+        chosen = rows.to(views.device)
+        first, second = normalise(views[0, chosen]), normalise(views[1, chosen])
+        sampled = lengths[rows.to(lengths.device)]
+        measures = {
+            "alignment": alignment(first, second),
+            "positive_cosine": (first * second).sum(-1).mean().item(),
+            "effective_negatives": float(2 * global_batch - 2),
+        }
+        if len(rows) > 1:
+            measures |= {
+                "uniformity": (uniformity(first) + uniformity(second)) / 2,
+                "negative_cosine": negative_cosine(first, second),
+            }
+        if len(rows) >= MIN_SEQUENCES:
+            measures |= {
+                "length_r2": length_r2(first, sampled),
+                "length_variance": length_variance(first, sampled),
+                "effective_rank": effective_rank(first),
+            }
+        return measures
+
+    def alarms(
+        self, step: int, losses: dict[str, float], norm: float, metrics: dict[str, float]
+    ) -> list[str]:
+        """What is wrong at this step, in words: what was seen, since when, what to try. Usually nothing.
+
+        Args:
+            losses: Name -> loss of the global batch; "contrastive" is judged against chance.
+            norm: Global gradient norm.
+            metrics: What `measure` gave (may be empty).
+        """
+        found = [
+            self._explosion(step, norm),
+            self._not_finite(step, losses),
+            self._collapse(step, metrics),
+            self._length(step, metrics),
+        ]
+        if "contrastive" in losses and metrics.get("effective_negatives", 0) > 0:
+            found += [self._chance(step, losses, metrics), self._solved(step, losses, metrics)]
+        return [alarm for alarm in found if alarm is not None]
+
+    def _held(self, name: str, holds: bool, step: int, patience: int | None = None) -> int | None:
+        """The step since which a condition holds, when its alarm is due."""
+        episode = self._episodes.setdefault(name, _Episode())
+        return episode.since if episode.see(holds, step, patience or self.patience) else None
+
+    def _explosion(self, step: int, norm: float) -> str | None:
+        median = sorted(self._norms)[len(self._norms) // 2] if len(self._norms) >= 10 else None
+        large = not math.isfinite(norm) or (median is not None and norm > self.explosion * median)
+        if math.isfinite(norm):
+            self._norms.append(norm)
+        if self._held("explosion", large, step, 1) is None:
+            return None
+        usual = "" if median is None else f", {norm / median:.0f} times the running median {median:.3g}"
+        return (
+            f"gradient norm {norm:.3g}{usual}. CLEAR saw gradients explode with subs and reorder alone. If "
+            "it comes again: "
+            "lower train.lr, lengthen train.warmup_steps, set train.clip, or raise "
+            "objective.contrastive.temperature."
+        )
+
+    def _not_finite(self, step: int, losses: dict[str, float]) -> str | None:
+        broken = [name for name, value in losses.items() if not math.isfinite(value)]
+        if self._held("not finite", bool(broken), step, 1) is None:
+            return None
+        return (
+            f"the loss is not finite ({', '.join(broken)}). Resume from the last checkpoint with a lower "
+            "train.lr, or "
+            "train.precision fp32."
+        )
+
+    def _collapse(self, step: int, metrics: dict[str, float]) -> str | None:
+        if "uniformity" not in metrics:
+            return None
+        spread, cosine = metrics["uniformity"], metrics["negative_cosine"]
+        since = self._held("collapse", spread > -0.2 or cosine > 0.95, step)
+        if since is None:
+            return None
+        return (
+            f"the sentence vectors are collapsing into one direction since step {since}: uniformity "
+            f"{spread:.3f} (0 is a "
+            f"point), cosine of different sentences {cosine:.3f}. Try mean pooling (model.pooling), a larger "
+            "train.global_batch, a lower objective.contrastive.temperature, or a longer "
+            "objective.contrastive.warmup_steps."
+        )
+
+    def _length(self, step: int, metrics: dict[str, float]) -> str | None:
+        r2 = metrics.get("length_r2", 0.0)
+        since = self._held("length", r2 > 0.95 and metrics.get("effective_rank", math.inf) < 16, step)
+        if since is None:
+            return None
+        return (
+            f"the sentence vectors say little but the length since step {since}: a linear probe reads it "
+            f"with R^2 {r2:.2f}, "
+            f"and they use {metrics['effective_rank']:.1f} directions. Views may be matched by their "
+            "length. Try mean "
+            "pooling (model.pooling), or views whose lengths differ (a del-word or crop of other rates in "
+            "augment.positive)."
+        )
+
+    def _chance(self, step: int, losses: dict[str, float], metrics: dict[str, float]) -> str | None:
+        chance = math.log(metrics["effective_negatives"] + 1)
+        loss = losses["contrastive"]
+        since = self._held("chance", loss > 0.98 * chance, step, 4 * self.patience)
+        if since is None:
+            return None
+        return (
+            f"the contrastive loss learns nothing since step {since}: {loss:.3f}, where guessing gives "
+            f"log(2N - 1) = {chance:.3f}. Try mean pooling, a higher train.lr or longer training, a lower "
+            "objective.contrastive.temperature, or weaker augmentations."
+        )
+
+    def _solved(self, step: int, losses: dict[str, float], metrics: dict[str, float]) -> str | None:
+        chance = math.log(metrics["effective_negatives"] + 1)
+        loss = losses["contrastive"]
+        since = self._held("solved", loss < 0.01 * chance, step)
+        if since is None:
+            return None
+        return (
+            f"the contrastive loss has vanished since step {since}: {loss:.4f} of {chance:.2f} at chance. "
+            "The views are too "
+            "easy to match, so nothing more is learned from them (CLEAR saw this with subs and reorder "
+            "alone). Try a "
+            "composition such as del-span,reorder, higher rates, or a larger train.global_batch."
+        )

@@ -1,0 +1,87 @@
+"""Where the time of a step goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+PENDING_EVENTS = 8192
+"""Device events kept before they are read; reading costs a synchronisation, keeping costs memory."""
+
+
+class Stopwatch:
+    """Books time to named parts: `with stopwatch("encode"): ...`.
+
+    On a GPU the parts are bracketed by events on its stream, which cost a few microseconds and no
+    synchronisation; they are read when `shares` is asked for, once every so many steps. So a part's time
+    there is what the device spent between the brackets: work queued earlier counts where it was queued, and
+    loading data that overlaps it counts as nothing.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter, cuda: bool | None = None) -> None:
+        """
+        Args:
+            clock: Seconds, monotonic.
+            cuda: Measure by device events; None: where there is a GPU.
+        """
+        self._clock = clock
+        self._cuda = torch.cuda.is_available() if cuda is None else cuda
+        self._parts: dict[str, float] = {}
+        self._events: list[tuple[str, Any, Any]] = []
+        self._whole = 0.0
+        self._step_started = clock()
+
+    def start_step(self) -> None:
+        self._step_started = self._clock()
+
+    def end_step(self) -> float:
+        """Seconds since `start_step`, by the host's clock."""
+        seconds = self._clock() - self._step_started
+        self._whole += seconds
+        return seconds
+
+    @contextmanager
+    def __call__(self, part: str) -> Iterator[None]:
+        if not self._cuda:
+            started = self._clock()
+            try:
+                yield
+            finally:
+                self._book(part, self._clock() - started)
+            return
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        try:
+            yield
+        finally:
+            end.record()
+            self._events.append((part, begin, end))
+            if len(self._events) >= PENDING_EVENTS:
+                self._read_events()
+
+    def _book(self, part: str, seconds: float) -> None:
+        self._parts[part] = self._parts.get(part, 0.0) + seconds
+
+    def _read_events(self) -> None:
+        torch.cuda.synchronize()
+        for part, begin, end in self._events:
+            self._book(part, begin.elapsed_time(end) / 1000)
+        self._events.clear()
+
+    def shares(self) -> dict[str, float]:
+        """Part -> share of the steps' time since the last call, and "other" for what no part booked; sums to
+        1.
+        """
+        if self._events:
+            self._read_events()
+        booked = sum(self._parts.values())
+        whole = max(self._whole, booked)
+        shares = {part: seconds / whole for part, seconds in self._parts.items()} if whole > 0 else {}
+        if whole > 0:
+            shares["other"] = (whole - booked) / whole
+        self._parts, self._whole = {}, 0.0
+        return shares

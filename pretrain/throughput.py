@@ -1,0 +1,231 @@
+"""How fast a run is, beside how fast the machine can be.
+
+MFU (model FLOPs utilisation; Chowdhery et al. 2022, PaLM, appendix B) = FLOPs that the model needs for the
+tokens it trained on / (time x peak). The forward pass counts twice the multiplications, the backward pass
+twice the forward. A forward that is run again without gradients (the whole-batch contrastive gradient does)
+is real work that the model does not need: it counts in `hfu`, hardware FLOPs utilisation, and not in `mfu`.
+The peak is measured, not taken from a data sheet: a matrix product of the run's own precision on the run's
+own device.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+BACKWARD_COST = 2.0
+"""FLOPs of a backward pass per FLOP of its forward: one product for the inputs' gradient, one for the
+weights'.
+"""
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class ModelFlops:
+    """FLOPs of one forward pass, taken apart by what they grow with.
+
+    per_token: the linear layers of the encoder, for each token.
+    attention: (FLOPs per query-key pair, window or None) of each layer; a window bounds the keys a token
+        sees.
+    per_masked_token: the masked-language head, for each predicted token.
+    """
+
+    per_token: float
+    attention: tuple[tuple[float, int | None], ...]
+    per_masked_token: float
+
+    def forward(self, lengths: Sequence[int], masked_tokens: float = 0.0) -> float:
+        """FLOPs of one forward pass over sequences of the given lengths."""
+        total = self.per_token * sum(lengths) + self.per_masked_token * masked_tokens
+        for per_pair, window in self.attention:
+            total += per_pair * sum(n * (n if window is None else min(n, window)) for n in lengths)
+        return total
+
+
+def model_flops(lm: nn.Module) -> ModelFlops:
+    """Count a Hugging Face masked language model's FLOPs from its modules and config.
+
+    Linear layers inside `lm.base_model` work on every token, those outside on the predicted ones. Attention
+    is two products per layer, queries with keys and weights with values: 4 x width FLOPs per query-key pair.
+    Embedding look-ups, norms, softmax and biases are left out, as is usual: below 1% together.
+    """
+    encoder = {id(module) for module in lm.base_model.modules()}
+    per_token = per_masked = 0.0
+    for module in lm.modules():
+        if isinstance(module, nn.Linear):
+            flops = 2.0 * module.in_features * module.out_features
+            if id(module) in encoder:
+                per_token += flops
+            else:
+                per_masked += flops
+    config = lm.config
+    kinds = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
+    local = getattr(config, "local_attention", None) or getattr(config, "sliding_window", None)
+    pairs = tuple(
+        (4.0 * config.hidden_size, int(local) if local and kind == "sliding_attention" else None)
+        for kind in kinds
+    )
+    return ModelFlops(per_token, pairs, per_masked)
+
+
+def model_flops_per_token(lm: nn.Module, lengths: Sequence[int], masked_rate: float = 0.0) -> float:
+    """Training FLOPs (forward and backward) per token, averaged over sequences of these lengths.
+
+    Args:
+        lm: Hugging Face masked language model.
+        lengths: Tokens of each sequence of a sample.
+        masked_rate: Share of the tokens on which the masked-language head runs.
+    """
+    tokens = sum(lengths)
+    return (1 + BACKWARD_COST) * model_flops(lm).forward(lengths, masked_rate * tokens) / tokens
+
+
+@dataclass(frozen=True)
+class FlopsMeter:
+    """Turns tokens and seconds into utilisation.
+
+    per_token: training FLOPs per token, as `model_flops_per_token` says.
+    repeated_per_token: FLOPs per token that the method runs again on top (an additional forward without
+        gradients over the views, averaged over all tokens).
+    peak: FLOP/s of all devices of the run together.
+    """
+
+    per_token: float
+    peak: float
+    repeated_per_token: float = 0.0
+
+    def mfu(self, tokens_per_second: float) -> float:
+        """Model FLOPs utilisation, 0 to 1."""
+        return self.per_token * tokens_per_second / self.peak
+
+    def hfu(self, tokens_per_second: float) -> float:
+        """Hardware FLOPs utilisation, repeated work included, 0 to 1."""
+        return (self.per_token + self.repeated_per_token) * tokens_per_second / self.peak
+
+
+class Throughput:
+    """Rates over the steps since they were last read, and the time that is left.
+
+    Rates divide by the time of the steps alone: evaluations and checkpoints do not count. The ETA is by the
+    wall clock over the last steps, everything included.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, window: int = 200) -> None:
+        self._clock = clock
+        self._tokens = self._sequences = 0
+        self._seconds = 0.0
+        self._mark = clock()
+        self._wall: deque[tuple[int, float]] = deque(maxlen=window + 1)
+
+    def begin(self, step: int) -> None:
+        """Say where the run starts."""
+        self._mark = self._clock()
+        self._wall.append((step, self._mark))
+
+    def pause(self) -> None:
+        """What happened since the last step was not training: leave it out of the rates."""
+        self._mark = self._clock()
+
+    def add(self, step: int, tokens: int, sequences: int = 0, seconds: float | None = None) -> None:
+        """Count a step. `seconds`: its time; None: the time since the last step or pause."""
+        now = self._clock()
+        self._tokens += tokens
+        self._sequences += sequences
+        self._seconds += now - self._mark if seconds is None else seconds
+        self._mark = now
+        self._wall.append((step, now))
+
+    def rates(self) -> tuple[float, float]:
+        """(tokens per second, sequences per second) since the last `reset`; 0 before the first step."""
+        if self._seconds <= 0:
+            return 0.0, 0.0
+        return self._tokens / self._seconds, self._sequences / self._seconds
+
+    def reset(self) -> None:
+        self._tokens = self._sequences = 0
+        self._seconds = 0.0
+
+    def eta(self, total_steps: int) -> float | None:
+        """Seconds until `total_steps`, or None before two points are known."""
+        if len(self._wall) < 2 or self._wall[-1][0] <= self._wall[0][0]:
+            return None
+        (first, then), (last, now) = self._wall[0], self._wall[-1]
+        return max(0, total_steps - last) * (now - then) / (last - first)
+
+
+def measure_peak_flops(device: torch.device | str, dtype: torch.dtype, seconds: float = 0.05) -> float:
+    """FLOP/s of one device at square matrix products of `dtype`, the best of several runs.
+
+    Takes about five times `seconds`. The size grows until one product takes a noticeable time, so that it is
+    neither call overhead on a GPU nor a minute on a small CPU. CPU figures are for the threads that torch
+    uses now.
+    """
+    device = torch.device(device)
+    size = 1024 if device.type == "cuda" else 128
+    limit = 16384 if device.type == "cuda" else 4096
+    while True:
+        left = torch.randn(size, size, device=device).to(dtype)
+        right = torch.randn(size, size, device=device).to(dtype)
+        # kernels are chosen, and thread pools started, at the first call
+        _time_products(left, right, 1, device)
+        # the least of a few: another process's turn on the cores must not pass for a slow product
+        once = min(_time_products(left, right, 1, device) for _ in range(4))
+        if once >= seconds / 8 or size >= limit:
+            break
+        size *= 2
+    repeats = max(1, int(seconds / once))
+    best = min(_time_products(left, right, repeats, device) for _ in range(4))
+    return 2.0 * size**3 * repeats / best
+
+
+def _time_products(left: torch.Tensor, right: torch.Tensor, repeats: int, device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    started = time.perf_counter()
+    for _ in range(repeats):
+        torch.mm(left, right)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return max(time.perf_counter() - started, 1e-9)
+
+
+def choose_precision(device: torch.device | str, width: int = 256, tokens: int = 2048) -> tuple[str, float]:
+    """Whichever of "bf16" and "fp32" trains faster on `device`, and how many times as fast bf16 is (1.0 = the
+    same).
+
+    Some CPUs have no bfloat16 instructions and emulate it several times slower; some have units that make it
+    several times faster. So a feed-forward block's forward and backward pass under autocast is timed against
+    float32, in turn.
+
+    Args:
+        width, tokens: Size of the block (`width` -> 4 `width` -> `width`) and of the batch.
+    """
+    device = torch.device(device)
+    if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        return "fp32", 0.0
+    block = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)).to(device)
+    batch = torch.randn(tokens, width, device=device)
+
+    def run(bf16: bool) -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        started = time.perf_counter()
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
+            output = block(batch)
+        output.float().square().mean().backward()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - started
+
+    run(True), run(False)  # warm up
+    slow, fast = float("inf"), float("inf")
+    for _ in range(6):  # in turn, so that a busy neighbour disturbs both
+        slow, fast = min(slow, run(False)), min(fast, run(True))
+    ratio = slow / fast
+    return ("bf16" if ratio > 1.05 else "fp32"), ratio

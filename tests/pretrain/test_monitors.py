@@ -1,0 +1,178 @@
+"""Measures against plain reference formulas and known shapes of clouds; alarms on the stories that they are
+for.
+"""
+
+import math
+
+import pytest
+import torch
+
+from pretrain import monitors
+from pretrain.monitors import Monitor
+
+
+def sphere(count: int, width: int, seed: int = 0) -> torch.Tensor:
+    return monitors.normalise(
+        torch.randn(count, width, generator=torch.Generator().manual_seed(seed)).double()
+    )
+
+
+def test_alignment_uniformity_and_cosines_are_the_textbook_sums():
+    first, second = sphere(17, 5, 1), sphere(17, 5, 2)
+    assert monitors.alignment(first, second) == pytest.approx(
+        sum(float((a - b).norm() ** 2) for a, b in zip(first, second, strict=True)) / 17
+    )
+    pairs = [(i, j) for i in range(17) for j in range(i)]
+    assert monitors.uniformity(first) == pytest.approx(
+        math.log(sum(math.exp(-2 * float((first[i] - first[j]).norm() ** 2)) for i, j in pairs) / len(pairs))
+    )
+    others = [float(first[i] @ second[j]) for i in range(17) for j in range(17) if i != j]
+    assert monitors.negative_cosine(first, second) == pytest.approx(sum(others) / len(others))
+
+
+def test_uniformity_of_known_clouds():
+    assert monitors.uniformity(sphere(1, 4).expand(10, 4)) == pytest.approx(0.0, abs=1e-9)
+    assert monitors.uniformity(sphere(1000, 256)) == pytest.approx(-4.0, abs=0.05)
+
+
+def test_length_probe_reads_a_planted_length():
+    generator = torch.Generator().manual_seed(3)
+    lengths = torch.randint(5, 60, (512,), generator=generator)
+    noise = sphere(512, 64, 4)
+    assert monitors.length_r2(noise, lengths) < 0.05
+    assert monitors.length_r2(monitors.normalise(lengths[:, None] * sphere(1, 8, 6) + 20), lengths) > 0.95
+    assert monitors.length_r2(noise, torch.full((512,), 7)) == 0.0
+
+
+def test_length_probe_is_cross_validated_ridge_regression():
+    x, lengths = sphere(40, 6, 7), torch.arange(40) ** 2
+    a, b = x[::2] - x[::2].mean(0), lengths[::2].double() - lengths[::2].double().mean()
+    candidates = []
+    for penalty in monitors.PENALTIES:  # the primal form, with the hat matrix written out
+        inverse = torch.linalg.inv(a.T @ a + penalty * a.square().sum() * torch.eye(6).double())
+        rest = torch.eye(20).double() - a @ inverse @ a.T
+        candidates.append((float((rest @ b).square().sum() / (rest.trace() - 1) ** 2), inverse @ a.T @ b))
+    weights = min(candidates, key=lambda candidate: candidate[0])[1]
+    test = lengths[1::2].double() - lengths[::2].double().mean()
+    residual = test - (x[1::2] - x[::2].mean(0)) @ weights
+    expected = 1 - residual.square().sum() / test.square().sum()
+    assert monitors.length_r2(x, lengths) == pytest.approx(expected.item())
+
+
+@pytest.mark.parametrize("width", [16, 256, 768])
+def test_length_probe_finds_nothing_in_noise_and_something_in_signal_at_any_width(width):
+    lengths = torch.randint(5, 60, (512,), generator=torch.Generator().manual_seed(3))
+    noise = sphere(512, width, 4)
+    assert -0.2 < monitors.length_r2(noise, lengths) < 0.1
+    planted = noise + (lengths - 30).double()[:, None] / 20 * sphere(1, width, 5)
+    assert monitors.length_r2(planted, lengths) > 0.8
+
+
+def test_length_variance_is_the_share_that_regression_explains():
+    lengths = torch.arange(100)
+    direction = sphere(1, 6, 8)
+    assert monitors.length_variance(lengths[:, None] * direction, lengths) == pytest.approx(1.0)
+    assert monitors.length_variance(sphere(5000, 6, 9), torch.arange(5000)) < 0.01
+    x = sphere(50, 4, 10)
+    y = torch.stack([torch.ones(100), lengths]).T.double()[:50]
+    fitted = y @ torch.linalg.lstsq(y, x).solution
+    whole = (x - x.mean(0)).square().sum()
+    assert monitors.length_variance(x, lengths[:50]) == pytest.approx(
+        1 - ((x - fitted).square().sum() / whole).item()
+    )
+    assert monitors.length_variance(x, torch.full((50,), 3)) == 0.0
+
+
+def test_effective_rank_counts_directions():
+    x = torch.cat([torch.eye(5), -torch.eye(5)]).double()
+    assert monitors.effective_rank(torch.nn.functional.pad(x, (0, 20))) == pytest.approx(5.0)
+    assert monitors.effective_rank(x[:, :3].repeat(4, 1)) == pytest.approx(3.0)
+    assert monitors.effective_rank(torch.ones(10, 4)) == 0.0
+    assert monitors.effective_rank(sphere(512, 32)) > 30
+
+
+def test_measures_do_not_depend_on_the_vectors_norm_and_are_bounded_in_cost():
+    generator = torch.Generator().manual_seed(11)
+    views = torch.randn(2, 20000, 16, generator=generator)
+    lengths = torch.randint(5, 50, (20000,), generator=generator)
+    measures = Monitor().measure(views, lengths, 20000)
+    assert measures == pytest.approx(Monitor().measure(views * 7, lengths, 20000), rel=1e-4, abs=1e-5)
+    assert set(measures) == {
+        "alignment", "uniformity", "positive_cosine", "negative_cosine", "length_r2", "length_variance",
+        "effective_rank", "effective_negatives",
+    }  # fmt: skip
+    assert measures["effective_negatives"] == 2 * 20000 - 2
+    assert measures["alignment"] == pytest.approx(2 - 2 * measures["positive_cosine"], abs=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 8, 9])
+def test_tiny_batches_are_measured_as_far_as_they_can_be(count):
+    measures = Monitor().measure(torch.randn(2, count, 4), torch.arange(1, count + 1), count)
+    assert all(math.isfinite(value) for value in measures.values())
+    assert ("uniformity" in measures) == (count > 1) and ("length_r2" in measures) == (count >= 8)
+
+
+HEALTHY = {"uniformity": -3.0, "negative_cosine": 0.1, "length_r2": 0.2, "effective_rank": 60.0,
+           "effective_negatives": 382.0}  # fmt: skip
+
+
+def watch(
+    losses=lambda i: 2.0, norm=lambda i: 1.0, metrics=lambda i: {}, times: int = 60
+) -> list[tuple[int, str]]:
+    """(step, alarm) of a story told every 10 steps."""
+    monitor, said = Monitor(), []
+    for i in range(times):
+        step = 10 * i
+        for text in monitor.alarms(step, {"contrastive": losses(i)}, norm(i), HEALTHY | metrics(i)):
+            said.append((step, text))
+    return said
+
+
+def test_healthy_training_is_quiet():
+    assert watch(lambda i: 5.9 * 0.97**i, lambda i: 1 + (i % 3)) == []
+
+
+def test_collapse_is_said_once_with_its_beginning():
+    said = watch(metrics=lambda i: {"uniformity": -0.01, "negative_cosine": 0.99} if i >= 20 else {})
+    assert len(said) == 1 and said[0][0] == 240
+    assert "since step 200" in said[0][1] and "0.990" in said[0][1] and "mean pooling" in said[0][1]
+
+
+def test_collapse_that_comes_again_is_said_again():
+    bad = {"uniformity": -0.01}
+    assert len(watch(metrics=lambda i: bad if i in range(10, 20) or i in range(30, 40) else {})) == 2
+    assert watch(metrics=lambda i: bad if i % 4 else {}) == []  # never five times in a row
+
+
+def test_explosion_is_judged_by_the_running_median():
+    said = watch(norm=lambda i: 50.0 if i == 40 else 1.0 + i % 2)
+    assert [step for step, _ in said] == [400]
+    assert "gradient norm 50" in said[0][1] and "running median" in said[0][1]
+    assert watch(norm=lambda i: 1.03**i) == []  # slow growth is not an explosion
+    assert "gradient norm nan" in watch(norm=lambda i: math.nan if i == 3 else 1.0)[0][1]
+
+
+def test_loss_that_is_not_finite():
+    said = watch(losses=lambda i: math.inf if i == 7 else 2.0)
+    assert [step for step, _ in said] == [70] and "not finite (contrastive)" in said[0][1]
+
+
+def test_nothing_learned_is_said_after_long():
+    said = watch(losses=lambda i: math.log(383))
+    assert len(said) == 1 and said[0][0] == 190
+    assert "log(2N - 1) = 5.948" in said[0][1] and "since step 0" in said[0][1]
+
+
+def test_views_too_easy():
+    said = watch(losses=lambda i: 0.001)
+    assert len(said) == 1 and "too easy" in said[0][1]
+
+
+def test_matched_by_length():
+    said = watch(metrics=lambda i: {"length_r2": 0.98, "effective_rank": 2.0})
+    assert len(said) == 1 and "R^2 0.98" in said[0][1]
+
+
+def test_without_a_contrastive_loss_there_is_nothing_to_judge():
+    monitor = Monitor()
+    assert [a for i in range(100) for a in monitor.alarms(i, {"mlm": 3.0}, 1.0, {"loss": {}})] == []
