@@ -123,12 +123,14 @@ class Lanes:
                 "so."
             )
         if self.global_batch % self.lanes:
-            below, above = _neighbouring_multiples(self.global_batch, self.lanes)
+            below = max(self.global_batch // self.lanes, 1) * self.lanes
+            near = min(_divisors(self.global_batch), key=lambda n: abs(n - self.lanes))
             raise UserError(
                 f"train.global_batch = {global_batch} is not a multiple of data.lanes = {lanes}, so lanes "
-                "cannot "
-                f"give equal shares of a step. Set train.global_batch to {below or above} or {above}, or "
-                f"data.lanes to a divisor of {global_batch}."
+                "cannot give "
+                f"equal shares of a step. Set train.global_batch to {below} or {below + self.lanes}, or "
+                "data.lanes to "
+                f"{near}."
             )
         if self.num_sequences < self.global_batch:
             raise UserError(
@@ -148,13 +150,19 @@ class Lanes:
             UserError: the world size does not divide the number of lanes.
         """
         if self.lanes % world_size:
-            below, above = _neighbouring_multiples(self.lanes, world_size)
+            fitting = [n for n in _divisors(self.global_batch) if n % world_size == 0]
+            near = min(fitting, key=lambda n: abs(n - self.lanes), default=None)
+            remedy = (
+                f"set data.lanes={near}"
+                if near
+                else f"change train.global_batch ({self.global_batch}) to a multiple of {world_size} and data.lanes too"
+            )
             raise UserError(
                 f"data.lanes = {self.lanes} cannot be shared equally by {world_size} ranks. Start a number "
                 "of ranks "
-                f"that divides {self.lanes}, or, for a new run, set data.lanes to {below or above} or "
-                f"{above} "
-                "(another number of lanes is another data order, so a run keeps the number it began with)."
+                f"that divides {self.lanes}; or, for a new run, {remedy} (another number of lanes is "
+                "another order of "
+                "the data, so a run keeps the number it began with)."
             )
         share = self.lanes // world_size
         return rank * share, (rank + 1) * share
@@ -225,6 +233,5 @@ class Lanes:
         return self._epochs[epoch]
 
 
-def _neighbouring_multiples(value: int, of: int) -> tuple[int, int]:
-    below = value // of * of
-    return below, below + of
+def _divisors(value: int) -> list[int]:
+    return [n for n in range(1, value + 1) if value % n == 0]

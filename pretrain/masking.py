@@ -30,7 +30,7 @@ class Masked:
     labels: np.ndarray
 
     def slice(self, start: int, stop: int) -> Masked:
-        """Sequences start..stop-1; nothing that grows with the number of tokens but the positions is copied."""
+        """Sequences start..stop-1; of the tokens only the positions are copied."""
         first, last = self.batch.offsets[start], self.batch.offsets[stop]
         low, high = np.searchsorted(self.positions, (first, last))
         return Masked(self.batch.slice(start, stop), self.positions[low:high] - first, self.labels[low:high])

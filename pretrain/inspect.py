@@ -1,0 +1,278 @@
+"""`python -m pretrain.inspect`: a training batch as the model will see it, decoded.
+
+The batch comes out of the loader that training uses, with the configuration that training would use, so what
+is shown for --step N is what step N of that run trains on.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from augment.errors import AugmentationError
+from augment.ragged import Ragged
+from augment.registry import needs_synonyms
+from augment.synonyms import SynonymTable
+from augment.vocabulary import Vocabulary
+from pretrain import command
+from pretrain.config import Config, load_config
+from pretrain.errors import UserError
+from pretrain.loader import Loader, RankBatch
+from pretrain.masking import Masked
+from pretrain.microbatches import count_micro_batches
+from pretrain.shards import ShardReader
+
+HELP = """\
+python -m pretrain.inspect: a training batch as the model will see it, decoded
+
+  python -m pretrain.inspect --data DATA --aug del-span,reorder
+  python -m pretrain.inspect --config runs/NAME/config.yaml --step 1200 --rank 1 --world-size 2
+
+  --config FILE      the recipe, or the config.yaml of a run; default: what `pretrain/main.py` would take
+  --step N           which step of that run (default 0; any step costs the same)
+  --show N           sequences to decode (default 3)
+  --rank, --world-size   whose share of the global batch (default 0 of 1: all of it)
+  --split NAME       train or heldout (default train)
+  and every key of the configuration, as for training: --data, --aug, --train.global_batch ...
+"""
+
+
+def inspect(
+    config: str | None = None,
+    step: str = "0",
+    show: str = "3",
+    rank: str = "0",
+    world_size: str = "1",
+    split: str = "train",
+    **overrides: Any,
+) -> None:
+    """Print one batch; HELP says what the flags mean.
+
+    Raises:
+        UserError: a flag, the configuration, or the data is wrong.
+    """
+    numbers = {"step": step, "show": show, "rank": rank, "world-size": world_size}
+    wanted, shown, number, world = (_whole(name, value) for name, value in numbers.items())
+    if number >= world:
+        raise UserError(f"--rank {number} of --world-size {world}: ranks count from 0 to {world - 1}")
+    settings = load_config(config or _default_recipe(), overrides)
+    from pretrain.tokenizer import load_tokenizer  # transformers: seconds, so not for --help and wrong flags
+
+    reader = ShardReader(settings.data_folder, split)
+    tokenizer = load_tokenizer(reader.tokenizer_path)
+    vocabulary = Vocabulary.from_tokenizer(tokenizer)
+    batch = load_batch(settings, reader, tokenizer, vocabulary, wanted, number, world)
+    console = Console(highlight=False, markup=False)
+    console.width = max(console.width, 100)  # the table's; lines wrap where the terminal does
+    console.print(
+        f"{settings.data_folder}/{split}: {reader.num_sequences:,} sequences (unit {reader.unit}), "
+        f"{reader.num_tokens:,} tokens, {reader.num_chunks:,} chunks\n"
+        f"step {batch.step}, epoch {batch.epoch} of {reader.num_sequences // settings.train.global_batch:,} "
+        "steps, "
+        f"rank {number} of {world}: {len(batch.original):,} of {settings.train.global_batch:,} sequences"
+    )
+    for entry in batch.substitutions:
+        console.print(
+            f"chunk {entry['chunk']} is damaged ({entry['reason']}): chunk {entry['replacement']} in its "
+            "place"
+        )
+    console.print(shape_table(batch, settings.train.micro_batch_tokens))
+    for line in rate_lines(batch, vocabulary, settings.augment.views):
+        console.print(line, soft_wrap=True)
+    for row in range(min(shown, len(batch.original))):
+        console.print()
+        for line in sequence_lines(batch, row, tokenizer):
+            console.print(line, soft_wrap=True)
+
+
+def load_batch(
+    settings: Config,
+    reader: ShardReader,
+    tokenizer: Any,
+    vocabulary: Vocabulary,
+    step: int,
+    rank: int,
+    world_size: int,
+) -> RankBatch:
+    """The rank's batch of a step, from the same Loader as training's."""
+    specs = list(settings.augment.views) if settings.objective.name != "mlm" else []
+    synonyms = None
+    if any(needs_synonyms(spec) for spec in specs):
+        synonyms = SynonymTable.load(settings.augment.synonyms, tokenizer, vocabulary)
+    mlm = settings.objective.mlm
+    loader = Loader(
+        reader,
+        vocabulary,
+        seed=settings.train.seed,
+        global_batch=settings.train.global_batch,
+        lanes=settings.data.lanes,
+        rank=rank,
+        world_size=world_size,
+        view_specs=specs,
+        mask_rate=mlm.rate,
+        mask_share=mlm.mask,
+        random_share=mlm.random,
+        mask_copies=settings.objective.masked_copies,
+        workers=0,
+        start_step=step,
+        stop_step=step + 1,
+        synonyms=synonyms,
+        # A checkpoint's own limit is in its configuration, which takes the model to read.
+        max_length=settings.model.max_positions if settings.model.init is None else None,
+        damaged=settings.data.damaged,
+    )
+    return next(iter(loader))
+
+
+def shape_table(batch: RankBatch, budget: int) -> Table:
+    """Sequences, tokens, lengths, and fill, for each part: the share of the micro-batches' budget of tokens
+    that is used, and, for comparison, the share of real tokens if the batch were padded to its longest
+    sequence.
+    """
+    headings = (
+        "",
+        "sequences",
+        "tokens",
+        "min",
+        "median",
+        "mean",
+        "max",
+        "micro-batches",
+        "fill",
+        "fill if padded",
+    )
+    table = Table(*headings, box=SIMPLE)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, part in parts_of(batch):
+        lengths = part.lengths
+        count = count_micro_batches(lengths, budget)
+        table.add_row(
+            name,
+            f"{len(part):,}",
+            f"{part.num_tokens:,}",
+            f"{lengths.min()}",
+            f"{np.median(lengths):.0f}",
+            f"{lengths.mean():.1f}",
+            f"{lengths.max()}",
+            f"{count}",
+            f"{part.num_tokens / (count * budget):.0%}",
+            f"{part.num_tokens / (len(part) * lengths.max()):.0%}",
+        )
+    return table
+
+
+def parts_of(batch: RankBatch) -> list[tuple[str, Ragged]]:
+    """The batch's parts and their names, in the order in which they are shown."""
+    return [
+        ("original", batch.original),
+        *((f"masked {i + 1}", masked.batch) for i, masked in enumerate(batch.masked)),
+        *((f"view {i + 1}", view) for i, view in enumerate(batch.views)),
+    ]
+
+
+def rate_lines(batch: RankBatch, vocabulary: Vocabulary, specs: tuple[str, ...]) -> list[str]:
+    """What masking and augmentation did to the whole batch, as shares."""
+    original = batch.original
+    ordinary = max(1, int((~vocabulary.special[original.ids]).sum()))
+    lines = []
+    for number, masked in enumerate(batch.masked):
+        seen = masked.batch.ids[masked.positions]
+        count = max(1, len(seen))
+        hidden, kept = (seen == vocabulary.mask_id).sum() / count, (seen == masked.labels).sum() / count
+        lines.append(
+            f"masked {number + 1}: {len(seen):,} tokens to predict, {len(seen) / ordinary:.1%} of the "
+            "ordinary ones: "
+            f"{hidden:.1%} [MASK], {1 - hidden - kept:.1%} another token, {kept:.1%} as they were"
+        )
+    for number, view in enumerate(batch.views):
+        deleted = (view.ids == vocabulary.del_id).mean() if vocabulary.del_id >= 0 else 0.0
+        changed = 1 - shared_tokens(original, view, vocabulary.size) / max(1, original.num_tokens)
+        lines.append(
+            f"view {number + 1} ({specs[number]}): {view.num_tokens / original.num_tokens:.1%} of the "
+            "original's "
+            f"length, {changed:.1%} of its tokens gone, {deleted:.1%} of the view is [DEL], "
+            f"{_same(original, view):.1%} of the sequences unchanged"
+        )
+    if len(batch.views) == 2:
+        lines.append(f"both views alike: {_same(*batch.views):.1%} of the sequences")
+    return lines
+
+
+def shared_tokens(first: Ragged, second: Ragged, size: int) -> int:
+    """Tokens that sequence i of `first` has in common with sequence i of `second`, order apart, summed over
+    i.
+    """
+    a, b = (np.unique(part.rows() * size + part.ids, return_counts=True) for part in (first, second))
+    _, here, there = np.intersect1d(a[0], b[0], assume_unique=True, return_indices=True)
+    return int(np.minimum(a[1][here], b[1][there]).sum())
+
+
+def sequence_lines(batch: RankBatch, row: int, tokenizer: Any) -> list[str]:
+    """One sequence of the batch as text: original, maskings with their labels, views."""
+    lines = [f"sequence {int(batch.sequence_ids[row])}"]
+    labels: dict[str, str] = {}
+    for number, masked in enumerate(batch.masked):
+        labels[f"masked {number + 1}"] = _labels(masked, row, tokenizer)
+    for name, part in parts_of(batch):
+        lines.append(f"  {name:9s} {len(part[row]):4d} tokens  {_text(part[row], tokenizer)}")
+        if name in labels:
+            lines.append(f"  {'':9s} {'labels':>11s}  {labels[name]}")
+    return lines
+
+
+def _labels(masked: Masked, row: int, tokenizer: Any) -> str:
+    one = masked.slice(row, row + 1)
+    seen = tokenizer.convert_ids_to_tokens(one.batch.ids[one.positions].tolist())
+    labels = tokenizer.convert_ids_to_tokens(one.labels.tolist())
+    entries = (
+        f"{place}: {label}" + ("" if token == tokenizer.mask_token else f" (seen as {token})")
+        for place, token, label in zip(one.positions.tolist(), seen, labels)
+    )
+    return ", ".join(entries) or "none"
+
+
+def _text(ids: np.ndarray, tokenizer: Any) -> str:
+    return tokenizer.decode(ids.tolist(), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+
+def _same(first: Ragged, second: Ragged) -> float:
+    return float(np.mean([np.array_equal(first[i], second[i]) for i in range(len(first))]))
+
+
+def _whole(name: str, text: str) -> int:
+    if not str(text).isdigit() or (name == "world-size" and int(text) == 0):
+        raise UserError(
+            f"--{name} {text}: a whole number is needed" + (", at least 1" if name == "world-size" else "")
+        )
+    return int(text)
+
+
+def _default_recipe() -> Path:
+    # What setup_run.default_recipe says, without importing deepspeed for it, which takes ten seconds.
+    name = "clear_base.yaml" if torch.cuda.is_available() else "clear_micro.yaml"
+    return Path(__file__).resolve().parents[1] / "configs" / name
+
+
+def main() -> None:
+    """The command line."""
+    command.run(_inspect, lambda: HELP)
+
+
+def _inspect(**flags: Any) -> None:
+    try:
+        inspect(
+            **{name.replace("-", "_") if "." not in name else name: value for name, value in flags.items()}
+        )
+    except AugmentationError as error:
+        raise UserError(str(error)) from error
+
+
+if __name__ == "__main__":
+    main()
