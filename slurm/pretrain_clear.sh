@@ -1,0 +1,174 @@
+#!/usr/bin/env bash
+# Pretrain on a Slurm cluster, over as many requeues as it takes.
+#
+#   sbatch [sbatch flags] slurm/pretrain_clear.sh [flags of pretrain/main.py]
+#   sbatch --nodes=4 --gpus-per-node=8 --time=24:00:00 --account=NAME \
+#          slurm/pretrain_clear.sh --config configs/clear_base.yaml --data DIR
+#
+# One process per GPU, or one per node where there is none. The run folder is runs/JOBNAME-JOBID unless --run names
+# another; a requeued job keeps its id, and with it the folder, and goes on from its newest checkpoint.
+# docs/slurm.md tells what happens on preemption, at the time limit and on failures.
+
+#SBATCH --job-name=clear
+#SBATCH --nodes=2
+#SBATCH --exclusive
+#SBATCH --mem=0
+#SBATCH --time=04:00:00
+#SBATCH --signal=B:USR1@300
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=slurm-%x-%j.out
+
+set -uo pipefail
+
+EXIT_REQUEUE=75       # a rank that was asked to leave, has saved, and wants to go on (pretrain/leaving.py)
+RESTARTS_WITHOUT_PROGRESS=3
+
+say() { echo "[$(date '+%F %T')] pretrain_clear: $*"; }
+if [[ -z ${SLURM_JOB_ID:-} ]]; then
+  echo "this is a batch script: submit it with  sbatch $0 [flags of pretrain/main.py]" >&2
+  exit 2
+fi
+job_field() { scontrol show job "$SLURM_JOB_ID" | grep -Eo "(^| )$1=[^ ]*" | head -n 1 | cut -d= -f2-; }
+restarts=${SLURM_RESTART_COUNT:-0}
+
+# ---- the project, its environment, the run folder ----
+# Slurm runs a copy of this file from its spool folder, so the project is found by the name it was submitted under.
+submitted=$(job_field Command)
+project=$(cd "$(dirname "${submitted:-$0}")/.." 2>/dev/null && pwd)
+[[ -f $project/pretrain/main.py ]] || project=$SLURM_SUBMIT_DIR
+if [[ ! -f $project/pretrain/main.py ]]; then
+  say "pretrain/main.py is neither beside $submitted nor under $SLURM_SUBMIT_DIR; submit from the project's folder" >&2
+  exit 2
+fi
+# shellcheck disable=SC1091
+[[ -f $project/.venv/bin/activate ]] && source "$project/.venv/bin/activate"
+
+run="runs/$SLURM_JOB_NAME-$SLURM_JOB_ID"
+resume=auto
+flags=()
+while (($#)); do
+  case $1 in
+    --run | --folder) run=${2:?$1 needs a folder}; shift ;;
+    --run=* | --folder=*) run=${1#*=} ;;
+    --resume | --checkpoint.resume) resume=${2:?$1 needs a value}; shift ;;
+    --resume=* | --checkpoint.resume=*) resume=${1#*=} ;;
+    *) flags+=("$1") ;;
+  esac
+  shift
+done
+((restarts)) && resume=auto  # whatever the first start came from, a restart goes on with what this job has saved
+mkdir -p "$run" || exit 1
+
+# ---- crash-loop guard: a job that restarts and restarts without a new checkpoint would burn its nodes for ever ----
+newest=$(find "$run/checkpoints" -maxdepth 1 -type d -name 'step-*' -printf '%f\n' 2>/dev/null | sort | tail -n 1)
+newest=${newest:-none}
+stuck=0
+if ((restarts)) && read -r last_newest last_stuck 2>/dev/null <"$run/slurm-restarts" && [[ $newest == "$last_newest" ]]; then
+  stuck=$((last_stuck + 1))
+fi
+echo "$newest $stuck" >"$run/slurm-restarts"
+if ((stuck >= RESTARTS_WITHOUT_PROGRESS)); then
+  say "stopped: $stuck restarts without a new checkpoint in $run (newest: $newest). Look above for the reason; checkpoint" \
+    "more often (--checkpoint.every), or ask for a longer --time. Then: sbatch $submitted ${flags[*]} --run $run" >&2
+  exit 1
+fi
+
+# ---- one process per device, rendezvous on the first node ----
+nodes=$SLURM_JOB_NUM_NODES
+gpus=${SLURM_GPUS_ON_NODE:-$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')}
+per_node=${SLURM_NTASKS_PER_NODE:-$((gpus > 0 ? gpus : 1))}
+cpus=$((${SLURM_CPUS_ON_NODE:-1} / per_node))
+first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+# The address Slurm itself reaches the node at: a node's name need not be known to the resolver.
+address=$(scontrol show node "$first" | grep -Eo 'NodeAddr=[^ ]*' | cut -d= -f2)
+port=$((12000 + SLURM_JOB_ID % 20000))  # below Linux's ephemeral ports, which a passing connection may hold
+while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done  # this script runs on the first node
+export MASTER_ADDR=${address:-$first} MASTER_PORT=$port PYTHONUNBUFFERED=1
+export CLEAR_EXTENSIONS=${CLEAR_EXTENSIONS:-${TMPDIR:-/tmp}/torch-extensions-$(id -un)}
+step=(srun --nodes="$nodes" --cpus-per-task="$((cpus > 0 ? cpus : 1))")
+[[ -n ${SLURM_GPUS_ON_NODE:-} ]] && step+=(--gres="gpu:$gpus" --gpu-bind=none)
+
+# ---- signals: note the wish, pass it to the ranks as USR1, keep waiting for them ----
+wish='' srun_pid='' interrupted=''
+leave() {
+  interrupted=1 wish=$1
+  say "$2: asking the ranks to save and leave"
+  [[ -n $srun_pid ]] && kill -USR1 "$srun_pid" 2>/dev/null
+}
+trap 'leave time-limit "the time limit is near (USR1)"' USR1
+trap 'leave terminate "SIGTERM"' TERM
+
+run_step() {  # srun in the background and `wait`: bash runs a trap only between commands, and wait is one it interrupts
+  local code=0 previous
+  "$@" &
+  srun_pid=$!
+  while :; do
+    interrupted='' previous=$code
+    wait "$srun_pid"
+    code=$?
+    [[ -n $interrupted ]] || break
+  done
+  ((code == 127 && previous)) && code=$previous  # the signal came just as srun ended: its status was read before
+  srun_pid=
+  return "$code"
+}
+
+# ---- extensions that DeepSpeed compiles: once per node, before the ranks ----
+# A process killed while it compiles leaves a file `lock` on which every later start waits without a word. Whoever holds
+# the flock is the only one building on its node, so a lock that is there then has no owner any more.
+# shellcheck disable=SC2016
+run_step "${step[@]}" --ntasks="$nodes" --ntasks-per-node=1 bash -c '
+  export TORCH_EXTENSIONS_DIR=$CLEAR_EXTENSIONS/$SLURMD_NODENAME
+  mkdir -p "$TORCH_EXTENSIONS_DIR" && exec 9>"$TORCH_EXTENSIONS_DIR/.building" && flock 9 || exit 1
+  find "$TORCH_EXTENSIONS_DIR" -name lock -type f -print -delete | sed "s/^/removed a stale lock: /"
+  python -c "
+from deepspeed.accelerator import get_accelerator
+device = get_accelerator()
+names = [\"ShareMemCommBuilder\"] if device._name == \"cpu\" else [\"FusedAdamBuilder\", \"FusedLambBuilder\"]
+for name in names:
+    device.create_op_builder(name).load(verbose=False)
+" >"$TORCH_EXTENSIONS_DIR/build.log" 2>&1 || { tail -n 20 "$TORCH_EXTENSIONS_DIR/build.log"; exit 1; }
+' || [[ -n $wish ]] || say "warning: DeepSpeed's extensions did not build ahead on every node; the ranks will try themselves"
+
+# ---- the ranks ----
+code=$EXIT_REQUEUE
+if [[ -z $wish ]]; then
+  say "start $((restarts + 1)) of job $SLURM_JOB_ID: $nodes nodes x $per_node processes, $cpus cores each, newest checkpoint" \
+    "in $run: $newest; leave with  touch $run/stop  or  scancel -s USR1 $SLURM_JOB_ID"
+  # shellcheck disable=SC2016
+  run_step "${step[@]}" --ntasks="$((nodes * per_node))" --ntasks-per-node="$per_node" --kill-on-bad-exit=0 --wait=60 \
+    bash -c '
+      export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS
+      export LOCAL_WORLD_SIZE=$1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-$2}
+      export TORCH_EXTENSIONS_DIR=$CLEAR_EXTENSIONS/$SLURMD_NODENAME
+      shift 2
+      exec python "$@"  # exec: signals to the task reach Python itself
+    ' rank "$per_node" "$cpus" "$project/pretrain/main.py" ${flags[@]+"${flags[@]}"} --run "$run" --resume "$resume"
+  code=$?
+fi
+
+# ---- what now ----
+if ((code == 0)); then
+  say "done: $run"
+  exit 0
+fi
+state=$(job_field JobState)
+started=$(job_field StartTime) preempted=$(job_field PreemptTime)
+[[ $preempted == 2* && ! $preempted < $started ]] || preempted=  # None, or left from an earlier start
+if [[ $state != RUNNING ]]; then
+  say "the job is ${state:-unknown to Slurm}: not requeued. To go on: sbatch $submitted ${flags[*]} --run $run" >&2
+  exit "$code"
+fi
+if [[ -z $preempted && $wish == "" && $code != "$EXIT_REQUEUE" ]]; then
+  say "the ranks failed (exit status $code): not requeued, for the same would happen again. Its last words are above;" \
+    "checkpoints are kept in $run. To go on: sbatch $submitted ${flags[*]} --run $run" >&2
+  exit "$code"
+fi
+# A job that ends by itself within the grace time counts as failed, and Slurm does not requeue it: this script does, which
+# also frees the nodes before the grace time is over. If Slurm was faster the job is pending and this fails, harmlessly.
+say "requeueing (${preempted:+preempted at $preempted, }${wish:+$wish, }exit status $code)"
+if ! scontrol requeue "$SLURM_JOB_ID"; then
+  say "could not requeue. To go on: sbatch $submitted ${flags[*]} --run $run" >&2
+  exit "$code"
+fi
