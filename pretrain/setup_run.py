@@ -140,14 +140,6 @@ def make_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
     return encoder
 
 
-def check_lengths(reader: ShardReader, encoder: SentenceEncoder) -> None:
-    """The data's longest sequence must fit the model's positions."""
-    if reader.max_length > encoder.max_positions:
-        raise UserError(f"the data's sequences are up to {reader.max_length} tokens long, the model has "
-                        f"{encoder.max_positions} positions: raise model.max_positions, or prepare the data with "
-                        f"max_length {encoder.max_positions}")
-
-
 def resume(config: Config, engine, data: Data) -> tuple[Progress, Path | None]:
     """Where to start: (progress, the checkpoint it comes from or None). Makes the run folder."""
     folder, wish = config.run_folder, config.checkpoint.resume

@@ -18,7 +18,8 @@ from pretrain.loader import RankBatch
 from pretrain.monitors import Monitor
 from pretrain.optimizer import learning_rate
 from pretrain.precision import LossScale, gradient_norm
-from pretrain.telemetry import Stopwatch, Telemetry
+from pretrain.stopwatch import Stopwatch
+from pretrain.telemetry import Telemetry
 from pretrain.whole_batch import StepResult, WholeBatch
 
 
@@ -44,7 +45,7 @@ class NotFinite(UserError):
 
 
 def train(config: Config, engine, batches: Iterator[RankBatch], evaluate: Callable[[int], dict[str, float]],
-          keep_best: Callable[[], None], save: Callable[[Progress], Path], telemetry: Telemetry, leaving: Leaving,
+          save: Callable[[Progress], Path], keep_best: Callable[[Path], None], telemetry: Telemetry, leaving: Leaving,
           progress: Progress, stop_step: int) -> int:
     """Train from `progress.step` to `stop_step`; returns the exit code, 0 when the run is complete.
 
@@ -52,8 +53,8 @@ def train(config: Config, engine, batches: Iterator[RankBatch], evaluate: Callab
         engine: DeepSpeed engine around a `SentenceModel`.
         batches: this rank's batches from `progress.step` on.
         evaluate: judges the engine's model on all ranks together; must return the same dict on each.
-        keep_best: called on all ranks when `selection_score` of an evaluation is the best so far.
         save: writes a checkpoint of the engine and the progress.
+        keep_best: called on all ranks with the checkpoint of the step whose `selection_score` is the best so far.
 
     Raises:
         NotFinite: a loss or gradient is not finite. Parameters and the last checkpoint are as they were.
@@ -88,7 +89,7 @@ def train(config: Config, engine, batches: Iterator[RankBatch], evaluate: Callab
         progress.substitutions += batch.substitutions
         last = progress.step == stop_step
 
-        telemetry.advance(progress.step, result.losses, rate, result.tokens)
+        telemetry.advance(progress.step, result.losses, rate, result.tokens, settings.global_batch)
         if progress.step % settings.log_every == 0 or last or step == 0:
             metrics = {"loss": result.losses, "lr": rate, "gradient_norm": norm, "tokens": progress.tokens,
                        "masked_tokens": result.masked_tokens, "micro_batches": list(result.micro_batches),
@@ -99,17 +100,20 @@ def train(config: Config, engine, batches: Iterator[RankBatch], evaluate: Callab
                 telemetry.warn(alarm)
             telemetry.log(progress.step, metrics | {"time": clock.shares()})
 
+        best = False
         if last or (config.evaluate.every and progress.step % config.evaluate.every == 0):
             scores = evaluate(progress.step)
             telemetry.log(progress.step, {"evaluation": scores})
-            if (score := selection_score(scores)) > progress.best_score:
-                progress.best_score, progress.best_step = score, progress.step
-                keep_best()
+            if best := selection_score(scores) > progress.best_score:
+                progress.best_score, progress.best_step = selection_score(scores), progress.step
 
         leave = 0 if last else result.leave
-        if last or leave or (config.checkpoint.every and progress.step % config.checkpoint.every == 0):
+        if last or leave or best or (config.checkpoint.every and progress.step % config.checkpoint.every == 0):
             progress.loss_scale = scale.state() if scale is not None else {}
             path = save(progress)
+            if best:
+                keep_best(path)
+            telemetry.throughput.pause()
             if leave:
                 telemetry.say(f"leaving after step {progress.step} at the wish of {REASONS[leave]}; saved {path}. "
                               "Go on with the same command and --resume auto")

@@ -31,7 +31,7 @@ from pretrain.loader import RankBatch
 from pretrain.microbatches import count_micro_batches, cut
 from pretrain.objectives import BatchContext
 from pretrain.precision import LossScale
-from pretrain.telemetry import Stopwatch
+from pretrain.stopwatch import Stopwatch
 
 # How K backward passes become one exact update, by ZeRO stage (DeepSpeed 0.19.8, 2 ranks, float32 gradients):
 # plain K x backward + step is wrong, silently, at stages 1 and 2 (only the last micro-batch is kept).

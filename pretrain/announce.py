@@ -1,0 +1,99 @@
+"""What a run says before it starts and when it is done, and its speed as a share of the machine's."""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from pretrain.config import Config
+from pretrain.encoder import SentenceEncoder
+from pretrain.metrics_file import read_metrics
+from pretrain.objectives import Objective
+from pretrain.setup_run import Data
+from pretrain.telemetry import Telemetry, format_count, format_seconds
+from pretrain.throughput import FlopsMeter, measure_peak_flops, model_flops_per_token
+from pretrain.trainer import Progress
+
+
+def quiet_libraries() -> None:
+    """Leave the terminal to the run: libraries speak up from warnings on, and DeepSpeed's from errors on."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    for name in ("DeepSpeed", "deepspeed"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", category=FutureWarning)
+
+
+def flops_meter(config: Config, encoder: SentenceEncoder, objective: Objective, data: Data) -> FlopsMeter:
+    """FLOPs a token of a step and the peak of all devices, for model FLOPs utilisation. Call on every rank.
+
+    The views' first pass, without gradients, is work that only the method adds: it counts as repeated.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[config.train.precision]
+    peak = torch.tensor([measure_peak_flops(device, dtype)], dtype=torch.float64, device=device)
+    dist.all_reduce(peak)
+    mean = max(1, round(data.train.num_tokens / data.train.num_sequences))
+    copies, views = objective.masked_copies, objective.views
+    share = copies / max(1, copies + views)  # of a step's tokens, those of masked originals; views are somewhat shorter
+    per_token = model_flops_per_token(encoder.lm, [mean], config.objective.mlm.rate * share)
+    return FlopsMeter(per_token, float(peak), repeated_per_token=(1 - share) * per_token / 3)
+
+
+def announce(config: Config, recipe: Path | str | None, explicit: bool, telemetry: Telemetry, data: Data,
+             encoder: SentenceEncoder, objective: Objective, threads: int, resumed: Path | None, start: int) -> None:
+    """Say what is about to run, so that a wrong setting is seen before it costs a day."""
+    world, train = dist.get_world_size(), config.train
+    where = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {threads} threads a rank"
+    lines = []
+    if not explicit:
+        reason = "a GPU is there" if torch.cuda.is_available() else "there is no GPU here"
+        lines.append(f"no --config given and {reason}: using {recipe}")
+    parameters = sum(getattr(p, "ds_numel", p.numel()) for p in encoder.lm.parameters())
+    epochs = train.steps * train.global_batch / max(1, data.train.num_sequences)
+    lines += [
+        f"run        {config.run_folder}" + (f", resumed from {resumed} at step {start}" if resumed else ""),
+        f"devices    {world} x {where}; ZeRO {train.zero}, {train.precision}",
+        f"data       {config.data_folder}: {data.train.num_sequences:,} sequences, {data.train.num_tokens:,} tokens, "
+        f"unit {data.train.unit}; {epochs:.3g} epochs in {train.steps:,} steps",
+        f"encoder    {encoder.lm.config.model_type}, {format_count(parameters)} parameters, pooling {encoder.pooling}",
+    ]
+    if objective.views:
+        batch = train.global_batch if config.objective.contrastive.scope == "global" else train.global_batch // world
+        lines.append(f"objective  {config.objective.name}, views {' | '.join(dict.fromkeys(config.augment.views))}; "
+                     f"{2 * batch - 2:,} negatives per anchor (2 views x {batch:,} sequences, {config.objective.contrastive.scope})")
+    else:
+        lines.append(f"objective  {config.objective.name}, {objective.masked_copies} masking(s) a sequence")
+    lines.append(f"batch      {train.global_batch:,} sequences a step, micro-batches of at most {train.micro_batch_tokens:,} tokens")
+    for line in lines:
+        telemetry.say(line)
+
+
+LABELS = {"heldout_mlm_loss": "held-out MLM loss (nats)", "partner_found": "view finds its partner",
+          "stsb-dev": "STS-B dev (Spearman x 100)"}
+
+
+def report(config: Config, progress: Progress, export: Path) -> dict:
+    """Print the scores beside the untrained model's, and write report/summary.json; returns what it holds."""
+    evaluations = [(record["step"], record["evaluation"]) for record in read_metrics(config.run_folder / "metrics.jsonl")
+                   if "evaluation" in record]
+    first, last = evaluations[0][1], evaluations[-1][1]
+    among = last.get("partner_among")
+    print(f"\n{'':34}{'untrained':>12}{'trained':>12}")
+    for name, label in LABELS.items():
+        if name in last:
+            label += f" among {among:,.0f}" if name == "partner_found" else ""
+            number = (lambda v: f"{100 * v:.1f}%") if name == "partner_found" else (lambda v: f"{v:.2f}")
+            print(f"  {label:32}{number(first[name]):>12}{number(last[name]):>12}")
+    print(f"\n  {progress.step:,} steps, {format_count(progress.tokens)} tokens in {format_seconds(progress.seconds)}"
+          f"; best at step {progress.best_step}; exported to {export}")
+    summary = {"untrained": first, "trained": last, "steps": progress.step, "tokens": progress.tokens,
+               "seconds": progress.seconds, "best_step": progress.best_step, "export": str(export)}
+    folder = config.run_folder / "report"
+    folder.mkdir(exist_ok=True)
+    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    return summary
