@@ -169,7 +169,7 @@ def print_catalogue(console: Console) -> None:
 
 
 def help_page() -> str:
-    """The docstring of `main` with each flag's default: fire's own page cuts texts at colons and pages them."""
+    """The docstring of `main` with each flag's default; fire's own page cuts texts at colons."""
     head, flags = inspect.cleandoc(main.__doc__).split("Args:\n")
     for name, parameter in inspect.signature(main).parameters.items():
         shown = f" (default: {parameter.default})" if parameter.default else ""
@@ -198,7 +198,9 @@ def run() -> None:
             print(help_page())
             return
         check_flags(sys.argv[1:])
-        fire.Fire(main, name="python -m augment")
+        # To fire a bare - ends one call and begins the next: everything after it would be ignored.
+        command = ["--file=-" if argument == "-" else argument for argument in sys.argv[1:]]
+        fire.Fire(main, command=command, name="python -m augment")
     except AugmentationError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -14,7 +14,7 @@ from augment.errors import AugmentationError
 DEL_TOKEN = "[DEL]"
 # Kinds of token, by the first character that is not a space mark: what byte-level BPE and SentencePiece split
 # words at.
-SPECIAL, LETTERS, DIGITS, OTHER = 0, 1, 2, 3
+SPECIAL, LETTERS, DIGITS, OTHER, MARK = 0, 1, 2, 3, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,16 +22,13 @@ class Vocabulary:
     """A tokenizer's vocabulary of `size` ids (the largest id + 1; ids that no token has count as special).
 
     del_id is -1 when the tokenizer has no [DEL]; an augmentation that writes [DEL] then raises.
-    special: bool[size], tokens that are never masked, deleted word by word, or substituted.
-    word_start: bool[size], the token begins a word wherever it stands: a WordPiece token without "##", a
-    byte-level BPE
-      token with the space mark, a SentencePiece token with its mark, punctuation, a special token.
-    kind: uint8[size], SPECIAL, LETTERS, DIGITS or OTHER. Where space marks tell words apart, a token without
-    one goes
-      on with the word before it only if that is of the same kind: "(good" is two words although "good" has no
-      mark.
-    continues_by_kind: whether that rule applies (byte-level BPE, SentencePiece) or the marks alone decide
-    (WordPiece).
+    special: bool[size], tokens that are never masked, deleted one by one, or substituted.
+    word_start: bool[size], tokens that begin a word wherever they stand: a WordPiece token without "##", a
+        byte-level BPE or SentencePiece token with the space mark, punctuation, a special token.
+    kind: uint8[size], one of SPECIAL, LETTERS, DIGITS, OTHER, MARK. Where space marks tell words apart, a
+        token without one goes on with the word before it only if that is of the same kind: "(good" is two
+        words, although "good" has no mark.
+    continues_by_kind: whether that rule applies (byte-level BPE, SentencePiece) or not (WordPiece).
     """
 
     size: int
@@ -55,7 +52,8 @@ class Vocabulary:
             starts[0] = True
         if self.continues_by_kind:
             kinds = self.kind[ids]
-            starts[1:] |= kinds[1:] != kinds[:-1]
+            # A space mark that is a token of its own belongs to the word it begins.
+            starts[1:] |= (kinds[1:] != kinds[:-1]) & (kinds[:-1] != MARK)
         else:
             starts[1:] |= self.special[ids[:-1]]
         return starts
@@ -136,15 +134,15 @@ def _marking(tokenizer: Any, tokens: dict[str, int]) -> str:
 
 
 def _kind(token: str, style: str) -> int:
-    text = token[1:] if token[:1] in ("Ġ", "▁", "Ċ", "ĉ") and len(token) > 1 else token
-    first = text[:1]
-    if style == "Ġ" and ord(first or " ") > 127:
-        # Byte-level characters above ASCII stand for the bytes of a non-ASCII character: nearly always a
-        # letter's.
+    text = token[1:] if token[:1] in ("Ġ", "▁", "Ċ", "ĉ") else token
+    if not text:
+        return MARK
+    if style == "Ġ" and ord(text[0]) > 127:
+        # Byte-level characters above ASCII stand for the bytes of non-ASCII characters: mostly letters.
         return LETTERS
-    if first.isalpha():
+    if text[0].isalpha():
         return LETTERS
-    return DIGITS if first.isnumeric() else OTHER
+    return DIGITS if text[0].isnumeric() else OTHER
 
 
 def _first(*candidates: int | None) -> int | None:
