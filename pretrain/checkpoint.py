@@ -22,7 +22,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
@@ -30,23 +29,42 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from deepspeed import comm as dist
+import torch.distributed as dist
 from safetensors import safe_open
 
-from pretrain.durable import fsync_folder, replace_durably, sha256_of, to_json, write_durably
+from pretrain.checkpoint_folder import (
+    FORMAT_VERSION,
+    CheckpointError,
+    candidates,
+    in_order,
+    latest,
+    locate,
+    problem_with,
+    read_json,
+    read_state,
+    read_tensors,
+    step_of,
+    tensor_names,
+)
+from pretrain.durable import fsync_folder, replace_durably, to_json, write_durably
 from pretrain.engine_state import EngineState, engine_state, parameter_shape
-from pretrain.errors import UserError
 from pretrain.tensor_file import TensorEntry, TensorFileWriter, split_entries
+
+__all__ = [
+    "CheckpointError",
+    "latest",
+    "load",
+    "problem_with",
+    "read_state",
+    "read_tensors",
+    "resume_point",
+    "save",
+    "tensor_names",
+]
 
 logger = logging.getLogger(__name__)
 
-FORMAT_VERSION = 1
 MAX_FILE_BYTES = 2 << 30
-STEP_FOLDER = re.compile(r"step-(\d{8,})(\.replaced)?")
-
-
-class CheckpointError(UserError):
-    """A checkpoint could not be written, read or trusted; the message says which, why, and what to do."""
 
 
 # -- saving --------------------------------------------------------
@@ -200,6 +218,7 @@ def _engine_json(view: EngineState, engine, plan: dict[str, list[tuple[TensorEnt
     return {
         "series": {kind: len(items) for kind, items in plan.items()},
         "aliases": view.aliases(),
+        "hugging_face": _hugging_face_config(view.module),
         "optimizer": {
             "class": type(view.inner).__name__,
             "moments": [kind for kind in plan if kind not in ("parameters", "buffers")],
@@ -211,6 +230,21 @@ def _engine_json(view: EngineState, engine, plan: dict[str, list[tuple[TensorEnt
         "counters": {name: int(getattr(engine, name)) for name in _COUNTERS if hasattr(engine, name)},
         "versions": _versions(),
     }
+
+
+def _hugging_face_config(module: torch.nn.Module) -> dict[str, Any] | None:
+    """The library's model inside the module: the prefix of its parameters' names, and its config; None: has
+    none.
+
+    With it a checkpoint can be exported where the recipe's `model.init` no longer exists.
+    """
+    for prefix, part in module.named_modules():
+        if hasattr(part, "save_pretrained") and hasattr(part, "config"):
+            return {
+                "prefix": f"{prefix}." if prefix else "",
+                "config": json.loads(part.config.to_json_string(False)),
+            }
+    return None
 
 
 _COUNTERS = ("global_steps", "global_samples", "skipped_steps")
@@ -248,7 +282,7 @@ def _versions() -> dict[str, str]:
 
 
 def _explain_failed_save(folder: Path, error: OSError) -> str:
-    previous = [path.name for path in _candidates(folder.parent)]
+    previous = [path.name for path in candidates(folder.parent)]
     good = f"The last complete one, {previous[0]}, is untouched" if previous else "There is no earlier one"
     return (
         f"could not write checkpoint {folder.name} under {folder.parent}: {error.strerror or error}. "
@@ -262,15 +296,15 @@ def _prune(newest: Path, keep: int) -> None:
     """Remove what the checkpoint just written makes superfluous. Failing to is a warning: the new one is
     good.
     """
-    step = _step_of(newest)
-    older = [path for path in _candidates(newest.parent) if path != newest]
+    step = step_of(newest)
+    older = [path for path in candidates(newest.parent) if path != newest]
     for path in older:
-        if _step_of(path) > step:
+        if step_of(path) > step:
             logger.warning(
                 "removing %s: it belongs to a run that went on from another point than this one", path
             )
-    earlier = [path for path in older if _step_of(path) < step]
-    doomed = [path for path in older if _step_of(path) >= step] + earlier[keep - 1 :]
+    earlier = [path for path in older if step_of(path) < step]
+    doomed = [path for path in older if step_of(path) >= step] + earlier[keep - 1 :]
     for path in doomed:
         hidden = path.with_name(f".old-{path.name}")
         with suppress(OSError):
@@ -283,57 +317,6 @@ def _prune(newest: Path, keep: int) -> None:
             logger.warning("could not remove the old checkpoint %s: %s", leftover, error)
 
 
-# -- finding --------------------------------------------------------
-
-
-def _step_of(folder: Path) -> int:
-    match = STEP_FOLDER.fullmatch(folder.name)
-    assert match is not None
-    return int(match[1])
-
-
-def _candidates(root: Path) -> list[Path]:
-    """Folders with a checkpoint's name, newest step first, a replaced one after its replacement."""
-    if not root.is_dir():
-        return []
-    folders = [path for path in root.iterdir() if STEP_FOLDER.fullmatch(path.name) and path.is_dir()]
-    return sorted(folders, key=lambda path: (-_step_of(path), path.name))
-
-
-def problem_with(path: Path) -> str | None:
-    """What is wrong with a checkpoint folder (a file missing, cut, or changed), or None. Reads every byte."""
-    path = Path(path)
-    try:
-        manifest = json.loads((path / "manifest.json").read_bytes())
-        files = manifest["files"]
-        if manifest["format_version"] > FORMAT_VERSION:
-            return f"it has format {manifest['format_version']}, this program reads up to {FORMAT_VERSION}"
-        for name, expected in files.items():
-            size = (path / name).stat().st_size
-            if size != expected["bytes"]:
-                return f"{name} has {size} bytes instead of {expected['bytes']}"
-            if sha256_of(path / name) != expected["sha256"]:
-                return f"{name} does not have the content that was written (sha256 differs)"
-    except FileNotFoundError as error:
-        return f"{Path(error.filename).name} is missing"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"it can't be read: {error}"
-    return None
-
-
-def latest(root: Path) -> Path | None:
-    """The newest checkpoint under `root` that verifies, or None when there is none.
-
-    Damaged ones are named in a warning and passed over. Not collective; `resume_point` is what ranks call.
-    """
-    for path in _candidates(Path(root)):
-        problem = problem_with(path)
-        if problem is None:
-            return path
-        logger.warning("checkpoint %s is damaged: %s. Looking for an earlier one.", path, problem)
-    return None
-
-
 def resume_point(root: Path) -> Path | None:
     """`latest`, verified by rank 0 alone and told to all. Collective."""
     found = latest(root) if _rank() == 0 else None
@@ -342,41 +325,6 @@ def resume_point(root: Path) -> Path | None:
 
 
 # -- loading --------------------------------------------------------
-
-
-def read_state(path: Path) -> dict[str, Any]:
-    """The trainer's state in a checkpoint (step, config, tokenizer hash ...), without an engine."""
-    return _read_json(Path(path))["state"]
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads((path / "state.json").read_bytes())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} is not a readable checkpoint: {error}") from None
-
-
-def tensor_names(path: Path, series: str = "parameters") -> list[str]:
-    """Names of the tensors of a series ("parameters", "buffers", "exp_avg" ...)."""
-    return list(_locate(Path(path), series))
-
-
-def read_tensors(
-    path: Path, series: str = "parameters", prefix: str = ""
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor on the CPU) of a series, one at a time; only names that begin with `prefix`."""
-    for name, file in _locate(Path(path), series).items():
-        if name.startswith(prefix):
-            with safe_open(file, framework="pt") as tensors:
-                yield name, tensors.get_tensor(name)
-
-
-def _locate(path: Path, series: str) -> dict[str, Path]:
-    located: dict[str, Path] = {}
-    for file in sorted(path.glob(f"{series}-[0-9]*.safetensors")):
-        with safe_open(file, framework="pt") as tensors:
-            located.update(dict.fromkeys(tensors.keys(), file))
-    return located
 
 
 def load(path: Path, engine, verify: bool = True) -> dict[str, Any]:
@@ -402,25 +350,25 @@ def load(path: Path, engine, verify: bool = True) -> dict[str, Any]:
                 f"checkpoint {path} is damaged: {problem}. Resume from an earlier one (--resume auto finds "
                 "it)."
             )
-    content = _read_json(path)
+    content = read_json(path)
     view = engine_state(engine)
     parameters = dict(view.named_parameters())
-    moments = {key: _locate(path, key) for key in content["optimizer"]["moments"]}
+    moments = {key: locate(path, key) for key in content["optimizer"]["moments"]}
     _check_same_model(path, {name: parameter_shape(parameter) for name, parameter in parameters.items()})
 
     view.prepare(
         {id(p): [key for key, files in moments.items() if n in files] for n, p in parameters.items()}
     )
     with torch.no_grad():
-        for name, tensor in _in_order(_locate(path, "parameters"), list(parameters)):
+        for name, tensor in in_order(locate(path, "parameters"), list(parameters)):
             view.set_parameter(parameters[name], tensor)
         for key, files in moments.items():
-            for name, tensor in _in_order(files, [name for name in parameters if name in files]):
+            for name, tensor in in_order(files, [name for name in parameters if name in files]):
                 if id(parameters[name]) in view.holders:
                     view.set_moment(parameters[name], key, tensor)
-        saved_buffers = _locate(path, "buffers")
+        saved_buffers = locate(path, "buffers")
         buffers = dict(view.named_buffers())
-        for name, tensor in _in_order(saved_buffers, [name for name in buffers if name in saved_buffers]):
+        for name, tensor in in_order(saved_buffers, [name for name in buffers if name in saved_buffers]):
             buffers[name].copy_(tensor)
     numbers: dict[int, dict[str, float | int]] = {}
     for key, by_name in content["optimizer"]["scalars"].items():
@@ -432,18 +380,9 @@ def load(path: Path, engine, verify: bool = True) -> dict[str, Any]:
     return content["state"]
 
 
-def _in_order(files: dict[str, Path], names: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors in the engine's order, the same on every rank, one in memory at a time."""
-    opened: tuple[Path, Any] | None = None
-    for name in names:
-        if opened is None or opened[0] != files[name]:
-            opened = files[name], safe_open(files[name], framework="pt")
-        yield name, opened[1].get_tensor(name)
-
-
 def _check_same_model(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
     saved: dict[str, tuple[int, ...]] = {}
-    for name, file in _locate(path, "parameters").items():
+    for name, file in locate(path, "parameters").items():
         with safe_open(file, framework="pt") as tensors:
             saved[name] = tuple(tensors.get_slice(name).get_shape())
     differences = [f"{name} is missing in the checkpoint" for name in shapes if name not in saved]
@@ -489,7 +428,7 @@ def _restore_engine(engine, view: EngineState, content: dict[str, Any]) -> None:
 
 
 def _rank() -> int:
-    return dist.get_rank() if dist.is_initialized() else 0
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
 def _agree(message: str | None) -> str | None:
@@ -497,5 +436,5 @@ def _agree(message: str | None) -> str | None:
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return message
     box = [message]
-    torch.distributed.broadcast_object_list(box, src=0)
+    dist.broadcast_object_list(box, src=0)
     return box[0]
