@@ -45,7 +45,8 @@ class DamagedShard(UserError):
     def __init__(self, file: str, chunk: int, reason: str):
         self.file, self.chunk, self.reason = str(file), int(chunk), reason
         super().__init__(
-            f"Damaged shard {file}, chunk {chunk}: {reason}. Restore the file from a copy, or prepare the data again "
+            f"Damaged shard {file}, chunk {chunk}: {reason}. Restore the file from a copy, or prepare the "
+            f"data again "
             f"(python -m pretrain.prepare); a run can go on without the chunk if its config says so."
         )
 
@@ -99,7 +100,8 @@ def raise_if_disk_full(error: OSError, path: Path) -> None:
     """Turn ENOSPC and EDQUOT into the one message a user needs; return for any other error."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         raise UserError(
-            f"No space left on the disk (or over quota) while writing {path}. Nothing half written is kept: free some "
+            f"No space left on the disk (or over quota) while writing {path}. Nothing half written is kept: "
+            f"free some "
             f"space or choose another --out, and run the same command again; finished parts are not redone."
         ) from error
 

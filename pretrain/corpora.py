@@ -1,0 +1,345 @@
+"""What a corpus is made of: the typed data configuration, the sources behind it, and the tasks that read
+them.
+
+A source is cut into tasks by its own size alone, never by the number of workers: the same corpus gives the
+same tasks, and so the same shards, on a laptop and on a cluster.
+"""
+
+from __future__ import annotations
+
+import glob
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from pretrain.errors import UserError
+
+TASK_BYTES = 16 << 20  # text that one reading task handles, about
+MAX_STRIPES = 8  # a compressed file is decompressed once per stripe, so not too many of them
+_INFLATION = {".gz": 3.3, ".zst": 3.3, ".parquet": 2.0, ".arrow": 1.0}  # text bytes per stored byte, about
+_KINDS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
+          ".parquet": "parquet"}  # fmt: skip
+_WEIGHT = re.compile(r"^(.*[^@])@(\d+(?:\.\d+)?)$")
+
+
+class Source(BaseModel):
+    """One corpus of a mixture. Written short as `PLACE` or `PLACE@WEIGHT`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    source: str = Field(
+        description="'embedded' (documentation of the installed Python packages), a file, folder or glob "
+        "(text, jsonl, "
+        "parquet; .gz and .zst too), a folder of datasets' save_to_disk, or a Hugging Face name as "
+        "hub:OWNER/NAME"
+    )
+    weight: float = Field(
+        1.0,
+        gt=0,
+        description="how often an epoch shows each of its sequences: 2 means twice, 0.3 keeps a fixed 30% of "
+        "them, "
+        "chosen by hash. Held-out data is never repeated",
+    )
+    format: Literal["auto", "text", "jsonl", "parquet"] = Field(
+        "auto", description="auto: by the file's name"
+    )
+    layout: Literal["auto", "lines", "paragraphs", "passages"] = Field(
+        "auto",
+        description="documents in a text file: one a line; lines with a blank line between documents; or "
+        "passages, "
+        "running text cut every 32 kB. auto: paragraphs if there are blank lines, else lines",
+    )
+    unwrap: bool = Field(
+        False, description="line breaks inside a document are soft; blank lines end paragraphs"
+    )
+    text_key: str = Field("text", description="field with the text, for jsonl, parquet and datasets")
+    subset: str | None = Field(None, description="Hugging Face configuration name, as 20231101.en")
+    split: str = Field("train", description="Hugging Face split")
+    streaming: bool = Field(
+        True, description="read a hub dataset as it downloads, without keeping it on disk"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        match = _WEIGHT.match(value)
+        if match and not Path(value).exists():
+            return {"source": match[1], "weight": float(match[2])}
+        return {"source": value}
+
+
+class DataConfig(BaseModel):
+    """How text becomes shards. Everything here is part of what the shards are; executor and workers are
+    not.
+    """
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+    sources: list[Source] = Field(
+        default_factory=lambda: [Source(source="embedded")],
+        description="the corpora of the mixture: names, comma-separated, each with @WEIGHT if not 1; or a "
+        "list of "
+        "mappings in YAML. Where two hold the same sentence, the first one keeps it",
+    )
+    unit: Literal["sentence", "sequence"] = Field(
+        "sentence",
+        description="sentence: every sequence is one sentence; sequence: full sentences of a document, "
+        "packed up to "
+        "max_length, crossing into the next document after an extra separator (RoBERTa's FULL-SENTENCES)",
+    )
+    max_length: int = Field(64, ge=8, description="longest sequence in tokens, special tokens included")
+    long_sentences: Literal["auto", "truncate", "split", "drop"] = Field(
+        "auto",
+        description="a sentence longer than max_length; auto: truncate (unit sentence) or split (unit "
+        "sequence). "
+        "Counted in the manifest either way",
+    )
+    tokenizer: str | None = Field(
+        None, description="existing tokenizer: folder or Hugging Face name; [DEL] is added. none: train one"
+    )
+    tokenizer_type: Literal["bpe", "wordpiece"] = Field(
+        "bpe", description="trained tokenizer: byte-level BPE or WordPiece"
+    )
+    vocabulary: int = Field(
+        16384, ge=300, description="vocabulary of a trained tokenizer, rounded up to a multiple of 64"
+    )
+    exact_vocabulary: bool = Field(False, description="do not round the vocabulary")
+    lowercase: bool = Field(False, description="trained tokenizer lower-cases and strips accents")
+    tokenizer_megabytes: float = Field(
+        24, gt=0, description="text sample to train the tokenizer on, fixed by hash"
+    )
+    heldout: float = Field(0.01, ge=0, lt=0.5, description="share of documents held out, chosen by hash")
+    min_words: int = Field(
+        4, ge=1, description="shorter sentences are dropped; characters count in Chinese and the like"
+    )
+    min_letters: float = Field(
+        0.6, ge=0, le=1, description="smallest share of letters among non-blank characters"
+    )
+    dedup: Literal["exact", "minhash", "none"] = Field(
+        "exact",
+        description="exact: every sentence once over all sources; minhash: near-duplicate documents removed "
+        "as well "
+        "(datatrove); none: only what also occurs in held-out text is removed from train",
+    )
+    seed: int = Field(
+        0, ge=0, description="seed of the shuffle, the held-out choice and the weights' sampling"
+    )
+    chunk_tokens: int = Field(65536, ge=64, description="tokens in a chunk, about")
+    bucket_megabytes: float = Field(
+        64,
+        gt=0,
+        description="most text that one shard-writing task holds at a time; its memory is about six times "
+        "that",
+    )
+
+    @field_validator("sources", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            value = [part.strip() for part in value.split(",") if part.strip()]
+        if isinstance(value, Source | dict):
+            value = [value]
+        if not value:
+            raise ValueError("no source given: name at least one, as 'embedded' or a text file")
+        return value
+
+    @property
+    def long_policy(self) -> str:
+        """`long_sentences` with auto resolved."""
+        if self.long_sentences != "auto":
+            return self.long_sentences
+        return "truncate" if self.unit == "sentence" else "split"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A piece of a source that one task reads: stripe `stripe` of `stripes` of `place`.
+
+    kind: text | jsonl | parquet | disk | hub | embedded. size: text bytes, estimated.
+    """
+
+    source: int
+    kind: str
+    place: str
+    stripe: int
+    stripes: int
+    size: int
+    layout: str = "lines"
+
+
+def plan_tasks(sources: list[Source]) -> list[Task]:
+    """The reading tasks of a mixture, in an order fixed by the sources.
+
+    Raises: UserError for a source that is missing, empty, of unknown type, or not available offline.
+    """
+    tasks: list[Task] = []
+    for number, source in enumerate(sources):
+        tasks += _plan_source(number, source)
+    return tasks
+
+
+def _plan_source(number: int, source: Source) -> list[Task]:
+    name = source.source
+    if name == "embedded":
+        from pretrain.embedded import python_files
+
+        size = sum(size for _, size in python_files())
+        if not size:
+            raise UserError(
+                "source embedded: no Python package is installed in this environment; name a text file."
+            )
+        return _striped(number, "embedded", name, size // 20, stripes=16)
+    if name.startswith("hub:"):
+        return _plan_hub(number, source, name[4:])
+    path = Path(name).expanduser()
+    if _is_saved_dataset(path):
+        size = sum(f.stat().st_size for f in path.rglob("*.arrow"))
+        if not size:
+            raise _empty(path)
+        return _striped(number, "disk", str(path), size)
+    files = _files(source, path)
+    if files is None:
+        if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith(".") and not _kind_of(name):
+            return _plan_hub(number, source, name)
+        parent = path.parent
+        while not parent.exists():
+            parent = parent.parent
+        raise UserError(
+            f"source {name}: no such file, folder or glob match (nothing there below {parent}). A Hugging "
+            f"Face dataset "
+            f"is written hub:OWNER/NAME; the corpus that needs no file is 'embedded'."
+        )
+    tasks = []
+    for file in files:
+        tasks += _plan_file(number, source, file)
+    if not tasks:
+        raise _empty(path)
+    return tasks
+
+
+def _empty(path: Path | str) -> UserError:
+    return UserError(
+        f"source {path} is empty: there is no text to prepare. Check the path, or the download behind it."
+    )
+
+
+def _is_saved_dataset(path: Path) -> bool:
+    return (path / "state.json").is_file() or (path / "dataset_dict.json").is_file()
+
+
+def _kind_of(name: str) -> str | None:
+    stem = name.removesuffix(".gz").removesuffix(".zst")
+    return _KINDS.get(os.path.splitext(stem)[1].lower())
+
+
+def _files(source: Source, path: Path) -> list[Path] | None:
+    """Files of a path or glob, sorted; None if there is nothing of that name."""
+    if path.is_dir():
+        found = sorted(file for file in path.rglob("*") if file.is_file() and _kind_of(file.name))
+        if not found:
+            kinds = ", ".join(_KINDS)
+            raise UserError(f"source {path}: the folder holds no corpus file ({kinds}, also .gz and .zst).")
+        return found
+    if path.is_file():
+        return [path]
+    found = sorted(Path(file) for file in glob.glob(str(path), recursive=True) if os.path.isfile(file))
+    return found or None
+
+
+def _plan_file(number: int, source: Source, file: Path) -> list[Task]:
+    kind = source.format if source.format != "auto" else _kind_of(file.name)
+    if kind is None:
+        raise UserError(
+            f"source {file}: its name does not tell the format; give the source `format: text`, jsonl or "
+            f"parquet."
+        )
+    if not os.access(file, os.R_OK):
+        raise UserError(f"source {file} cannot be read: permission denied.")
+    stored = file.stat().st_size
+    if stored == 0:
+        return []
+    size = int(stored * _INFLATION.get(file.suffix.lower(), 1.0))
+    if kind == "parquet":
+        import pyarrow.parquet
+
+        try:
+            with pyarrow.parquet.ParquetFile(file) as table:
+                groups, columns = table.num_row_groups, table.schema_arrow.names
+        except Exception as error:
+            raise UserError(f"source {file} is not a readable parquet file ({error}).") from error
+        if source.text_key not in columns:
+            raise UserError(
+                f"source {file} has no column {source.text_key!r}; it has {', '.join(columns)}. Set text_key."
+            )
+        return _striped(number, kind, str(file), size, limit=groups)
+    layout = source.layout
+    if kind == "text" and layout == "auto":
+        from pretrain.readers import detect_layout
+
+        layout = detect_layout(file)
+    # Of a plain file every task reads its own byte range; a compressed one is decompressed once per stripe.
+    limit = MAX_STRIPES if file.suffix.lower() in (".gz", ".zst") else 4096
+    return _striped(number, kind, str(file), size, limit=limit, layout=layout)
+
+
+def _plan_hub(number: int, source: Source, name: str) -> list[Task]:
+    import datasets
+
+    try:
+        builder = datasets.load_dataset_builder(name, source.subset)
+        splits = builder.info.splits
+    except (
+        Exception
+    ) as error:  # datasets raises a dozen kinds: no network, no such name, no such configuration
+        raise UserError(
+            f"source hub:{name}"
+            + (f" ({source.subset})" if source.subset else "")
+            + f" cannot be opened: {error}. Check "
+            f"the name, the subset and the network; a copy on disk is named by its folder."
+        ) from error
+    if splits and source.split not in splits:
+        raise UserError(f"source hub:{name} has no split {source.split!r}; it has {', '.join(splits)}.")
+    size = int(splits[source.split].num_bytes) if splits else 0
+    return _striped(number, "hub", name, size or 16 * TASK_BYTES, limit=4096)
+
+
+def _striped(
+    number: int,
+    kind: str,
+    place: str,
+    size: int,
+    limit: int = 4096,
+    layout: str = "lines",
+    stripes: int | None = None,
+) -> list[Task]:
+    stripes = stripes or max(1, min(limit, math.ceil(size / TASK_BYTES)))
+    return [Task(number, kind, place, stripe, stripes, size // stripes, layout) for stripe in range(stripes)]
+
+
+def documents(task: Task, source: Source, counts: Counter[str]) -> Iterator[str]:
+    """The texts of the documents of a task, in order. Records that cannot be read are counted in `counts`.
+
+    Raises: UserError when the data is not what its name says.
+    """
+    from pretrain import readers
+
+    if task.kind == "embedded":
+        from pretrain.embedded import module_documents
+
+        return module_documents(task.stripe, task.stripes)
+    if task.kind in ("hub", "disk"):
+        return readers.dataset_documents(task, source)
+    if task.kind == "parquet":
+        return readers.parquet_documents(task, source)
+    if task.kind == "jsonl":
+        return readers.jsonl_documents(task, source, counts)
+    return readers.text_documents(task)

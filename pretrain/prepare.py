@@ -1,0 +1,245 @@
+"""Prepare a corpus: raw text in, a tokenizer and shuffled, de-duplicated shards out.
+
+    python -m pretrain.prepare --source embedded --out data/embedded
+    python -m pretrain.prepare --source 'wiki.txt.gz,books/*.txt@0.5' --unit sequence --max_length 512 --out
+    data/wb python -m pretrain.prepare --config configs/data_wikipedia_bookcorpus.yaml --out DIR --executor
+    slurm
+
+Memory does not grow with the corpus. A reading task holds one 32 MB run; a shard-writing task holds
+`bucket_megabytes` of text (64) and some five times that for token ids and strings; the tokenizer its sample.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pretrain.corpora import DataConfig, Task, plan_tasks
+from pretrain.errors import UserError
+from pretrain.executors import ExecutorOptions, Job, run_jobs
+from pretrain.progress import Display, Stage, peak_memory
+from pretrain.shards import MANIFEST, raise_if_disk_full, read_manifest, write_atomically, write_manifest
+
+_SMALL_BUCKET = 4 << 20  # text bytes: below this a bucket is not worth a task
+_MOST_BUCKETS = 1024  # the index of a run file grows with it; beyond, a bucket is read in several parts
+
+
+def prepare(
+    config: DataConfig, out: Path | str, executor: str = "local", workers: int | None = None, **options: Any
+) -> dict:
+    """Prepare `config`'s corpora into the folder `out`; returns its manifest.
+
+    A folder that holds the finished result of the same config is left as it is; an unfinished one is
+    resumed. Shards do not depend on `executor` (local, slurm, ray), `workers` or interruptions. `options`:
+    fields of `ExecutorOptions`, `progress` (bool, default True) and `overwrite` (bool, default False:
+    refuse a folder made with another config).
+
+    Raises: UserError for bad input, a full disk, a folder that is taken, or failed tasks.
+    """
+    out = Path(out)
+    show, overwrite = options.pop("progress", True), options.pop("overwrite", False)
+    try:
+        execution = ExecutorOptions(executor=executor, workers=workers, **options)
+    except ValidationError as error:
+        raise UserError(f"execution: {error.errors()[0]['msg']} ({error.errors()[0]['loc']})") from error
+    wanted = config.model_dump(mode="json")
+    if overwrite:
+        _clear(out)
+    if (out / MANIFEST).is_file():
+        manifest = read_manifest(out)
+        _refuse_other_config(out, manifest.get("config", {}), wanted, "holds data prepared")
+        return manifest
+    work = out / ".work"
+    began = time.time()
+    _make_folder(work)
+    with _locked(work):
+        plan = _plan(config, work, wanted, out)
+        jobs, stages = _jobs(config, work, plan)
+        with _quiet(execution.executor), Display(work, stages, enabled=show):
+            finished = run_jobs(jobs, work, execution)
+        if not finished:
+            return {}
+        manifest = read_manifest(out)
+        manifest["run"] = {
+            "seconds": round(time.time() - began, 1),
+            "workers": execution.parallel,
+            "executor": execution.executor,
+            "peak_task_bytes": peak_memory(work),
+            "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }
+        write_manifest(out, manifest)
+    shutil.rmtree(work, ignore_errors=True)
+    return manifest
+
+
+def find_or_prepare(data_dir: Path | str, config: DataConfig) -> dict:
+    """The manifest of `data_dir`, which is prepared first if it holds no prepared data yet.
+
+    Prepared data is taken as it is, whatever `config` says. Preparation runs in a process of its own: a
+    training process that has opened a GPU or a process group must not fork workers, and gets its memory
+    back. Call it on one rank and let the others wait.
+
+    Raises: UserError if preparation fails; it has said why.
+    """
+    import subprocess
+
+    data_dir = Path(data_dir)
+    if not (data_dir / MANIFEST).is_file():
+        print(f"{data_dir} holds no prepared data yet; preparing it", file=sys.stderr, flush=True)
+        _make_folder(data_dir)
+        recipe = data_dir / "prepare.json"
+        write_atomically(recipe, config.model_dump_json(indent=1).encode())
+        root = str(Path(__file__).resolve().parent.parent)
+        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
+        # Without the launcher's variables, which would make the child take itself for a rank.
+        environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+        command = [sys.executable, "-m", "pretrain.prepare", "--config", str(recipe), "--out", str(data_dir)]
+        done = subprocess.run(command, env={**environment, "PYTHONPATH": path})
+        if done.returncode:
+            raise UserError(f"Preparing {data_dir} failed (exit {done.returncode}); the reason is above.")
+    return read_manifest(data_dir)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise_if_disk_full(error, folder)
+        raise UserError(f"--out {folder} cannot be made: {error.strerror}. Choose another folder.") from error
+
+
+def _clear(out: Path) -> None:
+    """Remove what a preparation made, and nothing else."""
+    (out / MANIFEST).unlink(missing_ok=True)  # first: from here on the folder is not taken for whole
+    for name in (".work", "tokenizer", "train", "heldout"):
+        shutil.rmtree(out / name, ignore_errors=True)
+
+
+def _refuse_other_config(out: Path, found: dict, wanted: dict, what: str) -> None:
+    differing = [key for key in wanted if found.get(key) != wanted[key]]
+    if differing:
+        key = differing[0]
+        raise UserError(
+            f"{out} {what} with another config: {key} is {found.get(key)!r} there and {wanted[key]!r} now"
+            + (f" ({len(differing) - 1} more keys differ)" if len(differing) > 1 else "")
+            + ". Choose another --out, or give --overwrite true to make it anew."
+        )
+
+
+@contextlib.contextmanager
+def _locked(work: Path) -> Iterator[None]:
+    """Only one preparation of a folder at a time; the lock goes with the process, however it ends."""
+    with open(work / "lock", "w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(
+                f"{work.parent} is being prepared by another process; wait for it, or choose another --out."
+            ) from error
+        except OSError:
+            pass  # a network file system without locks: two preparations would still write the same bytes
+        yield
+
+
+@contextlib.contextmanager
+def _quiet(executor: str) -> Iterator[None]:
+    """Keep datatrove's per-task log lines out of the terminal of a local run (errors reach us as exceptions).
+
+    Through the environment, because the worker processes set up their own logging; see `pretrain.stages`.
+    """
+    from loguru import logger
+
+    if executor == "slurm":
+        yield
+        return
+    os.environ["CLEAR_PREPARE_QUIET"] = "1"
+    logger.disable("datatrove")
+    try:
+        yield
+    finally:
+        os.environ.pop("CLEAR_PREPARE_QUIET")
+        logger.enable("datatrove")
+
+
+def _plan(config: DataConfig, work: Path, wanted: dict, out: Path) -> dict:
+    """The plan of an unfinished preparation if there is one, else a new one, written down before any task
+    starts.
+    """
+    path = work / "plan.json"
+    if path.is_file():
+        plan = json.loads(path.read_text())
+        _refuse_other_config(out, plan["config"], wanted, "holds an unfinished preparation")
+        tasks = [asdict(task) for task in plan_tasks(config.sources)]
+        if tasks != plan["tasks"]:
+            raise UserError(
+                f"The sources have changed since the unfinished preparation in {out} began. Give --overwrite "
+                f"true to begin anew."
+            )
+        return plan
+    tasks = plan_tasks(config.sources)
+    plan = {
+        "config": wanted,
+        "tasks": [asdict(task) for task in tasks],
+        "buckets": _bucket_count(tasks, config),
+        "described": ", ".join(source.source for source in config.sources),
+    }
+    write_atomically(path, json.dumps(plan).encode())
+    return plan
+
+
+def _bucket_count(tasks: list[Task], config: DataConfig) -> int:
+    """K: enough for 16 tasks side by side where the text is worth it, and for the memory bound where there
+    is more.
+    """
+    size = sum(task.size for task in tasks)
+    bucket = min(max(size / 16, _SMALL_BUCKET), config.bucket_megabytes * 1e6)
+    return min(max(1, math.ceil(size / bucket)), _MOST_BUCKETS)
+
+
+def _jobs(config: DataConfig, work: Path, plan: dict) -> tuple[list[Job], list[Stage]]:
+    from pretrain import stages as st
+
+    sizes, count = [task["size"] for task in plan["tasks"]], plan["buckets"]
+    reading: list = [st.ReadSource(work), st.Scatter(work)]
+    jobs, bars = [], []
+
+    def stage(name: str, title: str, steps: list, sizes: list[int]) -> None:
+        jobs.append(Job(name, steps, len(sizes)))
+        bars.append(Stage(name, title, sizes))
+
+    if config.dedup == "minhash":
+        from pretrain.near_duplicates import minhash_filter, minhash_stages
+
+        for name, title, steps, tasks in minhash_stages(st.ReadSource(work), work, len(sizes)):
+            stage(name, title, steps, [1] * tasks)
+        reading.insert(1, minhash_filter(work))
+    stage("read", "read, clean, split", reading, sizes)
+    if config.unit == "sequence":
+        stage("resolve", "find duplicates", [st.Resolve(work)], [1] * count)
+    stage("tokenizer", "tokenizer", [st.MakeTokenizer(work)], [len(sizes)])
+    stage("build", "write shards", [st.Build(work)], [max(1, sum(sizes) // count)] * count)
+    stage("merge", "manifest", [st.Merge(work)], [1])
+    return jobs, bars
+
+
+def main() -> None:
+    """Command line; see `pretrain.prepare_cli`."""
+    from pretrain.prepare_cli import run
+
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,440 @@
+"""The stages of preparation, as datatrove pipeline steps. Every step finds the plan and its inputs in the
+work folder.
+
+    read      T tasks   documents -> clean sentences -> run files by hash        (T: fixed by the sources)
+    resolve   K tasks   unit `sequence` only: which copy of a sentence stays
+    tokenizer 1 task    train on a sample fixed by hash, or adopt
+    build     K tasks   one bucket: sort, drop duplicates, weigh, tokenise, pack, write shards   (K: by
+    corpus size) merge     1 task    counts and shard records -> manifest
+
+Nothing a step does depends on the executor or on how many tasks run at once; each output appears whole
+under its final name, and a step run twice writes the same bytes.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datatrove.data import Document
+from datatrove.pipeline.base import PipelineStep
+from loguru import logger
+
+from augment.ragged import Ragged, segment_indices
+from pretrain import buckets as bk
+from pretrain.corpora import DataConfig, Task, documents
+from pretrain.errors import UserError
+from pretrain.packing import Packed, fit_sentences, full_sentences, one_per_sequence
+from pretrain.progress import Heartbeat
+from pretrain.shards import (
+    FORMAT,
+    ShardWriter,
+    chunk_bounds,
+    split_summary,
+    token_dtype,
+    write_atomically,
+    write_manifest,
+)
+from pretrain.text import is_prose, sentences_of
+from pretrain.tokenizer import adopt_tokenizer, encode, save_tokenizer, tokenizer_hash, train_tokenizer
+
+SPLITS = ("train", "heldout")
+
+if os.environ.get("CLEAR_PREPARE_QUIET"):  # set by a local run, whose terminal shows progress instead
+    logger.disable("datatrove")
+
+
+class Step(PipelineStep):
+    """A pipeline step that knows its work folder and, in it, the plan."""
+
+    type = "CLEAR"
+
+    def __init__(self, work: Path):
+        super().__init__()
+        self.work = Path(work)
+
+    @cached_property
+    def plan(self) -> dict[str, Any]:
+        return json.loads((self.work / "plan.json").read_text())
+
+    @cached_property
+    def config(self) -> DataConfig:
+        return DataConfig(**self.plan["config"])
+
+    @property
+    def out(self) -> Path:
+        return self.work.parent
+
+    @property
+    def buckets(self) -> int:
+        return self.plan["buckets"]
+
+    def save_counts(self, stage: str, rank: int, counts: dict) -> None:
+        """Keep a task's counts, sorted, for the manifest."""
+        folder = self.work / "counts" / stage
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / f"{rank:05d}.json", json.dumps(counts, sort_keys=True).encode())
+
+    def __getstate__(self) -> dict:
+        return {key: value for key, value in self.__dict__.items() if key not in ("plan", "config")}
+
+
+class ReadSource(Step):
+    """Reader: the documents of one task, as datatrove Documents with `source` in their metadata."""
+
+    name = "read a source"
+
+    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
+        task = Task(**self.plan["tasks"][rank])
+        source = self.config.sources[task.source]
+        counts: Counter[str] = Counter()
+        with Heartbeat(self.work, "read", rank) as heartbeat:
+            for number, text in enumerate(documents(task, source, counts)):
+                heartbeat.advance(len(text))
+                if text:
+                    counts["documents_read"] += 1
+                    yield Document(text, f"{rank}/{number}", metadata={"source": task.source})
+        self.save_counts("reader", rank, dict(counts))
+
+
+class Scatter(Step):
+    """Writer: clean, split and filter documents, and scatter their sentences (unit `sequence`: the
+    documents, and one signature a sentence) into run files by hash."""
+
+    name = "clean, split, scatter"
+
+    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
+        config, seed = self.config, self.config.seed
+        counts: Counter[str] = Counter()
+        texts = bk.RunWriter(self.work / "texts", f"{rank:05d}", self.buckets, bk.TEXT_RECORD)
+        signatures = bk.RunWriter(self.work / "signatures", f"{rank:05d}", self.buckets, bk.SIGNATURE)
+        unwrap = [source.unwrap for source in config.sources]
+        for document in data:
+            source = document.metadata["source"]
+            key = bk.text_key(document.text.encode("utf-8", "replace"), seed)
+            heldout = _coin(key, bk.HELDOUT_SALT) < config.heldout
+            counts["documents"] += 1
+            counts["documents_heldout"] += heldout
+            counts["characters"] += len(document.text)
+            found = sentences_of(document.text, unwrap[source])
+            kept = [s for s in found if is_prose(s, config.min_words, config.min_letters)]
+            counts["sentences"] += len(found)
+            counts["sentences_not_prose"] += len(found) - len(kept)
+            encoded = [sentence.encode("utf-8", "replace") for sentence in kept]
+            if config.unit == "sentence":
+                for text in encoded:
+                    texts.add((bk.text_key(text, seed), len(text), source, heldout), text)
+            elif encoded:
+                for index, text in enumerate(encoded):
+                    signatures.add((bk.text_key(text, seed), key, index, heldout))
+                joined = b"\n".join(encoded)
+                texts.add((key, len(joined), source, heldout), joined)
+        texts.flush()
+        signatures.flush()
+        self.save_counts("read", rank, dict(counts))
+
+
+def _coin(key: int, salt: int) -> float:
+    return float(bk.fraction(np.array([key], np.uint64), salt)[0])
+
+
+class Resolve(Step):
+    """Unit `sequence`: of every sentence keep one copy, held-out before train; list the others as
+    (document, index).
+    """
+
+    name = "resolve duplicates"
+
+    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
+        runs = bk.open_runs(self.work / "signatures", self.buckets, bk.SIGNATURE)
+        found = np.concatenate([run.records(rank) for run in runs] or [np.empty(0, bk.SIGNATURE)])
+        # A document that occurs twice has the same signatures twice; that is settled where documents are,
+        # so here the second set is no duplicate but the same sentence. lexsort is stable: reading order
+        # decides.
+        order = np.lexsort((1 - found["heldout"].astype(np.int64), found["key"]))
+        found = found[order]
+        new = np.ones(len(found), bool)
+        new[1:] = found["key"][1:] != found["key"][:-1]
+        keeper = found[np.flatnonzero(new)[np.cumsum(new) - 1]] if len(found) else found
+        same = (found["document"] == keeper["document"]) & (found["index"] == keeper["index"])
+        drop = ~same
+        if self.config.dedup == "none":
+            drop &= (keeper["heldout"] == 1) & (found["heldout"] == 0)
+        dropped = np.unique(found[drop][["document", "index"]])
+        folder = self.work / "drops"
+        folder.mkdir(exist_ok=True)
+        data_bytes = dropped["document"].astype("<u8").tobytes() + dropped["index"].astype("<u4").tobytes()
+        write_atomically(folder / f"{rank:05d}.drop", data_bytes)
+        self.save_counts("resolve", rank, {"sentences_duplicate": len(dropped)})
+        with Heartbeat(self.work, "resolve", rank) as heartbeat:
+            heartbeat.advance(1)
+
+
+class MakeTokenizer(Step):
+    """Train a tokenizer on a sample of the training text, or adopt an existing one."""
+
+    name = "tokenizer"
+
+    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
+        config = self.config
+        if config.tokenizer:
+            tokenizer = adopt_tokenizer(config.tokenizer, config.max_length)
+        else:
+            vocabulary = config.vocabulary
+            # One task, alone on the machine: let the trainer use its threads. Training counts words, order
+            # is no matter.
+            os.environ["TOKENIZERS_PARALLELISM"] = "true"
+            tokenizer = train_tokenizer(
+                self.sample(), config.tokenizer_type, vocabulary, config.lowercase, config.max_length,
+                exact=config.exact_vocabulary,
+            )  # fmt: skip
+        save_tokenizer(tokenizer, self.work / "tokenizer")
+        self.save_counts("tokenizer", 0, {"vocabulary_size": len(tokenizer)})
+
+    def sample(self) -> Iterator[str]:
+        """Training texts up to about `tokenizer_megabytes`, chosen by hash, in the order of the runs."""
+        runs = bk.open_runs(self.work / "texts", self.buckets, bk.TEXT_RECORD)
+        total = int(sum(run.text_bounds[-1] for run in runs))
+        if not total:
+            raise UserError(
+                f"No text is left after cleaning: {self.plan['described']} hold no sentence of "
+                f"{self.config.min_words} "
+                f"words. Check the source, its layout and text_key, and min_words."
+            )
+        share = self.config.tokenizer_megabytes * 1e6 / total
+        with Heartbeat(self.work, "tokenizer", 0) as heartbeat:
+            for run in runs:
+                for bucket in range(self.buckets):
+                    texts = bk.load_texts([run], bucket)
+                    chosen = (bk.fraction(texts.records["key"], bk.SAMPLE_SALT) < share) & (
+                        texts.records["heldout"] == 0
+                    )
+                    yield from texts.decode(np.flatnonzero(chosen))
+                heartbeat.advance(1)
+
+
+class Build(Step):
+    """One bucket: order, de-duplicate, weigh, tokenise, pack, write its shard of each split."""
+
+    name = "write shards"
+
+    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # tasks run side by side: one core each
+        from tokenizers import Tokenizer
+
+        self._tokenizer = Tokenizer.from_file(str(self.work / "tokenizer" / "tokenizer.json"))
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self._size, self._cls, self._sep = _special_ids(self.work / "tokenizer", self._tokenizer)
+        counts: Counter[str] = Counter()
+        runs = bk.open_runs(self.work / "texts", self.buckets, bk.TEXT_RECORD)
+        parts = max(1, -(-bk.bucket_text_bytes(runs, rank) // int(self.config.bucket_megabytes * 1e6)))
+        writers = {}
+        with Heartbeat(self.work, "build", rank) as heartbeat:
+            self._heartbeat = heartbeat
+            try:
+                for part in range(parts):
+                    texts = bk.load_texts(runs, rank, part, parts)
+                    for split, packed in self._pack(texts, rank, counts):
+                        if split not in writers:
+                            path = self.out / split / f"shard-{rank:05d}.tar"
+                            writers[split] = ShardWriter(path, token_dtype(self._size), self.work / "partial")
+                            writers[split].__enter__()
+                        _write_chunks(writers[split], packed, self.config.chunk_tokens)
+            except BaseException as error:
+                for writer in writers.values():
+                    writer.__exit__(type(error), error, error.__traceback__)
+                raise
+            records = {}
+            for split, writer in writers.items():
+                writer.__exit__(None, None, None)
+                records[split] = writer.record
+        self.save_counts("build", rank, {"counts": dict(counts), "shards": records})
+
+    def _pack(self, texts: bk.Texts, bucket: int, counts: Counter[str]) -> Iterator[tuple[str, Packed]]:
+        rows, copies, place = self._choose(texts.records, counts)
+        if not len(rows):
+            return
+        records = texts.records[rows]
+        encode_unit = self._encode_sentences if self.config.unit == "sentence" else self._encode_documents
+        sentences, owner = encode_unit(texts, rows, bucket)
+        sentences, owner, first = fit_sentences(
+            sentences, owner, self.config.max_length - 2, self.config.long_policy, counts
+        )
+        bounds = np.searchsorted(owner, np.arange(len(rows) + 1))  # sentences of each chosen record
+        repeated = np.repeat(np.arange(len(rows)), copies)
+        copy = segment_indices(np.zeros(len(rows), np.int64), copies)
+        keys = bk.mixed(records["key"][repeated], bk.ORDER_SALT)
+        # The number of the copy (of the duplicate too, where those stay) takes each to another place.
+        keys = bk.mixed(keys + (copy + (place[repeated] << 20)).astype(np.uint64), 0)
+        order = np.argsort(keys, kind="stable")
+        for split, heldout in zip(SPLITS, (0, 1)):
+            chosen = repeated[order][records["heldout"][repeated[order]] == heldout]
+            sizes = np.diff(bounds)[chosen]
+            if not sizes.sum():
+                continue
+            index = segment_indices(bounds[chosen], sizes)
+            part = sentences.take(index)
+            if self.config.unit == "sentence":
+                yield split, one_per_sequence(part, self._cls, self._sep)
+            else:
+                documents_ = np.repeat(np.arange(len(chosen)), sizes)
+                yield (
+                    split,
+                    full_sentences(
+                        part, documents_, first[index], self.config.max_length, self._cls, self._sep
+                    ),
+                )
+
+    def _choose(self, records: np.ndarray, counts: Counter[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rows that stay, sorted by key; how many copies of each; its number among its duplicates: int64[R]
+        each.
+        """
+        order = np.lexsort((1 - records["heldout"].astype(np.int64), records["key"]))
+        sorted_ = records[order]
+        new = np.ones(len(order), bool)
+        new[1:] = sorted_["key"][1:] != sorted_["key"][:-1]
+        group = np.flatnonzero(new)
+        number = np.cumsum(new) - 1
+        place = np.arange(len(order)) - group[number] if len(order) else np.empty(0, np.int64)
+        heldout = sorted_["heldout"][group][number] if len(order) else np.empty(0, np.uint16)
+        keep = place == 0
+        if self.config.dedup == "none":
+            keep |= heldout == 0
+        unit = "sentences" if self.config.unit == "sentence" else "documents"
+        counts[f"{unit}_duplicate"] += int((~keep).sum())
+        weights = np.array([source.weight for source in self.config.sources])[sorted_["source"]]
+        coin = bk.fraction(sorted_["key"] + place.astype(np.uint64), bk.WEIGHT_SALT)
+        copies = np.floor(weights).astype(np.int64) + (coin < weights % 1)
+        copies = np.where(sorted_["heldout"] == 1, np.minimum(copies, 1), copies)
+        counts[f"{unit}_left_out_by_weight"] += int((keep & (copies == 0)).sum())
+        counts[f"{unit}_repeated_by_weight"] += int((copies[keep] - 1).clip(0).sum())
+        keep &= copies > 0
+        return order[keep], copies[keep], place[keep]
+
+    def _encode(self, strings: list[str]) -> Ragged:
+        parts = []
+        for start in range(0, len(strings), 8192):
+            batch = strings[start : start + 8192]
+            parts.append(encode(self._tokenizer, batch))
+            self._heartbeat.advance(sum(map(len, batch)))
+        return Ragged.concatenate(parts)
+
+    def _encode_sentences(self, texts: bk.Texts, rows: np.ndarray, bucket: int) -> tuple[Ragged, np.ndarray]:
+        parts = []
+        for start in range(
+            0, len(rows), 65536
+        ):  # decoded in slices: a Python string costs 50 bytes over its text
+            parts.append(self._encode(texts.decode(rows[start : start + 65536])))
+        return Ragged.concatenate(parts), np.arange(len(rows))
+
+    def _encode_documents(self, texts: bk.Texts, rows: np.ndarray, bucket: int) -> tuple[Ragged, np.ndarray]:
+        """Sentences of the documents `rows`, without those that `Resolve` listed; int64[S] row of each
+        sentence.
+        """
+        dropped = self._dropped(bucket)
+        parts, owners = [], []
+        for start in range(0, len(rows), 4096):
+            strings: list[str] = []
+            chosen = rows[start : start + 4096]
+            for number, (key, text) in enumerate(
+                zip(texts.records["key"][chosen].tolist(), texts.decode(chosen))
+            ):
+                gone = dropped.get(key, ())
+                kept = [s for i, s in enumerate(text.split("\n")) if i not in gone]
+                strings += kept
+                owners.append(np.full(len(kept), start + number))
+            parts.append(self._encode(strings))
+        return Ragged.concatenate(parts), np.concatenate(owners) if owners else np.empty(0, np.int64)
+
+    def _dropped(self, bucket: int) -> dict[int, set[int]]:
+        low, high = (bk.first_key(b, self.buckets) for b in (bucket, bucket + 1))
+        found: dict[int, set[int]] = {}
+        for path in sorted((self.work / "drops").glob("*.drop")):
+            count = path.stat().st_size // 12
+            if not count:
+                continue
+            keys = np.memmap(path, "<u8", "r", shape=(count,))
+            start = int(np.searchsorted(keys, np.uint64(low)))
+            stop = count if high >> 64 else int(np.searchsorted(keys, np.uint64(high)))
+            index = np.fromfile(path, "<u4", stop - start, offset=8 * count + 4 * start)
+            for key, number in zip(keys[start:stop].tolist(), index.tolist()):
+                found.setdefault(key, set()).add(number)
+        return found
+
+
+def _special_ids(folder: Path, tokenizer: Any) -> tuple[int, int, int]:
+    """(vocabulary size, id of CLS, id of SEP); read from the files, transformers takes a second to import."""
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+
+    def token(role: str) -> int:
+        value = settings[role]
+        return tokenizer.token_to_id(value["content"] if isinstance(value, dict) else value)
+
+    return tokenizer.get_vocab_size(with_added_tokens=True), token("cls_token"), token("sep_token")
+
+
+def _write_chunks(writer: ShardWriter, packed: Packed, chunk_tokens: int) -> None:
+    offsets = packed.sequences.offsets
+    for start, stop in pairwise(chunk_bounds(packed.sequences.lengths, chunk_tokens).tolist()):
+        starts = []
+        for values in (packed.sentence_starts, packed.document_starts):
+            low, high = np.searchsorted(values, [offsets[start], offsets[stop]])
+            starts.append(values[low:high] - offsets[start])
+        writer.write(packed.sequences.slice(start, stop), *starts)
+
+
+class Merge(Step):
+    """Put the tokenizer in place and write the manifest: from then on the folder is prepared data."""
+
+    name = "merge"
+
+    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
+        counts: Counter[str] = Counter()
+        for stage in ("reader", "read", "resolve"):
+            for path in sorted((self.work / "counts" / stage).glob("*.json")):
+                counts.update(json.loads(path.read_text()))
+        counts["documents_near_duplicate"] = counts.pop("documents_read") - counts["documents"]
+        shards: dict[str, list] = {split: [] for split in SPLITS}
+        for path in sorted((self.work / "counts" / "build").glob("*.json")):
+            built = json.loads(path.read_text())
+            counts.update(built["counts"])
+            for split, record in built["shards"].items():
+                shards[split].append(record)
+        summaries = {split: split_summary(records) for split, records in shards.items()}
+        if not summaries["train"]["sequences"]:
+            raise UserError(
+                f"No training sequence came out of {self.plan['described']}; check the source and min_words."
+            )
+        tokenizer = self.out / "tokenizer"
+        if not tokenizer.exists():
+            os.replace(self.work / "tokenizer", tokenizer)
+        config = self.config
+        vocabulary = json.loads((self.work / "counts" / "tokenizer" / "00000.json").read_text())[
+            "vocabulary_size"
+        ]
+        manifest = {
+            "format": FORMAT,
+            "unit": config.unit,
+            "max_length": config.max_length,
+            "vocabulary_size": vocabulary,
+            "token_dtype": token_dtype(vocabulary),
+            "tokenizer": "tokenizer",
+            "tokenizer_hash": tokenizer_hash(tokenizer),
+            "splits": summaries,
+            "counts": dict(sorted(counts.items())),
+            "config": config.model_dump(mode="json"),
+            "buckets": self.buckets,
+            "versions": {
+                name: importlib.metadata.version(name) for name in ("tokenizers", "webdataset", "datatrove")
+            },
+        }
+        write_manifest(self.out, manifest)
