@@ -7,7 +7,7 @@ from typing import Any
 
 TEXTS = [
     "The good movie was a big surprise, and everyone liked the big film (good films are rare).",
-    "A house is big; HOUSE and House, HOME and Home, DWELLING and Dwelling are the same word, said the woman.",
+    "A house is big; HOUSE and House, HOME and Home, DWELLING and Dwelling: one word, said she.",
     "Don't run 42x: she ran well, he walked home. unbelievable unbelievably rewritten cinematography",
     "good big movie film films house home the a is was and well fine great large dwelling",
 ] * 5
