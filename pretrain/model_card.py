@@ -1,0 +1,196 @@
+"""The model card of an export, filled from the run: nothing in it is typed by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pretrain.metrics_file import read_metrics
+from pretrain.telemetry import flatten, format_count, format_seconds
+
+CITATION = """@article{wu2020clear,
+  title   = {CLEAR: Contrastive Learning for Sentence Representation},
+  author  = {Wu, Zhuofeng and Wang, Sinong and Gu, Jiatao and Khabsa, Madian and Sun, Fei and Ma, Hao},
+  journal = {arXiv preprint arXiv:2012.15466},
+  year    = {2020}
+}"""
+
+SCORES = {
+    "heldout_mlm_loss": "held-out masked-language loss (nats per token)",
+    "partner_found": "a view finds its partner (share)",
+    "partner_among": "... among this many",
+    "stsb-dev": "STS-B dev, cosine Spearman x 100",
+}
+
+
+def model_card(policy: dict[str, Any], metrics: Path, parameters: int, architecture: str) -> str:
+    """README.md of an export.
+
+    Args:
+        policy: What clear.json says.
+        metrics: The run's metrics.jsonl; records after the exported step are not this model's, and left out.
+        parameters: How many the masked language model has.
+        architecture: transformers' model type.
+    """
+    records = [record for record in read_metrics(metrics) if record.get("step", 0) <= policy["step"]]
+    recipe, progress = policy["recipe"], policy["progress"]
+    sections = [
+        _front_matter(recipe),
+        f"# {recipe['name']}\n\nA sentence encoder ({architecture}, {format_count(parameters)} parameters, "
+        f"{policy['hidden_size']} dimensions, sequences of up to {policy['max_length']} tokens), pretrained "
+        f"{_objective(recipe)}. Sentence vectors: {_pooling(policy['pooling'])}.",
+        _usage(policy["pooling"]),
+        _training(policy, recipe, progress),
+        _table("Evaluation", *_scores(records)),
+        _table("Losses", *_losses(records)),
+        _limits(recipe),
+        f"## Citation\n\nThe method:\n\n```bibtex\n{CITATION}\n```",
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _front_matter(recipe: dict[str, Any]) -> str:
+    tags = [
+        "sentence-transformers",
+        "sentence-similarity",
+        "feature-extraction",
+        "fill-mask",
+        recipe["objective"]["name"],
+    ]
+    base = f"base_model: {recipe['model']['init']}\n" if recipe["model"].get("init") else ""
+    return (
+        "---\nlibrary_name: sentence-transformers\npipeline_tag: sentence-similarity\n"
+        f"{base}tags:\n" + "".join(f"- {tag}\n" for tag in tags) + "---"
+    )
+
+
+def _objective(recipe: dict[str, Any]) -> str:
+    start = f"from {recipe['model']['init']}" if recipe["model"].get("init") else "from random weights"
+    if recipe["objective"]["name"] == "mlm":
+        return f"{start} by masked language modelling"
+    views = recipe["augment"]
+    first, second = views.get("anchor") or views["spec"], views.get("positive") or views["spec"]
+    named = f"`{first}`" if first == second else f"`{first}` and `{second}`"
+    return (
+        f"{start} by masked language modelling and a contrastive loss between two views of a sentence "
+        "(objective "
+        f"`{recipe['objective']['name']}`, augmentation {named})"
+    )
+
+
+def _pooling(pooling: str) -> str:
+    return {
+        "cls": "the last layer's state of the first token",
+        "mean": "the mean over the tokens of the last layer",
+        "first-last": "the mean over the tokens of the first and the last layer",
+        "embedding-last": "the mean over the tokens of the embedding layer and the last layer",
+        "last-two": "the mean over the tokens of the last two layers",
+    }[pooling]
+
+
+def _usage(pooling: str) -> str:
+    return f"""## Usage
+
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("PATH")  # this folder; pools as trained ({pooling})
+vectors = model.encode(["A man is playing a guitar.", "Someone plays an instrument."])
+print(model.similarity(vectors, vectors))
+```
+
+```python
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("PATH")
+# a pooler_output, where the type has one, was not trained: don't use it
+encoder = AutoModel.from_pretrained("PATH")
+masked = AutoModelForMaskedLM.from_pretrained("PATH")
+```
+
+`heads.safetensors` has the heads that were trained on top of the sentence vectors and dropped for use, if
+any. `training_config.yaml` is the whole recipe."""
+
+
+def _training(policy: dict[str, Any], recipe: dict[str, Any], progress: dict[str, Any]) -> str:
+    train, contrastive = recipe["train"], recipe["objective"].get("contrastive") or {}
+    data = policy["data"]
+    corpus = ", ".join(data.get("sources") or [data["folder"]])
+    if "sequences" in data:
+        corpus += f": {data['sequences']:,} sequences ({data['unit']}), {format_count(data['tokens'])} tokens"
+    rows = [
+        ("data", corpus),
+        ("steps", f"{policy['step']:,} of {train['steps']:,}"),
+        ("sequences a step", f"{train['global_batch']:,}"),
+    ]
+    if progress.get("tokens"):
+        rows.append(("tokens trained on, views included", format_count(progress["tokens"])))
+    if progress.get("seconds"):
+        rows.append(("training time", format_seconds(progress["seconds"])))
+    rows += [
+        (
+            "optimizer",
+            f"{train['optimizer']}, betas {tuple(train['betas'])}, weight decay {train['weight_decay']}",
+        ),
+        (
+            "learning rate",
+            f"{train['lr']:g}, warm-up {train['warmup_steps']:,} steps, then {train['schedule']}",
+        ),
+        ("precision, ZeRO stage", f"{train['precision']}, {train['zero']}"),
+    ]
+    if recipe["objective"]["name"] != "mlm" and contrastive:
+        loss = f"NT-Xent, weight {contrastive['weight']:g}, temperature {contrastive['temperature']:g}"
+        rows.append(("contrastive loss", f"{loss}, negatives: {contrastive['scope']} batch"))
+    rows.append(("tokenizer", f"sha256 {policy['tokenizer_hash'][:16]}..."))
+    rows.append(("software", ", ".join(f"{name} {version}" for name, version in policy["versions"].items())))
+    return _table("Training", ("what", "value"), rows)
+
+
+def _scores(records: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    evaluations = [
+        (record["step"], dict(flatten(record["evaluation"]))) for record in records if "evaluation" in record
+    ]
+    if not evaluations:
+        return (), []
+    (first_step, first), (last_step, last) = evaluations[0], evaluations[-1]
+    start = "untrained" if first_step == 0 else f"step {first_step:,}"
+    if first_step == last_step:
+        return ("measure", start), [(SCORES.get(name, name), f"{value:.4g}") for name, value in last.items()]
+    rows = [
+        (SCORES.get(name, name), f"{first[name]:.4g}" if name in first else "", f"{value:.4g}")
+        for name, value in last.items()
+    ]
+    return ("measure", start, f"step {last_step:,}"), rows
+
+
+def _losses(records: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """At most eight evenly spaced records, the last one included."""
+    training = [record for record in records if isinstance(record.get("loss"), dict)]
+    if not training:
+        return (), []
+    count = min(8, len(training))
+    chosen = [training[round(i * (len(training) - 1) / max(1, count - 1))] for i in range(count)]
+    names = list(training[-1]["loss"])
+    rows = []
+    for record in chosen:
+        losses = dict(flatten(record["loss"]))
+        rows.append(
+            (f"{record['step']:,}", *(f"{losses[name]:.4f}" if name in losses else "" for name in names))
+        )
+    return ("step", *names), rows
+
+
+def _table(title: str, header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    if not rows:
+        return ""
+    lines = [header, tuple("---" for _ in header), *rows]
+    text = [" | ".join(cell.replace("|", "\\|") for cell in line) for line in lines]
+    return f"## {title}\n\n" + "\n".join(f"| {line} |" for line in text)
+
+
+def _limits(recipe: dict[str, Any]) -> str:
+    return (
+        "## Limits\n\nThe model knows what its training text knew, biases included, in the language of "
+        "that text. It was "
+        "not tuned on labelled pairs; scores above are what was measured in the run, and nothing else was."
+    )

@@ -1,0 +1,78 @@
+"""The files by which sentence-transformers finds an encoder's pooling.
+
+Written by hand, in the format that every version of the library since 2 reads, so that exporting does not
+need it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from pretrain.errors import UserError
+from pretrain.pooling import SECOND_STATE, check_pooling
+
+MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
+
+
+def write_modules(out: Path, pooling: str, hidden_size: int, layers: int, max_length: int) -> None:
+    """Write modules.json and what it names into the export folder `out`.
+
+    `cls` and `mean` are the library's own poolings. The others average two hidden states before the mean over
+    tokens: a layer pooling whose weights are 1 for these two and 0 for the rest.
+
+    Args:
+        pooling: A name of `pretrain.pooling`.
+        hidden_size, layers: Of the encoder.
+        max_length: Longest sequence in tokens, special ones included.
+    """
+    second = SECOND_STATE[check_pooling(pooling)]
+    modules = [("", "Transformer")]
+    transformer: dict[str, object] = {"max_seq_length": max_length, "do_lower_case": False}
+    if second is not None:
+        weights = layer_weights(second, layers)
+        folder = out / f"{len(modules)}_WeightedLayerPooling"
+        folder.mkdir()
+        _write(folder / "config.json", {
+            "word_embedding_dimension": hidden_size, "layer_start": 0, "num_hidden_layers": layers,
+        })  # fmt: skip
+        save_file({"layer_weights": torch.tensor(weights)}, folder / "model.safetensors")
+        modules.append((folder.name, "WeightedLayerPooling"))
+        # not in config.json, where every user of the encoder would pay for it
+        transformer["config_args"] = {"output_hidden_states": True}
+    folder = out / f"{len(modules)}_Pooling"
+    folder.mkdir()
+    mode = "cls_token" if pooling == "cls" else "mean_tokens"
+    _write(folder / "config.json", {
+        "word_embedding_dimension": hidden_size, **{f"pooling_mode_{name}": name == mode for name in MODES},
+        "include_prompt": True,
+    })  # fmt: skip
+    modules.append((folder.name, "Pooling"))
+    _write(out / "sentence_bert_config.json", transformer)
+    _write(out / "modules.json", [
+        {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for index, (path, kind) in enumerate(modules)
+    ])  # fmt: skip
+    _write(out / "config_sentence_transformers.json", {
+        "__version__": {}, "prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine",
+    })  # fmt: skip
+
+
+def layer_weights(second: int, layers: int) -> list[float]:
+    """Weights of hidden states 0 (embeddings) to `layers` that average the last with `second` (-2: last but
+    one).
+    """
+    index = second if second >= 0 else layers + 1 + second
+    if not 0 <= index <= layers:
+        raise UserError(f"an encoder of {layers} layers has no hidden state {second} to pool.")
+    weights = [0.0] * (layers + 1)
+    weights[index] += 1.0
+    weights[layers] += 1.0
+    return weights
+
+
+def _write(path: Path, content: object) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", "utf-8")

@@ -1,0 +1,293 @@
+"""Exports: what transformers and sentence-transformers make of them is what was trained."""
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch import nn
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerFast
+
+from pretrain import checkpoint
+from pretrain.config import validate_config
+from pretrain.encoder import build_encoder, load_encoder
+from pretrain.errors import UserError
+from pretrain.export import command_line, export
+from pretrain.metrics_file import to_line
+from pretrain.pooling import SECOND_STATE
+from pretrain.sentence_transformers_format import layer_weights
+from pretrain.tokenizer import tokenizer_hash
+
+TEXT = "a bird builds its nest under the old roof and sings when morning comes while nobody listens to it"
+WORDS = TEXT.split()
+SENTENCES = [
+    "a bird sings",
+    "the old roof",
+    "nobody listens to it while a bird builds its nest under the roof",
+    "it",
+]
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    special = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]", "[DEL]"]
+    vocabulary = {token: number for number, token in enumerate(special + sorted(set(WORDS)))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        unk_token="[UNK]",
+        extra_special_tokens={"del_token": "[DEL]"},
+    )
+
+
+class Model(nn.Module):
+    """Shaped like the trained module: an encoder and an objective with a head."""
+
+    def __init__(self, encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.objective = nn.ModuleDict({"projection": nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16))})
+
+
+class Engine:
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.optimizer = torch.optim.AdamW(module.parameters())
+
+
+def make_run(
+    folder: Path, kind: str = "bert", pooling: str = "mean", layers: int = 3, steps: tuple[int, ...] = (7,)
+):
+    """A run folder with checkpoints; returns the encoder as it was at the last."""
+    torch.manual_seed(len(kind) + layers)
+    tokenizer = make_tokenizer()
+    data = folder / "data"
+    tokenizer.save_pretrained(data / "tokenizer")
+    sizes = {"layers": layers, "hidden_size": 16, "heads": 2, "intermediate_size": 24, "max_positions": 20}
+    encoder = build_encoder({"type": kind, **sizes}, tokenizer, pooling).eval()
+    with torch.no_grad():
+        for parameter in encoder.parameters():  # far from the initial values, so that every layer matters
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    recipe_type = (
+        kind if kind != "distilbert" else "bert"
+    )  # reached by --init only: the recipe does not say it
+    config = validate_config(
+        {
+            "name": "test",
+            "folder": str(folder),
+            "model": {"type": recipe_type, "pooling": pooling, **sizes},
+            "data": {"folder": str(data)},
+        },
+        "test",
+    )
+    engine = Engine(Model(encoder))
+    for step in steps:
+        state = {
+            "step": step,
+            "config": config.model_dump(mode="json"),
+            "tokenizer_hash": tokenizer_hash(data),
+            "progress": {"tokens": 123456, "seconds": 3725.0},
+        }
+        checkpoint.save(folder / "checkpoints", engine, state, keep=9)
+    return encoder, tokenizer
+
+
+def embed(encoder, tokenizer) -> np.ndarray:
+    rows = [tokenizer(sentence)["input_ids"] for sentence in SENTENCES]
+    with torch.no_grad():
+        ids = torch.tensor([token for row in rows for token in row])
+        return encoder.embed(ids, torch.tensor([len(row) for row in rows])).numpy()
+
+
+def worst(a, b) -> float:
+    return float(np.abs(np.asarray(a) - np.asarray(b)).max())
+
+
+@pytest.mark.parametrize("pooling", list(SECOND_STATE))
+@pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert"])
+def test_sentence_transformers_encodes_as_trained(tmp_path, kind, pooling):
+    from sentence_transformers import SentenceTransformer
+
+    encoder, tokenizer = make_run(tmp_path, kind, pooling)
+    out = export(tmp_path)
+    assert out == tmp_path / "export"
+    model = SentenceTransformer(str(out), device="cpu")
+    assert model.max_seq_length == 20
+    expected = embed(encoder, tokenizer)
+    assert worst(model.encode(SENTENCES), expected) < 1e-5
+    assert worst(expected[0], expected[1]) > 0.01
+    again = load_encoder(out, AutoTokenizer.from_pretrained(out), pooling).eval()  # --init
+    assert worst(embed(again, tokenizer), expected) < 1e-6
+
+
+@pytest.mark.parametrize("pooling", ["first-last", "last-two", "embedding-last"])
+def test_one_layer_is_enough_for_every_pooling(tmp_path, pooling):
+    from sentence_transformers import SentenceTransformer
+
+    encoder, tokenizer = make_run(tmp_path, "bert", pooling, layers=1)
+    model = SentenceTransformer(str(export(tmp_path)), device="cpu")
+    assert worst(model.encode(SENTENCES), embed(encoder, tokenizer)) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert", "distilbert"])
+def test_transformers_loads_encoder_and_masked_language_model(tmp_path, kind):
+    encoder, _ = make_run(tmp_path, kind)
+    out = export(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    assert tokenizer.model_max_length == 20 and tokenizer.mask_token == "[MASK]"
+    batch = tokenizer(SENTENCES, padding=True, return_tensors="pt")
+    masked, report = AutoModelForMaskedLM.from_pretrained(out, output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    plain = AutoModel.from_pretrained(out)
+    with torch.no_grad():
+        states = plain.eval()(**batch).last_hidden_state
+        logits = masked.eval()(**batch).logits
+        lengths = batch["attention_mask"].sum(1)
+        rows = batch["attention_mask"].bool()
+        packed = encoder.forward_packed(batch["input_ids"][rows], lengths)
+        assert worst(states[rows], packed) < 1e-5
+        assert worst(logits[rows], encoder.mlm_logits(packed)) < 1e-4
+    saved = dict(encoder.lm.named_parameters())
+    assert all(parameter.equal(saved[name]) for name, parameter in masked.named_parameters())
+
+
+def test_what_is_written_beside_the_weights(tmp_path):
+    make_run(tmp_path)
+    with (tmp_path / "metrics.jsonl").open("w") as file:
+        for step in range(10):
+            file.write(
+                to_line({"step": step, "loss": {"mlm": 9.0 - step, "contrastive": 5.0, "total": 14.0 - step}})
+            )
+        file.write(to_line({"step": 0, "evaluation": {"heldout_mlm_loss": 8.25, "partner_found": 0.01}}))
+        file.write(to_line({"step": 7, "evaluation": {"heldout_mlm_loss": 4.125, "partner_found": 0.75}}))
+        file.write(to_line({"step": 9, "evaluation": {"heldout_mlm_loss": 1.0}}))  # not this model's
+    (tmp_path / "data" / "manifest.json").write_text(
+        json.dumps(
+            {
+                "unit": "sentence",
+                "config": {"sources": [{"source": "books/*.txt"}]},
+                "splits": {"train": {"sequences": 98765, "tokens": 1234567}},
+            }
+        )
+    )
+    out = export(tmp_path)
+    policy = json.loads((out / "clear.json").read_text())
+    assert policy["pooling"] == "mean" and policy["step"] == 7 and policy["max_length"] == 20
+    assert policy["recipe"]["model"]["hidden_size"] == 16 and "torch" in policy["versions"]
+    from safetensors.torch import load_file
+
+    heads = load_file(out / "heads.safetensors")
+    assert set(heads) == set(policy["heads"]) >= {"projection.0.weight", "projection.1.running_mean"}
+    assert (
+        validate_config(__import__("yaml").safe_load((out / "training_config.yaml").read_text()), "x").name
+        == "test"
+    )
+    card = (out / "README.md").read_text()
+    expected = [
+        "library_name: sentence-transformers",
+        "books/*.txt: 98,765 sequences (sentence), 1.23M tokens",
+        "| steps | 7 of 1,000 |",
+        "123k",
+        "01:02:05",
+        "| held-out masked-language loss (nats per token) | 8.25 | 4.125 |",
+        "| 7 | 2.0000 | 5.0000 | 7.0000 |",
+        "untrained",
+        "SentenceTransformer(",
+        "arXiv:2012.15466",
+        "`del-span,reorder`",
+    ]
+    for said in expected:
+        assert said in card, said
+    assert "| 9 |" not in card and "1.0 |" not in card.replace("14.0 |", "")
+    front = card.split("---")[1]
+    assert __import__("yaml").safe_load(front)["pipeline_tag"] == "sentence-similarity"
+
+
+def test_card_of_a_run_without_metrics(tmp_path):
+    make_run(tmp_path)
+    card = (export(tmp_path) / "README.md").read_text()
+    assert "## Evaluation" not in card and "## Training" in card
+
+
+def test_which_checkpoint(tmp_path):
+    make_run(tmp_path, steps=(3, 5, 7))
+    step = lambda folder: json.loads((folder / "clear.json").read_text())["step"]  # noqa: E731
+    assert step(export(tmp_path)) == 7
+    assert step(export(tmp_path, tmp_path / "five", 5)) == 5
+    assert step(export(tmp_path / "checkpoints", tmp_path / "root")) == 7
+    assert step(export(tmp_path / "checkpoints" / "step-00000003", tmp_path / "best")) == 3
+    assert step(export(tmp_path, tmp_path / "copy", "best")) == 3
+    damaged = tmp_path / "checkpoints" / "step-00000007" / "state.json"
+    damaged.write_text("{}")
+    assert step(export(tmp_path)) == 5
+    with pytest.raises(UserError, match="damaged"):
+        export(tmp_path, step=7)
+    with pytest.raises(UserError, match=r"no checkpoint of step '4'; there are: 3, 5, 7"):
+        export(tmp_path, step=4)
+
+
+def test_an_old_export_is_replaced_and_anything_else_is_not(tmp_path):
+    make_run(tmp_path)
+    out = export(tmp_path)
+    (out / "stale").touch()
+    assert not (export(tmp_path) / "stale").exists()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    with pytest.raises(UserError, match="is not an export of ours"):
+        export(tmp_path, tmp_path / "mine")
+    assert (tmp_path / "mine" / "thesis.txt").exists()
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_missing_things_are_said(tmp_path):
+    with pytest.raises(UserError, match="nothing to export"):
+        export(tmp_path / "nowhere")
+    make_run(tmp_path)
+    with pytest.raises(UserError, match="no best/ yet"):
+        export(tmp_path, step="best")
+    shutil.move(tmp_path / "data", tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"tokenizer of .* is in none of"):
+        export(tmp_path)
+    assert not (tmp_path / "export").exists()
+    shutil.copytree(tmp_path / "elsewhere" / "tokenizer", tmp_path / "tokenizer")
+    assert (export(tmp_path) / "tokenizer.json").exists()
+
+
+def test_command_line(tmp_path, capsys):
+    make_run(tmp_path)
+    assert command_line([str(tmp_path), "--out", str(tmp_path / "out")]) == 0
+    assert "exported step 7" in capsys.readouterr().out
+    assert command_line([]) == 2 and "name a run folder" in capsys.readouterr().err
+    assert command_line(["--help"]) == 0 and "--step latest|best|N" in capsys.readouterr().out
+
+
+def test_export_needs_no_deepspeed(tmp_path):
+    make_run(tmp_path)
+    program = (
+        "import sys; sys.modules['deepspeed'] = None; sys.modules['sentence_transformers'] = None\n"
+        f"from pretrain.export import export; print(export({str(tmp_path)!r}))"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_layer_weights():
+    assert layer_weights(1, 4) == [0, 1, 0, 0, 1]
+    assert layer_weights(0, 2) == [1, 0, 1]
+    assert layer_weights(-2, 3) == [0, 0, 1, 1]
+    assert layer_weights(1, 1) == [0, 2]
+    assert math.isclose(sum(layer_weights(-2, 1)), 2)
