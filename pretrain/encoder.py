@@ -18,11 +18,10 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 from pretrain.architectures import FAMILIES, config_from, family_of
 from pretrain.attention import ATTENTION_NAME, PackedLayout, sort_order
 from pretrain.errors import UserError
+from pretrain.memory import limit_kernel_cache, rounded_rows
 from pretrain.pooling import SECOND_STATE, PackedStates, check_pooling, pool
 
 logger = logging.getLogger(__name__)
-
-ROW_MULTIPLE_CPU = 64
 
 
 class SentenceEncoder(nn.Module):
@@ -37,6 +36,7 @@ class SentenceEncoder(nn.Module):
     def __init__(self, lm: PreTrainedModel, pooling: str = "mean"):
         """`lm`: a masked language model of a supported family, loaded with attn_implementation="packed"."""
         super().__init__()
+        limit_kernel_cache()
         self.family = family_of(lm.config.model_type)
         if lm.config._attn_implementation != ATTENTION_NAME:
             raise ValueError(
@@ -89,11 +89,10 @@ class SentenceEncoder(nn.Module):
         """Last hidden states and, if `second` is an index (0: embeddings, i: output of layer i, -2: last but
         one), that one's.
 
-        On CPU the row is filled up to a multiple of `ROW_MULTIPLE_CPU` tokens with padding that belongs to no
-        sequence. oneDNN compiles and keeps a kernel for every distinct shape of a bfloat16 product, so rows
-        of every length make memory grow with the number of lengths seen. An empty batch is a row of filler,
-        which still reaches every parameter (with a zero gradient): a rank without work takes part in the
-        collectives of those that have some.
+        On CPU the row is filled up with padding that belongs to no sequence, so that rows of a thousand lengths
+        have a few dozen shapes (see `pretrain.memory`). An empty batch is a row of filler, which still reaches
+        every parameter (with a zero gradient): a rank without work takes part in the collectives of those that
+        have some.
         """
         self._check(ids, lengths)
         order = sort_order(lengths)
@@ -106,8 +105,7 @@ class SentenceEncoder(nn.Module):
             lengths_in_row = lengths
         device = self.lm.device
         tokens = ids.numel()
-        multiple = ROW_MULTIPLE_CPU if device.type == "cpu" else 1
-        filler = max(-(-tokens // multiple) * multiple, 1) - tokens
+        filler = max(rounded_rows(tokens) if device.type == "cpu" else tokens, 1) - tokens
         positions = torch.full((tokens + filler,), self._first_position, dtype=torch.long)
         positions[:tokens] += _positions(lengths_in_row)
         row = torch.nn.functional.pad(ids.to(device, torch.long), (0, filler), value=self._pad_id)

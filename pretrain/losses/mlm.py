@@ -14,16 +14,21 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+from pretrain.memory import rounded_rows
+
 if TYPE_CHECKING:
     from pretrain.encoder import SentenceEncoder
+
+IGNORED = -1
+"""Label of a row that counts for nothing."""
 
 TILE_ELEMENTS = {"cpu": 2**25, "cuda": 2**28}
 """Most logits [positions, vocabulary] alive at once: 128 MiB on CPU, 1 GiB on CUDA, in float32."""
 
 
 def masked_lm_loss(
-    encoder: SentenceEncoder, hidden: Tensor, positions: Tensor, labels: Tensor, tile_elements: int | None =
-    None
+    encoder: SentenceEncoder, hidden: Tensor, positions: Tensor, labels: Tensor,
+    tile_elements: int | None = None,
 ) -> Tensor:
     """SUM over the masked positions of -log p(label): a scalar, float32 (float64 from float64 hidden states).
 
@@ -40,8 +45,8 @@ def masked_lm_loss(
     """
     bound = tile_elements or TILE_ELEMENTS.get(hidden.device.type, TILE_ELEMENTS["cuda"])
     rows = max(1, bound // encoder.vocab_size)
+    positions, labels = _round_up(positions, labels.long(), hidden.device.type)
     chosen = hidden.index_select(0, positions)
-    labels = labels.long()
 
     def tile_loss(states: Tensor, targets: Tensor) -> Tensor:
         return cross_entropy_sum(encoder.mlm_logits(states), targets)
@@ -55,6 +60,13 @@ def masked_lm_loss(
         for states, targets in zip(chosen.split(rows), labels.split(rows), strict=True)
     ]
     return torch.stack(total).sum()
+
+
+def _round_up(positions: Tensor, labels: Tensor, device_type: str) -> tuple[Tensor, Tensor]:
+    """On CPU, fill up with ignored rows, so that few shapes occur (see `pretrain.memory`)."""
+    filler = rounded_rows(len(positions)) - len(positions) if device_type == "cpu" else 0
+    pad = torch.nn.functional.pad
+    return pad(positions, (0, filler)), pad(labels, (0, filler), value=IGNORED)
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
@@ -72,11 +84,14 @@ class _CrossEntropySum(torch.autograd.Function):
     @staticmethod
     def forward(ctx, logits: Tensor, labels: Tensor) -> Tensor:
         wide = logits if logits.dtype == torch.float64 else logits.float()
-        log_sum = wide.logsumexp(1)
-        loss = (log_sum - wide.gather(1, labels[:, None])[:, 0]).sum()
+        ignored = (labels == IGNORED)[:, None]
+        target = labels.clamp(min=0)[:, None]
+        log_sum = wide.logsumexp(1, keepdim=True)
+        loss = (log_sum - wide.gather(1, target)).masked_fill(ignored, 0.0).sum()
         if ctx.needs_input_grad[0]:
-            gradient = (wide - log_sum[:, None]).exp_()
-            gradient.scatter_add_(1, labels[:, None], gradient.new_full((len(labels), 1), -1.0))
+            gradient = (wide - log_sum).exp_()
+            gradient.scatter_add_(1, target, gradient.new_full(target.shape, -1.0))
+            gradient.masked_fill_(ignored, 0.0)
             ctx.save_for_backward(gradient.to(logits.dtype))
         return loss
 
