@@ -46,7 +46,7 @@ def build(stage: int, seed: int = 0, **extra):
     decayed = [p for p in module.parameters() if p.requires_grad and p.ndim > 1]
     rest = [p for p in module.parameters() if p.requires_grad and p.ndim <= 1]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.98), eps=1e-6)
+    optimizer = torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.98), eps=1e-6, fused=stage % 2 == 1)
     config = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_clipping": 1.0,

@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pretrain import checkpoint
+from pretrain.optimizer import Lamb
 from pretrain.tensor_file import TensorEntry, TensorFileWriter, split_entries
 
 WORKER = Path(__file__).with_name("checkpoint_worker.py")
@@ -321,6 +322,108 @@ def test_deepspeed_process_killed_inside_saves(tmp_path):
         rank.kill()
         announced = [int(line) for line in rank.communicate()[0].splitlines() if line.isdigit()]
         assert checkpoint.read_state(checkpoint.latest(tmp_path / "run"))["step"] >= max(announced, default=0)
+
+
+# -- where optimizers and scalers keep their numbers ------------------------
+
+
+class FusedAdam(torch.optim.Adam):
+    """Keeps its count as DeepSpeed's does: in the state of a group's last parameter, as an int."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                if len(state) == 0:
+                    state["step"] = 0
+                    state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
+            state["step"] += 1
+            for p in group["params"]:
+                update(p, self.state[p], state["step"], group["lr"])
+
+
+class ApexAdam(FusedAdam):
+    """Keeps its count as apex's does: in the group."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["step"] = group.get("step", 0) + 1
+            for p in group["params"]:
+                state = self.state[p]
+                if len(state) == 0:
+                    state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
+                update(p, state, group["step"], group["lr"])
+
+
+FusedAdam.__module__ = "deepspeed.ops.adam.fused_adam"
+ApexAdam.__module__ = "apex.optimizers.fused_adam"
+
+
+def update(p, state, step: int, lr: float) -> None:
+    state["exp_avg"].mul_(0.9).add_(p.grad, alpha=0.1)
+    state["exp_avg_sq"].mul_(0.98).addcmul_(p.grad, p.grad, value=0.02)
+    mean, square = state["exp_avg"] / (1 - 0.9**step), state["exp_avg_sq"] / (1 - 0.98**step)
+    p.data.sub_(lr * mean / (square.sqrt() + 1e-6))
+
+
+def lamb(parameters, lr: float):
+    return Lamb(parameters, lr=lr, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.1)
+
+
+OPTIMIZERS = {
+    "adamw": torch.optim.AdamW,
+    "adamw fused": lambda p, lr: torch.optim.AdamW(p, lr=lr, fused=True),
+    "amsgrad": lambda p, lr: torch.optim.AdamW(p, lr=lr, amsgrad=True),
+    "sgd with momentum": lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9),
+    "sgd": torch.optim.SGD,
+    "lamb": lamb,
+    "deepspeed": FusedAdam,
+    "apex": ApexAdam,
+}
+
+
+@pytest.mark.parametrize("stepped", [False, True])
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
+def test_optimizers_go_on_bitwise(tmp_path, name, stepped):
+    def engine(seed: int) -> PlainEngine:
+        made = PlainEngine(5)
+        torch.manual_seed(seed)
+        made.module.reset_parameters()
+        made.optimizer = OPTIMIZERS[name](made.module.parameters(), lr=0.05)
+        return made
+
+    straight, resumed = engine(1), engine(2)
+    for _ in range(3):
+        straight.step()
+    path = checkpoint.save(tmp_path, straight, {"step": 3}, keep=1)
+    if stepped:
+        resumed.step()
+    checkpoint.load(path, resumed)
+    for _ in range(3):
+        straight.step()
+        resumed.step()
+    for ours, theirs in zip(resumed.module.parameters(), straight.module.parameters(), strict=True):
+        assert ours.equal(theirs)
+
+
+def test_loss_scalers_come_back(tmp_path):
+    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler
+
+    def engine() -> PlainEngine:
+        made = PlainEngine()
+        made.torch_autocast_z0_gradscaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+        made.optimizer.loss_scaler = DynamicLossScaler(2.0**8, 100, 1, 2, False)
+        return made
+
+    saved, other = engine(), engine()
+    saved.torch_autocast_z0_gradscaler.load_state_dict(
+        saved.torch_autocast_z0_gradscaler.state_dict() | {"scale": 48.0, "_growth_tracker": 7}
+    )
+    saved.optimizer.loss_scaler.cur_scale, saved.optimizer.loss_scaler.cur_iter = 64.0, 11
+    checkpoint.load(checkpoint.save(tmp_path, saved, {"step": 1}, keep=1), other)
+    assert other.torch_autocast_z0_gradscaler.get_scale() == 48.0
+    assert other.torch_autocast_z0_gradscaler.state_dict()["_growth_tracker"] == 7
+    assert (other.optimizer.loss_scaler.cur_scale, other.optimizer.loss_scaler.cur_iter) == (64.0, 11)
 
 
 # -- the file format --------------------------------------------------------
