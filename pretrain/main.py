@@ -77,9 +77,9 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
 
     def evaluate(step: int) -> dict[str, float]:
         scores = heldout.evaluate(engine)
-        if "stsb-dev" in sts.available():
+        if "STS-B-dev" in sts.available():
             with setup_run.evaluation_mode(engine.module):
-                scores["stsb-dev"] = 100 * sts.evaluate(embed, ["stsb-dev"])["stsb-dev"]["spearman_all"]
+                scores["stsb-dev"] = 100 * sts.evaluate(embed, ["STS-B-dev"])["STS-B-dev"]["spearman_all"]
         return scores
 
     def export_checkpoint(out: Path, checkpoint: Path) -> None:

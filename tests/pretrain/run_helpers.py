@@ -1,0 +1,97 @@
+"""Real runs of the command on tiny data, in processes of their own."""
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = {
+    "model.layers": 2, "model.hidden_size": 32, "model.heads": 2, "model.max_positions": 64, "model.pooling": "mean",
+    "train.steps": 10, "train.global_batch": 16, "train.warmup_steps": 2, "train.log_every": 1, "train.precision": "fp32",
+    "train.lr": "1e-3", "train.micro_batch_tokens": 256, "data.lanes": 4, "data.workers": 1, "evaluate.every": 4,
+    "evaluate.heldout_sequences": 24, "evaluate.partners": 24, "evaluate.sts": "/nonexistent", "checkpoint.every": 3,
+    "train.threads": 1,
+}
+
+
+def write_corpus(path: Path, documents: int = 300, seed: int = 0) -> Path:
+    """A text file of made-up prose, a document a paragraph; every sentence is different."""
+    rng = random.Random(seed)
+    nouns = "river stone engine garden letter teacher window planet market soldier winter bridge music forest doctor".split()
+    verbs = "carries finds breaks follows paints remembers builds opens answers watches moves teaches leaves holds".split()
+    things = "old green quiet broken narrow famous distant heavy simple silver early foreign public bitter gentle".split()
+
+    def sentence():
+        words = [f"The {rng.choice(things)} {rng.choice(nouns)} {rng.choice(verbs)} the {rng.choice(things)} {rng.choice(nouns)}"]
+        for _ in range(rng.randrange(3)):
+            words.append(f"and the {rng.choice(nouns)} {rng.choice(verbs)} a {rng.choice(things)} {rng.choice(nouns)}")
+        return " ".join(words) + "."
+
+    path.write_text("\n\n".join(" ".join(sentence() for _ in range(rng.randrange(3, 9))) for _ in range(documents)) + "\n")
+    return path
+
+
+def command(data: Path, run: Path, **flags) -> list[str]:
+    """The words of a training command, without the launcher."""
+    settings = TINY | {key.replace("__", "."): value for key, value in flags.items()}
+    words = [str(ROOT / "pretrain" / "main.py"), "--data", str(data), "--run", str(run)]
+    return words + [f"--{key}={value}" for key, value in settings.items() if value is not None]
+
+
+def start(words: list[str], ranks: int = 1) -> list[subprocess.Popen]:
+    """Start `ranks` processes of a command, each leading a process group of its own."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {k: v for k, v in os.environ.items() if k != "CLEAR_DATA"} | {
+        "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1"}
+    return [subprocess.Popen([sys.executable, *words], env=environment | {"RANK": str(r), "LOCAL_RANK": str(r)},
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+            for r in range(ranks)]
+
+
+def finish(processes: list[subprocess.Popen], expect: int = 0, timeout: int = 240) -> str:
+    """Wait for the end; returns rank 0's output."""
+    outputs = [p.communicate(timeout=timeout)[0] for p in processes]
+    assert [p.returncode for p in processes] == [expect] * len(processes), "\n".join(o[-3000:] for o in outputs)
+    return outputs[0]
+
+
+def kill(processes: list[subprocess.Popen]) -> None:
+    """SIGKILL everything, workers included."""
+    for process in processes:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def wait_for(condition, processes: list[subprocess.Popen], timeout: float = 120, pause: float = 0.002) -> None:
+    """Poll until `condition()`, while the processes live."""
+    end = time.monotonic() + timeout
+    while not condition():
+        dead = [p for p in processes if p.poll() is not None]
+        assert not dead, f"ended early with {dead[0].returncode}: {dead[0].communicate()[0][-3000:]}"
+        assert time.monotonic() < end, "timed out"
+        time.sleep(pause)
+
+
+def records(run: Path) -> list[dict]:
+    """All whole records of metrics.jsonl."""
+    path = run / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def curve(run: Path) -> dict[int, dict]:
+    """step -> losses, gradient norm and evaluation, exactly as written."""
+    result: dict[int, dict] = {}
+    for record in records(run):
+        row = result.setdefault(record["step"], {})
+        row |= {key: record[key] for key in ("loss", "gradient_norm", "evaluation", "lr", "tokens") if key in record}
+    return result

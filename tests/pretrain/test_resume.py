@@ -1,0 +1,99 @@
+"""Killed at any moment and resumed, a run is the run that was never killed."""
+
+import random
+import shutil
+import signal
+
+import pytest
+
+from pretrain import checkpoint
+from pretrain.leaving import EXIT_REQUEUE
+from run_helpers import command, curve, finish, kill, records, start, wait_for
+
+
+@pytest.fixture(scope="module")
+def whole(tiny_data, tmp_path_factory):
+    """A run that nothing interrupted."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    finish(start(command(tiny_data, run)))
+    return run
+
+
+@pytest.mark.parametrize("moment", ["between", "in_a_save"])
+def test_killed_and_resumed_equals_uninterrupted_bitwise(tiny_data, whole, tmp_path, moment):
+    run = tmp_path / "run"
+    processes = start(command(tiny_data, run))
+    if moment == "between":
+        wait_for(lambda: any(r["step"] >= 5 for r in records(run)), processes)
+    else:
+        # A save in progress shows as a folder that does not have its final name yet.
+        checkpoints = run / "checkpoints"
+        wait_for(lambda: (checkpoints / "step-00000003").exists(), processes)
+        wait_for(lambda: any(p.is_dir() and not p.name.startswith("step-") for p in checkpoints.iterdir())
+                 or (checkpoints / "step-00000006").exists(), processes, pause=0)
+    kill(processes)
+    output = finish(start(command(tiny_data, run, checkpoint__resume="auto")))
+    assert "resumed from" in output
+    assert curve(run) == curve(whole)
+    exported = [(r / "export" / "model.safetensors").read_bytes() for r in (run, whole)]
+    assert exported[0] == exported[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_killed_at_random_moments_again_and_again(tiny_data, whole, tmp_path, seed):
+    run, rng = tmp_path / "run", random.Random(seed)
+    for _ in range(4):
+        processes = start(command(tiny_data, run, checkpoint__resume="auto", checkpoint__every=1))
+        before = len(records(run))
+        wait_for(lambda seen=before: len(records(run)) > seen or any(p.poll() is not None for p in processes), processes)
+        try:
+            processes[0].wait(rng.random() * 2)
+        except Exception:
+            kill(processes)
+        else:
+            break
+    finish(start(command(tiny_data, run, checkpoint__resume="auto", checkpoint__every=1)))
+    assert curve(run) == curve(whole)
+
+
+def test_resumes_on_two_ranks_and_another_zero_stage_with_the_same_batches(tiny_data, tmp_path):
+    flags = {"model__dropout": 0, "model__attention_dropout": 0}  # another split draws other dropout masks
+    run = tmp_path / "run"
+    finish(start(command(tiny_data, run, **flags, checkpoint__keep=9)))
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    for later in sorted((other / "checkpoints").glob("step-*"))[1:]:
+        shutil.rmtree(later)
+    assert checkpoint.latest(other / "checkpoints").name == "step-00000003"
+    output = finish(start(command(tiny_data, other, **flags, checkpoint__resume="auto", train__zero=3), ranks=2))
+    assert "2 x CPU" in output and "ZeRO 3" in output
+    expected, got = curve(run), curve(other)
+    assert expected.keys() == got.keys()
+    for step, row in expected.items():
+        assert got[step].get("tokens") == row.get("tokens")  # the same sequences, maskings and views
+        if "loss" in row:
+            assert got[step]["loss"] == pytest.approx(row["loss"], rel=2e-4)
+            assert got[step]["gradient_norm"] == pytest.approx(row["gradient_norm"], rel=2e-3)
+        if "evaluation" in row:
+            assert got[step]["evaluation"] == pytest.approx(row["evaluation"], rel=1e-3, abs=1e-3)
+
+
+@pytest.mark.parametrize("how", ["SIGUSR1", "stop file"])
+def test_leaves_at_a_step_boundary_when_asked(tiny_data, whole, tmp_path, how):
+    run = tmp_path / "run"
+    processes = start(command(tiny_data, run), ranks=2 if how == "SIGUSR1" else 1)
+    wait_for(lambda: any(r["step"] >= 1 and "loss" in r for r in records(run)), processes)
+    if how == "SIGUSR1":
+        processes[1].send_signal(signal.SIGUSR1)  # one rank is enough
+        output = finish(processes, expect=EXIT_REQUEUE)
+    else:
+        (run / "stop").touch()
+        output = finish(processes)
+        assert not (run / "stop").exists()
+    assert "--resume auto" in output
+    last = max(r["step"] for r in records(run))
+    assert checkpoint.latest(run / "checkpoints").name == f"step-{last:08d}"
+    if how == "stop file":
+        finish(start(command(tiny_data, run, checkpoint__resume="auto")))
+        assert curve(run) == curve(whole)
