@@ -89,10 +89,10 @@ class SentenceEncoder(nn.Module):
         """Last hidden states and, if `second` is an index (0: embeddings, i: output of layer i, -2: last but
         one), that one's.
 
-        On CPU the row is filled up with padding that belongs to no sequence, so that rows of a thousand lengths
-        have a few dozen shapes (see `pretrain.memory`). An empty batch is a row of filler, which still reaches
-        every parameter (with a zero gradient): a rank without work takes part in the collectives of those that
-        have some.
+        On CPU the row is filled up with padding that belongs to no sequence, so that rows of a thousand
+        lengths have a few dozen shapes (see `pretrain.memory`). An empty batch is a row of filler, which
+        still reaches every parameter (with a zero gradient): a rank without work takes part in the
+        collectives of those that have some.
         """
         self._check(ids, lengths)
         order = sort_order(lengths)

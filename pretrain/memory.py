@@ -2,11 +2,12 @@
 
 Two things grow without bound of their own, measured on rows of varying length (figures in docs):
 
-- oneDNN compiles and keeps a kernel (about half a MB) for every distinct shape of a bfloat16 product, up to 1,024.
-  `SentenceEncoder` and the masked-language loss round their rows up, so that few shapes occur, and
+- oneDNN compiles and keeps a kernel (about half a MB) for every distinct shape of a bfloat16 product, up to
+  1,024. `SentenceEncoder` and the masked-language loss round their rows up, so that few shapes occur, and
   `limit_kernel_cache` bounds the rest.
-- glibc's allocator keeps what was freed between blocks still in use. Blocks of ever new sizes fit the old holes
-  badly, so the heap grows although live memory does not. `release_free_memory` gives the pages of the holes back.
+- glibc's allocator keeps what was freed between blocks still in use. Blocks of ever new sizes fit the old
+  holes badly, so the heap grows although live memory does not. `release_free_memory` gives the pages of the
+  holes back.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ KERNEL_CACHE = 256
 
 
 def rounded_rows(count: int) -> int:
-    """`count` up to a multiple of a 16th to a 32nd of itself (at least 64): 16 sizes an octave, about 2% of waste."""
+    """`count` up to a multiple of a 16th to a 32nd of itself (least 64): 16 sizes an octave, 2% of waste."""
     multiple = max(SMALLEST_MULTIPLE, (1 << count.bit_length()) // (2 * ROW_FRACTION))
     return -(-count // multiple) * multiple
 
