@@ -148,13 +148,13 @@ class SynonymTable:
         wide = ids.astype(np.intp)
         starts = np.flatnonzero(self.vocabulary.word_starts(wide))
         lengths = np.diff(starts, append=len(ids))
-        entries = self.single.take(wide.take(starts))
-        entries[lengths > 1] = -1
+        entries = np.where(lengths == 1, self.single.take(wide.take(starts)), np.int32(-1))
         if self.longest > 1:
             longer = np.flatnonzero((lengths > 1) & (lengths <= self.longest))
-            entries[longer] = self._look_up(_hash_words(ids, starts[longer], lengths[longer]))
+            codes = _hash_words(ids, starts.take(longer), lengths.take(longer))
+            entries[longer] = self._look_up(codes)
         found = np.flatnonzero(entries >= 0)
-        return starts[found], lengths[found], entries[found].astype(np.int64)
+        return starts.take(found), lengths.take(found), entries.take(found).astype(np.int64)
 
     def pick(self, entries: np.ndarray, draws: np.ndarray) -> np.ndarray:
         """One synonym (the number of its token sequence) of each entry, every one equally likely: int64[K].
@@ -178,13 +178,15 @@ class SynonymTable:
         result = np.full(len(codes), -1, dtype=np.int32)
         mask = np.uint64(len(self.slots) - 1)
         pending = np.arange(len(codes))
-        probe = codes & mask
+        probe = (codes & mask).view(np.int64)
         while len(pending):
-            slots = self.slots.take(probe.view(np.int64))
-            hit = (slots >= 0) & (self.hashes.take(probe.view(np.int64)) == codes)
-            result[pending[hit]] = slots[hit]
-            open_ = (slots >= 0) & ~hit
-            pending, codes, probe = pending[open_], codes[open_], (probe[open_] + np.uint64(1)) & mask
+            slots = self.slots.take(probe)
+            hit = self.hashes.take(probe) == codes
+            hit &= slots >= 0
+            result[pending.compress(hit)] = slots.compress(hit)
+            further = np.flatnonzero((slots >= 0) & ~hit)
+            pending, codes = pending.take(further), codes.take(further)
+            probe = (probe.take(further) + 1) & mask.view(np.int64)
         return result
 
 
@@ -240,10 +242,10 @@ def _hash_words(ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.
     active = np.flatnonzero(lengths > 0)
     step = 0
     while len(active):
-        tokens = ids.take(starts[active] + step).astype(np.uint64)
-        codes[active] = mix((codes[active] ^ tokens) + np.uint64(0x9E3779B97F4A7C15))
+        tokens = ids.take(starts.take(active) + step).astype(np.uint64)
+        codes[active] = mix((codes.take(active) ^ tokens) + np.uint64(0x9E3779B97F4A7C15))
         step += 1
-        active = active[lengths[active] > step]
+        active = active.compress(lengths.take(active) > step)
     return codes
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment.errors import AugmentationError
-from augment.keys import bits_per_sequence, derive, uniform_per_sequence
+from augment.keys import bits_per_sequence, derive, mix, uniform_per_sequence
 from augment.ragged import Ragged, offsets_of, segment_indices
 from augment.selection import choose, count_per_sequence, draw_spans, round_half_even, shuffled
 from augment.synonyms import SynonymTable
@@ -126,16 +126,21 @@ def subs(
     targets = np.maximum(round_half_even(sizes * rate), 1 if rate > 0 else 0)
     candidates = np.diff(np.searchsorted(words, batch.offsets))
     order = shuffled(keys, candidates)
-    covered = offsets_of(lengths[order])  # tokens in the words drawn before, over the whole batch
-    row_start = covered.take(offsets_of(candidates)[:-1])
+    covered = offsets_of(lengths.take(order))  # tokens in the words drawn before, over the whole batch
+    first = offsets_of(candidates)
+    limits = covered.take(first[:-1]) + targets
     drawn = np.zeros(len(words), dtype=bool)
-    drawn[order[covered[:-1] - np.repeat(row_start, candidates) < np.repeat(targets, candidates)]] = True
-    words, lengths, entries = words[drawn], lengths[drawn], entries[drawn]
-    rows = np.searchsorted(batch.offsets, words, side="right") - 1
+    drawn[order.compress(covered[:-1] < np.repeat(limits, candidates))] = True
+    counts = count_per_sequence(drawn, first)
+    chosen = np.flatnonzero(drawn)  # numbers are quicker to gather by than a mask with chance in it
+    words = words.take(chosen)
     # The draw for a word depends on its place in the sequence, so not on what else was drawn.
-    draws = derive(keys[rows], 1, words - batch.offsets[rows])
-    replacements = synonyms.pick(entries, draws)
-    return splice(batch, words, lengths, synonyms.tokens, synonyms.token_offsets, replacements, rows)
+    draws = words - np.repeat(batch.offsets[:-1], counts)
+    draws = mix(draws.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.repeat(derive(keys, 1), counts))
+    synonym = synonyms.pick(entries.take(chosen), draws)
+    return splice(
+        batch, words, lengths.take(chosen), counts, synonyms.tokens, synonyms.token_offsets, synonym
+    )
 
 
 def repeat(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.32) -> Ragged:
@@ -215,30 +220,31 @@ def splice(
     batch: Ragged,
     starts: np.ndarray,
     lengths: np.ndarray,
+    counts: np.ndarray,
     tokens: np.ndarray,
     token_offsets: np.ndarray,
     replacements: np.ndarray,
-    rows: np.ndarray,
 ) -> Ragged:
-    """The batch with batch.ids[starts[k]:starts[k] + lengths[k]] replaced by entry replacements[k] of a token
-    table.
+    """The batch with the run of lengths[k] tokens from starts[k] replaced by entry replacements[k] of a table.
 
-    starts: int64[K], rising, runs that do not overlap nor leave sequence rows[k]; tokens, token_offsets: the
-    table, one entry from an offset to the next; replacements, rows: int64[K].
+    starts: int64[K], rising; lengths: int64[K], at least 1; the runs do not overlap, and counts[i] (int64[N])
+    of them lie in sequence i. tokens, token_offsets: the table, each entry from one offset to the next, none
+    empty.
     """
-    # One source for all segments: the batch's ids and, behind them, the replacements. Gap, replacement, gap,
-    # ..., gap.
     new_starts = token_offsets.take(replacements)
     new_lengths = token_offsets.take(replacements + 1) - new_starts
-    ids = np.concatenate([batch.ids, tokens.take(segment_indices(new_starts, new_lengths))])
-    count = len(starts)
-    source = np.empty(2 * count + 1, dtype=np.int64)
-    taken = np.empty_like(source)
-    source[0] = 0
-    np.add(starts, lengths, out=source[2::2])
-    np.subtract(starts, source[:-1:2], out=taken[:-1:2])
-    taken[-1] = batch.num_tokens - source[-1]
-    source[1::2] = batch.num_tokens + offsets_of(new_lengths)[:-1]
-    taken[1::2] = new_lengths
-    growth = np.bincount(rows, weights=new_lengths - lengths, minlength=len(batch)).astype(np.int64)
-    return Ragged(ids.take(segment_indices(source, taken)), offsets_of(batch.lengths + growth))
+    # The first token of a run becomes the replacement's first and is written as often as that has tokens; the
+    # rest of the run is written not at all. Then only replacements of several tokens have copies to overwrite.
+    source = batch.ids.copy()
+    source[starts] = tokens.take(new_starts)
+    times = np.ones(batch.num_tokens, dtype=np.int64)
+    times[starts] = new_lengths
+    long = np.flatnonzero(lengths > 1)
+    times[segment_indices(starts.take(long) + 1, lengths.take(long) - 1)] = 0
+    ids = np.repeat(source, times)
+    growth = offsets_of(new_lengths - lengths)
+    several = np.flatnonzero(new_lengths > 1)
+    rest = new_lengths.take(several) - 1
+    written = segment_indices((starts + growth[:-1]).take(several) + 1, rest)
+    ids[written] = tokens.take(segment_indices(new_starts.take(several) + 1, rest))
+    return Ragged(ids, batch.offsets + growth.take(offsets_of(counts)))

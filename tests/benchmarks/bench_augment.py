@@ -31,7 +31,7 @@ from augment.keys import sequence_keys
 from augment.preview import encode, train_tokenizer
 from augment.ragged import Ragged, offsets_of
 from augment.registry import build, catalogue
-from augment.synonym_sources import find_synonyms
+from augment.synonym_sources import find_synonyms, read_synonyms
 from augment.synonyms import SynonymTable
 from augment.vocabulary import Vocabulary
 
@@ -48,7 +48,7 @@ def main() -> None:
     short = encode(sentences, tokenizer, vocabulary)
     long = pack(short, vocabulary)
     synonyms = load_synonyms(tokenizer, vocabulary)
-    peers = nlpaug_peers(sentences)
+    peers = nlpaug_peers(synonyms)
     peer_tokens = short.slice(0, PEER_SENTENCES).num_tokens
 
     table = Table(title=f"source tokens/s, one core, {origin}")
@@ -141,27 +141,27 @@ def load_synonyms(tokenizer: object, vocabulary: Vocabulary) -> SynonymTable | N
         return None
 
 
-def nlpaug_peers(sentences: list[str]) -> dict[str, tuple[str, Callable[[str], object]]]:
-    """nlpaug's nearest, at the same rates; its own synonym augmenter needs downloads, so words from a list
-    stand in.
-    """
+def nlpaug_peers(synonyms: SynonymTable | None) -> dict[str, tuple[str, Callable[[str], object]]]:
+    """nlpaug's nearest, at the same rates. Its SynonymAug must download a tagger; ReservedAug takes our table."""
     try:
         import nlpaug.augmenter.word as naw
     except ImportError:
         print("nlpaug is not installed (pip install nlpaug): our side alone")
         return {}
-    words = sorted({word for sentence in sentences[:200] for word in sentence.split()})
     settings = {
         "del-word": {"action": "delete", "aug_p": 0.7},
         "del-span": {"action": "crop", "aug_p": 0.25},
         "reorder": {"action": "swap", "aug_p": 0.5},
-        "subs": {"action": "substitute", "aug_p": 0.3, "target_words": words},
         "crop": {"action": "crop", "aug_p": 0.1},
     }
     peers = {}
     for name, options in settings.items():
         title = f"RandomWordAug({options['action']}, aug_p={options['aug_p']})"
         peers[name] = (title, tolerant(naw.RandomWordAug(aug_min=1, aug_max=None, **options).augment))
+    if synonyms is not None:
+        groups = [[word, *others] for word, others in read_synonyms(synonyms.source).items()]
+        reserved = naw.ReservedAug(reserved_tokens=groups, aug_p=0.3, aug_max=None)
+        peers["subs"] = ("ReservedAug(the same table, aug_p=0.3)", reserved.augment)
     return peers
 
 
