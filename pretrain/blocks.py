@@ -237,10 +237,8 @@ class BlockMaker:
             return candidate
         raise UserError(
             f"chunk {chunk} of {self.reader.folder} is damaged, and so were the {_ATTEMPTS} chunks tried in "
-            "its place "
-            f"({len(self._damaged)} of {self.reader.num_chunks} are known to be damaged). Restore the files "
-            "or prepare "
-            "the data again."
+            f"its place ({len(self._damaged)} of {self.reader.num_chunks} are known to be damaged). Restore "
+            "the files or prepare the data again."
         )
 
     def _met_before(self, chunk: int, step: int, lane: int) -> bool:
@@ -257,9 +255,8 @@ class BlockMaker:
             worst = int(lengths.argmax())
             raise UserError(
                 f"sequence {int(ids[worst])} of {self.reader.folder} has {int(lengths[worst])} tokens, the "
-                "model takes "
-                f"{self.max_length}: raise model.max_positions, or prepare the data with max_length "
-                f"{self.max_length}"
+                f"model takes {self.max_length}: raise model.max_positions, or prepare the data with "
+                f"max_length {self.max_length}"
             )
 
 

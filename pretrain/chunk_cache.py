@@ -65,10 +65,8 @@ class ChunkCache:
         if top >= self.vocabulary_size:
             raise UserError(
                 f"chunk {chunk} of {self.reader.folder} holds token {top}, the tokenizer has "
-                f"{self.vocabulary_size} "
-                "tokens: the data was prepared with another tokenizer. Use the one in the data folder, or "
-                "prepare the "
-                "data again."
+                f"{self.vocabulary_size} tokens: the data was prepared with another tokenizer. Use the one "
+                "in the data folder, or prepare the data again."
             )
         slot = self._take_slot(needed)
         count, first = len(sequences), slot * self._tokens

@@ -74,8 +74,8 @@ def inspect(
         f"{settings.data_folder}/{split}: {reader.num_sequences:,} sequences (unit {reader.unit}), "
         f"{reader.num_tokens:,} tokens, {reader.num_chunks:,} chunks\n"
         f"step {batch.step}, epoch {batch.epoch} of {reader.num_sequences // settings.train.global_batch:,} "
-        "steps, "
-        f"rank {number} of {world}: {len(batch.original):,} of {settings.train.global_batch:,} sequences"
+        f"steps, rank {number} of {world}: {len(batch.original):,} of {settings.train.global_batch:,} "
+        "sequences"
     )
     for entry in batch.substitutions:
         console.print(
@@ -188,16 +188,15 @@ def rate_lines(batch: RankBatch, vocabulary: Vocabulary, specs: tuple[str, ...])
         hidden, kept = (seen == vocabulary.mask_id).sum() / count, (seen == masked.labels).sum() / count
         lines.append(
             f"masked {number + 1}: {len(seen):,} tokens to predict, {len(seen) / ordinary:.1%} of the "
-            "ordinary ones: "
-            f"{hidden:.1%} [MASK], {1 - hidden - kept:.1%} another token, {kept:.1%} as they were"
+            f"ordinary ones: {hidden:.1%} [MASK], {1 - hidden - kept:.1%} another token, {kept:.1%} as they "
+            "were"
         )
     for number, view in enumerate(batch.views):
         deleted = (view.ids == vocabulary.del_id).mean() if vocabulary.del_id >= 0 else 0.0
         changed = 1 - shared_tokens(original, view, vocabulary.size) / max(1, original.num_tokens)
         lines.append(
             f"view {number + 1} ({specs[number]}): {view.num_tokens / original.num_tokens:.1%} of the "
-            "original's "
-            f"length, {changed:.1%} of its tokens gone, {deleted:.1%} of the view is [DEL], "
+            f"original's length, {changed:.1%} of its tokens gone, {deleted:.1%} of the view is [DEL], "
             f"{_same(original, view):.1%} of the sequences unchanged"
         )
     if len(batch.views) == 2:

@@ -127,17 +127,14 @@ class Lanes:
             near = min(_divisors(self.global_batch), key=lambda n: abs(n - self.lanes))
             raise UserError(
                 f"train.global_batch = {global_batch} is not a multiple of data.lanes = {lanes}, so lanes "
-                "cannot give "
-                f"equal shares of a step. Set train.global_batch to {below} or {below + self.lanes}, or "
-                "data.lanes to "
-                f"{near}."
+                f"cannot give equal shares of a step. Set train.global_batch to {below} or "
+                f"{below + self.lanes}, or data.lanes to {near}."
             )
         if self.num_sequences < self.global_batch:
             raise UserError(
                 f"The corpus has {self.num_sequences:,} sequences, fewer than one global batch "
                 f"(train.global_batch = {global_batch:,}). Lower train.global_batch (a multiple of "
-                "data.lanes = "
-                f"{lanes}) or prepare more text."
+                f"data.lanes = {lanes}) or prepare more text."
             )
         self.per_lane = self.global_batch // self.lanes
         self.steps_per_epoch = self.num_sequences // self.global_batch
@@ -155,14 +152,12 @@ class Lanes:
             remedy = (
                 f"set data.lanes={near}"
                 if near
-                else f"change train.global_batch ({self.global_batch}) to a multiple of {world_size} and data.lanes too"
+                else f"change train.global_batch to a multiple of {world_size} and data.lanes too"
             )
             raise UserError(
                 f"data.lanes = {self.lanes} cannot be shared equally by {world_size} ranks. Start a number "
-                "of ranks "
-                f"that divides {self.lanes}; or, for a new run, {remedy} (another number of lanes is "
-                "another order of "
-                "the data, so a run keeps the number it began with)."
+                f"of ranks that divides {self.lanes}; or, for a new run, {remedy} (another number of lanes "
+                "is another order of the data, so a run keeps the number it began with)."
             )
         share = self.lanes // world_size
         return rank * share, (rank + 1) * share

@@ -102,14 +102,13 @@ class Loader:
         if workers < 0 or prefetch < 1 or mask_copies < 0 or not 0 <= start_step <= stop_step:
             raise UserError(
                 f"data.workers={workers}, prefetch={prefetch}, mask copies={mask_copies} and steps "
-                f"{start_step} to "
-                f"{stop_step} must not be negative, nor prefetch below 1, nor the last step before the first"
+                f"{start_step} to {stop_step} must not be negative, nor prefetch below 1, nor the last step "
+                "before the first"
             )
         if max_length is not None and reader.max_length > max_length:
             raise UserError(
                 f"{reader.folder} holds sequences of up to {reader.max_length} tokens, the model takes "
-                f"{max_length}: "
-                f"raise model.max_positions, or prepare the data with max_length {max_length}"
+                f"{max_length}: raise model.max_positions, or prepare the data with max_length {max_length}"
             )
         self.lanes = Lanes(reader.chunk_sizes, seed, global_batch, lanes)
         self.lane_start, self.lane_stop = self.lanes.slice_of(rank, world_size)
@@ -213,8 +212,7 @@ class _Processes:
                 raise
             raise UserError(
                 f"a loader worker died ({str(error).splitlines()[0]}). If the machine ran out of memory, "
-                "lower "
-                "data.workers; then go on with --resume auto"
+                "lower data.workers; then go on with --resume auto"
             ) from error
         if isinstance(result, _Failure):
             result.reraise()

@@ -79,8 +79,7 @@ def mask_tokens(
     if not (0 <= rate <= 1 and 0 <= mask <= 1 and 0 <= random <= 1 and mask + random <= 1 + 1e-9):
         raise UserError(
             f"masking shares rate={rate}, mask={mask}, random={random} must lie in 0..1 and mask + random "
-            "be at most "
-            "1: set objective.mlm.rate, objective.mlm.mask and objective.mlm.random so"
+            "be at most 1: set objective.mlm.rate, objective.mlm.mask and objective.mlm.random so"
         )
     lengths = batch.lengths
     maskable = ~vocabulary.special.take(batch.ids)

@@ -1,0 +1,400 @@
+"""The loader on real shards: the same batches whoever makes them, damage, signals, and leaving without a
+trace.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import loader_helpers as helpers
+import numpy as np
+import pytest
+import torch
+
+from augment.keys import sequence_keys
+from augment.ragged import Ragged
+from augment.registry import build
+from pretrain import loader as loader_module
+from pretrain.blocks import clip
+from pretrain.errors import UserError
+from pretrain.loader import RankBatch
+from pretrain.masking import mask_tokens
+from pretrain.shards import DamagedShard, ShardReader, write_folder
+
+SEQUENCES, CHUNK_TOKENS = 500, 400
+STEPS = 25  # two epochs of ten steps and a half
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    sequences = helpers.some_sequences(SEQUENCES)
+    write_folder(
+        tmp_path, {"train": sequences}, helpers.SIZE, 40, chunk_tokens=CHUNK_TOKENS, chunks_per_shard=6
+    )
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """Blocks of a few steps, so that a run of 25 is many of them."""
+    monkeypatch.setattr(loader_module, "BLOCK_SEQUENCES", 100)
+
+
+def batches(folder: Path, **changes) -> list[RankBatch]:
+    return list(helpers.make_loader(folder, **changes))
+
+
+def assert_same(first: RankBatch, second: RankBatch) -> None:
+    assert (first.step, first.epoch) == (second.step, second.epoch)
+    assert np.array_equal(first.sequence_ids, second.sequence_ids)
+    assert first.original == second.original
+    assert first.views == second.views
+    assert len(first.masked) == len(second.masked)
+    for mine, theirs in zip(first.masked, second.masked):
+        assert mine.batch == theirs.batch
+        assert np.array_equal(mine.positions, theirs.positions)
+        assert np.array_equal(mine.labels, theirs.labels)
+    assert first.substitutions == second.substitutions
+
+
+def assert_same_run(
+    folder: Path, expected: list[RankBatch], world_size: int, workers: int, **changes
+) -> None:
+    ranks = [
+        batches(folder, rank=rank, world_size=world_size, workers=workers, **changes)
+        for rank in range(world_size)
+    ]
+    assert all(len(rank) == len(expected) for rank in ranks)
+    for number, batch in enumerate(expected):
+        assert_same(RankBatch.concatenate([rank[number] for rank in ranks]), batch)
+
+
+def damage(folder: Path, how: str) -> tuple[int, bytes]:
+    """Damage the first shard; returns (chunks that suffer, the good bytes)."""
+    path = folder / "train" / "shard-00000.tar"
+    good = path.read_bytes()
+    if how == "flip":
+        reader = ShardReader(folder)
+        offset = int(reader._offset[2] + reader._bytes[2] // 2)
+        path.write_bytes(good[:offset] + bytes([good[offset] ^ 1]) + good[offset + 1 :])
+        return 1, good
+    if how == "truncate":
+        path.write_bytes(good[: len(good) // 2])
+    else:
+        path.unlink()
+    return 6, good
+
+
+def test_batches_are_what_the_shards_and_the_keys_say(folder):
+    reader = ShardReader(folder)
+    chunks = [reader.read(number) for number in range(reader.num_chunks)]
+    on_disk = Ragged.concatenate([chunk.sequences for chunk in chunks])
+    pipelines = [build(spec, helpers.VOCABULARY) for spec in ("del-span,reorder", "none")]
+    for batch in batches(folder, view_specs=["del-span,reorder", "none"], mask_copies=2):
+        expected = on_disk.take(batch.sequence_ids.astype(np.int64))
+        assert batch.original == expected
+        for view, pipeline in enumerate(pipelines):
+            keys = sequence_keys(3, batch.epoch, batch.sequence_ids, view, "augment")
+            assert batch.views[view] == pipeline(expected, keys)  # of the unmasked original
+        for copy, masked in enumerate(batch.masked):
+            keys = sequence_keys(3, batch.epoch, batch.sequence_ids, copy, "mask")
+            assert masked.batch == mask_tokens(expected, keys, helpers.VOCABULARY).batch
+            assert np.array_equal(batch.original.ids[masked.positions], masked.labels)
+        assert not np.array_equal(batch.masked[0].positions, batch.masked[1].positions)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_same_batches_for_any_world_size_and_workers(folder, world_size, workers):
+    assert_same_run(folder, batches(folder), world_size, workers)
+
+
+def test_same_batches_however_steps_are_cut_into_blocks(folder, monkeypatch):
+    assert helpers.make_loader(folder).block_steps == 3
+    expected = batches(folder)
+    for size, steps in ((1, 1), (500, 11), (5000, 105)):
+        monkeypatch.setattr(loader_module, "BLOCK_SEQUENCES", size)
+        assert helpers.make_loader(folder).block_steps == steps
+        for mine, theirs in zip(batches(folder, workers=1), expected, strict=True):
+            assert_same(mine, theirs)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_epoch_covers_each_sequence_at_most_once(folder, workers):
+    run = batches(folder, workers=workers)
+    for epoch in (0, 1):
+        ids = np.concatenate([batch.sequence_ids for batch in run if batch.epoch == epoch])
+        assert len(ids) == len(set(ids.tolist())) == SEQUENCES // 48 * 48
+    assert [batch.step for batch in run] == list(range(STEPS))
+    assert [batch.epoch for batch in run] == [step // 10 for step in range(STEPS)]
+
+
+@pytest.mark.parametrize("start", [1, 7, 10, 23, STEPS])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_resuming_anywhere_goes_on_with_the_same_batches(folder, start, workers):
+    rest = batches(folder, start_step=start, workers=workers)
+    assert len(rest) == STEPS - start
+    for mine, theirs in zip(rest, batches(folder)[start:]):
+        assert_same(mine, theirs)
+
+
+def test_iterating_again_gives_the_same(folder):
+    loader = helpers.make_loader(folder, workers=1)
+    for first, second in zip(loader, loader):  # two iterations at once, too
+        assert_same(first, second)
+    assert len(loader) == STEPS
+
+
+def test_an_epoch_draws_masks_and_views_anew(folder):
+    by_sequence: dict[int, list[bytes]] = {}
+    for batch in batches(folder, stop_step=20):
+        for row, number in enumerate(batch.sequence_ids.tolist()):
+            by_sequence.setdefault(number, []).append(batch.views[0][row].tobytes())
+    twice = [views for views in by_sequence.values() if len(views) == 2]
+    assert len(twice) > 400 and sum(a != b for a, b in twice) > 0.8 * len(twice)
+
+
+def test_without_views_or_masks(folder):
+    for changes in ({"view_specs": []}, {"mask_copies": 0}, {"view_specs": [], "mask_copies": 0}):
+        for batch in batches(folder, workers=2, stop_step=3, **changes):
+            assert len(batch.views) == (0 if "view_specs" in changes else 2)
+            assert len(batch.masked) == (0 if "mask_copies" in changes else 1)
+            assert len(batch.original) == 48
+
+
+def test_the_random_state_of_the_training_process_is_untouched(folder):
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    batches(folder, workers=2)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# ---- damage ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("how,words", [("flip", "sha256"), ("truncate", "cut short"), ("remove", "missing")])
+def test_damage_is_refused_by_name(folder, workers, how, words):
+    damage(folder, how)
+    with pytest.raises(DamagedShard, match=f"shard-00000.*{words}"):
+        batches(folder, workers=workers)
+
+
+@pytest.mark.parametrize("how", ["flip", "truncate", "remove"])
+def test_damage_is_replaced_the_same_way_whoever_reads(folder, how):
+    damaged, _ = damage(folder, how)
+    expected = batches(folder, damaged="skip")
+    for world_size, workers in ((2, 0), (4, 0), (1, 2), (2, 2)):
+        ranks = [
+            batches(folder, damaged="skip", rank=rank, world_size=world_size, workers=workers)
+            for rank in range(world_size)
+        ]
+        for number, batch in enumerate(expected):
+            assert_same(RankBatch.concatenate([rank[number] for rank in ranks]), batch)
+    listed = [entry for batch in expected for entry in batch.substitutions]
+    assert 0 < len({entry["chunk"] for entry in listed}) <= damaged
+    # Once an epoch, lane and chunk, at the first step where the lane meets it.
+    places = [(entry["epoch"], entry["lane"], entry["chunk"]) for entry in listed]
+    assert len(places) == len(set(places))
+    assert all(entry["step"] == batch.step for batch in expected for entry in batch.substitutions)
+    assert not {entry["replacement"] for entry in listed} & {entry["chunk"] for entry in listed}
+
+
+def test_replaced_draws_come_from_the_replacement_alone(folder):
+    good = batches(folder)
+    damage(folder, "flip")
+    sizes = ShardReader(folder).chunk_sizes
+    first = np.concatenate([[0], np.cumsum(sizes)])
+    replaced = {}
+    changed = 0
+    for before, after in zip(good, batches(folder, damaged="skip")):
+        for entry in after.substitutions:
+            replaced[(entry["epoch"], entry["chunk"])] = entry["replacement"]
+        differ = before.sequence_ids != after.sequence_ids
+        was = np.searchsorted(first, before.sequence_ids, side="right") - 1
+        now = np.searchsorted(first, after.sequence_ids, side="right") - 1
+        assert np.array_equal(differ, was == 2)
+        if differ.any():
+            other = replaced[(after.epoch, 2)]
+            assert (now[differ] == other).all()
+            index = (before.sequence_ids[differ] - np.uint64(first[2])).astype(np.int64)
+            assert np.array_equal(
+                after.sequence_ids[differ].astype(np.int64) - first[other], index % sizes[other]
+            )
+        changed += int(differ.sum())
+    assert changed > 0
+
+
+def test_resumed_after_a_repair_the_run_stays_the_same(folder):
+    _, good = damage(folder, "flip")
+    expected = batches(folder, damaged="skip")
+    known = {entry["chunk"] for batch in expected for entry in batch.substitutions}
+    (folder / "train" / "shard-00000.tar").write_bytes(good)
+    for batch, again in zip(expected[4:], batches(folder, known_damaged=known, start_step=4, workers=2)):
+        for mine, theirs in zip(again.substitutions, batch.substitutions, strict=True):
+            mine["reason"] = theirs["reason"]  # it was not read this time
+        assert_same(batch, again)
+
+
+def test_nothing_good_left(folder):
+    for path in (folder / "train").glob("*.tar"):
+        path.write_bytes(b"")
+    with pytest.raises(UserError, match="were the 100 chunks tried in its place"):
+        batches(folder, damaged="skip")
+
+
+# ---- what is refused ---------------------------------------------------------------------------------------
+
+
+def test_settings_that_do_not_fit(folder):
+    for changes, words in (
+        ({"world_size": 3}, r"data\.lanes = 8 .* 3 ranks"),
+        ({"global_batch": 50}, r"train\.global_batch = 50 is not a multiple of data\.lanes = 8"),
+        ({"global_batch": 504}, r"500 sequences, fewer than one global batch"),
+        ({"max_length": 30}, r"up to 40 tokens, the model takes 30: raise model\.max_positions"),
+        ({"damaged": "ignore"}, "'refuse' or 'skip'"),
+        ({"start_step": 30}, "last step before the first"),
+        ({"workers": -1}, "must not be negative"),
+    ):
+        with pytest.raises(UserError, match=words):
+            helpers.make_loader(folder, **changes)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sequence_longer_than_the_manifest_says(tmp_path, workers):
+    sequences = helpers.some_sequences(SEQUENCES)
+    write_folder(tmp_path, {"train": sequences}, helpers.SIZE, 20, chunk_tokens=CHUNK_TOKENS)
+    longest = int(sequences.lengths.max())
+    with pytest.raises(UserError, match=rf"sequence \d+ of .* has \d+ tokens, the model takes {longest - 1}"):
+        batches(tmp_path, workers=workers, max_length=longest - 1)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_tokens_that_the_tokenizer_does_not_have(tmp_path, workers):
+    sequences = helpers.some_sequences(SEQUENCES)
+    sequences.ids[1000] = 400
+    write_folder(tmp_path, {"train": sequences}, 1000, 40, chunk_tokens=CHUNK_TOKENS)
+    with pytest.raises(UserError, match="token 400, the tokenizer has 300 tokens"):
+        batches(tmp_path, workers=workers)
+
+
+def test_clip_keeps_the_end_token():
+    batch = Ragged.from_sequences([[1, 5, 6, 7, 8, 2], [1, 2], [], [1, 5, 6, 2]])
+    clipped = clip(batch, 4)
+    assert clipped == Ragged.from_sequences([[1, 5, 6, 2], [1, 2], [], [1, 5, 6, 2]])
+    assert clip(batch, 6) is batch and clip(batch, None) is batch
+
+
+def test_views_longer_than_the_model_are_cut(folder):
+    longest = 0
+    for batch in batches(folder, view_specs=["repeat:rate=1.0"] * 2, max_length=40, stop_step=10):
+        for view in batch.views:
+            longest = max(longest, int(view.lengths.max()))
+            assert (view.ids[view.offsets[1:] - 1] == helpers.SEP).all()
+    assert longest == 40
+
+
+# ---- processes ---------------------------------------------------------------------------------------------
+
+
+def test_leaving_early_stops_the_workers(folder):
+    before = helpers.children()
+    iterator = iter(helpers.make_loader(folder, workers=2, stop_step=10_000_000))
+    next(iterator)
+    assert len(helpers.children() - before) == 2
+    started = time.monotonic()
+    iterator.close()
+    assert not helpers.children() - before
+    assert time.monotonic() - started < 5
+
+
+def test_signals_meant_for_the_training_process_do_not_stop_workers(folder):
+    expected = batches(folder)
+    before = helpers.children()
+    iterator = iter(helpers.make_loader(folder, workers=2))
+    run = [next(iterator)]
+    for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
+        for pid in helpers.children() - before:
+            os.kill(pid, number)
+        run.append(next(iterator))
+    run += iterator
+    for mine, theirs in zip(run, expected, strict=True):
+        assert_same(mine, theirs)
+
+
+def test_a_killed_worker_is_reported(folder):
+    before = helpers.children()
+    iterator = iter(helpers.make_loader(folder, workers=1, stop_step=10_000_000))
+    next(iterator)
+    with pytest.raises((UserError, RuntimeError), match="worker"):
+        for pid in helpers.children() - before:
+            os.kill(pid, signal.SIGKILL)
+        for _ in range(10_000):
+            next(iterator)
+    iterator.close()
+
+
+SCRIPT = """
+    import sys, time
+    sys.path.insert(0, {helpers!r})
+    import loader_helpers as helpers
+    iterator = iter(helpers.make_loader({folder!r}, workers=2, stop_step=10_000_000))
+    next(iterator)
+    print(*helpers.children(), flush=True)
+    {ending}
+"""
+
+
+def start(folder: Path, ending: str) -> tuple[subprocess.Popen, list[int]]:
+    text = textwrap.dedent(SCRIPT).format(
+        helpers=str(Path(__file__).parent), folder=str(folder), ending=ending
+    )
+    root = Path(__file__).resolve().parents[2]
+    process = subprocess.Popen(
+        [sys.executable, "-c", text], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    workers = [int(pid) for pid in process.stdout.readline().split()]
+    if len(workers) != 2:
+        process.kill()
+        raise AssertionError(process.communicate()[1])
+    return process, workers
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_until_gone(pids: list[int], seconds: float) -> list[int]:
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit and any(map(running, pids)):
+        time.sleep(0.05)
+    return [pid for pid in pids if running(pid)]
+
+
+def test_workers_die_with_a_killed_parent(folder):
+    """Its queues are full when it is killed: the workers wait to write what nothing reads any more."""
+    process, workers = start(folder, "time.sleep(600)")
+    time.sleep(0.5)
+    process.kill()
+    process.wait()  # not communicate: workers that outlive their parent hold its pipes open
+    left = wait_until_gone(workers, 10)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert left == []
+
+
+@pytest.mark.parametrize("ending,status", [("sys.exit(3)", 3), ("raise ValueError('boom')", 1)])
+def test_leaving_the_program_in_the_middle_does_not_hang(folder, ending, status):
+    process, workers = start(folder, ending)
+    process.communicate(timeout=60)
+    assert process.returncode == status
+    assert wait_until_gone(workers, 5) == []
