@@ -6,8 +6,7 @@ Two things grow without bound of their own, measured on rows of varying length (
   1,024. `SentenceEncoder` and the masked-language loss round their rows up, so that few shapes occur, and
   `limit_kernel_cache` bounds the rest.
 - glibc's allocator keeps what was freed between blocks still in use. Blocks of ever new sizes fit the old
-  holes badly, so the heap grows although live memory does not. `release_free_memory` gives the pages of the
-  holes back.
+  holes badly, so the heap grows although live memory does not. `FlatMemory` gives the pages of the holes back.
 """
 
 from __future__ import annotations
@@ -33,6 +32,36 @@ def limit_kernel_cache() -> None:
     oneDNN reads the variable at its first product, so this comes before any computation on CPU.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KERNEL_CACHE))
+
+
+class FlatMemory:
+    """Gives freed pages back to the system when resident memory has grown by `slack` since it last did.
+
+    Call it once a step: 20 microseconds to look, some 50 ms to release 500 MB. Where resident memory cannot be
+    read or released (no /proc, no glibc) it does nothing.
+    """
+
+    def __init__(self, slack: float = 0.25):
+        self.slack = slack
+        self._level = 0
+
+    def after_step(self) -> bool:
+        """Look, and release if it is time; true if it was."""
+        resident = resident_bytes()
+        if resident <= self._level * (1 + self.slack):
+            return False
+        release_free_memory()
+        self._level = resident_bytes()
+        return True
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process, 0 where the system does not say."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
 
 
 def release_free_memory() -> None:

@@ -1,0 +1,33 @@
+"""Rounding of rows, and giving freed memory back."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from pretrain.memory import FlatMemory, resident_bytes, rounded_rows
+
+
+def test_rounding_wastes_little_and_leaves_few_sizes():
+    counts = np.arange(1, 20_000)
+    rounded = np.array([rounded_rows(int(c)) for c in counts])
+    assert (rounded >= counts).all()
+    large = counts >= 1024
+    assert ((rounded - counts) / counts)[large].max() < 1 / 16
+    assert ((rounded - counts) / counts)[large].mean() < 0.03
+    assert len(set(rounded[(counts > 4096) & (counts <= 8192)])) == 17
+    assert rounded_rows(0) == 0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc and calls glibc's malloc_trim")
+def test_freed_memory_between_live_blocks_is_given_back():
+    flat = FlatMemory(slack=0.1)
+    flat.after_step()
+    before = resident_bytes()
+    blocks = [bytearray(64 * 1024) for _ in range(4096)]  # 256 MB in blocks that glibc keeps on its heap
+    live = blocks[-1::-64]
+    del blocks
+    assert flat.after_step() or resident_bytes() < before * 1.1 + 16 * 2**20
+    assert resident_bytes() < before + 64 * 2**20
+    assert not flat.after_step()
+    assert len(live) == 64
