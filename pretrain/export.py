@@ -19,6 +19,8 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +195,8 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
     longest = family_of(model.config.model_type).usable_positions(model.config)
     tokenizer.model_max_length = longest
 
-    model.save_pretrained(out)
+    with _without_progress_bars():  # the run has one of its own
+        model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     write_modules(out, pooling, model.config.hidden_size, model.config.num_hidden_layers, longest)
     if heads:
@@ -217,6 +220,25 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
     (out / MARK).write_text(json.dumps(policy, indent=1, ensure_ascii=False) + "\n", "utf-8")
     card = model_card(policy, run / "metrics.jsonl", model.num_parameters(), model.config.model_type)
     (out / "README.md").write_text(card, "utf-8")
+
+
+@contextmanager
+def _without_progress_bars() -> Iterator[None]:
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
+
+
+def read_policy(folder: str | Path) -> dict[str, Any] | None:
+    """What an export says of itself (clear.json: "pooling", "step", "recipe" ...); None: the folder is not
+    one.
+    """
+    path = Path(folder) / MARK
+    return json.loads(path.read_text("utf-8")) if path.is_file() else None
 
 
 def _rebuild(
@@ -263,9 +285,8 @@ def main(run: str | None = None, out: str | None = None, step: str = "latest") -
         raise UserError(
             "name a run folder: python -m pretrain.export runs/NAME [--step latest|best|N] [--out FOLDER]"
         )
-    transformers_logging.disable_progress_bar()
     folder = export(run, out, step)
-    policy = json.loads((folder / MARK).read_text("utf-8"))
+    policy = read_policy(folder)
     print(f"exported step {policy['step']:,} of {run} to {folder} (pooling {policy['pooling']})")
     print(f"  AutoModel.from_pretrained({str(folder)!r})\n  SentenceTransformer({str(folder)!r})")
     return 0

@@ -115,7 +115,9 @@ any. `training_config.yaml` is the whole recipe."""
 def _training(policy: dict[str, Any], recipe: dict[str, Any], progress: dict[str, Any]) -> str:
     train, contrastive = recipe["train"], recipe["objective"].get("contrastive") or {}
     data = policy["data"]
-    corpus = ", ".join(data.get("sources") or [data["folder"]])
+    sources = data.get("sources") or [data["folder"]]
+    # of local files the name says enough: a card is published, and a home folder is nobody's business
+    corpus = ", ".join(Path(source).name if Path(source).is_absolute() else source for source in sources)
     if "sequences" in data:
         corpus += f": {data['sequences']:,} sequences ({data['unit']}), {format_count(data['tokens'])} tokens"
     rows = [

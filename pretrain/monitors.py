@@ -29,8 +29,8 @@ import torch
 from torch import Tensor
 
 SAMPLE = 512
-MIN_SEQUENCES = 8
-"""Below that, a probe with a held-out half says nothing."""
+MIN_SEQUENCES = 64
+"""Below that, a probe with a held-out half, and a spectrum, say nothing."""
 
 PENALTIES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Ridge penalties, as shares of the summed variance, among which cross-validation chooses."""
@@ -66,7 +66,8 @@ def length_r2(vectors: Tensor, lengths: Tensor) -> float:
     """R^2, on every second row, of a ridge regression of the length on the vectors, fitted on the others.
 
     The penalty is the one of `PENALTIES` with the least generalised cross-validation error on the fitted half
-    (Golub, Heath and Wahba 1979): with as many rows as dimensions, a fixed one would fit noise or miss the signal.
+    (Golub, Heath and Wahba 1979): with as many rows as dimensions, a fixed one would fit noise or miss the
+    signal.
 
     Args:
         vectors: [N, d].
@@ -250,23 +251,25 @@ class Monitor:
         return (
             f"the sentence vectors are collapsing into one direction since step {since}: uniformity "
             f"{spread:.3f} (0 is a "
-            f"point), cosine of different sentences {cosine:.3f}. Try mean pooling (model.pooling), a larger "
+            f"point), cosine of different sentences {cosine:.3f}. Try mean pooling where it is cls "
+            "(model.pooling), a larger "
             "train.global_batch, a lower objective.contrastive.temperature, or a longer "
             "objective.contrastive.warmup_steps."
         )
 
     def _length(self, step: int, metrics: dict[str, float]) -> str | None:
         r2 = metrics.get("length_r2", 0.0)
-        since = self._held("length", r2 > 0.95 and metrics.get("effective_rank", math.inf) < 16, step)
+        since = self._held("length", r2 > 0.95 and metrics["length_variance"] > 0.5, step)
         if since is None:
             return None
         return (
             f"the sentence vectors say little but the length since step {since}: a linear probe reads it "
-            f"with R^2 {r2:.2f}, "
-            f"and they use {metrics['effective_rank']:.1f} directions. Views may be matched by their "
-            "length. Try mean "
-            "pooling (model.pooling), or views whose lengths differ (a del-word or crop of other rates in "
-            "augment.positive)."
+            "with R^2 "
+            f"{r2:.2f}, and it explains {100 * metrics['length_variance']:.0f}% of their variance. Views "
+            "may be "
+            "matched by their length. Try mean pooling where it is cls (model.pooling), or views whose "
+            "lengths "
+            "differ (another augmentation or rate in augment.positive)."
         )
 
     def _chance(self, step: int, losses: dict[str, float], metrics: dict[str, float]) -> str | None:
@@ -277,7 +280,8 @@ class Monitor:
             return None
         return (
             f"the contrastive loss learns nothing since step {since}: {loss:.3f}, where guessing gives "
-            f"log(2N - 1) = {chance:.3f}. Try mean pooling, a higher train.lr or longer training, a lower "
+            f"log(2N - 1) = {chance:.3f}. Try mean pooling where it is cls, a higher train.lr or longer "
+            "training, a lower "
             "objective.contrastive.temperature, or weaker augmentations."
         )
 

@@ -18,7 +18,7 @@ from pretrain import checkpoint
 from pretrain.config import validate_config
 from pretrain.encoder import build_encoder, load_encoder
 from pretrain.errors import UserError
-from pretrain.export import command_line, export
+from pretrain.export import command_line, export, read_policy
 from pretrain.metrics_file import to_line
 from pretrain.pooling import SECOND_STATE
 from pretrain.sentence_transformers_format import layer_weights
@@ -264,6 +264,12 @@ def test_missing_things_are_said(tmp_path):
     assert not (tmp_path / "export").exists()
     shutil.copytree(tmp_path / "elsewhere" / "tokenizer", tmp_path / "tokenizer")
     assert (export(tmp_path) / "tokenizer.json").exists()
+
+
+def test_policy_is_found_where_there_is_one(tmp_path):
+    make_run(tmp_path, pooling="cls")
+    assert read_policy(tmp_path) is None
+    assert read_policy(export(tmp_path))["pooling"] == "cls"
 
 
 def test_command_line(tmp_path, capsys):
