@@ -6,7 +6,7 @@ Two things grow without bound of their own, measured on rows of varying length (
   1,024. `SentenceEncoder` and the masked-language loss round their rows up, so that few shapes occur, and
   `limit_kernel_cache` bounds the rest.
 - glibc's allocator keeps what was freed between blocks still in use. Blocks of ever new sizes fit the old
-  holes badly, so the heap grows although live memory does not. `FlatMemory` gives the pages of the holes back.
+  holes badly, so the heap grows although live memory does not. `FlatMemory` gives those pages back.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def limit_kernel_cache() -> None:
 class FlatMemory:
     """Gives freed pages back to the system when resident memory has grown by `slack` since it last did.
 
-    Call it once a step: 20 microseconds to look, some 50 ms to release 500 MB. Where resident memory cannot be
+    Call it once a step: 20 us to look, some 50 ms to release 500 MB. Where resident memory cannot be
     read or released (no /proc, no glibc) it does nothing.
     """
 

@@ -15,7 +15,7 @@ def test_rounding_wastes_little_and_leaves_few_sizes():
     large = counts >= 1024
     assert ((rounded - counts) / counts)[large].max() < 1 / 16
     assert ((rounded - counts) / counts)[large].mean() < 0.03
-    assert len(set(rounded[(counts > 4096) & (counts <= 8192)])) == 17
+    assert len(set(rounded[(counts > 4096) & (counts <= 8192)])) == 16
     assert rounded_rows(0) == 0
 
 
