@@ -24,7 +24,7 @@ from pretrain.errors import UserError
 from pretrain.prepare import find_or_prepare
 from pretrain.shards import ShardReader
 from pretrain.throughput import choose_precision as measure_precision
-from pretrain.tokenizer import load_tokenizer
+from pretrain.tokenizer import load_tokenizer, tokenizer_hash
 from pretrain.trainer import Progress
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -108,6 +108,9 @@ def open_data(config: Config) -> Data:
     on_rank_zero(lambda: find_or_prepare(folder, config.data.prepare) and None)
     train, heldout = ShardReader(folder, "train"), ShardReader(folder, "heldout")
     tokenizer = load_tokenizer(folder / "tokenizer")
+    if tokenizer_hash(folder) != train.tokenizer_hash:
+        raise UserError(f"{folder / 'tokenizer'} is not the tokenizer that the shards beside it were written with; put that one "
+                        "back, or prepare the data anew with it (--data.prepare.tokenizer FOLDER) in another folder")
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     views = config.augment.views if config.objective.name != "mlm" else ()
     synonyms = SynonymTable.load(config.augment.synonyms, tokenizer, vocabulary) \
