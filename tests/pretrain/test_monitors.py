@@ -118,8 +118,8 @@ HEALTHY = {
     "length_r2": 0.2,
     "length_variance": 0.05,
     "effective_rank": 60.0,
+    "effective_negatives": 382.0,
 }
-           "effective_negatives": 382.0}  # fmt: skip
 
 
 def watch(
