@@ -74,7 +74,7 @@ def save(root: Path, engine, state: dict[str, Any], keep: int, max_file_bytes: i
     """Write a checkpoint of `engine` under `root`. Collective: every rank calls it, rank 0 writes.
 
     Args:
-        root: Folder of checkpoints; created when missing.
+        root: Folder of checkpoints, on a file system that all ranks see; created when missing.
         engine: A DeepSpeed engine with fp32 parameters at any ZeRO stage (or an object with `.module` and a
             torch `.optimizer`), at a step boundary.
         state: The trainer's own state, plain JSON, with "step" (int) in it; `load` gives it back.
