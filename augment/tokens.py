@@ -225,16 +225,18 @@ def splice(
     token_offsets: np.ndarray,
     replacements: np.ndarray,
 ) -> Ragged:
-    """The batch with the run of lengths[k] tokens from starts[k] replaced by entry replacements[k] of a table.
+    """The batch with the run of lengths[k] tokens from starts[k] replaced by entry replacements[k] of a
+    table.
 
-    starts: int64[K], rising; lengths: int64[K], at least 1; the runs do not overlap, and counts[i] (int64[N])
+    starts: int64[K], rising; lengths: int64[K], at least 1; runs do not overlap, and counts[i] (int64[N])
     of them lie in sequence i. tokens, token_offsets: the table, each entry from one offset to the next, none
     empty.
     """
     new_starts = token_offsets.take(replacements)
     new_lengths = token_offsets.take(replacements + 1) - new_starts
     # The first token of a run becomes the replacement's first and is written as often as that has tokens; the
-    # rest of the run is written not at all. Then only replacements of several tokens have copies to overwrite.
+    # rest of the run is written not at all. Then only replacements of several tokens have copies to
+    # overwrite.
     source = batch.ids.copy()
     source[starts] = tokens.take(new_starts)
     times = np.ones(batch.num_tokens, dtype=np.int64)

@@ -63,7 +63,7 @@ class Vocabulary:
         if self.del_id < 0:
             raise AugmentationError(
                 f"{augmentation} writes {DEL_TOKEN}, which this tokenizer lacks. Add it with "
-                f'tokenizer.add_special_tokens({{"additional_special_tokens": ["{DEL_TOKEN}"]}}), '
+                f'tokenizer.add_tokens(["{DEL_TOKEN}"], special_tokens=True), '
                 "or prepare the data with a tokenizer that has it."
             )
         return self.del_id

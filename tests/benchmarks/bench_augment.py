@@ -142,7 +142,9 @@ def load_synonyms(tokenizer: object, vocabulary: Vocabulary) -> SynonymTable | N
 
 
 def nlpaug_peers(synonyms: SynonymTable | None) -> dict[str, tuple[str, Callable[[str], object]]]:
-    """nlpaug's nearest, at the same rates. Its SynonymAug must download a tagger; ReservedAug takes our table."""
+    """nlpaug's nearest, at the same rates. Its SynonymAug must download a tagger; ReservedAug takes our
+    table.
+    """
     try:
         import nlpaug.augmenter.word as naw
     except ImportError:
