@@ -70,7 +70,7 @@ fi
 echo "$newest $stuck" >"$run/slurm-restarts"
 if ((stuck >= RESTARTS_WITHOUT_PROGRESS)); then
   say "stopped: $stuck restarts without a new checkpoint in $run (newest: $newest). Look above for the reason; checkpoint" \
-    "more often (--checkpoint.every), or ask for a longer --time. Then: sbatch $submitted ${flags[*]} --run $run" >&2
+    "more often (--checkpoint.every), or ask for a longer --time. Then: sbatch $submitted ${flags[*]-} --run $run" >&2
   exit 1
 fi
 
@@ -157,18 +157,18 @@ state=$(job_field JobState)
 started=$(job_field StartTime) preempted=$(job_field PreemptTime)
 [[ $preempted == 2* && ! $preempted < $started ]] || preempted=  # None, or left from an earlier start
 if [[ $state != RUNNING ]]; then
-  say "the job is ${state:-unknown to Slurm}: not requeued. To go on: sbatch $submitted ${flags[*]} --run $run" >&2
+  say "the job is ${state:-unknown to Slurm}: not requeued. To go on: sbatch $submitted ${flags[*]-} --run $run" >&2
   exit "$code"
 fi
 if [[ -z $preempted && $wish == "" && $code != "$EXIT_REQUEUE" ]]; then
   say "the ranks failed (exit status $code): not requeued, for the same would happen again. Its last words are above;" \
-    "checkpoints are kept in $run. To go on: sbatch $submitted ${flags[*]} --run $run" >&2
+    "checkpoints are kept in $run. To go on: sbatch $submitted ${flags[*]-} --run $run" >&2
   exit "$code"
 fi
 # A job that ends by itself within the grace time counts as failed, and Slurm does not requeue it: this script does, which
 # also frees the nodes before the grace time is over. If Slurm was faster the job is pending and this fails, harmlessly.
 say "requeueing (${preempted:+preempted at $preempted, }${wish:+$wish, }exit status $code)"
 if ! scontrol requeue "$SLURM_JOB_ID"; then
-  say "could not requeue. To go on: sbatch $submitted ${flags[*]} --run $run" >&2
+  say "could not requeue. To go on: sbatch $submitted ${flags[*]-} --run $run" >&2
   exit "$code"
 fi

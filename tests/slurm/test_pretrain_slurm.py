@@ -194,6 +194,7 @@ def test_a_cancelled_job_saves_and_stays_cancelled(submit):
     job.wait(lambda job: job.step >= 5)
     command("scancel", job.id)
     job.wait(lambda job: "not requeued" in job.output, 60)
+    job.wait_for_end(60)
     assert job.state == "CANCELLED"
     assert list((job.run / "checkpoints").glob("step-*"))
     again = submit("--train.steps", "100000", "--run", job.run, name="again")
