@@ -281,7 +281,7 @@ def _plan_file(number: int, source: Source, file: Path) -> list[Task]:
                 f"source {file} has no column {source.text_key!r}; it has {', '.join(columns)}. Set text_key."
             )
         return _striped(number, kind, str(file), size, limit=groups)
-    layout = source.layout
+    layout = source.layout if kind == "text" else "lines"
     if kind == "text" and layout == "auto":
         from pretrain.readers import detect_layout
 

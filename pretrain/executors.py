@@ -73,8 +73,12 @@ def run_jobs(jobs: list[Job], work: Path, options: ExecutorOptions) -> bool:
 def _executor(job: Job, work: Path, options: ExecutorOptions) -> Any:
     logs = str(work / "logs" / job.name)
     if options.executor == "local":
+        import multiprocess
         from datatrove.executor import LocalPipelineExecutor
 
+        # Imported once, in the server that workers are forked from: webdataset brings torch, a second and
+        # 200 MB, which each worker of each stage would pay anew.
+        multiprocess.set_forkserver_preload(["pretrain.stages", "webdataset"])
         workers = min(options.parallel, job.tasks)
         return LocalPipelineExecutor(job.steps, tasks=job.tasks, workers=workers, logging_dir=logs)
     try:

@@ -60,6 +60,7 @@ def prepare(
     if (out / MANIFEST).is_file():
         manifest = read_manifest(out)
         _refuse_other_config(out, manifest.get("config", {}), wanted, "holds data prepared")
+        shutil.rmtree(out / ".work", ignore_errors=True)  # left by a kill after the last stage, or by Slurm
         return manifest
     work = out / ".work"
     began = time.time()
@@ -68,7 +69,11 @@ def prepare(
         plan = _plan(config, work, wanted, out)
         jobs, stages = _jobs(config, work, plan)
         with _quiet(execution.executor), Display(work, stages, enabled=show):
-            finished = run_jobs(jobs, work, execution)
+            try:
+                finished = run_jobs(jobs, work, execution)
+            except OSError as error:  # of a file that datatrove keeps: its logs, its completion marks
+                raise_if_disk_full(error, work)
+                raise
         if not finished:
             return {}
         manifest = read_manifest(out)

@@ -75,9 +75,13 @@ def text_documents(task: Task) -> Iterator[str]:
     """Documents of a text file in the task's layout (lines, paragraphs or passages)."""
     group = {"lines": _lines, "paragraphs": _paragraphs, "passages": _passages}[task.layout]
     if not _is_compressed(task.place):
-        begin, end = _byte_range(task)
+        size = os.path.getsize(task.place)
+        begin, end = (size * stripe // task.stripes for stripe in (task.stripe, task.stripe + 1))
         with open(task.place, "rb", 1 << 18) as stream:
-            yield from (text for _, text in group(_owned_lines(stream, begin, end, task.layout)))
+            yield from (
+                text
+                for _, text in group(_owned_lines(stream, begin if task.stripe else None, end, task.layout))
+            )
         return
     try:
         with _open(task.place) as stream:
@@ -94,20 +98,15 @@ def text_documents(task: Task) -> Iterator[str]:
         raise
 
 
-def _byte_range(task: Task) -> tuple[int, int]:
-    size = os.path.getsize(task.place)
-    return size * task.stripe // task.stripes, size * (task.stripe + 1) // task.stripes
-
-
-def _owned_lines(stream: BinaryIO, begin: int, end: int, layout: str) -> Iterator[tuple[int, bytes]]:
-    """(offset, line) of the documents that begin in (begin, end], or at 0 for the first range.
+def _owned_lines(stream: BinaryIO, begin: int | None, end: int, layout: str) -> Iterator[tuple[int, bytes]]:
+    """(offset, line) of the documents that begin in (begin, end]; in [0, end] for the first range (None).
 
     The line that holds byte `begin` began before it, so it belongs to the range before; a paragraph
     document is entered at the first text line after a blank one, and followed past `end` to its own end.
     """
     paragraphs = layout == "paragraphs"
     position, inside = 0, True
-    if begin:
+    if begin is not None:
         window = max(0, begin - _PROBE_BYTES)
         stream.seek(window)
         position = window + stream.read(begin - window).rfind(b"\n") + 1

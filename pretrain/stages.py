@@ -13,6 +13,7 @@ under its final name, and a step run twice writes the same bytes.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -202,7 +203,11 @@ class MakeTokenizer(Step):
     def sample(self) -> Iterator[str]:
         """Training texts up to about `tokenizer_megabytes`, chosen by hash, in the order of the runs."""
         runs = bk.open_runs(self.work / "texts", self.buckets, bk.TEXT_RECORD)
-        total = int(sum(run.text_bounds[-1] for run in runs))
+        weights = np.array([source.weight for source in self.config.sources])
+        total = 0.0  # text that an epoch shows; 16 bytes are read per record, not the text
+        for run in runs:
+            records = run.records(0, until=self.buckets)
+            total += float((records["bytes"] * weights[records["source"]]).sum())
         if not total:
             raise UserError(
                 f"No text is left after cleaning: {self.plan['described']} hold no sentence of "
@@ -214,7 +219,8 @@ class MakeTokenizer(Step):
             for run in runs:
                 for bucket in range(self.buckets):
                     texts = bk.load_texts([run], bucket)
-                    chosen = (bk.fraction(texts.records["key"], bk.SAMPLE_SALT) < share) & (
+                    coin = bk.fraction(texts.records["key"], bk.SAMPLE_SALT)
+                    chosen = (coin < share * weights[texts.records["source"]]) & (
                         texts.records["heldout"] == 0
                     )
                     yield from texts.decode(np.flatnonzero(chosen))
@@ -237,26 +243,18 @@ class Build(Step):
         counts: Counter[str] = Counter()
         runs = bk.open_runs(self.work / "texts", self.buckets, bk.TEXT_RECORD)
         parts = max(1, -(-bk.bucket_text_bytes(runs, rank) // int(self.config.bucket_megabytes * 1e6)))
-        writers = {}
-        with Heartbeat(self.work, "build", rank) as heartbeat:
+        writers: dict[str, ShardWriter] = {}
+        with Heartbeat(self.work, "build", rank) as heartbeat, contextlib.ExitStack() as shards:
             self._heartbeat = heartbeat
-            try:
-                for part in range(parts):
-                    texts = bk.load_texts(runs, rank, part, parts)
-                    for split, packed in self._pack(texts, rank, counts):
-                        if split not in writers:
-                            path = self.out / split / f"shard-{rank:05d}.tar"
-                            writers[split] = ShardWriter(path, token_dtype(self._size), self.work / "partial")
-                            writers[split].__enter__()
-                        _write_chunks(writers[split], packed, self.config.chunk_tokens)
-            except BaseException as error:
-                for writer in writers.values():
-                    writer.__exit__(type(error), error, error.__traceback__)
-                raise
-            records = {}
-            for split, writer in writers.items():
-                writer.__exit__(None, None, None)
-                records[split] = writer.record
+            for part in range(parts):
+                texts = bk.load_texts(runs, rank, part, parts)
+                for split, packed in self._pack(texts, rank, counts):
+                    if split not in writers:
+                        path = self.out / split / f"shard-{rank:05d}.tar"
+                        writer = ShardWriter(path, token_dtype(self._size), self.work / "partial")
+                        writers[split] = shards.enter_context(writer)
+                    _write_chunks(writers[split], packed, self.config.chunk_tokens)
+        records = {split: writer.record for split, writer in writers.items()}
         self.save_counts("build", rank, {"counts": dict(counts), "shards": records})
 
     def _pack(self, texts: bk.Texts, bucket: int, counts: Counter[str]) -> Iterator[tuple[str, Packed]]:

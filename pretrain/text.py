@@ -148,7 +148,7 @@ def count_words(sentence: str) -> int:
     words = sentence.count(" ") + 1
     if sentence.isascii():
         return words
-    return words + len(_UNSPACED.findall(sentence))
+    return max(words, len(_UNSPACED.findall(sentence)))
 
 
 def is_prose(sentence: str, min_words: int, min_letters: float) -> bool:

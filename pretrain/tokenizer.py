@@ -4,9 +4,11 @@ saved.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,7 +68,17 @@ def train_tokenizer(
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=lowercase)
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = decoders.WordPiece(prefix="##")
-        trainer = trainers.WordPieceTrainer(**shared, continuing_subword_prefix="##", limit_alphabet=2000)
+        texts = list(texts)
+        alphabet = _alphabet(texts, tokenizer.normalizer)
+        # Ties between merges are broken by the pieces' numbers, and the trainer numbers "##x" as it meets
+        # them in a randomly seeded map. Named as special tokens they have their numbers beforehand.
+        shared["special_tokens"] = [*special, *(f"##{character}" for character in alphabet)]
+        trainer = trainers.WordPieceTrainer(
+            **shared,
+            continuing_subword_prefix="##",
+            initial_alphabet=alphabet,
+            limit_alphabet=len(alphabet),
+        )
     else:
         tokenizer = Tokenizer(models.BPE())
         tokenizer.normalizer = normalizers.Sequence(steps)
@@ -79,6 +91,15 @@ def train_tokenizer(
             "The text sample is empty: there is nothing to train a tokenizer on. Check the source."
         )
     return _wrap(_canonical(tokenizer, special, wordpiece, exact), roles, max_length)
+
+
+def _alphabet(texts: list[str], normalizer: Any, limit: int = 2000) -> list[str]:
+    """The most frequent characters of the normalised texts, sorted; rarer ones become [UNK]."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(normalizer.normalize_str(text))
+    frequent = sorted((c for c in counts if not c.isspace()), key=lambda c: (-counts[c], c))
+    return sorted(frequent[:limit])
 
 
 def _batched(texts: Iterator[str], size: int = 1000) -> Iterator[list[str]]:
@@ -96,10 +117,8 @@ def _canonical(tokenizer: Tokenizer, special: list[str], wordpiece: bool, exact:
     """The same tokenizer with ids that do not depend on a hash map's iteration order, padded to a multiple
     of 64.
 
-    WordPiece training numbers its characters as it meets them in a randomly seeded map; matching does not
-    look at the
-    numbers, so they can be handed out again: special tokens, then characters, then pieces by length and
-    spelling.
+    WordPiece matching does not look at the numbers, so they are handed out again: special tokens, then
+    pieces by length and spelling.
     """
     from tokenizers import Tokenizer
 
@@ -111,6 +130,7 @@ def _canonical(tokenizer: Tokenizer, special: list[str], wordpiece: bool, exact:
             (p for p in vocabulary if p not in known), key=lambda p: (len(p.removeprefix("##")), p)
         )
         vocabulary = {piece: number for number, piece in enumerate([*special, *pieces])}
+        content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] in known]
     size = len(vocabulary)
     for number in range(size, size if exact else round_vocabulary(size)):
         vocabulary[f"[unused{number - size}]"] = number
@@ -187,9 +207,12 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
         if folder.exists():
             shutil.rmtree(folder)
         os.replace(partial, folder)
-    except OSError as error:
+    except Exception as error:
         shutil.rmtree(partial, ignore_errors=True)
-        raise_if_disk_full(error, folder)
+        if "os error 28" in str(error):  # tokenizers' Rust half has no OSError
+            error = OSError(errno.ENOSPC, str(error))
+        if isinstance(error, OSError):
+            raise_if_disk_full(error, folder)
         raise
 
 

@@ -1,0 +1,451 @@
+"""Preparation: same bytes whoever did the work, however often it was killed; nothing lost, nothing leaked."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from augment.ragged import Ragged
+from pretrain.corpora import DataConfig
+from pretrain.errors import UserError
+from pretrain.packing import fit_sentences, full_sentences, one_per_sequence
+from pretrain.prepare import find_or_prepare, prepare
+from pretrain.prepare_cli import run
+from pretrain.shards import ShardReader
+from pretrain.text import sentences_of
+from pretrain.tokenizer import load_tokenizer, tokenizer_hash
+
+ROOT = Path(__file__).resolve().parents[2]
+WORDS = ["river", "stone", "cloud", "winter", "garden", "letter", "music", "window", "forest", "market"]
+
+
+def make_corpus(path: Path, documents: int = 120, seed: int = 0, repeats: float = 0.3) -> list[list[str]]:
+    """Paragraph layout; some sentences occur in many documents, inside one too."""
+    random_ = random.Random(seed)
+    common = [f"Everybody knows the {a} near the {b}." for a in WORDS for b in WORDS[:4]]
+    made = []
+    for _ in range(documents):
+        sentences = []
+        for _ in range(random_.randrange(2, 14)):
+            if random_.random() < repeats:
+                sentences.append(random_.choice(common))
+            else:
+                picked = " ".join(random_.choice(WORDS) for _ in range(random_.randrange(3, 12)))
+                sentences.append(f"The {picked} was {random_.randrange(10**6)} years old.")
+        made.append(sentences)
+    path.write_text("\n\n".join(" ".join(sentences) for sentences in made) + "\n")
+    return made
+
+
+def config(*places: object, **settings) -> DataConfig:
+    settings = {"vocabulary": 320, "min_letters": 0.3, "heldout": 0.15, "chunk_tokens": 400, **settings}
+    return DataConfig(sources=[str(place) for place in places], **settings)
+
+
+def digest(folder: Path) -> dict[str, str]:
+    """sha256 of everything a preparation leaves, the record of the run itself aside."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            data = path.read_bytes()
+            if path.name == "manifest.json":
+                manifest = json.loads(data)
+                manifest.pop("run", None)
+                data = json.dumps(manifest).encode()
+            found[str(path.relative_to(folder))] = hashlib.sha256(data).hexdigest()
+    return found
+
+
+def texts_of(folder: Path, split: str) -> list[str]:
+    reader, tokenizer = ShardReader(folder, split), load_tokenizer(folder)
+    found = []
+    for number in range(reader.num_chunks):
+        sequences = reader.read(number).sequences
+        found += [
+            tokenizer.decode(sequences[i], skip_special_tokens=True).strip() for i in range(len(sequences))
+        ]
+    return found
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
+    return path, make_corpus(path)
+
+
+@pytest.fixture
+def several_tasks(monkeypatch):
+    """Cut small corpora into several reading tasks and buckets, as large ones are."""
+    monkeypatch.setattr("pretrain.corpora.TASK_BYTES", 6000)
+    monkeypatch.setattr("pretrain.prepare._SMALL_BUCKET", 8000)
+
+
+def test_unit_sentence_holds_every_sentence_once(tmp_path, corpus, several_tasks):
+    path, made = corpus
+    manifest = prepare(config(path), tmp_path / "out", workers=1, progress=False)
+    assert manifest["buckets"] > 2 and len(manifest["splits"]["train"]["shards"]) > 2
+    train, heldout = texts_of(tmp_path / "out", "train"), texts_of(tmp_path / "out", "heldout")
+    wanted = {sentence for document in made for sentence in document}
+    assert Counter(train + heldout) == Counter(wanted)
+    # Of a held-out document every sentence is held out, from wherever else it occurs.
+    held = set(heldout)
+    documents_held = [set(document) <= held for document in made]
+    assert 0 < sum(documents_held) < len(made) / 2
+    assert held == {s for document, is_held in zip(made, documents_held) if is_held for s in document}
+    counts = manifest["counts"]
+    assert counts["documents"] == len(made)
+    assert counts["sentences"] == sum(map(len, made))
+    assert counts["sentences_duplicate"] == counts["sentences"] - len(wanted)
+    assert manifest["tokenizer_hash"] == tokenizer_hash(tmp_path / "out")
+    assert not (tmp_path / "out/.work").exists()
+
+
+def test_the_order_is_shuffled_over_the_corpus(tmp_path, several_tasks):
+    path = tmp_path / "numbered.txt"
+    path.write_text(
+        "".join(f"This is the sentence with the number {number:06d} in it.\n" for number in range(3000))
+    )
+    prepare(config(path, heldout=0.0), tmp_path / "out", workers=1, progress=False)
+    numbers = np.array(
+        [int(text.split()[-3].replace(" ", "")) for text in texts_of(tmp_path / "out", "train")]
+    )
+    assert len(numbers) == 3000
+    assert abs(np.corrcoef(np.arange(3000), numbers)[0, 1]) < 0.08
+    assert (
+        np.median(np.abs(np.diff(numbers))) > 600
+    )  # strangers: the median of |x - y| for random ones is 0.29 n
+
+
+def test_unit_sequence_packs_full_sentences(tmp_path, corpus, several_tasks):
+    path, made = corpus
+    settings = {"unit": "sequence", "max_length": 48}
+    manifest = prepare(config(path, **settings), tmp_path / "out", workers=1, progress=False)
+    tokenizer = load_tokenizer(tmp_path / "out")
+    reader = ShardReader(tmp_path / "out")
+    assert reader.unit == "sequence" and reader.max_length == 48
+    wanted = {sentence for document in made for sentence in document}
+    found: list[str] = []
+    lengths = []
+    for number in range(reader.num_chunks):
+        chunk = reader.read(number)
+        lengths += chunk.sequences.lengths.tolist()
+        first = chunk.sequences.ids[chunk.sequences.offsets[:-1]]
+        last = chunk.sequences.ids[chunk.sequences.offsets[1:] - 1]
+        assert (first == tokenizer.cls_token_id).all() and (last == tokenizer.sep_token_id).all()
+        assert set(chunk.document_starts) <= set(chunk.sentence_starts)
+        cuts = np.append(chunk.sentence_starts, len(chunk.sequences.ids))
+        for start, stop in pairwise(cuts):
+            found.append(tokenizer.decode(chunk.sequences.ids[start:stop], skip_special_tokens=True).strip())
+    assert max(lengths) <= 48 and np.mean(lengths) > 32
+    found += [s for text in texts_of(tmp_path / "out", "heldout") for s in sentences_of(text)]
+    assert Counter(found) == Counter(wanted)
+    assert manifest["counts"]["sentences_duplicate"] == sum(map(len, made)) - len(wanted)
+
+
+def test_workers_do_not_change_a_byte(tmp_path, corpus, several_tasks):
+    path, _ = corpus
+    for workers in (1, 2):
+        prepare(config(path, unit="sequence"), tmp_path / str(workers), workers=workers, progress=False)
+    assert digest(tmp_path / "1") == digest(tmp_path / "2")
+    assert len(digest(tmp_path / "1")) > 6
+
+
+@pytest.mark.parametrize("unit", ["sentence", "sequence"])
+def test_no_held_out_sentence_in_train_without_deduplication(tmp_path, corpus, unit):
+    path, _ = corpus
+    prepare(config(path, unit=unit, dedup="none"), tmp_path / "out", workers=1, progress=False)
+    train = [s for text in texts_of(tmp_path / "out", "train") for s in sentences_of(text)]
+    heldout = {s for text in texts_of(tmp_path / "out", "heldout") for s in sentences_of(text)}
+    assert heldout and not heldout & set(train)
+    assert len(set(train)) < len(train)
+
+
+def test_weights(tmp_path):
+    for name in "ab":
+        sentences = [f"In file {name} there is a line with number {i} on it." for i in range(400)]
+        (tmp_path / f"{name}.txt").write_text("\n".join(sentences) + "\n")
+    places = (f"{tmp_path}/a.txt@2.5", f"{tmp_path}/b.txt@0.25")
+    manifest = prepare(config(*places, heldout=0.1), tmp_path / "out", workers=1, progress=False)
+    train = Counter(texts_of(tmp_path / "out", "train"))
+    of = {name: [count for text, count in train.items() if f"file {name} " in text] for name in "ab"}
+    assert set(of["a"]) == {2, 3} and 2.4 < np.mean(of["a"]) < 2.6
+    assert set(of["b"]) == {1} and 60 < len(of["b"]) < 120
+    heldout = Counter(texts_of(tmp_path / "out", "heldout"))
+    assert set(heldout.values()) == {1} and not set(heldout) & set(train)
+    assert manifest["counts"]["sentences_left_out_by_weight"] > 250
+
+
+def test_a_bucket_read_in_parts_holds_the_same_sentences(tmp_path, corpus):
+    path, _ = corpus
+    prepare(config(path), tmp_path / "whole", workers=1, progress=False)
+    manifest = prepare(config(path, bucket_megabytes=0.005), tmp_path / "parts", workers=1, progress=False)
+    assert manifest["buckets"] > 5
+    for split in ("train", "heldout"):
+        assert Counter(texts_of(tmp_path / "whole", split)) == Counter(texts_of(tmp_path / "parts", split))
+
+
+@pytest.mark.parametrize("policy", ["truncate", "split", "drop"])
+def test_long_sentences_are_counted(tmp_path, policy):
+    long = "A very long sentence " + " ".join(f"word{i}" for i in range(60)) + "."
+    (tmp_path / "text.txt").write_text(
+        "\n".join([long, *(f"A short sentence number {i}." for i in range(50))])
+    )
+    settings = {"long_sentences": policy, "max_length": 32, "heldout": 0.0}
+    manifest = prepare(config(tmp_path / "text.txt", **settings), tmp_path / "out", workers=1, progress=False)
+    counts = manifest["counts"]
+    key = {
+        "truncate": "sentences_truncated",
+        "split": "sentences_split",
+        "drop": "sentences_dropped_too_long",
+    }[policy]
+    assert counts[key] == 1
+    assert ShardReader(tmp_path / "out").num_sequences == {"truncate": 51, "drop": 50}.get(
+        policy, 51 + 3
+    ) or (policy == "split" and ShardReader(tmp_path / "out").num_sequences > 52)
+    if policy != "split":
+        assert counts["tokens_truncated" if policy == "truncate" else "tokens_dropped_too_long"] > 10
+
+
+def reference_packing(documents: list[list[list[int]]], max_length: int) -> list[list[int]]:
+    """RoBERTa's FULL-SENTENCES, one token at a time; CLS = 1, SEP = 2."""
+    sequences, current = [], []
+    for document in documents:
+        for number, sentence in enumerate(document):
+            separator = [2] if current and number == 0 else []
+            if len(current) + len(separator) + len(sentence) > max_length - 2:
+                sequences.append([1, *current, 2])
+                current, separator = [], []
+            current = current + separator + sentence
+    return sequences + ([[1, *current, 2]] if current else [])
+
+
+def test_packing_equals_the_reference():
+    random_ = random.Random(3)
+    for _ in range(200):
+        documents = [
+            [
+                [random_.randrange(10, 99) for _ in range(random_.randrange(1, 9))]
+                for _ in range(random_.randrange(1, 6))
+            ]
+            for _ in range(random_.randrange(1, 12))
+        ]
+        labels = np.repeat(np.arange(len(documents)), [len(d) for d in documents])
+        sentences = Ragged.from_sequences([s for d in documents for s in d])
+        max_length = random_.randrange(10, 24)
+        packed = full_sentences(sentences, labels, np.ones(len(sentences), bool), max_length, 1, 2)
+        assert [packed.sequences[i].tolist() for i in range(len(packed.sequences))] == reference_packing(
+            documents, max_length
+        )
+        starts = [packed.sequences.ids[i] for i in packed.sentence_starts]
+        assert starts == [s[0] for d in documents for s in d]
+        assert [packed.sequences.ids[i] for i in packed.document_starts] == [d[0][0] for d in documents]
+
+
+def test_one_sentence_a_sequence():
+    packed = one_per_sequence(Ragged.from_sequences([[5, 6], [7]]), 1, 2)
+    assert packed.sequences == Ragged.from_sequences([[1, 5, 6, 2], [1, 7, 2]])
+    assert packed.sentence_starts.tolist() == [1, 5]
+
+
+def test_fitting_conserves_tokens():
+    sentences = Ragged.from_sequences([list(range(n)) for n in (3, 0, 25, 10, 11, 7)])
+    labels = np.arange(6)
+    counts: Counter[str] = Counter()
+    pieces, owners, first = fit_sentences(sentences, labels, 10, "split", counts)
+    assert (
+        pieces.lengths.tolist() == [3, 10, 10, 5, 10, 10, 1, 7]
+        and pieces.ids.tolist() == sentences.ids.tolist()
+    )
+    assert owners.tolist() == [0, 2, 2, 2, 3, 4, 4, 5] and first.tolist() == [
+        True,
+        True,
+        False,
+        False,
+        True,
+        True,
+        False,
+        True,
+    ]
+    assert counts["sentences_split"] == 2 and counts["sentences_without_tokens"] == 1
+
+
+def _start(arguments: list[str]) -> subprocess.Popen:
+    code = (
+        "import pretrain.corpora as c, pretrain.prepare as p, pretrain.prepare_cli as cli, sys\n"
+        "c.TASK_BYTES, p._SMALL_BUCKET = 30000, 50000\n"
+        "sys.exit(cli.run(sys.argv[1:]))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen([sys.executable, "-c", code, *arguments], env=environment, start_new_session=True)
+
+
+def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path, monkeypatch):
+    """SIGKILL of the whole process group at three points of the work; workers that outlive it may still
+    write.
+    """
+    corpus = tmp_path / "corpus.txt"
+    make_corpus(corpus, documents=600, seed=5)
+    monkeypatch.setattr("pretrain.corpora.TASK_BYTES", 30000)
+    monkeypatch.setattr("pretrain.prepare._SMALL_BUCKET", 50000)
+    prepare(DataConfig(sources=str(corpus), vocabulary=320), tmp_path / "whole", workers=1, progress=False)
+    killed = tmp_path / "killed"
+    arguments = ["--source", str(corpus), "--vocabulary", "320", "--progress", "false", "--workers", "2"]
+    kills = 0
+    for target in (2, 12, 14, 10**9):  # finished tasks at the kill: reading, at the tokenizer, at the shards
+        process = _start([*arguments, "--out", str(killed)])
+        while process.poll() is None and len(list(killed.glob(".work/logs/*/completions/*"))) < target:
+            time.sleep(0.005)
+        if process.poll() is not None:
+            assert process.returncode == 0
+            break
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        kills += 1
+        with pytest.raises(UserError, match="did not finish"):
+            ShardReader(killed)
+    assert kills >= 2
+    assert digest(killed) == digest(tmp_path / "whole")
+
+
+def test_done_is_done_and_another_config_is_refused(tmp_path, corpus):
+    path, _ = corpus
+    first = prepare(config(path), tmp_path / "out", workers=1, progress=False)
+    assert prepare(config(path), tmp_path / "out", workers=1, progress=False) == first
+    with pytest.raises(UserError, match="max_length is 64 there and 32 now"):
+        prepare(config(path, max_length=32), tmp_path / "out", workers=1, progress=False)
+    again = prepare(config(path, max_length=32), tmp_path / "out", workers=1, progress=False, overwrite=True)
+    assert again["max_length"] == 32
+
+
+@pytest.mark.parametrize("function,calls", [("fsync", 0), ("fsync", 6), ("fsync", 4), ("replace", 5)])
+def test_a_full_disk(tmp_path, corpus, monkeypatch, function, calls):
+    """The disk fills up at some write or other: one clear error, nothing taken for whole, and later it goes
+    on.
+    """
+    path, _ = corpus
+    real, left = getattr(os, function), [calls]
+
+    def full(*arguments):
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"os.{function}", full)
+        with pytest.raises(UserError, match="No space left"):
+            prepare(config(path), tmp_path / "out", workers=1, progress=False)
+    assert left[0] < 0 and not (tmp_path / "out/manifest.json").exists()
+    assert not list((tmp_path / "out").rglob("*.partial"))
+    prepare(config(path), tmp_path / "out", workers=1, progress=False)
+    prepare(config(path), tmp_path / "fresh", workers=1, progress=False)
+    assert digest(tmp_path / "out") == digest(tmp_path / "fresh")
+
+
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        (["--sorce", "x", "--out", "o"], "unknown flag --sorce; did you mean --source?"),
+        (["--source", "nowhere/at/all.txt", "--out", "o"], "nowhere/at/all.txt: no such file"),
+        (["--source", "embedded"], "--out is missing"),
+        (
+            ["--source", "embedded", "--out", "o", "--unit", "word"],
+            "unit: Input should be 'sentence' or 'sequence'",
+        ),
+        (["--source", "embedded", "--out", "o", "--executor", "cloud"], "executor"),
+        (["embedded", "--out", "o"], "unexpected argument 'embedded'"),
+        (["--config", "missing.yaml", "--out", "o"], "missing.yaml: no such file"),
+    ],
+)
+def test_bad_flags(tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    assert run(arguments) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "o" / "manifest.json").exists()
+
+
+def test_a_corpus_without_sentences(tmp_path):
+    (tmp_path / "numbers.txt").write_text("1 2 3\n4 5 6\n")
+    with pytest.raises(UserError, match=r"No text is left.*numbers\.txt"):
+        prepare(config(tmp_path / "numbers.txt"), tmp_path / "out", workers=2, progress=False)
+
+
+def test_help_names_every_key(capsys):
+    assert run(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"--{name}" in text for name in DataConfig.model_fields if name != "sources")
+    assert "--source" in text and "--executor" in text and "--partition" in text
+
+
+def test_flags_reach_the_config(tmp_path, corpus, capsys):
+    path, _ = corpus
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"sources: [{{source: {path}, weight: 1}}]\nvocabulary: 384\nunit: sequence\n")
+    assert (
+        run(
+            [
+                "--config",
+                str(recipe),
+                "--max_length=40",
+                "--out",
+                str(tmp_path / "out"),
+                "--progress",
+                "false",
+            ]
+        )
+        == 0
+    )
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    assert (manifest["unit"], manifest["max_length"], manifest["config"]["vocabulary"]) == (
+        "sequence",
+        40,
+        384,
+    )
+    assert "sequences" in capsys.readouterr().out
+    recipe.write_text("max_lenght: 3\n")
+    assert run(["--config", str(recipe), "--out", str(tmp_path / "out2")]) == 2
+    assert "did you mean max_length?" in capsys.readouterr().err
+
+
+def test_find_or_prepare(tmp_path, corpus):
+    path, _ = corpus
+    manifest = find_or_prepare(tmp_path / "out", config(path))
+    assert manifest == find_or_prepare(
+        tmp_path / "out", config("nowhere.txt")
+    )  # what is there is taken as it is
+    with pytest.raises(UserError, match="failed"):
+        find_or_prepare(tmp_path / "other", config(tmp_path / "nowhere.txt"))
+
+
+def test_an_existing_tokenizer_is_used(tmp_path, corpus):
+    path, _ = corpus
+    prepare(config(path), tmp_path / "first", workers=1, progress=False)
+    given = {"tokenizer": str(tmp_path / "first/tokenizer"), "seed": 1}
+    prepare(config(path, **given), tmp_path / "second", workers=1, progress=False)
+    assert tokenizer_hash(tmp_path / "first") == tokenizer_hash(tmp_path / "second")
+
+
+def test_minhash_removes_near_duplicate_documents(tmp_path):
+    base = make_corpus(tmp_path / "x.txt", documents=30, seed=7, repeats=0.0)
+    altered = [
+        [*document[:-1], document[-1].replace("old", "young")] for document in base if len(document) > 8
+    ]
+    text = "\n\n".join(" ".join(document) for document in base + altered)
+    (tmp_path / "x.txt").write_text(text)
+    manifest = prepare(
+        config(tmp_path / "x.txt", dedup="minhash"), tmp_path / "out", workers=2, progress=False
+    )
+    assert manifest["counts"]["documents_near_duplicate"] == len(altered) > 3
