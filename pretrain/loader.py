@@ -3,9 +3,9 @@
 What a batch holds is decided by `lanes`, `blocks` and the keys; this file only decides who makes it and when.
 Each of G groups of workers serves its own share of the rank's lanes, so that a chunk is read, and kept in
 memory, by one worker, and an item of work is a block of consecutive steps for such a share, some thousands of
-sequences in one vectorised pass. Blocks come home through a pipe, as plain arrays: at 16 bytes a source token
-a pipe carries over ten times what a worker makes, and leaves nothing in /dev/shm, which is 64 MB in a default
-container.
+sequences in one vectorised pass. Blocks come home through a pipe, as plain arrays of 16 to 18 bytes a source
+token: that costs the training process some 10 ns a token (tests/benchmarks/bench_loader.py), and needs nothing
+of /dev/shm, which is 64 MB in a default container.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from augment.errors import AugmentationError
 from augment.registry import build
 from augment.synonyms import SynonymTable
 from augment.vocabulary import Vocabulary
@@ -264,7 +265,7 @@ class _Failure:
             self.error = RuntimeError(f"{type(error).__name__}: {error}")
 
     def reraise(self) -> None:
-        if not isinstance(self.error, UserError):
+        if not isinstance(self.error, (UserError, AugmentationError)):
             self.error.add_note(f"In a loader worker:\n{self.trace}")
         raise self.error
 

@@ -1,0 +1,247 @@
+"""The fused worker in source tokens per second of one core, where its time goes, and reading beside a peer.
+
+    python tests/benchmarks/bench_loader.py
+
+A worker reads chunks (sha256 checked), draws the step's sequences, masks, makes two views of del-span,reorder
+and splits by step: 256 lanes, 8,192 sequences a step, whole epochs, so every chunk is read again and again as
+in training. Tokens are those of the originals; CPU time of one process, median epoch. Then the same through
+worker processes, with what it costs the training process; and reading alone beside a webdataset of one
+sentence a member, the way such datasets are usually written. Tokens are made up, sentence lengths are
+log-normal with Wikipedia's mean; files are in the page cache.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import numpy as np
+import torch
+import webdataset
+from rich.console import Console
+from rich.table import Table
+
+from augment.ragged import Ragged, offsets_of
+from augment.vocabulary import Vocabulary
+from pretrain import blocks
+from pretrain.chunk_cache import ChunkCache
+from pretrain.lanes import Lanes
+from pretrain.loader import Loader
+from pretrain.shards import ShardReader, write_folder
+
+SIZE = 30000
+LANES, GLOBAL_BATCH, EPOCHS = 256, 8192, 2
+SETTINGS = {"sentences": (27, 2_000_000, 2e6), "512 tokens": (512, 131_072, 5e6)}  # mean, sequences, goal
+PEER_SENTENCES = 50_000
+_special = np.arange(SIZE) < 5
+VOCABULARY = Vocabulary(
+    SIZE, 0, 1, 2, 3, 4, _special, np.ones(SIZE, bool), np.where(_special, 0, 1).astype(np.uint8)
+)
+
+
+def main() -> None:
+    console = Console(width=120, highlight=False)
+    console.print(
+        f"{platform.processor() or platform.machine()}, {processor()}, {os.cpu_count()} cores; Python "
+        f"{platform.python_version()}, numpy {np.__version__}, torch {torch.__version__}, webdataset "
+        f"{webdataset.__version__}"
+    )
+    speed = Table(title="fused worker, one core: M source tokens/s, and ns a token by stage")
+    for column in ("", "M tokens/s", "goal", "ratio", *STAGES, "rest", "chunks read"):
+        speed.add_column(column, justify="right" if column else "left")
+    home = Table(
+        title="through worker processes: M source tokens/s by the clock, and what the training process pays"
+    )
+    for column in ("", "workers", "M tokens/s", "ns a token in the training process", "bytes a token"):
+        home.add_column(column, justify="right" if column else "left")
+    with tempfile.TemporaryDirectory() as temporary:
+        folders = {}
+        for name, (mean, count, goal) in SETTINGS.items():
+            folders[name] = Path(temporary) / name.replace(" ", "-")
+            write_folder(folders[name], {"train": corpus(count, mean)}, SIZE, 512)
+            speed.add_row(name, *fused(folders[name], goal))
+            for workers in (1, 2):
+                home.add_row(name, str(workers), *through_processes(folders[name], workers))
+        console.print(speed)
+        console.print(home)
+        console.print(reading(folders["sentences"], Path(temporary)))
+
+
+def corpus(count: int, mean: int) -> Ragged:
+    random = np.random.default_rng(0)
+    if mean == 512:
+        lengths = np.full(count, 512)
+    else:
+        lengths = np.clip(random.lognormal(np.log(mean) - 0.125, 0.5, count).astype(np.int64), 4, 512)
+    offsets = offsets_of(lengths)
+    ids = random.integers(5, SIZE, offsets[-1]).astype(np.int32)
+    ids[offsets[:-1]], ids[offsets[1:] - 1] = 1, 2
+    return Ragged(ids, offsets)
+
+
+def make_loader(folder: Path, workers: int, epochs: int) -> Loader:
+    reader = ShardReader(folder)
+    steps = reader.num_sequences // GLOBAL_BATCH
+    views = ["del-span,reorder"] * 2
+    return Loader(
+        reader, VOCABULARY, 0, GLOBAL_BATCH, LANES, 0, 1, views, 0.15, 1, workers, 0, epochs * steps
+    )
+
+
+class Stages:
+    """CPU seconds inside functions, by wrapping them."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.calls: dict[str, int] = {}
+
+    def timed(self, name: str, function: Callable) -> Callable:
+        def wrapper(*args, **kwargs):
+            start = time.process_time()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.seconds[name] = self.seconds.get(name, 0.0) + time.process_time() - start
+                self.calls[name] = self.calls.get(name, 0) + 1
+
+        return wrapper
+
+
+STAGES = ("read", "order", "gather", "mask", "views", "split")
+
+
+def fused(folder: Path, goal: float) -> list[str]:
+    loader = make_loader(folder, 0, EPOCHS)
+    stages = Stages()
+    originals = (
+        ShardReader.read,
+        Lanes.draw_steps,
+        ChunkCache.gather,
+        blocks.mask_tokens,
+        blocks.Block.batch,
+    )
+    ShardReader.read = stages.timed("read", ShardReader.read)
+    Lanes.draw_steps = stages.timed("order", Lanes.draw_steps)
+    ChunkCache.gather = stages.timed("gather", ChunkCache.gather)
+    blocks.mask_tokens = stages.timed("mask", blocks.mask_tokens)
+    blocks.Block.batch = stages.timed("split", blocks.Block.batch)
+    loader.maker.pipelines = [stages.timed("views", pipeline) for pipeline in loader.maker.pipelines]
+    try:
+        rates, tokens, total, start = [], 0, 0, time.process_time()
+        for batch in loader:
+            tokens += batch.original.num_tokens
+            if (batch.step + 1) % loader.steps_per_epoch == 0:
+                now = time.process_time()
+                rates.append(tokens / (now - start))
+                total, tokens, start = total + tokens, 0, time.process_time()
+    finally:
+        ShardReader.read, Lanes.draw_steps, ChunkCache.gather, blocks.mask_tokens, blocks.Block.batch = (
+            originals
+        )
+    rate = statistics.median(rates)
+    cost = {name: stages.seconds[name] / total * 1e9 for name in STAGES}
+    rest = 1e9 / statistics.mean(rates) - sum(cost.values())
+    read = f"{stages.calls['read'] / loader.maker.reader.num_chunks / EPOCHS:.2f} x"
+    figures = [f"{cost[name]:.1f}" for name in STAGES]
+    return [
+        f"{rate / 1e6:.1f}",
+        f"{goal / 1e6:.0f}",
+        f"{rate / goal:.1f} x",
+        *figures,
+        f"{max(rest, 0):.1f}",
+        read,
+    ]
+
+
+def through_processes(folder: Path, workers: int) -> list[str]:
+    loader = make_loader(folder, workers, EPOCHS)
+    tokens = moved = 0
+    for batch in loader:
+        if batch.step == loader.steps_per_epoch - 1:
+            clock, processor_time = time.perf_counter(), time.process_time()
+        if batch.step >= loader.steps_per_epoch:
+            tokens += batch.original.num_tokens
+            parts = [batch.original, *(m.batch for m in batch.masked), *batch.views]
+            moved += sum(part.ids.nbytes + part.offsets.nbytes for part in parts)
+            moved += sum(m.positions.nbytes + m.labels.nbytes for m in batch.masked)
+    clock, processor_time = time.perf_counter() - clock, time.process_time() - processor_time
+    return [f"{tokens / clock / 1e6:.1f}", f"{processor_time / tokens * 1e9:.1f}", f"{moved / tokens:.1f}"]
+
+
+def reading(folder: Path, temporary: Path) -> Table:
+    """Reading alone: ours at random with and without the check, ours as a webdataset stream, one sentence a
+    member.
+    """
+    reader, unchecked = ShardReader(folder), ShardReader(folder, verify=False)
+    single = temporary / "single.tar"
+    sentences = Ragged.concatenate([reader.read(chunk).sequences for chunk in range(30)]).slice(
+        0, PEER_SENTENCES
+    )
+    tokens = sentences.num_tokens
+    with webdataset.TarWriter(str(single), encoder=False) as tar:
+        for number in range(len(sentences)):
+            tar.write({"__key__": f"{number:07d}", "tokens": sentences[number].astype("<u2").tobytes()})
+
+    def members() -> None:
+        for sample in webdataset.WebDataset(str(single), shardshuffle=False):
+            np.frombuffer(sample["tokens"], "<u2").astype(np.int32)
+
+    def stream() -> None:
+        files = sorted(str(path) for path in (folder / "train").glob("*.tar"))
+        for sample in webdataset.WebDataset(files, shardshuffle=False):
+            np.frombuffer(sample["tokens.u16"], "<u2").astype(np.int32)
+
+    def at_random(source: ShardReader) -> None:
+        for chunk in np.random.default_rng(0).permutation(source.num_chunks):
+            source.read(int(chunk))
+
+    peer = measure(members, tokens)
+    size = sum(path.stat().st_size for path in (folder / "train").glob("*.tar")) / reader.num_tokens
+    table = Table(title="reading alone, one core")
+    for column in ("", "M tokens/s", "ratio", "bytes of tar a token"):
+        table.add_column(column, justify="right" if column else "left")
+    table.add_row(
+        "webdataset, one sentence a member",
+        f"{peer / 1e6:.2f}",
+        "1 x",
+        f"{single.stat().st_size / tokens:.1f}",
+    )
+    for name, run in (
+        ("ours, streamed by webdataset", stream),
+        ("ours, chunks at random, sha256 checked", lambda: at_random(reader)),
+        ("ours, chunks at random, unchecked", lambda: at_random(unchecked)),
+    ):
+        rate = measure(run, reader.num_tokens)
+        table.add_row(name, f"{rate / 1e6:.1f}", f"{rate / peer:.0f} x", f"{size:.2f}")
+    return table
+
+
+def measure(run: Callable[[], None], tokens: int, times: int = 3) -> float:
+    """Tokens a second of CPU time, median."""
+    rates = []
+    for _ in range(times):
+        start = time.process_time()
+        run()
+        rates.append(tokens / (time.process_time() - start))
+    return statistics.median(rates)
+
+
+def processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return "unknown processor"
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""What `python -m pretrain.inspect` shows is the batch that training takes, and its figures are right."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from augment.ragged import Ragged
+from augment.vocabulary import Vocabulary
+from pretrain import inspect as inspection
+from pretrain.loader import Loader
+from pretrain.shards import ShardReader, write_folder
+from pretrain.tokenizer import load_tokenizer, save_tokenizer, tokenizer_hash, train_tokenizer
+
+WORDS = (
+    "the old lamp lights a small ship at night while rain falls on dark water and men sing of home".split()
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("prepared")
+    random = np.random.default_rng(0)
+    texts = [" ".join(random.choice(WORDS, random.integers(3, 25))) for _ in range(600)]
+    tokenizer = train_tokenizer(iter(texts), "wordpiece", 500)
+    save_tokenizer(tokenizer, folder / "tokenizer")
+    sequences = Ragged.from_sequences(tokenizer(texts)["input_ids"])
+    splits = {"train": sequences, "heldout": sequences.slice(0, 60)}
+    hashed = tokenizer_hash(folder / "tokenizer")
+    write_folder(folder, splits, len(tokenizer), 64, tokenizer_hash=hashed, chunk_tokens=600)
+    return folder
+
+
+@pytest.fixture
+def recipe(tmp_path, folder):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(
+        f"data: {{folder: {folder}, lanes: 4}}\nmodel: {{max_positions: 64}}\n"
+        "train: {global_batch: 48, steps: 20, warmup_steps: 1}\n"
+    )
+    return path
+
+
+def run(monkeypatch, capsys, *arguments) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["inspect", *map(str, arguments)])
+    with pytest.raises(SystemExit) as left:
+        inspection.main()
+    captured = capsys.readouterr()
+    return left.value.code or 0, captured.out, captured.err
+
+
+def training_batch(folder, step: int, rank: int = 0, world_size: int = 1):
+    vocabulary = Vocabulary.from_tokenizer(load_tokenizer(folder / "tokenizer"))
+    loader = Loader(
+        ShardReader(folder),
+        vocabulary,
+        seed=42,
+        global_batch=48,
+        lanes=4,
+        rank=rank,
+        world_size=world_size,
+        view_specs=["del-span,reorder"] * 2,
+        mask_rate=0.15,
+        mask_copies=1,
+        workers=0,
+        start_step=step,
+        stop_step=step + 1,
+    )
+    return next(iter(loader)), vocabulary
+
+
+def test_shows_what_training_takes(monkeypatch, capsys, folder, recipe):
+    code, out, _ = run(
+        monkeypatch, capsys, "--config", recipe, "--step", 15, "--rank", 1, "--world-size=2", "--show", 2
+    )
+    assert code == 0
+    batch, _ = training_batch(folder, 15, 1, 2)
+    tokenizer = load_tokenizer(folder / "tokenizer")
+    assert "step 15, epoch 1 of 12 steps, rank 1 of 2: 24 of 48 sequences" in out
+    for row in range(2):
+        assert f"sequence {batch.sequence_ids[row]}" in out
+        for ids in (
+            batch.original[row],
+            batch.masked[0].batch[row],
+            batch.views[0][row],
+            batch.views[1][row],
+        ):
+            assert tokenizer.decode(ids.tolist()) in out
+        masked = batch.masked[0].slice(row, row + 1)
+        for place, label in zip(masked.positions, masked.labels):
+            assert f"{place}: {tokenizer.convert_ids_to_tokens(int(label))}" in out
+    assert f"sequence {batch.sequence_ids[2]}\n" not in out
+    row = next(line for line in out.splitlines() if line.strip().startswith("view 1 ")).split()
+    lengths = batch.views[0].lengths
+    assert row[2:4] == ["24", f"{lengths.sum()}"]
+    assert row[4:8] == [
+        str(lengths.min()),
+        f"{np.median(lengths):.0f}",
+        f"{lengths.mean():.1f}",
+        str(lengths.max()),
+    ]
+    assert row[-1] == f"{lengths.sum() / (24 * lengths.max()):.0%}"
+
+
+def test_rates_are_those_of_the_batch(folder):
+    batch, vocabulary = training_batch(folder, 3)
+    masked, first, second, alike = inspection.rate_lines(batch, vocabulary, ("del-span,reorder",) * 2)
+    seen = batch.masked[0].batch.ids[batch.masked[0].positions]
+    share = len(seen) / (~vocabulary.special[batch.original.ids]).sum()
+    assert f"{len(seen)} tokens to predict, {share:.1%} of" in masked
+    assert f"{(seen == vocabulary.mask_id).mean():.1%} [MASK]" in masked
+    figures = [float(figure) for figure in re.findall(r"([\d.]+)%", masked)]
+    assert sum(figures[1:]) == pytest.approx(100, abs=0.2)
+    deleted = (batch.views[0].ids == vocabulary.del_id).mean()
+    assert f"{deleted:.1%} of the view is [DEL]" in first and "view 2" in second and "both views" in alike
+
+
+def test_shared_tokens():
+    first = Ragged.from_sequences([[1, 2, 2, 3], [4], [], [5, 5]])
+    second = Ragged.from_sequences([[2, 3, 3, 2], [1], [4], [5]])
+    assert inspection.shared_tokens(first, second, 10) == 3 + 0 + 0 + 1
+    assert inspection.shared_tokens(first, first, 10) == first.num_tokens
+
+
+def test_objectives_without_views_and_the_heldout_split(monkeypatch, capsys, recipe):
+    code, out, _ = run(
+        monkeypatch, capsys, "--config", recipe, "--objective.name", "mlm", "--split", "heldout"
+    )
+    assert code == 0 and "view 1" not in out and "masked 1" in out and "/heldout: 60 sequences" in out
+
+
+@pytest.mark.parametrize(
+    "flags,words",
+    [
+        (["--step", "-1"], "--step -1: a whole number is needed"),
+        (["--world-size", "0"], "--world-size 0: a whole number is needed, at least 1"),
+        (["--rank", "2", "--world-size", "2"], "ranks count from 0 to 1"),
+        (["--aug", "del-spam"], "did you mean 'del-span'"),
+        (["--train.global_bach", "4"], "did you mean 'train.global_batch'"),
+        (["--world-size", "3"], "data.lanes = 4 cannot be shared equally by 3 ranks"),
+        (["--train.global_batch", "800"], "600 sequences, fewer than one global batch"),
+        (["--model.max_positions", "32"], "the model takes 32"),
+        (["--split", "test"], "has no split 'test'"),
+        (["--data", "/nowhere"], "python -m pretrain.prepare"),
+        (["--aug", "subs", "--augment.synonyms", "/nowhere"], "/nowhere"),
+    ],
+)
+def test_mistakes_are_one_message(monkeypatch, capsys, recipe, flags, words):
+    code, out, err = run(monkeypatch, capsys, "--config", recipe, *flags)
+    assert code == 2 and words in err and "Traceback" not in err and out == ""
+
+
+def test_help(monkeypatch, capsys):
+    code, out, _ = run(monkeypatch, capsys, "--help")
+    assert code == 0 and "--step N" in out
