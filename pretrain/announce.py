@@ -63,12 +63,14 @@ def announce(config: Config, recipe: Path | str | None, explicit: bool, telemetr
         f"encoder    {encoder.lm.config.model_type}, {format_count(parameters)} parameters, pooling {encoder.pooling}",
     ]
     if objective.views:
-        batch = train.global_batch if config.objective.contrastive.scope == "global" else train.global_batch // world
-        lines.append(f"objective  {config.objective.name}, views {' | '.join(dict.fromkeys(config.augment.views))}; "
-                     f"{2 * batch - 2:,} negatives per anchor (2 views x {batch:,} sequences, {config.objective.contrastive.scope})")
+        scope = config.objective.contrastive.scope
+        batch = train.global_batch if scope == "global" else train.global_batch // world
+        specs = " | ".join(dict.fromkeys(config.augment.views))
+        lines.append(f"objective  {config.objective.name}, views {specs}; "
+                     f"{2 * batch - 2:,} negatives per anchor (2 views x {batch:,} sequences, {scope})")
     else:
         lines.append(f"objective  {config.objective.name}, {objective.masked_copies} masking(s) a sequence")
-    lines.append(f"batch      {train.global_batch:,} sequences a step, micro-batches of at most {train.micro_batch_tokens:,} tokens")
+    lines.append(f"batch      {train.global_batch:,} sequences a step, in micro-batches of up to {train.micro_batch_tokens:,} tokens")
     for line in lines:
         telemetry.say(line)
 

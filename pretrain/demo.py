@@ -34,8 +34,8 @@ def main(corpus: str = "embedded", sts: str | None = None, folder: str = "runs/d
     step(1, "prepare: clean, split, de-duplicate, train a tokenizer, write shards")
     call("-m", "pretrain.prepare", "--config", str(RECIPE), "--source", corpus, "--out", data)
     step(2, "pretrain: masked language modelling + contrastive loss, augmented on the fly; evaluate; export")
-    call(str(ROOT / "pretrain" / "main.py"), "--config", str(RECIPE), "--aug", "del-span,reorder", "--data", data, "--run", folder,
-         "--resume", "auto", *(["--sts", sts] if sts else []), launcher="deepspeed")
+    call(str(ROOT / "pretrain" / "main.py"), "--config", str(RECIPE), "--aug", "del-span,reorder", "--data", data, "--run",
+         folder, "--resume", "auto", *(["--sts", sts] if sts else []), launcher="deepspeed")
     report = json.loads((Path(folder) / "report" / "summary.json").read_text())
     step(3, f"done in {(time.monotonic() - started) / 60:.1f} minutes")
     print(f"  encoder        {report['export']}  (transformers and sentence-transformers load it as is)")

@@ -9,7 +9,6 @@ from pathlib import Path
 if __package__ in (None, ""):  # run as a script: import the packages, not this folder's files by their bare names
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-import pretrain.environment  # noqa: I001  (sets variables that torch reads when it is imported)
 
 import functools
 import os
@@ -18,7 +17,8 @@ import torch
 import torch.distributed as dist
 
 from finetune.sts import StsEvaluator
-from pretrain import announce, command, engine as engines, setup_run
+from pretrain import announce, checkpoint, command, setup_run
+from pretrain import engine as engines
 from pretrain.config import SHORT_FLAGS, describe, load_config, to_yaml
 from pretrain.export import export
 from pretrain.heldout import Heldout, text_embedder
@@ -27,7 +27,7 @@ from pretrain.loader import Loader
 from pretrain.model import SentenceModel
 from pretrain.objectives import build_objective
 from pretrain.telemetry import Telemetry
-from pretrain.trainer import save_checkpoint, train
+from pretrain.trainer import Progress, save_checkpoint, train
 
 
 def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> int:
@@ -51,12 +51,15 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
     torch.manual_seed(settings.train.seed)
 
     data = setup_run.open_data(settings)
-    settings.train.precision = setup_run.choose_precision(settings)
+    resumed, state = setup_run.resume_from(settings, data)
+    settings.train.precision = setup_run.choose_precision(settings, state)
     encoder = setup_run.make_encoder(settings, data.tokenizer)
     objective = build_objective(settings, encoder.hidden_size)
     meter = announce.flops_meter(settings, encoder, objective, data)
     engine = engines.build_engine(SentenceModel(encoder, objective, settings.train.precision), settings)
-    progress, resumed = setup_run.resume(settings, engine, data)
+    if resumed is not None:
+        checkpoint.load(resumed, engine, verify=False)  # verified when it was chosen
+    progress = Progress(**state["progress"]) if state else Progress()
     stop_step = min(settings.train.steps, 2) if dry_run else settings.train.steps
     if rank == 0:
         (settings.run_folder / "config.yaml").write_text(to_yaml(settings))
@@ -79,12 +82,12 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
         scores = heldout.evaluate(engine)
         if "STS-B-dev" in sts.available():
             with setup_run.evaluation_mode(engine.module):
-                scores["stsb-dev"] = 100 * sts.evaluate(embed, ["STS-B-dev"])["STS-B-dev"]["spearman_all"]
+                scores["stsb-dev"] = sts.evaluate(embed, ["STS-B-dev"])["STS-B-dev"]["spearman_all"]
         return scores
 
-    def export_checkpoint(out: Path, checkpoint: Path) -> None:
+    def export_checkpoint(out: Path, source: Path) -> None:
         if rank == 0:
-            export(checkpoint, out)
+            export(source, out)
 
     save = functools.partial(save_checkpoint, settings, engine, data.train.tokenizer_hash)
     with telemetry:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from pretrain.errors import UserError
@@ -44,4 +46,4 @@ def _balanced(ordered: np.ndarray, count: int) -> list[slice]:
     # A part ends with the last sequence whose middle lies before the part's share of the tokens.
     bounds = np.searchsorted(ends - ordered / 2, total * np.arange(1, count) / max(count, 1))
     edges = [0, *bounds.tolist(), len(ordered)]
-    return [slice(start, stop) for start, stop in zip(edges, edges[1:], strict=False)] if count else []
+    return [slice(start, stop) for start, stop in pairwise(edges)] if count else []

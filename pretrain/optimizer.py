@@ -49,7 +49,8 @@ def has_apex() -> bool:
 class Lamb(torch.optim.Optimizer):
     """LAMB (You et al. 2020, algorithm 2) for devices without a fused one.
 
-    m, v as in Adam; r = m_hat / (sqrt(v_hat) + eps) + decay * w; w -= lr * ||w|| / ||r|| * r, the ratio being 1 where a norm is 0.
+    m, v as in Adam; r = m_hat / (sqrt(v_hat) + eps) + decay * w; w -= lr * ||w|| / ||r|| * r, the ratio being 1 where
+    a norm is 0.
     """
 
     def __init__(self, params, lr: float, betas: tuple[float, float], eps: float, weight_decay: float = 0.0):

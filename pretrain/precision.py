@@ -12,8 +12,8 @@ class LossScale:
     """Dynamic loss scaling for float16 (Micikevicius et al. 2018), for float32 parameters under autocast.
 
     The encoder's losses are multiplied by `value` before they go backward, and a hook on every encoder parameter divides its
-    float32 gradient by the same value as soon as it exists. So accumulation, reduction, clipping and the optimizer see true gradients
-    at every ZeRO stage, and only a gradient that overflowed float16 shows, as inf or NaN, in the norm.
+    float32 gradient by the same value as soon as it exists. So accumulation, reduction, clipping and the optimizer see
+    true gradients at every ZeRO stage, and only a gradient that overflowed float16 shows, as inf or NaN, in the norm.
     """
 
     def __init__(self, encoder: nn.Module, value: float = 2.0**16, growth_interval: int = 1000):

@@ -16,7 +16,7 @@ from pretrain.executors import ExecutorOptions
 
 _OWN = {
     "out": ("folder", "required", "folder for the tokenizer, the shards and the manifest"),
-    "config": ("file", "none", "YAML with any of the data keys; flags win over it"),
+    "config": ("file", "none", "YAML with any of the data keys, or a training recipe; flags win over it"),
     "overwrite": ("bool", "False", "make the folder anew if it was prepared with another config"),
     "progress": ("bool", "True", "show progress bars"),
 }
@@ -101,6 +101,8 @@ def _read_yaml(path: Path) -> dict:
         raise UserError(f"--config {path} is not YAML: {error}") from error
     if not isinstance(tree, dict):
         raise UserError(f"--config {path} must hold a mapping of keys to values")
+    if isinstance(tree.get("data"), dict):  # a training recipe: its data.prepare section
+        return tree["data"].get("prepare", {})
     return tree
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from augment.registry import build
+from augment.registry import build, needs_synonyms
 from augment.synonyms import SynonymTable
 from augment.vocabulary import Vocabulary
 from pretrain import checkpoint
@@ -25,7 +25,6 @@ from pretrain.prepare import find_or_prepare
 from pretrain.shards import ShardReader
 from pretrain.throughput import choose_precision as measure_precision
 from pretrain.tokenizer import load_tokenizer, tokenizer_hash
-from pretrain.trainer import Progress
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -114,16 +113,18 @@ def open_data(config: Config) -> Data:
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     views = config.augment.views if config.objective.name != "mlm" else ()
     synonyms = SynonymTable.load(config.augment.synonyms, tokenizer, vocabulary) \
-        if any("subs" in spec for spec in views) else None
+        if any(map(needs_synonyms, views)) else None
     for spec in views:
         build(spec, vocabulary, synonyms)  # fails now, by name, rather than in a worker
     return Data(train, heldout, tokenizer, vocabulary, synonyms)
 
 
-def choose_precision(config: Config) -> str:
-    """`train.precision`, with `auto` measured on rank 0 (dtypes must agree over ranks)."""
+def choose_precision(config: Config, before: dict[str, Any] | None) -> str:
+    """`train.precision`; `auto` is what the run used before it was resumed, else measured on rank 0 (dtypes must agree)."""
     chosen = [config.train.precision]
-    if chosen[0] == "auto":
+    if chosen[0] == "auto" and before is not None:
+        chosen = [before["config"]["train"]["precision"]]
+    elif chosen[0] == "auto":
         chosen = [measure_precision(torch.device("cuda" if torch.cuda.is_available() else "cpu"))[0]]
         dist.broadcast_object_list(chosen, src=0)
     if chosen[0] == "fp16" and not torch.cuda.is_available():
@@ -143,35 +144,49 @@ def make_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
     return encoder
 
 
-def resume(config: Config, engine, data: Data) -> tuple[Progress, Path | None]:
-    """Where to start: (progress, the checkpoint it comes from or None). Makes the run folder."""
+def resume_from(config: Config, data: Data) -> tuple[Path | None, dict[str, Any] | None]:
+    """The checkpoint to go on from and its state, or (None, None) for a start from the beginning. Makes the run folder.
+
+    Raises:
+        UserError: the folder holds a run and `checkpoint.resume` is never; another tokenizer or an incompatible recipe.
+    """
     folder, wish = config.run_folder, config.checkpoint.resume
     checkpoints = folder / "checkpoints"
-    if dist.get_rank() == 0:
-        checkpoints.mkdir(parents=True, exist_ok=True)
-    dist.barrier()
     if wish == "never":
-        if found := checkpoint.latest(checkpoints):
+        if found := checkpoint.latest(checkpoints) if checkpoints.is_dir() else None:
             raise UserError(f"{folder} already holds a run ({found.name}): go on with it by --resume auto, or name another "
                             "folder with --run")
-        return Progress(), None
-    source = checkpoint.resume_point(checkpoints) if wish == "auto" else Path(wish)
+        source = None
+    elif wish == "auto":
+        source = checkpoint.resume_point(checkpoints)
+    else:
+        source = Path(wish)
+    on_rank_zero(lambda: _make_run_folder(folder, config.data_folder / "tokenizer"))
     if source is None:
-        return Progress(), None
+        return None, None
     state = checkpoint.read_state(source)
     if state["tokenizer_hash"] != data.train.tokenizer_hash:
         raise UserError(f"{source} was trained with another tokenizer ({state['tokenizer_hash'][:12]}) than that of the data in "
                         f"{config.data_folder} ({data.train.tokenizer_hash[:12]}); point --data at the data of that run")
     _same_order(config, state["config"], source)
-    checkpoint.load(source, engine)
-    return Progress(**state["progress"]), source
+    return source, state
+
+
+def _make_run_folder(folder: Path, tokenizer: Path) -> None:
+    """checkpoints/, and the tokenizer, so that the run can be exported when its data is gone."""
+    try:
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        shutil.copytree(tokenizer, folder / "tokenizer", dirs_exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write the run folder {folder}: {error.strerror}; name another with --run") from None
 
 
 def _same_order(config: Config, before: dict[str, Any], source: Path) -> None:
     """What decides the order of the data or the shape of the update must not change in the middle of a run."""
     now = config.model_dump(mode="json")
-    for section, key in (("data", "lanes"), ("train", "global_batch"), ("train", "seed"), ("train", "steps"),
-                         ("train", "optimizer"), ("objective", "name"), ("model", "pooling")):
+    now["train"]["precision"] = config.train.precision if config.train.precision != "auto" else before["train"]["precision"]
+    for section, key in (("data", "lanes"), ("train", "precision"), ("train", "global_batch"), ("train", "seed"),
+                         ("train", "steps"), ("train", "optimizer"), ("objective", "name"), ("model", "pooling")):
         if now[section][key] != before[section][key]:
             raise UserError(f"{source} was made with {section}.{key}={before[section][key]}, this command has "
                             f"{now[section][key]}: resuming would be another run. Set it back, or start a new run from the "

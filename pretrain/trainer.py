@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 
 from pretrain import checkpoint

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from run_helpers import ROOT, write_corpus
 
 
@@ -15,8 +14,8 @@ def tiny_data(tmp_path_factory) -> Path:
     """A small prepared corpus, by the command that users have."""
     folder = tmp_path_factory.mktemp("tiny")
     corpus = write_corpus(folder / "corpus.txt")
-    words = [sys.executable, "-m", "pretrain.prepare", "--source", str(corpus), "--out", str(folder / "data"), "--vocabulary", "512",
-             "--max_length", "48", "--heldout", "0.05", "--chunk_tokens", "2048", "--progress", "false"]
+    words = [sys.executable, "-m", "pretrain.prepare", "--source", str(corpus), "--out", str(folder / "data"), "--vocabulary",
+             "512", "--max_length", "48", "--heldout", "0.05", "--chunk_tokens", "2048", "--progress", "false"]
     done = subprocess.run(words, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "data"

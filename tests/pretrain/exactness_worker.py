@@ -1,7 +1,7 @@
 """One rank of an exactness run: gradients of the engine against a padded single-device float64 reference.
 
-Run as `python exactness_worker.py OUT.json STAGE CASE,CASE...` with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. The reference shares
-nothing with the system but the weights and the token ids: the library's padded model, full similarity matrices, one backward.
+Run as `python exactness_worker.py OUT.json STAGE CASE,CASE...` with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. The
+reference shares nothing with the system but the weights and the token ids: the library's padded model, full similarity matrices, one backward.
 """
 
 import copy

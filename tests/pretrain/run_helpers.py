@@ -19,13 +19,15 @@ TINY = {
     "train.threads": 1,
 }
 
+NOUNS = "river stone engine garden letter teacher window planet market soldier winter bridge music forest doctor"
+VERBS = "carries finds breaks follows paints remembers builds opens answers watches moves teaches leaves holds"
+ADJECTIVES = "old green quiet broken narrow famous distant heavy simple silver early foreign public bitter gentle"
+
 
 def write_corpus(path: Path, documents: int = 300, seed: int = 0) -> Path:
     """A text file of made-up prose, a document a paragraph; every sentence is different."""
     rng = random.Random(seed)
-    nouns = "river stone engine garden letter teacher window planet market soldier winter bridge music forest doctor".split()
-    verbs = "carries finds breaks follows paints remembers builds opens answers watches moves teaches leaves holds".split()
-    things = "old green quiet broken narrow famous distant heavy simple silver early foreign public bitter gentle".split()
+    nouns, verbs, things = NOUNS.split(), VERBS.split(), ADJECTIVES.split()
 
     def sentence():
         words = [f"The {rng.choice(things)} {rng.choice(nouns)} {rng.choice(verbs)} the {rng.choice(things)} {rng.choice(nouns)}"]

@@ -4,12 +4,12 @@ import json
 import shutil
 
 import pytest
+from run_helpers import command, finish, records, start
 
 from pretrain import checkpoint
 from pretrain.config import load_config
 from pretrain.errors import UserError
 from pretrain.setup_run import check_world
-from run_helpers import command, finish, records, start
 
 
 def refused(words: list[str], *needles: str) -> str:
@@ -49,7 +49,7 @@ def test_a_run_is_not_overwritten_and_data_is_not_exchanged(tiny_data, tmp_path)
     other = tmp_path / "other"
     shutil.copytree(tiny_data, other)
     tokenizer = json.loads((other / "tokenizer" / "tokenizer.json").read_text())
-    tokenizer["model"]["vocab"] = {k: v for k, v in reversed(tokenizer["model"]["vocab"].items())}
+    tokenizer["model"]["vocab"] = dict(reversed(tokenizer["model"]["vocab"].items()))
     first, second = list(tokenizer["model"]["vocab"])[:2]
     vocabulary = tokenizer["model"]["vocab"]
     vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
