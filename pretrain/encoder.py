@@ -132,6 +132,9 @@ class SentenceEncoder(nn.Module):
         )
 
     def _check(self, ids: Tensor, lengths: Tensor) -> None:
+        if self.lm.config._attn_implementation != ATTENTION_NAME:
+            # Any other attention would let every sequence of the row see all others, without an error.
+            raise RuntimeError("the attention implementation was changed; give other models a copy of the config.")
         if lengths.device.type != "cpu":
             raise ValueError(
                 "lengths must lie on the CPU: reading them from a device would stall it at every call."

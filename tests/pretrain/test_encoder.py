@@ -305,3 +305,11 @@ def test_a_decoder_is_an_error():
                         is_decoder=True, attn_implementation="packed")
     with pytest.raises(UserError, match="is_decoder"):
         SentenceEncoder(BertForMaskedLM(config))
+
+
+def test_a_changed_attention_implementation_is_an_error():
+    """Another attention would mix the sequences of a row; it happens by sharing the config with another model."""
+    encoder = make_encoder("bert")
+    AutoModel.from_config(encoder.lm.config, attn_implementation="eager")
+    with pytest.raises(RuntimeError, match="copy of the config"):
+        encoder.embed(random_ids(LENGTHS), LENGTHS)
