@@ -16,8 +16,6 @@ from pretrain.shards import ShardReader, write_folder
 from pretrain.tokenizer import load_tokenizer, save_tokenizer, tokenizer_hash, train_tokenizer
 
 WORDS = ("the", "old", "lamp", "lights", "a", "small", "ship", "at", "night", "while", "rain", "falls", "on")
-    ["the", "old", "lamp", "lights", "a", "small", "ship", "at", "night", "while", "rain", "falls", "on", "dark", "water", "and", "men", "sing", "of", "home"]
-)
 
 
 @pytest.fixture(scope="module")
