@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from pretrain.memory import rounded_rows
 
@@ -46,20 +47,34 @@ def masked_lm_loss(
     bound = tile_elements or TILE_ELEMENTS.get(hidden.device.type, TILE_ELEMENTS["cuda"])
     rows = max(1, bound // encoder.vocab_size)
     positions, labels = _round_up(positions, labels.long(), hidden.device.type)
-    chosen = hidden.index_select(0, positions)
+    tiles = list(zip(hidden.index_select(0, positions).split(rows), labels.split(rows), strict=True))
+    tiles += [(hidden[:0], labels[:0])] * (_agreed_count(encoder, len(tiles)) - len(tiles))
 
     def tile_loss(states: Tensor, targets: Tensor) -> Tensor:
         return cross_entropy_sum(encoder.mlm_logits(states), targets)
 
-    if len(positions) <= rows or not torch.is_grad_enabled():
-        parts = zip(chosen.split(rows), labels.split(rows), strict=True)
-        return torch.stack([tile_loss(states, targets) for states, targets in parts]).sum()
-    total = [
-        # The head draws no random numbers, so there is no random state to keep for the recomputation.
-        checkpoint(tile_loss, states, targets, use_reentrant=False, preserve_rng_state=False)
-        for states, targets in zip(chosen.split(rows), labels.split(rows), strict=True)
-    ]
-    return torch.stack(total).sum()
+    if len(tiles) == 1 or not torch.is_grad_enabled():
+        return torch.stack([tile_loss(states, targets) for states, targets in tiles]).sum()
+    # Without early stop: it leaves a module's forward by an exception, past the hook that gives weights back. The
+    # head draws no random numbers, so there is no random state to keep for the recomputation.
+    with set_checkpoint_early_stop(False):
+        losses = [
+            checkpoint(tile_loss, states, targets, use_reentrant=False, preserve_rng_state=False)
+            for states, targets in tiles
+        ]
+    return torch.stack(losses).sum()
+
+
+def _agreed_count(encoder: SentenceEncoder, tiles: int) -> int:
+    """The largest number of tiles over ranks where ZeRO-3 gathers weights, a collective that all ranks must enter
+    equally often; ranks that need fewer run empty ones. One small reduction, and none at other stages.
+    """
+    output = encoder.lm.get_output_embeddings().weight
+    if not hasattr(output, "ds_id") or not dist.is_initialized() or dist.get_world_size() == 1:
+        return tiles
+    count = torch.tensor(tiles, device=encoder.lm.device)
+    dist.all_reduce(count, dist.ReduceOp.MAX)
+    return int(count)
 
 
 def _round_up(positions: Tensor, labels: Tensor, device_type: str) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,11 @@
 """Losses against short float64 references, gradients included."""
 
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from test_encoder import make_encoder
@@ -161,3 +167,29 @@ def test_masked_lm_loss_under_autocast_is_float32(tile_elements):
     loss.backward()
     assert loss.dtype == torch.float32 and hidden.grad.dtype == torch.float32
     assert loss.item() == pytest.approx(exact.item(), rel=1e-2)
+
+
+@pytest.mark.slow
+def test_ranks_with_unequal_tiles_do_not_hang_under_zero_3(tmp_path):
+    """Weights are gathered by collectives, once a tile: all ranks must run as many tiles. 2 ranks, CPU."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    import tiles_worker
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    root = Path(__file__).resolve().parents[2]
+    common = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                           "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{root}{os.pathsep}{Path(__file__).parent}"}
+    ranks = [subprocess.Popen([sys.executable, tiles_worker.__file__, str(tmp_path / "gradients.pt")],
+                              env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)]
+    try:
+        assert [rank.wait(timeout=240) for rank in ranks] == [0, 0]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    model = tiles_worker.Model()
+    (model(0) + model(1)).backward()
+    gradients = torch.load(tmp_path / "gradients.pt")
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(gradients[name].view_as(parameter), parameter.grad, rtol=1e-4, atol=1e-5, msg=name)
