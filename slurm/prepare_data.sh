@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Prepare a corpus on one node of a Slurm cluster, over as many requeues as it takes.
+#
+#   sbatch [sbatch flags] slurm/prepare_data.sh --source 'corpus/*.jsonl.zst' --out DIR [flags of pretrain.prepare]
+#   sbatch --time=12:00:00 --account=NAME slurm/prepare_data.sh --config configs/data_wikipedia_bookcorpus.yaml --out DIR
+#
+# All cores of the node work; what is finished is not redone after preemption or the time limit. For a corpus that wants
+# many nodes, call the preparation itself on a login node: it submits one job array per stage through datatrove.
+#
+#   python -m pretrain.prepare --config configs/data_wikipedia_bookcorpus.yaml --out DIR --executor slurm --workers 64
+#
+# A Hugging Face dataset is read over the network; where compute nodes have none, download it on a login node first and
+# name its folder as the source.
+
+#SBATCH --job-name=prepare
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
+#SBATCH --exclusive
+#SBATCH --mem=0
+#SBATCH --time=04:00:00
+#SBATCH --signal=B:USR1@60
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=slurm-%x-%j.out
+
+set -uo pipefail
+
+say() { echo "[$(date '+%F %T')] prepare_data: $*"; }
+if [[ -z ${SLURM_JOB_ID:-} ]]; then
+  echo "this is a batch script: submit it with  sbatch $0 --source ... --out DIR" >&2
+  exit 2
+fi
+
+# Slurm runs a copy of this file from its spool folder, so the project is found by the name it was submitted under.
+submitted=$(scontrol show job "$SLURM_JOB_ID" | grep -Eo '(^| )Command=[^ ]*' | head -n 1 | cut -d= -f2-)
+project=$(cd "$(dirname "${submitted:-$0}")/.." 2>/dev/null && pwd)
+[[ -f $project/pretrain/prepare.py ]] || project=$SLURM_SUBMIT_DIR
+if [[ ! -f $project/pretrain/prepare.py ]]; then
+  say "pretrain/prepare.py is neither beside $submitted nor under $SLURM_SUBMIT_DIR; submit from the project's folder" >&2
+  exit 2
+fi
+# shellcheck disable=SC1091
+[[ -f $project/.venv/bin/activate ]] && source "$project/.venv/bin/activate"
+export PYTHONPATH=$project${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
+
+workers=(--workers "${SLURM_CPUS_ON_NODE:-1}")
+for flag in "$@"; do
+  [[ $flag == --workers || $flag == --workers=* ]] && workers=()
+done
+
+# Near the time limit and on preemption the work is simply stopped: every finished task is kept.
+again=''
+stop() {
+  again=$1
+  say "$2: stopping; finished tasks are kept"
+  kill -TERM "$pid" 2>/dev/null
+}
+say "start $((${SLURM_RESTART_COUNT:-0} + 1)) on $(hostname), ${SLURM_CPUS_ON_NODE:-1} cores"
+# In a process group of its own, so that the worker processes end with it. The bars need a terminal; here is none.
+setsid python -m pretrain.prepare "$@" "${workers[@]}" --progress false &
+pid=$!
+trap 'stop requeue "the time limit is near (USR1)"' USR1
+trap 'stop preempted "SIGTERM"' TERM
+code=0
+while :; do
+  wait "$pid"
+  code=$?
+  kill -0 "$pid" 2>/dev/null || break  # a trap interrupts wait: look whether the work has really ended
+done
+kill -KILL -- "-$pid" 2>/dev/null
+
+case $again in
+  requeue)
+    say "asking Slurm to run this job again"
+    scontrol requeue "$SLURM_JOB_ID" && sleep 60 # until Slurm ends it; an exit now would count as the job's end
+    exit 1
+    ;;
+  preempted) exit 143 ;; # Slurm requeues a preempted job itself
+esac
+((code == 0)) || say "failed with status $code; the reason is above. Submit again to go on from what is finished" >&2
+exit "$code"
