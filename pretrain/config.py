@@ -95,6 +95,8 @@ class ContrastiveConfig(Section):
     projection_layers: int = Field(2, ge=0, le=3, description="layers of the projection head g; 0: none")
     projection_hidden: int | None = Field(None, description="hidden width of g; none: hidden_size")
     projection_size: int = Field(128, ge=2, description="output width of g")
+    projection_batch_norm: bool = Field(False, description="batch norm, over the whole global batch and both views, in g's "
+                                        "hidden layers; takes away what all sentence vectors share")
 
 
 class ObjectiveConfig(Section):

@@ -80,7 +80,8 @@ class Clear(Objective):
         self.projection: nn.Module = nn.Identity()
         if settings.projection_layers:
             self.projection = ProjectionHead(hidden_size, settings.projection_hidden or hidden_size,
-                                             settings.projection_size, layers=settings.projection_layers)
+                                             settings.projection_size, layers=settings.projection_layers,
+                                             batch_norm=settings.projection_batch_norm)
 
     def weights(self, step: int) -> dict[str, float]:
         start, warmup = self.settings.start_step, self.settings.warmup_steps
@@ -105,7 +106,11 @@ def untrained_heads_touch(objective: Objective, hidden_size: int, device: torch.
 
     Every parameter then has a gradient on every rank at every step, which ZeRO's partitioned reductions want.
     """
-    count = torch.zeros(max(objective.views, 1), 2, hidden_size, device=device)
-    noise = torch.linspace(-1, 1, count.numel(), device=device).view_as(count)
+    shape = (max(objective.views, 1), 2, hidden_size)
+    noise = torch.linspace(-1, 1, shape[0] * 2 * hidden_size, device=device).view(shape)
     context = BatchContext(step=0, groups=torch.zeros(2, dtype=torch.long, device=device))
-    return sum((term * 0.0 for term in objective.relate(noise, context).values()), torch.zeros((), device=device))
+    training = objective.training
+    objective.eval()  # batch norm must not count these vectors
+    terms = objective.relate(noise, context)
+    objective.train(training)
+    return sum((term * 0.0 for term in terms.values()), torch.zeros((), device=device))

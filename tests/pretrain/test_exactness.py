@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 WORKER = Path(__file__).with_name("exactness_worker.py")
-ALL = "mlm,double_mlm,clear_mean,clear_cls,clear_local,contrastive_only,not_yet"
+ALL = "mlm,double_mlm,clear_mean,clear_cls,clear_batch_norm,clear_local,contrastive_only,not_yet"
 
 
 def launch(tmp_path: Path, world: int, stage: int, cases: str) -> list[dict]:
