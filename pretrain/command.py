@@ -11,6 +11,7 @@ from collections.abc import Callable
 import fire
 from fire.decorators import SetParseFn
 
+from augment.errors import AugmentationError
 from pretrain.errors import UserError
 
 
@@ -27,7 +28,7 @@ def run(function: Callable, help_text: Callable[[], str]) -> None:
     try:
         _refuse_stray(arguments)
         code = fire.Fire(SetParseFn(str)(function), command=arguments, name=function.__name__, serialize=lambda _: "")
-    except UserError as error:
+    except (UserError, AugmentationError) as error:
         complain(error)
         code = 2
     sys.exit(code if isinstance(code, int) else 0)

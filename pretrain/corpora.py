@@ -53,8 +53,9 @@ class Source(BaseModel):
     layout: Literal["auto", "lines", "paragraphs", "passages"] = Field(
         "auto",
         description="documents in a text file: one a line; lines with a blank line between documents; or "
-        "passages, "
-        "running text cut every 32 kB. auto: paragraphs if there are blank lines, else lines",
+        "passages, running text cut every 32 kB. auto: paragraphs if there are blank lines, else lines. In other "
+        "formats a record is a document, and passages joins records that follow each other, as the sentences "
+        "of a book that are a row each",
     )
     unwrap: bool = Field(
         False, description="line breaks inside a document are soft; blank lines end paragraphs"
@@ -62,6 +63,7 @@ class Source(BaseModel):
     text_key: str = Field("text", description="field with the text, for jsonl, parquet and datasets")
     subset: str | None = Field(None, description="Hugging Face configuration name, as 20231101.en")
     split: str = Field("train", description="Hugging Face split")
+    revision: str | None = Field(None, description="Hugging Face revision: a commit to pin, or a branch")
     streaming: bool = Field(
         True, description="read a hub dataset as it downloads, without keeping it on disk"
     )
@@ -205,7 +207,7 @@ def _plan_source(number: int, source: Source) -> list[Task]:
         size = sum(f.stat().st_size for f in path.rglob("*.arrow"))
         if not size:
             raise _empty(path)
-        return _striped(number, "disk", str(path), size)
+        return _striped(number, "disk", str(path), size, 1 if source.layout == "passages" else 4096)
     files = _files(source, path)
     if files is None:
         if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith(".") and not _kind_of(name):
@@ -288,6 +290,8 @@ def _plan_file(number: int, source: Source, file: Path) -> list[Task]:
         layout = detect_layout(file)
     # Of a plain file every task reads its own byte range; a compressed one is decompressed once per stripe.
     limit = MAX_STRIPES if file.suffix.lower() in (".gz", ".zst") else 4096
+    if kind == "jsonl" and source.layout == "passages":
+        limit = 1  # stripes take every S-th record, which would part neighbours
     return _striped(number, kind, str(file), size, limit=limit, layout=layout)
 
 
@@ -295,21 +299,23 @@ def _plan_hub(number: int, source: Source, name: str) -> list[Task]:
     import datasets
 
     try:
-        builder = datasets.load_dataset_builder(name, source.subset)
+        builder = datasets.load_dataset_builder(name, source.subset, revision=source.revision)
         splits = builder.info.splits
+        if source.streaming:
+            files = builder.as_streaming_dataset(split=source.split).num_shards
     except (
         Exception
-    ) as error:  # datasets raises a dozen kinds: no network, no such name, no such configuration
+    ) as error:  # datasets raises a dozen kinds: no network, no such name, split or configuration
+        subset = f" ({source.subset})" if source.subset else ""
         raise UserError(
-            f"source hub:{name}"
-            + (f" ({source.subset})" if source.subset else "")
-            + f" cannot be opened: {error}. Check "
-            f"the name, the subset and the network; a copy on disk is named by its folder."
+            f"source hub:{name}{subset}, split {source.split}, cannot be opened: {error}. Check the name, the "
+            f"subset and the network; a copy on disk is named by its folder."
         ) from error
-    if splits and source.split not in splits:
-        raise UserError(f"source hub:{name} has no split {source.split!r}; it has {', '.join(splits)}.")
-    size = int(splits[source.split].num_bytes) if splits else 0
-    return _striped(number, "hub", name, size or 16 * TASK_BYTES, limit=4096)
+    size = int(splits[source.split].num_bytes) if splits and source.split in splits else 0
+    if source.streaming:  # a stream is read file by file
+        return _striped(number, "hub", name, size or files * TASK_BYTES, stripes=files)
+    limit = 1 if source.layout == "passages" else 4096
+    return _striped(number, "hub", name, size or 16 * TASK_BYTES, limit)
 
 
 def _striped(
@@ -336,10 +342,12 @@ def documents(task: Task, source: Source, counts: Counter[str]) -> Iterator[str]
         from pretrain.embedded import module_documents
 
         return module_documents(task.stripe, task.stripes)
+    if task.kind == "text":
+        return readers.text_documents(task)
     if task.kind in ("hub", "disk"):
-        return readers.dataset_documents(task, source)
-    if task.kind == "parquet":
-        return readers.parquet_documents(task, source)
-    if task.kind == "jsonl":
-        return readers.jsonl_documents(task, source, counts)
-    return readers.text_documents(task)
+        records = readers.dataset_documents(task, source)
+    elif task.kind == "parquet":
+        records = readers.parquet_documents(task, source)
+    else:
+        records = readers.jsonl_documents(task, source, counts)
+    return readers.passages(records) if source.layout == "passages" else records

@@ -1,7 +1,7 @@
 """Readers: the documents of one task, streamed, from text, jsonl, parquet and Hugging Face datasets.
 
 A task reads its own share and no other: a byte range of a plain file (a document belongs to the range in
-which it begins), every S-th document of a compressed one, every S-th row group of a parquet file.
+which it begins), every S-th document of a compressed one, a range of a parquet file's row groups.
 """
 
 from __future__ import annotations
@@ -156,18 +156,21 @@ def _paragraphs(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, str]]
 
 
 def _passages(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, str]]:
-    collected: list[bytes] = []
-    size = first = 0
-    for position, line in lines:
-        if not collected:
-            first = position
-        collected.append(line)
-        size += len(line)
+    return enumerate(passages(_decode(line).rstrip("\r\n") for _, line in lines))
+
+
+def passages(records: Iterable[str]) -> Iterator[str]:
+    """Records that follow each other, joined line by line into documents of 32 thousand characters."""
+    collected: list[str] = []
+    size = 0
+    for record in records:
+        collected.append(record)
+        size += len(record) + 1
         if size >= PASSAGE_CHARACTERS:
-            yield first, _decode(b"".join(collected))
+            yield "\n".join(collected)
             collected, size = [], 0
     if collected:
-        yield first, _decode(b"".join(collected))
+        yield "\n".join(collected)
 
 
 def jsonl_documents(task: Task, source: Source, counts: Counter[str]) -> Iterator[str]:
@@ -199,7 +202,8 @@ def parquet_documents(task: Task, source: Source) -> Iterator[str]:
     import pyarrow.parquet
 
     with pyarrow.parquet.ParquetFile(task.place) as table:
-        groups = range(task.stripe, table.num_row_groups, task.stripes)
+        count = table.num_row_groups
+        groups = range(count * task.stripe // task.stripes, count * (task.stripe + 1) // task.stripes)
         if not groups:
             return
         for batch in table.iter_batches(256, row_groups=list(groups), columns=[source.text_key]):
@@ -222,7 +226,8 @@ def dataset_documents(task: Task, source: Source) -> Iterator[str]:
                 raise UserError(f"source {task.place} has no split {source.split!r}.")
         reader = HuggingFaceDatasetReader(str(place), load_from_disk=True, **options)
     else:
-        dataset_options = {"split": source.split, **({"name": source.subset} if source.subset else {})}
+        chosen = {"split": source.split, "name": source.subset, "revision": source.revision}
+        dataset_options = {key: value for key, value in chosen.items() if value}
         reader = HuggingFaceDatasetReader(
             task.place, dataset_options=dataset_options, streaming=source.streaming, **options
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -129,7 +130,11 @@ def selection_score(scores: dict[str, float]) -> float:
 
 
 def save_checkpoint(config: Config, engine, tokenizer_hash: str, progress: Progress) -> Path:
-    """Write a checkpoint into the run folder and keep the newest `checkpoint.keep`."""
+    """Write a checkpoint into the run folder and keep the newest `checkpoint.keep`. Collective."""
+    every: list = [None] * dist.get_world_size()
+    dist.all_gather_object(every, progress.substitutions)  # each rank sees the damaged chunks of its own lanes only
+    distinct = {json.dumps(row, sort_keys=True): row for rows in every for row in rows}
+    progress.substitutions = [distinct[key] for key in sorted(distinct)]
     state = {"progress": asdict(progress), "step": progress.step, "config": config.model_dump(mode="json"),
              "tokenizer_hash": tokenizer_hash, "world_size": dist.get_world_size()}
     return checkpoint.save(config.run_folder / "checkpoints", engine, state, config.checkpoint.keep)
