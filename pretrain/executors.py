@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +17,7 @@ from datatrove.pipeline.base import PipelineStep
 from pydantic import BaseModel, ConfigDict, Field
 
 from pretrain.errors import UserError
+from pretrain.progress import dead_task, forget_workers
 
 
 class ExecutorOptions(BaseModel):
@@ -63,11 +68,53 @@ def run_jobs(jobs: list[Job], work: Path, options: ExecutorOptions) -> bool:
     """
     if options.executor == "slurm":
         return _run_slurm(jobs, work, options)
+    forget_workers(work)
     for job in jobs:
         executor = _executor(job, work, options)
-        executor.run()
+        with _worker_watch(work, options):
+            executor.run()
         _check_complete(executor, job, work)
     return True
+
+
+@contextlib.contextmanager
+def _worker_watch(work: Path, options: ExecutorOptions) -> Iterator[None]:
+    """End a local stage when a worker process has died.
+
+    A process pool never notices that the kernel has killed a worker for want of memory: it waits for the
+    lost task for ever. So a thread looks every few seconds, and interrupts the wait.
+
+    Raises: UserError naming the task.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if options.executor != "local" or options.parallel == 1 or not main:
+        yield
+        return
+    done, lost = threading.Event(), []
+
+    def watch() -> None:
+        while not done.wait(2):
+            task = dead_task(work)
+            if task:
+                lost.append(task)
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not lost:
+            raise
+        raise UserError(
+            f"The process of task {lost[0]} was killed, most likely for want of memory. Use fewer --workers or a "
+            f"smaller --bucket_megabytes, and run the same command again: finished tasks are not redone (a new "
+            f"bucket size begins anew)."
+        ) from None
+    finally:
+        done.set()
+        watcher.join()
 
 
 def _executor(job: Job, work: Path, options: ExecutorOptions) -> Any:

@@ -37,6 +37,7 @@ class Heartbeat:
 
     def __enter__(self) -> Heartbeat:
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.with_suffix(".pid").write_text(str(os.getpid()))
         return self
 
     def advance(self, units: int) -> None:
@@ -52,6 +53,26 @@ class Heartbeat:
         with contextlib.suppress(OSError):
             self._path.write_text(str(self._done))
             self._path.with_suffix(".memory").write_text(str(peak * 1024))
+            self._path.with_suffix(".pid").unlink(missing_ok=True)
+
+
+def forget_workers(work: Path) -> None:
+    """Remove the traces of tasks that an earlier run was killed in."""
+    for path in work.glob("progress/*/*.pid"):
+        path.unlink(missing_ok=True)
+
+
+def dead_task(work: Path) -> str | None:
+    """`stage task` of a task on this machine whose process is gone, though the task has not ended; or None."""
+    for path in work.glob("progress/*/*.pid"):
+        with contextlib.suppress(OSError, ValueError):
+            pid = int(path.read_text())
+            try:
+                os.kill(pid, 0)
+            except ProcessLookupError:
+                if path.exists():  # or it has ended in this very moment
+                    return f"{path.parent.name} {path.stem}"
+    return None
 
 
 def peak_memory(work: Path) -> int:

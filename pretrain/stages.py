@@ -155,6 +155,10 @@ class Resolve(Step):
     name = "resolve duplicates"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
+        with Heartbeat(self.work, "resolve", rank):
+            self._resolve(rank)
+
+    def _resolve(self, rank: int) -> None:
         runs = bk.open_runs(self.work / "signatures", self.buckets, bk.SIGNATURE)
         found = np.concatenate([run.records(rank) for run in runs] or [np.empty(0, bk.SIGNATURE)])
         # A document that occurs twice has the same signatures twice; that is settled where documents are,
@@ -175,8 +179,6 @@ class Resolve(Step):
         data_bytes = dropped["document"].astype("<u8").tobytes() + dropped["index"].astype("<u4").tobytes()
         write_atomically(folder / f"{rank:05d}.drop", data_bytes)
         self.save_counts("resolve", rank, {"sentences_duplicate": len(dropped)})
-        with Heartbeat(self.work, "resolve", rank) as heartbeat:
-            heartbeat.advance(1)
 
 
 class MakeTokenizer(Step):
@@ -185,6 +187,10 @@ class MakeTokenizer(Step):
     name = "tokenizer"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
+        with Heartbeat(self.work, "tokenizer", 0) as self._heartbeat:
+            self._make()
+
+    def _make(self) -> None:
         config = self.config
         if config.tokenizer:
             tokenizer = adopt_tokenizer(config.tokenizer, config.max_length)
@@ -215,16 +221,13 @@ class MakeTokenizer(Step):
                 f"words. Check the source, its layout and text_key, and min_words."
             )
         share = self.config.tokenizer_megabytes * 1e6 / total
-        with Heartbeat(self.work, "tokenizer", 0) as heartbeat:
-            for run in runs:
-                for bucket in range(self.buckets):
-                    texts = bk.load_texts([run], bucket)
-                    coin = bk.fraction(texts.records["key"], bk.SAMPLE_SALT)
-                    chosen = (coin < share * weights[texts.records["source"]]) & (
-                        texts.records["heldout"] == 0
-                    )
-                    yield from texts.decode(np.flatnonzero(chosen))
-                heartbeat.advance(1)
+        for run in runs:
+            for bucket in range(self.buckets):
+                texts = bk.load_texts([run], bucket)
+                coin = bk.fraction(texts.records["key"], bk.SAMPLE_SALT)
+                chosen = (coin < share * weights[texts.records["source"]]) & (texts.records["heldout"] == 0)
+                yield from texts.decode(np.flatnonzero(chosen))
+            self._heartbeat.advance(1)
 
 
 class Build(Step):

@@ -82,7 +82,11 @@ def test_passages_keep_running_text_together(tmp_path):
     text = "".join(f"Sentence number {i} of a long book.\n" for i in range(5000))
     path = write(tmp_path / "book.txt", text)
     found = everything(Source(source=str(path), layout="passages"))
-    assert "".join(found) == text and 4 < len(found) < 8
+    assert "\n".join(found) + "\n" == text and 4 < len(found) < 8
+    rows = write(
+        tmp_path / "book.jsonl", "".join(json.dumps({"text": line}) + "\n" for line in text.split("\n"))
+    )
+    assert "\n".join(everything(Source(source=str(rows), layout="passages"))).strip() == text.strip()
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -194,13 +198,36 @@ def test_latin_1_and_damaged_archives(tmp_path):
 def test_hub_names(monkeypatch):
     import datasets
 
-    def offline(name, subset):
+    def offline(name, subset, revision):
         raise ConnectionError(f"cannot reach {name} {subset}")
 
     monkeypatch.setattr(datasets, "load_dataset_builder", offline)
     for name in ("hub:wikimedia/wikipedia", "wikimedia/wikipedia"):
         with pytest.raises(UserError, match=r"wikimedia/wikipedia.*20231101\.en.*cannot be opened.*network"):
             plan_tasks([Source(source=name, subset="20231101.en")])
+
+
+def test_a_hub_dataset_is_streamed_file_by_file(tmp_path, monkeypatch):
+    """The hub stood in for by a folder of the same layout, which `datasets` opens the same way, offline."""
+    pytest.importorskip("datasets")
+    import pyarrow
+    import pyarrow.parquet
+
+    texts = [f"text {i}" for i in range(60)]
+    (tmp_path / "OWNER/NAME/data").mkdir(parents=True)
+    for part in range(3):
+        rows = pyarrow.table({"text": texts[part * 20 : (part + 1) * 20]})
+        pyarrow.parquet.write_table(rows, tmp_path / f"OWNER/NAME/data/train-{part:05d}-of-00003.parquet")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    for streaming in (True, False):
+        source = Source(source="hub:OWNER/NAME", streaming=streaming)
+        assert len(plan_tasks([source])) == (3 if streaming else 16)
+        assert sorted(everything(source)) == sorted(texts)
+    passage = Source(source="hub:OWNER/NAME", layout="passages")
+    assert sorted(everything(passage)) == ["\n".join(texts[i : i + 20]) for i in (0, 20, 40)]
+    with pytest.raises(UserError, match="split dev, cannot be opened"):
+        plan_tasks([Source(source="hub:OWNER/NAME", split="dev")])
 
 
 MODULE = '''"""Tools that read and write tables of numbers.

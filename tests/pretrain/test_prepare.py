@@ -320,6 +320,29 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path, monkeypatc
     assert digest(killed) == digest(tmp_path / "whole")
 
 
+def test_a_worker_that_the_kernel_kills_is_noticed(tmp_path):
+    corpus = tmp_path / "corpus.txt"
+    make_corpus(corpus, documents=400, seed=5)
+    code = (
+        "import sys, os, signal; import pretrain.corpora as c, pretrain.prepare_cli as cli, pretrain.stages as s\n"
+        "c.TASK_BYTES = 30000\n"
+        "class Killed(s.ReadSource):\n"
+        "    def run(self, data=None, rank=0, world_size=1):\n"
+        "        for document in super().run(data, rank, world_size):\n"
+        "            if rank == 2: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "            yield document\n"
+        "s.ReadSource = Killed\n"
+        "if __name__ == '__main__': sys.exit(cli.run(sys.argv[1:]))\n"
+    )
+    (tmp_path / "run.py").write_text(code)
+    arguments = ["--source", str(corpus), "--vocabulary", "320", "--progress", "false", "--workers", "2"]
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "run.py"), *arguments, "--out", str(tmp_path / "out")],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 2 and "task read 00002 was killed" in done.stderr
+
+
 def test_done_is_done_and_another_config_is_refused(tmp_path, corpus):
     path, _ = corpus
     first = prepare(config(path), tmp_path / "out", workers=1, progress=False)
