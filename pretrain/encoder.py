@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
 from pretrain.architectures import FAMILIES, config_from, family_of
 from pretrain.attention import ATTENTION_NAME, PackedLayout, sort_order
@@ -177,6 +177,8 @@ def load_encoder(source: str | Path, tokenizer: Any, pooling: str = "mean") -> S
         that does not fit.
     """
     try:
+        # Before any weights are read (or downloaded): whether it is a model that we can train at all.
+        family_of(AutoConfig.from_pretrained(str(source)).model_type)
         lm, report = AutoModelForMaskedLM.from_pretrained(
             str(source), attn_implementation=ATTENTION_NAME, dtype=torch.float32, output_loading_info=True
         )
@@ -185,7 +187,6 @@ def load_encoder(source: str | Path, tokenizer: Any, pooling: str = "mean") -> S
             f"cannot load an encoder from '{source}': {error}\nGive a Hugging Face folder (config.json and "
             f"weights) or a hub name of a supported type: {', '.join(FAMILIES)}."
         ) from error
-    family_of(lm.config.model_type)
     _check_loaded(lm, report, source)
     _check_tokenizer(lm, tokenizer, source)
     _grow_vocabulary(lm, len(tokenizer))

@@ -6,8 +6,9 @@ import json
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoModel, AutoModelForMaskedLM, BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+from transformers import AutoModel, AutoModelForMaskedLM, BertConfig, BertForMaskedLM, PreTrainedTokenizerFast, T5Config
 
+from pretrain import attention
 from pretrain.encoder import SentenceEncoder, build_encoder, load_encoder
 from pretrain.errors import UserError
 from pretrain.pooling import SECOND_STATE
@@ -141,13 +142,11 @@ def test_attention_dropout_acts_in_training_only_and_replays_with_the_seed():
 
 def test_attention_dropout_has_the_right_mean_and_rate():
     """Values that are all ones come out as (kept weights) / (1 - p): mean 1, and 0 or 2 for a lone token."""
-    from pretrain.attention import PackedLayout, packed_attention
-
     lengths = torch.tensor([1] * 2000 + [4] * 500)
-    layout = PackedLayout.build(lengths, torch.device("cpu"))
+    layout = attention.PackedLayout.build(lengths, torch.device("cpu"))
     query, key = torch.zeros(2, 1, 2, 4000, 8)
     torch.manual_seed(0)
-    output, _ = packed_attention(torch.nn.Module(), query, key, torch.ones_like(key), None, dropout=0.5,
+    output, _ = attention.packed_attention(torch.nn.Module(), query, key, torch.ones_like(key), None, dropout=0.5,
                                  packed_layout=layout)
     assert sorted(output[0, :2000].unique().tolist()) == [0.0, 2.0]
     assert output.mean().item() == pytest.approx(1.0, abs=0.02)
@@ -296,6 +295,30 @@ def test_a_tokenizer_of_another_vocabulary_is_an_error(tmp_path):
 
 def test_a_folder_without_an_encoder_is_an_error(tmp_path):
     with pytest.raises(UserError, match="cannot load an encoder"):
+        load_encoder(tmp_path, make_tokenizer())
+
+
+def test_an_unsupported_model_type_is_named_before_its_weights_are_read(tmp_path):
+    T5Config().save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"'t5' is not supported.*bert"):
+        load_encoder(tmp_path, make_tokenizer())
+
+
+def test_a_checkpoint_without_a_masked_language_head_loads_with_a_warning(tmp_path, caplog):
+    whole = make_encoder("bert")
+    whole.lm.base_model.save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    loaded = load_encoder(tmp_path, make_tokenizer()).eval()
+    assert "no masked-language head" in caplog.text
+    ids = random_ids(LENGTHS)
+    assert torch.equal(loaded.embed(ids, LENGTHS), whole.eval().embed(ids, LENGTHS))
+
+
+def test_a_checkpoint_that_lacks_encoder_weights_is_an_error(tmp_path):
+    encoder = make_encoder("bert")
+    weights = {k: v for k, v in encoder.lm.state_dict().items() if "layer.1.output" not in k}
+    encoder.lm.save_pretrained(tmp_path, state_dict=weights)
+    with pytest.raises(UserError, match=r"incomplete: no weights for bert.encoder.layer.1.output"):
         load_encoder(tmp_path, make_tokenizer())
 
 
