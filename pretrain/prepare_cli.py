@@ -25,16 +25,11 @@ _SHORT = {"source": "sources"}
 
 def run(arguments: list[str]) -> int:
     """Parse the arguments (Fire), prepare, print what came out. Returns the exit status, 2 for bad input."""
-    import fire
-
     if not arguments or {"--help", "-h", "help"} & set(arguments):
         print(help_text())
         return 0 if arguments else 2
     try:
-        # Raw strings: Fire would turn `a,b` into a tuple and 2026_11 into a number.
-        parse = fire.decorators.SetParseFn(str)(_collect)
-        flags = fire.Fire(parse, command=arguments, serialize=lambda _: "")
-        _prepare(flags)
+        _prepare(_flags(arguments))
     except UserError as error:
         print(f"prepare: {error}", file=sys.stderr)
         return 2
@@ -44,11 +39,22 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def _collect(*places: str, **flags: str) -> dict[str, str]:
-    if places:
-        raise UserError(
-            f"unexpected argument {places[0]!r}; corpora are given as --source {','.join(places)}"
-        )
+def _flags(arguments: list[str]) -> dict[str, str]:
+    import fire
+
+    flags: dict[str, str] = {}
+
+    def collect(
+        *places: str, **given: str
+    ) -> None:  # Fire prints what a command returns, so it returns nothing
+        if places:
+            raise UserError(
+                f"unexpected argument {places[0]!r}; corpora are given as --source {','.join(places)}"
+            )
+        flags.update(given)
+
+    # Raw strings: Fire would turn `a,b` into a tuple and 2026_11 into a number.
+    fire.Fire(fire.decorators.SetParseFn(str)(collect), command=arguments)
     return flags
 
 
