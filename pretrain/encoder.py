@@ -216,7 +216,7 @@ def _check_tokenizer(lm: PreTrainedModel, tokenizer: Any, source: str | Path) ->
     except (OSError, ValueError, KeyError):
         own = None
     if own is not None:
-        for token, number in own.items():
+        for token, number in sorted(own.items(), key=lambda item: item[1]):
             if vocabulary.get(token) != number and number < lm.config.vocab_size:
                 raise UserError(
                     f"the tokenizer does not fit the encoder '{source}': token {token!r} has id "

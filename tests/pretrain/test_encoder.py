@@ -1,6 +1,7 @@
 """The packed encoder against the library's padded models, and how an encoder is made, loaded and saved."""
 
 import copy
+import dataclasses
 import json
 
 import pytest
@@ -179,8 +180,60 @@ def test_gradient_checkpointing_gives_the_same_gradients():
             torch.testing.assert_close(parameter.grad, before, rtol=1e-12, atol=1e-12)
 
 
-# ---- limits
-# ---------------------------------------------------------------------------------------------------------
+def plain_variable_length(q, k, v, cumulative, longest, scaling, dropout, window, deterministic):
+    """What a variable-length kernel computes, written out: q, k, v [T, heads, d], one sequence after the other."""
+    parts = []
+    for start, stop in zip(cumulative[:-1].tolist(), cumulative[1:].tolist()):
+        assert stop - start <= longest
+        scores = torch.einsum("ihd,jhd->hij", q[start:stop], k[start:stop]) * scaling
+        if window != (-1, -1):
+            distance = torch.arange(stop - start)[:, None] - torch.arange(stop - start)
+            scores = scores.masked_fill((distance > window[0]) | (-distance > window[1]), -torch.inf)
+        parts.append(torch.einsum("hij,jhd->ihd", scores.softmax(-1), v[start:stop]))
+    return torch.cat(parts)
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_the_variable_length_path_gives_its_kernel_the_right_arguments(family, monkeypatch):
+    """The path that CUDA takes, with the kernel written out in torch, against the dense one."""
+    encoder = make_encoder(family).double()
+    ids = random_ids(LENGTHS)
+    dense = encoder.forward_packed(ids, LENGTHS)
+    build = attention.PackedLayout.build
+
+    def with_cumulative(lengths, device, filler=0):
+        ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
+        return dataclasses.replace(build(lengths, device, filler), cumulative=ends)
+
+    monkeypatch.setattr(attention.PackedLayout, "build", with_cumulative)
+    monkeypatch.setattr(attention, "_variable_length_kernel", lambda query, dropout: plain_variable_length)
+    torch.testing.assert_close(encoder.forward_packed(ids, LENGTHS), dense, rtol=0, atol=1e-10)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_on_a_gpu_half_precision_and_float32_agree(family):
+    encoder = make_encoder(family).cuda()
+    ids = random_ids(LENGTHS).cuda()
+    exact = encoder.embed(ids, LENGTHS)
+    with torch.autocast("cuda", torch.bfloat16):
+        vectors = encoder.embed(ids, LENGTHS)
+    assert torch.nn.functional.cosine_similarity(vectors, exact).min() > 0.99
+    vectors.square().sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in encoder.parameters())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_attention_dropout_is_never_dropped():
+    encoder = make_encoder("bert", attention_dropout=0.5).cuda().train()
+    ids = random_ids(LENGTHS).cuda()
+    with torch.autocast("cuda", torch.bfloat16):
+        assert not torch.allclose(encoder.embed(ids, LENGTHS), encoder.embed(ids, LENGTHS), atol=1e-3)
+
+
+# ---- limits ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -228,8 +281,7 @@ def test_architecture_reaches_the_config():
     assert make_encoder("roberta").lm.config.max_position_embeddings == MAX_POSITIONS + 1  # [PAD] is 0 here
 
 
-# ---- saving and loading
-# ---------------------------------------------------------------------------------------------
+# ---- saving and loading ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])

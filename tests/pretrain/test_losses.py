@@ -105,8 +105,7 @@ def test_contrastive_input_is_checked():
         nt_xent(torch.randn(3, 3, 4), 0.1)
 
 
-# ---- masked language modelling
-# --------------------------------------------------------------------------------------
+# ---- masked language modelling ---------------------------------------------------------------------------
 
 
 def test_cross_entropy_sum_equals_the_reference():
