@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 
 from pretrain.encoder import SentenceEncoder, load_encoder
 from pretrain.errors import UserError
+from pretrain.export import read_policy
 from pretrain.pooling import SECOND_STATE, check_pooling, pool
 
 POOLINGS = tuple(SECOND_STATE)
@@ -102,7 +103,10 @@ def load_model(model: str | Path) -> tuple[SentenceEncoder, Any]:
             f"cannot load a tokenizer from {source!r}: {error}\n"
             "Give a run folder, an export, a Hugging Face folder or a hub name."
         ) from error
-    encoder = load_encoder(source, tokenizer)
+    policy = read_policy(source)  # an export of ours says how it was pooled in training
+    encoder = load_encoder(source, tokenizer, policy["pooling"] if policy else "mean")
+    if policy:
+        print(f"trained for {encoder.pooling} pooling", file=sys.stderr)
     return encoder.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
 
 

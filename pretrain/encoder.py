@@ -22,6 +22,7 @@ from pretrain.memory import limit_kernel_cache, rounded_rows
 from pretrain.pooling import SECOND_STATE, PackedStates, check_pooling, pool
 
 logger = logging.getLogger(__name__)
+limit_kernel_cache()  # at import: oneDNN looks once, at the first product of the process
 
 
 class SentenceEncoder(nn.Module):
@@ -36,7 +37,6 @@ class SentenceEncoder(nn.Module):
     def __init__(self, lm: PreTrainedModel, pooling: str = "mean"):
         """`lm`: a masked language model of a supported family, loaded with attn_implementation="packed"."""
         super().__init__()
-        limit_kernel_cache()
         self.family = family_of(lm.config.model_type)
         if lm.config._attn_implementation != ATTENTION_NAME:
             raise ValueError(
