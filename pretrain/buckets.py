@@ -112,35 +112,40 @@ class RunWriter:
 
 @dataclass(frozen=True)
 class Run:
-    """A run file: `bounds` and `text_bounds` int64[K+1] index its records and text bytes by bucket."""
+    """A run file. Its index is read where it is needed: all indices of a large corpus are tasks x K numbers."""
 
     path: Path
     dtype: np.dtype
-    bounds: np.ndarray
-    text_bounds: np.ndarray
+    buckets: int
 
-    @classmethod
-    def open(cls, path: Path, buckets: int, dtype: np.dtype) -> Run:
-        index = np.fromfile(path, "<i8", 2 * (buckets + 1))
-        return cls(path, dtype, index[: buckets + 1], index[buckets + 1 :])
+    def _bound(self, kind: int, bucket: int) -> int:
+        """Where a bucket begins, in records (kind 0) or text bytes (kind 1); `bucket` = K: the total."""
+        return int(np.fromfile(self.path, "<i8", 1, offset=8 * (kind * (self.buckets + 1) + bucket))[0])
+
+    def text_bytes(self, bucket: int | None = None) -> int:
+        """Bytes of text in one bucket, or in all."""
+        if bucket is None:
+            return self._bound(1, self.buckets)
+        return self._bound(1, bucket + 1) - self._bound(1, bucket)
 
     def records(self, bucket: int, until: int | None = None) -> np.ndarray:
         """Records of buckets bucket..until-1 (one bucket by default)."""
-        stop = bucket + 1 if until is None else until
-        start = 2 * 8 * len(self.bounds) + int(self.bounds[bucket]) * self.dtype.itemsize
-        count = int(self.bounds[stop] - self.bounds[bucket])
+        first = self._bound(0, bucket)
+        count = self._bound(0, bucket + 1 if until is None else until) - first
+        start = 16 * (self.buckets + 1) + first * self.dtype.itemsize
         return np.fromfile(self.path, self.dtype, count, offset=start)
 
     def text(self, bucket: int) -> np.ndarray:
         """uint8[...]: the texts of a bucket, end to end, in the order of its records."""
-        start = 2 * 8 * len(self.bounds) + int(self.bounds[-1]) * self.dtype.itemsize
-        count = int(self.text_bounds[bucket + 1] - self.text_bounds[bucket])
-        return np.fromfile(self.path, np.uint8, count, offset=start + int(self.text_bounds[bucket]))
+        start = 16 * (self.buckets + 1) + self._bound(0, self.buckets) * self.dtype.itemsize
+        return np.fromfile(
+            self.path, np.uint8, self.text_bytes(bucket), offset=start + self._bound(1, bucket)
+        )
 
 
 def open_runs(folder: Path, buckets: int, dtype: np.dtype) -> list[Run]:
     """The runs of a folder in the order of their names, which is the order of the reading tasks."""
-    return [Run.open(path, buckets, dtype) for path in sorted(folder.glob("*.run"))]
+    return [Run(path, dtype, buckets) for path in sorted(folder.glob("*.run"))]
 
 
 @dataclass
@@ -156,11 +161,6 @@ class Texts:
         starts, sizes = self.starts[rows].tolist(), self.records["bytes"][rows].tolist()
         view = memoryview(self.blob)
         return [str(view[a : a + n], "utf-8") for a, n in zip(starts, sizes)]
-
-
-def bucket_text_bytes(runs: list[Run], bucket: int) -> int:
-    """Bytes of text in a bucket."""
-    return int(sum(run.text_bounds[bucket + 1] - run.text_bounds[bucket] for run in runs))
 
 
 def load_texts(runs: list[Run], bucket: int, part: int = 0, parts: int = 1) -> Texts:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import pretrain.environment  # noqa: F401  (quiet children)
 from pretrain.command import run
 from pretrain.errors import UserError
 
@@ -34,8 +36,8 @@ def main(corpus: str = "embedded", sts: str | None = None, folder: str = "runs/d
     step(1, "prepare: clean, split, de-duplicate, train a tokenizer, write shards")
     call("-m", "pretrain.prepare", "--config", str(RECIPE), "--source", corpus, "--out", data)
     step(2, "pretrain: masked language modelling + contrastive loss, augmented on the fly; evaluate; export")
-    call(str(ROOT / "pretrain" / "main.py"), "--config", str(RECIPE), "--aug", "del-span,reorder", "--data", data, "--run",
-         folder, "--resume", "auto", *(["--sts", sts] if sts else []), launcher="deepspeed")
+    call("--log_level", "error", str(ROOT / "pretrain" / "main.py"), "--config", str(RECIPE), "--aug", "del-span,reorder",
+         "--data", data, "--run", folder, "--resume", "auto", *(["--sts", sts] if sts else []), launcher="deepspeed")
     report = json.loads((Path(folder) / "report" / "summary.json").read_text())
     step(3, f"done in {(time.monotonic() - started) / 60:.1f} minutes")
     print(f"  encoder        {report['export']}  (transformers and sentence-transformers load it as is)")
@@ -54,7 +56,7 @@ def call(*words: str, launcher: str | None = None) -> None:
     """Run a command of the project in a process of its own, showing it first."""
     program = str(Path(sys.executable).with_name(launcher)) if launcher else sys.executable
     print("$ " + shlex.join([launcher or "python", *words]), flush=True)
-    code = subprocess.run([program, *words], check=False).returncode
+    code = subprocess.run([program, *words], check=False, env=os.environ | {"PYTHONUNBUFFERED": "1"}).returncode
     if code:
         raise UserError(f"that command failed with status {code}; its message is above")
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import io
 import os
+import subprocess
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -65,8 +68,6 @@ def start_processes(seconds: int = 1800) -> None:
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     if int(os.environ["WORLD_SIZE"]) == 1:
         os.environ.setdefault("MASTER_PORT", "0")  # a store of its own: any free port
-    if not torch.cuda.is_available():
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import deepspeed
 
     build_operators()
@@ -97,7 +98,14 @@ def build_operators() -> None:
         fcntl.flock(guard, fcntl.LOCK_EX)
         for stale in root.glob(f"**/{builder.name}/lock"):
             stale.unlink(missing_ok=True)
-        builder.load(verbose=False)
+        if not any(root.glob(f"**/{builder.name}/{builder.name}.so")):
+            print("compiling DeepSpeed's operator for CPUs, once: about half a minute", flush=True)
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                builder.load(verbose=False)
+        except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
+            raise UserError(f"DeepSpeed's operator for CPUs does not compile: install a C++ compiler and Python's headers "
+                            f"(Debian: g++ python3-dev). It said: {str(error).strip().splitlines()[-1]}") from error
 
 
 def device() -> torch.device:

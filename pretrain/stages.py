@@ -245,7 +245,8 @@ class Build(Step):
         self._size, self._cls, self._sep = _special_ids(self.work / "tokenizer", self._tokenizer)
         counts: Counter[str] = Counter()
         runs = bk.open_runs(self.work / "texts", self.buckets, bk.TEXT_RECORD)
-        parts = max(1, -(-bk.bucket_text_bytes(runs, rank) // int(self.config.bucket_megabytes * 1e6)))
+        held = sum(run.text_bytes(rank) for run in runs)
+        parts = max(1, -(-held // int(self.config.bucket_megabytes * 1e6)))
         writers: dict[str, ShardWriter] = {}
         with Heartbeat(self.work, "build", rank) as heartbeat, contextlib.ExitStack() as shards:
             self._heartbeat = heartbeat

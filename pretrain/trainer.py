@@ -15,6 +15,7 @@ from pretrain.config import Config
 from pretrain.errors import UserError
 from pretrain.leaving import EXIT_CODES, REASONS, Leaving
 from pretrain.loader import RankBatch
+from pretrain.memory import FlatMemory
 from pretrain.monitors import Monitor
 from pretrain.optimizer import learning_rate
 from pretrain.precision import LossScale, gradient_norm
@@ -64,7 +65,7 @@ def train(config: Config, engine, batches: Iterator[RankBatch], evaluate: Callab
     if scale is not None and progress.loss_scale:
         scale.restore(progress.loss_scale)
     whole = WholeBatch(engine, settings.seed, settings.micro_batch_tokens, scale, clock)
-    monitor = Monitor()
+    monitor, memory = Monitor(), FlatMemory()
     engine.train()
 
     while progress.step < stop_step:
@@ -82,6 +83,7 @@ def train(config: Config, engine, batches: Iterator[RankBatch], evaluate: Callab
             norm, applied = _apply(engine, scale)
         _require_finite_gradient(applied, norm, scale, result, step, config)
 
+        memory.after_step()
         progress.step += 1
         progress.tokens += result.tokens
         progress.seconds += clock.end_step()
