@@ -70,7 +70,7 @@ def announce(config: Config, recipe: Path | str | None, explicit: bool, telemetr
                      f"{2 * batch - 2:,} negatives per anchor (2 views x {batch:,} sequences, {scope})")
     else:
         lines.append(f"objective  {config.objective.name}, {objective.masked_copies} masking(s) a sequence")
-    lines.append(f"batch      {train.global_batch:,} sequences a step, up to {train.micro_batch_tokens:,} tokens in a forward pass")
+    lines.append(f"batch      {train.global_batch:,} sequences a step, up to {train.micro_batch_tokens:,} tokens in one pass")
     for line in lines:
         telemetry.say(line)
 

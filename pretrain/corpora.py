@@ -139,8 +139,7 @@ class DataConfig(BaseModel):
     bucket_megabytes: float = Field(
         64,
         gt=0,
-        description="most text that one shard-writing task holds at a time; its memory is about six times "
-        "that",
+        description="most text that a shard-writing task holds at a time; it needs 0.3 GB and 8 times that",
     )
 
     @field_validator("sources", mode="before")

@@ -76,7 +76,8 @@ def train(folder: Path, data: str, steps: int, name: str, seed: int, threads: in
         steps = round(steps * full["seconds"] / plain["seconds"])
     flags = {"config": str(ROOT / "configs" / "clear_micro.yaml"), "data": data, "run": str(run), "resume": "auto",
              "steps": steps, "train.warmup_steps": steps // 10, "train.seed": seed, "train.threads": threads, "train.precision": "bf16",
-             "evaluate.every": max(1, steps // 4), "checkpoint.every": max(1, steps // 4), **SYSTEMS[name]}
+             "evaluate.every": max(1, steps // 4), "checkpoint.every": max(1, steps // 4),
+             **SYSTEMS[name]}
     words = [f"--{key}={value}" for key, value in flags.items()]
     run.mkdir(parents=True, exist_ok=True)
     print(f"{name}, seed {seed}: {steps} steps", flush=True)
