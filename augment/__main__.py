@@ -84,8 +84,8 @@ def main(
         extra = related_words(sentences, synonyms) if needs_table else []
         fast = train_tokenizer([*sentences, *extra])
         console.print(
-            "tokenizer: none given (--tokenizer FOLDER), so a WordPiece one was made of these sentences; "
-            "a real one cuts rare words into pieces",
+            "tokenizer: none given (--tokenizer FOLDER), so a WordPiece one was made of these sentences; a real one cuts rare "
+            "words into pieces",
             highlight=False,
         )
     vocabulary = Vocabulary.from_tokenizer(fast)
@@ -145,9 +145,7 @@ def is_piped() -> bool:
 
 
 def related_words(sentences: list[str], synonyms: str) -> list[str]:
-    """Synonyms of the sentences' words: a tokenizer made of the sentences alone could spell them in letters
-    only.
-    """
+    """Synonyms of the sentences' words: a tokenizer made of the sentences alone could spell them in letters only."""
     table = read_synonyms(synonyms or find_synonyms())
     words = {word.lower() for sentence in sentences for word in re.findall(r"\w+", sentence)}
     return sorted({synonym for word in words for synonym in table.get(word, [])})

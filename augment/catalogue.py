@@ -1,6 +1,4 @@
-"""The catalogue: every augmentation by name, with its paper, its parameters and what they mean, and an
-example.
-"""
+"""The catalogue: every augmentation by name, with its paper, its parameters and what they mean, and an example."""
 
 from __future__ import annotations
 
@@ -47,10 +45,7 @@ class Entry:
 
 def _spans_fit(values: dict[str, Any]) -> str | None:
     if values["spans"] * values["rate"] >= 1:
-        return (
-            f"{values['spans']} spans of {values['rate']:g} of the length leave nothing; "
-            "spans * rate must be below 1"
-        )
+        return f"{values['spans']} spans of {values['rate']:g} of the length leave nothing; spans * rate must be below 1"
     return None
 
 
@@ -117,9 +112,7 @@ _ENTRIES = (
         name="repeat",
         kind="token",
         paper="ESimCSE (Wu et al. 2022, COLING, arXiv:2109.04380), section 3.1",
-        parameters=(
-            Parameter("rate", 0.32, "most tokens repeated, as a share of the sequence (dup_rate)", 0, 1),
-        ),
+        parameters=(Parameter("rate", 0.32, "most tokens repeated, as a share of the sequence (dup_rate)", 0, 1),),
         description="Random tokens are written twice; how many is drawn from 0 to max(2, rate * length).",
         example="repeat:rate=0.2",
         function=tokens.repeat,

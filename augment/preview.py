@@ -1,6 +1,4 @@
-"""What an augmentation does to sentences: the original and two views side by side, with how much of it
-changed.
-"""
+"""What an augmentation does to sentences: the original and two views side by side, with how much of it changed."""
 
 from __future__ import annotations
 
@@ -66,9 +64,7 @@ def preview(sentences: Sequence[str], tokenizer: Any, pipeline: Pipeline, seed: 
     ids = np.arange(len(batch), dtype=np.uint64)
     versions = [batch]
     versions += [pipeline(batch, sequence_keys(seed, 0, ids, view, "augment")) for view in range(VIEWS)]
-    texts = [
-        [tokenizer.decode(view[row][1:-1].tolist()).strip() for view in versions] for row in range(len(batch))
-    ]
+    texts = [[tokenizer.decode(view[row][1:-1].tolist()).strip() for view in versions] for row in range(len(batch))]
     changed = [[change(batch[row], view[row]) for view in versions[1:]] for row in range(len(batch))]
     return Preview(texts, np.array(changed), np.stack([version.lengths - 2 for version in versions], axis=1))
 
@@ -97,15 +93,11 @@ def load_tokenizer(folder: str) -> Any:
     from transformers import AutoTokenizer
 
     if not Path(folder).is_dir():
-        raise AugmentationError(
-            f"--tokenizer {folder}: no such folder (a Hugging Face tokenizer folder is needed)"
-        )
+        raise AugmentationError(f"--tokenizer {folder}: no such folder (a Hugging Face tokenizer folder is needed)")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except (OSError, ValueError, KeyError) as error:
-        raise AugmentationError(
-            f"--tokenizer {folder}: no tokenizer could be loaded from it: {error}"
-        ) from error
+        raise AugmentationError(f"--tokenizer {folder}: no tokenizer could be loaded from it: {error}") from error
     if DEL_TOKEN not in tokenizer.get_vocab():
         # Not add_special_tokens: that would replace the tokenizer's other additional special tokens.
         tokenizer.add_tokens([DEL_TOKEN], special_tokens=True)
@@ -119,13 +111,7 @@ def train_tokenizer(texts: Sequence[str]) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    special = {
-        "pad_token": "[PAD]",
-        "cls_token": "[CLS]",
-        "sep_token": "[SEP]",
-        "mask_token": "[MASK]",
-        "unk_token": "[UNK]",
-    }
+    special = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]", "unk_token": "[UNK]"}
     backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece()

@@ -41,9 +41,7 @@ class Step:
     def __str__(self) -> str:
         """As one would write it: only parameters that are not at their default."""
         entry = CATALOGUE.get(self.name)
-        defaults = (
-            {} if entry is None else {parameter.name: parameter.default for parameter in entry.parameters}
-        )
+        defaults = {} if entry is None else {parameter.name: parameter.default for parameter in entry.parameters}
         changed = [f":{name}={value!s}" for name, value in self.parameters if value != defaults[name]]
         return self.name + "".join(changed)
 
@@ -65,8 +63,7 @@ class Specification:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A specification made ready for one tokenizer: a Ragged and one key per sequence to a new Ragged of the
-    same N.
+    """A specification made ready for one tokenizer: a Ragged and one key per sequence to a new Ragged of the same N.
 
     What a sequence becomes depends on its tokens and its key only. Stage i draws with keys derived from i, so
     a name that stands twice draws anew. Pickles, so it can be handed to workers.
@@ -85,9 +82,7 @@ class Pipeline:
         return all(step.name == IDENTITY for step in self.specification.steps)
 
     def __call__(self, batch: Ragged, keys: np.ndarray) -> Ragged:
-        """keys: uint64[N], as `keys.sequence_keys` makes them. Raises AugmentationError on a batch it cannot
-        take.
-        """
+        """keys: uint64[N], as `keys.sequence_keys` makes them. Raises AugmentationError on a batch it cannot take."""
         if len(keys) != len(batch):
             raise ValueError(f"{len(keys)} keys for {len(batch)} sequences: one key per sequence is needed")
         if self.is_identity or len(batch) == 0:
@@ -144,9 +139,7 @@ def build(spec: str, vocabulary: Vocabulary, synonyms: SynonymTable | None = Non
             f"the synonym table was made for a tokenizer of {synonyms.vocabulary.size:,} tokens, this one "
             f"has {vocabulary.size:,}: load the table again with this tokenizer"
         )
-    stages = tuple(
-        tuple(_bind(step, vocabulary, synonyms) for step in stage) for stage in specification.stages
-    )
+    stages = tuple(tuple(_bind(step, vocabulary, synonyms) for step in stage) for stage in specification.stages)
     return Pipeline(specification, stages)
 
 
@@ -190,8 +183,8 @@ def _parse_step(text: str, position: int, spec: str) -> Step:
     place = f"at character {position + 1} of {spec!r}"
     if not name:
         raise AugmentationError(
-            f"an augmentation is missing {place}: write names with ',' (one after the other) or '|' "
-            f"(one of them) between, or '{IDENTITY}' for no augmentation"
+            f"an augmentation is missing {place}: write names with ',' (one after the other) or '|' (one of them) between, or "
+            f"'{IDENTITY}' for no augmentation"
         )
     if name == IDENTITY:
         if settings:
@@ -199,8 +192,8 @@ def _parse_step(text: str, position: int, spec: str) -> Step:
         return Step(IDENTITY)
     if name not in CATALOGUE:
         raise AugmentationError(
-            f"there is no augmentation {name!r} ({place}){_nearest(name, [*CATALOGUE, IDENTITY])}; "
-            f"there are {', '.join([*CATALOGUE, IDENTITY])} (python -m augment --list)"
+            f"there is no augmentation {name!r} ({place}){_nearest(name, [*CATALOGUE, IDENTITY])}; there are "
+            f"{', '.join([*CATALOGUE, IDENTITY])} (python -m augment --list)"
         )
     entry = CATALOGUE[name]
     parameters = {parameter.name: parameter for parameter in entry.parameters}
@@ -209,9 +202,7 @@ def _parse_step(text: str, position: int, spec: str) -> Step:
     for setting in settings:
         key, equals, value = (part.strip() for part in setting.partition("="))
         if not equals or not value:
-            raise AugmentationError(
-                f"{setting.strip()!r} {place} is no parameter: write {name}:key=value, as in {entry.example}"
-            )
+            raise AugmentationError(f"{setting.strip()!r} {place} is no parameter: write {name}:key=value, as in {entry.example}")
         if key not in parameters:
             raise AugmentationError(
                 f"{name} {place} has no parameter {key!r}{_nearest(key, list(parameters))}; it has "
@@ -242,9 +233,7 @@ def _parse_value(text: str, parameter: Any, where: str) -> Any:
     low = -np.inf if parameter.low is None else parameter.low
     high = np.inf if parameter.high is None else parameter.high
     if kind in (int, float) and not low <= value <= high:  # also catches nan
-        raise AugmentationError(
-            f"{where}: {parameter.name}={text} is outside {low:g}..{high:g} ({parameter.meaning})"
-        )
+        raise AugmentationError(f"{where}: {parameter.name}={text} is outside {low:g}..{high:g} ({parameter.meaning})")
     return value
 
 

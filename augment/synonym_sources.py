@@ -1,10 +1,8 @@
-"""Where synonyms come from: word lists on disk, read into one plain dictionary {lower-case word: its
-synonyms}.
+"""Where synonyms come from: word lists on disk, read into one plain dictionary {lower-case word: its synonyms}.
 
-Formats: a JSON object {word: [synonyms]} (Jia et al. 2019's counterfitted_neighbors.json, which CLEAR used);
-one more level of parts of speech above it {"n": {word: [...]}, "v": ...}; either of them gzipped; and a
-WordNet folder or zip with data.noun, data.verb, data.adj, data.adv (Princeton's own, Debian's
-/usr/share/wordnet, nltk's corpora/wordnet).
+Formats: a JSON object {word: [synonyms]} (Jia et al. 2019's counterfitted_neighbors.json, which CLEAR used); one more
+level of parts of speech above it {"n": {word: [...]}, "v": ...}; either of them gzipped; and a WordNet folder or zip
+with data.noun, data.verb, data.adj, data.adv (Princeton's own, Debian's /usr/share/wordnet, nltk's corpora/wordnet).
 """
 
 from __future__ import annotations
@@ -34,9 +32,8 @@ def find_synonyms() -> Path:
             return candidate
     raise AugmentationError(
         "no synonym table found. Name one with --synonyms PATH, or set CLEAR_DATA to a folder that has "
-        f"synonyms/counterfitted_neighbors.json, or get one: {_JIA} is what CLEAR used; "
-        "`apt install wordnet-base` and `python -m nltk.downloader wordnet` install WordNet. Looked for: "
-        + ", ".join(map(str, candidates))
+        f"synonyms/counterfitted_neighbors.json, or get one: {_JIA} is what CLEAR used; `apt install wordnet-base` and `python "
+        "-m nltk.downloader wordnet` install WordNet. Looked for: " + ", ".join(map(str, candidates))
     )
 
 
@@ -82,9 +79,7 @@ def _candidates() -> Iterator[Path]:
 
 def _json(content: object, path: Path) -> Iterator[tuple[str, list[str]]]:
     if not isinstance(content, dict):
-        raise AugmentationError(
-            f"synonym table {path} is a JSON {type(content).__name__}, not an object {{word: [synonyms]}}"
-        )
+        raise AugmentationError(f"synonym table {path} is a JSON {type(content).__name__}, not an object {{word: [synonyms]}}")
     for word, synonyms in content.items():
         if isinstance(synonyms, dict):
             yield from _json(synonyms, path)
@@ -95,9 +90,7 @@ def _json(content: object, path: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _wordnet(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """The words of one synset are each other's synonyms (wndb(5WN): the fourth field counts them, in
-    hexadecimal).
-    """
+    """The words of one synset are each other's synonyms (wndb(5WN): the fourth field counts them, in hexadecimal)."""
     for lines in _wordnet_lines(path):
         for line in lines:
             if line.startswith("  "):  # the licence at the head

@@ -35,9 +35,7 @@ def del_word(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: f
     return collapse_runs(Ragged(ids, batch.offsets), del_id)
 
 
-def del_span(
-    batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, spans: int = 5, rate: float = 0.05
-) -> Ragged:
+def del_span(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, spans: int = 5, rate: float = 0.05) -> Ragged:
     """CLEAR's span deletion: `spans` spans of rate * n tokens become one [DEL] each, neighbours share one.
 
     The spans do not overlap; their lengths are rate * n rounded down or up (`draw_spans`). With rate * n < 1
@@ -67,9 +65,7 @@ def del_span(
     return collapse_runs(result, del_id) if (batch.ids == del_id).any() else result
 
 
-def reorder(
-    batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, pairs: int = 5, rate: float = 0.05
-) -> Ragged:
+def reorder(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, pairs: int = 5, rate: float = 0.05) -> Ragged:
     """CLEAR's reordering: 2 * pairs spans of rate * n tokens, paired at random, the two of a pair swapped.
 
     The spans do not overlap; their lengths are rate * n rounded down or up (`draw_spans`), so the two of a
@@ -80,9 +76,8 @@ def reorder(
     count = 2 * pairs
     sizes = content_sizes(batch, vocabulary)
     starts, lengths = draw_spans(keys, sizes, count, rate, room=sizes, multiple=2)
-    # A random pairing: number the spans at random and swap neighbours in that order. The span's index rides
-    # in the low bits. Absent spans (start -1, an even number, they come first) are numbered lowest, so they
-    # pair among themselves.
+    # A random pairing: number the spans at random and swap neighbours in that order. The span's index rides in the low
+    # bits. Absent spans (start -1, an even number, they come first) are numbered lowest, so they pair among themselves.
     index_bits = np.uint64(count.bit_length())
     index = np.arange(count, dtype=np.uint64)
     order = bits_per_sequence(keys, count, stream=1) >> index_bits << index_bits
@@ -109,9 +104,7 @@ def reorder(
     return Ragged(gather(batch.ids, source, taken)[0], batch.offsets)
 
 
-def subs(
-    batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, synonyms: SynonymTable, rate: float = 0.3
-) -> Ragged:
+def subs(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, synonyms: SynonymTable, rate: float = 0.3) -> Ragged:
     """CLEAR's substitution: words of the synonym table, drawn at random until they make up round(rate * n) of
     the n content tokens, each replaced by one of its synonyms, every one equally likely.
 
@@ -138,14 +131,11 @@ def subs(
     draws = words - np.repeat(batch.offsets[:-1], counts)
     draws = mix(draws.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.repeat(derive(keys, 1), counts))
     synonym = synonyms.pick(entries.take(chosen), draws)
-    return splice(
-        batch, words, lengths.take(chosen), counts, synonyms.tokens, synonyms.token_offsets, synonym
-    )
+    return splice(batch, words, lengths.take(chosen), counts, synonyms.tokens, synonyms.token_offsets, synonym)
 
 
 def repeat(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.32) -> Ragged:
-    """ESimCSE's word repetition (Wu et al. 2022, section 3.1): some content tokens, at random, are written
-    twice.
+    """ESimCSE's word repetition (Wu et al. 2022, section 3.1): some content tokens, at random, are written twice.
 
     How many is drawn per sequence, evenly from 0 to max(2, int(rate * n)) (the paper's dup_rate; at most n).
     The text grows by that much: leave room below the encoder's longest sequence.
@@ -162,8 +152,7 @@ def repeat(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: flo
 
 
 def crop(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.9) -> Ragged:
-    """COCO-LM's cropping (Meng et al. 2021, section 3.2): a contiguous run of round(rate * n) content tokens
-    stays.
+    """COCO-LM's cropping (Meng et al. 2021, section 3.2): a contiguous run of round(rate * n) content tokens stays.
 
     At least one token stays (none if there is none); the place is drawn evenly.
     """
@@ -196,8 +185,7 @@ def content_sizes(batch: Ragged, vocabulary: Vocabulary) -> np.ndarray:
 
 
 def gather(ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """S segments of `ids` for each of N sequences, laid end to end: (int32[T'], ends of the segments,
-    int64[N, S]).
+    """S segments of `ids` for each of N sequences, laid end to end: (int32[T'], ends of the segments, int64[N, S]).
 
     starts, lengths: int64[N, S].
     """
@@ -225,18 +213,15 @@ def splice(
     token_offsets: np.ndarray,
     replacements: np.ndarray,
 ) -> Ragged:
-    """The batch with the run of lengths[k] tokens from starts[k] replaced by entry replacements[k] of a
-    table.
+    """The batch with the run of lengths[k] tokens from starts[k] replaced by entry replacements[k] of a table.
 
-    starts: int64[K], rising; lengths: int64[K], at least 1; runs do not overlap, and counts[i] (int64[N])
-    of them lie in sequence i. tokens, token_offsets: the table, each entry from one offset to the next, none
-    empty.
+    starts: int64[K], rising; lengths: int64[K], at least 1; runs do not overlap, and counts[i] (int64[N]) of them lie
+    in sequence i. tokens, token_offsets: the table, each entry from one offset to the next, none empty.
     """
     new_starts = token_offsets.take(replacements)
     new_lengths = token_offsets.take(replacements + 1) - new_starts
-    # The first token of a run becomes the replacement's first and is written as often as that has tokens; the
-    # rest of the run is written not at all. Then only replacements of several tokens have copies to
-    # overwrite.
+    # The first token of a run becomes the replacement's first and is written as often as that has tokens; the rest of
+    # the run is written not at all. Then only replacements of several tokens have copies to overwrite.
     source = batch.ids.copy()
     source[starts] = tokens.take(new_starts)
     times = np.ones(batch.num_tokens, dtype=np.int64)

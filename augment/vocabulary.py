@@ -1,6 +1,4 @@
-"""`Vocabulary`: what token augmentations and masking must know of a tokenizer, as arrays over its token
-ids.
-"""
+"""`Vocabulary`: what token augmentations and masking must know of a tokenizer, as arrays over its token ids."""
 
 from __future__ import annotations
 
@@ -12,8 +10,7 @@ import numpy as np
 from augment.errors import AugmentationError
 
 DEL_TOKEN = "[DEL]"
-# Kinds of token, by the first character that is not a space mark: what byte-level BPE and SentencePiece split
-# words at.
+# Kinds of token, by the first character that is not a space mark: what byte-level BPE and SentencePiece split words at.
 SPECIAL, LETTERS, DIGITS, OTHER, MARK = 0, 1, 2, 3, 4
 
 
@@ -108,24 +105,11 @@ class Vocabulary:
             word_start[token_id] = marked or kind[token_id] == OTHER
         for array in (special, word_start, kind):
             array.setflags(write=False)
-        return Vocabulary(
-            size,
-            ids["pad"],
-            ids["cls"],
-            ids["sep"],
-            ids["mask"],
-            del_id,
-            special,
-            word_start,
-            kind,
-            style != "##",
-        )
+        return Vocabulary(size, ids["pad"], ids["cls"], ids["sep"], ids["mask"], del_id, special, word_start, kind, style != "##")
 
 
 def _marking(tokenizer: Any, tokens: dict[str, int]) -> str:
-    """How this tokenizer marks words: "##" continues one (WordPiece), "Ġ" (byte-level) or "▁" (SentencePiece)
-    begins one.
-    """
+    """How this tokenizer marks words: "##" continues one (WordPiece), "Ġ" (byte-level) or "▁" (SentencePiece) begins one."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None and type(backend.model).__name__ == "WordPiece":
         return "##"

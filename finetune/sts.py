@@ -231,8 +231,8 @@ def _columns(file: Path, number: int, row: str, columns: Sequence[int]) -> tuple
     cells = row.split("\t")  # quotes are part of the text: the csv module would eat them, and rows with them
     if len(cells) <= max(columns):
         raise UserError(
-            f"{file}, line {number + 1}: {len(cells)} tab-separated columns, need {max(columns) + 1}; "
-            "the file is damaged or not SentEval's"
+            f"{file}, line {number + 1}: {len(cells)} tab-separated columns, need {max(columns) + 1}; the file is damaged or "
+            "not SentEval's"
         )
     return tuple(cells[column] for column in columns)
 
@@ -319,8 +319,8 @@ def headline_table(results: Mapping[str, StsResults]) -> str:
         pairs = next(iter(results.values()))[task]["pairs"]
         if pairs != OFFICIAL_PAIRS[task]:
             lines.append(
-                f"note: {task} has {pairs} pairs here, {OFFICIAL_PAIRS[task]} in the official files: "
-                "not comparable with published figures"
+                f"note: {task} has {pairs} pairs here, {OFFICIAL_PAIRS[task]} in the official files: not comparable with "
+                "published figures"
             )
     return "\n".join(lines)
 

@@ -98,10 +98,9 @@ def family_of(model_type: str) -> Family:
 def config_from(architecture: Mapping[str, Any], tokenizer: Any) -> PreTrainedConfig:
     """The Hugging Face config of a model to be trained from scratch with `tokenizer`.
 
-    `architecture` has `type` (a key of `FAMILIES`), any of layers, hidden_size, heads, intermediate_size,
-    max_positions (usable length of a sequence), dropout, attention_dropout, and any further key of that
-    type's own config (`layer_norm_eps`, ModernBERT's `local_attention`, ...). What is absent keeps the
-    library's default.
+    `architecture` has `type` (a key of `FAMILIES`), any of layers, hidden_size, heads, intermediate_size, max_positions
+    (usable length of a sequence), dropout, attention_dropout, and any further key of that type's own config
+    (`layer_norm_eps`, ModernBERT's `local_attention`, ...). What is absent keeps the library's default.
     """
     settings = dict(architecture)
     if "type" not in settings:

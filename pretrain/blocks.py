@@ -1,8 +1,7 @@
 """The fused worker: from chunks on disk to masked originals and views, many steps and lanes in one pass.
 
-`BlockMaker.make` is all that a loader worker does. It is a function of (steps, lanes) alone: how steps and
-lanes are cut into blocks, and which process makes which block, decides who does the work and never what comes
-out.
+`BlockMaker.make` is all that a loader worker does. It is a function of (steps, lanes) alone: how steps and lanes are
+cut into blocks, and which process makes which block, decides who does the work and never what comes out.
 """
 
 from __future__ import annotations
@@ -28,13 +27,11 @@ _ATTEMPTS = 100  # replacements tried for a damaged chunk before the corpus is g
 class RankBatch:
     """What one rank gets for one step; n = lanes of the rank * B / L sequences, lane after lane.
 
-    step: the global step; epoch: of the data, from 0. sequence_ids: uint64[n], the sequences' numbers in
-    their split.
+    step: the global step; epoch: of the data, from 0. sequence_ids: uint64[n], the sequences' numbers in their split.
     original: as on disk, never altered. masked: 0, 1 or 2 maskings of it. views: the augmented originals (of
     the unmasked ones), none for a masked-language run.
-    substitutions: chunks that are damaged and which others stand in for them, as dicts with step, epoch,
-    lane, chunk, replacement and reason; each is listed once an epoch and lane, at the step where that lane
-    first meets it.
+    substitutions: chunks that are damaged and which others stand in for them, as dicts with step, epoch, lane, chunk,
+    replacement and reason; each is listed once an epoch and lane, at the step where that lane first meets it.
     """
 
     step: int
@@ -151,13 +148,9 @@ class BlockMaker:
             clip(pipeline(original, sequence_keys(seed, epochs, ids, view, "augment")), self.max_length)
             for view, pipeline in enumerate(self.pipelines)
         ]
-        return Block(
-            first_step, steps, self.lanes.steps_per_epoch, ids, original, masked, views, substitutions
-        )
+        return Block(first_step, steps, self.lanes.steps_per_epoch, ids, original, masked, views, substitutions)
 
-    def draw(
-        self, first_step: int, stop_step: int, lane_start: int, lane_stop: int
-    ) -> tuple[Ragged, np.ndarray, list[dict]]:
+    def draw(self, first_step: int, stop_step: int, lane_start: int, lane_stop: int) -> tuple[Ragged, np.ndarray, list[dict]]:
         """The sequences as they are on disk: (Ragged of n, their numbers uint64[n], substitutions)."""
         if self._cache is None:
             self._cache = ChunkCache(self.reader, self.slots, self.vocabulary.size)

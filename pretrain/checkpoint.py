@@ -10,11 +10,10 @@ A checkpoint is a folder that knows nothing of ranks and holds no pickles:
       state.json                     the trainer's state, step counts, loss scale, library versions
       manifest.json                  size and sha256 of every file above
 
-It loads at any world size and ZeRO stage. Saving streams parameter by parameter (peak memory: the largest
-parameter) into a hidden folder; every file is fsynced, the folder renamed to its name, the parent fsynced,
-and only then `latest` replaced. So a folder with the name of a checkpoint is a whole one, whenever the
-process dies; what disks do to it afterwards the hashes find, and resuming walks back to the newest checkpoint
-that verifies.
+It loads at any world size and ZeRO stage. Saving streams parameter by parameter (peak memory: the largest parameter)
+into a hidden folder; every file is fsynced, the folder renamed to its name, the parent fsynced, and only then `latest`
+replaced. So a folder with the name of a checkpoint is a whole one, whenever the process dies; what disks do to it
+afterwards the hashes find, and resuming walks back to the newest checkpoint that verifies.
 """
 
 from __future__ import annotations
@@ -121,17 +120,14 @@ def _plan(view: EngineState) -> dict[str, list[tuple[TensorEntry, Any]]]:
     plan: dict[str, list[tuple[TensorEntry, Any]]] = {"parameters": []}
     for name, parameter in view.named_parameters():
         shape = parameter_shape(parameter)
-        plan["parameters"].append(
-            (TensorEntry(name, torch.float32, shape), lambda p=parameter: view.full_parameter(p).float())
-        )
+        plan["parameters"].append((TensorEntry(name, torch.float32, shape), lambda p=parameter: view.full_parameter(p).float()))
         for key in view.moment_keys(parameter):
             entry = TensorEntry(name, torch.float32, shape)
             plan.setdefault(key, []).append(
                 (entry, lambda p=parameter, k=key, s=shape: view.full_moment(p, k).float().reshape(s))
             )
     plan["buffers"] = [
-        (TensorEntry(name, buffer.dtype, tuple(buffer.shape)), lambda b=buffer: b)
-        for name, buffer in view.named_buffers()
+        (TensorEntry(name, buffer.dtype, tuple(buffer.shape)), lambda b=buffer: b) for name, buffer in view.named_buffers()
     ]
     return plan
 
@@ -170,9 +166,7 @@ class _FolderWriter:
         if need > free:
             raise OSError(28, f"{need / 1e9:.2f} GB are needed and {free / 1e9:.2f} GB are free")
         self.hidden.mkdir()
-        self._batches = {
-            kind: split_entries(series, self.max_file_bytes) for kind, series in entries.items() if series
-        }
+        self._batches = {kind: split_entries(series, self.max_file_bytes) for kind, series in entries.items() if series}
         self._opened = dict.fromkeys(self._batches, 0)
         self._writers: dict[str, TensorFileWriter] = {}
         self._remaining: dict[str, int] = {}
@@ -197,9 +191,8 @@ class _FolderWriter:
         write_durably(self.hidden / "manifest.json", to_json(manifest))
         fsync_folder(self.hidden)
         if self.folder.exists():
-            # The same step once more (it was damaged, or a resume took another way). Between the two renames
-            # the old one still counts under its other name, so there is no instant without a checkpoint of
-            # this step.
+            # The same step once more (it was damaged, or a resume took another way). Between the two renames the old
+            # one still counts under its other name, so there is no instant without a checkpoint of this step.
             replaced = self.folder.with_name(f"{self.folder.name}.replaced")
             if replaced.exists():
                 shutil.rmtree(replaced)
@@ -233,17 +226,13 @@ def _engine_json(view: EngineState, engine, plan: dict[str, list[tuple[TensorEnt
 
 
 def _hugging_face_config(module: torch.nn.Module) -> dict[str, Any] | None:
-    """The library's model inside the module: the prefix of its parameters' names, and its config; None: has
-    none.
+    """The library's model inside the module: the prefix of its parameters' names, and its config; None: has none.
 
     With it a checkpoint can be exported where the recipe's `model.init` no longer exists.
     """
     for prefix, part in module.named_modules():
         if hasattr(part, "save_pretrained") and hasattr(part, "config"):
-            return {
-                "prefix": f"{prefix}." if prefix else "",
-                "config": json.loads(part.config.to_json_string(False)),
-            }
+            return {"prefix": f"{prefix}." if prefix else "", "config": json.loads(part.config.to_json_string(False))}
     return None
 
 
@@ -252,16 +241,9 @@ _SCALER_FIELDS = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis
 
 
 def _loss_scalers(engine) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """fp16 loss scalers wherever they live (the engine, its optimizer; torch's or DeepSpeed's) and their
-    state.
-    """
+    """fp16 loss scalers wherever they live (the engine, its optimizer; torch's or DeepSpeed's) and their state."""
     for owner in (engine, engine.optimizer):
-        for attribute in (
-            "torch_autocast_z0_gradscaler",
-            "torch_autocast_gradscaler",
-            "loss_scaler",
-            "grad_scaler",
-        ):
+        for attribute in ("torch_autocast_z0_gradscaler", "torch_autocast_gradscaler", "loss_scaler", "grad_scaler"):
             scaler = getattr(owner, attribute, None)
             if isinstance(scaler, torch.amp.GradScaler):
                 yield scaler, {"attribute": attribute, **scaler.state_dict()}
@@ -285,24 +267,18 @@ def _explain_failed_save(folder: Path, error: OSError) -> str:
     previous = [path.name for path in candidates(folder.parent)]
     good = f"The last complete one, {previous[0]}, is untouched" if previous else "There is no earlier one"
     return (
-        f"could not write checkpoint {folder.name} under {folder.parent}: {error.strerror or error}. "
-        f"{good}, and nothing "
-        "half-written was left. Free some space, keep fewer checkpoints, or give the run folder another "
-        "disk; then resume."
+        f"could not write checkpoint {folder.name} under {folder.parent}: {error.strerror or error}. {good}, and nothing "
+        "half-written was left. Free some space, keep fewer checkpoints, or give the run folder another disk; then resume."
     )
 
 
 def _prune(newest: Path, keep: int) -> None:
-    """Remove what the checkpoint just written makes superfluous. Failing to is a warning: the new one is
-    good.
-    """
+    """Remove what the checkpoint just written makes superfluous. Failing to is a warning: the new one is good."""
     step = step_of(newest)
     older = [path for path in candidates(newest.parent) if path != newest]
     for path in older:
         if step_of(path) > step:
-            logger.warning(
-                "removing %s: it belongs to a run that went on from another point than this one", path
-            )
+            logger.warning("removing %s: it belongs to a run that went on from another point than this one", path)
     earlier = [path for path in older if step_of(path) < step]
     doomed = [path for path in older if step_of(path) >= step] + earlier[keep - 1 :]
     for path in doomed:
@@ -347,8 +323,7 @@ def load(path: Path, engine, verify: bool = True) -> dict[str, Any]:
         problem = _agree(problem_with(path) if _rank() == 0 else None)
         if problem is not None:
             raise CheckpointError(
-                f"checkpoint {path} is damaged: {problem}. Resume from an earlier one (--resume auto finds "
-                "it)."
+                f"checkpoint {path} is damaged: {problem}. Resume from an earlier one (--resume auto finds it)."
             )
     content = read_json(path)
     view = engine_state(engine)
@@ -356,9 +331,7 @@ def load(path: Path, engine, verify: bool = True) -> dict[str, Any]:
     moments = {key: locate(path, key) for key in content["optimizer"]["moments"]}
     _check_same_model(path, {name: parameter_shape(parameter) for name, parameter in parameters.items()})
 
-    view.prepare(
-        {id(p): [key for key, files in moments.items() if n in files] for n, p in parameters.items()}
-    )
+    view.prepare({id(p): [key for key, files in moments.items() if n in files] for n, p in parameters.items()})
     with torch.no_grad():
         for name, tensor in in_order(locate(path, "parameters"), list(parameters)):
             view.set_parameter(parameters[name], tensor)
@@ -393,13 +366,10 @@ def _check_same_model(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
         if name in saved and saved[name] != shape
     ]
     if differences:
-        shown = "; ".join(differences[:8]) + (
-            f"; and {len(differences) - 8} more" if len(differences) > 8 else ""
-        )
+        shown = "; ".join(differences[:8]) + (f"; and {len(differences) - 8} more" if len(differences) > 8 else "")
         raise CheckpointError(
-            f"checkpoint {path} is of another model than the config builds: {shown}. Resume with the "
-            "config that lies "
-            "in the run folder (config.yaml), or start a new run folder."
+            f"checkpoint {path} is of another model than the config builds: {shown}. Resume with the config that lies in the "
+            "run folder (config.yaml), or start a new run folder."
         )
 
 

@@ -94,9 +94,7 @@ def tensor_names(path: Path, series: str = "parameters") -> list[str]:
     return list(locate(Path(path), series))
 
 
-def read_tensors(
-    path: Path, series: str = "parameters", prefix: str = ""
-) -> Iterator[tuple[str, torch.Tensor]]:
+def read_tensors(path: Path, series: str = "parameters", prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """(name, tensor on the CPU) of a series, one at a time; only names that begin with `prefix`."""
     for name, file in locate(Path(path), series).items():
         if name.startswith(prefix):

@@ -1,6 +1,4 @@
-"""`ChunkCache`: the chunks that some lanes are reading, side by side in one array, so that a batch is one
-gather.
-"""
+"""`ChunkCache`: the chunks that some lanes are reading, side by side in one array, so that a batch is one gather."""
 
 from __future__ import annotations
 
@@ -16,10 +14,9 @@ from pretrain.shards import ShardReader
 class ChunkCache:
     """Least-recently-used chunks in slots of equal size of one flat array.
 
-    A step takes a few sequences from each of hundreds of chunks: with the chunks side by side that is one
-    array operation over all of them, where a gather from each chunk by itself costs some 30 microseconds a
-    chunk. A lane stays in a chunk for many steps, so a slot for every lane means that each chunk is read once
-    an epoch.
+    A step takes a few sequences from each of hundreds of chunks: with the chunks side by side that is one array
+    operation over all of them, where a gather from each chunk by itself costs some 30 microseconds a chunk. A lane
+    stays in a chunk for many steps, so a slot for every lane means that each chunk is read once an epoch.
 
     Memory: 4 bytes a token of the largest chunk, and 24 bytes a sequence, for each slot.
 
@@ -79,9 +76,7 @@ class ChunkCache:
         self._lookup[chunk] = slot
 
     def gather(self, chunk: np.ndarray, index: np.ndarray) -> tuple[Ragged, np.ndarray]:
-        """Sequence index[i] of chunk[i] (int64[n] both; the chunks are loaded): (Ragged of n, uint64[n] their
-        numbers).
-        """
+        """Sequence index[i] of chunk[i] (int64[n] both; the chunks are loaded): (Ragged of n, uint64[n] their numbers)."""
         rows = self._lookup.take(chunk) * self._sequences + index
         lengths = self._lengths.take(rows)
         ids = self._ids.take(segment_indices(self._starts.take(rows), lengths))

@@ -1,5 +1,4 @@
-"""What a corpus is made of: the typed data configuration, the sources behind it, and the tasks that read
-them.
+"""What a corpus is made of: the typed data configuration, the sources behind it, and the tasks that read them.
 
 A source is cut into tasks by its own size alone, never by the number of workers: the same corpus gives the
 same tasks, and so the same shards, on a laptop and on a cluster.
@@ -35,21 +34,16 @@ class Source(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     source: str = Field(
-        description="'embedded' (documentation of the installed Python packages), a file, folder or glob "
-        "(text, jsonl, "
-        "parquet; .gz and .zst too), a folder of datasets' save_to_disk, or a Hugging Face name as "
-        "hub:OWNER/NAME"
+        description="'embedded' (documentation of the installed Python packages), a file, folder or glob (text, jsonl, "
+        "parquet; .gz and .zst too), a folder of datasets' save_to_disk, or a Hugging Face name as hub:OWNER/NAME"
     )
     weight: float = Field(
         1.0,
         gt=0,
-        description="how often an epoch shows each of its sequences: 2 means twice, 0.3 keeps a fixed 30% of "
-        "them, "
-        "chosen by hash. Held-out data is never repeated",
+        description="how often an epoch shows each of its sequences: 2 means twice, 0.3 keeps a fixed 30% of them, chosen by "
+        "hash. Held-out data is never repeated",
     )
-    format: Literal["auto", "text", "jsonl", "parquet"] = Field(
-        "auto", description="auto: by the file's name"
-    )
+    format: Literal["auto", "text", "jsonl", "parquet"] = Field("auto", description="auto: by the file's name")
     layout: Literal["auto", "lines", "paragraphs", "passages"] = Field(
         "auto",
         description="documents in a text file: one a line; lines with a blank line between documents; or "
@@ -57,16 +51,12 @@ class Source(BaseModel):
         "formats a record is a document, and passages joins records that follow each other, as the sentences "
         "of a book that are a row each",
     )
-    unwrap: bool = Field(
-        False, description="line breaks inside a document are soft; blank lines end paragraphs"
-    )
+    unwrap: bool = Field(False, description="line breaks inside a document are soft; blank lines end paragraphs")
     text_key: str = Field("text", description="field with the text, for jsonl, parquet and datasets")
     subset: str | None = Field(None, description="Hugging Face configuration name, as 20231101.en")
     split: str = Field("train", description="Hugging Face split")
     revision: str | None = Field(None, description="Hugging Face revision: a commit to pin, or a branch")
-    streaming: bool = Field(
-        True, description="read a hub dataset as it downloads, without keeping it on disk"
-    )
+    streaming: bool = Field(True, description="read a hub dataset as it downloads, without keeping it on disk")
 
     @model_validator(mode="before")
     @classmethod
@@ -80,66 +70,46 @@ class Source(BaseModel):
 
 
 class DataConfig(BaseModel):
-    """How text becomes shards. Everything here is part of what the shards are; executor and workers are
-    not.
-    """
+    """How text becomes shards. Everything here is part of what the shards are; executor and workers are not."""
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
     sources: list[Source] = Field(
         default_factory=lambda: [Source(source="embedded")],
-        description="the corpora of the mixture: names, comma-separated, each with @WEIGHT if not 1; or a "
-        "list of "
-        "mappings in YAML. Where two hold the same sentence, the first one keeps it",
+        description="the corpora of the mixture: names, comma-separated, each with @WEIGHT if not 1; or a list of mappings in "
+        "YAML. Where two hold the same sentence, the first one keeps it",
     )
     unit: Literal["sentence", "sequence"] = Field(
         "sentence",
-        description="sentence: every sequence is one sentence; sequence: full sentences of a document, "
-        "packed up to "
+        description="sentence: every sequence is one sentence; sequence: full sentences of a document, packed up to "
         "max_length, crossing into the next document after an extra separator (RoBERTa's FULL-SENTENCES)",
     )
     max_length: int = Field(64, ge=8, description="longest sequence in tokens, special tokens included")
     long_sentences: Literal["auto", "truncate", "split", "drop"] = Field(
         "auto",
-        description="a sentence longer than max_length; auto: truncate (unit sentence) or split (unit "
-        "sequence). "
-        "Counted in the manifest either way",
+        description="a sentence longer than max_length; auto: truncate (unit sentence) or split (unit sequence). Counted in "
+        "the manifest either way",
     )
     tokenizer: str | None = Field(
         None, description="existing tokenizer: folder or Hugging Face name; [DEL] is added. none: train one"
     )
-    tokenizer_type: Literal["bpe", "wordpiece"] = Field(
-        "bpe", description="trained tokenizer: byte-level BPE or WordPiece"
-    )
-    vocabulary: int = Field(
-        16384, ge=300, description="vocabulary of a trained tokenizer, rounded up to a multiple of 64"
-    )
+    tokenizer_type: Literal["bpe", "wordpiece"] = Field("bpe", description="trained tokenizer: byte-level BPE or WordPiece")
+    vocabulary: int = Field(16384, ge=300, description="vocabulary of a trained tokenizer, rounded up to a multiple of 64")
     exact_vocabulary: bool = Field(False, description="do not round the vocabulary")
     lowercase: bool = Field(False, description="trained tokenizer lower-cases and strips accents")
-    tokenizer_megabytes: float = Field(
-        24, gt=0, description="text sample to train the tokenizer on, fixed by hash"
-    )
+    tokenizer_megabytes: float = Field(24, gt=0, description="text sample to train the tokenizer on, fixed by hash")
     heldout: float = Field(0.01, ge=0, lt=0.5, description="share of documents held out, chosen by hash")
-    min_words: int = Field(
-        4, ge=1, description="shorter sentences are dropped; characters count in Chinese and the like"
-    )
-    min_letters: float = Field(
-        0.6, ge=0, le=1, description="smallest share of letters among non-blank characters"
-    )
+    min_words: int = Field(4, ge=1, description="shorter sentences are dropped; characters count in Chinese and the like")
+    min_letters: float = Field(0.6, ge=0, le=1, description="smallest share of letters among non-blank characters")
     dedup: Literal["exact", "minhash", "none"] = Field(
         "exact",
-        description="exact: every sentence once over all sources; minhash: near-duplicate documents removed "
-        "as well "
+        description="exact: every sentence once over all sources; minhash: near-duplicate documents removed as well "
         "(datatrove); none: only what also occurs in held-out text is removed from train",
     )
-    seed: int = Field(
-        0, ge=0, description="seed of the shuffle, the held-out choice and the weights' sampling"
-    )
+    seed: int = Field(0, ge=0, description="seed of the shuffle, the held-out choice and the weights' sampling")
     chunk_tokens: int = Field(65536, ge=64, description="tokens in a chunk, about")
     bucket_megabytes: float = Field(
-        64,
-        gt=0,
-        description="most text that a shard-writing task holds at a time; it needs 0.3 GB and 8 times that",
+        64, gt=0, description="most text that a shard-writing task holds at a time; it needs 0.3 GB and 8 times that"
     )
 
     @field_validator("sources", mode="before")
@@ -195,9 +165,7 @@ def _plan_source(number: int, source: Source) -> list[Task]:
 
         size = sum(size for _, size in python_files())
         if not size:
-            raise UserError(
-                "source embedded: no Python package is installed in this environment; name a text file."
-            )
+            raise UserError("source embedded: no Python package is installed in this environment; name a text file.")
         return _striped(number, "embedded", name, size // 20, stripes=16)
     if name.startswith("hub:"):
         return _plan_hub(number, source, name[4:])
@@ -215,9 +183,8 @@ def _plan_source(number: int, source: Source) -> list[Task]:
         while not parent.exists():
             parent = parent.parent
         raise UserError(
-            f"source {name}: no such file, folder or glob match (nothing there below {parent}). A Hugging "
-            f"Face dataset "
-            f"is written hub:OWNER/NAME; the corpus that needs no file is 'embedded'."
+            f"source {name}: no such file, folder or glob match (nothing there below {parent}). A Hugging Face dataset is "
+            "written hub:OWNER/NAME; the corpus that needs no file is 'embedded'."
         )
     tasks = []
     for file in files:
@@ -228,9 +195,7 @@ def _plan_source(number: int, source: Source) -> list[Task]:
 
 
 def _empty(path: Path | str) -> UserError:
-    return UserError(
-        f"source {path} is empty: there is no text to prepare. Check the path, or the download behind it."
-    )
+    return UserError(f"source {path} is empty: there is no text to prepare. Check the path, or the download behind it.")
 
 
 def _is_saved_dataset(path: Path) -> bool:
@@ -259,10 +224,7 @@ def _files(source: Source, path: Path) -> list[Path] | None:
 def _plan_file(number: int, source: Source, file: Path) -> list[Task]:
     kind = source.format if source.format != "auto" else _kind_of(file.name)
     if kind is None:
-        raise UserError(
-            f"source {file}: its name does not tell the format; give the source `format: text`, jsonl or "
-            f"parquet."
-        )
+        raise UserError(f"source {file}: its name does not tell the format; give the source `format: text`, jsonl or parquet.")
     if not os.access(file, os.R_OK):
         raise UserError(f"source {file} cannot be read: permission denied.")
     stored = file.stat().st_size
@@ -278,9 +240,7 @@ def _plan_file(number: int, source: Source, file: Path) -> list[Task]:
         except Exception as error:
             raise UserError(f"source {file} is not a readable parquet file ({error}).") from error
         if source.text_key not in columns:
-            raise UserError(
-                f"source {file} has no column {source.text_key!r}; it has {', '.join(columns)}. Set text_key."
-            )
+            raise UserError(f"source {file} has no column {source.text_key!r}; it has {', '.join(columns)}. Set text_key.")
         return _striped(number, kind, str(file), size, limit=groups)
     layout = source.layout if kind == "text" else "lines"
     if kind == "text" and layout == "auto":
@@ -302,13 +262,11 @@ def _plan_hub(number: int, source: Source, name: str) -> list[Task]:
         splits = builder.info.splits
         if source.streaming:
             files = builder.as_streaming_dataset(split=source.split).num_shards
-    except (
-        Exception
-    ) as error:  # datasets raises a dozen kinds: no network, no such name, split or configuration
+    except Exception as error:  # datasets raises a dozen kinds: no network, no such name, split or configuration
         subset = f" ({source.subset})" if source.subset else ""
         raise UserError(
-            f"source hub:{name}{subset}, split {source.split}, cannot be opened: {error}. Check the name, the "
-            f"subset and the network; a copy on disk is named by its folder."
+            f"source hub:{name}{subset}, split {source.split}, cannot be opened: {error}. Check the name, the subset and the "
+            "network; a copy on disk is named by its folder."
         ) from error
     size = int(splits[source.split].num_bytes) if splits and source.split in splits else 0
     if source.streaming:  # a stream is read file by file
@@ -318,13 +276,7 @@ def _plan_hub(number: int, source: Source, name: str) -> list[Task]:
 
 
 def _striped(
-    number: int,
-    kind: str,
-    place: str,
-    size: int,
-    limit: int = 4096,
-    layout: str = "lines",
-    stripes: int | None = None,
+    number: int, kind: str, place: str, size: int, limit: int = 4096, layout: str = "lines", stripes: int | None = None
 ) -> list[Task]:
     stripes = stripes or max(1, min(limit, math.ceil(size / TASK_BYTES)))
     return [Task(number, kind, place, stripe, stripes, size // stripes, layout) for stripe in range(stripes)]

@@ -28,9 +28,7 @@ def write_durably(path: Path, data: bytes) -> dict[str, object]:
 
 
 def replace_durably(path: Path, data: bytes) -> None:
-    """Replace a file's content at once: a reader sees the old one or the new one, whenever the writer
-    dies.
-    """
+    """Replace a file's content at once: a reader sees the old one or the new one, whenever the writer dies."""
     aside = path.with_name(f".{path.name}.tmp")
     write_durably(aside, data)
     os.replace(aside, path)
@@ -38,9 +36,7 @@ def replace_durably(path: Path, data: bytes) -> None:
 
 
 def to_json(value: Any) -> bytes:
-    """Readable JSON; floats keep all their bits (Python writes the shortest text that reads back the
-    same).
-    """
+    """Readable JSON; floats keep all their bits (Python writes the shortest text that reads back the same)."""
     return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
 
 

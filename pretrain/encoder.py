@@ -1,7 +1,7 @@
 """The sentence encoder: a Hugging Face masked language model that reads packed rows of sequences.
 
-Weights, names and config stay the library's own: `encoder.lm.save_pretrained(folder)` writes a plain Hugging
-Face folder.
+Weights, names and config stay the library's own: `encoder.lm.save_pretrained(folder)` writes a plain Hugging Face
+folder.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class SentenceEncoder(nn.Module):
         return self.family.mlm_head(self.lm, hidden)
 
     def states(self, ids: Tensor, lengths: Tensor, second: int | None) -> PackedStates:
-        """Last hidden states and, if `second` is an index (0: embeddings, i: output of layer i, -2: last but
-        one), that one's.
+        """Last hidden states and, if `second` is an index (0: embeddings, i: output of layer i, -2: last but one), that
+        one's.
 
         On CPU the row is filled up with padding that belongs to no sequence, so that rows of a thousand
         lengths have a few dozen shapes (see `pretrain.memory`). An empty batch is a row of filler, which
@@ -167,10 +167,9 @@ def build_encoder(architecture: Mapping[str, Any], tokenizer: Any, pooling: str 
 def load_encoder(source: str | Path, tokenizer: Any, pooling: str = "mean") -> SentenceEncoder:
     """The encoder in a Hugging Face folder, or of a hub name, for use with `tokenizer`; parameters float32.
 
-    `tokenizer` must give the checkpoint's tokens the checkpoint's ids, and may have more tokens behind them
-    ([DEL]): the embedding, and the masked-language head with it, is grown and each new row set to the mean of
-    the old ones, which puts the new token in the middle of the known ones (Hewitt 2021, "Initializing new
-    word embeddings").
+    `tokenizer` must give the checkpoint's tokens the checkpoint's ids, and may have more tokens behind them ([DEL]):
+    the embedding, and the masked-language head with it, is grown and each new row set to the mean of the old ones,
+    which puts the new token in the middle of the known ones (Hewitt 2021, "Initializing new word embeddings").
 
     Raises:
         UserError: nothing to load there, a model type that is not supported, weights missing, or a tokenizer

@@ -7,10 +7,10 @@ Reads a checkpoint's safetensors: no GPU, no DeepSpeed, no process group. The fo
     config.json, model.safetensors    transformers' own format, masked-language head included
     tokenizer.json ...                the tokenizer of the run's data
     modules.json, 1_*, 2_*            pooling as trained, for sentence-transformers
-    heads.safetensors                 what was trained on top (projection head), for post-training; not needed
-    to embed clear.json                        pooling, step, scores and recipe, for programs
-    training_config.yaml              the recipe, every key written out README.md                         the
-    model card, filled from the run
+    heads.safetensors                 what was trained on top (projection head), for post-training; not needed to embed
+    clear.json                        pooling, step, scores and recipe, for programs
+    training_config.yaml              the recipe, every key written out
+    README.md                         the model card, filled from the run
 """
 
 from __future__ import annotations
@@ -73,9 +73,7 @@ def export(source: str | Path, out: str | Path | None = None, step: int | str = 
         _replace(out, hidden)
     except OSError as error:
         raise UserError(
-            f"cannot write the export {out}: {error.strerror or error}. Free some space, or name another "
-            "folder "
-            "with --out."
+            f"cannot write the export {out}: {error.strerror or error}. Free some space, or name another folder with --out."
         ) from error
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
@@ -89,38 +87,26 @@ def _find(source: Path, step: str) -> tuple[Path, Path]:
     """(run folder, checkpoint or finished export to take)."""
     if STEP_FOLDER.fullmatch(source.name) and source.is_dir():
         if (problem := problem_with(source)) is not None:
-            raise UserError(
-                f"checkpoint {source} is damaged: {problem}. Export another: python -m pretrain.export RUN"
-            )
+            raise UserError(f"checkpoint {source} is damaged: {problem}. Export another: python -m pretrain.export RUN")
         run = source.parent.parent if source.parent.name == "checkpoints" else source.parent
         return run, source
     run = source.parent if source.name == "checkpoints" else source
     root = run / "checkpoints" if (run / "checkpoints").is_dir() else source
     if step == "best":
         if not (run / "best" / MARK).is_file():
-            raise UserError(
-                f"{run} has no best/ yet: it is written at evaluations. Use --step latest, or a number."
-            )
+            raise UserError(f"{run} has no best/ yet: it is written at evaluations. Use --step latest, or a number.")
         return run, run / "best"
     known = candidates(root)
     if step == "latest":
         chosen = latest(root)
         if chosen is None:
-            what = (
-                f"none of its {len(known)} checkpoints is whole" if known else "there is no checkpoint in it"
-            )
-            raise UserError(
-                f"nothing to export in {source}: {what}. Give a run folder (runs/NAME) or a checkpoint."
-            )
+            what = f"none of its {len(known)} checkpoints is whole" if known else "there is no checkpoint in it"
+            raise UserError(f"nothing to export in {source}: {what}. Give a run folder (runs/NAME) or a checkpoint.")
         return run, chosen
-    wanted = [
-        path for path in known if step.isdigit() and int(STEP_FOLDER.fullmatch(path.name)[1]) == int(step)
-    ]
+    wanted = [path for path in known if step.isdigit() and int(STEP_FOLDER.fullmatch(path.name)[1]) == int(step)]
     if not wanted:
         steps = ", ".join(str(int(STEP_FOLDER.fullmatch(path.name)[1])) for path in reversed(known)) or "none"
-        raise UserError(
-            f"{run} has no checkpoint of step {step!r}; there are: {steps}; or say latest, or best."
-        )
+        raise UserError(f"{run} has no checkpoint of step {step!r}; there are: {steps}; or say latest, or best.")
     if (problem := problem_with(wanted[0])) is not None:
         raise UserError(f"checkpoint {wanted[0]} is damaged: {problem}. Choose another step.")
     return run, wanted[0]
@@ -128,9 +114,7 @@ def _find(source: Path, step: str) -> tuple[Path, Path]:
 
 def _check_replaceable(out: Path) -> None:
     if out.exists() and not (out / MARK).is_file() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(
-            f"{out} exists and is not an export of ours; name another folder with --out, or remove it."
-        )
+        raise UserError(f"{out} exists and is not an export of ours; name another folder with --out, or remove it.")
 
 
 def _replace(out: Path, hidden: Path) -> None:
@@ -144,9 +128,7 @@ def _replace(out: Path, hidden: Path) -> None:
 
 
 def _tokenizer(run: Path, config: dict[str, Any], expected_hash: str | None) -> tuple[Any, str]:
-    """The run's tokenizer, from the run folder or its data, and its hash, checked against the
-    checkpoint's.
-    """
+    """The run's tokenizer, from the run folder or its data, and its hash, checked against the checkpoint's."""
     places = [run / "tokenizer", _data_folder(config) / "tokenizer", run / "best", run / "export"]
     for place in places:
         if not (place / "tokenizer.json").is_file():
@@ -155,8 +137,7 @@ def _tokenizer(run: Path, config: dict[str, Any], expected_hash: str | None) -> 
         if expected_hash is None or found == expected_hash:
             return AutoTokenizer.from_pretrained(place), found
     raise UserError(
-        f"the tokenizer of {run} (hash {str(expected_hash)[:12]}) is in none of "
-        f"{', '.join(map(str, places))}. Put the "
+        f"the tokenizer of {run} (hash {str(expected_hash)[:12]}) is in none of {', '.join(map(str, places))}. Put the "
         f"tokenizer/ folder of the data that the run was trained on into {run}."
     )
 
@@ -201,9 +182,7 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
     write_modules(out, pooling, model.config.hidden_size, model.config.num_hidden_layers, longest)
     if heads:
         save_file(heads, out / "heads.safetensors", metadata={"format": "pt"})
-    (out / "training_config.yaml").write_text(
-        yaml.safe_dump(config, sort_keys=False, allow_unicode=True), "utf-8"
-    )
+    (out / "training_config.yaml").write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), "utf-8")
     policy = {
         "format_version": FORMAT_VERSION,
         "pooling": pooling,
@@ -234,9 +213,7 @@ def _without_progress_bars() -> Iterator[None]:
 
 
 def read_policy(folder: str | Path) -> dict[str, Any] | None:
-    """What an export says of itself (clear.json: "pooling", "step", "recipe" ...); None: the folder is not
-    one.
-    """
+    """What an export says of itself (clear.json: "pooling", "step", "recipe" ...); None: the folder is not one."""
     path = Path(folder) / MARK
     return json.loads(path.read_text("utf-8")) if path.is_file() else None
 
@@ -260,9 +237,7 @@ def _rebuild(
         kind = settings.pop("model_type")
         model_config = AutoConfig.for_model(kind, **settings)
     else:
-        architecture = {
-            key: value for key, value in config["model"].items() if key not in ("init", "pooling")
-        }
+        architecture = {key: value for key, value in config["model"].items() if key not in ("init", "pooling")}
         model_config = config_from(architecture, tokenizer)
     model_config.dtype = torch.float32
     model = AutoModelForMaskedLM.from_config(model_config, attn_implementation="eager", dtype=torch.float32)
@@ -282,9 +257,7 @@ def _rebuild(
 def main(run: str | None = None, out: str | None = None, step: str = "latest") -> int:
     """Export a checkpoint of the run folder `run`; see the module's description."""
     if run is None:
-        raise UserError(
-            "name a run folder: python -m pretrain.export runs/NAME [--step latest|best|N] [--out FOLDER]"
-        )
+        raise UserError("name a run folder: python -m pretrain.export runs/NAME [--step latest|best|N] [--out FOLDER]")
     folder = export(run, out, step)
     policy = read_policy(folder)
     print(f"exported step {policy['step']:,} of {run} to {folder} (pooling {policy['pooling']})")
@@ -301,12 +274,7 @@ def command_line(arguments: list[str]) -> int:
         print(__doc__)
         return 0
     try:
-        return (
-            fire.Fire(
-                SetParseFn(str)(main), command=arguments, name="pretrain.export", serialize=lambda _: ""
-            )
-            or 0
-        )
+        return fire.Fire(SetParseFn(str)(main), command=arguments, name="pretrain.export", serialize=lambda _: "") or 0
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -13,8 +13,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "ta
 
 
 class ProjectionHead(nn.Module):
-    """The projection g between sentence vectors and the contrastive loss (Chen et al. 2020, "SimCLR", section
-    2.1).
+    """The projection g between sentence vectors and the contrastive loss (Chen et al. 2020, "SimCLR", section 2.1).
 
     `layers` linear maps with an activation between each two: in -> hidden -> ... -> out. With `batch_norm`,
     hidden layers are batch-normalised before their activation. It sees the vectors of the whole global batch,

@@ -78,10 +78,7 @@ def inspect(
         "sequences"
     )
     for entry in batch.substitutions:
-        console.print(
-            f"chunk {entry['chunk']} is damaged ({entry['reason']}): chunk {entry['replacement']} in its "
-            "place"
-        )
+        console.print(f"chunk {entry['chunk']} is damaged ({entry['reason']}): chunk {entry['replacement']} in its place")
     console.print(shape_table(batch, settings.train.micro_batch_tokens))
     for line in rate_lines(batch, vocabulary, settings.augment.views):
         console.print(line, soft_wrap=True)
@@ -92,13 +89,7 @@ def inspect(
 
 
 def load_batch(
-    settings: Config,
-    reader: ShardReader,
-    tokenizer: Any,
-    vocabulary: Vocabulary,
-    step: int,
-    rank: int,
-    world_size: int,
+    settings: Config, reader: ShardReader, tokenizer: Any, vocabulary: Vocabulary, step: int, rank: int, world_size: int
 ) -> RankBatch:
     """The rank's batch of a step, from the same Loader as training's."""
     specs = list(settings.augment.views) if settings.objective.name != "mlm" else []
@@ -131,22 +122,10 @@ def load_batch(
 
 
 def shape_table(batch: RankBatch, budget: int) -> Table:
-    """Sequences, tokens, lengths, and fill, for each part: the share of the micro-batches' budget of tokens
-    that is used, and, for comparison, the share of real tokens if the batch were padded to its longest
-    sequence.
+    """Sequences, tokens, lengths, and fill, for each part: the share of the micro-batches' budget of tokens that is used,
+    and, for comparison, the share of real tokens if the batch were padded to its longest sequence.
     """
-    headings = (
-        "",
-        "sequences",
-        "tokens",
-        "min",
-        "median",
-        "mean",
-        "max",
-        "micro-batches",
-        "fill",
-        "fill if padded",
-    )
+    headings = ("", "sequences", "tokens", "min", "median", "mean", "max", "micro-batches", "fill", "fill if padded")
     table = Table(*headings, box=SIMPLE)
     for column in table.columns[1:]:
         column.justify = "right"
@@ -205,9 +184,7 @@ def rate_lines(batch: RankBatch, vocabulary: Vocabulary, specs: tuple[str, ...])
 
 
 def shared_tokens(first: Ragged, second: Ragged, size: int) -> int:
-    """Tokens that sequence i of `first` has in common with sequence i of `second`, order apart, summed over
-    i.
-    """
+    """Tokens that sequence i of `first` has in common with sequence i of `second`, order apart, summed over i."""
     a, b = (np.unique(part.rows() * size + part.ids, return_counts=True) for part in (first, second))
     _, here, there = np.intersect1d(a[0], b[0], assume_unique=True, return_indices=True)
     return int(np.minimum(a[1][here], b[1][there]).sum())
@@ -247,9 +224,7 @@ def _same(first: Ragged, second: Ragged) -> float:
 
 def _whole(name: str, text: str) -> int:
     if not str(text).isdigit() or (name == "world-size" and int(text) == 0):
-        raise UserError(
-            f"--{name} {text}: a whole number is needed" + (", at least 1" if name == "world-size" else "")
-        )
+        raise UserError(f"--{name} {text}: a whole number is needed" + (", at least 1" if name == "world-size" else ""))
     return int(text)
 
 
@@ -266,9 +241,7 @@ def main() -> None:
 
 def _inspect(**flags: Any) -> None:
     try:
-        inspect(
-            **{name.replace("-", "_") if "." not in name else name: value for name, value in flags.items()}
-        )
+        inspect(**{name.replace("-", "_") if "." not in name else name: value for name, value in flags.items()})
     except AugmentationError as error:
         raise UserError(str(error)) from error
 

@@ -37,9 +37,8 @@ from pretrain.shards import ShardReader
 
 __all__ = ["Loader", "RankBatch"]
 
-# A block is this many sequences where a step of a worker's lanes has fewer (below some 2,000 the fixed cost
-# of a hundred array operations shows), but no more tokens than this, which bounds memory and the wait for the
-# first batch.
+# A block is this many sequences where a step of a worker's lanes has fewer (below some 2,000 the fixed cost of a
+# hundred array operations shows), but no more tokens than this, which bounds memory and the wait for the first batch.
 BLOCK_SEQUENCES = 4096
 BLOCK_TOKENS = 1 << 20
 _PARENT_POLL_SECONDS = 1.0
@@ -63,10 +62,8 @@ class Loader:
         start_step, stop_step: where to begin (any step costs the same) and to end.
         synonyms: table for `subs`.
         max_length: most tokens of a sequence that the model takes; longer views are cut (`blocks.clip`).
-        damaged: "refuse" raises DamagedShard; "skip" replaces a damaged chunk and lists it in
-            `substitutions`.
-        known_damaged: chunks that an earlier part of this run replaced (from its checkpoint), replaced again
-            unread.
+        damaged: "refuse" raises DamagedShard; "skip" replaces a damaged chunk and lists it in `substitutions`.
+        known_damaged: chunks that an earlier part of this run replaced (from its checkpoint), replaced again unread.
         prefetch: blocks that each worker makes ahead.
 
     Raises:
@@ -117,11 +114,8 @@ class Loader:
         self.start_step, self.stop_step = start_step, stop_step
         self.groups = _split_lanes(self.lane_start, self.lane_stop, workers)
         largest = max(stop - start for start, stop in self.groups)
-        self.block_steps = _block_steps(
-            largest * self.lanes.per_lane, reader.num_tokens / reader.num_sequences
-        )
-        # A lane is in one chunk at a time, and crosses into others within a block; with a little room to
-        # spare.
+        self.block_steps = _block_steps(largest * self.lanes.per_lane, reader.num_tokens / reader.num_sequences)
+        # A lane is in one chunk at a time, and crosses into others within a block; with a little room to spare.
         chunks_a_lane = 1 + self.block_steps * self.lanes.per_lane * reader.num_chunks / reader.num_sequences
         self.maker = BlockMaker(
             reader,
@@ -154,9 +148,7 @@ class Loader:
         return self.maker.make(*item)
 
     def _items(self) -> Iterator[tuple[int, int, int, int]]:
-        """Blocks of steps, and for each the groups of lanes: worker w always gets the same group (round
-        robin).
-        """
+        """Blocks of steps, and for each the groups of lanes: worker w always gets the same group (round robin)."""
         for first in range(self.start_step, self.stop_step, self.block_steps):
             stop = min(first + self.block_steps, self.stop_step)
             for lane_start, lane_stop in self.groups:
@@ -193,13 +185,13 @@ class _Processes:
             worker_init_fn=partial(_start_worker, os.getpid()),
             # fork: a worker shares the parent's pages and starts in milliseconds; it never touches a device.
             multiprocessing_context="fork",
-            # DataLoader draws a base seed. From the global generator that would shift every dropout mask
-            # after it, and by how much would depend on the number of workers and restarts.
+            # DataLoader draws a base seed. From the global generator that would shift every dropout mask after it, and
+            # by how much would depend on the number of workers and restarts.
             generator=torch.Generator(),
         )
         self._iterator: Iterator[Any] | None = iter(source)
-        # Workers ignore SIGTERM, with which multiprocessing ends its children at exit and then waits for
-        # them. Registered after DataLoader's own clean-up, so run before it.
+        # Workers ignore SIGTERM, with which multiprocessing ends its children at exit and then waits for them.
+        # Registered after DataLoader's own clean-up, so run before it.
         atexit.register(self.close)
 
     def __iter__(self) -> _Processes:
@@ -252,9 +244,7 @@ class _Blocks(Dataset):
 
 
 class _Failure:
-    """An exception on its way home. DataLoader would wrap the message in the worker's traceback and lose the
-    type.
-    """
+    """An exception on its way home. DataLoader would wrap the message in the worker's traceback and lose the type."""
 
     def __init__(self, error: Exception) -> None:
         self.trace = traceback.format_exc()
@@ -294,9 +284,8 @@ def _end_with_parent(parent: int) -> None:
 
 
 def _split_lanes(start: int, stop: int, workers: int) -> list[tuple[int, int]]:
-    """The rank's lanes in G neighbouring groups, as equal as they can be; G is the largest divisor of the
-    number of workers that leaves none without a lane, so that round robin brings every group to the same
-    workers each time.
+    """The rank's lanes in G neighbouring groups, as equal as they can be; G is the largest divisor of the number of
+    workers that leaves none without a lane, so that round robin brings every group to the same workers each time.
     """
     groups = next(g for g in range(max(workers, 1), 0, -1) if max(workers, 1) % g == 0 and g <= stop - start)
     bounds = start + np.arange(groups + 1) * (stop - start) // groups

@@ -50,13 +50,7 @@ def model_card(policy: dict[str, Any], metrics: Path, parameters: int, architect
 
 
 def _front_matter(recipe: dict[str, Any]) -> str:
-    tags = [
-        "sentence-transformers",
-        "sentence-similarity",
-        "feature-extraction",
-        "fill-mask",
-        recipe["objective"]["name"],
-    ]
+    tags = ["sentence-transformers", "sentence-similarity", "feature-extraction", "fill-mask", recipe["objective"]["name"]]
     base = f"base_model: {recipe['model']['init']}\n" if recipe["model"].get("init") else ""
     return (
         "---\nlibrary_name: sentence-transformers\npipeline_tag: sentence-similarity\n"
@@ -72,8 +66,7 @@ def _objective(recipe: dict[str, Any]) -> str:
     first, second = views.get("anchor") or views["spec"], views.get("positive") or views["spec"]
     named = f"`{first}`" if first == second else f"`{first}` and `{second}`"
     return (
-        f"{start} by masked language modelling and a contrastive loss between two views of a sentence "
-        "(objective "
+        f"{start} by masked language modelling and a contrastive loss between two views of a sentence (objective "
         f"`{recipe['objective']['name']}`, augmentation {named})"
     )
 
@@ -130,14 +123,8 @@ def _training(policy: dict[str, Any], recipe: dict[str, Any], progress: dict[str
     if progress.get("seconds"):
         rows.append(("training time", format_seconds(progress["seconds"])))
     rows += [
-        (
-            "optimizer",
-            f"{train['optimizer']}, betas {tuple(train['betas'])}, weight decay {train['weight_decay']}",
-        ),
-        (
-            "learning rate",
-            f"{train['lr']:g}, warm-up {train['warmup_steps']:,} steps, then {train['schedule']}",
-        ),
+        ("optimizer", f"{train['optimizer']}, betas {tuple(train['betas'])}, weight decay {train['weight_decay']}"),
+        ("learning rate", f"{train['lr']:g}, warm-up {train['warmup_steps']:,} steps, then {train['schedule']}"),
         ("precision, ZeRO stage", f"{train['precision']}, {train['zero']}"),
     ]
     if recipe["objective"]["name"] != "mlm" and contrastive:
@@ -149,9 +136,7 @@ def _training(policy: dict[str, Any], recipe: dict[str, Any], progress: dict[str
 
 
 def _scores(records: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    evaluations = [
-        (record["step"], dict(flatten(record["evaluation"]))) for record in records if "evaluation" in record
-    ]
+    evaluations = [(record["step"], dict(flatten(record["evaluation"]))) for record in records if "evaluation" in record]
     if not evaluations:
         return (), []
     (first_step, first), (last_step, last) = evaluations[0], evaluations[-1]
@@ -159,8 +144,7 @@ def _scores(records: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[
     if first_step == last_step:
         return ("measure", start), [(SCORES.get(name, name), f"{value:.4g}") for name, value in last.items()]
     rows = [
-        (SCORES.get(name, name), f"{first[name]:.4g}" if name in first else "", f"{value:.4g}")
-        for name, value in last.items()
+        (SCORES.get(name, name), f"{first[name]:.4g}" if name in first else "", f"{value:.4g}") for name, value in last.items()
     ]
     return ("measure", start, f"step {last_step:,}"), rows
 
@@ -176,9 +160,7 @@ def _losses(records: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[
     rows = []
     for record in chosen:
         losses = dict(flatten(record["loss"]))
-        rows.append(
-            (f"{record['step']:,}", *(f"{losses[name]:.4f}" if name in losses else "" for name in names))
-        )
+        rows.append((f"{record['step']:,}", *(f"{losses[name]:.4f}" if name in losses else "" for name in names)))
     return ("step", *names), rows
 
 
@@ -192,7 +174,6 @@ def _table(title: str, header: tuple[str, ...], rows: list[tuple[str, ...]]) -> 
 
 def _limits(recipe: dict[str, Any]) -> str:
     return (
-        "## Limits\n\nThe model knows what its training text knew, biases included, in the language of "
-        "that text. It was "
-        "not tuned on labelled pairs; scores above are what was measured in the run, and nothing else was."
+        "## Limits\n\nThe model knows what its training text knew, biases included, in the language of that text. It was not "
+        "tuned on labelled pairs; scores above are what was measured in the run, and nothing else was."
     )

@@ -3,19 +3,14 @@
 The measures read the vectors that the objective was computed on, so they cost no forward pass; all work on at
 most `SAMPLE` sequences (O(SAMPLE^2 d) once every few steps, whatever the batch).
 
-- alignment: mean squared distance of a sequence's two views (Wang and Isola 2020, alpha 2). 0: the same
-  point.
-- uniformity: log of the mean exp(-2 distance^2) over pairs (ibid., t 2). 0: all in one point; -4: spread
-  evenly.
+- alignment: mean squared distance of a sequence's two views (Wang and Isola 2020, alpha 2). 0: the same point.
+- uniformity: log of the mean exp(-2 distance^2) over pairs (ibid., t 2). 0: all in one point; -4: spread evenly.
 - positive_cosine: mean cosine of a sequence's two views.
 - negative_cosine: mean cosine of views of different sequences.
-- length_r2: how well a linear (ridge) probe reads a sequence's length from its vector, R^2 on a held-out
-  half.
-  1: exactly; 0 or less: not at all.
-- length_variance: share of the vectors' variance that the length explains, the regression the other way
-  round.
-- effective_rank: exp of the entropy of the singular values (Roy and Vetterli 2007): how many directions are
-  used.
+- length_r2: how well a linear (ridge) probe reads a sequence's length from its vector, R^2 on a held-out half. 1:
+  exactly; 0 or less: not at all.
+- length_variance: share of the vectors' variance that the length explains, the regression the other way round.
+- effective_rank: exp of the entropy of the singular values (Roy and Vetterli 2007): how many directions are used.
 - effective_negatives: candidates that each view is told apart from, 2N - 2.
 """
 
@@ -65,9 +60,8 @@ def negative_cosine(first: Tensor, second: Tensor) -> float:
 def length_r2(vectors: Tensor, lengths: Tensor) -> float:
     """R^2, on every second row, of a ridge regression of the length on the vectors, fitted on the others.
 
-    The penalty is the one of `PENALTIES` with the least generalised cross-validation error on the fitted half
-    (Golub, Heath and Wahba 1979): with as many rows as dimensions, a fixed one would fit noise or miss the
-    signal.
+    The penalty is the one of `PENALTIES` with the least generalised cross-validation error on the fitted half (Golub,
+    Heath and Wahba 1979): with as many rows as dimensions, a fixed one would fit noise or miss the signal.
 
     Args:
         vectors: [N, d].
@@ -109,9 +103,7 @@ def length_variance(vectors: Tensor, lengths: Tensor) -> float:
 
 
 def effective_rank(vectors: Tensor) -> float:
-    """exp(entropy) of the normalised singular values of the centred vectors [N, d]; 1 to min(N - 1, d), 0 for
-    a point.
-    """
+    """exp(entropy) of the normalised singular values of the centred vectors [N, d]; 1 to min(N - 1, d), 0 for a point."""
     x = vectors.double() - vectors.double().mean(0)
     small = x @ x.T if len(x) <= x.shape[1] else x.T @ x
     singular = torch.linalg.eigvalsh(small).clamp_min(0).sqrt()
@@ -131,9 +123,7 @@ class _Episode:
     said: bool = False
 
     def see(self, holds: bool, step: int, patience: int) -> bool:
-        """True once, when the condition has held `patience` times in a row; again only after it has
-        ceased.
-        """
+        """True once, when the condition has held `patience` times in a row; again only after it has ceased."""
         if not holds:
             self.since, self.count, self.said = None, 0, False
             return False
@@ -191,9 +181,7 @@ class Monitor:
             }
         return measures
 
-    def alarms(
-        self, step: int, losses: dict[str, float], norm: float, metrics: dict[str, float]
-    ) -> list[str]:
+    def alarms(self, step: int, losses: dict[str, float], norm: float, metrics: dict[str, float]) -> list[str]:
         """What is wrong at this step, in words: what was seen, since when, what to try. Usually nothing.
 
         Args:
@@ -225,10 +213,8 @@ class Monitor:
             return None
         usual = "" if median is None else f", {norm / median:.0f} times the running median {median:.3g}"
         return (
-            f"gradient norm {norm:.3g}{usual}. CLEAR saw gradients explode with subs and reorder alone. If "
-            "it comes again: "
-            "lower train.lr, lengthen train.warmup_steps, set train.clip, or raise "
-            "objective.contrastive.temperature."
+            f"gradient norm {norm:.3g}{usual}. CLEAR saw gradients explode with subs and reorder alone. If it comes again: "
+            "lower train.lr, lengthen train.warmup_steps, set train.clip, or raise objective.contrastive.temperature."
         )
 
     def _not_finite(self, step: int, losses: dict[str, float]) -> str | None:
@@ -236,8 +222,7 @@ class Monitor:
         if self._held("not finite", bool(broken), step, 1) is None:
             return None
         return (
-            f"the loss is not finite ({', '.join(broken)}). Resume from the last checkpoint with a lower "
-            "train.lr, or "
+            f"the loss is not finite ({', '.join(broken)}). Resume from the last checkpoint with a lower train.lr, or "
             "train.precision fp32."
         )
 
@@ -249,12 +234,9 @@ class Monitor:
         if since is None:
             return None
         return (
-            f"the sentence vectors are collapsing into one direction since step {since}: uniformity "
-            f"{spread:.3f} (0 is a "
-            f"point), cosine of different sentences {cosine:.3f}. Try mean pooling where it is cls "
-            "(model.pooling), a larger "
-            "train.global_batch, a lower objective.contrastive.temperature, or a longer "
-            "objective.contrastive.warmup_steps."
+            f"the sentence vectors are collapsing into one direction since step {since}: uniformity {spread:.3f} (0 is a "
+            f"point), cosine of different sentences {cosine:.3f}. Try mean pooling where it is cls (model.pooling), a larger "
+            "train.global_batch, a lower objective.contrastive.temperature, or a longer objective.contrastive.warmup_steps."
         )
 
     def _length(self, step: int, metrics: dict[str, float]) -> str | None:
@@ -263,13 +245,10 @@ class Monitor:
         if since is None:
             return None
         return (
-            f"the sentence vectors say little but the length since step {since}: a linear probe reads it "
-            "with R^2 "
-            f"{r2:.2f}, and it explains {100 * metrics['length_variance']:.0f}% of their variance. Views "
-            "may be "
-            "matched by their length. Try mean pooling where it is cls (model.pooling), or views whose "
-            "lengths "
-            "differ (another augmentation or rate in augment.positive)."
+            f"the sentence vectors say little but the length since step {since}: a linear probe reads it with R^2 {r2:.2f}, "
+            f"and it explains {100 * metrics['length_variance']:.0f}% of their variance. Views may be matched by their length. "
+            "Try mean pooling where it is cls (model.pooling), or views whose lengths differ (another augmentation or rate in "
+            "augment.positive)."
         )
 
     def _chance(self, step: int, losses: dict[str, float], metrics: dict[str, float]) -> str | None:
@@ -279,9 +258,8 @@ class Monitor:
         if since is None:
             return None
         return (
-            f"the contrastive loss learns nothing since step {since}: {loss:.3f}, where guessing gives "
-            f"log(2N - 1) = {chance:.3f}. Try mean pooling where it is cls, a higher train.lr or longer "
-            "training, a lower "
+            f"the contrastive loss learns nothing since step {since}: {loss:.3f}, where guessing gives log(2N - 1) = "
+            f"{chance:.3f}. Try mean pooling where it is cls, a higher train.lr or longer training, a lower "
             "objective.contrastive.temperature, or weaker augmentations."
         )
 
@@ -292,9 +270,7 @@ class Monitor:
         if since is None:
             return None
         return (
-            f"the contrastive loss has vanished since step {since}: {loss:.4f} of {chance:.2f} at chance. "
-            "The views are too "
-            "easy to match, so nothing more is learned from them (CLEAR saw this with subs and reorder "
-            "alone). Try a "
+            f"the contrastive loss has vanished since step {since}: {loss:.4f} of {chance:.2f} at chance. The views are too "
+            "easy to match, so nothing more is learned from them (CLEAR saw this with subs and reorder alone). Try a "
             "composition such as del-span,reorder, higher rates, or a larger train.global_batch."
         )

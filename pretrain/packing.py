@@ -1,5 +1,4 @@
-"""From token ids of sentences to the sequences of a shard: one sentence each, or full sentences packed up
-to a length.
+"""From token ids of sentences to the sequences of a shard: one sentence each, or full sentences packed up to a length.
 
 `sequence` is RoBERTa's FULL-SENTENCES (Liu et al. 2019, section 4.2): contiguous sentences up to the
 maximum length, crossing into the next document after one more separator token.
@@ -27,16 +26,14 @@ class Packed:
 def fit_sentences(
     sentences: Ragged, documents: np.ndarray, longest: int, policy: str, counts: Counter[str]
 ) -> tuple[Ragged, np.ndarray, np.ndarray]:
-    """Make every sentence at most `longest` tokens, by `policy`, and drop empty ones; everything lost is
-    counted.
+    """Make every sentence at most `longest` tokens, by `policy`, and drop empty ones; everything lost is counted.
 
     Args:
         sentences: token ids without special tokens. documents: int64[N], document of each sentence, any
         labels.
         policy: truncate (keep the head), split (into pieces of `longest`), drop.
 
-    Returns: (sentences, documents, first: bool[N'], whether the row begins a sentence and is not a split's
-    next piece).
+    Returns: (sentences, documents, first: bool[N'], whether the row begins a sentence and is not a split's next piece).
     """
     lengths = sentences.lengths
     long = lengths > longest
@@ -78,8 +75,7 @@ def one_per_sequence(sentences: Ragged, cls_id: int, sep_id: int) -> Packed:
 def full_sentences(
     sentences: Ragged, documents: np.ndarray, first: np.ndarray, max_length: int, cls_id: int, sep_id: int
 ) -> Packed:
-    """Pack sentences, in order, into sequences [CLS] s1 s2 ... [SEP] s1' s2' ... [SEP] of at most
-    `max_length` tokens.
+    """Pack sentences, in order, into sequences [CLS] s1 s2 ... [SEP] s1' s2' ... [SEP] of at most `max_length` tokens.
 
     Args:
         sentences: Ragged without special tokens, none longer than max_length - 2.
@@ -94,8 +90,7 @@ def full_sentences(
     opens_document[1:] = documents[1:] != documents[:-1]
     opens, separated = np.zeros(count, bool), np.zeros(count, bool)
     used = capacity  # the first sentence opens a sequence
-    # Where a sequence ends depends on where the last one ended: the one loop over sentences, some 0.1 us
-    # each.
+    # Where a sequence ends depends on where the last one ended: the one loop over sentences, some 0.1 us each.
     for number, (length, new) in enumerate(zip(sentences.lengths.tolist(), opens_document.tolist())):
         if used + length + new > capacity:
             opens[number] = True
@@ -103,8 +98,8 @@ def full_sentences(
         else:
             separated[number] = new
             used += length + new
-    # Every sentence brings its prefix: [SEP][CLS] where a sequence opens (the very first: [CLS]), [SEP]
-    # between documents.
+    # Every sentence brings its prefix: [SEP][CLS] where a sequence opens (the very first: [CLS]), [SEP] between
+    # documents.
     prefix = np.where(opens, 2, separated.astype(np.int64))
     prefix[0] = 1
     ends = np.cumsum(sentences.lengths + prefix)

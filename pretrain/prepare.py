@@ -38,9 +38,7 @@ _SMALL_BUCKET = 4 << 20  # text bytes: below this a bucket is not worth a task
 _MOST_BUCKETS = 1024  # the index of a run file grows with it; beyond, a bucket is read in several parts
 
 
-def prepare(
-    config: DataConfig, out: Path | str, executor: str = "local", workers: int | None = None, **options: Any
-) -> dict:
+def prepare(config: DataConfig, out: Path | str, executor: str = "local", workers: int | None = None, **options: Any) -> dict:
     """Prepare `config`'s corpora into the folder `out`; returns its manifest.
 
     A folder that holds the finished result of the same config is left as it is; an unfinished one is
@@ -181,9 +179,7 @@ def _quiet(executor: str) -> Iterator[None]:
 
 
 def _plan(config: DataConfig, work: Path, wanted: dict, out: Path) -> dict:
-    """The plan of an unfinished preparation if there is one, else a new one, written down before any task
-    starts.
-    """
+    """The plan of an unfinished preparation if there is one, else a new one, written down before any task starts."""
     path = work / "plan.json"
     if path.is_file():
         plan = json.loads(path.read_text())
@@ -191,8 +187,7 @@ def _plan(config: DataConfig, work: Path, wanted: dict, out: Path) -> dict:
         tasks = [asdict(task) for task in plan_tasks(config.sources)]
         if tasks != plan["tasks"]:
             raise UserError(
-                f"The sources have changed since the unfinished preparation in {out} began. Give --overwrite "
-                f"true to begin anew."
+                f"The sources have changed since the unfinished preparation in {out} began. Give --overwrite true to begin anew."
             )
         return plan
     tasks = plan_tasks(config.sources)
@@ -207,9 +202,7 @@ def _plan(config: DataConfig, work: Path, wanted: dict, out: Path) -> dict:
 
 
 def _bucket_count(tasks: list[Task], config: DataConfig) -> int:
-    """K: enough for 16 tasks side by side where the text is worth it, and for the memory bound where there
-    is more.
-    """
+    """K: enough for 16 tasks side by side where the text is worth it, and for the memory bound where there is more."""
     size = sum(task.size for task in tasks)
     bucket = min(max(size / 16, _SMALL_BUCKET), config.bucket_megabytes * 1e6)
     return min(max(1, math.ceil(size / bucket)), _MOST_BUCKETS)

@@ -44,13 +44,9 @@ def _flags(arguments: list[str]) -> dict[str, str]:
 
     flags: dict[str, str] = {}
 
-    def collect(
-        *places: str, **given: str
-    ) -> None:  # Fire prints what a command returns, so it returns nothing
+    def collect(*places: str, **given: str) -> None:  # Fire prints what a command returns, so it returns nothing
         if places:
-            raise UserError(
-                f"unexpected argument {places[0]!r}; corpora are given as --source {','.join(places)}"
-            )
+            raise UserError(f"unexpected argument {places[0]!r}; corpora are given as --source {','.join(places)}")
         flags.update(given)
 
     # Raw strings: Fire would turn `a,b` into a tuple and 2026_11 into a number.
@@ -66,9 +62,7 @@ def _prepare(flags: dict[str, str]) -> None:
     for key in flags:
         if key not in data_keys | run_keys | set(_OWN):
             near = difflib.get_close_matches(key, [*data_keys, *run_keys, *_OWN, *_SHORT], 1, 0.5)
-            raise UserError(
-                f"unknown flag --{key}" + (f"; did you mean --{near[0]}?" if near else "; see --help")
-            )
+            raise UserError(f"unknown flag --{key}" + (f"; did you mean --{near[0]}?" if near else "; see --help"))
     if "out" not in flags:
         raise UserError("--out is missing: the folder to prepare into, as --out data/NAME")
     tree = _read_yaml(Path(flags["config"])) if "config" in flags else {}
@@ -76,9 +70,7 @@ def _prepare(flags: dict[str, str]) -> None:
     config = _validate(DataConfig, tree)
     options = _validate(ExecutorOptions, {key: value for key, value in flags.items() if key in run_keys})
     switches = {
-        key: _boolean(key, flags.get(key, default))
-        for key, (_, default, _) in _OWN.items()
-        if default in ("True", "False")
+        key: _boolean(key, flags.get(key, default)) for key, (_, default, _) in _OWN.items() if default in ("True", "False")
     }
     manifest = prepare(config, Path(flags["out"]), **options.model_dump(), **switches)
     print(summary(manifest, Path(flags["out"])))
@@ -131,20 +123,12 @@ def summary(manifest: dict, out: Path) -> str:
     """What came out, for people."""
     if not manifest:
         return f"submitted to Slurm; progress: {out}/.work/logs, result: {out}/manifest.json"
-    lines = [
-        f"{out}: unit {manifest['unit']}, up to {manifest['max_length']} tokens, vocabulary "
-        f"{manifest['vocabulary_size']}"
-    ]
+    lines = [f"{out}: unit {manifest['unit']}, up to {manifest['max_length']} tokens, vocabulary {manifest['vocabulary_size']}"]
     for split, part in manifest["splits"].items():
         lines.append(
-            f"  {split:8s} {part['sequences']:>12,} sequences {part['tokens']:>14,} tokens in "
-            f"{len(part['shards'])} shards"
+            f"  {split:8s} {part['sequences']:>12,} sequences {part['tokens']:>14,} tokens in {len(part['shards'])} shards"
         )
-    lines += [
-        f"  {name.replace('_', ' '):32s} {count:>12,}"
-        for name, count in manifest.get("counts", {}).items()
-        if count
-    ]
+    lines += [f"  {name.replace('_', ' '):32s} {count:>12,}" for name, count in manifest.get("counts", {}).items() if count]
     if run := manifest.get("run"):
         peak = run["peak_task_bytes"] / 1e6
         lines.append(f"  {run['seconds']} s with {run['workers']} workers, largest task {peak:.0f} MB")
@@ -166,12 +150,7 @@ def help_text() -> str:
     lines += ["", "Keys of a source, in YAML (sources: [{source: ..., weight: ...}]):", ""]
     for name, field in Source.model_fields.items():
         lines.append(
-            _flag(
-                name,
-                _kind(field.annotation),
-                "required" if field.is_required() else field.default,
-                field.description,
-            )
+            _flag(name, _kind(field.annotation), "required" if field.is_required() else field.default, field.description)
         )
     lines += ["", "Where it runs:", ""]
     for name, field in ExecutorOptions.model_fields.items():
@@ -182,11 +161,7 @@ def help_text() -> str:
 def _kind(annotation: Any) -> str:
     if "Literal" in str(annotation):
         return "|".join(map(str, annotation.__args__))
-    return (
-        getattr(annotation, "__name__", None)
-        if isinstance(annotation, type)
-        else str(annotation).replace(" | None", "")
-    )
+    return getattr(annotation, "__name__", None) if isinstance(annotation, type) else str(annotation).replace(" | None", "")
 
 
 def _flag(name: str, kind: str, default: Any, text: str | None) -> str:

@@ -51,8 +51,7 @@ def detect_layout(path: Path) -> str:
         text = codecs.getincrementaldecoder("utf-8-sig")().decode(probe)
     except UnicodeDecodeError as error:
         raise UserError(
-            f"source {path} is not UTF-8 text (byte {error.start}). Convert it: iconv -f LATIN1 -t UTF-8 "
-            f"{path}"
+            f"source {path} is not UTF-8 text (byte {error.start}). Convert it: iconv -f LATIN1 -t UTF-8 {path}"
         ) from error
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"source {path} cannot be read: {error}.") from error
@@ -78,10 +77,7 @@ def text_documents(task: Task) -> Iterator[str]:
         size = os.path.getsize(task.place)
         begin, end = (size * stripe // task.stripes for stripe in (task.stripe, task.stripe + 1))
         with open(task.place, "rb", 1 << 18) as stream:
-            yield from (
-                text
-                for _, text in group(_owned_lines(stream, begin if task.stripe else None, end, task.layout))
-            )
+            yield from (text for _, text in group(_owned_lines(stream, begin if task.stripe else None, end, task.layout)))
         return
     try:
         with _open(task.place) as stream:
@@ -89,9 +85,7 @@ def text_documents(task: Task) -> Iterator[str]:
                 if number % task.stripes == task.stripe:
                     yield text
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(
-            f"source {task.place} is cut short or damaged ({error}). Download it again."
-        ) from error
+        raise UserError(f"source {task.place} is cut short or damaged ({error}). Download it again.") from error
     except Exception as error:
         if type(error).__module__.startswith("zstandard"):
             raise UserError(f"source {task.place} is damaged ({error}). Download it again.") from error
@@ -228,9 +222,7 @@ def dataset_documents(task: Task, source: Source) -> Iterator[str]:
     else:
         chosen = {"split": source.split, "name": source.subset, "revision": source.revision}
         dataset_options = {key: value for key, value in chosen.items() if value}
-        reader = HuggingFaceDatasetReader(
-            task.place, dataset_options=dataset_options, streaming=source.streaming, **options
-        )
+        reader = HuggingFaceDatasetReader(task.place, dataset_options=dataset_options, streaming=source.streaming, **options)
     empty = True
     try:
         for document in reader.run(None, task.stripe, task.stripes):
@@ -241,6 +233,4 @@ def dataset_documents(task: Task, source: Source) -> Iterator[str]:
     except Exception as error:
         raise UserError(f"source {task.place} cannot be read: {type(error).__name__}: {error}") from error
     if empty and task.stripe == 0:
-        raise UserError(
-            f"source {task.place} gave no text; is text_key={source.text_key!r} the right column?"
-        )
+        raise UserError(f"source {task.place} gave no text; is text_key={source.text_key!r} the right column?")

@@ -1,7 +1,6 @@
 """The files by which sentence-transformers finds an encoder's pooling.
 
-Written by hand, in the format that every version of the library since 2 reads, so that exporting does not
-need it.
+Written by hand, in the format that every version of the library since 2 reads, so that exporting does not need it.
 """
 
 from __future__ import annotations
@@ -62,9 +61,7 @@ def write_modules(out: Path, pooling: str, hidden_size: int, layers: int, max_le
 
 
 def layer_weights(second: int, layers: int) -> list[float]:
-    """Weights of hidden states 0 (embeddings) to `layers` that average the last with `second` (-2: last but
-    one).
-    """
+    """Weights of hidden states 0 (embeddings) to `layers` that average the last with `second` (-2: last but one)."""
     index = second if second >= 0 else layers + 1 + second
     if not 0 <= index <= layers:
         raise UserError(f"an encoder of {layers} layers has no hidden state {second} to pool.")

@@ -1,11 +1,10 @@
-"""The stages of preparation, as datatrove pipeline steps. Every step finds the plan and its inputs in the
-work folder.
+"""The stages of preparation, as datatrove pipeline steps. Every step finds the plan and its inputs in the work folder.
 
     read      T tasks   documents -> clean sentences -> run files by hash        (T: fixed by the sources)
     resolve   K tasks   unit `sequence` only: which copy of a sentence stays
     tokenizer 1 task    train on a sample fixed by hash, or adopt
-    build     K tasks   one bucket: sort, drop duplicates, weigh, tokenise, pack, write shards   (K: by
-    corpus size) merge     1 task    counts and shard records -> manifest
+    build     K tasks   one bucket: sort, drop duplicates, weigh, tokenise, pack, write shards   (K: by corpus size)
+    merge     1 task    counts and shard records -> manifest
 
 Nothing a step does depends on the executor or on how many tasks run at once; each output appears whole
 under its final name, and a step run twice writes the same bytes.
@@ -35,15 +34,7 @@ from pretrain.corpora import DataConfig, Task, documents
 from pretrain.errors import UserError
 from pretrain.packing import Packed, fit_sentences, full_sentences, one_per_sequence
 from pretrain.progress import Heartbeat
-from pretrain.shards import (
-    FORMAT,
-    ShardWriter,
-    chunk_bounds,
-    split_summary,
-    token_dtype,
-    write_atomically,
-    write_manifest,
-)
+from pretrain.shards import FORMAT, ShardWriter, chunk_bounds, split_summary, token_dtype, write_atomically, write_manifest
 from pretrain.text import is_prose, sentences_of
 from pretrain.tokenizer import adopt_tokenizer, encode, save_tokenizer, tokenizer_hash, train_tokenizer
 
@@ -148,9 +139,7 @@ def _coin(key: int, salt: int) -> float:
 
 
 class Resolve(Step):
-    """Unit `sequence`: of every sentence keep one copy, held-out before train; list the others as
-    (document, index).
-    """
+    """Unit `sequence`: of every sentence keep one copy, held-out before train; list the others as (document, index)."""
 
     name = "resolve duplicates"
 
@@ -161,9 +150,8 @@ class Resolve(Step):
     def _resolve(self, rank: int) -> None:
         runs = bk.open_runs(self.work / "signatures", self.buckets, bk.SIGNATURE)
         found = np.concatenate([run.records(rank) for run in runs] or [np.empty(0, bk.SIGNATURE)])
-        # A document that occurs twice has the same signatures twice; that is settled where documents are,
-        # so here the second set is no duplicate but the same sentence. lexsort is stable: reading order
-        # decides.
+        # A document that occurs twice has the same signatures twice; that is settled where documents are, so here the
+        # second set is no duplicate but the same sentence. lexsort is stable: reading order decides.
         order = np.lexsort((1 - found["heldout"].astype(np.int64), found["key"]))
         found = found[order]
         new = np.ones(len(found), bool)
@@ -196,8 +184,8 @@ class MakeTokenizer(Step):
             tokenizer = adopt_tokenizer(config.tokenizer, config.max_length)
         else:
             vocabulary = config.vocabulary
-            # One task, alone on the machine: let the trainer use its threads. Training counts words, order
-            # is no matter.
+            # One task, alone on the machine: let the trainer use its threads. Training counts words, order is no
+            # matter.
             os.environ["TOKENIZERS_PARALLELISM"] = "true"
             tokenizer = train_tokenizer(
                 self.sample(), config.tokenizer_type, vocabulary, config.lowercase, config.max_length,
@@ -216,9 +204,8 @@ class MakeTokenizer(Step):
             total += float((records["bytes"] * weights[records["source"]]).sum())
         if not total:
             raise UserError(
-                f"No text is left after cleaning: {self.plan['described']} hold no sentence of "
-                f"{self.config.min_words} "
-                f"words. Check the source, its layout and text_key, and min_words."
+                f"No text is left after cleaning: {self.plan['described']} hold no sentence of {self.config.min_words} words. "
+                "Check the source, its layout and text_key, and min_words."
             )
         share = self.config.tokenizer_megabytes * 1e6 / total
         for run in runs:
@@ -268,9 +255,7 @@ class Build(Step):
         records = texts.records[rows]
         encode_unit = self._encode_sentences if self.config.unit == "sentence" else self._encode_documents
         sentences, owner = encode_unit(texts, rows, bucket)
-        sentences, owner, first = fit_sentences(
-            sentences, owner, self.config.max_length - 2, self.config.long_policy, counts
-        )
+        sentences, owner, first = fit_sentences(sentences, owner, self.config.max_length - 2, self.config.long_policy, counts)
         bounds = np.searchsorted(owner, np.arange(len(rows) + 1))  # sentences of each chosen record
         repeated = np.repeat(np.arange(len(rows)), copies)
         copy = segment_indices(np.zeros(len(rows), np.int64), copies)
@@ -289,17 +274,10 @@ class Build(Step):
                 yield split, one_per_sequence(part, self._cls, self._sep)
             else:
                 documents_ = np.repeat(np.arange(len(chosen)), sizes)
-                yield (
-                    split,
-                    full_sentences(
-                        part, documents_, first[index], self.config.max_length, self._cls, self._sep
-                    ),
-                )
+                yield (split, full_sentences(part, documents_, first[index], self.config.max_length, self._cls, self._sep))
 
     def _choose(self, records: np.ndarray, counts: Counter[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rows that stay, sorted by key; how many copies of each; its number among its duplicates: int64[R]
-        each.
-        """
+        """Rows that stay, sorted by key; how many copies of each; its number among its duplicates: int64[R] each."""
         order = np.lexsort((1 - records["heldout"].astype(np.int64), records["key"]))
         sorted_ = records[order]
         new = np.ones(len(order), bool)
@@ -332,24 +310,18 @@ class Build(Step):
 
     def _encode_sentences(self, texts: bk.Texts, rows: np.ndarray, bucket: int) -> tuple[Ragged, np.ndarray]:
         parts = []
-        for start in range(
-            0, len(rows), 65536
-        ):  # decoded in slices: a Python string costs 50 bytes over its text
+        for start in range(0, len(rows), 65536):  # decoded in slices: a Python string costs 50 bytes over its text
             parts.append(self._encode(texts.decode(rows[start : start + 65536])))
         return Ragged.concatenate(parts), np.arange(len(rows))
 
     def _encode_documents(self, texts: bk.Texts, rows: np.ndarray, bucket: int) -> tuple[Ragged, np.ndarray]:
-        """Sentences of the documents `rows`, without those that `Resolve` listed; int64[S] row of each
-        sentence.
-        """
+        """Sentences of the documents `rows`, without those that `Resolve` listed; int64[S] row of each sentence."""
         dropped = self._dropped(bucket)
         parts, owners = [], []
         for start in range(0, len(rows), 4096):
             strings: list[str] = []
             chosen = rows[start : start + 4096]
-            for number, (key, text) in enumerate(
-                zip(texts.records["key"][chosen].tolist(), texts.decode(chosen))
-            ):
+            for number, (key, text) in enumerate(zip(texts.records["key"][chosen].tolist(), texts.decode(chosen))):
                 gone = dropped.get(key, ())
                 kept = [s for i, s in enumerate(text.split("\n")) if i not in gone]
                 strings += kept
@@ -413,16 +385,12 @@ class Merge(Step):
                 shards[split].append(record)
         summaries = {split: split_summary(records) for split, records in shards.items()}
         if not summaries["train"]["sequences"]:
-            raise UserError(
-                f"No training sequence came out of {self.plan['described']}; check the source and min_words."
-            )
+            raise UserError(f"No training sequence came out of {self.plan['described']}; check the source and min_words.")
         tokenizer = self.out / "tokenizer"
         if not tokenizer.exists():
             os.replace(self.work / "tokenizer", tokenizer)
         config = self.config
-        vocabulary = json.loads((self.work / "counts" / "tokenizer" / "00000.json").read_text())[
-            "vocabulary_size"
-        ]
+        vocabulary = json.loads((self.work / "counts" / "tokenizer" / "00000.json").read_text())["vocabulary_size"]
         manifest = {
             "format": FORMAT,
             "unit": config.unit,
@@ -435,8 +403,6 @@ class Merge(Step):
             "counts": dict(sorted(counts.items())),
             "config": config.model_dump(mode="json"),
             "buckets": self.buckets,
-            "versions": {
-                name: importlib.metadata.version(name) for name in ("tokenizers", "webdataset", "datatrove")
-            },
+            "versions": {name: importlib.metadata.version(name) for name in ("tokenizers", "webdataset", "datatrove")},
         }
         write_manifest(self.out, manifest)

@@ -1,11 +1,9 @@
-"""From raw text to clean sentences: normalisation, a rule-based sentence splitter, and the filter for what
-is prose.
+"""From raw text to clean sentences: normalisation, a rule-based sentence splitter, and the filter for what is prose.
 
-The splitter looks only at the places where a sentence can end (one regular expression finds them) and decides
-each by the word before and the character after. Libraries split better on hard cases with a parser or a
-trained
-model, but they tokenise every word to get there: spaCy's rule-based `sentencizer` runs at under 1 MB/s a
-core and ends a sentence after "Mr."; this one runs at tens of MB/s, which is what all of Wikipedia needs.
+The splitter looks only at the places where a sentence can end (one regular expression finds them) and decides each by
+the word before and the character after. Libraries split better on hard cases with a parser or a trained model, but they
+tokenise every word to get there: spaCy's rule-based `sentencizer` runs at under 1 MB/s a core and ends a sentence after
+"Mr."; this one runs at tens of MB/s, which is what all of Wikipedia needs.
 """
 
 from __future__ import annotations
@@ -20,10 +18,9 @@ def _words(text: str) -> frozenset[str]:
 
 # Titles and references: a name or a number follows, never a new sentence.
 _NEVER_ENDS = _words(
-    "mr mrs ms messrs mme mlle dr drs prof rev revd hon fr sr st ste mt gen col lt maj capt cpt cmdr adm "
-    "sgt cpl pvt gov sen rep pres amb supt insp det fig figs eq eqs ref refs sec secs chap ch vol vols no "
-    "nos nr pp pg art cf viz vs e.g i.e eg ie ca approx esp incl excl resp al jan feb apr aug sept oct "
-    "nov dec dept univ assn bros op cit ed eds trans"
+    "mr mrs ms messrs mme mlle dr drs prof rev revd hon fr sr st ste mt gen col lt maj capt cpt cmdr adm sgt cpl pvt gov sen "
+    "rep pres amb supt insp det fig figs eq eqs ref refs sec secs chap ch vol vols no nos nr pp pg art cf viz vs e.g i.e eg "
+    "ie ca approx esp incl excl resp al jan feb apr aug sept oct nov dec dept univ assn bros op cit ed eds trans"
 )
 # Abbreviations that also close sentences: only a word that commonly opens one decides for an end.
 _MAY_END = _words(
@@ -31,14 +28,12 @@ _MAY_END = _words(
     "cm mm kg ph.d m.d b.a m.a b.sc m.sc a.m p.m a.d b.c u.s u.k u.n u.s.a d.c e.u i.e e.g"
 )
 _OPENERS = _words(
-    "the a an this that these those it its he she they we you i his her their our my in on at by for from "
-    "with to of as if when while after before during since although though but and however also then "
-    "there here what who where why how some many most all each both other another one no not after "
-    "because under over according later meanwhile today thus therefore moreover furthermore"
+    "the a an this that these those it its he she they we you i his her their our my in on at by for from with to of as if "
+    "when while after before during since although though but and however also then there here what who where why how some "
+    "many most all each both other another one no not after because under over according later meanwhile today thus therefore "
+    "moreover furthermore"
 )
-_NUMBERED = frozenset(
-    ("no", "nos", "nr", "vol", "vols", "fig", "figs", "pp", "pg", "ch", "chap", "art", "sec", "eq", "op")
-)
+_NUMBERED = frozenset(("no", "nos", "nr", "vol", "vols", "fig", "figs", "pp", "pg", "ch", "chap", "art", "sec", "eq", "op"))
 
 _CLOSERS = "\"'”’»)\\]}"
 _BOUNDARY = re.compile(
@@ -60,9 +55,7 @@ _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\u0e00-\u0eff]"
 
 
 def clean(text: str) -> str:
-    """One line of text: NFC, no control or zero-width characters, white space runs made one blank, no blank
-    ends.
-    """
+    """One line of text: NFC, no control or zero-width characters, white space runs made one blank, no blank ends."""
     if not text.isascii():
         text = unicodedata.normalize("NFC", text).translate(_CONTROLS)
         return _SPACES.sub(" ", text).strip()
@@ -93,9 +86,7 @@ def split_sentences(line: str) -> list[str]:
 
 
 def _ends(line: str, start: int, mark: int, following: int) -> bool:
-    """Whether the mark at `line[mark]` ends the sentence that began at `start`; `following`: next
-    non-blank.
-    """
+    """Whether the mark at `line[mark]` ends the sentence that began at `start`; `following`: next non-blank."""
     character = line[mark]
     if character in "。！？｡।۔؟":
         return True

@@ -1,14 +1,12 @@
-"""Contrastive losses over a whole batch of sentence vectors, in tiles: memory grows with N, never with N
-squared.
+"""Contrastive losses over a whole batch of sentence vectors, in tiles: memory grows with N, never with N squared.
 
 Every loss here is a softmax over candidates, anchor by anchor:
 
-    loss = mean over anchors i of  -log( exp(s_i,p(i)) / sum over candidates j of exp(s_ij) ),   s_ij = a_i .
-    c_j / temperature
+    loss = mean over anchors i of  -log( exp(s_i,p(i)) / sum over candidates j of exp(s_ij) )
+    s_ij = a_i . c_j / temperature
 
-`TiledSoftmax` computes it and its exact gradient in one pass over tiles of anchors. A loss says who the
-anchors, candidates and positives are, and may change the logits of a tile (`Adjustment`: exclude a candidate,
-add a constant).
+`TiledSoftmax` computes it and its exact gradient in one pass over tiles of anchors. A loss says who the anchors,
+candidates and positives are, and may change the logits of a tile (`Adjustment`: exclude a candidate, add a constant).
 """
 
 from __future__ import annotations
@@ -92,8 +90,7 @@ class TiledSoftmax(torch.autograd.Function):
         wanted = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         anchor_gradient = torch.empty_like(anchors) if wanted else None
         candidate_gradient = torch.zeros_like(candidates) if wanted else None
-        # Summed in float64: thousands of nearly equal terms would lose digits in float32, and it costs
-        # nothing.
+        # Summed in float64: thousands of nearly equal terms would lose digits in float32, and it costs nothing.
         total = torch.zeros((), dtype=torch.float64, device=anchors.device)
         for start in range(0, len(anchors), tile):
             stop = min(start + tile, len(anchors))

@@ -1,5 +1,4 @@
-"""Masked language modelling (Devlin et al. 2019), computed on the masked positions only and in bounded
-memory.
+"""Masked language modelling (Devlin et al. 2019), computed on the masked positions only and in bounded memory.
 
 Of a batch's tokens 15% are masked, so the vocabulary projection, the widest product of a small model, runs on
 15% of the rows.
@@ -33,10 +32,9 @@ def masked_lm_loss(
 ) -> Tensor:
     """SUM over the masked positions of -log p(label): a scalar, float32 (float64 from float64 hidden states).
 
-    A sum, because the right mean is over the masked tokens of the whole global batch, which only the caller
-    knows. Where [P, V] exceeds the bound, positions are cut into tiles whose logits are computed again in the
-    backward pass (one more forward of the head); the calls go through the head's modules, so ZeRO-3's hooks
-    gather their weights.
+    A sum, because the right mean is over the masked tokens of the whole global batch, which only the caller knows.
+    Where [P, V] exceeds the bound, positions are cut into tiles whose logits are computed again in the backward pass
+    (one more forward of the head); the calls go through the head's modules, so ZeRO-3's hooks gather their weights.
 
     Args:
         hidden: last hidden states [T, H] from `encoder.forward_packed`.
@@ -85,12 +83,10 @@ def _round_up(positions: Tensor, labels: Tensor, device_type: str) -> tuple[Tens
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
-    """Sum over rows of -log softmax(logits)[label]; logits [P, V], labels int64[P]; float32, or float64 from
-    float64.
+    """Sum over rows of -log softmax(logits)[label]; logits [P, V], labels int64[P]; float32, or float64 from float64.
 
-    Half-precision logits are read in float32. The gradient, softmax - onehot, is made in the forward pass in
-    the logits' dtype, and is all that is kept: autograd's own chain would hold float32 copies of [P, V] three
-    times.
+    Half-precision logits are read in float32. The gradient, softmax - onehot, is made in the forward pass in the
+    logits' dtype, and is all that is kept: autograd's own chain would hold float32 copies of [P, V] three times.
     """
     return _CrossEntropySum.apply(logits, labels)
 

@@ -78,14 +78,7 @@ def test_tokenizer_folder_and_synonyms(tmp_path, call):
     augment_tokenizers.byte_level(delete=False).save_pretrained(tmp_path / "tokenizer")
     table = tmp_path / "table.json"
     table.write_text(json.dumps({"big": ["large"]}))
-    text = [
-        "--text",
-        "a Big house is big",
-        "--synonyms",
-        str(table),
-        "--aug",
-        "subs:rate=0.1,del-word:rate=0.0",
-    ]
+    text = ["--text", "a Big house is big", "--synonyms", str(table), "--aug", "subs:rate=0.1,del-word:rate=0.0"]
     status, output, error = call(*text, "--tokenizer", str(tmp_path / "tokenizer"))
     assert status == 0, error
     assert "large" in output.lower() and "of 5 words" in output
@@ -99,13 +92,7 @@ def test_list_and_help(call):
         assert text in listed
     status, page, error = call("--help")
     assert (status, error) == (0, "")
-    for text in (
-        "--aug (default: del-span,reorder)",
-        "--tokenizer",
-        "--synonyms",
-        "--list",
-        "one after the other",
-    ):
+    for text in ("--aug (default: del-span,reorder)", "--tokenizer", "--synonyms", "--list", "one after the other"):
         assert text in page
 
 

@@ -83,11 +83,7 @@ def test_alternatives_are_drawn_per_sequence():
     batch, keys = a_batch(count=4000)
     pipeline = build("del-word|none|repeat", VOCABULARY)
     result = pipeline(batch, keys)
-    branches = [
-        tokens.del_word(batch, derive(keys, 0), VOCABULARY),
-        batch,
-        tokens.repeat(batch, derive(keys, 0), VOCABULARY),
-    ]
+    branches = [tokens.del_word(batch, derive(keys, 0), VOCABULARY), batch, tokens.repeat(batch, derive(keys, 0), VOCABULARY)]
     counts = np.zeros(3)
     for index in range(len(batch)):
         hits = [np.array_equal(result[index], branch[index]) for branch in branches]
@@ -136,8 +132,6 @@ def test_catalogue_is_complete():
     entries = catalogue()
     assert {"del-word", "del-span", "reorder", "subs", "repeat", "crop"} <= {entry.name for entry in entries}
     for entry in entries:
-        assert (
-            entry.kind in ("token", "text") and entry.paper and entry.description and entry.function.__doc__
-        )
+        assert entry.kind in ("token", "text") and entry.paper and entry.description and entry.function.__doc__
         assert parse(entry.example).steps[0].name == entry.name
         assert all(parameter.meaning for parameter in entry.parameters)

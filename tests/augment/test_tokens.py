@@ -29,13 +29,7 @@ CASES = [
     (tokens.crop, reference.crop, {}, {}),
     (tokens.crop, reference.crop, {"rate": 0.0}, {"rate": 0.0}),
 ]
-ALL = [
-    (tokens.del_word, {}),
-    (tokens.del_span, {}),
-    (tokens.reorder, {}),
-    (tokens.repeat, {}),
-    (tokens.crop, {}),
-]
+ALL = [(tokens.del_word, {}), (tokens.del_span, {}), (tokens.reorder, {}), (tokens.repeat, {}), (tokens.crop, {})]
 
 
 def keys_for(batch: Ragged, seed: int = 0) -> np.ndarray:
@@ -158,10 +152,7 @@ def test_reorder_swaps_spans_of_unequal_length():
     for index in unequal:
         row = content(batch, index)
         (a, b), (la, lb) = starts[index], lengths[index]
-        assert (
-            content(result, index)
-            == row[:a] + row[b : b + lb] + row[a + la : b] + row[a : a + la] + row[b + lb :]
-        )
+        assert content(result, index) == row[:a] + row[b : b + lb] + row[a + la : b] + row[a : a + la] + row[b + lb :]
 
 
 def test_spans_do_not_overlap_and_fall_everywhere():

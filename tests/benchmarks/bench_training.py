@@ -4,9 +4,8 @@
 
 1. MLM only: the project's step against `transformers.Trainer` and its `DataCollatorForLanguageModeling`,
    which pads. The Trainer needs `pip install accelerate`.
-2. MLM + contrastive: the project's step (two-level gradient, del-span,reorder) against the straightforward
-   loop: three padded forwards (masked original, two views), logits of every position, the full similarity
-   matrix, one backward.
+2. MLM + contrastive: the project's step (two-level gradient, del-span,reorder) against the straightforward loop: three
+   padded forwards (masked original, two views), logits of every position, the full similarity matrix, one backward.
 
 Both sides make their batches inside the time; the loop of 2 masks and augments with our own functions. They
 take turns of `--steps` steps, the first of which is not timed. CPU time of the process, so that a busy machine
@@ -58,9 +57,7 @@ Turn = Callable[[int], tuple[int, float]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=128, help="sentences a step")
     parser.add_argument("--steps", type=int, default=4, help="timed steps a turn")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each side")
@@ -84,10 +81,7 @@ def main() -> None:
     for column in ("objective", "ours", "padded", "ratio", "rounds"):
         table.add_column(column, justify="left" if column == "objective" else "right")
     contests = {
-        "MLM, against transformers.Trainer": (
-            ours(corpus, tokenizer, "mlm", options),
-            trainer(rows, tokenizer, options),
-        ),
+        "MLM, against transformers.Trainer": (ours(corpus, tokenizer, "mlm", options), trainer(rows, tokenizer, options)),
         f"MLM + NT-Xent ({AUGMENTATION}), against three padded forwards": (
             ours(corpus, tokenizer, "clear", options),
             three_forwards(corpus, tokenizer, options),
@@ -103,13 +97,7 @@ def main() -> None:
                 side.append(tokens / seconds)
         first, second = map(statistics.median, speeds)
         ratios = [a / b for a, b in zip(*speeds)]
-        table.add_row(
-            name,
-            f"{first:,.0f}",
-            f"{second:,.0f}",
-            f"{first / second:.1f}x",
-            f"{min(ratios):.1f}-{max(ratios):.1f}x",
-        )
+        table.add_row(name, f"{first:,.0f}", f"{second:,.0f}", f"{first / second:.1f}x", f"{min(ratios):.1f}-{max(ratios):.1f}x")
     console = Console(width=150)
     console.print(table)
     console.print(
@@ -159,20 +147,13 @@ def ours(corpus: Ragged, tokenizer, objective: str, options: argparse.Namespace)
             "data": {"lanes": 1},
             "model": sizes | {"pooling": "mean"},
             "objective": {"name": objective},
-            "train": {
-                "global_batch": options.batch,
-                "steps": 10_000,
-                "zero": 0,
-                "precision": options.precision,
-            },
+            "train": {"global_batch": options.batch, "steps": 10_000, "zero": 0, "precision": options.precision},
         },
         "benchmark",
     )
     torch.manual_seed(0)
     encoder = build_encoder(architecture(), tokenizer, "mean")
-    engine = build_engine(
-        SentenceModel(encoder, build_objective(config, encoder.hidden_size), options.precision), config
-    )
+    engine = build_engine(SentenceModel(encoder, build_objective(config, encoder.hidden_size), options.precision), config)
     engine.train()
     whole = WholeBatch(engine, 0, config.train.micro_batch_tokens)
     vocabulary, memory = Vocabulary.from_tokenizer(tokenizer), FlatMemory()
@@ -187,13 +168,7 @@ def ours(corpus: Ragged, tokenizer, objective: str, options: argparse.Namespace)
         views = [augment(original, sequence_keys(0, position, numbers, view, "augment")) for view in (0, 1)]
         views = views if objective == "clear" else []
         batch = RankBatch(
-            step=position,
-            epoch=0,
-            sequence_ids=numbers,
-            original=original,
-            masked=[masked],
-            views=views,
-            substitutions=[],
+            step=position, epoch=0, sequence_ids=numbers, original=original, masked=[masked], views=views, substitutions=[]
         )
         whole.compute(batch)
         engine.step()
@@ -306,9 +281,7 @@ def padded_model(tokenizer) -> torch.nn.Module:
     """The same model as ours, with the library's own attention (sdpa) and loss."""
     torch.manual_seed(0)
     config = build_encoder(architecture(), tokenizer).lm.config
-    return transformers.AutoModelForMaskedLM.from_config(
-        config, attn_implementation="sdpa", dtype=torch.float32
-    )
+    return transformers.AutoModelForMaskedLM.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
 
 
 def processor() -> str:

@@ -1,5 +1,4 @@
-"""One rank of the checkpoint tests: `python checkpoint_worker.py SCENARIO.json` with RANK, WORLD_SIZE,
-MASTER_* set.
+"""One rank of the checkpoint tests: `python checkpoint_worker.py SCENARIO.json` with RANK, WORLD_SIZE, MASTER_* set.
 
 A scenario is a list of actions done in one launch, because importing DeepSpeed takes longer than all of them.
 """
@@ -19,9 +18,9 @@ from pretrain.engine_state import engine_state
 
 
 class Tied(nn.Module):
-    """A small masked-language model with everything that is awkward: odd sizes (partitions end in
-    the middle of parameters, and need padding), a tied weight, a frozen and an unused
-    parameter, a single number, batch-norm buffers, a parameter that no optimizer group holds."""
+    """A small masked-language model with everything that is awkward: odd sizes (partitions end in the middle of
+    parameters, and need padding), a tied weight, a frozen and an unused parameter, a single number, batch-norm buffers,
+    a parameter that no optimizer group holds."""
 
     def __init__(self, width: int = 13) -> None:
         super().__init__()
@@ -77,9 +76,7 @@ def snapshot(engine) -> dict[str, torch.Tensor]:
     for name, parameter in view.named_parameters():
         found[f"parameters/{name}"] = view.full_parameter(parameter).clone()
         for key in view.moment_keys(parameter):
-            found[f"{key}/{name}"] = (
-                view.full_moment(parameter, key).clone().reshape(found[f"parameters/{name}"].shape)
-            )
+            found[f"{key}/{name}"] = view.full_moment(parameter, key).clone().reshape(found[f"parameters/{name}"].shape)
     return found | {f"buffers/{name}": buffer.clone() for name, buffer in view.named_buffers()}
 
 
@@ -128,9 +125,7 @@ def straight_and_resumed(root: Path, stages: list[int], out: dict) -> None:
 
 
 def cross(root: Path, pairs: list[list[int]], out: dict) -> None:
-    """Checkpoints of other stages or world sizes: exact when loaded, and the next step differs by rounding
-    only.
-    """
+    """Checkpoints of other stages or world sizes: exact when loaded, and the next step differs by rounding only."""
     for saved, stage in pairs:
         went = torch.load(root / f"{saved}.pt", weights_only=True)
         came = resume(checkpoint.resume_point(root / str(saved)), stage)
@@ -142,9 +137,7 @@ def cross(root: Path, pairs: list[list[int]], out: dict) -> None:
             if "unused" not in n and "num_batches" not in n
         )
         out[f"{saved} -> {stage}"] = {
-            "load": bits_differ(
-                {n: went["at_save"][n] for n in names}, {n: came["at_load"][n] for n in names}
-            ),
+            "load": bits_differ({n: went["at_save"][n] for n in names}, {n: came["at_load"][n] for n in names}),
             "losses": max(abs(a - b) for a, b in zip(went["losses"], came["losses"], strict=True)),
             "end": end,
         }
@@ -157,10 +150,7 @@ def before_first_step(root: Path, stages: list[int], out: dict) -> None:
         checkpoint.save(root / f"fresh{stage}", engine, {"step": 0}, keep=1)
         reference = train(engine, 0, 3)
         came = resume(checkpoint.resume_point(root / f"fresh{stage}"), stage, stepped=True)
-        out[f"fresh {stage}"] = {
-            "losses": reference == came["losses"],
-            "end": bits_differ(snapshot(engine), came["at_end"]),
-        }
+        out[f"fresh {stage}"] = {"losses": reference == came["losses"], "end": bits_differ(snapshot(engine), came["at_end"])}
 
 
 def other_model(root: Path, stage: int, out: dict) -> None:
@@ -190,10 +180,7 @@ def out_of_disk(root: Path, out: dict) -> None:
     try:
         checkpoint.save(root / "full", engine, {"step": 2}, keep=1)
     except checkpoint.CheckpointError as error:
-        out["out of disk"] = {
-            "message": str(error),
-            "left": sorted(p.name for p in (root / "full").iterdir()),
-        }
+        out["out of disk"] = {"message": str(error), "left": sorted(p.name for p in (root / "full").iterdir())}
     tensor_file.TensorFileWriter.write = original
     out["out of disk"]["good"] = checkpoint.resume_point(root / "full") == good
     checkpoint.save(root / "full", engine, {"step": 2}, keep=1)

@@ -16,9 +16,7 @@ from pretrain.shards import ShardReader
 SIZE = 300
 PAD, CLS, SEP, MASK, DEL = range(5)
 _special = np.arange(SIZE) < 5
-VOCABULARY = Vocabulary(
-    SIZE, PAD, CLS, SEP, MASK, DEL, _special, np.ones(SIZE, bool), np.where(_special, 0, 1).astype(np.uint8)
-)
+VOCABULARY = Vocabulary(SIZE, PAD, CLS, SEP, MASK, DEL, _special, np.ones(SIZE, bool), np.where(_special, 0, 1).astype(np.uint8))
 
 
 def some_sequences(count: int, seed: int = 0) -> Ragged:

@@ -1,6 +1,4 @@
-"""Checkpoints: exact at any world size and ZeRO stage, whole whenever the writer dies, refused when
-damaged.
-"""
+"""Checkpoints: exact at any world size and ZeRO stage, whole whenever the writer dies, refused when damaged."""
 
 import json
 import os
@@ -35,18 +33,8 @@ def launch(world_size: int, folder: Path, name: str, actions: list) -> list[subp
         subprocess.Popen(
             [sys.executable, str(WORKER), str(scenario)],
             env=os.environ
-            | {
-                "RANK": str(rank),
-                "WORLD_SIZE": str(world_size),
-                "MASTER_ADDR": "127.0.0.1",
-                "LOCAL_RANK": str(rank),
-            }
-            | {
-                "MASTER_PORT": str(port),
-                "OMP_NUM_THREADS": "1",
-                "DS_ACCELERATOR": "cpu",
-                "PYTHONPATH": str(ROOT),
-            },
+            | {"RANK": str(rank), "WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "LOCAL_RANK": str(rank)}
+            | {"MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -63,9 +51,7 @@ def finish(ranks: list[subprocess.Popen], folder: Path, name: str) -> list[dict]
 
 @pytest.fixture(scope="module")
 def launches(tmp_path_factory) -> dict[str, list[dict]]:
-    """Three launches for everything: one rank, two ranks (which also read what one rank saved), one rank
-    again.
-    """
+    """Three launches for everything: one rank, two ranks (which also read what one rank saved), one rank again."""
     folder = tmp_path_factory.mktemp("checkpoints")
     one, two = str(folder / "one"), str(folder / "two")
     Path(one).mkdir()
@@ -95,9 +81,7 @@ def test_resumed_run_is_bitwise_the_uninterrupted_one(launches, name):
     for rank in launches[name]:
         for stage in range(4):
             result = rank[f"same {stage}"]
-            assert result == {"changed by saving": [], "load": [], "end": [], "losses": True, "step": True}, (
-                stage
-            )
+            assert result == {"changed by saving": [], "load": [], "end": [], "losses": True, "step": True}, stage
 
 
 @pytest.mark.parametrize("name", ["first", "second", "third"])
@@ -129,10 +113,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_differences(launches)
 def test_out_of_disk_is_said_on_every_rank_and_leaves_the_last_checkpoint(launches):
     for rank in launches["second"]:
         result = rank["out of disk"]
-        assert (
-            "No space left on device" in result["message"]
-            and "step-00000001, is untouched" in result["message"]
-        )
+        assert "No space left on device" in result["message"] and "step-00000001, is untouched" in result["message"]
         assert result["left"] == ["latest", "step-00000001"]
         assert result["good"] is True
         assert result["again"] == ["latest", "step-00000002"]
@@ -189,12 +170,7 @@ def test_saving_a_step_again_replaces_it(saved):
     with torch.no_grad():
         engine.module.bias.fill_(7)
     checkpoint.save(saved, engine, {"step": 3}, keep=3)
-    assert sorted(p.name for p in saved.iterdir()) == [
-        "latest",
-        "step-00000001",
-        "step-00000002",
-        "step-00000003",
-    ]
+    assert sorted(p.name for p in saved.iterdir()) == ["latest", "step-00000001", "step-00000002", "step-00000003"]
     other = PlainEngine()
     checkpoint.load(checkpoint.latest(saved), other)
     assert other.module.bias.tolist() == [7.0] * 3
@@ -209,15 +185,9 @@ def flip(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (
-            lambda folder: flip(folder / "parameters-00000.safetensors"),
-            "parameters-00000.safetensors does not have",
-        ),
+        (lambda folder: flip(folder / "parameters-00000.safetensors"), "parameters-00000.safetensors does not have"),
         (lambda folder: os.truncate(folder / "exp_avg-00000.safetensors", 100), "100 bytes instead of"),
-        (
-            lambda folder: (folder / "exp_avg_sq-00000.safetensors").unlink(),
-            "exp_avg_sq-00000.safetensors is missing",
-        ),
+        (lambda folder: (folder / "exp_avg_sq-00000.safetensors").unlink(), "exp_avg_sq-00000.safetensors is missing"),
         (lambda folder: flip(folder / "state.json"), "state.json does not have"),
         (lambda folder: (folder / "manifest.json").write_text("{"), "can't be read"),
         (lambda folder: (folder / "manifest.json").unlink(), "manifest.json is missing"),
@@ -227,9 +197,7 @@ def test_resume_walks_back_past_damage_and_names_it(saved, caplog, damage, said)
     damage(saved / "step-00000003")
     flip(saved / "step-00000002" / "parameters-00000.safetensors")
     assert checkpoint.latest(saved) == saved / "step-00000001"
-    assert (
-        "step-00000003 is damaged" in caplog.text and said in caplog.text and "step-00000002" in caplog.text
-    )
+    assert "step-00000003 is damaged" in caplog.text and said in caplog.text and "step-00000002" in caplog.text
     with pytest.raises(checkpoint.CheckpointError, match="step-00000003 is damaged"):
         checkpoint.load(saved / "step-00000003", PlainEngine())
 
@@ -447,15 +415,11 @@ def test_streamed_file_is_what_safetensors_writes_and_reads(tmp_path):
     written = writer.close()
     assert written["bytes"] == (tmp_path / "ours.safetensors").stat().st_size
     back = load_file(tmp_path / "ours.safetensors")
-    save_file(
-        {name: tensor.contiguous() for name, tensor in tensors.items()}, tmp_path / "theirs.safetensors"
-    )
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, tmp_path / "theirs.safetensors")
     theirs = load_file(tmp_path / "theirs.safetensors")
     assert set(back) == set(theirs) == set(tensors)
     for name, tensor in tensors.items():
-        assert (
-            back[name].dtype == tensor.dtype and back[name].equal(tensor) and back[name].equal(theirs[name])
-        )
+        assert back[name].dtype == tensor.dtype and back[name].equal(tensor) and back[name].equal(theirs[name])
     assert back["b"].signbit()
 
 

@@ -26,12 +26,7 @@ from pretrain.tokenizer import tokenizer_hash
 
 TEXT = "a bird builds its nest under the old roof and sings when morning comes while nobody listens to it"
 WORDS = TEXT.split()
-SENTENCES = [
-    "a bird sings",
-    "the old roof",
-    "nobody listens to it while a bird builds its nest under the roof",
-    "it",
-]
+SENTENCES = ["a bird sings", "the old roof", "nobody listens to it while a bird builds its nest under the roof", "it"]
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
@@ -39,9 +34,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     vocabulary = {token: number for number, token in enumerate(special + sorted(set(WORDS)))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
-    )
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token="[PAD]",
@@ -68,9 +61,7 @@ class Engine:
         self.optimizer = torch.optim.AdamW(module.parameters())
 
 
-def make_run(
-    folder: Path, kind: str = "bert", pooling: str = "mean", layers: int = 3, steps: tuple[int, ...] = (7,)
-):
+def make_run(folder: Path, kind: str = "bert", pooling: str = "mean", layers: int = 3, steps: tuple[int, ...] = (7,)):
     """A run folder with checkpoints; returns the encoder as it was at the last."""
     torch.manual_seed(len(kind) + layers)
     tokenizer = make_tokenizer()
@@ -81,9 +72,7 @@ def make_run(
     with torch.no_grad():
         for parameter in encoder.parameters():  # far from the initial values, so that every layer matters
             parameter.add_(0.3 * torch.randn_like(parameter))
-    recipe_type = (
-        kind if kind != "distilbert" else "bert"
-    )  # reached by --init only: the recipe does not say it
+    recipe_type = kind if kind != "distilbert" else "bert"  # reached by --init only: the recipe does not say it
     config = validate_config(
         {
             "name": "test",
@@ -168,9 +157,7 @@ def test_what_is_written_beside_the_weights(tmp_path):
     make_run(tmp_path)
     with (tmp_path / "metrics.jsonl").open("w") as file:
         for step in range(10):
-            file.write(
-                to_line({"step": step, "loss": {"mlm": 9.0 - step, "contrastive": 5.0, "total": 14.0 - step}})
-            )
+            file.write(to_line({"step": step, "loss": {"mlm": 9.0 - step, "contrastive": 5.0, "total": 14.0 - step}}))
         file.write(to_line({"step": 0, "evaluation": {"heldout_mlm_loss": 8.25, "partner_found": 0.01}}))
         file.write(to_line({"step": 7, "evaluation": {"heldout_mlm_loss": 4.125, "partner_found": 0.75}}))
         file.write(to_line({"step": 9, "evaluation": {"heldout_mlm_loss": 1.0}}))  # not this model's
@@ -191,10 +178,7 @@ def test_what_is_written_beside_the_weights(tmp_path):
 
     heads = load_file(out / "heads.safetensors")
     assert set(heads) == set(policy["heads"]) >= {"projection.0.weight", "projection.1.running_mean"}
-    assert (
-        validate_config(__import__("yaml").safe_load((out / "training_config.yaml").read_text()), "x").name
-        == "test"
-    )
+    assert validate_config(__import__("yaml").safe_load((out / "training_config.yaml").read_text()), "x").name == "test"
     card = (out / "README.md").read_text()
     expected = [
         "library_name: sentence-transformers",

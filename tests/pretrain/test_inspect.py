@@ -71,21 +71,14 @@ def training_batch(folder, step: int, rank: int = 0, world_size: int = 1):
 
 
 def test_shows_what_training_takes(monkeypatch, capsys, folder, recipe):
-    code, out, _ = run(
-        monkeypatch, capsys, "--config", recipe, "--step", 15, "--rank", 1, "--world-size=2", "--show", 2
-    )
+    code, out, _ = run(monkeypatch, capsys, "--config", recipe, "--step", 15, "--rank", 1, "--world-size=2", "--show", 2)
     assert code == 0
     batch, _ = training_batch(folder, 15, 1, 2)
     tokenizer = load_tokenizer(folder / "tokenizer")
     assert "step 15, epoch 1 of 12 steps, rank 1 of 2: 24 of 48 sequences" in out
     for row in range(2):
         assert f"sequence {batch.sequence_ids[row]}" in out
-        for ids in (
-            batch.original[row],
-            batch.masked[0].batch[row],
-            batch.views[0][row],
-            batch.views[1][row],
-        ):
+        for ids in (batch.original[row], batch.masked[0].batch[row], batch.views[0][row], batch.views[1][row]):
             assert tokenizer.decode(ids.tolist()) in out
         masked = batch.masked[0].slice(row, row + 1)
         for place, label in zip(masked.positions, masked.labels):
@@ -94,12 +87,7 @@ def test_shows_what_training_takes(monkeypatch, capsys, folder, recipe):
     row = next(line for line in out.splitlines() if line.strip().startswith("view 1 ")).split()
     lengths = batch.views[0].lengths
     assert row[2:4] == ["24", f"{lengths.sum()}"]
-    assert row[4:8] == [
-        str(lengths.min()),
-        f"{np.median(lengths):.0f}",
-        f"{lengths.mean():.1f}",
-        str(lengths.max()),
-    ]
+    assert row[4:8] == [str(lengths.min()), f"{np.median(lengths):.0f}", f"{lengths.mean():.1f}", str(lengths.max())]
     assert row[-1] == f"{lengths.sum() / (24 * lengths.max()):.0%}"
 
 
@@ -124,9 +112,7 @@ def test_shared_tokens():
 
 
 def test_objectives_without_views_and_the_heldout_split(monkeypatch, capsys, recipe):
-    code, out, _ = run(
-        monkeypatch, capsys, "--config", recipe, "--objective.name", "mlm", "--split", "heldout"
-    )
+    code, out, _ = run(monkeypatch, capsys, "--config", recipe, "--objective.name", "mlm", "--split", "heldout")
     assert code == 0 and "view 1" not in out and "masked 1" in out and "/heldout: 60 sequences" in out
 
 

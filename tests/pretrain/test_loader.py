@@ -1,6 +1,4 @@
-"""The loader on real shards: the same batches whoever makes them, damage, signals, and leaving without a
-trace.
-"""
+"""The loader on real shards: the same batches whoever makes them, damage, signals, and leaving without a trace."""
 
 from __future__ import annotations
 
@@ -34,9 +32,7 @@ STEPS = 25  # two epochs of ten steps and a half
 @pytest.fixture
 def folder(tmp_path) -> Path:
     sequences = helpers.some_sequences(SEQUENCES)
-    write_folder(
-        tmp_path, {"train": sequences}, helpers.SIZE, 40, chunk_tokens=CHUNK_TOKENS, chunks_per_shard=6
-    )
+    write_folder(tmp_path, {"train": sequences}, helpers.SIZE, 40, chunk_tokens=CHUNK_TOKENS, chunks_per_shard=6)
     return tmp_path
 
 
@@ -63,13 +59,8 @@ def assert_same(first: RankBatch, second: RankBatch) -> None:
     assert first.substitutions == second.substitutions
 
 
-def assert_same_run(
-    folder: Path, expected: list[RankBatch], world_size: int, workers: int, **changes
-) -> None:
-    ranks = [
-        batches(folder, rank=rank, world_size=world_size, workers=workers, **changes)
-        for rank in range(world_size)
-    ]
+def assert_same_run(folder: Path, expected: list[RankBatch], world_size: int, workers: int, **changes) -> None:
+    ranks = [batches(folder, rank=rank, world_size=world_size, workers=workers, **changes) for rank in range(world_size)]
     assert all(len(rank) == len(expected) for rank in ranks)
     for number, batch in enumerate(expected):
         assert_same(RankBatch.concatenate([rank[number] for rank in ranks]), batch)
@@ -191,10 +182,7 @@ def test_damage_is_replaced_the_same_way_whoever_reads(folder, how):
     damaged, _ = damage(folder, how)
     expected = batches(folder, damaged="skip")
     for world_size, workers in ((2, 0), (4, 0), (1, 2), (2, 2)):
-        ranks = [
-            batches(folder, damaged="skip", rank=rank, world_size=world_size, workers=workers)
-            for rank in range(world_size)
-        ]
+        ranks = [batches(folder, damaged="skip", rank=rank, world_size=world_size, workers=workers) for rank in range(world_size)]
         for number, batch in enumerate(expected):
             assert_same(RankBatch.concatenate([rank[number] for rank in ranks]), batch)
     listed = [entry for batch in expected for entry in batch.substitutions]
@@ -224,9 +212,7 @@ def test_replaced_draws_come_from_the_replacement_alone(folder):
             other = replaced[(after.epoch, 2)]
             assert (now[differ] == other).all()
             index = (before.sequence_ids[differ] - np.uint64(first[2])).astype(np.int64)
-            assert np.array_equal(
-                after.sequence_ids[differ].astype(np.int64) - first[other], index % sizes[other]
-            )
+            assert np.array_equal(after.sequence_ids[differ].astype(np.int64) - first[other], index % sizes[other])
         changed += int(differ.sum())
     assert changed > 0
 
@@ -352,13 +338,9 @@ SCRIPT = """
 
 
 def start(folder: Path, ending: str) -> tuple[subprocess.Popen, list[int]]:
-    text = textwrap.dedent(SCRIPT).format(
-        helpers=str(Path(__file__).parent), folder=str(folder), ending=ending
-    )
+    text = textwrap.dedent(SCRIPT).format(helpers=str(Path(__file__).parent), folder=str(folder), ending=ending)
     root = Path(__file__).resolve().parents[2]
-    process = subprocess.Popen(
-        [sys.executable, "-c", text], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-c", text], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     workers = [int(pid) for pid in process.stdout.readline().split()]
     if len(workers) != 2:
         process.kill()

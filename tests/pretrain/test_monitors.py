@@ -1,6 +1,4 @@
-"""Measures against plain reference formulas and known shapes of clouds; alarms on the stories that they are
-for.
-"""
+"""Measures against plain reference formulas and known shapes of clouds; alarms on the stories that they are for."""
 
 import math
 
@@ -12,9 +10,7 @@ from pretrain.monitors import Monitor
 
 
 def sphere(count: int, width: int, seed: int = 0) -> torch.Tensor:
-    return monitors.normalise(
-        torch.randn(count, width, generator=torch.Generator().manual_seed(seed)).double()
-    )
+    return monitors.normalise(torch.randn(count, width, generator=torch.Generator().manual_seed(seed)).double())
 
 
 def test_alignment_uniformity_and_cosines_are_the_textbook_sums():
@@ -77,9 +73,7 @@ def test_length_variance_is_the_share_that_regression_explains():
     y = torch.stack([torch.ones(100), lengths]).T.double()[:50]
     fitted = y @ torch.linalg.lstsq(y, x).solution
     whole = (x - x.mean(0)).square().sum()
-    assert monitors.length_variance(x, lengths[:50]) == pytest.approx(
-        1 - ((x - fitted).square().sum() / whole).item()
-    )
+    assert monitors.length_variance(x, lengths[:50]) == pytest.approx(1 - ((x - fitted).square().sum() / whole).item())
     assert monitors.length_variance(x, torch.full((50,), 3)) == 0.0
 
 
@@ -122,9 +116,7 @@ HEALTHY = {
 }
 
 
-def watch(
-    losses=lambda i: 2.0, norm=lambda i: 1.0, metrics=lambda i: {}, times: int = 60
-) -> list[tuple[int, str]]:
+def watch(losses=lambda i: 2.0, norm=lambda i: 1.0, metrics=lambda i: {}, times: int = 60) -> list[tuple[int, str]]:
     """(step, alarm) of a story told every 10 steps."""
     monitor, said = Monitor(), []
     for i in range(times):

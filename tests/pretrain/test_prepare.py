@@ -74,9 +74,7 @@ def texts_of(folder: Path, split: str) -> list[str]:
     found = []
     for number in range(reader.num_chunks):
         sequences = reader.read(number).sequences
-        found += [
-            tokenizer.decode(sequences[i], skip_special_tokens=True).strip() for i in range(len(sequences))
-        ]
+        found += [tokenizer.decode(sequences[i], skip_special_tokens=True).strip() for i in range(len(sequences))]
     return found
 
 
@@ -115,18 +113,12 @@ def test_unit_sentence_holds_every_sentence_once(tmp_path, corpus, several_tasks
 
 def test_the_order_is_shuffled_over_the_corpus(tmp_path, several_tasks):
     path = tmp_path / "numbered.txt"
-    path.write_text(
-        "".join(f"This is the sentence with the number {number:06d} in it.\n" for number in range(3000))
-    )
+    path.write_text("".join(f"This is the sentence with the number {number:06d} in it.\n" for number in range(3000)))
     prepare(config(path, heldout=0.0), tmp_path / "out", workers=1, progress=False)
-    numbers = np.array(
-        [int(text.split()[-3].replace(" ", "")) for text in texts_of(tmp_path / "out", "train")]
-    )
+    numbers = np.array([int(text.split()[-3].replace(" ", "")) for text in texts_of(tmp_path / "out", "train")])
     assert len(numbers) == 3000
     assert abs(np.corrcoef(np.arange(3000), numbers)[0, 1]) < 0.08
-    assert (
-        np.median(np.abs(np.diff(numbers))) > 600
-    )  # strangers: the median of |x - y| for random ones is 0.29 n
+    assert np.median(np.abs(np.diff(numbers))) > 600  # strangers: the median of |x - y| for random ones is 0.29 n
 
 
 def test_unit_sequence_packs_full_sentences(tmp_path, corpus, several_tasks):
@@ -200,21 +192,15 @@ def test_a_bucket_read_in_parts_holds_the_same_sentences(tmp_path, corpus):
 @pytest.mark.parametrize("policy", ["truncate", "split", "drop"])
 def test_long_sentences_are_counted(tmp_path, policy):
     long = "A very long sentence " + " ".join(f"word{i}" for i in range(60)) + "."
-    (tmp_path / "text.txt").write_text(
-        "\n".join([long, *(f"A short sentence number {i}." for i in range(50))])
-    )
+    (tmp_path / "text.txt").write_text("\n".join([long, *(f"A short sentence number {i}." for i in range(50))]))
     settings = {"long_sentences": policy, "max_length": 32, "heldout": 0.0}
     manifest = prepare(config(tmp_path / "text.txt", **settings), tmp_path / "out", workers=1, progress=False)
     counts = manifest["counts"]
-    key = {
-        "truncate": "sentences_truncated",
-        "split": "sentences_split",
-        "drop": "sentences_dropped_too_long",
-    }[policy]
+    key = {"truncate": "sentences_truncated", "split": "sentences_split", "drop": "sentences_dropped_too_long"}[policy]
     assert counts[key] == 1
-    assert ShardReader(tmp_path / "out").num_sequences == {"truncate": 51, "drop": 50}.get(
-        policy, 51 + 3
-    ) or (policy == "split" and ShardReader(tmp_path / "out").num_sequences > 52)
+    assert ShardReader(tmp_path / "out").num_sequences == {"truncate": 51, "drop": 50}.get(policy, 51 + 3) or (
+        policy == "split" and ShardReader(tmp_path / "out").num_sequences > 52
+    )
     if policy != "split":
         assert counts["tokens_truncated" if policy == "truncate" else "tokens_dropped_too_long"] > 10
 
@@ -236,19 +222,14 @@ def test_packing_equals_the_reference():
     random_ = random.Random(3)
     for _ in range(200):
         documents = [
-            [
-                [random_.randrange(10, 99) for _ in range(random_.randrange(1, 9))]
-                for _ in range(random_.randrange(1, 6))
-            ]
+            [[random_.randrange(10, 99) for _ in range(random_.randrange(1, 9))] for _ in range(random_.randrange(1, 6))]
             for _ in range(random_.randrange(1, 12))
         ]
         labels = np.repeat(np.arange(len(documents)), [len(d) for d in documents])
         sentences = Ragged.from_sequences([s for d in documents for s in d])
         max_length = random_.randrange(10, 24)
         packed = full_sentences(sentences, labels, np.ones(len(sentences), bool), max_length, 1, 2)
-        assert [packed.sequences[i].tolist() for i in range(len(packed.sequences))] == reference_packing(
-            documents, max_length
-        )
+        assert [packed.sequences[i].tolist() for i in range(len(packed.sequences))] == reference_packing(documents, max_length)
         starts = [packed.sequences.ids[i] for i in packed.sentence_starts]
         assert starts == [s[0] for d in documents for s in d]
         assert [packed.sequences.ids[i] for i in packed.document_starts] == [d[0][0] for d in documents]
@@ -265,20 +246,8 @@ def test_fitting_conserves_tokens():
     labels = np.arange(6)
     counts: Counter[str] = Counter()
     pieces, owners, first = fit_sentences(sentences, labels, 10, "split", counts)
-    assert (
-        pieces.lengths.tolist() == [3, 10, 10, 5, 10, 10, 1, 7]
-        and pieces.ids.tolist() == sentences.ids.tolist()
-    )
-    assert owners.tolist() == [0, 2, 2, 2, 3, 4, 4, 5] and first.tolist() == [
-        True,
-        True,
-        False,
-        False,
-        True,
-        True,
-        False,
-        True,
-    ]
+    assert pieces.lengths.tolist() == [3, 10, 10, 5, 10, 10, 1, 7] and pieces.ids.tolist() == sentences.ids.tolist()
+    assert owners.tolist() == [0, 2, 2, 2, 3, 4, 4, 5] and first.tolist() == [True, True, False, False, True, True, False, True]
     assert counts["sentences_split"] == 2 and counts["sentences_without_tokens"] == 1
 
 
@@ -293,9 +262,7 @@ def _start(arguments: list[str]) -> subprocess.Popen:
 
 
 def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path, monkeypatch):
-    """SIGKILL of the whole process group at three points of the work; workers that outlive it may still
-    write.
-    """
+    """SIGKILL of the whole process group at three points of the work; workers that outlive it may still write."""
     corpus = tmp_path / "corpus.txt"
     make_corpus(corpus, documents=600, seed=5)
     monkeypatch.setattr("pretrain.corpora.TASK_BYTES", 30000)
@@ -355,9 +322,7 @@ def test_done_is_done_and_another_config_is_refused(tmp_path, corpus):
 
 @pytest.mark.parametrize("function,calls", [("fsync", 0), ("fsync", 6), ("fsync", 4), ("replace", 5)])
 def test_a_full_disk(tmp_path, corpus, monkeypatch, function, calls):
-    """The disk fills up at some write or other: one clear error, nothing taken for whole, and later it goes
-    on.
-    """
+    """The disk fills up at some write or other: one clear error, nothing taken for whole, and later it goes on."""
     path, _ = corpus
     real, left = getattr(os, function), [calls]
 
@@ -384,10 +349,7 @@ def test_a_full_disk(tmp_path, corpus, monkeypatch, function, calls):
         (["--sorce", "x", "--out", "o"], "unknown flag --sorce; did you mean --source?"),
         (["--source", "nowhere/at/all.txt", "--out", "o"], "nowhere/at/all.txt: no such file"),
         (["--source", "embedded"], "--out is missing"),
-        (
-            ["--source", "embedded", "--out", "o", "--unit", "word"],
-            "unit: Input should be 'sentence' or 'sequence'",
-        ),
+        (["--source", "embedded", "--out", "o", "--unit", "word"], "unit: Input should be 'sentence' or 'sequence'"),
         (["--source", "embedded", "--out", "o", "--executor", "cloud"], "executor"),
         (["embedded", "--out", "o"], "unexpected argument 'embedded'"),
         (["--config", "missing.yaml", "--out", "o"], "missing.yaml: no such file"),
@@ -417,26 +379,9 @@ def test_flags_reach_the_config(tmp_path, corpus, capsys):
     path, _ = corpus
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"sources: [{{source: {path}, weight: 1}}]\nvocabulary: 384\nunit: sequence\n")
-    assert (
-        run(
-            [
-                "--config",
-                str(recipe),
-                "--max_length=40",
-                "--out",
-                str(tmp_path / "out"),
-                "--progress",
-                "false",
-            ]
-        )
-        == 0
-    )
+    assert run(["--config", str(recipe), "--max_length=40", "--out", str(tmp_path / "out"), "--progress", "false"]) == 0
     manifest = json.loads((tmp_path / "out/manifest.json").read_text())
-    assert (manifest["unit"], manifest["max_length"], manifest["config"]["vocabulary"]) == (
-        "sequence",
-        40,
-        384,
-    )
+    assert (manifest["unit"], manifest["max_length"], manifest["config"]["vocabulary"]) == ("sequence", 40, 384)
     assert "sequences" in capsys.readouterr().out
     recipe.write_text("max_lenght: 3\n")
     assert run(["--config", str(recipe), "--out", str(tmp_path / "out2")]) == 2
@@ -446,9 +391,7 @@ def test_flags_reach_the_config(tmp_path, corpus, capsys):
 def test_find_or_prepare(tmp_path, corpus):
     path, _ = corpus
     manifest = find_or_prepare(tmp_path / "out", config(path))
-    assert manifest == find_or_prepare(
-        tmp_path / "out", config("nowhere.txt")
-    )  # what is there is taken as it is
+    assert manifest == find_or_prepare(tmp_path / "out", config("nowhere.txt"))  # what is there is taken as it is
     with pytest.raises(UserError, match="failed"):
         find_or_prepare(tmp_path / "other", config(tmp_path / "nowhere.txt"))
 
@@ -463,12 +406,8 @@ def test_an_existing_tokenizer_is_used(tmp_path, corpus):
 
 def test_minhash_removes_near_duplicate_documents(tmp_path):
     base = make_corpus(tmp_path / "x.txt", documents=30, seed=7, repeats=0.0)
-    altered = [
-        [*document[:-1], document[-1].replace("old", "young")] for document in base if len(document) > 8
-    ]
+    altered = [[*document[:-1], document[-1].replace("old", "young")] for document in base if len(document) > 8]
     text = "\n\n".join(" ".join(document) for document in base + altered)
     (tmp_path / "x.txt").write_text(text)
-    manifest = prepare(
-        config(tmp_path / "x.txt", dedup="minhash"), tmp_path / "out", workers=2, progress=False
-    )
+    manifest = prepare(config(tmp_path / "x.txt", dedup="minhash"), tmp_path / "out", workers=2, progress=False)
     assert manifest["counts"]["documents_near_duplicate"] == len(altered) > 3

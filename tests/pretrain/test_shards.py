@@ -1,6 +1,4 @@
-"""Shards: what is written is what is read, damage is found and named, and a full disk leaves nothing
-behind.
-"""
+"""Shards: what is written is what is read, damage is found and named, and a full disk leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ from pretrain.shards import DamagedShard, ShardReader, ShardWriter, chunk_bounds
 
 def some_sequences(count: int = 300, vocabulary: int = 1000, seed: int = 0) -> Ragged:
     random = np.random.default_rng(seed)
-    return Ragged.from_sequences(
-        [random.integers(0, vocabulary, random.integers(3, 40)) for _ in range(count)]
-    )
+    return Ragged.from_sequences([random.integers(0, vocabulary, random.integers(3, 40)) for _ in range(count)])
 
 
 @pytest.fixture
@@ -40,9 +36,7 @@ def folder(tmp_path):
 @pytest.mark.parametrize("vocabulary,dtype", [(65536, "uint16"), (65537, "int32")])
 def test_reads_what_was_written(tmp_path, vocabulary, dtype):
     sequences = some_sequences(vocabulary=vocabulary)
-    manifest = write_folder(
-        tmp_path, {"train": sequences}, vocabulary, 64, chunk_tokens=500, chunks_per_shard=4
-    )
+    manifest = write_folder(tmp_path, {"train": sequences}, vocabulary, 64, chunk_tokens=500, chunks_per_shard=4)
     assert manifest["token_dtype"] == dtype
     reader = ShardReader(tmp_path)
     chunks = [reader.read(number) for number in range(reader.num_chunks)]

@@ -9,14 +9,7 @@ import numpy as np
 import pytest
 
 from pretrain.errors import UserError
-from pretrain.tokenizer import (
-    adopt_tokenizer,
-    encode,
-    load_tokenizer,
-    save_tokenizer,
-    tokenizer_hash,
-    train_tokenizer,
-)
+from pretrain.tokenizer import adopt_tokenizer, encode, load_tokenizer, save_tokenizer, tokenizer_hash, train_tokenizer
 
 TEXT = "the quick brown fox jumps over a lazy dog while seven naïve zebras öffnen große Türen and 東京 sleeps"
 WORDS = TEXT.split()
@@ -94,19 +87,11 @@ def test_an_existing_tokenizer_gets_del(tmp_path):
     names = ["<pad>", "<s>", "</s>", "<mask>", "<unk>", "a", "word"]
     inner = Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="<unk>"))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
-    roles = {
-        "pad_token": "<pad>",
-        "mask_token": "<mask>",
-        "unk_token": "<unk>",
-        "cls_token": "<s>",
-        "sep_token": "</s>",
-    }
+    roles = {"pad_token": "<pad>", "mask_token": "<mask>", "unk_token": "<unk>", "cls_token": "<s>", "sep_token": "</s>"}
     PreTrainedTokenizerFast(tokenizer_object=inner, **roles).save_pretrained(tmp_path / "bare")
     with pytest.raises(UserError, match="does not write a text as"):
         adopt_tokenizer(str(tmp_path / "bare"), 64)
-    inner.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
-    )
+    inner.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
     PreTrainedTokenizerFast(tokenizer_object=inner, **roles).save_pretrained(tmp_path / "good")
     adopted = adopt_tokenizer(str(tmp_path / "good"), 64)
     assert len(adopted) == 8 and adopted("a [DEL] word")["input_ids"] == [1, 5, 7, 6, 2]

@@ -17,11 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "slurm" / "pretrain_clear.sh"
-ENVIRONMENT = {
-    **os.environ,
-    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    "OMP_NUM_THREADS": "1",
-}
+ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
 ENVIRONMENT.pop("CLEAR_DATA", None)  # no STS evaluation in between
 RECIPE = """
 model: {type: bert, layers: 2, hidden_size: 64, heads: 2, max_positions: 64, pooling: mean}
