@@ -4,6 +4,7 @@ VENV ?= .venv
 CORPUS ?= embedded
 DATA ?= $(CLEAR_DATA)
 BIN = $(VENV)/bin
+export PATH := $(abspath $(BIN)):$(PATH)
 INSTALLED = $(VENV)/.installed
 
 .PHONY: demo test test-slow test-slurm lint install clean
@@ -34,5 +35,6 @@ test-slurm: $(INSTALLED)
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 
+# Not runs/ and data/: they may be months of work.
 clean:
-	rm -rf $(VENV) runs data build *.egg-info
+	rm -rf $(VENV) build *.egg-info

@@ -17,7 +17,8 @@ setup(
     ],
     extras_require={
         "test": ["pytest>=8", "pytest-timeout>=2", "ruff"],
-        "benchmark": ["nlpaug>=1.1.11"],
+        "benchmark": ["nlpaug>=1.1.11", "accelerate>=1.0"],
+        "gpu": ["flash-attn"],  # attention dropout in the variable-length kernel
         "ray": ["ray>=2.40"],
     },
 )

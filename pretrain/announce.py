@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -51,8 +52,8 @@ def announce(config: Config, recipe: Path | str | None, explicit: bool, telemetr
     where = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {threads} threads a rank"
     lines = []
     if not explicit:
-        reason = "a GPU is there" if torch.cuda.is_available() else "there is no GPU here"
-        lines.append(f"no --config given and {reason}: using {recipe}")
+        there = "which a GPU leaves mostly idle" if torch.cuda.is_available() else "there is no GPU here"
+        lines.append(f"no --config given: using {recipe} ({there}; configs/clear_base.yaml is the paper's run)")
     parameters = sum(getattr(p, "ds_numel", p.numel()) for p in encoder.lm.parameters())
     epochs = train.steps * train.global_batch / max(1, data.train.num_sequences)
     lines += [
@@ -60,7 +61,8 @@ def announce(config: Config, recipe: Path | str | None, explicit: bool, telemetr
         f"devices    {world} x {where}; ZeRO {train.zero}, {train.precision}",
         f"data       {config.data_folder}: {data.train.num_sequences:,} sequences, {data.train.num_tokens:,} tokens, "
         f"unit {data.train.unit}; {epochs:.3g} epochs in {train.steps:,} steps",
-        f"encoder    {encoder.lm.config.model_type}, {format_count(parameters)} parameters, pooling {encoder.pooling}",
+        f"encoder    {encoder.lm.config.model_type}, {format_count(parameters)} parameters, pooling {encoder.pooling}"
+        + (f"; sizes and dropout are those of {config.model.init}" if config.model.init else ""),
     ]
     if objective.views:
         scope = config.objective.contrastive.scope
@@ -70,6 +72,9 @@ def announce(config: Config, recipe: Path | str | None, explicit: bool, telemetr
                      f"{2 * batch - 2:,} negatives per anchor (2 views x {batch:,} sequences, {scope})")
     else:
         lines.append(f"objective  {config.objective.name}, {objective.masked_copies} masking(s) a sequence")
+    if torch.cuda.is_available() and config.model.attention_dropout > 0 and find_spec("flash_attn") is None:
+        lines.append("attention  dropout without flash-attn: one dense product for each length, slower than its kernel; "
+                     "pip install flash-attn, or --model.attention_dropout 0")
     lines.append(f"batch      {train.global_batch:,} sequences a step, up to {train.micro_batch_tokens:,} tokens in one pass")
     for line in lines:
         telemetry.say(line)
@@ -79,21 +84,24 @@ LABELS = {"heldout_mlm_loss": "held-out MLM loss (nats)", "partner_found": "view
           "stsb-dev": "STS-B dev (Spearman x 100)"}
 
 
+def _number(name: str, value: float | None) -> str:
+    if value is None:  # not evaluated then, or not a number
+        return "-"
+    return f"{100 * value:.1f}%" if name == "partner_found" else f"{value:.2f}"
+
+
 def report(config: Config, progress: Progress, export: Path) -> dict:
-    """Print the scores beside the untrained model's, and write report/summary.json; returns what it holds."""
-    evaluations = [(record["step"], record["evaluation"]) for record in read_metrics(config.run_folder / "metrics.jsonl")
-                   if "evaluation" in record]
-    first, last = evaluations[0][1], evaluations[-1][1]
-    among = last.get("partner_among")
-    print(f"\n{'':34}{'untrained':>12}{'trained':>12}")
+    """Print the scores beside those of the model as it started, and write report/summary.json; returns what it holds."""
+    evaluations = [record["evaluation"] for record in read_metrics(config.run_folder / "metrics.jsonl") if "evaluation" in record]
+    first, last = (evaluations[0], evaluations[-1]) if evaluations else ({}, {})  # a full disk may have silenced the metrics
+    print(f"\n{'':34}{'at start':>12}{'trained':>12}")
     for name, label in LABELS.items():
         if name in last:
-            label += f" among {among:,.0f}" if name == "partner_found" else ""
-            number = (lambda v: f"{100 * v:.1f}%") if name == "partner_found" else (lambda v: f"{v:.2f}")
-            print(f"  {label:32}{number(first[name]):>12}{number(last[name]):>12}")
+            label += f" among {last['partner_among']:,.0f}" if name == "partner_found" else ""
+            print(f"  {label:32}{_number(name, first.get(name)):>12}{_number(name, last[name]):>12}")
     print(f"\n  {progress.step:,} steps, {format_count(progress.tokens)} tokens in {format_seconds(progress.seconds)}"
           f"; best at step {progress.best_step}; exported to {export}")
-    summary = {"untrained": first, "trained": last, "steps": progress.step, "tokens": progress.tokens,
+    summary = {"start": first, "trained": last, "steps": progress.step, "tokens": progress.tokens,
                "seconds": progress.seconds, "best_step": progress.best_step, "export": str(export)}
     folder = config.run_folder / "report"
     folder.mkdir(exist_ok=True)

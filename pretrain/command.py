@@ -31,7 +31,16 @@ def run(function: Callable, help_text: Callable[[], str]) -> None:
     except (UserError, AugmentationError) as error:
         complain(error)
         code = 2
-    sys.exit(code if isinstance(code, int) else 0)
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        code = 130
+    code = code if isinstance(code, int) else 0
+    if code and "torch" in sys.modules and sys.modules["torch"].distributed.is_initialized():
+        # Other ranks may wait in a collective: nothing here may wait for them, not even an orderly end of the process group.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def complain(error: Exception) -> None:

@@ -111,6 +111,11 @@ class ObjectiveConfig(Section):
             raise ValueError("objective mlm needs objective.mlm.weight > 0 and objective.mlm.copies > 0")
         if not self.masked_copies and not self.contrastive.weight:
             raise ValueError("both losses are switched off: set objective.mlm.weight or objective.contrastive.weight")
+        if not self.masked_copies and self.contrastive.start_step:
+            raise ValueError("nothing is learned before objective.contrastive.start_step without the masked-language loss: set "
+                             "one of them")
+        if self.mlm.mask + self.mlm.random > 1:
+            raise ValueError(f"objective.mlm.mask={self.mlm.mask} and objective.mlm.random={self.mlm.random} exceed 1 together")
         return self
 
     @property
@@ -178,7 +183,10 @@ class Config(Section):
         if model.init is None and model.hidden_size % model.heads:
             raise ValueError(f"model.hidden_size={model.hidden_size} is not a multiple of model.heads={model.heads}")
         if train.warmup_steps >= train.steps > 2 and train.schedule != "constant":
-            raise ValueError(f"train.warmup_steps={train.warmup_steps} leaves nothing of train.steps={train.steps}")
+            raise ValueError(f"train.warmup_steps={train.warmup_steps} leaves nothing of train.steps={train.steps}; lower it, "
+                             f"as --train.warmup_steps {train.steps // 10}")
+        if not all(0 <= beta < 1 for beta in train.betas):
+            raise ValueError(f"train.betas={train.betas}: each must lie in [0, 1)")
         if train.optimizer == "lamb" and train.zero > 0:
             raise ValueError("train.optimizer=lamb needs train.zero=0: ZeRO cuts layers apart, and LAMB's trust ratio is "
                              "a norm over a whole layer")
@@ -195,6 +203,9 @@ class Config(Section):
 
 SHORT_FLAGS = {"aug": "augment.spec", "data": "data.folder", "init": "model.init", "resume": "checkpoint.resume",
                "run": "folder", "sts": "evaluate.sts", "steps": "train.steps"}
+ELSEWHERE_KNOWN_AS = {"batch_size": "'train.global_batch' (sequences a step over all ranks)", "learning_rate": "'train.lr'",
+                      "epochs": "'train.steps'; the epochs that it makes are said at the start",
+                      "gradient_accumulation_steps": "'train.micro_batch_tokens'; micro-batches are cut by tokens"}
 NO_YAML = {"augment.spec", "augment.anchor", "augment.positive"}  # 'none' is an augmentation, not a null
 
 
@@ -252,7 +263,9 @@ def _fault(fault: Any) -> str:
 
 def unknown_key(key: str) -> str:
     """Message for a key that the tree does not have, naming the nearest that it has."""
-    known = [name for name, *_ in describe()] + list(SHORT_FLAGS)
+    if key.split(".")[-1] in ELSEWHERE_KNOWN_AS:
+        return f"unknown key {key!r}: here it is {ELSEWHERE_KNOWN_AS[key.split('.')[-1]]}"
+    known = [name for name, *_ in describe()] + [*SHORT_FLAGS, "config", "dry-run"]
     last = [name.split(".")[-1] for name in known]
     near = difflib.get_close_matches(key, known, 1, 0.75)
     if not near:  # the right name in a wrong section, or without one
@@ -270,10 +283,22 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
         node = node[part]
     if isinstance(value, str) and dotted not in NO_YAML and (
             parts[0] == "deepspeed" or value[:1] in "[{" or value in ("null", "None", "none")):
-        value = None if value in ("None", "none") else yaml.safe_load(value)
+        value = None if value in ("None", "none") else _parse(value)
     elif isinstance(value, str) and dotted == "train.betas":
         value = [part.strip() for part in value.strip("()").split(",")]
     node[parts[-1]] = value
+
+
+def _parse(text: str) -> Any:
+    """A YAML value; YAML 1.1 would read 5e8 as a string."""
+    value = yaml.safe_load(text)
+    if isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            return value
+        return int(number) if number.is_integer() else number
+    return value
 
 
 def describe(model: type[BaseModel] = Config, prefix: str = "") -> list[tuple[str, str, str, str]]:

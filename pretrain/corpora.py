@@ -68,6 +68,9 @@ class Source(BaseModel):
             return {"source": match[1], "weight": float(match[2])}
         return {"source": value}
 
+    def __str__(self) -> str:
+        return self.source if self.weight == 1 else f"{self.source}@{self.weight:g}"
+
 
 class DataConfig(BaseModel):
     """How text becomes shards. Everything here is part of what the shards are; executor and workers are not."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shlex
@@ -18,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "configs" / "demo.yaml"
 
 
-def main(corpus: str = "embedded", sts: str | None = None, folder: str = "runs/demo", data: str | None = None) -> int:
+def main(corpus: str = "embedded", sts: str | None = None, folder: str | None = None, data: str | None = None) -> int:
     """Prepare `corpus`, pretrain with --aug del-span,reorder, evaluate and export.
 
     Args:
@@ -28,18 +29,22 @@ def main(corpus: str = "embedded", sts: str | None = None, folder: str = "runs/d
         data: where the prepared data goes.
     """
     started = time.monotonic()
-    data = data or ("data/demo" if corpus == "embedded" else f"data/demo-{Path(corpus).name.split('.')[0] or 'corpus'}")
-    if corpus != "embedded":
-        folder = f"{folder}-{Path(data).name.removeprefix('demo-')}"
-    if (Path(folder) / "export" / "config.json").exists():
+    tag = "demo" if corpus == "embedded" else "demo-" + hashlib.sha256(corpus.encode()).hexdigest()[:8]
+    folder, data = folder or f"runs/{tag}", data or f"data/{tag}"
+    if (Path(folder) / "report" / "summary.json").exists():
         raise UserError(f"{folder} holds a finished demo; remove it to run another, or use it: python -m finetune.sts {folder}")
     step(1, "prepare: clean, split, de-duplicate, train a tokenizer, write shards")
     call("-m", "pretrain.prepare", "--config", str(RECIPE), "--source", corpus, "--out", data)
     step(2, "pretrain: masked language modelling + contrastive loss, augmented on the fly; evaluate; export")
     call("--log_level", "error", str(ROOT / "pretrain" / "main.py"), "--config", str(RECIPE), "--aug", "del-span,reorder",
          "--data", data, "--run", folder, "--resume", "auto", *(["--sts", sts] if sts else []), launcher="deepspeed")
+    if not (Path(folder) / "report" / "summary.json").exists():
+        raise UserError("the run was stopped before its end; the same command goes on with it")
     report = json.loads((Path(folder) / "report" / "summary.json").read_text())
-    step(3, f"done in {(time.monotonic() - started) / 60:.1f} minutes")
+    if sts:
+        step(3, "judge: seven semantic textual similarity tasks, Spearman x 100")
+        call("-m", "finetune.sts", folder, "--data", sts)
+    step(4 if sts else 3, f"done in {(time.monotonic() - started) / 60:.1f} minutes")
     print(f"  encoder        {report['export']}  (transformers and sentence-transformers load it as is)")
     print(f"  run            {folder}  (metrics.jsonl, tensorboard, checkpoints, best)")
     print(f"  data           {data}")

@@ -7,6 +7,7 @@ import fcntl
 import io
 import os
 import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,8 @@ def start_processes(seconds: int = 1800) -> None:
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         dist.init_process_group(backend, timeout=timedelta(seconds=seconds))
-    deepspeed.init_distributed(dist_backend=dist.get_backend(), verbose=False)
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints that the operator was built, at every start
+        deepspeed.init_distributed(dist_backend=dist.get_backend(), verbose=False)
 
 
 def build_operators() -> None:
@@ -94,6 +96,8 @@ def build_operators() -> None:
     builder = get_accelerator().create_op_builder("ShareMemCommBuilder")
     root = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root())
     root.mkdir(parents=True, exist_ok=True)
+    # torch calls `ninja` by its bare name, and a virtual environment that is not activated is not on the path.
+    os.environ["PATH"] = str(Path(sys.executable).parent) + os.pathsep + os.environ.get("PATH", "")
     with open(root / f"{builder.name}.guard", "w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
         for stale in root.glob(f"**/{builder.name}/lock"):

@@ -13,7 +13,9 @@ from augment.ragged import Ragged
 from augment.registry import build
 from augment.synonyms import SynonymTable
 from augment.vocabulary import Vocabulary
+from pretrain.blocks import clip
 from pretrain.config import Config
+from pretrain.errors import UserError
 from pretrain.masking import Masked, mask_tokens
 from pretrain.microbatches import count_micro_batches, cut
 from pretrain.model import SentenceModel
@@ -30,7 +32,16 @@ class Heldout:
     ZeRO-3 demands.
     """
 
-    def __init__(self, reader: ShardReader, vocabulary: Vocabulary, config: Config, synonyms: SynonymTable | None):
+    def __init__(self, reader: ShardReader, vocabulary: Vocabulary, config: Config, synonyms: SynonymTable | None,
+                 max_length: int):
+        """`max_length`: what the encoder takes; longer views are cut as in training.
+
+        Raises:
+            UserError: the data has no held-out sequences.
+        """
+        if not reader.num_sequences:
+            raise UserError(f"{reader.folder} has no held-out sequences to evaluate on: prepare it with a share of "
+                            "data.prepare.heldout above 0 (and more than one document)")
         wanted = max(config.evaluate.heldout_sequences, config.evaluate.partners)
         sequences, ids = _first_sequences(reader, wanted)
         self.budget = config.train.micro_batch_tokens
@@ -41,8 +52,8 @@ class Heldout:
                                           mask=mlm.mask, random=mlm.random)
         self.partners = min(config.evaluate.partners, len(sequences))
         originals = sequences.slice(0, self.partners)
-        self.views = [build(spec, vocabulary, synonyms)(
-            originals, sequence_keys(SEED, 0, ids[:self.partners], view, "augment"))
+        self.views = [clip(build(spec, vocabulary, synonyms)(
+            originals, sequence_keys(SEED, 0, ids[:self.partners], view, "augment")), max_length)
             for view, spec in enumerate(config.augment.views)]
 
     def evaluate(self, engine) -> dict[str, float]:

@@ -10,7 +10,7 @@ EXIT_REQUEUE = 75  # EX_TEMPFAIL: a batch script requeues the job and goes on wi
 STOP_FILE = "stop"
 
 # Wishes, in rising order of weight; the largest over ranks wins.
-STAY, STOP, INTERRUPT, TERMINATE, REQUEUE = range(5)
+STAY, INTERRUPT, TERMINATE, REQUEUE, STOP = range(5)  # who asks for a stop does not want a requeue
 EXIT_CODES = {STOP: 0, INTERRUPT: 130, TERMINATE: 143, REQUEUE: EXIT_REQUEUE}
 REASONS = {STOP: "the stop file", INTERRUPT: "Ctrl-C", TERMINATE: "SIGTERM", REQUEUE: "SIGUSR1"}
 SIGNALS = {signal.SIGINT: INTERRUPT, signal.SIGTERM: TERMINATE, signal.SIGUSR1: REQUEUE}
@@ -37,7 +37,7 @@ class Leaving:
 
     def wish(self) -> int:
         """This rank's wish now."""
-        if self._wish == STAY and self._stop_file is not None and self._stop_file.exists():
+        if self._stop_file is not None and self._stop_file.exists():
             self._wish = STOP
         return self._wish
 

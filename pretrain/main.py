@@ -9,7 +9,9 @@ from pathlib import Path
 if __package__ in (None, ""):  # run as a script: import the packages, not this folder's files by their bare names
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+import pretrain.environment  # noqa: F401  (sets variables that torch and DeepSpeed read when they are imported)
 
+# isort: split
 import functools
 import os
 
@@ -20,6 +22,7 @@ from finetune.sts import StsEvaluator
 from pretrain import announce, checkpoint, command, setup_run
 from pretrain import engine as engines
 from pretrain.config import SHORT_FLAGS, describe, load_config, to_yaml
+from pretrain.durable import replace_durably
 from pretrain.export import export
 from pretrain.heldout import Heldout, text_embedder
 from pretrain.leaving import Leaving
@@ -34,7 +37,7 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
     """Train, evaluate, checkpoint and export one run; returns the exit code.
 
     Args:
-        config: YAML recipe; without one, configs/clear_base.yaml on a GPU and configs/clear_micro.yaml on a CPU.
+        config: YAML recipe; without one, configs/clear_micro.yaml. configs/clear_base.yaml is the paper's.
         dry_run: two steps, one evaluation, one checkpoint and one export in RUN.dry-run, then stop.
         overrides: any key of the config, dotted (`--train.lr 1e-4`), or a short flag (`--aug`, `--data`, `--run` ...).
     """
@@ -48,12 +51,13 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
     rank, world = dist.get_rank(), dist.get_world_size()
     setup_run.check_world(settings, world)
     threads = setup_run.set_threads(settings)
-    torch.manual_seed(settings.train.seed)
 
     data = setup_run.open_data(settings)
     resumed, state = setup_run.resume_from(settings, data)
     settings.train.precision = setup_run.choose_precision(settings, state)
+    torch.manual_seed(settings.train.seed)
     encoder = setup_run.make_encoder(settings, data.tokenizer)
+    setup_run.check_budget(settings, encoder)
     objective = build_objective(settings, encoder.hidden_size)
     meter = announce.flops_meter(settings, encoder, objective, data)
     engine = engines.build_engine(SentenceModel(encoder, objective, settings.train.precision), settings)
@@ -62,7 +66,7 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
     progress = Progress(**state["progress"]) if state else Progress()
     stop_step = min(settings.train.steps, 2) if dry_run else settings.train.steps
     if rank == 0:
-        (settings.run_folder / "config.yaml").write_text(to_yaml(settings))
+        replace_durably(settings.run_folder / "config.yaml", to_yaml(settings).encode())
 
     mlm = settings.objective.mlm
     batches = Loader(
@@ -72,15 +76,16 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
         workers=settings.data.workers, start_step=progress.step, stop_step=stop_step, synonyms=data.synonyms,
         max_length=encoder.max_positions, damaged=settings.data.damaged,
         known_damaged={s["chunk"] for s in progress.substitutions})
-    heldout = Heldout(data.heldout, data.vocabulary, settings, data.synonyms)
+    heldout = Heldout(data.heldout, data.vocabulary, settings, data.synonyms, encoder.max_positions)
     sts = StsEvaluator(settings.evaluate.sts or os.environ.get("CLEAR_DATA"))
+    with_sts = setup_run.sts_everywhere(settings, "STS-B-dev" in sts.available())
     embed = text_embedder(engine, data.tokenizer, encoder.max_positions, settings.train.micro_batch_tokens)
     telemetry = Telemetry(settings.run_folder, stop_step, rank=rank, start_step=progress.step, start_tokens=progress.tokens,
                           flops=meter)
 
     def evaluate(step: int) -> dict[str, float]:
         scores = heldout.evaluate(engine)
-        if "STS-B-dev" in sts.available():
+        if with_sts:
             with setup_run.evaluation_mode(engine.module):
                 scores["stsb-dev"] = sts.evaluate(embed, ["STS-B-dev"])["STS-B-dev"]["spearman_all"]
         return scores
@@ -89,7 +94,9 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
         if rank == 0:
             export(source, out)
 
-    save = functools.partial(save_checkpoint, settings, engine, data.train.tokenizer_hash)
+    save = functools.partial(save_checkpoint, settings, engine, data.train)
+    if rank == 0 and resumed is not None:
+        setup_run.repair_best(settings.run_folder, progress)
     with telemetry:
         announce.announce(settings, recipe, config is not None, telemetry, data, encoder, objective, threads, resumed,
                           progress.step)
@@ -98,7 +105,7 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
         code = train(settings, engine, iter(batches), evaluate, save,
                      functools.partial(export_checkpoint, settings.run_folder / "best"), telemetry,
                      Leaving(settings.run_folder, watch_file=rank == 0), progress, stop_step)
-    if code == 0:
+    if progress.step == stop_step:
         export_checkpoint(settings.run_folder / "export", settings.run_folder / "checkpoints")
         if rank == 0:
             announce.report(settings, progress, settings.run_folder / "export")

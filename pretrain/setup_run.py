@@ -17,14 +17,16 @@ import torch.distributed as dist
 from augment.registry import build, needs_synonyms
 from augment.synonyms import SynonymTable
 from augment.vocabulary import Vocabulary
-from pretrain import checkpoint
+from pretrain import checkpoint, checkpoint_folder
 from pretrain.config import Config
 from pretrain.encoder import SentenceEncoder, build_encoder, load_encoder
 from pretrain.errors import UserError
+from pretrain.export import export, read_policy
 from pretrain.prepare import find_or_prepare
-from pretrain.shards import ShardReader
+from pretrain.shards import MANIFEST, ShardReader
 from pretrain.throughput import choose_precision as measure_precision
 from pretrain.tokenizer import load_tokenizer, tokenizer_hash
+from pretrain.trainer import Progress
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -41,8 +43,8 @@ class Data:
 
 
 def default_recipe() -> Path:
-    """The recipe for a command without --config: the paper's on a GPU, one of CPU size elsewhere."""
-    return ROOT / "configs" / ("clear_base.yaml" if torch.cuda.is_available() else "clear_micro.yaml")
+    """The recipe for a command without --config: one that any machine can train, on text that any machine has."""
+    return ROOT / "configs" / "clear_micro.yaml"
 
 
 def dry_run(config: Config) -> Config:
@@ -53,12 +55,35 @@ def dry_run(config: Config) -> Config:
     tree["evaluate"] |= {"every": 2, "heldout_sequences": min(200, config.evaluate.heldout_sequences),
                          "partners": min(200, config.evaluate.partners)}
     tree["train"]["log_every"] = 1
+    tree["objective"]["contrastive"] |= {"start_step": 0, "warmup_steps": 0}  # try the whole step, not its first phase
     return Config.model_validate(tree)
 
 
 def empty_folder(folder: Path) -> None:
     """Remove what an earlier dry run left."""
     on_rank_zero(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+def check_budget(config: Config, encoder: SentenceEncoder) -> None:
+    """One longest sequence must fit a micro-batch; found now, not on one rank at some step."""
+    if config.train.micro_batch_tokens < encoder.max_positions:
+        raise UserError(f"train.micro_batch_tokens={config.train.micro_batch_tokens} is less than one longest sequence; raise it "
+                        f"to {encoder.max_positions} (model.max_positions) or more")
+
+
+def sts_everywhere(config: Config, available: bool) -> bool:
+    """Whether every rank sees the STS data; ranks must agree, since they embed it together.
+
+    Raises:
+        UserError: `evaluate.sts` names a folder without it.
+    """
+    if config.evaluate.sts is not None and not available:
+        raise UserError(f"evaluate.sts={config.evaluate.sts} has no SentEval/STS/STSBenchmark; leave it out to train without STS")
+    flag = torch.tensor([int(available)])
+    group = dist.new_group(backend="gloo")
+    dist.all_reduce(flag, dist.ReduceOp.MIN, group=group)
+    dist.destroy_process_group(group)
+    return bool(flag)
 
 
 def set_threads(config: Config) -> int:
@@ -87,31 +112,49 @@ def check_world(config: Config, world: int) -> None:
 
 
 def on_rank_zero(action: Callable[[], None], hours: float = 48) -> None:
-    """Run `action` on rank 0 while the others wait; a UserError of it is raised on every rank."""
+    """Run `action` on rank 0 while the others wait; whatever it raises ends every rank, a UserError as itself."""
     fault: list[str | None] = [None]
+    raised: Exception | None = None
     group = dist.new_group(backend="gloo", timeout=timedelta(hours=hours))
     if dist.get_rank() == 0:
         try:
             action()
-        except UserError as error:
-            fault = [str(error)]
+        except Exception as error:
+            raised, fault = error, [str(error) or type(error).__name__]
     dist.broadcast_object_list(fault, src=0, group=group)
     dist.destroy_process_group(group)
+    if raised is not None:
+        raise raised
     if fault[0] is not None:
         raise UserError(fault[0])
+
+
+def find_data(config: Config) -> None:
+    """Prepare the data folder if it holds none; call it on one rank.
+
+    Raises:
+        UserError: --data names a folder without prepared data, and nothing says what it should be prepared from.
+    """
+    folder, recipe = config.data_folder, config.data.prepare
+    if config.data.folder is not None and not (folder / MANIFEST).is_file() and "sources" not in recipe.model_fields_set:
+        raise UserError(f"{folder} holds no prepared data. Prepare it: python -m pretrain.prepare --source ... --out {folder}; "
+                        "or say what from: --data.prepare.sources 'wiki.txt.gz,books/*.txt'")
+    if config.model.init is not None and recipe.tokenizer is None:
+        recipe = recipe.model_copy(update={"tokenizer": config.model.init})  # a checkpoint's ids are its own tokenizer's
+    find_or_prepare(folder, recipe)
 
 
 def open_data(config: Config) -> Data:
     """Find the prepared data, or prepare it on rank 0; check that its tokenizer has what the run needs."""
     folder = config.data_folder
-    on_rank_zero(lambda: find_or_prepare(folder, config.data.prepare) and None)
+    on_rank_zero(lambda: find_data(config))
     train, heldout = ShardReader(folder, "train"), ShardReader(folder, "heldout")
     tokenizer = load_tokenizer(folder / "tokenizer")
     if tokenizer_hash(folder) != train.tokenizer_hash:
         raise UserError(f"{folder / 'tokenizer'} is not the tokenizer that the shards beside it were written with; put that one "
                         "back, or prepare the data anew with it (--data.prepare.tokenizer FOLDER) in another folder")
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
-    views = config.augment.views if config.objective.name != "mlm" else ()
+    views = config.augment.views
     synonyms = SynonymTable.load(config.augment.synonyms, tokenizer, vocabulary) \
         if any(map(needs_synonyms, views)) else None
     for spec in views:
@@ -153,14 +196,16 @@ def resume_from(config: Config, data: Data) -> tuple[Path | None, dict[str, Any]
     folder, wish = config.run_folder, config.checkpoint.resume
     checkpoints = folder / "checkpoints"
     if wish == "never":
-        if found := checkpoint.latest(checkpoints) if checkpoints.is_dir() else None:
-            raise UserError(f"{folder} already holds a run ({found.name}): go on with it by --resume auto, or name another "
+        if found := checkpoint_folder.candidates(checkpoints):
+            raise UserError(f"{folder} already holds a run ({found[0].name}): go on with it by --resume auto, or name another "
                             "folder with --run")
         source = None
     elif wish == "auto":
         source = checkpoint.resume_point(checkpoints)
     else:
         source = Path(wish)
+        if problem := checkpoint.problem_with(source):
+            raise UserError(f"--resume {source}: {problem}; --resume auto goes on from the newest good checkpoint of {folder}")
     on_rank_zero(lambda: _make_run_folder(folder, config.data_folder / "tokenizer"))
     if source is None:
         return None, None
@@ -168,7 +213,10 @@ def resume_from(config: Config, data: Data) -> tuple[Path | None, dict[str, Any]
     if state["tokenizer_hash"] != data.train.tokenizer_hash:
         raise UserError(f"{source} was trained with another tokenizer ({state['tokenizer_hash'][:12]}) than that of the data in "
                         f"{config.data_folder} ({data.train.tokenizer_hash[:12]}); point --data at the data of that run")
-    _same_order(config, state["config"], source)
+    if state["data_hash"] != data.train.content_hash:
+        raise UserError(f"{source} was trained on other data than {config.data_folder} (same tokenizer, other shards); "
+                        "point --data at the data of that run")
+    _same_run(config, state["config"], source)
     return source, state
 
 
@@ -181,16 +229,31 @@ def _make_run_folder(folder: Path, tokenizer: Path) -> None:
         raise UserError(f"cannot write the run folder {folder}: {error.strerror}; name another with --run") from None
 
 
-def _same_order(config: Config, before: dict[str, Any], source: Path) -> None:
-    """What decides the order of the data or the shape of the update must not change in the middle of a run."""
+def repair_best(folder: Path, progress: Progress) -> None:
+    """Export best/ again where a kill came between the checkpoint that recorded it and its export."""
+    policy = read_policy(folder / "best")
+    source = folder / "checkpoints" / f"step-{progress.best_step:08d}"
+    if progress.best_step and (policy is None or policy["step"] != progress.best_step) and source.is_dir():
+        export(source, folder / "best")
+
+
+# What may change in the middle of a run: it decides neither the batches, nor the function, nor the shape of the curve.
+MAY_CHANGE = {"train": {"micro_batch_tokens", "lr", "clip", "precision", "zero", "threads", "log_every"},
+              "data": {"folder", "prepare", "workers", "damaged"}}
+
+
+def _same_run(config: Config, before: dict[str, Any], source: Path) -> None:
+    """A resumed run must be the same run.
+
+    Raises:
+        UserError: names the first key that differs, with both values.
+    """
     now = config.model_dump(mode="json")
-    now["train"]["precision"] = config.train.precision if config.train.precision != "auto" else before["train"]["precision"]
-    for section, key in (("data", "lanes"), ("train", "precision"), ("train", "global_batch"), ("train", "seed"),
-                         ("train", "steps"), ("train", "optimizer"), ("objective", "name"), ("model", "pooling")):
-        if now[section][key] != before[section][key]:
-            raise UserError(f"{source} was made with {section}.{key}={before[section][key]}, this command has "
-                            f"{now[section][key]}: resuming would be another run. Set it back, or start a new run from the "
-                            "export with --init")
+    for section in ("data", "model", "augment", "objective", "train"):
+        for key, value in now[section].items():
+            if key not in MAY_CHANGE.get(section, ()) and value != before[section].get(key):
+                raise UserError(f"{source} was made with {section}.{key}={before[section].get(key)}, this command has {value}: "
+                                "that would be another run. Set it back, or start a new run from the export with --init")
 
 
 @contextmanager

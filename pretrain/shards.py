@@ -1,5 +1,4 @@
-"""Shards: plain webdataset tars whose samples are chunks of some 64 thousand tokens, and the manifest that
-lists them.
+"""Shards: plain webdataset tars whose samples are chunks of some 64 thousand tokens, and the manifest that lists them.
 
 A prepared folder::
 
@@ -45,14 +44,11 @@ class DamagedShard(UserError):
     def __init__(self, file: str, chunk: int, reason: str):
         self.file, self.chunk, self.reason = str(file), int(chunk), reason
         super().__init__(
-            f"Damaged shard {file}, chunk {chunk}: {reason}. Restore the file from a copy, or prepare the "
-            f"data again "
-            f"(python -m pretrain.prepare); a run can go on without the chunk if its config says so."
+            f"Damaged shard {file}, chunk {chunk}: {reason}. Restore the file from a copy, or prepare the data again "
+            "(python -m pretrain.prepare); a run can go on without the chunk if its config says so."
         )
 
-    def __reduce__(
-        self,
-    ):  # the default would call __init__ with the message alone when a worker sends it home
+    def __reduce__(self):  # the default would call __init__ with the message alone when a worker sends it home
         return type(self), (self.file, self.chunk, self.reason)
 
 
@@ -63,8 +59,7 @@ class Chunk:
     sequences: Ragged, int32 ids with special tokens.
     sequence_ids: uint64[N], number of each sequence in its split (the key of its randomness).
     sentence_starts: int64[S], index into `sequences.ids` of the first token of every sentence.
-    document_starts: int64[D], the same for documents; empty for the unit `sentence`, whose neighbours are
-    strangers.
+    document_starts: int64[D], the same for documents; empty for the unit `sentence`, whose neighbours are strangers.
     """
 
     sequences: Ragged
@@ -100,9 +95,8 @@ def raise_if_disk_full(error: OSError, path: Path) -> None:
     """Turn ENOSPC and EDQUOT into the one message a user needs; return for any other error."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         raise UserError(
-            f"No space left on the disk (or over quota) while writing {path}. Nothing half written is kept: "
-            f"free some "
-            f"space or choose another --out, and run the same command again; finished parts are not redone."
+            f"No space left on the disk (or over quota) while writing {path}. Nothing half written is kept: free some space or "
+            "choose another --out, and run the same command again; finished parts are not redone."
         ) from error
 
 
@@ -130,15 +124,10 @@ class ShardWriter:
             raise_if_disk_full(error, self.path)
             raise
         # Fixed time, owner and mode, no encoder: the same arrays give the same bytes.
-        self._tar = webdataset.TarWriter(
-            self._stream, encoder=False, mtime=0.0, user="", group="", mode=0o444
-        )
+        self._tar = webdataset.TarWriter(self._stream, encoder=False, mtime=0.0, user="", group="", mode=0o444)
 
     def write(
-        self,
-        sequences: Ragged,
-        sentence_starts: np.ndarray | None = None,
-        document_starts: np.ndarray | None = None,
+        self, sequences: Ragged, sentence_starts: np.ndarray | None = None, document_starts: np.ndarray | None = None
     ) -> None:
         """Append one chunk; the starts index into `sequences.ids` (int, ascending)."""
         nothing = np.empty(0, np.uint32)
@@ -156,9 +145,7 @@ class ShardWriter:
         except OSError as error:
             raise_if_disk_full(error, self.path)
             raise
-        self._rows.append(
-            [begin, self._tar.tarstream.offset - begin, len(sequences), int(sequences.num_tokens)]
-        )
+        self._rows.append([begin, self._tar.tarstream.offset - begin, len(sequences), int(sequences.num_tokens)])
 
     def __enter__(self) -> ShardWriter:
         return self
@@ -196,12 +183,7 @@ class ShardWriter:
                 rows.append([*row, hashlib.sha256(fragment).hexdigest()])
             whole.update(stream.read())
             size = stream.tell()
-        return {
-            "file": f"{self.path.parent.name}/{self.path.name}",
-            "bytes": size,
-            "sha256": whole.hexdigest(),
-            "chunks": rows,
-        }
+        return {"file": f"{self.path.parent.name}/{self.path.name}", "bytes": size, "sha256": whole.hexdigest(), "chunks": rows}
 
 
 def split_summary(shards: list[dict]) -> dict:
@@ -225,8 +207,7 @@ def write_folder(
     chunk_tokens: int = CHUNK_TOKENS,
     chunks_per_shard: int = 1024,
 ) -> dict:
-    """Write sequences that are tokenised already as a prepared folder, in the order given; returns the
-    manifest.
+    """Write sequences that are tokenised already as a prepared folder, in the order given; returns the manifest.
 
     For data that comes from elsewhere, and for trying things out: `pretrain.prepare` is the way from text
     to shards. Every sequence counts as one sentence that begins after its first (special) token.
@@ -258,9 +239,7 @@ def write_folder(
 
 
 def chunk_bounds(lengths: np.ndarray, chunk_tokens: int) -> np.ndarray:
-    """int64[C+1]: sequences `bounds[c]:bounds[c+1]` make chunk c, of about `chunk_tokens` tokens; none is
-    empty.
-    """
+    """int64[C+1]: sequences `bounds[c]:bounds[c+1]` make chunk c, of about `chunk_tokens` tokens; none is empty."""
     if len(lengths) == 0:
         return np.zeros(1, np.int64)
     ends = np.cumsum(lengths)
@@ -284,8 +263,8 @@ def read_manifest(folder: str | Path) -> dict:
         unfinished = (Path(folder) / ".work").is_dir()
         why = "its preparation did not finish; run it again" if unfinished else "it has no manifest.json"
         raise UserError(
-            f"{folder} is not a prepared data folder: {why}. Prepare one with "
-            f"`python -m pretrain.prepare --source embedded --out {folder}` (or your own --source)."
+            f"{folder} is not a prepared data folder: {why}. Prepare one with `python -m pretrain.prepare --source embedded "
+            f"--out {folder}` (or your own --source)."
         )
     try:
         manifest = json.loads(path.read_text("utf-8"))
@@ -293,9 +272,7 @@ def read_manifest(folder: str | Path) -> dict:
     except (ValueError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({error}). Prepare the data again.") from error
     if found != FORMAT:
-        raise UserError(
-            f"{path} has format {found!r}; this version reads {FORMAT!r}. Prepare the data again."
-        )
+        raise UserError(f"{path} has format {found!r}; this version reads {FORMAT!r}. Prepare the data again.")
     return manifest
 
 
@@ -303,7 +280,8 @@ class ShardReader:
     """Random access to the chunks of one split of a prepared folder; cheap to pickle and to open in a worker.
 
     manifest: dict; num_chunks, num_sequences, num_tokens: int; chunk_sizes, chunk_tokens: int64[C];
-    unit: "sentence" | "sequence"; max_length: int; tokenizer_hash: str; tokenizer_path: Path.
+    unit: "sentence" | "sequence"; max_length: int; tokenizer_hash: str; tokenizer_path: Path;
+    content_hash: str, sha256 over the split's shards.
 
     Raises: UserError when the folder or the split is not there.
     """
@@ -318,9 +296,7 @@ class ShardReader:
         self._files = [shard["file"] for shard in summary["shards"]]
         self._hashes = [row[1 + _HASH] for row in rows]
         table = np.array([row[: 1 + _HASH] for row in rows], np.int64).reshape(-1, 1 + _HASH)
-        self._shard, self._offset, self._bytes, self.chunk_sizes, self.chunk_tokens = np.ascontiguousarray(
-            table.T
-        )
+        self._shard, self._offset, self._bytes, self.chunk_sizes, self.chunk_tokens = np.ascontiguousarray(table.T)
         self._first = np.concatenate([[0], np.cumsum(self.chunk_sizes)]).astype(np.uint64)
         self._suffix, self._code = _DTYPES[self.manifest["token_dtype"]]
         self._open: dict[int, int] = {}
@@ -328,13 +304,13 @@ class ShardReader:
         self.num_sequences, self.num_tokens = int(summary["sequences"]), int(summary["tokens"])
         self.unit, self.max_length = self.manifest["unit"], int(self.manifest["max_length"])
         self.tokenizer_hash = self.manifest["tokenizer_hash"]
+        self.content_hash = hashlib.sha256("".join(shard["sha256"] for shard in summary["shards"]).encode()).hexdigest()
         self.tokenizer_path = self.folder / self.manifest["tokenizer"]
 
     def read(self, chunk: int) -> Chunk:
         """One chunk, verified against the manifest's sha256 unless `verify=False`.
 
-        Raises: DamagedShard naming the file, the chunk and why; the caller decides whether to skip or to
-        stop.
+        Raises: DamagedShard naming the file, the chunk and why; the caller decides whether to skip or to stop.
         """
         from webdataset.tariterators import tar_file_iterator
 
@@ -345,10 +321,7 @@ class ShardReader:
         if self.verify and hashlib.sha256(fragment).hexdigest() != self._hashes[chunk]:
             raise DamagedShard(file, chunk, "its bytes do not match the sha256 in the manifest")
         try:
-            members = {
-                item["fname"].split(".", 1)[1]: item["data"]
-                for item in tar_file_iterator(io.BytesIO(fragment))
-            }
+            members = {item["fname"].split(".", 1)[1]: item["data"] for item in tar_file_iterator(io.BytesIO(fragment))}
             tokens = np.frombuffer(members[f"tokens.{self._suffix}"], self._code)
             starts = [np.frombuffer(members[f"{name}.u32"], "<u4").astype(np.int64) for name in _STARTS]
         except Exception as error:  # tarfile and numpy raise many kinds; all mean the same to the reader
@@ -356,9 +329,7 @@ class ShardReader:
         sequence_starts, sentence_starts, document_starts = starts
         count, length = int(self.chunk_sizes[chunk]), int(self.chunk_tokens[chunk])
         if len(sequence_starts) != count or len(tokens) != length:
-            raise DamagedShard(
-                file, chunk, f"{len(sequence_starts)} sequences where the manifest says {count}"
-            )
+            raise DamagedShard(file, chunk, f"{len(sequence_starts)} sequences where the manifest says {count}")
         offsets = np.append(sequence_starts, np.int64(length))
         ids = np.arange(self._first[chunk], self._first[chunk + 1], dtype=np.uint64)
         return Chunk(Ragged(tokens.astype(np.int32), offsets), ids, sentence_starts, document_starts)
@@ -367,9 +338,7 @@ class ShardReader:
         number, size = int(self._shard[chunk]), int(self._bytes[chunk])
         try:
             if number not in self._open:
-                if (
-                    len(self._open) >= 64
-                ):  # far below the usual limit of 1024 files, even with several readers
+                if len(self._open) >= 64:  # far below the usual limit of 1024 files, even with several readers
                     os.close(self._open.pop(next(iter(self._open))))
                 self._open[number] = os.open(self.folder / self._files[number], os.O_RDONLY)
             fragment = os.pread(self._open[number], size, int(self._offset[chunk]))

@@ -2,8 +2,9 @@
 
 The splitter looks only at the places where a sentence can end (one regular expression finds them) and decides each by
 the word before and the character after. Libraries split better on hard cases with a parser or a trained model, but they
-tokenise every word to get there: spaCy's rule-based `sentencizer` runs at under 1 MB/s a core and ends a sentence after
-"Mr."; this one runs at tens of MB/s, which is what all of Wikipedia needs.
+tokenise every word to get there. spaCy's rule-based `sentencizer` (3.8.18) keeps "Mr. Smith" together as well (and parts
+"Fig. 3", which this one does not), at 1.7 to 2.7 MB/s a core on 2 MB of Wikipedia; this one takes 18 MB/s with the
+normalisation, 38 MB/s without, in the same process (CPU time, one core of an AMD EPYC).
 """
 
 from __future__ import annotations

@@ -13,12 +13,13 @@ import torch.distributed as dist
 from pretrain import checkpoint
 from pretrain.config import Config
 from pretrain.errors import UserError
-from pretrain.leaving import EXIT_CODES, REASONS, Leaving
+from pretrain.leaving import EXIT_CODES, REASONS, STOP, Leaving
 from pretrain.loader import RankBatch
 from pretrain.memory import FlatMemory
 from pretrain.monitors import Monitor
 from pretrain.optimizer import learning_rate
 from pretrain.precision import LossScale, gradient_norm
+from pretrain.shards import ShardReader
 from pretrain.stopwatch import Stopwatch
 from pretrain.telemetry import Telemetry
 from pretrain.whole_batch import StepResult, WholeBatch
@@ -34,11 +35,20 @@ class Progress:
     step: int = 0
     tokens: int = 0
     seconds: float = 0.0
-    best_score: float = -math.inf
+    best_score: float | None = None
     best_step: int = 0
+    best_by: str = ""
     skipped_steps: int = 0
     substitutions: list[dict] = field(default_factory=list)
     loss_scale: dict[str, float] = field(default_factory=dict)
+
+    def note_scores(self, scores: dict[str, float]) -> bool:
+        """Whether an evaluation is the best so far; by another criterion than before (STS data came or went) it is the first."""
+        name, score = selection_score(scores)
+        if self.best_score is not None and self.best_by == name and not score > self.best_score:
+            return False
+        self.best_by, self.best_score, self.best_step = name, score, self.step
+        return True
 
 
 class NotFinite(UserError):
@@ -89,6 +99,8 @@ def train(config: Config, engine, batches: Iterator[RankBatch], evaluate: Callab
         progress.seconds += clock.end_step()
         progress.skipped_steps += not applied
         progress.substitutions += batch.substitutions
+        for row in batch.substitutions:
+            telemetry.warn(f"a damaged chunk was skipped: {row}")
         last = progress.step == stop_step
 
         telemetry.advance(progress.step, result.losses, rate, result.tokens, settings.global_batch)
@@ -106,8 +118,7 @@ def train(config: Config, engine, batches: Iterator[RankBatch], evaluate: Callab
         if last or (config.evaluate.every and progress.step % config.evaluate.every == 0):
             scores = evaluate(progress.step)
             telemetry.log(progress.step, {"evaluation": scores})
-            if best := selection_score(scores) > progress.best_score:
-                progress.best_score, progress.best_step = selection_score(scores), progress.step
+            best = progress.note_scores(scores)
 
         leave = 0 if last else result.leave
         if last or leave or best or (config.checkpoint.every and progress.step % config.checkpoint.every == 0):
@@ -119,26 +130,26 @@ def train(config: Config, engine, batches: Iterator[RankBatch], evaluate: Callab
             if leave:
                 telemetry.say(f"leaving after step {progress.step} at the wish of {REASONS[leave]}; saved {path}. "
                               "Go on with the same command and --resume auto")
-                leaving.clear_stop_file()
+                if leave == STOP:
+                    leaving.clear_stop_file()
                 return EXIT_CODES[leave]
     return 0
 
 
-def selection_score(scores: dict[str, float]) -> float:
+def selection_score(scores: dict[str, float]) -> tuple[str, float]:
     """What `best/` is chosen by: STS-B dev where it was evaluated, else the negative held-out loss, else partners found."""
-    if "stsb-dev" in scores:
-        return scores["stsb-dev"]
-    return -scores["heldout_mlm_loss"] if "heldout_mlm_loss" in scores else scores["partner_found"]
+    name = next(name for name in ("stsb-dev", "heldout_mlm_loss", "partner_found") if name in scores)
+    return name, -scores[name] if name == "heldout_mlm_loss" else scores[name]
 
 
-def save_checkpoint(config: Config, engine, tokenizer_hash: str, progress: Progress) -> Path:
+def save_checkpoint(config: Config, engine, reader: ShardReader, progress: Progress) -> Path:
     """Write a checkpoint into the run folder and keep the newest `checkpoint.keep`. Collective."""
     every: list = [None] * dist.get_world_size()
     dist.all_gather_object(every, progress.substitutions)  # each rank sees the damaged chunks of its own lanes only
     distinct = {json.dumps(row, sort_keys=True): row for rows in every for row in rows}
     progress.substitutions = [distinct[key] for key in sorted(distinct)]
     state = {"progress": asdict(progress), "step": progress.step, "config": config.model_dump(mode="json"),
-             "tokenizer_hash": tokenizer_hash, "world_size": dist.get_world_size()}
+             "tokenizer_hash": reader.tokenizer_hash, "data_hash": reader.content_hash, "world_size": dist.get_world_size()}
     return checkpoint.save(config.run_folder / "checkpoints", engine, state, config.checkpoint.keep)
 
 

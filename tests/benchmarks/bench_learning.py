@@ -74,10 +74,10 @@ def train(folder: Path, data: str, steps: int, name: str, seed: int, threads: in
         plain, full = (json.loads((run_folder(folder, other, seed) / "report" / "summary.json").read_text())
                        for other in ("MLM", "MLM+del-span+reorder"))
         steps = round(steps * full["seconds"] / plain["seconds"])
+    quarter = max(1, steps // 4)
     flags = {"config": str(ROOT / "configs" / "clear_micro.yaml"), "data": data, "run": str(run), "resume": "auto",
-             "steps": steps, "train.warmup_steps": steps // 10, "train.seed": seed, "train.threads": threads, "train.precision": "bf16",
-             "evaluate.every": max(1, steps // 4), "checkpoint.every": max(1, steps // 4),
-             **SYSTEMS[name]}
+             "steps": steps, "train.warmup_steps": steps // 10, "train.seed": seed, "train.threads": threads,
+             "train.precision": "bf16", "evaluate.every": quarter, "checkpoint.every": quarter, **SYSTEMS[name]}
     words = [f"--{key}={value}" for key, value in flags.items()]
     run.mkdir(parents=True, exist_ok=True)
     print(f"{name}, seed {seed}: {steps} steps", flush=True)
@@ -124,7 +124,7 @@ def untrained(folder: Path, name: str, seed: int) -> dict:
         torch.manual_seed(seed)
         AutoModelForMaskedLM.from_config(config_from(architecture, tokenizer)).save_pretrained(target)
         tokenizer.save_pretrained(target)
-    loss = json.loads((run / "report" / "summary.json").read_text())["untrained"]["heldout_mlm_loss"]
+    loss = json.loads((run / "report" / "summary.json").read_text())["start"]["heldout_mlm_loss"]
     return {"system": "untrained", "seed": seed, "steps": 0, "minutes": 0.0, "tokens": 0, "mlm_loss": loss,
             **sts(target.resolve(), (folder / "untrained.json").resolve())}
 

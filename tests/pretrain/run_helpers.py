@@ -15,7 +15,7 @@ TINY = {
     "model.layers": 2, "model.hidden_size": 32, "model.heads": 2, "model.max_positions": 64, "model.pooling": "mean",
     "train.steps": 10, "train.global_batch": 16, "train.warmup_steps": 2, "train.log_every": 1, "train.precision": "fp32",
     "train.lr": "1e-3", "train.micro_batch_tokens": 256, "data.lanes": 4, "data.workers": 1, "evaluate.every": 4,
-    "evaluate.heldout_sequences": 24, "evaluate.partners": 24, "evaluate.sts": "/nonexistent", "checkpoint.every": 3,
+    "evaluate.heldout_sequences": 24, "evaluate.partners": 24, "checkpoint.every": 3,
     "train.threads": 1,
 }
 
