@@ -1,0 +1,95 @@
+"""The command as users type it: through the launcher, as a dry run, with help, and from an export."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from run_helpers import ROOT, command, curve, finish, start
+
+from pretrain.config import load_config
+from pretrain.heldout import partner_found
+from pretrain.precision import LossScale
+
+
+def test_launched_by_deepspeed_on_two_ranks_as_a_dry_run(tiny_data, tmp_path):
+    launcher = str(Path(sys.executable).with_name("deepspeed"))
+    words = [launcher, "--num_accelerators", "2", *command(tiny_data, tmp_path / "run", train__steps=500), "--dry-run"]
+    environment = {k: v for k, v in os.environ.items() if k != "CLEAR_DATA"} | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "2 x CPU" in done.stdout and "30 negatives per anchor" in done.stdout
+    run = tmp_path / "run.dry-run"
+    assert not (tmp_path / "run").exists()
+    assert [step for step, row in curve(run).items() if "loss" in row] == [1, 2]
+    assert {0, 2} == {step for step, row in curve(run).items() if "evaluation" in row}
+    assert (run / "export" / "model.safetensors").exists() and list((run / "checkpoints").glob("step-00000002"))
+
+
+def test_views_that_grow_are_cut_in_training_and_evaluation_and_an_export_starts_another_run(tiny_data, tmp_path):
+    first = tmp_path / "first"
+    finish(start(command(tiny_data, first, train__steps=3, train__warmup_steps=1, model__max_positions=48, aug="repeat:rate=0.9",
+                         model__type="roberta", model__pooling="cls")))
+    second = tmp_path / "second"
+    output = finish(start(command(tiny_data, second, train__steps=3, train__warmup_steps=1, init=str(first / "export"),
+                                  objective__name="mlm", objective__mlm__copies=2)))
+    assert str(first / "export") in output and "2 masking(s)" in output
+    before, after = curve(first)[3]["evaluation"], curve(second)[0]["evaluation"]
+    assert after["heldout_mlm_loss"] == pytest.approx(before["heldout_mlm_loss"], rel=1e-4)
+
+
+COMMANDS = ["pretrain.main", "pretrain.prepare", "pretrain.inspect", "pretrain.export", "augment", "finetune.sts"]
+
+
+@pytest.mark.parametrize("module", COMMANDS)
+def test_help_everywhere(module):
+    done = subprocess.run([sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=120,
+                          env=os.environ | {"PAGER": "cat"})
+    assert done.returncode == 0, done.stderr
+    page = done.stdout + done.stderr
+    assert len(page.splitlines()) > 8 and "Traceback" not in page
+
+
+def test_help_lists_every_key_with_type_default_and_meaning():
+    words = [sys.executable, str(ROOT / "pretrain" / "main.py"), "--help"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    for text in ("--train.lr float (default 0.0006)", "peak learning rate", "--augment.spec", "--deepspeed", "--dry-run"):
+        assert text in done.stdout
+
+
+def test_partner_found_counts_nearest_and_never_ties():
+    eye = torch.eye(4).numpy()
+    assert partner_found(eye, eye) == 1.0
+    assert partner_found(eye, eye[[1, 0, 2, 3]]) == 0.5
+    assert partner_found(eye * 0 + 1, eye * 0 + 1) == 0.0  # a collapsed encoder finds nothing
+
+
+def test_loss_scale_leaves_true_gradients_and_moves_with_overflow():
+    torch.manual_seed(0)
+    layer, plain = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    plain.load_state_dict(layer.state_dict())
+    scale, batch = LossScale(layer, value=1024.0, growth_interval=2), torch.randn(5, 3)
+    for _ in range(2):  # accumulated over two micro-batches
+        (layer(batch).square().sum() * scale.value).backward()
+        plain(batch).square().sum().backward()
+    torch.testing.assert_close(layer.weight.grad, plain.weight.grad)
+    scale.update(finite=False)
+    assert scale.value == 512.0
+    scale.update(finite=True)
+    scale.update(finite=True)
+    assert scale.value == 1024.0
+    other = LossScale(torch.nn.Linear(1, 1))
+    other.restore(scale.state())
+    assert other.value == 1024.0
+    with pytest.raises(FloatingPointError):
+        for _ in range(40):
+            scale.update(finite=False)
+
+
+def test_the_default_recipe_needs_nothing_but_the_packages():
+    from pretrain.setup_run import default_recipe
+
+    config = load_config(default_recipe(), {"aug": "del-span,reorder"})
+    assert config.data.prepare.sources[0].source == "embedded" and config.data.folder is None
