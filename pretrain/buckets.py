@@ -46,6 +46,11 @@ def fraction(keys: np.ndarray, salt: int) -> np.ndarray:
     return mixed(keys, salt) * _BELOW_1
 
 
+def is_below(number: int, share: float) -> bool:
+    """The coin of one hash (a `mixed` key): heads for `share` of all."""
+    return number * _BELOW_1 < share
+
+
 def bucket_of(keys: np.ndarray, buckets: int) -> np.ndarray:
     """int64 bucket of every key, monotone in the key: bucket b holds one contiguous range of keys."""
     return ((keys >> np.uint64(32)) * np.uint64(buckets) >> np.uint64(32)).astype(np.int64)

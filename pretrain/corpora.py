@@ -101,7 +101,13 @@ class DataConfig(BaseModel):
     exact_vocabulary: bool = Field(False, description="do not round the vocabulary")
     lowercase: bool = Field(False, description="trained tokenizer lower-cases and strips accents")
     tokenizer_megabytes: float = Field(24, gt=0, description="text sample to train the tokenizer on, fixed by hash")
-    heldout: float = Field(0.01, ge=0, lt=0.5, description="share of documents held out, chosen by hash")
+    heldout: float = Field(
+        0.01,
+        ge=0,
+        lt=0.5,
+        description="share of documents held out, chosen by hash: at least one of two, and of a single one its last "
+        "sentences. 0: nothing",
+    )
     min_words: int = Field(4, ge=1, description="shorter sentences are dropped; characters count in Chinese and the like")
     min_letters: float = Field(0.6, ge=0, le=1, description="smallest share of letters among non-blank characters")
     dedup: Literal["exact", "minhash", "none"] = Field(

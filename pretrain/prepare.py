@@ -4,11 +4,10 @@
     python -m pretrain.prepare --source 'wiki.txt.gz,books/*.txt@0.5' --unit sequence --out data/mine
     python -m pretrain.prepare --config configs/data_wikipedia_bookcorpus.yaml --out DIR --executor slurm
 
-Memory does not grow with the corpus: a task holds 0.3 GB (Python and its libraries) plus, while reading,
-one run of 32 MB, while writing shards eight times its part of a bucket, which is `bucket_megabytes` (64) at
-most: 0.8 GB. Measured: 0.39 GB for 207 MB of text in 16 buckets of 13 MB, 0.60 GB with buckets of 42 MB.
-The tokenizer's sample is bounded by `tokenizer_megabytes`. The disk holds the cleaned text once more while
-the work goes on.
+Memory does not grow with the corpus: a task holds 0.3 GB (Python and its libraries) plus, while reading, one run of 32 MB,
+while writing shards eight times its part of a bucket, which is `bucket_megabytes` (64) at most: 0.8 GB. Measured: 0.39 GB
+for 207 MB of text in 16 buckets of 13 MB, 0.60 GB with buckets of 42 MB. The tokenizer's sample is bounded by
+`tokenizer_megabytes`. The disk holds the cleaned text once more while the work goes on.
 """
 
 from __future__ import annotations
@@ -33,18 +32,20 @@ from pretrain.errors import UserError
 from pretrain.executors import ExecutorOptions, Job, run_jobs
 from pretrain.progress import Display, Stage, peak_memory
 from pretrain.shards import MANIFEST, raise_if_disk_full, read_manifest, write_atomically, write_manifest
+from pretrain.validation import faults
 
 _SMALL_BUCKET = 4 << 20  # text bytes: below this a bucket is not worth a task
+LOCK = "lock"
 _MOST_BUCKETS = 1024  # the index of a run file grows with it; beyond, a bucket is read in several parts
 
 
 def prepare(config: DataConfig, out: Path | str, executor: str = "local", workers: int | None = None, **options: Any) -> dict:
     """Prepare `config`'s corpora into the folder `out`; returns its manifest.
 
-    A folder that holds the finished result of the same config is left as it is; an unfinished one is
-    resumed. Shards do not depend on `executor` (local, slurm, ray), `workers` or interruptions. `options`:
-    fields of `ExecutorOptions`, `progress` (bool, default True) and `overwrite` (bool, default False:
-    refuse a folder made with another config).
+    A folder that holds the finished result of the same config is left as it is; an unfinished one is resumed. Shards do
+    not depend on `executor` (local, slurm, ray), `workers` or interruptions. `options`: fields of `ExecutorOptions`,
+    `progress` (bool, default True) and `overwrite` (bool, default False: refuse a folder made with another config). What
+    `overwrite` removes is removed when the folder is ours alone and every source has been found.
 
     Raises: UserError for bad input, a full disk, a folder that is taken, or failed tasks.
     """
@@ -53,20 +54,24 @@ def prepare(config: DataConfig, out: Path | str, executor: str = "local", worker
     try:
         execution = ExecutorOptions(executor=executor, workers=workers, **options)
     except ValidationError as error:
-        raise UserError(f"execution: {error.errors()[0]['msg']} ({error.errors()[0]['loc']})") from error
+        raise UserError("execution: " + faults(error, lambda key: f"there is no option {key}")) from error
     wanted = config.model_dump(mode="json")
-    if overwrite:
-        _clear(out)
-    if (out / MANIFEST).is_file():
+    work = out / ".work"
+    if (out / MANIFEST).is_file() and not overwrite:
         manifest = read_manifest(out)
         _refuse_other_config(out, manifest.get("config", {}), wanted, "holds data prepared")
-        shutil.rmtree(out / ".work", ignore_errors=True)  # left by a kill after the last stage, or by Slurm
+        if work.is_dir():  # left by a kill after the last stage, or by Slurm
+            with contextlib.suppress(UserError), _locked(work):  # if it is held: its owner tidies up
+                shutil.rmtree(work, ignore_errors=True)
         return manifest
-    work = out / ".work"
     began = time.time()
     _make_folder(work)
     with _locked(work):
-        plan = _plan(config, work, wanted, out)
+        tasks = plan_tasks(config.sources)
+        if overwrite:
+            _refuse_own_output(config, tasks, out)
+            _clear(out)
+        plan = _plan(config, tasks, work, wanted, out)
         jobs, stages = _jobs(config, work, plan)
         with _quiet(execution.executor), Display(work, stages, enabled=show):
             try:
@@ -85,7 +90,7 @@ def prepare(config: DataConfig, out: Path | str, executor: str = "local", worker
             "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
         write_manifest(out, manifest)
-    shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(work, ignore_errors=True)
     return manifest
 
 
@@ -126,10 +131,24 @@ def _make_folder(folder: Path) -> None:
 
 
 def _clear(out: Path) -> None:
-    """Remove what a preparation made, and nothing else."""
+    """Remove what a preparation made, and nothing else; the lock stays, it is held."""
     (out / MANIFEST).unlink(missing_ok=True)  # first: from here on the folder is not taken for whole
-    for name in (".work", "tokenizer", "train", "heldout"):
-        shutil.rmtree(out / name, ignore_errors=True)
+    made = [out / name for name in ("tokenizer", "train", "heldout")]
+    for path in made + [path for path in (out / ".work").iterdir() if path.name != LOCK]:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _refuse_own_output(config: DataConfig, tasks: list[Task], out: Path) -> None:
+    """What is to be read must not be what is to be removed."""
+    places = {task.place for task in tasks if task.kind not in ("hub", "embedded")} | {config.tokenizer or ""}
+    made = [(out / name).resolve() for name in ("tokenizer", "train", "heldout", ".work")]
+    for place in sorted(filter(None, places)):
+        path = Path(place).expanduser().resolve()
+        if path.exists() and any(path.is_relative_to(folder) for folder in made):
+            raise UserError(f"{place} lies in {out}, which --overwrite would remove. Copy it elsewhere, or choose another --out.")
 
 
 def _refuse_other_config(out: Path, found: dict, wanted: dict, what: str) -> None:
@@ -146,7 +165,7 @@ def _refuse_other_config(out: Path, found: dict, wanted: dict, what: str) -> Non
 @contextlib.contextmanager
 def _locked(work: Path) -> Iterator[None]:
     """Only one preparation of a folder at a time; the lock goes with the process, however it ends."""
-    with open(work / "lock", "w") as stream:
+    with open(work / LOCK, "w") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -178,19 +197,17 @@ def _quiet(executor: str) -> Iterator[None]:
         logger.enable("datatrove")
 
 
-def _plan(config: DataConfig, work: Path, wanted: dict, out: Path) -> dict:
+def _plan(config: DataConfig, tasks: list[Task], work: Path, wanted: dict, out: Path) -> dict:
     """The plan of an unfinished preparation if there is one, else a new one, written down before any task starts."""
     path = work / "plan.json"
     if path.is_file():
         plan = json.loads(path.read_text())
         _refuse_other_config(out, plan["config"], wanted, "holds an unfinished preparation")
-        tasks = [asdict(task) for task in plan_tasks(config.sources)]
-        if tasks != plan["tasks"]:
+        if [asdict(task) for task in tasks] != plan["tasks"]:
             raise UserError(
                 f"The sources have changed since the unfinished preparation in {out} began. Give --overwrite true to begin anew."
             )
         return plan
-    tasks = plan_tasks(config.sources)
     plan = {
         "config": wanted,
         "tasks": [asdict(task) for task in tasks],
@@ -210,6 +227,7 @@ def _bucket_count(tasks: list[Task], config: DataConfig) -> int:
 
 def _jobs(config: DataConfig, work: Path, plan: dict) -> tuple[list[Job], list[Stage]]:
     from pretrain import stages as st
+    from pretrain.split import EnsureSplits
 
     sizes, count = [task["size"] for task in plan["tasks"]], plan["buckets"]
     reading: list = [st.ReadSource(work), st.Scatter(work)]
@@ -226,6 +244,8 @@ def _jobs(config: DataConfig, work: Path, plan: dict) -> tuple[list[Job], list[S
             stage(name, title, steps, [1] * tasks)
         reading.insert(1, minhash_filter(work))
     stage("read", "read, clean, split", reading, sizes)
+    if config.heldout:
+        stage("heldout", "held-out text", [EnsureSplits(work, list(reading))], [1])
     if config.unit == "sequence":
         stage("resolve", "find duplicates", [st.Resolve(work)], [1] * count)
     stage("tokenizer", "tokenizer", [st.MakeTokenizer(work)], [len(sizes)])
@@ -236,9 +256,9 @@ def _jobs(config: DataConfig, work: Path, plan: dict) -> tuple[list[Job], list[S
 
 def main() -> None:
     """Command line; see `pretrain.prepare_cli`."""
-    from pretrain.prepare_cli import run
+    from pretrain import prepare_cli
 
-    sys.exit(run(sys.argv[1:]))
+    prepare_cli.main()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The stages of preparation, as datatrove pipeline steps. Every step finds the plan and its inputs in the work folder.
 
     read      T tasks   documents -> clean sentences -> run files by hash        (T: fixed by the sources)
+    heldout   1 task    makes sure that some text is held out, and some is not (`pretrain.split`)
     resolve   K tasks   unit `sequence` only: which copy of a sentence stays
     tokenizer 1 task    train on a sample fixed by hash, or adopt
     build     K tasks   one bucket: sort, drop duplicates, weigh, tokenise, pack, write shards   (K: by corpus size)
@@ -106,13 +107,17 @@ class Scatter(Step):
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         config, seed = self.config, self.config.seed
         counts: Counter[str] = Counter()
+        hashes: list[tuple[int, int]] = []  # the smallest and the largest, each with its document's key
+        decision = self._decision()
         texts = bk.RunWriter(self.work / "texts", f"{rank:05d}", self.buckets, bk.TEXT_RECORD)
         signatures = bk.RunWriter(self.work / "signatures", f"{rank:05d}", self.buckets, bk.SIGNATURE)
         unwrap = [source.unwrap for source in config.sources]
         for document in data:
             source = document.metadata["source"]
             key = bk.text_key(document.text.encode("utf-8", "replace"), seed)
-            heldout = _coin(key, bk.HELDOUT_SALT) < config.heldout
+            number = int(bk.mixed(np.array([key], np.uint64), bk.HELDOUT_SALT)[0])
+            decided = decision.get("key") == key
+            heldout = decision["heldout"] if decided else bk.is_below(number, config.heldout)
             counts["documents"] += 1
             counts["documents_heldout"] += heldout
             counts["characters"] += len(document.text)
@@ -121,21 +126,34 @@ class Scatter(Step):
             counts["sentences"] += len(found)
             counts["sentences_not_prose"] += len(found) - len(kept)
             encoded = [sentence.encode("utf-8", "replace") for sentence in kept]
-            if config.unit == "sentence":
-                for text in encoded:
-                    texts.add((bk.text_key(text, seed), len(text), source, heldout), text)
-            elif encoded:
-                for index, text in enumerate(encoded):
-                    signatures.add((bk.text_key(text, seed), key, index, heldout))
-                joined = b"\n".join(encoded)
-                texts.add((key, len(joined), source, heldout), joined)
+            if not encoded:
+                continue
+            hashes = [min([*hashes[:1], (number, key)]), max([*hashes[1:], (number, key)])]
+            parts = [(key, encoded, heldout)]
+            if decided and decision["cut"] and len(encoded) > 1:
+                counts["documents_cut"] += 1
+                at = -min(len(encoded) - 1, max(1, round(config.heldout * len(encoded))))
+                # Two documents from here on, and so two keys.
+                cut = ((encoded[:at], False), (encoded[at:], True))
+                parts = [(bk.text_key(b"\n".join(part), seed), part, held) for part, held in cut]
+            for part_key, part, held in parts:
+                if config.unit == "sentence":
+                    for text in part:
+                        texts.add((bk.text_key(text, seed), len(text), source, held), text)
+                    continue
+                for index, text in enumerate(part):
+                    signatures.add((bk.text_key(text, seed), part_key, index, held))
+                joined = b"\n".join(part)
+                texts.add((part_key, len(joined), source, held), joined)
         texts.flush()
         signatures.flush()
+        self.save_counts("hashes", rank, dict(zip(("smallest", "largest"), hashes)))
         self.save_counts("read", rank, dict(counts))
 
-
-def _coin(key: int, salt: int) -> float:
-    return float(bk.fraction(np.array([key], np.uint64), salt)[0])
+    def _decision(self) -> dict[str, Any]:
+        """What `pretrain.split` has decided, when it runs this task again; else empty."""
+        path = self.work / "decision.json"
+        return json.loads(path.read_text()) if path.is_file() else {}
 
 
 class Resolve(Step):
@@ -386,6 +404,11 @@ class Merge(Step):
         summaries = {split: split_summary(records) for split, records in shards.items()}
         if not summaries["train"]["sequences"]:
             raise UserError(f"No training sequence came out of {self.plan['described']}; check the source and min_words.")
+        if self.config.heldout and not summaries["heldout"]["sequences"]:
+            raise UserError(
+                f"No held-out sequence came out of {self.plan['described']}: its text is too little, or what was held out "
+                "fell to long_sentences or a weight below 1. Give more text, or --heldout 0."
+            )
         tokenizer = self.out / "tokenizer"
         if not tokenizer.exists():
             os.replace(self.work / "tokenizer", tokenizer)

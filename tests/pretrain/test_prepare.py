@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,9 +24,10 @@ from augment.ragged import Ragged
 from pretrain.corpora import DataConfig
 from pretrain.errors import UserError
 from pretrain.packing import fit_sentences, full_sentences, one_per_sequence
-from pretrain.prepare import find_or_prepare, prepare
-from pretrain.prepare_cli import run
+from pretrain.prepare import LOCK, find_or_prepare, prepare
+from pretrain.prepare_cli import main
 from pretrain.shards import ShardReader
+from pretrain.stages import Step
 from pretrain.text import sentences_of
 from pretrain.tokenizer import load_tokenizer, tokenizer_hash
 
@@ -53,6 +56,14 @@ def make_corpus(path: Path, documents: int = 120, seed: int = 0, repeats: float 
 def config(*places: object, **settings) -> DataConfig:
     settings = {"vocabulary": 320, "min_letters": 0.3, "heldout": 0.15, "chunk_tokens": 400, **settings}
     return DataConfig(sources=[str(place) for place in places], **settings)
+
+
+def run(arguments: list[str]) -> int:
+    """The command line's exit status."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setattr(sys, "argv", ["prepare", *arguments])
+        main()
+    return ended.value.code
 
 
 def digest(folder: Path) -> dict[str, str]:
@@ -165,6 +176,54 @@ def test_no_held_out_sentence_in_train_without_deduplication(tmp_path, corpus, u
     assert len(set(train)) < len(train)
 
 
+@pytest.mark.parametrize("unit", ["sentence", "sequence"])
+@pytest.mark.parametrize("documents,share", [(1, 0.01), (1, 0.2), (2, 0.01), (2, 0.499), (3, 0.01), (12, 1e-6)])
+def test_however_small_the_corpus_both_splits_hold_text(tmp_path, several_tasks, documents, share, unit):
+    for seed in range(3):  # of hashes: the choices differ
+        made = make_corpus(tmp_path / "text.txt", documents, seed=seed, repeats=0.0)
+        out = tmp_path / f"out{seed}"
+        prepare(config(tmp_path / "text.txt", heldout=share, unit=unit, seed=seed), out, workers=1, progress=False)
+        train, heldout = ([s for text in texts_of(out, split) for s in sentences_of(text)] for split in ("train", "heldout"))
+        assert train and heldout and sorted(train + heldout) == sorted(s for document in made for s in document)
+        if documents == 1:
+            count = max(1, round(share * len(made[0])))
+            assert sorted(heldout) == sorted(made[0][-count:])
+        else:
+            assert sum(set(document) <= set(heldout) for document in made) == sum(bool({*document} & {*heldout}) for document in made)
+
+
+def test_a_decided_split_does_not_depend_on_workers_or_kills(tmp_path, several_tasks):
+    """Twenty copies of one long document, in several reading tasks, are one document: its end is held out everywhere."""
+    sentences = [f"The {WORDS[i % 10]} number {i} is here." for i in range(60)]
+    (tmp_path / "text.txt").write_text((" ".join(sentences) + "\n\n") * 20)
+    made = config(tmp_path / "text.txt", heldout=0.1, unit="sequence")
+    for workers in (1, 2):
+        prepare(made, tmp_path / str(workers), workers=workers, progress=False)
+    killed = tmp_path / "killed"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pretrain.stages.Scatter.save_counts", _fail_when_decided)
+        with pytest.raises(RuntimeError, match="killed"):
+            prepare(made, killed, workers=1, progress=False)
+    prepare(made, killed, workers=1, progress=False)
+    assert digest(tmp_path / "1") == digest(tmp_path / "2") == digest(killed)
+    held = [s for text in texts_of(killed, "heldout") for s in sentences_of(text)]
+    assert sorted(held) == sorted(sentences[-6:])
+
+
+def _fail_when_decided(step, stage: str, rank: int, counts: dict) -> None:
+    if step._decision():
+        raise RuntimeError("killed")
+    Step.save_counts(step, stage, rank, counts)
+
+
+def test_one_sentence_cannot_be_split(tmp_path):
+    (tmp_path / "text.txt").write_text("Here is the only sentence of it all.")
+    with pytest.raises(UserError, match="No held-out sequence.*--heldout 0"):
+        prepare(config(tmp_path / "text.txt"), tmp_path / "out", workers=1, progress=False)
+    manifest = prepare(config(tmp_path / "text.txt", heldout=0.0), tmp_path / "out2", workers=1, progress=False)
+    assert manifest["splits"]["heldout"]["sequences"] == 0
+
+
 def test_weights(tmp_path):
     for name in "ab":
         sentences = [f"In file {name} there is a line with number {i} on it." for i in range(400)]
@@ -255,7 +314,7 @@ def _start(arguments: list[str]) -> subprocess.Popen:
     code = (
         "import pretrain.corpora as c, pretrain.prepare as p, pretrain.prepare_cli as cli, sys\n"
         "c.TASK_BYTES, p._SMALL_BUCKET = 30000, 50000\n"
-        "sys.exit(cli.run(sys.argv[1:]))\n"
+        "cli.main()\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen([sys.executable, "-c", code, *arguments], env=environment, start_new_session=True)
@@ -299,7 +358,7 @@ def test_a_worker_that_the_kernel_kills_is_noticed(tmp_path):
         "            if rank == 2: os.kill(os.getpid(), signal.SIGKILL)\n"
         "            yield document\n"
         "s.ReadSource = Killed\n"
-        "if __name__ == '__main__': sys.exit(cli.run(sys.argv[1:]))\n"
+        "if __name__ == '__main__': cli.main()\n"
     )
     (tmp_path / "run.py").write_text(code)
     arguments = ["--source", str(corpus), "--vocabulary", "320", "--progress", "false", "--workers", "2"]
@@ -318,6 +377,29 @@ def test_done_is_done_and_another_config_is_refused(tmp_path, corpus):
         prepare(config(path, max_length=32), tmp_path / "out", workers=1, progress=False)
     again = prepare(config(path, max_length=32), tmp_path / "out", workers=1, progress=False, overwrite=True)
     assert again["max_length"] == 32
+
+
+@pytest.mark.parametrize("fault", ["no source", "taken", "own output"])
+def test_overwriting_removes_nothing_before_it_can_begin(tmp_path, corpus, fault):
+    """A source that is not there, a folder that is at work, an input inside it: what is finished stays."""
+    out = tmp_path / "out"
+    prepare(config(corpus[0]), out, workers=1, progress=False)
+    before = digest(out)
+    overwriting = {"workers": 1, "progress": False, "overwrite": True}
+    if fault == "no source":
+        with pytest.raises(UserError, match="no such file"):
+            prepare(config(tmp_path / "gone.txt"), out, **overwriting)
+    elif fault == "own output":
+        with pytest.raises(UserError, match="lies in .* which --overwrite would remove"):
+            prepare(config(corpus[0], tokenizer=str(out / "tokenizer")), out, **overwriting)
+    else:
+        (out / ".work").mkdir()
+        with open(out / ".work" / LOCK, "w") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            with pytest.raises(UserError, match="being prepared by another process"):
+                prepare(config(corpus[0], max_length=32), out, **overwriting)
+    shutil.rmtree(out / ".work")
+    assert digest(out) == before
 
 
 @pytest.mark.parametrize("function,calls", [("fsync", 0), ("fsync", 6), ("fsync", 4), ("replace", 5)])
@@ -352,7 +434,7 @@ def test_a_full_disk(tmp_path, corpus, monkeypatch, function, calls):
         (["--source", "embedded", "--out", "o", "--unit", "word"], "unit: Input should be 'sentence' or 'sequence'"),
         (["--source", "embedded", "--out", "o", "--executor", "cloud"], "executor"),
         (["embedded", "--out", "o"], "unexpected argument 'embedded'"),
-        (["--config", "missing.yaml", "--out", "o"], "missing.yaml: no such file"),
+        (["--config", "missing.yaml", "--out", "o"], "no recipe missing.yaml"),
     ],
 )
 def test_bad_flags(tmp_path, monkeypatch, capsys, arguments, message):
@@ -372,7 +454,9 @@ def test_help_names_every_key(capsys):
     assert run(["--help"]) == 0
     text = capsys.readouterr().out
     assert all(f"--{name}" in text for name in DataConfig.model_fields if name != "sources")
-    assert "--source" in text and "--executor" in text and "--partition" in text
+    assert "--source list (default embedded)" in text and "--executor" in text and "--partition" in text
+    assert "pretrain.corpora" not in text and "Source(" not in text
+    assert "\n    python -m pretrain.prepare --source embedded --out data/embedded\n" in text
 
 
 def test_flags_reach_the_config(tmp_path, corpus, capsys):
