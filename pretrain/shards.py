@@ -359,5 +359,5 @@ class ShardReader:
         return {**self.__dict__, "_open": {}}  # file descriptors do not travel to another process
 
     def __del__(self):
-        if getattr(self, "_open", None):
+        if getattr(self, "_open", None) and os is not None:  # at the interpreter's end modules go first
             self.close()
