@@ -30,9 +30,10 @@ if [[ -z ${SLURM_JOB_ID:-} ]]; then
   echo "this is a batch script: submit it with  sbatch $0 --source ... --out DIR" >&2
   exit 2
 fi
+job_field() { scontrol show job "$SLURM_JOB_ID" | grep -Eo "(^| )$1=[^ ]*" | head -n 1 | cut -d= -f2-; }
 
 # Slurm runs a copy of this file from its spool folder, so the project is found by the name it was submitted under.
-submitted=$(scontrol show job "$SLURM_JOB_ID" | grep -Eo '(^| )Command=[^ ]*' | head -n 1 | cut -d= -f2-)
+submitted=$(job_field Command)
 project=$(cd "$(dirname "${submitted:-$0}")/.." 2>/dev/null && pwd)
 [[ -f $project/pretrain/prepare.py ]] || project=$SLURM_SUBMIT_DIR
 if [[ ! -f $project/pretrain/prepare.py ]]; then
@@ -48,10 +49,10 @@ for flag in "$@"; do
   [[ $flag == --workers || $flag == --workers=* ]] && workers=()
 done
 
-# Near the time limit and on preemption the work is simply stopped: every finished task is kept.
-again=''
+# Near the time limit, on preemption and when cancelled the work is simply stopped: every finished task is kept.
+wish=''
 stop() {
-  again=$1
+  wish=$1
   say "$2: stopping; finished tasks are kept"
   kill -TERM "$pid" 2>/dev/null
 }
@@ -59,8 +60,8 @@ say "start $((${SLURM_RESTART_COUNT:-0} + 1)) on $(hostname), ${SLURM_CPUS_ON_NO
 # In a process group of its own, so that the worker processes end with it. The bars need a terminal; here is none.
 setsid python -m pretrain.prepare "$@" "${workers[@]}" --progress false &
 pid=$!
-trap 'stop requeue "the time limit is near (USR1)"' USR1
-trap 'stop preempted "SIGTERM"' TERM
+trap 'stop time-limit "the time limit is near (USR1)"' USR1
+trap 'stop terminate "SIGTERM"' TERM
 code=0
 while :; do
   wait "$pid"
@@ -69,13 +70,20 @@ while :; do
 done
 kill -KILL -- "-$pid" 2>/dev/null
 
-case $again in
-  requeue)
-    say "asking Slurm to run this job again"
-    scontrol requeue "$SLURM_JOB_ID" && sleep 60 # until Slurm ends it; an exit now would count as the job's end
-    exit 1
-    ;;
-  preempted) exit 143 ;; # Slurm requeues a preempted job itself
-esac
-((code == 0)) || say "failed with status $code; the reason is above. Submit again to go on from what is finished" >&2
-exit "$code"
+if ((code == 0)); then
+  exit 0
+fi
+state=$(job_field JobState) started=$(job_field StartTime) preempted=$(job_field PreemptTime)
+[[ $preempted == 2* && ! $preempted < $started ]] || preempted=  # None, or left from an earlier start
+if [[ $state != RUNNING ]]; then
+  say "the job is ${state:-unknown to Slurm}: not requeued. Submit again to go on from what is finished" >&2
+  exit "$code"
+fi
+if [[ -z $preempted && $wish != time-limit ]]; then
+  say "failed with status $code: not requeued; the reason is above. Submit again to go on from what is finished" >&2
+  exit "$code"
+fi
+# A job that ends by itself within the grace time of a preemption counts as failed, and Slurm does not requeue it.
+say "requeueing (${preempted:+preempted at $preempted, }${wish:-status $code})"
+scontrol requeue "$SLURM_JOB_ID" && sleep 60 # until Slurm ends it; an exit now would count as the job's end
+exit 1
