@@ -57,8 +57,10 @@ stop() {
   kill -TERM "$pid" 2>/dev/null
 }
 say "start $((${SLURM_RESTART_COUNT:-0} + 1)) on $(hostname), ${SLURM_CPUS_ON_NODE:-1} cores"
-# In a process group of its own, so that the worker processes end with it. The bars need a terminal; here is none.
-setsid python -m pretrain.prepare "$@" "${workers[@]}" --progress false &
+# A step: Slurm tells steps, and not this script, that the job is preempted, and ends all their processes with them.
+# The bars need a terminal; here is none.
+srun --nodes=1 --ntasks=1 --cpus-per-task="${SLURM_CPUS_ON_NODE:-1}" \
+  python -m pretrain.prepare "$@" "${workers[@]}" --progress false &
 pid=$!
 trap 'stop time-limit "the time limit is near (USR1)"' USR1
 trap 'stop terminate "SIGTERM"' TERM
@@ -68,7 +70,6 @@ while :; do
   code=$?
   kill -0 "$pid" 2>/dev/null || break  # a trap interrupts wait: look whether the work has really ended
 done
-kill -KILL -- "-$pid" 2>/dev/null
 
 if ((code == 0)); then
   exit 0

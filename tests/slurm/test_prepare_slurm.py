@@ -1,0 +1,153 @@
+"""Preparation on a real cluster: the batch script and job arrays give the bytes of a local run, preempted or not.
+
+Needs a cluster that these commands reach (SLURM_CONF) with a free node, on which this folder and pytest's temporary
+folder are visible; the test of preemption needs a partition "high" that preempts the default one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "slurm" / "prepare_data.sh"
+ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
+
+
+def command(*words: object, check: bool = True) -> str:
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, env=ENVIRONMENT)
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
+
+
+def partitions() -> list[str]:
+    if not shutil.which("sbatch"):
+        return []
+    return command("timeout", "10", "sinfo", "-h", "-o", "%R", check=False).split()
+
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.skipif(not partitions(), reason="no Slurm cluster answers sinfo; point SLURM_CONF at one"),
+]
+
+
+def field(job: str, key: str) -> str:
+    words = command("scontrol", "show", "job", job).split()
+    return next(word.split("=", 1)[1] for word in words if word.startswith(key + "="))
+
+
+def wait(condition, seconds: float = 240) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, f"waited {seconds} s"
+        time.sleep(0.2)
+
+
+def digest(folder: Path) -> dict[str, str]:
+    """sha256 of the shards and the tokenizer."""
+    files = [*folder.rglob("*.tar"), folder / "tokenizer" / "tokenizer.json"]
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """(flags, digest of a local run): 30 MB in 60 reading tasks, a file each: time enough to interrupt it."""
+    folder = tmp_path_factory.mktemp("corpus")
+    draw = random.Random(1)
+    words = ["the", "man", "woman", "child", "horse", "city", "river", "old", "young", "sings", "reads"]
+    (folder / "texts").mkdir()
+    for number in range(60):
+        sentences = [" ".join(draw.choices(words, k=draw.randint(6, 18))).capitalize() + "." for _ in range(8000)]
+        lines = [" ".join(sentences[start : start + 8]) for start in range(0, len(sentences), 8)]
+        (folder / "texts" / f"{number:02d}.txt").write_text("\n".join(lines) + "\n")
+    flags = ["--source", folder / "texts", "--vocabulary", "600", "--heldout", "0.02"]
+    prepare = [sys.executable, "-m", "pretrain.prepare", *flags, "--out", folder / "local", "--workers", "1"]
+    subprocess.run([str(word) for word in prepare], check=True, cwd=ROOT, env=ENVIRONMENT)
+    return flags, digest(folder / "local")
+
+
+@pytest.fixture
+def submit(tmp_path):
+    jobs: list[str] = []
+
+    def submit(*words: object) -> str:
+        where = [f"--chdir={tmp_path}", f"--output={tmp_path}/log", "--time=30", "--job-name=prepare-test"]
+        jobs.append(command("sbatch", "--parsable", *where, SCRIPT, *words, "--out", tmp_path / "out"))
+        return jobs[-1]
+
+    yield submit
+    for job in jobs:
+        command("scancel", job, check=False)
+
+
+def test_the_batch_script_gives_the_bytes_of_a_local_run(tmp_path, prepared, submit):
+    flags, expected = prepared
+    job = submit(*flags)
+    wait(lambda: field(job, "JobState") in ENDED)
+    assert field(job, "JobState") == "COMPLETED", (tmp_path / "log").read_text()
+    assert digest(tmp_path / "out") == expected
+
+
+def test_job_arrays_give_the_bytes_of_a_local_run(tmp_path, prepared):
+    flags = prepared[0]
+    how = ["--executor", "slurm", "--workers", "2", "--memory_gb", "1", "--time", "0:10:00", "--progress", "false"]
+    folder = tmp_path / "few"  # an array of 60 tasks would take minutes
+    folder.mkdir()
+    shutil.copy(flags[1] / "00.txt", folder)
+    flags = ["--source", folder, *flags[2:]]
+    command("env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "pretrain.prepare", *flags, "--out", tmp_path / "array", *how)
+    local = ["--out", tmp_path / "local", "--workers", "1", "--progress", "false"]
+    command("env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "pretrain.prepare", *flags, *local)
+    assert digest(tmp_path / "array") == digest(tmp_path / "local")
+
+
+@pytest.mark.skipif("high" not in partitions(), reason="no partition named high, to preempt from")
+@pytest.mark.parametrize("cause", ["preemption", "time limit"])
+def test_it_is_requeued_and_ends_with_the_same_bytes(tmp_path, prepared, submit, cause):
+    flags, expected = prepared
+    job = submit(*flags)
+    completions = tmp_path / "out" / ".work" / "logs" / "read" / "completions"
+    wait(lambda: completions.is_dir() and len(list(completions.iterdir())) >= 5)
+    if cause == "preemption":
+        node = field(job, "NodeList")
+        command("sbatch", "-p", "high", "-w", node, "--exclusive", "--time=1", "-o", "/dev/null", "--wrap", "srun sleep 1")
+    else:
+        command("scancel", "--batch", "--signal=USR1", job)  # what --signal=B:USR1@60 sends
+    wait(lambda: field(job, "JobState") == "PENDING" and field(job, "Restarts") == "1", 120)
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    time.sleep(6)  # sooner, and the node refuses it: it still holds the job's last credential as revoked
+    command("scontrol", "update", f"jobid={job}", "StartTime=now")
+    wait(lambda: field(job, "JobState") in ENDED)
+    assert field(job, "JobState") == "COMPLETED", (tmp_path / "log").read_text()
+    assert digest(tmp_path / "out") == expected
+
+
+def test_a_cancelled_job_stays_cancelled_and_the_next_goes_on(tmp_path, prepared, submit):
+    flags, expected = prepared
+    job = submit(*flags)
+    completions = tmp_path / "out" / ".work" / "logs" / "read" / "completions"
+    wait(lambda: completions.is_dir() and len(list(completions.iterdir())) >= 5)
+    command("scancel", job)
+    wait(lambda: field(job, "JobState") in ENDED)
+    assert field(job, "JobState") == "CANCELLED" and field(job, "Restarts") == "0"
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    again = submit(*flags)
+    wait(lambda: field(again, "JobState") in ENDED)
+    assert field(again, "JobState") == "COMPLETED" and digest(tmp_path / "out") == expected
+
+
+def test_bad_flags_are_not_requeued(tmp_path, prepared, submit):
+    job = submit(*prepared[0], "--unit", "word")
+    wait(lambda: field(job, "JobState") in ENDED)
+    assert field(job, "JobState") == "FAILED" and field(job, "Restarts") == "0"
+    assert "failed with status 2: not requeued" in (tmp_path / "log").read_text()
