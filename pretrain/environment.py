@@ -5,9 +5,10 @@ Import this module first in every entry point that trains.
 
 import os
 
-from pretrain.memory import limit_kernel_cache
+from pretrain.memory import limit_kernel_cache, reuse_large_blocks
 
 limit_kernel_cache()
+reuse_large_blocks()
 # Tokenizers' threads and forked loader workers do not mix; preparation asks for them itself.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
