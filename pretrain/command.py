@@ -27,7 +27,7 @@ def run(function: Callable, help_text: Callable[[], str]) -> None:
         sys.exit(0)
     try:
         _refuse_stray(arguments)
-        code = fire.Fire(SetParseFn(str)(function), command=arguments, name=function.__name__, serialize=lambda _: "")
+        code = fire.Fire(SetParseFn(str)(function), command=arguments, name=function.__name__, serialize=lambda _: None)
     except (UserError, AugmentationError) as error:
         complain(error)
         code = 2

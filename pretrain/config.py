@@ -8,8 +8,6 @@ its type, default and meaning for `--help`; the texts there are the field descri
 from __future__ import annotations
 
 import difflib
-import types
-import typing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +18,7 @@ from augment.errors import AugmentationError
 from augment.registry import parse as parse_augmentation
 from pretrain.corpora import DataConfig
 from pretrain.errors import UserError
+from pretrain.validation import default_text, faults, read_yaml, type_name
 
 
 class Section(BaseModel):
@@ -224,25 +223,10 @@ def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
     tree: dict[str, Any] = {}
     where = "flags"
     if recipe is not None:
-        where, tree = str(recipe), _read_yaml(Path(recipe))
+        where, tree = str(recipe), read_yaml(Path(recipe))
     for key, value in overrides.items():
         _set(tree, SHORT_FLAGS.get(key, key), value)
     return validate_config(tree, where)
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        siblings = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
-        near = difflib.get_close_matches(path.name, siblings, 1, 0.4)
-        raise UserError(f"no recipe {path}" + (f"; did you mean {path.parent / near[0]}?" if near else
-                                               "; recipes are YAML files, ours lie under configs/"))
-    try:
-        tree = yaml.safe_load(path.read_text()) or {}
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is not YAML: {error}") from None
-    if not isinstance(tree, dict):
-        raise UserError(f"{path} must hold a mapping of keys to values, not {type(tree).__name__}")
-    return tree
 
 
 def validate_config(tree: dict[str, Any], where: str) -> Config:
@@ -250,15 +234,7 @@ def validate_config(tree: dict[str, Any], where: str) -> Config:
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
-        raise UserError(f"configuration ({where}): " + "; ".join(map(_fault, error.errors()))) from None
-
-
-def _fault(fault: Any) -> str:
-    key = ".".join(str(part) for part in fault["loc"])
-    if fault["type"] == "extra_forbidden":
-        return unknown_key(key)
-    text = fault["msg"].removeprefix("Value error, ")
-    return text if fault["type"] == "value_error" else f"{key}: {text} (got {fault['input']!r})"
+        raise UserError(f"configuration ({where}): {faults(error, unknown_key)}") from None
 
 
 def unknown_key(key: str) -> str:
@@ -309,20 +285,8 @@ def describe(model: type[BaseModel] = Config, prefix: str = "") -> list[tuple[st
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             rows += describe(kind, f"{prefix}{name}.")
         else:
-            default = field.get_default(call_default_factory=True)
-            rows.append((prefix + name, _type_name(kind), str(default), field.description or ""))
+            rows.append((prefix + name, type_name(kind), default_text(field), field.description or ""))
     return rows
-
-
-def _type_name(kind: Any) -> str:
-    origin = typing.get_origin(kind)
-    if origin is Literal:
-        return "|".join(str(option) for option in typing.get_args(kind))
-    if origin in (typing.Union, types.UnionType):
-        return "|".join(_type_name(option) for option in typing.get_args(kind))
-    if kind is type(None):
-        return "none"
-    return getattr(kind, "__name__", str(kind)) if origin is None else str(kind).replace("typing.", "")
 
 
 def to_yaml(config: Config) -> str:
