@@ -168,7 +168,7 @@ def plot(folder: Path, jobs: list[tuple[str, int]]) -> None:
             points = [(r["step"], value) for r in lines
                       if (value := r.get("loss", {}).get(panel, r.get(panel, r.get("evaluation", {}).get(panel)))) is not None]
             if points:
-                axis.plot(*zip(*points), label=name, linewidth=1.2)
+                axis.plot(*zip(*points), label=name, linewidth=1.2, color=f"C{list(SYSTEMS).index(name)}")
     for axis, title in zip(axes, titles):
         axis.set_title(title)
         axis.set_xlabel("step")
