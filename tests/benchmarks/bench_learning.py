@@ -31,6 +31,8 @@ SYSTEMS: dict[str, dict[str, str]] = {
     "MLM": {"objective.name": "mlm"},
     "MLM+del-span+reorder": {"aug": "del-span,reorder"},
     "MLM+del-word": {"aug": "del-word"},
+    "MLM+del-span+reorder through a head": {"aug": "del-span,reorder", "objective.contrastive.projection_layers": "2",
+                                            "objective.contrastive.temperature": "0.1"},
     "MLM, same time": {"objective.name": "mlm"},
     "[CLS] MLM+del-span+reorder": {"aug": "del-span,reorder", "model.pooling": "cls"},
     "[CLS] the same, lengths varied": {"aug": VARIED, "model.pooling": "cls"},

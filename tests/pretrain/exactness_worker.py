@@ -115,12 +115,14 @@ def reference_gradients(model: SentenceModel, whole: dict, config, world: int) -
             vectors.append(hidden[:, 0] if config.model.pooling == "cls" else (hidden * keep).sum(1) / keep.sum(1))
         z = torch.cat(vectors)
         first, second = "projection.layers.0", "projection.layers.2"
-        z = F.linear(z, heads[f"{first}.weight"], heads[f"{first}.bias"])
+        if settings.projection_layers:
+            z = F.linear(z, heads[f"{first}.weight"], heads[f"{first}.bias"])
         if settings.projection_batch_norm:  # over the whole global batch, both views together
             norm, second = "projection.layers.1", "projection.layers.3"
             z = (z - z.mean(0)) / (z.var(0, unbiased=False) + 1e-5).sqrt() * heads[f"{norm}.weight"] + heads[f"{norm}.bias"]
-        z = F.relu(z)
-        z = F.normalize(F.linear(z, heads[f"{second}.weight"], heads[f"{second}.bias"]), dim=1)
+        if settings.projection_layers:
+            z = F.linear(F.relu(z), heads[f"{second}.weight"], heads[f"{second}.bias"])
+        z = F.normalize(z, dim=1)
         logits = z @ z.T / settings.temperature
         logits.fill_diagonal_(-torch.inf)
         if settings.scope == "local":
@@ -168,6 +170,7 @@ CASES = {
     "clear_mean": {"model": {"pooling": "mean"}},
     "clear_cls": {"model": {"pooling": "cls"}, "objective": {"contrastive": {"weight": 0.7}}},
     "clear_batch_norm": {"model": {"pooling": "mean"}, "objective": {"contrastive": {"projection_batch_norm": True}}},
+    "clear_no_head": {"model": {"pooling": "mean"}, "objective": {"contrastive": {"projection_layers": 0}}},
     "clear_local": {"model": {"pooling": "mean"}, "objective": {"contrastive": {"scope": "local"}}},
     "contrastive_only": {"model": {"pooling": "mean"}, "objective": {"mlm": {"weight": 0.0}}},
     "not_yet": {"model": {"pooling": "mean"}, "objective": {"contrastive": {"start_step": 100}}},

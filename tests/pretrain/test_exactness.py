@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 WORKER = Path(__file__).with_name("exactness_worker.py")
-ALL = "mlm,double_mlm,clear_mean,clear_cls,clear_batch_norm,clear_local,contrastive_only,not_yet"
+ALL = "mlm,double_mlm,clear_mean,clear_cls,clear_batch_norm,clear_no_head,clear_local,contrastive_only,not_yet"
 
 
 def launch(tmp_path: Path, world: int, stage: int, cases: str) -> list[dict]:
@@ -39,7 +39,7 @@ def check(report: list[dict]) -> None:
     assert len({tuple(row["micro_batches"]) for row in report}) > 2  # the splits really were different
 
 
-@pytest.mark.parametrize("world,stage,cases", [(1, 0, ALL), (2, 1, ALL), (2, 3, "clear_mean,not_yet,double_mlm")])
+@pytest.mark.parametrize("world,stage,cases", [(1, 0, ALL), (2, 1, ALL), (2, 3, "clear_mean,clear_no_head,not_yet,double_mlm")])
 def test_gradients_equal_the_whole_batch_on_one_device(tmp_path, world, stage, cases):
     check(launch(tmp_path, world, stage, cases))
 
