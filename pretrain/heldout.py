@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -17,8 +18,7 @@ from pretrain.blocks import clip
 from pretrain.config import Config
 from pretrain.errors import UserError
 from pretrain.masking import Masked, mask_tokens
-from pretrain.microbatches import count_micro_batches, cut
-from pretrain.model import SentenceModel
+from pretrain.microbatches import count_micro_batches, cut, pack
 from pretrain.shards import ShardReader
 from pretrain.whole_batch import select_positions
 
@@ -63,28 +63,33 @@ class Heldout:
         partner_found: share of first views whose nearest second view (cosine of the pooled vectors, no projection) is their own.
         partner_among: how many second views there were.
         """
-        model: SentenceModel = engine.module
-        was_training = model.training
-        model.eval()
-        try:
-            with torch.no_grad():
-                result = {"heldout_mlm_loss": self._masked_loss(engine)} if model.objective.masked_copies else {}
-                first, second = (embed_sharded(engine, view, self.budget) for view in self.views)
-                result["partner_found"] = partner_found(first, second)
-                result["partner_among"] = float(self.partners)
-        finally:
-            model.train(was_training)
+        with evaluation_mode(engine.module), torch.no_grad():
+            result = {"heldout_mlm_loss": self._masked_loss(engine)} if engine.module.objective.masked_copies else {}
+            first, second = (embed_sharded(engine, view, self.budget) for view in self.views)
+            result["partner_found"] = partner_found(first, second)
+            result["partner_among"] = float(self.partners)
         return result
 
     def _masked_loss(self, engine) -> float:
         batch = self.masked.batch
         total = torch.zeros((), dtype=torch.float64, device=engine.device)
         for part in _my_share(batch, self.budget):
-            ids, lengths = _pack(batch, part, engine.device)
+            ids, lengths = pack(batch, part, engine.device)
             positions, labels = select_positions(batch, part, self.masked.positions, self.masked.labels)
             total += engine.module("mlm", ids, lengths, positions.to(engine.device), labels.to(engine.device))
         dist.all_reduce(total)
         return total.item() / max(1, len(self.masked.positions))
+
+
+@contextmanager
+def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
+    """Dropout off inside, as before outside."""
+    training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(training)
 
 
 def embed_sharded(engine, sequences: Ragged, budget: int) -> np.ndarray:
@@ -92,7 +97,7 @@ def embed_sharded(engine, sequences: Ragged, budget: int) -> np.ndarray:
     vectors = torch.zeros(len(sequences), engine.module.encoder.hidden_size, device=engine.device)
     with torch.no_grad():
         for part in _my_share(sequences, budget):
-            ids, lengths = _pack(sequences, part, engine.device)
+            ids, lengths = pack(sequences, part, engine.device)
             vectors[torch.from_numpy(part).to(engine.device)] = engine.module("embed", ids, lengths)
     dist.all_reduce(vectors)
     return vectors.cpu().numpy()
@@ -121,11 +126,6 @@ def _my_share(batch: Ragged, budget: int) -> list[np.ndarray]:
     world, rank = dist.get_world_size(), dist.get_rank()
     count = -(-count_micro_batches(batch.lengths, budget) // world) * world
     return cut(batch.lengths, count)[rank::world]
-
-
-def _pack(batch: Ragged, part: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    chosen = batch.take(part)
-    return torch.from_numpy(chosen.ids).to(device, torch.long), torch.from_numpy(chosen.lengths)
 
 
 def _first_sequences(reader: ShardReader, wanted: int) -> tuple[Ragged, np.ndarray]:

@@ -24,7 +24,7 @@ from pretrain import engine as engines
 from pretrain.config import SHORT_FLAGS, describe, load_config, to_yaml
 from pretrain.durable import replace_durably
 from pretrain.export import export
-from pretrain.heldout import Heldout, text_embedder
+from pretrain.heldout import Heldout, evaluation_mode, text_embedder
 from pretrain.leaving import Leaving
 from pretrain.loader import Loader
 from pretrain.model import SentenceModel
@@ -86,7 +86,7 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
     def evaluate(step: int) -> dict[str, float]:
         scores = heldout.evaluate(engine)
         if with_sts:
-            with setup_run.evaluation_mode(engine.module):
+            with evaluation_mode(engine.module):
                 scores["stsb-dev"] = sts.evaluate(embed, ["STS-B-dev"])["STS-B-dev"]["spearman_all"]
         return scores
 

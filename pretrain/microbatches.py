@@ -5,7 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import torch
 
+from augment.ragged import Ragged
 from pretrain.errors import UserError
 
 
@@ -38,6 +40,16 @@ def cut(lengths: np.ndarray, count: int) -> list[np.ndarray]:
     """
     order = np.argsort(lengths, kind="stable")
     return [order[part] for part in _balanced(lengths[order], count)]
+
+
+def pack(batch: Ragged, part: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sequences `part` of `batch` as one row of ids, int64[T] on `device`, and their lengths, int64[n] on the CPU.
+
+    A rank may have fewer sequences than micro-batches; an empty one runs all the same (the encoder takes it, with zero
+    gradients), since collectives demand equal counts.
+    """
+    chosen = batch.take(part)
+    return torch.from_numpy(chosen.ids).to(device, torch.long, non_blocking=True), torch.from_numpy(chosen.lengths)
 
 
 def _balanced(ordered: np.ndarray, count: int) -> list[slice]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -254,14 +253,3 @@ def _same_run(config: Config, before: dict[str, Any], source: Path) -> None:
             if key not in MAY_CHANGE.get(section, ()) and value != before[section].get(key):
                 raise UserError(f"{source} was made with {section}.{key}={before[section].get(key)}, this command has {value}: "
                                 "that would be another run. Set it back, or start a new run from the export with --init")
-
-
-@contextmanager
-def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
-    """Dropout off inside, as before outside."""
-    training = module.training
-    module.eval()
-    try:
-        yield
-    finally:
-        module.train(training)

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from augment.ragged import Ragged
 from pretrain.loader import RankBatch
-from pretrain.microbatches import count_micro_batches, cut
+from pretrain.microbatches import count_micro_batches, cut, pack
 from pretrain.objectives import BatchContext
 from pretrain.precision import LossScale
 from pretrain.stopwatch import Stopwatch
@@ -183,7 +183,7 @@ class WholeBatch:
         return whole.detach(), {name: term.item() for name, term in terms.items()}
 
     def _embed(self, views: Ragged, part: np.ndarray, step: int, index: int) -> Tensor:
-        ids, lengths = self._pack(views, part)
+        ids, lengths = pack(views, part, self.device)
         torch.manual_seed(micro_seed(self.seed, step, self.rank, self.VIEWS, index))
         return self.engine("embed", ids, lengths)
 
@@ -198,7 +198,7 @@ class WholeBatch:
         for copy, masked in enumerate(batch.masked):
             scale = weight * self.world / max(int(counts[copy]), 1)
             for index, part in enumerate(rows := cut(masked.batch.lengths, micro_batches)):
-                ids, lengths = self._pack(masked.batch, part)
+                ids, lengths = pack(masked.batch, part, self.device)
                 positions, labels = select_positions(masked.batch, part, masked.positions, masked.labels)
                 torch.manual_seed(micro_seed(self.seed, step, self.rank, self.MASKED + copy, index))
                 with self.clock("encode"):
@@ -210,16 +210,6 @@ class WholeBatch:
         return float((sums.cpu() / torch.from_numpy(np.maximum(counts, 1))).sum())
 
     # ---- parts ----------------------------------------------------------------------------------------------------------
-
-    def _pack(self, batch: Ragged, part: np.ndarray) -> tuple[Tensor, Tensor]:
-        """The sequences `part` of `batch` as one row of ids on the device, and their lengths on the CPU.
-
-        A rank may have fewer sequences than micro-batches; an empty one runs all the same (the encoder takes it, with zero
-        gradients), since collectives demand equal counts.
-        """
-        chosen = batch.take(part)
-        return (torch.from_numpy(chosen.ids).to(self.device, torch.long, non_blocking=True),
-                torch.from_numpy(chosen.lengths))
 
     def _scaled(self, loss: Tensor) -> Tensor:
         return loss if self.loss_scale is None else loss * self.loss_scale.value
