@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import os
 import shutil
 import sys
@@ -15,19 +17,25 @@ from augment.errors import AugmentationError
 from pretrain.errors import UserError
 
 
-def run(function: Callable, help_text: Callable[[], str]) -> None:
+def run(function: Callable, help_text: Callable[[], str] | None = None, positional: int = 0) -> None:
     """Run `function` with the flags of the command line and exit with the status that it returns.
 
     Values stay raw strings (fire would turn `subs,reorder` into a tuple and `2026_11` into a number). `--help` prints
-    `help_text()`. A UserError prints its message alone and exits with status 2.
+    `help_text()`, or else what the function's signature and docstring say. A UserError prints its message alone and exits
+    with status 2; so does a flag that the function does not have, with the nearest name. `positional`: how many words may
+    stand without a flag, -1 for any number (the function then takes *args).
     """
     arguments = [a for a in sys.argv[1:] if not a.startswith("--local_rank")]  # the deepspeed launcher adds it
-    if any(a in ("--help", "-h", "help") for a in arguments):
-        print(help_text())
-        sys.exit(0)
     try:
-        _refuse_stray(arguments)
+        if any(a in ("--help", "-h", "help") for a in arguments):
+            print(help_text() if help_text is not None else signature_help(function))
+            sys.exit(0)
+        _refuse_stray(arguments, positional)
+        _refuse_unknown(arguments, function)
         code = fire.Fire(SetParseFn(str)(function), command=arguments, name=function.__name__, serialize=lambda _: None)
+    except BrokenPipeError:  # the reader of a pipe (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 141
     except (UserError, AugmentationError) as error:
         complain(error)
         code = 2
@@ -50,16 +58,50 @@ def complain(error: Exception) -> None:
     print(f"\n{where}error: {error}", file=sys.stderr, flush=True)
 
 
-def _refuse_stray(arguments: list[str]) -> None:
-    """Every word must be a flag or the value of the flag before it."""
-    after_flag = False
+def _refuse_stray(arguments: list[str], positional: int) -> None:
+    """Every word but the first `positional` must be a flag or the value of the flag before it."""
+    after_flag, bare = False, 0
     for word in arguments:
+        if word == "-":  # to fire, the end of one call and the start of the next: what follows would be ignored
+            raise UserError("unexpected argument '-'; --help lists the flags")
         if word.startswith("-") and not word[1:2].isdigit():
             after_flag = "=" not in word
         elif after_flag:
             after_flag = False
+        elif positional < 0 or bare < positional:
+            bare += 1
         else:
             raise UserError(f"unexpected argument {word!r}: flags are written --key value or --key=value; --help lists them")
+
+
+def _refuse_unknown(arguments: list[str], function: Callable) -> None:
+    """A flag that is no parameter of the function, unless it takes any (**overrides)."""
+    parameters = inspect.signature(function).parameters
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        return
+    for word in arguments:
+        if not word.startswith("-") or word[1:2].isdigit():
+            continue
+        name = word.lstrip("-").split("=")[0].replace("-", "_")
+        if name not in parameters:
+            near = difflib.get_close_matches(name, parameters, n=1, cutoff=0.0)[0]
+            raise UserError(f"unknown flag --{name}; did you mean --{near}? --help lists them")
+
+
+def signature_help(function: Callable) -> str:
+    """The help page of a command: its usage line, its docstring, and the default of every flag."""
+    module = inspect.getmodule(function)
+    program = module.__spec__.name if module is not None and module.__spec__ is not None else function.__name__
+    words, defaults = [], []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            words.append(f"{name.upper()}...")
+        elif parameter.default is inspect.Parameter.empty:
+            words.append(name.upper())
+        else:
+            defaults.append(f"  --{name} {parameter.default!r}" if parameter.default not in ("", None) else f"  --{name}")
+    usage = " ".join(["python -m", program, *words, "[--flag value ...]"])
+    return f"{usage}\n\n{inspect.getdoc(function)}\n\nFlags and defaults:\n" + "\n".join(defaults)
 
 
 def as_bool(value: bool | str, flag: str) -> bool:

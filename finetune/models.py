@@ -1,0 +1,233 @@
+"""Any encoder under one interface: a run or export of ours, a Hugging Face or sentence-transformers folder, a function.
+
+    open_model("runs/clear_micro")            a run of this project: its export, the pooling it was trained for
+    open_model("bert-base-uncased", "cls")    a Hugging Face folder or hub name, by a pooling that you choose
+    open_model("all-MiniLM-L6-v2")            a sentence-transformers folder or hub name, by its own modules and prompts
+    open_model("my_encoder.py:embed")         a Python function: list of N strings -> array [N, d]
+    open_model(embed)                         the same, from Python
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pretrain.errors import UserError
+
+EmbedFunction = Callable[[list[str]], np.ndarray]
+
+
+@dataclass(frozen=True)
+class EmbeddingModel:
+    """An encoder to be judged."""
+
+    name: str
+    """What reports call it."""
+    pooling: str
+    """How it makes vectors: a name of `pretrain.pooling`, "own modules" (sentence-transformers) or "function"."""
+    trained_pooling: str | None
+    """The pooling it was trained for, where the model says so."""
+    encode: Callable[[Sequence[str]], np.ndarray]
+    """Sentences, in any order, repeats allowed -> finite float32[N, d] in that order. Every distinct sentence is encoded once."""
+    folder: Path | None = None
+    """Where its weights and tokenizer lie, for evaluations that fine-tune; None for functions and hub names."""
+    run: Path | None = None
+    """The run folder that it comes from, if any: reports go to its report/."""
+
+    @property
+    def remark(self) -> str | None:
+        """What must be said aloud about the pooling, if anything."""
+        if self.trained_pooling is not None and self.pooling != self.trained_pooling:
+            return f"{self.name} was trained for {self.trained_pooling} pooling and is judged by {self.pooling} pooling"
+        return None
+
+
+def open_model(
+    model: str | Path | EmbedFunction, pooling: str = "", token_budget: int = 16384, batch_size: int = 64
+) -> EmbeddingModel:
+    """Open an encoder for evaluation; a remark about its pooling goes to standard error.
+
+    Args:
+        model: see the module's description.
+        pooling: name of `pretrain.pooling` ("" means the pooling that the model was trained for; where it does not say,
+            mean, which is said aloud). Not for functions and sentence-transformers models, which bring their own.
+        token_budget: most tokens of one packed forward pass; batch_size: sentences of one padded pass, for models that
+            cannot run packed.
+
+    Raises:
+        UserError: nothing there to load, no tokenizer, an unknown pooling, or one that the model cannot have.
+    """
+    if callable(model):
+        return _function(model, getattr(model, "__name__", "function"), pooling)
+    text = str(model)
+    if ":" in text and not Path(text).exists():
+        return _function(_import_function(text), text.rsplit(":", 1)[1], pooling)
+    source, run = _resolve_run(text)
+    kind = kind_of(source)
+    if kind == "sentence-transformers":
+        opened = _sentence_transformers(source, text, pooling, batch_size, run)
+    else:
+        opened = _packed(source, text, pooling, token_budget, batch_size, run)
+    if opened.remark:
+        print(f"note: {opened.remark}", file=sys.stderr)
+    return opened
+
+
+def kind_of(source: str) -> str:
+    """"ours" (has clear.json), "sentence-transformers" (has modules.json), "hugging face" (has config.json) or "hub"."""
+    folder = Path(source)
+    for mark, kind in (("clear.json", "ours"), ("modules.json", "sentence-transformers"), ("config.json", "hugging face")):
+        if (folder / mark).is_file():
+            return kind
+    if folder.exists():
+        raise UserError(f"{source}: no model there; a model folder has a config.json (Hugging Face) or modules.json")
+    if source.startswith((".", "/", "~")) or source.count("/") > 1:
+        raise UserError(f"{source}: there is no such folder")
+    return "hub" if not _hub_has_modules(source) else "sentence-transformers"
+
+
+def distinct(encode: EmbedFunction, sentences: Sequence[str], name: str) -> np.ndarray:
+    """float32[N, d] of N sentences, each distinct one encoded once.
+
+    Raises:
+        UserError: an encoder that gives another number of vectors, or one that is not finite (the sentence is named).
+    """
+    index: dict[str, int] = {}
+    rows = np.fromiter((index.setdefault(sentence, len(index)) for sentence in sentences), np.int64, len(sentences))
+    different = list(index)
+    vectors = np.asarray(encode(different))
+    if vectors.ndim != 2 or len(vectors) != len(different) or vectors.dtype == object:
+        raise UserError(f"{name} gave an array of shape {vectors.shape} for {len(different)} sentences; expected one vector each")
+    damaged = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    if len(damaged):
+        # SentEval turns these into 0 and scores on; a model that gives NaN would look merely weak.
+        raise UserError(
+            f"{name}: the vector of {different[damaged[0]]!r} is not finite, and so are {len(damaged) - 1} more of "
+            f"{len(different)}; look for NaN or infinite weights in the model"
+        )
+    return vectors.astype(np.float32, copy=False)[rows]
+
+
+def _function(function: EmbedFunction, name: str, pooling: str) -> EmbeddingModel:
+    if pooling:
+        raise UserError(f"--pooling {pooling}: {name} is a function, which makes its vectors itself; leave the flag out")
+    return EmbeddingModel(name, "function", None, lambda sentences: distinct(function, sentences, name))
+
+
+def _import_function(text: str) -> EmbedFunction:
+    """`package.module:function` or `path/file.py:function`."""
+    where, name = text.rsplit(":", 1)
+    try:
+        if where.endswith(".py"):
+            if not Path(where).is_file():
+                raise UserError(f"{text}: there is no file {where}")
+            spec = importlib.util.spec_from_file_location(Path(where).stem, where)
+            module = importlib.util.module_from_spec(spec)
+            sys.modules.setdefault(spec.name, module)
+            spec.loader.exec_module(module)
+        else:
+            sys.path.insert(0, os.getcwd())
+            module = importlib.import_module(where)
+    except ImportError as error:
+        raise UserError(f"{text}: cannot import {where!r}: {error}. Write package.module:function or file.py:function") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise UserError(f"{text}: {where} has no function {name!r} that takes a list of strings")
+    return function
+
+
+def _resolve_run(source: str) -> tuple[str, Path | None]:
+    """(folder or hub name to load, run folder if `source` is one or lies in one)."""
+    folder = Path(source)
+    if (folder / "config.yaml").is_file() and not (folder / "config.json").is_file():
+        exports = [part for part in (folder / "export", folder / "best") if (part / "config.json").is_file()]
+        if not exports:
+            raise UserError(
+                f"{folder} is a run without an export yet; make one of its newest checkpoint: python -m pretrain.export {folder}"
+            )
+        print(f"judging {exports[0]}", file=sys.stderr)
+        return str(exports[0]), folder
+    parent = folder.resolve().parent
+    return source, parent if folder.name in ("export", "best") and (parent / "config.yaml").is_file() else None
+
+
+def _hub_has_modules(name: str) -> bool:
+    """Whether a hub model is a sentence-transformers one (its modules.json is in the cache or can be had)."""
+    from transformers.utils import cached_file
+
+    try:
+        return cached_file(name, "modules.json", _raise_exceptions_for_missing_entries=False) is not None
+    except (OSError, ValueError):
+        return False
+
+
+def _packed(
+    source: str, name: str, pooling: str, token_budget: int, batch_size: int, run: Path | None
+) -> EmbeddingModel:
+    """A masked language model through the project's packed encoder; other architectures by sentence-transformers."""
+    from transformers import AutoConfig
+
+    from finetune.embed import embed_sentences, load_model
+    from pretrain.architectures import FAMILIES
+    from pretrain.export import read_policy
+    from pretrain.pooling import check_pooling
+
+    policy = read_policy(source)
+    trained = policy["pooling"] if policy else None
+    chosen = check_pooling(pooling or trained or "mean")
+    if not pooling and trained is None:
+        print(f"note: {name} does not say how it was pooled in training: mean pooling; --pooling chooses", file=sys.stderr)
+    folder = Path(source) if Path(source).is_dir() else None
+    try:
+        model_type = AutoConfig.from_pretrained(source).model_type
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot load a model from {source!r}: {error}") from error
+    if model_type not in FAMILIES:
+        encode = _padded(source, name, chosen, batch_size)
+    else:
+        encoder, tokenizer = load_model(source)
+
+        def encode(sentences: list[str]) -> np.ndarray:
+            return embed_sentences(encoder, tokenizer, sentences, chosen, token_budget)
+
+    return EmbeddingModel(name, chosen, trained, lambda sentences: distinct(encode, sentences, name), folder, run)
+
+
+def _padded(source: str, name: str, pooling: str, batch_size: int) -> EmbedFunction:
+    """An architecture that the packed encoder does not know, run padded by sentence-transformers."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Pooling, Transformer
+
+    if pooling not in ("cls", "mean"):
+        raise UserError(f"--pooling {pooling}: {name} is of a type that runs padded only, with cls or mean pooling")
+    transformer = Transformer(source)
+    model = SentenceTransformer(modules=[transformer, Pooling(transformer.get_embedding_dimension(), pooling)])
+    return lambda sentences: model.encode(sentences, batch_size=batch_size, show_progress_bar=False, convert_to_numpy=True)
+
+
+def _sentence_transformers(source: str, name: str, pooling: str, batch_size: int, run: Path | None) -> EmbeddingModel:
+    """A sentence-transformers model by its own modules and prompts."""
+    from sentence_transformers import SentenceTransformer
+
+    if pooling:
+        raise UserError(
+            f"--pooling {pooling}: {name} is a sentence-transformers model and brings its own pooling and prompts; leave the "
+            "flag out, or give the Hugging Face folder of its transformer"
+        )
+    try:
+        model = SentenceTransformer(source)
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        raise UserError(f"cannot load the sentence-transformers model {source!r}: {error}") from error
+
+    def encode(sentences: list[str]) -> np.ndarray:
+        return model.encode(sentences, batch_size=batch_size, show_progress_bar=False, convert_to_numpy=True)
+
+    folder = Path(source) if Path(source).is_dir() else None
+    return EmbeddingModel(name, "own modules", None, lambda sentences: distinct(encode, sentences, name), folder, run)

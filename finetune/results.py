@@ -1,0 +1,132 @@
+"""What an evaluation found, as a JSON file that `python -m finetune.report` reads, and as a table for the terminal.
+
+    {"evaluation": "clustering", "model": "runs/clear_micro", "pooling": "mean", "trained_pooling": "mean",
+     "protocol": "k-means, 10 restarts x 10 seeds", "complete": true, "notes": [], "seconds": 41.2, "date": "...",
+     "machine": "...", "versions": {...},
+     "tasks": {"agnews": {"metric": "accuracy", "value": 71.3, "std": 0.4, "scores": {"accuracy": 71.3, "nmi": 44.0}}}}
+
+`value` is the headline: the number that papers print, named by `metric`; `scores` holds all numbers of the task. Figures
+are x 100 where the field prints them so. `complete` is false, and `notes` says why, whenever a figure is not comparable
+with published ones (a data set with rows missing, another training set).
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import os
+import platform
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from finetune.models import EmbeddingModel
+from pretrain.durable import replace_durably, to_json
+from pretrain.errors import UserError
+
+
+@dataclass
+class TaskResult:
+    """One task's figures."""
+
+    metric: str
+    """Name of the headline among `scores`."""
+    value: float
+    scores: dict[str, float]
+    std: float | None = None
+    """Standard deviation of the headline over seeds or splits, where there are several."""
+    details: dict[str, Any] = field(default_factory=dict)
+    """Anything else worth keeping (subsets, chosen hyper-parameters)."""
+
+
+@dataclass
+class Evaluation:
+    """All tasks of one evaluation of one model."""
+
+    evaluation: str
+    """senteval, glue, clustering, intents, anli, nli_distance, zh_sts, geometry ..."""
+    model: str
+    pooling: str
+    trained_pooling: str | None
+    protocol: str
+    tasks: dict[str, TaskResult] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    complete: bool = True
+    seconds: float = 0.0
+
+    @classmethod
+    def of(cls, evaluation: str, model: EmbeddingModel, protocol: str) -> Evaluation:
+        """An empty one for `model`; a mismatch of pooling is its first note."""
+        notes = [model.remark] if model.remark else []
+        return cls(evaluation, model.name, model.pooling, model.trained_pooling, protocol, notes=notes)
+
+    def incomplete(self, note: str) -> None:
+        """Mark the result as not comparable with published figures, and say why."""
+        self.complete = False
+        self.notes.append(note)
+
+
+def folder_for(model: EmbeddingModel, out: str | Path = "") -> Path:
+    """Where results go: `out`, else the run's report/, else results/NAME here."""
+    if out:
+        return Path(out)
+    if model.run is not None:
+        return model.run / "report"
+    return Path("results") / (re.sub(r"[^\w.-]+", "-", model.name.rstrip("/")).strip("-") or "model")
+
+
+def write(evaluation: Evaluation, folder: Path) -> Path:
+    """Write FOLDER/EVALUATION-POOLING.json (pooling's name without blanks), whole or not at all; return its path."""
+    content = asdict(evaluation) | {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "versions": {name: version(name) for name in ("torch", "transformers", "scikit-learn", "numpy")},
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{evaluation.evaluation}-{evaluation.pooling.replace(' ', '-')}.json"
+    replace_durably(path, to_json(_without_nan(content)))
+    return path
+
+
+def read(path: Path) -> Evaluation:
+    """The evaluation in a file that `write` made.
+
+    Raises:
+        UserError: the file is not one.
+    """
+    try:
+        content = json.loads(path.read_text())
+        tasks = {name: TaskResult(**task) for name, task in content["tasks"].items()}
+        known = {key: content[key] for key in Evaluation.__dataclass_fields__ if key != "tasks"}
+        return Evaluation(**known, tasks=tasks)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is not a result of this project: {error}") from error
+
+
+def table(evaluation: Evaluation) -> str:
+    """Headline figures, a line a task, then the mean over tasks that share a metric, then notes."""
+    width = max([4, *map(len, evaluation.tasks)])
+    lines = [f"{evaluation.evaluation}: {evaluation.model} ({evaluation.pooling} pooling; {evaluation.protocol})"]
+    for name, task in evaluation.tasks.items():
+        spread = f" ± {task.std:.2f}" if task.std is not None else ""
+        others = "  ".join(f"{key} {value:.2f}" for key, value in task.scores.items() if key != task.metric)
+        lines.append(f"  {name.ljust(width)}  {task.metric} {task.value:6.2f}{spread}  {others}".rstrip())
+    lines += [f"  note: {note}" for note in evaluation.notes]
+    if not evaluation.complete:
+        lines.append("  INCOMPLETE: not comparable with published figures")
+    return "\n".join(lines)
+
+
+def _without_nan(value: Any) -> Any:
+    """NaN as null: JSON has none, and what reads it may be anything."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(item) for item in value]
+    return value
