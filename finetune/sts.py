@@ -168,18 +168,19 @@ class StsEvaluator:
                 "the data folder must hold SentEval/STS and SentEval/SICK"
             )
         loaded = {task: self.load(task) for task in chosen}
-        index: dict[str, int] = {}
-        for subsets in loaded.values():
-            for pairs in subsets:
-                for sentence in (*pairs.first, *pairs.second):
-                    index.setdefault(sentence, len(index))
-        sentences = list(index)
+        sentences = self.sentences(chosen)
+        index = {sentence: number for number, sentence in enumerate(sentences)}
         results = {}
         for pooling, vectors in embed(sentences).items():
             unit = _unit_vectors(vectors, sentences, pooling)
             scores = {task: _score(subsets, unit, index) for task, subsets in loaded.items()}
             results[pooling] = StsResults(scores)
         return results
+
+    def sentences(self, tasks: Iterable[str]) -> list[str]:
+        """The distinct sentences of these tasks, in the order in which they first occur."""
+        pairs = [pairs for task in tasks for pairs in self.load(task)]
+        return list(dict.fromkeys(sentence for part in pairs for sentence in (*part.first, *part.second)))
 
     def _root(self) -> Path:
         """The folder that holds `STS` and `SICK`."""

@@ -1,0 +1,288 @@
+"""SentEval's classifier, many at once: every fold and every L2 value of a task in one batched optimisation.
+
+A fit of SentEval (tools/classifier.py) is a logistic regression, or a network with one hidden layer, trained in
+mini-batches by a torch optimizer and stopped when the accuracy on held-out rows no longer rises. A task needs up to 410 of
+them, each of a few thousand steps that take microseconds of arithmetic and a hundred microseconds of overhead. Two facts
+make them one computation without changing what each computes:
+
+- every fit re-seeds NumPy and torch with the same number, so fits over equally many rows draw the same permutations and
+  start from the same weights;
+- torch's optimizers (Adam, RMSprop, ...) are elementwise, so one optimizer over stacked weights is many optimizers.
+
+Fits with equally many rows are a cohort: weights [G, d + 1, R * C] for G sets of rows, R values of L2 and C classes, the
+rows of a mini-batch gathered once for all R. Results equal the official code's up to the order of float32 additions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pretrain.errors import UserError
+
+OPTIMIZERS = {
+    "adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop, "adagrad": torch.optim.Adagrad, "adadelta": torch.optim.Adadelta,
+    "adamax": torch.optim.Adamax, "sgd": torch.optim.SGD,
+}
+_GATHER_BYTES = 4 << 20
+"""Rows gathered for one step of a cohort: larger cohorts run in parts, whose mini-batches stay in the second-level cache."""
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class ClassifierSettings:
+    """SentEval's `classifier` parameters, under its defaults (those of the SimCSE family's test mode)."""
+
+    optimizer: str = "adam"
+    """One of OPTIMIZERS, with torch's default learning rate unless written as "sgd,lr=0.1"."""
+    batch_size: int = 64
+    tenacity: int = 5
+    """Stop at the first evaluation without improvement after this many; they are counted over the whole fit."""
+    epoch_size: int = 4
+    """Passes over the rows between two evaluations."""
+    max_epoch: int = 200
+    hidden: int = 0
+    """Width of the hidden layer (sigmoid); 0: logistic regression."""
+    seed: int = 1111
+
+    def make_optimizer(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
+        """The torch optimizer over `parameters`, without weight decay (which differs between fits: see `_Cohort.step`)."""
+        name, *words = self.optimizer.split(",")
+        if name not in OPTIMIZERS:
+            raise UserError(f"unknown optimizer {name!r} of the classifier; choose one of {', '.join(OPTIMIZERS)}")
+        options = {}
+        for word in words:
+            key, _, value = word.partition("=")
+            try:
+                options[key] = float(value)
+            except ValueError:
+                raise UserError(f"classifier optimizer {self.optimizer!r}: write options as name=number") from None
+        if name == "sgd" and "lr" not in options:
+            raise UserError("classifier optimizer 'sgd' needs a learning rate: sgd,lr=0.1")
+        if name == "adam" and parameters[0].device.type in ("cpu", "cuda"):
+            options["fused"] = True  # one pass over memory instead of eight; the same arithmetic
+        return OPTIMIZERS[name](parameters, **options)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one fit: `train` int64[n] and `dev` int64[m], indices into the features."""
+
+    train: np.ndarray
+    dev: np.ndarray
+
+
+@dataclass
+class Fitted:
+    """Classifiers of G sets of rows and R values of L2."""
+
+    accuracy: np.ndarray
+    """float64[G, R]: best accuracy on each fit's dev rows, a share."""
+    weights: list[list[Tensor]]
+    """Per set of rows: [d + 1, R * C] (bias last), or with a hidden layer [d + 1, R * H] and [R, H + 1, C]."""
+    classes: int
+
+    def predict(self, fit: int, l2: int, features: Tensor) -> np.ndarray:
+        """int64[N]: the class of each row of `features` float32[N, d], by the fit of row set `fit` and L2 number `l2`."""
+        return _logits(_with_ones(features), self.weights[fit], self.classes)[:, l2].argmax(-1).cpu().numpy()
+
+
+def fit_all(
+    features: Tensor, labels: np.ndarray, classes: int, rows: Sequence[Rows], l2: np.ndarray, settings: ClassifierSettings,
+    burned: int = 0, progress: Progress | None = None,
+) -> Fitted:
+    """Fit a classifier for each of G sets of rows and R values of L2.
+
+    Args:
+        features: float32[N, d], on the device that shall compute.
+        labels: int64[N], 0 to classes - 1.
+        rows: the G sets of rows.
+        l2: float[R], or float[G, R] where it differs between sets: added to the gradient as weight decay, bias included.
+        burned: length of a permutation that SentEval draws before training (it splits off dev rows with it); 0: none.
+        progress: called with the number of sets that ended, as they end.
+
+    Raises:
+        UserError: a set without train or dev rows.
+    """
+    l2 = np.broadcast_to(np.asarray(l2, np.float64), (len(rows), np.shape(l2)[-1]))
+    inputs, targets = _with_ones(features.float()), torch.from_numpy(np.asarray(labels, np.int64)).to(features.device)
+    accuracy = np.zeros(l2.shape)
+    weights: list[list[Tensor]] = [[] for _ in rows]
+    cohorts: dict[int, list[int]] = {}
+    for number, part in enumerate(rows):
+        if not len(part.train) or not len(part.dev):
+            counts = f"{len(part.train)} rows to train on and {len(part.dev)} to stop by"
+            raise UserError(f"too few examples: fit {number + 1} would have {counts}")
+        cohorts.setdefault(len(part.train), []).append(number)
+    width = max(1, _GATHER_BYTES // (4 * settings.batch_size * inputs.shape[1]))
+    if features.device.type != "cpu":
+        width *= 64
+    for members in cohorts.values():
+        for start in range(0, len(members), width):
+            chosen = members[start : start + width]
+            cohort = _Cohort(inputs, targets, classes, [rows[n] for n in chosen], l2[chosen], settings, burned)
+            cohort.run(progress)
+            for place, number in enumerate(chosen):
+                accuracy[number], weights[number] = cohort.best_accuracy[place], cohort.best_weights[place]
+    return Fitted(accuracy, weights, classes)
+
+
+class _Cohort:
+    """Fits over equally many rows, in step."""
+
+    def __init__(
+        self, inputs: Tensor, targets: Tensor, classes: int, rows: list[Rows], l2: np.ndarray, settings: ClassifierSettings,
+        burned: int,
+    ):
+        self.inputs, self.targets, self.classes, self.settings = inputs, targets, classes, settings
+        device = inputs.device
+        self.train = torch.from_numpy(np.stack([part.train for part in rows])).to(device)
+        self.dev = [torch.from_numpy(part.dev).to(device) for part in rows]
+        self.l2 = torch.from_numpy(l2).float().to(device)  # [G, R]
+        self.random = np.random.RandomState(settings.seed)
+        if burned:
+            self.random.permutation(burned)
+        self.parameters = _initial(inputs.shape[1] - 1, classes, *l2.shape, settings, device)
+        for parameter in self.parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        self.optimizer = settings.make_optimizer(self.parameters)
+        self.best_accuracy = np.full(l2.shape, -1.0)
+        self.best_weights: list[list[Tensor]] = [[p[g].clone() for p in self.parameters] for g in range(len(rows))]
+
+    def run(self, progress: Progress | None) -> None:
+        """Train until every fit has stopped."""
+        settings, places = self.settings, np.arange(len(self.dev))  # which set each remaining row of the weights belongs to
+        alive = np.ones(self.l2.shape, bool)
+        failures = np.zeros(self.l2.shape, int)
+        epoch = 0
+        while len(places) and epoch <= settings.max_epoch:
+            for _ in range(settings.epoch_size):
+                self.one_pass()
+            epoch += settings.epoch_size
+            accuracy = self.score(places)
+            better = alive & (accuracy > self.best_accuracy[places])
+            self.keep(places, better, accuracy)
+            worse = alive & ~better
+            alive &= ~(worse & (failures >= settings.tenacity))
+            failures += worse
+            going = alive.any(axis=1)
+            if not going.all():
+                if progress:
+                    progress(int((~going).sum()))
+                places, alive, failures = places[going], alive[going], failures[going]
+                self.drop(torch.from_numpy(np.flatnonzero(going)).to(self.inputs.device))
+        if progress and len(places):
+            progress(len(places))
+
+    def one_pass(self) -> None:
+        """One pass over the rows, in an order that all fits share."""
+        rows, batch = self.train.shape[1], self.settings.batch_size
+        order = torch.from_numpy(self.random.permutation(rows)).to(self.inputs.device)
+        shuffled = self.train.index_select(1, order)
+        for start in range(0, rows, batch):
+            self.step(shuffled[:, start : start + batch])
+
+    def step(self, index: Tensor) -> None:
+        """One step of every fit on its own mini-batch: index int64[G, B]."""
+        groups, batch = index.shape
+        flat = index.reshape(-1)
+        inputs = self.inputs.index_select(0, flat).view(groups, batch, -1)
+        targets = self.targets.index_select(0, flat).view(groups, batch, 1, 1)
+        if self.settings.hidden:
+            self._hidden_gradients(inputs, targets)
+        else:
+            (weights,) = self.parameters
+            delta = self._output_error(torch.bmm(inputs, weights), targets)
+            torch.bmm(inputs.transpose(1, 2), delta.view(groups, batch, -1), out=weights.grad)
+        for parameter in self.parameters:
+            # torch's weight decay: added to the gradient of weights and bias alike
+            split = parameter.unflatten(-1, (self.l2.shape[1], -1)) if parameter.dim() == 3 else parameter
+            grad = parameter.grad.view_as(split)
+            decay = self.l2[:, None, :, None] if parameter.dim() == 3 else self.l2[:, :, None, None]
+            grad.addcmul_(split, decay)
+        self.optimizer.step()
+
+    def _output_error(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Gradient of each fit's mean cross-entropy by its logits: [G, B, R, C]."""
+        groups, batch = logits.shape[:2]
+        error = torch.softmax(logits.view(groups, batch, self.l2.shape[1], self.classes), -1)
+        index = targets.expand(groups, batch, self.l2.shape[1], 1)
+        error.scatter_add_(-1, index, error.new_full((1, 1, 1, 1), -1.0).expand(index.shape))
+        return error.mul_(1 / batch)
+
+    def _hidden_gradients(self, inputs: Tensor, targets: Tensor) -> None:
+        """The same through one hidden layer, by autograd."""
+        parameters = [p.detach().requires_grad_() for p in self.parameters]
+        logits = torch.stack([_logits(x, [p[g] for p in parameters], self.classes) for g, x in enumerate(inputs)])
+        flat = logits.reshape(-1, self.classes)
+        classes = targets.expand(*logits.shape[:3], 1).reshape(-1)
+        loss = functional.cross_entropy(flat, classes, reduction="sum") / inputs.shape[1]
+        for parameter, grad in zip(self.parameters, torch.autograd.grad(loss, parameters), strict=True):
+            parameter.grad.copy_(grad)
+
+    def score(self, places: np.ndarray) -> np.ndarray:
+        """float64[G, R]: accuracy of every fit on its dev rows."""
+        shares = np.empty((len(places), self.l2.shape[1]))
+        for row, place in enumerate(places):
+            index = self.dev[place]
+            predicted = _logits(self.inputs.index_select(0, index), [p[row] for p in self.parameters], self.classes).argmax(-1)
+            right = predicted.eq(self.targets.index_select(0, index)[:, None]).sum(0)
+            shares[row] = right.double().cpu().numpy() / len(index)
+        return shares
+
+    def keep(self, places: np.ndarray, better: np.ndarray, accuracy: np.ndarray) -> None:
+        """Remember the weights of the fits that are at their best."""
+        values = better.shape[1]
+        for row, place in enumerate(places):
+            for number in np.flatnonzero(better[row]):
+                self.best_accuracy[place, number] = accuracy[row, number]
+                for best, parameter in zip(self.best_weights[place], self.parameters, strict=True):
+                    if parameter.dim() == 3:
+                        best.unflatten(-1, (values, -1))[:, number] = parameter[row].unflatten(-1, (values, -1))[:, number]
+                    else:
+                        best[number] = parameter[row, number]
+
+    def drop(self, remaining: Tensor) -> None:
+        """Go on with the sets at these places of the weights only, the optimizer's state with them."""
+        self.train, self.l2 = self.train[remaining], self.l2[remaining]
+        for parameter in self.parameters:
+            state, shape = self.optimizer.state[parameter], parameter.shape
+            for key, value in state.items():
+                if torch.is_tensor(value) and value.shape == shape:
+                    state[key] = value[remaining].contiguous()
+            parameter.data = parameter.data[remaining].contiguous()
+            parameter.grad = torch.zeros_like(parameter)
+
+
+def _initial(
+    size: int, classes: int, groups: int, values: int, settings: ClassifierSettings, device: torch.device
+) -> list[Tensor]:
+    """torch's initial weights of nn.Linear under the seed, the same for every fit, bias as a last row of inputs."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        widths = [size, settings.hidden, classes] if settings.hidden else [size, classes]
+        layers = [nn.Linear(wide, narrow) for wide, narrow in pairwise(widths)]
+    stacked = [torch.cat([layer.weight.detach().T, layer.bias.detach()[None]]) for layer in layers]
+    parameters = [stacked[0].repeat(groups, 1, values)]
+    parameters += [second.repeat(groups, values, 1, 1) for second in stacked[1:]]
+    return [parameter.contiguous().to(device) for parameter in parameters]
+
+
+def _logits(inputs: Tensor, weights: list[Tensor], classes: int) -> Tensor:
+    """[N, R, C] of inputs [N, d + 1] (last column ones), by the weights of one set of rows."""
+    if len(weights) == 1:
+        return (inputs @ weights[0]).view(len(inputs), -1, classes)
+    first, second = weights
+    hidden = torch.sigmoid(inputs @ first).view(len(inputs), second.shape[0], -1)
+    return torch.einsum("nrh,rhc->nrc", hidden, second[:, :-1]) + second[:, -1]
+
+
+def _with_ones(features: Tensor) -> Tensor:
+    return torch.cat([features, features.new_ones(len(features), 1)], 1)

@@ -1,0 +1,205 @@
+"""All of SentEval for one model: every distinct sentence of all tasks is encoded once, then each task is judged."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from sklearn.metrics import f1_score
+from torch import Tensor
+
+from finetune.models import EmbeddingModel
+from finetune.results import Evaluation, TaskResult
+from finetune.senteval.classifier import ClassifierSettings
+from finetune.senteval.protocol import SETTINGS, Accuracy, Setting, cross_validated, nested, split
+from finetune.senteval.relatedness import relatedness
+from finetune.senteval.tasks import TASKS, TRANSFER, Examples, load, size_notes
+from finetune.sts import OFFICIAL_PAIRS, SEVEN_TASKS, StsEvaluator, TaskScores
+from pretrain.errors import UserError
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Which number is the headline of the similarity tasks, and how supervised relatedness stops."""
+
+    sts_headline: str
+    early_stop: str
+    meaning: str
+
+
+PROTOCOLS = {
+    "simcse": Protocol("spearman_all", "spearman", "cosine, Spearman over all pairs of a task at once: SBERT, SimCSE, VaSCL, "
+                       "AugCSE, DiffCSE, SDA, V-advCSE"),
+    "senteval": Protocol("pearson_mean", "pearson", "cosine, Pearson, mean over a task's subsets: SentEval's own paper"),
+    "clear": Protocol("pearson_mean", "pearson", "as senteval; CLEAR's SICK-R and STS-B columns are the supervised tasks "
+                      "SICK-R-supervised and STS-B-supervised (no other reading gives its RoBERTa baseline)"),
+}
+DEFAULT_TASKS = {
+    "simcse": (*SEVEN_TASKS, *TRANSFER),
+    "senteval": (*SEVEN_TASKS, "SICK-R-supervised", "STS-B-supervised", *TRANSFER, "SST5", "SICK-E"),
+    "clear": (*SEVEN_TASKS[:5], "SICK-R-supervised", "STS-B-supervised", *TRANSFER),
+}
+DEV_TASKS = ("STS-B-dev", "SICK-R-dev", *TRANSFER)
+Report = Callable[[str], None]
+
+
+def evaluate(
+    model: EmbeddingModel, tasks: Iterable[str], data: str = "", protocol: str = "simcse", setting: str = "test",
+    seed: int = 1111, hidden: int = 0, report: Report = lambda line: print(line, file=sys.stderr, flush=True),
+) -> Evaluation:
+    """Judge `model` on similarity and supervised tasks.
+
+    Args:
+        tasks: names of `finetune.sts.TASKS` and `finetune.senteval.tasks.TASKS`.
+        protocol: one of PROTOCOLS. setting: "test" or "dev", of the supervised tasks; "dev" reports the cross-validation
+            or dev accuracy as the headline.
+        seed, hidden: of the classifiers (SentEval: 1111, 0).
+        report: takes a line of progress per task.
+
+    Raises:
+        UserError: data missing or damaged, or vectors that are not finite.
+    """
+    tasks = list(dict.fromkeys(tasks))
+    sts = StsEvaluator(data or None)
+    similarity = [task for task in tasks if task not in TASKS]
+    examples = {task: load(task, data or None) for task in tasks if task in TASKS}
+    sentences = dict.fromkeys(sts.sentences(similarity))
+    for loaded in examples.values():
+        for part in loaded.splits.values():
+            sentences.update(dict.fromkeys(part.sentences()))
+    start = time.monotonic()
+    table = _VectorTable(model, list(sentences))
+    report(f"{len(sentences):,} distinct sentences encoded in {time.monotonic() - start:.0f} s")
+    chosen = SETTINGS[setting]
+    chosen = Setting(chosen.folds, ClassifierSettings(**{**vars(chosen.classifier), "seed": seed, "hidden": hidden}))
+    name = "senteval" if setting == "test" else "senteval-dev"
+    result = Evaluation.of(name, model, f"{protocol}, {setting} setting, seed {seed}")
+    scores = sts.evaluate(table.lookup, similarity) if similarity else {}
+    for number, task in enumerate(tasks, 1):
+        begun = time.monotonic()
+        if task in TASKS:
+            result.tasks[task] = _supervised(task, examples[task], table, chosen, PROTOCOLS[protocol], setting)
+            for note in size_notes(task, examples[task]):
+                result.incomplete(note)
+        else:
+            result.tasks[task] = _similarity(scores[task], PROTOCOLS[protocol].sts_headline)
+            if scores[task]["pairs"] != OFFICIAL_PAIRS[task]:
+                result.incomplete(f"{task} has {scores[task]['pairs']} pairs here, {OFFICIAL_PAIRS[task]} as published")
+        done = result.tasks[task]
+        report(f"[{number}/{len(tasks)}] {task}: {done.metric} {done.value:.2f} ({time.monotonic() - begun:.1f} s)")
+    for name, members in (("average of 7 STS", SEVEN_TASKS), ("average of 7 transfer", TRANSFER)):
+        if all(task in result.tasks for task in members):
+            mean = float(np.mean([round(result.tasks[task].value, 2) for task in members]))
+            result.tasks[name] = TaskResult("mean", mean, {"mean": mean})
+    result.seconds = time.monotonic() - start
+    return result
+
+
+class _VectorTable:
+    """The vectors of a list of distinct sentences, on the device where classifiers run."""
+
+    def __init__(self, model: EmbeddingModel, sentences: list[str]):
+        self.vectors = model.encode(sentences)
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.index = {sentence: number for number, sentence in enumerate(sentences)}
+
+    def lookup(self, sentences: list[str]) -> np.ndarray:
+        """float32[N, d]."""
+        return self.vectors[np.fromiter((self.index[sentence] for sentence in sentences), np.int64, len(sentences))]
+
+    def features(
+        self, examples: Examples, splits: Iterable[str], with_both: bool = False
+    ) -> tuple[Tensor, np.ndarray, list[int]]:
+        """(float32[N, f], labels [N], sizes) of the splits end to end: vectors, or for pairs [|u - v|, u * v] (InferSent's
+        [u, v, u * v, |u - v|] if `with_both`)."""
+        parts = [examples.splits[name] for name in splits]
+        labels, sizes = np.concatenate([part.labels for part in parts]), [len(part) for part in parts]
+        first = self.lookup([sentence for part in parts for sentence in part.first])
+        if parts[0].second is None:
+            return torch.from_numpy(first).to(self.device), labels, sizes
+        second = self.lookup([sentence for part in parts for sentence in part.second])
+        blocks = [np.abs(first - second), first * second]
+        if with_both:
+            blocks = [first, second, *reversed(blocks)]
+        return torch.from_numpy(np.concatenate(blocks, 1)).to(self.device), labels, sizes
+
+
+def _similarity(scores: TaskScores, headline: str) -> TaskResult:
+    figures = {key: value for key, value in scores.items() if isinstance(value, float)}
+    details = {"subsets": scores["subsets"], "pairs": scores["pairs"]}
+    return TaskResult(headline, figures[headline], figures, details=details)
+
+
+def _supervised(
+    name: str, examples: Examples, table: _VectorTable, setting: Setting, protocol: Protocol, which: str
+) -> TaskResult:
+    scheme = TASKS[name].scheme
+    extra: dict[str, float] = {}
+    if scheme == "relatedness":
+        features, scores, sizes = table.features(examples, ("train", "dev", "test"))
+        found = relatedness(features, scores, tuple(sizes), setting.classifier.seed, protocol.early_stop)
+        on_dev = f"dev_{protocol.early_stop}"
+        figures = {"pearson": found.pearson, "spearman": found.spearman, "mse": found.mse, on_dev: found.dev}
+        headline = on_dev if which == "dev" else protocol.sts_headline.split("_")[0]
+        return TaskResult(headline, figures[headline], figures)
+    if scheme == "nested":
+        features, labels, _ = table.features(examples, ("all",))
+        accuracy = nested(features, labels, examples.classes, setting)
+    elif scheme == "cross_validated":
+        features, labels, sizes = table.features(examples, ("train", "test"))
+        cut = sizes[0]
+        accuracy = cross_validated(features[:cut], labels[:cut], features[cut:], labels[cut:], examples.classes, setting)
+        if examples.classes == 2:
+            extra["f1"] = round(100 * float(f1_score(labels[cut:], accuracy.predictions)), 2)
+    else:
+        snli = scheme == "snli"  # no regularisation, at most 15 passes of one epoch each, InferSent's features
+        if snli:
+            setting = Setting(setting.folds, ClassifierSettings(**{**vars(setting.classifier), "max_epoch": 15, "epoch_size": 1}))
+        features, labels, sizes = table.features(examples, ("train", "dev", "test"), with_both=snli)
+        options = {"grid": (1e-9,)} if snli else {}
+        accuracy = split(features, labels, tuple(sizes), examples.classes, setting, **options)
+    return _accuracy_result(accuracy, extra, which)
+
+
+def _accuracy_result(accuracy: Accuracy, extra: dict[str, float], which: str) -> TaskResult:
+    figures = {"accuracy": accuracy.test, "dev_accuracy": accuracy.dev, **extra}
+    headline = "accuracy" if which == "test" else "dev_accuracy"
+    return TaskResult(headline, figures[headline], figures, details={"l2": accuracy.l2})
+
+
+def choose_tasks(words: str, protocol: str, setting: str, data: str = "") -> tuple[list[str], list[str]]:
+    """(tasks to run, remarks on those left out) of a comma-separated list, or of "", "all", "sts", "transfer", "probing".
+
+    A task named by the user must have its data (the error is `load`'s); those of a group that have none are left out aloud.
+
+    Raises:
+        UserError: an unknown name, or nothing left.
+    """
+    from finetune.senteval.tasks import PROBING, check_name, missing
+    from finetune.sts import TASKS as STS_TASKS
+
+    groups = {
+        "": DEV_TASKS if setting == "dev" else DEFAULT_TASKS[protocol], "all": (*STS_TASKS, *TASKS),
+        "sts": SEVEN_TASKS, "transfer": TRANSFER, "probing": PROBING,
+    }
+    chosen, remarks = [], []
+    available = set(StsEvaluator(data or None).available())
+    for word in words.split(",") if words else [""]:
+        word = word.strip()
+        if word in groups:
+            for task in groups[word]:
+                there = not missing(task, data or None) if task in TASKS else task in available
+                if there:
+                    chosen.append(task)
+                else:
+                    remarks.append(f"{task} left out: its data is not there")
+        else:
+            known = {name.lower().replace("-", ""): name for name in STS_TASKS}
+            chosen.append(known.get(word.lower().replace("-", "")) or check_name(word))
+    if not chosen:
+        raise UserError("no task is left: " + "; ".join(remarks or ["name some with --tasks"]))
+    return list(dict.fromkeys(chosen)), remarks

@@ -1,0 +1,144 @@
+"""How SentEval arrives at an accuracy: which rows choose the L2 value, which stop the training, which are tested.
+
+Three schemes, by what splits a data set has (tools/validation.py of the official code, its PyTorch path):
+
+- `nested`: no split. Stratified k-fold; inside each fold's training part another k-fold chooses L2, then a fit on
+  the whole part, 5% of it held out to stop by, is tested on the fold. Mean over folds.
+- `cross_validated`: train and test. k-fold on train chooses L2, then a fit on train (5% held out) is tested once.
+- `split`: train, dev and test. Dev chooses L2 and stops; the best fit is tested.
+
+Scores are rounded to two decimals of a percent before they are compared, as there: ties go to the smallest L2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from sklearn.model_selection import StratifiedKFold
+from torch import Tensor
+
+from finetune.senteval.classifier import ClassifierSettings, Progress, Rows, fit_all
+from pretrain.errors import UserError
+
+L2_GRID = (1e-5, 1e-4, 1e-3, 1e-2)
+_FOLD_SEED = 1111
+"""Of the folds of nested cross-validation, fixed in the official code whatever the seed of the fits."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Number of folds and the classifier's settings."""
+
+    folds: int
+    classifier: ClassifierSettings
+
+    def with_seed(self, seed: int) -> Setting:
+        """The same with another seed of initial weights and of the order of rows."""
+        return replace(self, classifier=replace(self.classifier, seed=seed))
+
+
+SETTINGS = {
+    "test": Setting(10, ClassifierSettings()),
+    "dev": Setting(5, ClassifierSettings(optimizer="rmsprop", batch_size=128, tenacity=3, epoch_size=2)),
+}
+"""`test`: what the SimCSE family and SentEval's README report. `dev`: SimCSE's fast setting, used during training."""
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Percentages, rounded to two decimals as the official code prints them."""
+
+    dev: float
+    """The score by which L2 was chosen; what papers call the dev result of these tasks."""
+    test: float
+    l2: list[float]
+    """Chosen, per outer fold."""
+    predictions: np.ndarray | None = None
+    """int64[test rows], where there is one test set."""
+
+
+def nested(features: Tensor, labels: np.ndarray, classes: int, setting: Setting, progress: Progress | None = None) -> Accuracy:
+    """Nested cross-validation: MR, CR, SUBJ, MPQA.
+
+    features: float32[N, d]; labels: int64[N].
+    """
+    folds = _folds(setting.folds, _FOLD_SEED)
+    outer = list(_split(folds, labels))
+    inner = [Rows(train[a], train[b]) for train, _ in outer for a, b in _split(folds, labels[train])]
+    fitted = fit_all(features, labels, classes, inner, np.array(L2_GRID), setting.classifier, progress=progress)
+    scores = _percent(fitted.accuracy.reshape(len(outer), setting.folds, -1).mean(1))
+    chosen = scores.argmax(1)
+    held, burned, tests = [], {}, []
+    for train, _ in outer:
+        part = _hold_out(train, setting.classifier.seed)
+        held.append(part)
+        burned.setdefault(len(train), []).append(len(held) - 1)
+    tests = np.empty(len(outer))
+    for length, members in burned.items():
+        l2 = np.array(L2_GRID)[chosen[members], None]
+        final = fit_all(features, labels, classes, [held[n] for n in members], l2, setting.classifier, length, progress)
+        for place, number in enumerate(members):
+            test = outer[number][1]
+            index = torch.from_numpy(test).to(features.device)
+            tests[number] = _percent((final.predict(place, 0, features[index]) == labels[test]).mean())
+    dev, test = float(_round(scores.max(1).mean())), float(_round(tests.mean()))
+    return Accuracy(dev, test, [L2_GRID[n] for n in chosen])
+
+
+def cross_validated(
+    train: Tensor, labels: np.ndarray, test: Tensor, test_labels: np.ndarray, classes: int, setting: Setting,
+    progress: Progress | None = None,
+) -> Accuracy:
+    """L2 by cross-validation on train, one test: TREC, MRPC."""
+    rows = [Rows(a, b) for a, b in _split(_folds(setting.folds, setting.classifier.seed), labels)]
+    fitted = fit_all(train, labels, classes, rows, np.array(L2_GRID), setting.classifier, progress=progress)
+    scores = _percent(fitted.accuracy.mean(0))
+    l2 = L2_GRID[int(scores.argmax())]
+    held = _hold_out(np.arange(len(labels)), setting.classifier.seed)
+    final = fit_all(train, labels, classes, [held], np.array([l2]), setting.classifier, len(labels), progress)
+    predictions = final.predict(0, 0, test)
+    return Accuracy(float(scores.max()), float(_percent((predictions == test_labels).mean())), [l2], predictions)
+
+
+def split(
+    features: Tensor, labels: np.ndarray, sizes: tuple[int, int, int], classes: int, setting: Setting,
+    grid: tuple[float, ...] = L2_GRID, progress: Progress | None = None,
+) -> Accuracy:
+    """Given splits: SST2, SST5, SICK-E, SNLI, probing. features [N, d]: train, dev and test rows in this order, of `sizes`.
+
+    The official code fits the best L2 value a second time, from the same seed, to the same weights; here the first stands.
+    """
+    train, dev, test = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    fitted = fit_all(features, labels, classes, [Rows(train, dev)], np.array(grid), setting.classifier, progress=progress)
+    scores = _percent(fitted.accuracy[0])
+    best = int(scores.argmax())
+    predictions = fitted.predict(0, best, features[torch.from_numpy(test).to(features.device)])
+    return Accuracy(float(scores.max()), float(_percent((predictions == labels[test]).mean())), [grid[best]], predictions)
+
+
+def _folds(folds: int, seed: int) -> StratifiedKFold:
+    return StratifiedKFold(n_splits=folds, shuffle=True, random_state=seed)
+
+
+def _split(folds: StratifiedKFold, labels: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    smallest = int(np.bincount(labels).min())
+    if smallest < folds.n_splits:
+        raise UserError(f"{folds.n_splits} folds need as many examples of every class; the rarest class has {smallest}")
+    return list(folds.split(np.zeros(len(labels)), labels))
+
+
+def _hold_out(rows: np.ndarray, seed: int) -> Rows:
+    """5% of the rows to stop by: the first draw of the fit's own generator, which `fit_all` then burns."""
+    order = np.random.RandomState(seed).permutation(len(rows))
+    held = int(0.05 * len(rows))
+    return Rows(rows[order[held:]], rows[order[:held]])
+
+
+def _round(value: np.ndarray | float) -> np.ndarray:
+    return np.round(value, 2)
+
+
+def _percent(share: np.ndarray | float) -> np.ndarray:
+    return _round(100 * np.asarray(share, np.float64))

@@ -1,0 +1,307 @@
+"""SentEval's supervised tasks, read from its own files, in the order that its folds depend on.
+
+The official code sorts examples by length to save padding before it makes folds, so the order decides which examples
+share a fold, and is reproduced: by (words of the sentence, label), for pairs by (words of the first, of the second,
+label; SNLI the second first). Files are latin-1 where the official code reads them so.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from finetune.data import data_root, lines
+from pretrain.errors import UserError
+
+TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
+ENTAILMENT = {"CONTRADICTION": 0, "NEUTRAL": 1, "ENTAILMENT": 2}
+SNLI_CLASSES = {"entailment": 0, "neutral": 1, "contradiction": 2}
+
+
+@dataclass(frozen=True)
+class Split:
+    """N examples: sentences, for pairs the second ones, and labels (int64[N] classes, or float64[N] scores)."""
+
+    first: list[str]
+    second: list[str] | None
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def sentences(self) -> list[str]:
+        return self.first + (self.second or [])
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A task's splits ("all", or "train", "test" and perhaps "dev") and its number of classes."""
+
+    splits: dict[str, Split]
+    classes: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task: where its files are, how many examples they hold as published, how it is judged."""
+
+    name: str
+    scheme: str
+    """nested, cross_validated, split (see `protocol`), snli (split, no regularisation) or relatedness."""
+    files: tuple[str, ...]
+    """Below SentEval's data folder (downstream/ left out, probing/ kept)."""
+    sizes: dict[str, int]
+    """Examples per split as published."""
+    read: Callable[..., Examples]
+
+
+def senteval_folder(data: str | Path | None = None) -> Path:
+    """The folder that holds STS, MR, ...: DATA/SentEval, DATA/downstream or DATA itself."""
+    root = data_root(data)
+    for folder in (root / "SentEval", root / "SentEval" / "downstream", root / "downstream"):
+        if any((folder / part).is_dir() for part in ("STS", "MR", "SICK", "TREC")):
+            return folder
+    return root
+
+
+def load(name: str, data: str | Path | None = None) -> Examples:
+    """The examples of a task, sorted as the official code sorts them.
+
+    Raises:
+        UserError: unknown task (with the nearest name), a file missing, or a line that is no example of it.
+    """
+    task = TASKS[check_name(name)]
+    absent = missing(name, data)
+    if absent:
+        raise UserError(
+            f"{name}: {absent[0]} is not there; the data folder must hold SentEval's files as SentEval/{task.files[0]}. "
+            "`python -m finetune.data check DIR` says what is missing and where to get it"
+        )
+    return task.read(*(_path(senteval_folder(data), file) for file in task.files))
+
+
+def check_name(name: str) -> str:
+    """The task's name as TASKS has it; case and hyphens do not matter.
+
+    Raises:
+        UserError: no such task; the message names the nearest.
+    """
+    plain = {_plain(known): known for known in TASKS}
+    if _plain(name) not in plain:
+        near = plain[difflib.get_close_matches(_plain(name), plain, n=1, cutoff=0.0)[0]]
+        raise UserError(f"unknown SentEval task {name!r}; did you mean {near!r}? Tasks: {', '.join(TASKS)}")
+    return plain[_plain(name)]
+
+
+def missing(name: str, data: str | Path | None = None) -> list[Path]:
+    """Files of the task that are not there."""
+    folder = senteval_folder(data)
+    return [path for file in TASKS[name].files if not (path := _path(folder, file)).is_file()]
+
+
+def size_notes(name: str, examples: Examples) -> list[str]:
+    """What differs from the published sizes, for a note beside the result."""
+    expected = TASKS[name].sizes
+    return [
+        f"{name} {split} has {len(examples.splits[split]):,} examples here, {count:,} as published"
+        for split, count in expected.items() if len(examples.splits[split]) != count
+    ]
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
+
+
+def _path(folder: Path, file: str) -> Path:
+    """Probing tasks lie beside downstream/ in SentEval's own layout, below the same folder in others."""
+    if file.startswith("probing/") and not (folder / file).exists() and folder.name == "downstream":
+        return folder.parent / file
+    return folder / file
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+def _sorted_singles(examples: Iterable[tuple[str, int]]) -> Split:
+    ordered = sorted(((_words(text), label) for text, label in examples), key=lambda e: (len(e[0]), e[1]))
+    return Split([" ".join(words) for words, _ in ordered], None, np.array([label for _, label in ordered]))
+
+
+def _sorted_pairs(
+    examples: Iterable[tuple[str, str, float]], second_first: bool = False, key: Callable = lambda label: label
+) -> Split:
+    """`key`: what stands for the label in the sort."""
+    split = [(_words(one), _words(two), label) for one, two, label in examples]
+    if second_first:
+        split.sort(key=lambda e: (len(e[1]), len(e[0]), key(e[2])))
+    else:
+        split.sort(key=lambda e: (len(e[0]), len(e[1]), key(e[2])))
+    return Split([" ".join(one) for one, _, _ in split], [" ".join(two) for _, two, _ in split], np.array([e[2] for e in split]))
+
+
+def _bad(path: Path, number: int, expected: str) -> UserError:
+    return UserError(f"{path}, line {number}: expected {expected}; the file is damaged or not SentEval's")
+
+
+def _binary(positive: Path, negative: Path) -> Examples:
+    """One sentence a line, one file a class; the class that the official code calls positive first."""
+    examples = [(line, label) for path, label in ((positive, 1), (negative, 0)) for line in lines(path, "latin-1")]
+    return Examples({"all": _sorted_singles(examples)}, 2)
+
+
+def _trec(train: Path, test: Path) -> Examples:
+    def read(path: Path) -> Split:
+        examples = []
+        for number, line in enumerate(lines(path, "latin-1"), 1):
+            label, _, rest = line.strip().partition(":")
+            _, _, question = rest.partition(" ")
+            if label not in TREC_CLASSES or not question:
+                raise _bad(path, number, "CLASS:subclass question")
+            examples.append((question, TREC_CLASSES.index(label)))
+        return _sorted_singles(examples)
+
+    return Examples({"train": read(train), "test": read(test)}, len(TREC_CLASSES))
+
+
+def _mrpc(train: Path, test: Path) -> Examples:
+    def read(path: Path) -> Split:
+        examples = []
+        for number, line in enumerate(lines(path), 1):
+            cells = line.strip().split("\t")
+            if len(cells) < 5 or (number > 1 and cells[0] not in ("0", "1")):
+                raise _bad(path, number, "a label, two numbers and two sentences between tabs")
+            if number > 1:
+                examples.append((cells[3], cells[4], int(cells[0])))
+        return _sorted_pairs(examples)
+
+    return Examples({"train": read(train), "test": read(test)}, 2)
+
+
+def _sst(classes: int) -> Callable[[Path, Path, Path], Examples]:
+    def read(path: Path) -> Split:
+        examples = []
+        for number, line in enumerate(lines(path), 1):
+            parts = line.strip().split("\t") if classes == 2 else line.strip().split(" ", 1)[::-1]
+            if len(parts) != 2 or not parts[1].isdigit() or int(parts[1]) >= classes:
+                raise _bad(path, number, "a sentence, a tab and 0 or 1" if classes == 2 else "a class from 0 to 4 and a sentence")
+            examples.append((parts[0], int(parts[1])))
+        return _sorted_singles(examples)
+
+    return lambda train, dev, test: Examples({"train": read(train), "dev": read(dev), "test": read(test)}, classes)
+
+
+def _sick(column: int, convert: Callable[[str], float]) -> Callable[[Path, Path, Path], Examples]:
+    def read(path: Path) -> Split:
+        examples = []
+        for number, line in enumerate(lines(path), 1):
+            cells = line.strip().split("\t")
+            if number == 1:
+                continue  # the names of the columns
+            try:
+                examples.append((cells[1], cells[2], convert(cells[column])))
+            except (IndexError, KeyError, ValueError):
+                raise _bad(path, number, "pair_ID, two sentences, relatedness, entailment between tabs") from None
+        return _sorted_pairs(examples)
+
+    return lambda train, dev, test: Examples({"train": read(train), "dev": read(dev), "test": read(test)}, 3)
+
+
+def _sts_benchmark(train: Path, dev: Path, test: Path) -> Examples:
+    def read(path: Path) -> Split:
+        examples = []
+        for number, line in enumerate(lines(path), 1):
+            cells = line.strip().split("\t")
+            try:
+                examples.append((cells[5], cells[6], float(cells[4])))
+            except (IndexError, ValueError):
+                raise _bad(path, number, "seven columns between tabs: score fifth, sentences sixth and seventh") from None
+        return _sorted_pairs(examples)
+
+    return Examples({"train": read(train), "dev": read(dev), "test": read(test)}, 5)
+
+
+def _snli(*paths: Path) -> Examples:
+    splits = {}
+    for name, first, second, labels in zip(("train", "dev", "test"), paths[0::3], paths[1::3], paths[2::3], strict=True):
+        columns = [list(lines(first, "latin-1")), list(lines(second, "latin-1")), list(lines(labels))]
+        if len({len(column) for column in columns}) != 1:
+            counts = ", ".join(f"{len(column):,}" for column in columns)
+            raise UserError(f"{first}, {second} and {labels} have {counts} lines; they must have as many")
+        unknown = sorted(set(columns[2]) - set(SNLI_CLASSES))
+        if unknown:
+            raise UserError(f"{labels}: the label {unknown[0]!r} is none of {', '.join(SNLI_CLASSES)}")
+        # sorted by the label's name, as there
+        splits[name] = _sorted_pairs(
+            zip(columns[0], columns[1], (SNLI_CLASSES[label] for label in columns[2]), strict=True), second_first=True,
+            key=lambda label: list(SNLI_CLASSES)[label],
+        )
+    return Examples(splits, 3)
+
+
+def _probing(path: Path) -> Examples:
+    """`tr|va|te`, label, sentence between tabs; classes in the order of their sorted names."""
+    found: dict[str, list[tuple[str, str]]] = {"tr": [], "va": [], "te": []}
+    for number, line in enumerate(lines(path), 1):
+        cells = line.rstrip().split("\t")
+        if len(cells) < 3 or cells[0] not in found:
+            raise _bad(path, number, "tr, va or te, a label and a sentence between tabs")
+        found[cells[0]].append((cells[-1], cells[1]))
+    classes = sorted({label for _, label in found["tr"]})
+    number_of = {label: number for number, label in enumerate(classes)}
+    strange = sorted({label for part in ("va", "te") for _, label in found[part]} - set(classes))
+    if strange or not all(found.values()):
+        what = f"the label {strange[0]!r} is not among the training labels" if strange else "it needs lines of tr, va and te"
+        raise UserError(f"{path}: {what}; the file is damaged or not SentEval's")
+    splits = {
+        name: _sorted_singles((text, number_of[label]) for text, label in found[part])
+        for name, part in (("train", "tr"), ("dev", "va"), ("test", "te"))
+    }
+    return Examples(splits, len(classes))
+
+
+# -- the table --------------------------------------------------------------------------------------------------------
+
+_SST2 = {"train": 67349, "dev": 872, "test": 1821}
+_SST5 = {"train": 8544, "dev": 1101, "test": 2210}
+_SICK = ("SICK/SICK_train.txt", "SICK/SICK_trial.txt", "SICK/SICK_test_annotated.txt")
+_SICK_SIZES = {"train": 4500, "dev": 500, "test": 4927}
+_STSB = tuple(f"STS/STSBenchmark/sts-{part}.csv" for part in ("train", "dev", "test"))
+_SNLI = tuple(f"SNLI/{kind}.{part}" for part in ("train", "dev", "test") for kind in ("s1", "s2", "labels"))
+_SST_FILES = ("sentiment-train", "sentiment-dev", "sentiment-test")
+_PROBING = {
+    "Length": "sentence_length", "WordContent": "word_content", "Depth": "tree_depth", "TopConstituents": "top_constituents",
+    "BigramShift": "bigram_shift", "Tense": "past_present", "SubjNumber": "subj_number", "ObjNumber": "obj_number",
+    "OddManOut": "odd_man_out", "CoordinationInversion": "coordination_inversion",
+}
+
+TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        Task("MR", "nested", ("MR/rt-polarity.pos", "MR/rt-polarity.neg"), {"all": 10662}, _binary),
+        Task("CR", "nested", ("CR/custrev.pos", "CR/custrev.neg"), {"all": 3775}, _binary),
+        Task("SUBJ", "nested", ("SUBJ/subj.objective", "SUBJ/subj.subjective"), {"all": 10000}, _binary),
+        Task("MPQA", "nested", ("MPQA/mpqa.pos", "MPQA/mpqa.neg"), {"all": 10606}, _binary),
+        Task("SST2", "split", tuple(f"SST/binary/{file}" for file in _SST_FILES), _SST2, _sst(2)),
+        Task("TREC", "cross_validated", ("TREC/train_5500.label", "TREC/TREC_10.label"), {"train": 5452, "test": 500}, _trec),
+        Task("MRPC", "cross_validated", ("MRPC/msr_paraphrase_train.txt", "MRPC/msr_paraphrase_test.txt"),
+             {"train": 4076, "test": 1725}, _mrpc),
+        Task("SST5", "split", tuple(f"SST/fine/{file}" for file in _SST_FILES), _SST5, _sst(5)),
+        Task("SICK-E", "split", _SICK, _SICK_SIZES, _sick(4, lambda word: ENTAILMENT[word])),
+        Task("SNLI", "snli", _SNLI, {"train": 549367, "dev": 9842, "test": 9824}, _snli),
+        Task("SICK-R-supervised", "relatedness", _SICK, _SICK_SIZES, _sick(3, float)),
+        Task("STS-B-supervised", "relatedness", _STSB, {"train": 5749, "dev": 1500, "test": 1379}, _sts_benchmark),
+        *(Task(name, "split", (f"probing/{file}.txt",), {"train": 100000, "dev": 10000, "test": 10000}, _probing)
+          for name, file in _PROBING.items()),
+    )
+}
+TRANSFER = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
+"""The seven whose mean papers print."""
+PROBING = tuple(_PROBING)
