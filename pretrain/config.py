@@ -47,6 +47,8 @@ class ModelConfig(Section):
     max_positions: int = Field(512, ge=8, description="longest sequence, special tokens included")
     dropout: float = Field(0.1, ge=0, lt=1, description="dropout on all layers")
     attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on attention probabilities")
+    initializer_range: float | None = Field(None, gt=0, description="standard deviation of random weights; none: the "
+                                            "library's, 0.02, meant for a width of 768")
     pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two"] = Field(
         "cls", description="sentence vector: [CLS]; mean of the last layer; mean of layer 1 and last; of embedding "
         "output and last; of the last two")

@@ -237,7 +237,8 @@ def _rebuild(
         kind = settings.pop("model_type")
         model_config = AutoConfig.for_model(kind, **settings)
     else:
-        architecture = {key: value for key, value in config["model"].items() if key not in ("init", "pooling")}
+        recipe = config["model"]
+        architecture = {key: value for key, value in recipe.items() if key not in ("init", "pooling") and value is not None}
         model_config = config_from(architecture, tokenizer)
     model_config.dtype = torch.float32
     model = AutoModelForMaskedLM.from_config(model_config, attn_implementation="eager", dtype=torch.float32)

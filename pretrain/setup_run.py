@@ -180,7 +180,7 @@ def make_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
     if model.init is not None:
         encoder = load_encoder(model.init, tokenizer, model.pooling)
     else:
-        architecture = model.model_dump(exclude={"init", "pooling"})
+        architecture = model.model_dump(exclude={"init", "pooling"}, exclude_none=True)
         architecture["intermediate_size"] = model.intermediate_size or 4 * model.hidden_size
         encoder = build_encoder(architecture, tokenizer, model.pooling)
     return encoder
