@@ -123,7 +123,8 @@ def _folds(folds: int, seed: int) -> StratifiedKFold:
 
 
 def _split(folds: StratifiedKFold, labels: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    smallest = int(np.bincount(labels).min())
+    counts = np.bincount(labels)
+    smallest = int(counts[counts > 0].min())
     if smallest < folds.n_splits:
         raise UserError(f"{folds.n_splits} folds need as many examples of every class; the rarest class has {smallest}")
     return list(folds.split(np.zeros(len(labels)), labels))

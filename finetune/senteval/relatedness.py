@@ -63,7 +63,6 @@ def relatedness(
         mass = torch.softmax(inputs[torch.from_numpy(rows).to(inputs.device)] @ weights, -1).cpu().numpy()
         return mass @ np.arange(1, SCORES + 1)
 
-    correlation = stats.pearsonr if early_stop == "pearson" else stats.spearmanr
     best, best_weights, failures, epoch = -1.0, weights.clone(), 0, 0
     while epoch <= MAX_EPOCH:
         for _ in range(EPOCHS_BETWEEN):
@@ -73,7 +72,8 @@ def relatedness(
                 optimizer.step()
         epoch += EPOCHS_BETWEEN
         predicted = predict(dev)
-        score = float(correlation(predicted, scores[dev])[0]) if np.ptp(predicted) else 0.0
+        score = _correlation(predicted, scores[dev], early_stop)
+        score = 0.0 if np.isnan(score) else score
         if score > best:
             best, best_weights = score, weights.clone()
         else:
@@ -83,9 +83,16 @@ def relatedness(
     weights.data = best_weights
     predicted, gold = predict(test), scores[test]
     return Relatedness(
-        100 * float(stats.pearsonr(predicted, gold)[0]), 100 * float(stats.spearmanr(predicted, gold)[0]),
+        100 * _correlation(predicted, gold, "pearson"), 100 * _correlation(predicted, gold, "spearman"),
         float(np.mean((predicted - gold) ** 2)), 100 * best,
     )
+
+
+def _correlation(predicted: np.ndarray, gold: np.ndarray, kind: str) -> float:
+    """NaN where all predictions are equal."""
+    if np.ptp(predicted) == 0:
+        return float("nan")
+    return float((stats.pearsonr if kind == "pearson" else stats.spearmanr)(predicted, gold)[0])
 
 
 def _step(inputs: Tensor, targets: Tensor, weights: Tensor) -> None:

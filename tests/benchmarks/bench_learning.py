@@ -73,9 +73,7 @@ def train(folder: Path, data: str, steps: int, name: str, seed: int, threads: in
     if (run / "report" / "summary.json").exists():
         return
     if "same time" in name:
-        plain, full = (json.loads((run_folder(folder, other, seed) / "report" / "summary.json").read_text())
-                       for other in ("MLM", "MLM+del-span+reorder"))
-        steps = round(steps * full["seconds"] / plain["seconds"])
+        steps = round(steps * cost_ratio(*(run_folder(folder, other, seed) for other in ("MLM+del-span+reorder", "MLM"))))
     quarter = max(1, steps // 4)
     flags = {"config": str(ROOT / "configs" / "clear_micro.yaml"), "data": data, "run": str(run), "resume": "auto",
              "steps": steps, "train.warmup_steps": steps // 10, "train.seed": seed, "train.threads": threads,
@@ -86,6 +84,23 @@ def train(folder: Path, data: str, steps: int, name: str, seed: int, threads: in
     with open(run / "log.txt", "a") as log:
         subprocess.run([sys.executable, str(ROOT / "pretrain" / "main.py"), *words], check=True, stdout=log, stderr=log,
                        env=os.environ | {"OMP_NUM_THREADS": str(threads)})
+
+
+def step_times(run: Path) -> np.ndarray:
+    """float64[S, 2]: number and wall-clock time of the steps that were written down."""
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return np.array([(r["step"], r["wall_time"]) for r in records if "loss" in r])
+
+
+def cost_ratio(costly: Path, cheap: Path) -> float:
+    """How many steps of `cheap` take as long as one of `costly`: by the time in which both ran side by side, where there is
+    such a time, since then both had the same machine; else by the means of the whole runs."""
+    slow, fast = step_times(costly), step_times(cheap)
+    begin, end = max(slow[0, 1], fast[0, 1]), min(slow[-1, 1], fast[-1, 1])
+    if end - begin < 120:
+        return float((np.ptp(slow[:, 1]) / np.ptp(slow[:, 0])) / (np.ptp(fast[:, 1]) / np.ptp(fast[:, 0])))
+    done = [np.interp(end, times[:, 1], times[:, 0]) - np.interp(begin, times[:, 1], times[:, 0]) for times in (slow, fast)]
+    return float(done[1] / done[0])
 
 
 def sts(model: Path, target: Path) -> dict:
