@@ -13,7 +13,6 @@ from __future__ import annotations
 import difflib
 import json
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import TypedDict
 import numpy as np
 from scipy import stats
 
+from pretrain.command import as_bool, run
 from pretrain.errors import UserError
 
 SEVEN_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
@@ -347,7 +347,7 @@ def detail_table(scores: StsResults) -> str:
 
 def evaluate_model(
     model: str, pooling: str = "cls,mean", data: str = "", tasks: str = "", token_budget: str = "16384",
-    detail: bool = False, json_file: str = "",
+    detail: bool | str = False, json_file: str = "",
 ) -> None:
     """Print the STS scores of an encoder (Spearman x 100 over all pairs of a task, cosine, no regressor).
 
@@ -374,27 +374,12 @@ def evaluate_model(
         lambda sentences: embed_poolings(encoder, tokenizer, sentences, poolings, int(token_budget)), chosen
     )
     print(headline_table(results))
-    if detail:
+    if as_bool(detail, "detail"):
         for name, scores in results.items():
             print(f"\n{name} pooling: Spearman (rho) and Pearson (r) x 100\n{detail_table(scores)}")
     if json_file:
         Path(json_file).write_text(json.dumps({"model": model, "results": results}, indent=1) + "\n")
 
 
-def main() -> None:
-    """Run the command line; a UserError is printed without a traceback and exits with status 2."""
-    import fire
-
-    # Raw strings: fire would make a tuple of "cls,mean" and a number of a folder named 2026_11.
-    command = fire.decorators.SetParseFns(
-        model=str, pooling=str, data=str, tasks=str, token_budget=str, json_file=str
-    )(evaluate_model)
-    try:
-        fire.Fire(command, name="python -m finetune.sts")
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-
-
 if __name__ == "__main__":
-    main()
+    run(evaluate_model, positional=1)

@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +29,7 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from pretrain import command
 from pretrain.architectures import config_from, family_of
 from pretrain.checkpoint_folder import STEP_FOLDER, candidates, latest, problem_with, read_json, read_tensors
 from pretrain.errors import UserError
@@ -266,20 +266,5 @@ def main(run: str | None = None, out: str | None = None, step: str = "latest") -
     return 0
 
 
-def command_line(arguments: list[str]) -> int:
-    """Run `main` with the words of a command line; a UserError is one message and exit status 2."""
-    import fire
-    from fire.decorators import SetParseFn
-
-    if any(word in ("-h", "--help") for word in arguments):
-        print(__doc__)
-        return 0
-    try:
-        return fire.Fire(SetParseFn(str)(main), command=arguments, name="pretrain.export", serialize=lambda _: "") or 0
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-
-
 if __name__ == "__main__":
-    sys.exit(command_line(sys.argv[1:]))
+    command.run(main, lambda: __doc__, positional=1)

@@ -15,10 +15,11 @@ from torch import nn
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from pretrain import checkpoint
+from pretrain.command import run
 from pretrain.config import validate_config
 from pretrain.encoder import build_encoder, load_encoder
 from pretrain.errors import UserError
-from pretrain.export import command_line, export, read_policy
+from pretrain.export import export, main, read_policy
 from pretrain.metrics_file import to_line
 from pretrain.pooling import SECOND_STATE
 from pretrain.sentence_transformers_format import layer_weights
@@ -256,12 +257,20 @@ def test_policy_is_found_where_there_is_one(tmp_path):
     assert read_policy(export(tmp_path))["pooling"] == "cls"
 
 
-def test_command_line(tmp_path, capsys):
+def test_command_line(tmp_path, capsys, monkeypatch):
     make_run(tmp_path)
-    assert command_line([str(tmp_path), "--out", str(tmp_path / "out")]) == 0
+
+    def status(*words):
+        monkeypatch.setattr("sys.argv", ["export", *words])
+        with pytest.raises(SystemExit) as leaving:
+            run(main, positional=1)
+        return leaving.value.code
+
+    assert status(str(tmp_path), "--out", str(tmp_path / "out")) == 0
     assert "exported step 7" in capsys.readouterr().out
-    assert command_line([]) == 2 and "name a run folder" in capsys.readouterr().err
-    assert command_line(["--help"]) == 0 and "--step latest|best|N" in capsys.readouterr().out
+    assert status() == 2 and "name a run folder" in capsys.readouterr().err
+    assert status("--help") == 0 and "checkpoint" in capsys.readouterr().out
+    assert status(str(tmp_path), "--stp", "3") == 2 and "did you mean --step?" in capsys.readouterr().err
 
 
 def test_export_needs_no_deepspeed(tmp_path):
