@@ -103,7 +103,7 @@ def read(path: Path) -> Evaluation:
         tasks = {name: TaskResult(**task) for name, task in content["tasks"].items()}
         known = {key: content[key] for key in Evaluation.__dataclass_fields__ if key != "tasks"}
         return Evaluation(**known, tasks=tasks)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is not a result of this project: {error}") from error
 
 

@@ -1,0 +1,263 @@
+"""What augmentations do to sentences as an encoder sees them: AugCSE's similarity, perplexity and isomorphism, VaSCL's figure 4b.
+
+Each augmentation of the catalogue is compared on the sentences that it changes, as AugCSE's appendix A.14 does: the share it
+changes is given beside. A model that runs packed gets the augmented tokens themselves; any other gets them as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import AutoConfig, AutoTokenizer
+
+from augment.errors import AugmentationError
+from augment.keys import sequence_keys
+from augment.preview import change, encode, train_tokenizer
+from augment.ragged import Ragged
+from augment.registry import build, catalogue, needs_synonyms, parse
+from augment.synonyms import SynonymTable
+from augment.vocabulary import Vocabulary
+from finetune import geometry_measures as measures
+from finetune.embed import POOLINGS, embed_sentences, load_model
+from finetune.models import EmbeddingModel
+from pretrain.architectures import FAMILIES
+from pretrain.blocks import clip
+from pretrain.encoder import SentenceEncoder
+from pretrain.errors import UserError
+from pretrain.heldout import evaluation_mode
+from pretrain.masking import Masked, mask_tokens
+from pretrain.microbatches import count_micro_batches, cut, pack
+from pretrain.whole_batch import select_positions
+
+COMPOSITION = "del-span,reorder"
+MASK_RATE = 0.15
+MASK_ROUNDS = 2
+"""Maskings averaged for the pseudo-perplexity: at 0.15 a short sentence shows two tokens a round."""
+LOGIT_TOKENS = 4096
+"""Tokens of one pass that makes logits: 15% of them by a vocabulary of 50,000 are 120 MB."""
+
+
+@dataclass(frozen=True)
+class View:
+    """One augmentation of N sentences. changed: bool[N]; vectors: float32[N, d], the original's own where nothing changed."""
+
+    name: str
+    rows: Ragged
+    changed: np.ndarray
+    vectors: np.ndarray
+
+
+def default_specifications() -> list[str]:
+    """Every token augmentation of the catalogue at its defaults, and CLEAR's composition."""
+    return [*(entry.name for entry in catalogue() if entry.kind == "token"), COMPOSITION]
+
+
+class AugmentedSentences:
+    """N sentences, their vectors and their augmentations, by one model.
+
+    Attributes: sentences; originals (Ragged); vectors float32[N, d]; has_mlm_head, and if not, why_no_perplexity; notes, what
+    must be said beside the figures.
+    """
+
+    def __init__(self, model: EmbeddingModel, sentences: Sequence[str], seed: int = 0):
+        self.sentences, self.seed, self.notes = list(sentences), seed, []
+        self.encoder, self.tokenizer = _packed(model)
+        if self.tokenizer is None:
+            self.tokenizer = _own_tokenizer(model)
+        if self.tokenizer is None:
+            self.tokenizer = train_tokenizer(self.sentences)
+            self.notes.append("the model has no tokenizer of its own: augmentations work on a word tokenizer of these sentences")
+        self.vocabulary = Vocabulary.from_tokenizer(self.tokenizer)
+        longest = self.encoder.max_positions if self.encoder is not None else None
+        self.originals = clip(encode(self.sentences, self.tokenizer, self.vocabulary), longest)
+        self._model, self._longest, self._synonyms = model, longest, None
+        self.vectors = self._embed(self.originals, self.sentences)
+        self.why_no_perplexity = _why_no_perplexity(model, self.encoder)
+        self.has_mlm_head = not self.why_no_perplexity
+
+    def view(self, specification: str) -> View:
+        """The sentences under an augmentation, with the keys that training with this seed has in epoch 0.
+
+        Raises:
+            AugmentationError: an unknown specification, or one that needs [DEL] or synonyms that are not there.
+        """
+        if needs_synonyms(specification) and self._synonyms is None:
+            self._synonyms = SynonymTable.load(None, self.tokenizer, self.vocabulary)
+        pipeline = build(specification, self.vocabulary, self._synonyms if needs_synonyms(specification) else None)
+        ids = np.arange(len(self.originals), dtype=np.uint64)
+        rows = clip(pipeline(self.originals, sequence_keys(self.seed, 0, ids, 0, "augment")), self._longest)
+        changed = np.array([not np.array_equal(rows[n], self.originals[n]) for n in range(len(rows))])
+        vectors = self.vectors.copy()
+        which = np.flatnonzero(changed)
+        if len(which):
+            texts = [] if self.encoder is not None else [self.text(rows[n]) for n in which]
+            vectors[which] = self._embed(rows.take(which), texts)
+        return View(pipeline.name, rows, changed, vectors)
+
+    def text(self, row: np.ndarray) -> str:
+        """A row of tokens as text, without [CLS] and [SEP]."""
+        return self.tokenizer.decode(row[1:-1].tolist()).strip()
+
+    def _embed(self, rows: Ragged, texts: Sequence[str]) -> np.ndarray:
+        if self.encoder is None:
+            return self._model.encode(texts)
+        given = _GivenTokens(rows)
+        return embed_sentences(self.encoder, given, range(len(rows)), self._model.pooling)
+
+    @cached_property
+    def original_losses(self) -> np.ndarray:
+        """`masked_losses` of the originals, which every augmentation is compared with."""
+        return self.masked_losses(self.originals)
+
+    def masked_losses(self, rows: Ragged) -> np.ndarray:
+        """Masked-language loss (nats) and number of masked tokens of each of N rows, summed over `MASK_ROUNDS` fixed maskings.
+
+        Every chosen token is hidden behind [MASK]: none is left as it is or replaced. Returns float64[N, 2].
+
+        Raises:
+            UserError: the model has no trained masked-language head.
+        """
+        if not self.has_mlm_head:
+            raise UserError(f"no pseudo-perplexity: {self.why_no_perplexity}")
+        sums = np.zeros((len(rows), 2))
+        ids = np.arange(len(rows), dtype=np.uint64)
+        for number in range(MASK_ROUNDS):
+            keys = sequence_keys(self.seed, number, ids, 0, "mask")
+            masked = mask_tokens(rows, keys, self.vocabulary, rate=MASK_RATE, mask=1.0, random=0.0)
+            owners = rows.rows()[masked.positions]
+            np.add.at(sums[:, 0], owners, _losses(self.encoder, masked))
+            np.add.at(sums[:, 1], owners, 1)
+        return sums
+
+
+def pseudo_perplexity(losses: np.ndarray) -> float:
+    """exp of the mean loss a masked token, from rows of `masked_losses`; NaN without any."""
+    loss, count = losses.sum(0)
+    return float(np.exp(loss / count)) if count else float("nan")
+
+
+@torch.inference_mode()
+def _losses(encoder: SentenceEncoder, masked: Masked) -> np.ndarray:
+    """Cross-entropy (nats) of every hidden token, in the order of `masked.positions`."""
+    device = next(encoder.parameters()).device
+    lengths = masked.batch.lengths
+    budget = max(LOGIT_TOKENS, int(lengths.max(initial=1)))
+    numbers = np.arange(len(masked.positions), dtype=np.int32)
+    found = np.empty(len(numbers))
+    with evaluation_mode(encoder):
+        for part in cut(lengths, count_micro_batches(lengths, budget)):
+            ids, sizes = pack(masked.batch, part, device)
+            positions, labels = select_positions(masked.batch, part, masked.positions, masked.labels)
+            _, places = select_positions(masked.batch, part, masked.positions, numbers)
+            logits = encoder.mlm_logits(encoder(ids, sizes)[positions.to(device)]).float()
+            found[places.numpy()] = cross_entropy(logits, labels.to(device), reduction="none").cpu().numpy()
+    return found
+
+
+def compare(sentences: AugmentedSentences, view: View, as_coded: bool = True) -> dict[str, float]:
+    """Figures of one augmentation against the originals, over the sentences that it changes.
+
+    changed, tokens_changed (%, of all sentences; of the tokens of the changed ones); cosine and its standard deviation;
+    econd_original, econd_view, cond_hm; svg and svg_compared; gromov_hausdorff, and as iso-study's code has it; with a
+    masked-language head: perplexity_original, perplexity_view, perplexity_change (view - original). Only `changed` where
+    fewer than two sentences change.
+    """
+    which = np.flatnonzero(view.changed)
+    figures = {"changed": 100 * float(view.changed.mean())}
+    if len(which) < 2:
+        return figures
+    before, after = sentences.vectors[which], view.vectors[which]
+    cosines = 1 - measures.pair_distances(before, after)
+    share = np.mean([change(sentences.originals[n], view.rows[n]) for n in which])
+    spectra = [measures.singular_values(cloud) for cloud in (before, after)]
+    conditions = [measures.effective_condition_number(values) for values in spectra]
+    gap = measures.singular_value_gap(*spectra)
+    figures |= {
+        "tokens_changed": 100 * float(share),
+        "cosine": float(cosines.mean()),
+        "cosine_std": float(cosines.std()),
+        "econd_original": conditions[0],
+        "econd_view": conditions[1],
+        "cond_hm": measures.harmonic_mean(*conditions),
+        "svg": gap.value,
+        "svg_compared": gap.compared,
+        "gromov_hausdorff": measures.gromov_hausdorff(before, after),
+    }
+    if as_coded and len(which) <= measures.AS_CODED_LIMIT:
+        figures["gromov_hausdorff_as_coded"] = measures.gromov_hausdorff(before, after, as_coded=True)
+    if sentences.has_mlm_head:
+        old = pseudo_perplexity(sentences.original_losses[which])
+        new = pseudo_perplexity(sentences.masked_losses(view.rows.take(which)))
+        figures |= {"perplexity_original": old, "perplexity_view": new, "perplexity_change": new - old}
+    return figures
+
+
+def views(
+    sentences: AugmentedSentences, specifications: Sequence[str], required: bool, progress: Callable[[str], None] | None = None
+) -> list[View]:
+    """All views; those that this tokenizer or machine cannot have are an error if `required`, else a note.
+
+    Raises:
+        AugmentationError: a specification is wrong, or, if `required`, cannot be had.
+    """
+    for specification in specifications:  # before any work
+        parse(specification)
+    made = []
+    for specification in specifications:
+        if progress is not None:
+            progress(specification)
+        try:
+            made.append(sentences.view(specification))
+        except AugmentationError as error:
+            if required:
+                raise
+            sentences.notes.append(f"without {specification}: {error}")
+    return made
+
+
+class _GivenTokens:
+    """Stands for a tokenizer whose sentences are row numbers of tokens made already."""
+
+    def __init__(self, rows: Ragged):
+        self.rows = rows
+
+    def __call__(self, numbers: Sequence[int], **_: Any) -> dict[str, list[np.ndarray]]:
+        return {"input_ids": [self.rows[number] for number in numbers]}
+
+
+def _source(model: EmbeddingModel) -> str:
+    return str(model.folder) if model.folder is not None else model.name
+
+
+def _packed(model: EmbeddingModel) -> tuple[SentenceEncoder | None, Any]:
+    """(encoder, tokenizer) of a model that runs packed, (None, None) of any other."""
+    if model.pooling not in POOLINGS or AutoConfig.from_pretrained(_source(model)).model_type not in FAMILIES:
+        return None, None
+    return load_model(_source(model))
+
+
+def _own_tokenizer(model: EmbeddingModel) -> Any:
+    if model.pooling == "function":
+        return None
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(_source(model))
+        Vocabulary.from_tokenizer(tokenizer)
+    except (OSError, ValueError, KeyError, AugmentationError):
+        return None  # said aloud by the caller, which makes one
+    return tokenizer
+
+
+def _why_no_perplexity(model: EmbeddingModel, encoder: SentenceEncoder | None) -> str:
+    """Why the model has no pseudo-perplexity; "" if it has one."""
+    if encoder is None:
+        return f"{model.name} does not run as a masked language model here"
+    names = AutoConfig.from_pretrained(_source(model)).architectures or []
+    if any(name.endswith(("ForMaskedLM", "ForPreTraining")) for name in names):
+        return ""
+    return f"{model.name} has no masked-language head (its config names {', '.join(names) or 'no architecture'})"
