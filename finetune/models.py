@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +42,8 @@ class EmbeddingModel:
     """Where its weights and tokenizer lie, for evaluations that fine-tune; None for functions and hub names."""
     run: Path | None = None
     """The run folder that it comes from, if any: reports go to its report/."""
+    max_length: int | None = None
+    """Texts are cut to this many tokens; None: only where they are longer than the model takes."""
 
     @property
     def remark(self) -> str | None:
@@ -50,7 +54,8 @@ class EmbeddingModel:
 
 
 def open_model(
-    model: str | Path | EmbedFunction, pooling: str = "", token_budget: int = 16384, batch_size: int = 64
+    model: str | Path | EmbedFunction, pooling: str = "", token_budget: int = 16384, batch_size: int = 64,
+    max_length: int | None = None,
 ) -> EmbeddingModel:
     """Open an encoder for evaluation; a remark about its pooling goes to standard error.
 
@@ -60,6 +65,9 @@ def open_model(
             mean, which is said aloud). Not for functions and sentence-transformers models, which bring their own.
         token_budget: most tokens of one packed forward pass; batch_size: sentences of one padded pass, for models that
             cannot run packed.
+        max_length: most tokens of a text, special ones included, for protocols that cut texts. Functions, and
+            sentence-transformers models without a limit (static embeddings), read whole texts all the same: the
+            model's `max_length` says what holds.
 
     Raises:
         UserError: nothing there to load, no tokenizer, an unknown pooling, or one that the model cannot have.
@@ -69,12 +77,12 @@ def open_model(
     text = str(model)
     if ":" in text and not Path(text).exists():
         return _function(_import_function(text), text.rsplit(":", 1)[1], pooling)
-    source, run = _resolve_run(text)
+    source, run = resolve_run(text)
     kind = kind_of(source)
     if kind == "sentence-transformers":
-        opened = _sentence_transformers(source, text, pooling, batch_size, run)
+        opened = _sentence_transformers(source, text, pooling, batch_size, run, max_length)
     else:
-        opened = _packed(source, text, pooling, token_budget, batch_size, run)
+        opened = _packed(source, text, pooling, token_budget, batch_size, run, max_length)
     if opened.remark:
         print(f"note: {opened.remark}", file=sys.stderr)
     return opened
@@ -143,7 +151,7 @@ def _import_function(text: str) -> EmbedFunction:
     return function
 
 
-def _resolve_run(source: str) -> tuple[str, Path | None]:
+def resolve_run(source: str) -> tuple[str, Path | None]:
     """(folder or hub name to load, run folder if `source` is one or lies in one)."""
     folder = Path(source)
     if (folder / "config.yaml").is_file() and not (folder / "config.json").is_file():
@@ -169,7 +177,7 @@ def _hub_has_modules(name: str) -> bool:
 
 
 def _packed(
-    source: str, name: str, pooling: str, token_budget: int, batch_size: int, run: Path | None
+    source: str, name: str, pooling: str, token_budget: int, batch_size: int, run: Path | None, max_length: int | None
 ) -> EmbeddingModel:
     """A masked language model through the project's packed encoder; other architectures by sentence-transformers."""
     from transformers import AutoConfig
@@ -190,29 +198,41 @@ def _packed(
     except (OSError, ValueError) as error:
         raise UserError(f"cannot load a model from {source!r}: {error}") from error
     if model_type not in FAMILIES:
-        encode = _padded(source, name, chosen, batch_size)
+        encode = _padded(source, name, chosen, batch_size, max_length)
     else:
         encoder, tokenizer = load_model(source)
 
         def encode(sentences: list[str]) -> np.ndarray:
-            return embed_sentences(encoder, tokenizer, sentences, chosen, token_budget)
+            return embed_sentences(encoder, tokenizer, sentences, chosen, token_budget, max_length)
 
-    return EmbeddingModel(name, chosen, trained, lambda sentences: distinct(encode, sentences, name), folder, run)
+    return EmbeddingModel(name, chosen, trained, lambda sentences: distinct(encode, sentences, name), folder, run, max_length)
 
 
-def _padded(source: str, name: str, pooling: str, batch_size: int) -> EmbedFunction:
+def _padded(source: str, name: str, pooling: str, batch_size: int, max_length: int | None) -> EmbedFunction:
     """An architecture that the packed encoder does not know, run padded by sentence-transformers."""
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.models import Pooling, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     if pooling not in ("cls", "mean"):
         raise UserError(f"--pooling {pooling}: {name} is of a type that runs padded only, with cls or mean pooling")
     transformer = Transformer(source)
     model = SentenceTransformer(modules=[transformer, Pooling(transformer.get_embedding_dimension(), pooling)])
+    _cut_at(model, max_length)
     return lambda sentences: model.encode(sentences, batch_size=batch_size, show_progress_bar=False, convert_to_numpy=True)
 
 
-def _sentence_transformers(source: str, name: str, pooling: str, batch_size: int, run: Path | None) -> EmbeddingModel:
+def _cut_at(model: Any, max_length: int | None) -> int | None:
+    """Make a SentenceTransformer cut texts to `max_length` tokens; what holds then, None where it has no such limit."""
+    own = model.max_seq_length
+    if max_length is None or own is None or math.isinf(own):  # static embeddings have no limit that could be set
+        return None
+    model.max_seq_length = min(max_length, own)
+    return max_length
+
+
+def _sentence_transformers(
+    source: str, name: str, pooling: str, batch_size: int, run: Path | None, max_length: int | None
+) -> EmbeddingModel:
     """A sentence-transformers model by its own modules and prompts."""
     from sentence_transformers import SentenceTransformer
 
@@ -229,5 +249,6 @@ def _sentence_transformers(source: str, name: str, pooling: str, batch_size: int
     def encode(sentences: list[str]) -> np.ndarray:
         return model.encode(sentences, batch_size=batch_size, show_progress_bar=False, convert_to_numpy=True)
 
+    cut = _cut_at(model, max_length)
     folder = Path(source) if Path(source).is_dir() else None
-    return EmbeddingModel(name, "own modules", None, lambda sentences: distinct(encode, sentences, name), folder, run)
+    return EmbeddingModel(name, "own modules", None, lambda sentences: distinct(encode, sentences, name), folder, run, cut)
