@@ -1,0 +1,116 @@
+"""SentEval's supervised tasks beside the official code, driven by the same encoder: the same figures, and how much sooner.
+
+    git clone https://github.com/princeton-nlp/SimCSE
+    python tests/benchmarks/bench_senteval.py --official SimCSE/SentEval --model RUN --tasks MR,TREC,MRPC [--seeds 1111,1112]
+
+The official code needs a GPU and an old Python; a copy of it in a temporary folder is changed to run here (every
+`.cuda()` goes, two calls that NumPy and Python have dropped are replaced) and otherwise left alone. Both sides get the model by
+the same function: theirs in batches of 128 in order of length, as its `batcher` is called; ours all distinct sentences at
+once. Ours and theirs in turn, task by task, one process, one thread each unless --threads says more; wall-clock time with
+encoding in it, and without. Figures: test accuracy of each seed for both, and the difference of ours (seed 1111) from the mean
+of theirs. CLEAR_DATA must name the data.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import fire
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+OFFICIAL_NAMES = {"SICK-E": "SICKEntailment"}
+
+
+def main(official: str, model: str, tasks: str = "MR,TREC,MRPC", seeds: str = "1111", threads: str = "1", pooling: str = "",
+         setting: str = "test", json_file: str = "") -> None:
+    """Run both, print the table."""
+    import torch
+
+    from finetune.data import data_root
+    from finetune.models import open_model
+    from finetune.senteval.evaluate import evaluate
+    from finetune.senteval.protocol import SETTINGS
+    from finetune.senteval.tasks import senteval_folder
+
+    torch.set_num_threads(int(threads))
+    encoder = open_model(model, pooling)
+    with tempfile.TemporaryDirectory() as folder:
+        engine = patched(Path(official), Path(folder))
+        downstream = Path(folder) / "data"
+        downstream.mkdir()
+        (downstream / "downstream").symlink_to(senteval_folder(data_root()).resolve())
+        chosen, rows = SETTINGS[setting], []
+        classifier = {"nhid": 0, "optim": chosen.classifier.optimizer, "batch_size": chosen.classifier.batch_size,
+                      "tenacity": chosen.classifier.tenacity, "epoch_size": chosen.classifier.epoch_size}
+        for task in tasks.split(","):
+            row = {"task": task, "official": [], "ours": [], "official_seconds": [], "ours_seconds": [], "encoding": []}
+            for seed in map(int, seeds.split(",")):
+                start = time.perf_counter()
+                ours = evaluate(encoder, [task], setting=setting, seed=seed, report=lambda _: None)
+                row["ours_seconds"].append(time.perf_counter() - start)
+                row["ours"].append(ours.tasks[task].scores["accuracy"])
+                spent = [0.0]
+
+                def batcher(parameters, batch, spent=spent):
+                    begun = time.perf_counter()
+                    vectors = encoder.encode([" ".join(words) for words in batch])
+                    spent[0] += time.perf_counter() - begun
+                    return vectors
+
+                start = time.perf_counter()
+                parameters = {"task_path": str(downstream), "usepytorch": True, "kfold": chosen.folds, "seed": seed,
+                              "classifier": classifier}
+                found = engine.SE(parameters, batcher).eval(OFFICIAL_NAMES.get(task, task))
+                row["official_seconds"].append(time.perf_counter() - start)
+                row["encoding"].append(spent[0])
+                row["official"].append(float(found["acc"]))
+            rows.append(row)
+            print_row(row)
+        machine = f"{platform.machine()}, {os.cpu_count()} cores"
+        print(f"{machine}, {threads} thread(s); torch {torch.__version__}, numpy {np.__version__}")
+        if json_file:
+            Path(json_file).write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def print_row(row: dict) -> None:
+    """One task: times, ratio, accuracies, and whether ours lies where the official seeds do."""
+    ours, theirs = np.mean(row["ours_seconds"]), np.mean(row["official_seconds"])
+    spread = np.std(row["official"], ddof=1) if len(row["official"]) > 1 else 0.0
+    difference = row["ours"][0] - np.mean(row["official"])
+    print(
+        f"{row['task']}: ours {ours:.1f} s, official {theirs:.1f} s ({np.mean(row['encoding']):.1f} s of it encoding): "
+        f"{theirs / ours:.1f}x; accuracy by seed, ours {row['ours']}, official {row['official']}; ours at the first seed less "
+        f"the official mean {difference:+.2f} (allowed {max(0.3, 2 * spread):.2f})", flush=True,
+    )
+
+
+def patched(official: Path, folder: Path):
+    """The official engine module, from a copy that runs on a CPU and current Python and NumPy."""
+    if not (official / "senteval" / "engine.py").is_file():
+        sys.exit(f"{official} holds no senteval/engine.py; give the folder SentEval of a clone of princeton-nlp/SimCSE")
+    shutil.copytree(official / "senteval", folder / "senteval")
+    for path in (folder / "senteval").rglob("*.py"):
+        text = path.read_text()
+        text = text.replace(".cuda()", "").replace("torch.cuda.FloatTensor", "torch.FloatTensor")
+        text = re.sub(r"torch\.device\('cuda'\)", "torch.device('cpu')", text)
+        text = re.sub(r"assert torch\.cuda\.is_available\(\).*", "pass", text)
+        text = text.replace("inspect.getargspec(optim_fn.__init__)[0]", "list(inspect.signature(optim_fn.__init__).parameters)")
+        path.write_text(text)
+    sys.path.insert(0, str(folder))
+    return importlib.import_module("senteval.engine")
+
+
+if __name__ == "__main__":
+    fire.Fire(fire.decorators.SetParseFn(str)(main))
