@@ -35,17 +35,17 @@ def parse_poolings(names: str) -> list[str]:
 
 def embed_sentences(
     encoder: SentenceEncoder, tokenizer: Any, sentences: Sequence[str], pooling: str | None = None,
-    token_budget: int = 16384,
+    token_budget: int = 16384, max_length: int | None = None,
 ) -> np.ndarray:
     """Sentence vectors float32[N, d] in the order of `sentences`, by `pooling` or else the encoder's own."""
     name = check_pooling(pooling or encoder.pooling)
-    return embed_poolings(encoder, tokenizer, sentences, [name], token_budget)[name]
+    return embed_poolings(encoder, tokenizer, sentences, [name], token_budget, max_length)[name]
 
 
 @torch.inference_mode()
 def embed_poolings(
     encoder: SentenceEncoder, tokenizer: Any, sentences: Sequence[str], poolings: Sequence[str],
-    token_budget: int = 16384,
+    token_budget: int = 16384, max_length: int | None = None,
 ) -> dict[str, np.ndarray]:
     """Sentence vectors under several poolings at once: pooling -> float32[N, d], in the order of `sentences`.
 
@@ -57,8 +57,9 @@ def embed_poolings(
         tokenizer: a Hugging Face tokenizer that fits it. Sentences longer than the encoder takes are cut.
         token_budget: most tokens of one forward pass (a longer sentence runs alone); bounds memory, and moves
             results by rounding only.
+        max_length: most tokens of a sentence, special ones included, where that is less than the encoder takes.
     """
-    rows = _tokenize(tokenizer, sentences, encoder.max_positions)
+    rows = _tokenize(tokenizer, sentences, min(max_length or encoder.max_positions, encoder.max_positions))
     vectors = {name: np.empty((len(rows), encoder.hidden_size), np.float32) for name in poolings}
     device = next(encoder.parameters()).device
     passes = _passes(poolings)
