@@ -15,6 +15,7 @@ from pretrain.config import Config
 from pretrain.encoder import SentenceEncoder
 from pretrain.metrics_file import read_metrics
 from pretrain.objectives import Objective
+from pretrain.precision import DTYPES
 from pretrain.setup_run import Data
 from pretrain.telemetry import Telemetry, format_count, format_seconds
 from pretrain.throughput import FlopsMeter, measure_peak_flops, model_flops_per_token
@@ -35,8 +36,7 @@ def flops_meter(config: Config, encoder: SentenceEncoder, objective: Objective, 
     The views' first pass, without gradients, is work that only the method adds: it counts as repeated.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[config.train.precision]
-    peak = torch.tensor([measure_peak_flops(device, dtype)], dtype=torch.float64, device=device)
+    peak = torch.tensor([measure_peak_flops(device, DTYPES[config.train.precision])], dtype=torch.float64, device=device)
     dist.all_reduce(peak)
     mean = max(1, round(data.train.num_tokens / data.train.num_sequences))
     copies, views = objective.masked_copies, objective.views

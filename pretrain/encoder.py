@@ -85,9 +85,14 @@ class SentenceEncoder(nn.Module):
         """Vocabulary logits [P, V] of hidden states [P, H], by the library's own head."""
         return self.family.mlm_head(self.lm, hidden)
 
-    def states(self, ids: Tensor, lengths: Tensor, second: int | None) -> PackedStates:
+    @property
+    def has_token_types(self) -> bool:
+        """Whether the model tells a pair's second text by its token types (BERT, ELECTRA; RoBERTa does not)."""
+        return self.lm.config.model_type in ("bert", "electra") and self.lm.config.type_vocab_size > 1
+
+    def states(self, ids: Tensor, lengths: Tensor, second: int | None, token_types: Tensor | None = None) -> PackedStates:
         """Last hidden states and, if `second` is an index (0: embeddings, i: output of layer i, -2: last but one), that
-        one's.
+        one's. `token_types`: int64[T], for models that have them; all 0 when not given.
 
         On CPU the row is filled up with padding that belongs to no sequence, so that rows of a thousand
         lengths have a few dozen shapes (see `pretrain.memory`). An empty batch is a row of filler, which
@@ -100,6 +105,8 @@ class SentenceEncoder(nn.Module):
         if order is not None:
             token_order = _token_order(lengths, order).to(ids.device)
             ids = ids.index_select(0, token_order)
+            if token_types is not None:
+                token_types = token_types.index_select(0, token_order.to(token_types.device))
             lengths_in_row = lengths.index_select(0, order)
         else:
             lengths_in_row = lengths
@@ -109,11 +116,15 @@ class SentenceEncoder(nn.Module):
         positions = torch.full((tokens + filler,), self._first_position, dtype=torch.long)
         positions[:tokens] += _positions(lengths_in_row)
         row = torch.nn.functional.pad(ids.to(device, torch.long), (0, filler), value=self._pad_id)
+        more: dict[str, Any] = {} if second is None else {"output_hidden_states": [second]}
+        if token_types is not None:
+            types = torch.nn.functional.pad(token_types.to(device, torch.long), (0, filler))
+            more["token_type_ids"] = types.unsqueeze(0)
         output = self.lm.base_model(
             input_ids=row.unsqueeze(0),
             position_ids=positions.to(device, non_blocking=True).unsqueeze(0),
             packed_layout=PackedLayout.build(lengths_in_row, device, filler),
-            **({} if second is None else {"output_hidden_states": [second]}),
+            **more,
         )
         restore = None
         if token_order is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -19,7 +20,7 @@ from pretrain.config import Config
 from pretrain.errors import UserError
 from pretrain.masking import Masked, mask_tokens
 from pretrain.microbatches import count_micro_batches, cut, pack
-from pretrain.shards import ShardReader
+from pretrain.shards import DamagedShard, ShardReader
 from pretrain.whole_batch import select_positions
 
 SEED = 20201231  # fixed: every evaluation of every run masks and augments the same sequences the same way
@@ -43,7 +44,7 @@ class Heldout:
             raise UserError(f"{reader.folder} has no held-out sequences to evaluate on: prepare it with a share of "
                             "data.prepare.heldout above 0 (and more than one document)")
         wanted = max(config.evaluate.heldout_sequences, config.evaluate.partners)
-        sequences, ids = _first_sequences(reader, wanted)
+        sequences, ids = _first_sequences(reader, wanted, skip_damaged=config.data.damaged == "skip")
         self.budget = config.train.micro_batch_tokens
         keys = sequence_keys(SEED, 0, ids, 0, "mask")
         self.count = min(config.evaluate.heldout_sequences, len(sequences))
@@ -128,13 +129,23 @@ def _my_share(batch: Ragged, budget: int) -> list[np.ndarray]:
     return cut(batch.lengths, count)[rank::world]
 
 
-def _first_sequences(reader: ShardReader, wanted: int) -> tuple[Ragged, np.ndarray]:
+def _first_sequences(reader: ShardReader, wanted: int, skip_damaged: bool) -> tuple[Ragged, np.ndarray]:
+    """The first sequences of the held-out split and their numbers; with `skip_damaged`, of its sound chunks."""
     parts, ids, have = [], [], 0
     for index in range(reader.num_chunks):
-        chunk = reader.read(index)
+        try:
+            chunk = reader.read(index)
+        except DamagedShard as error:
+            if not skip_damaged:
+                raise
+            print(f"held-out data: {error}; left out, so evaluations are not comparable with those on sound data",
+                  file=sys.stderr)
+            continue
         parts.append(chunk.sequences)
         ids.append(chunk.sequence_ids)
         have += len(chunk.sequences)
         if have >= wanted:
             break
+    if not parts:
+        raise UserError(f"every held-out chunk of {reader.folder} is damaged; prepare the data again")
     return Ragged.concatenate(parts).slice(0, min(wanted, have)), np.concatenate(ids)[:wanted]

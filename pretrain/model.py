@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from pretrain.encoder import SentenceEncoder
 from pretrain.losses.mlm import masked_lm_loss
 from pretrain.objectives import BatchContext, Objective, untrained_heads_touch
-
-AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+from pretrain.precision import DTYPES
 
 
 class SentenceModel(nn.Module):
@@ -43,8 +42,9 @@ class SentenceModel(nn.Module):
         return stages[stage](*inputs)
 
     def _autocast(self, device: torch.device) -> AbstractContextManager:
-        dtype = AUTOCAST[self.precision]
-        return torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
+        if self.precision == "fp32":
+            return torch.autocast(device.type, enabled=False)
+        return torch.autocast(device.type, dtype=DTYPES[self.precision])
 
     def _embed(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """Packed ids int64[T] and lengths int64[n] (on the CPU) -> sentence vectors float32[n, d]."""

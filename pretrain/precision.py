@@ -7,6 +7,9 @@ import math
 import torch
 from torch import nn
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""`train.precision` -> type of the encoder's products."""
+
 
 class LossScale:
     """Dynamic loss scaling for float16 (Micikevicius et al. 2018), for float32 parameters under autocast.

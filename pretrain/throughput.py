@@ -22,8 +22,6 @@ BACKWARD_COST = 2.0
 weights'.
 """
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
 
 @dataclass(frozen=True)
 class ModelFlops:
