@@ -53,7 +53,7 @@ def collect(sources: Sequence[str]) -> list[Subject]:
     """The subjects that the sources name, each once, in order.
 
     A source is a run folder (config.yaml), a model folder of a run (its run is taken), a folder of result files, a model
-    whose results lie in results/NAME, or a folder that holds several of these.
+    whose results lie in results/NAME, or a folder that holds several of these. Results of a run that is also a source are its.
 
     Raises:
         UserError: a source that is none of these, or a damaged result file.
@@ -68,7 +68,20 @@ def collect(sources: Sequence[str]) -> list[Subject]:
             )
         for subject in subjects:
             found.setdefault(subject.path.resolve(), subject)
-    return list(found.values())
+    return [subject for subject in found.values() if not _joined(subject, found)]
+
+
+def _joined(subject: Subject, found: dict[Path, Subject]) -> bool:
+    """Give the results of a run that lie elsewhere (--out) to the run, where it is among the sources; whether that was done."""
+    if subject.run:
+        return False
+    model = Path(next(iter(subject.evaluations.values())).model).resolve()
+    run = next((found[place] for place in (model, model.parent) if place in found and found[place].run), None)
+    if run is None:
+        return False
+    for key, evaluation in subject.evaluations.items():
+        run.evaluations.setdefault(key, evaluation)
+    return True
 
 
 def _open(source: str) -> Iterable[Subject]:

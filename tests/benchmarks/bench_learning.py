@@ -4,7 +4,8 @@
     python tests/benchmarks/bench_learning.py --data PREPARED --out runs/learning --steps 400 --seeds 1,2,3
 
 For every seed: masked language modelling alone; with del-span,reorder; with del-word; all at the same number of steps;
-and masked language modelling alone for as long as del-span,reorder took. Then [CLS]-pooled variants. Every run is
+and masked language modelling alone for as long as del-span,reorder took. Then what is pooled from [CLS], with dropout and
+without, and the effects of a projection head and of the temperature apart (`--systems "A;B"` chooses). Every run is
 `pretrain/main.py` with configs/clear_micro.yaml, so an interrupted benchmark goes on where it was. Prints a table
 (Spearman x 100 by [CLS] and by mean pooling) and writes table.md, results.json and curves.png below OUT. CLEAR_DATA must
 point at a folder with SentEval's STS data.
@@ -26,16 +27,18 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-VARIED = "crop:rate=0.4|crop:rate=0.6|crop:rate=0.8|crop:rate=1.0,del-span,reorder"
+NO_DROPOUT = {"model.dropout": "0", "model.attention_dropout": "0"}
 SYSTEMS: dict[str, dict[str, str]] = {
     "MLM": {"objective.name": "mlm"},
     "MLM+del-span+reorder": {"aug": "del-span,reorder"},
     "MLM+del-word": {"aug": "del-word"},
-    "MLM+del-span+reorder through a head": {"aug": "del-span,reorder", "objective.contrastive.projection_layers": "2",
-                                            "objective.contrastive.temperature": "0.1"},
     "MLM, same time": {"objective.name": "mlm"},
     "[CLS] MLM+del-span+reorder": {"aug": "del-span,reorder", "model.pooling": "cls"},
-    "[CLS] the same, lengths varied": {"aug": VARIED, "model.pooling": "cls"},
+    "[CLS] MLM+del-span+reorder, no dropout": {"aug": "del-span,reorder", "model.pooling": "cls", **NO_DROPOUT},
+    "MLM+del-span+reorder, no dropout": {"aug": "del-span,reorder", **NO_DROPOUT},
+    "MLM, no dropout": {"objective.name": "mlm", **NO_DROPOUT},
+    "MLM+del-span+reorder through a head": {"aug": "del-span,reorder", "objective.contrastive.projection_layers": "2"},
+    "MLM+del-span+reorder at 0.1": {"aug": "del-span,reorder", "objective.contrastive.temperature": "0.1"},
 }
 SEVEN = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
 

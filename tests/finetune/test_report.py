@@ -111,6 +111,16 @@ def test_runs_that_differ_in_seed_only_are_one_row(tmp_path):
     assert differences(systems) == {"objective.name": ["clear", "mlm"]}
 
 
+def test_results_elsewhere_go_to_their_run(tmp_path):
+    run = make_run(tmp_path / "run")
+    make_result(tmp_path / "elsewhere", "glue", {"RTE": 50.0})
+    path = next((tmp_path / "elsewhere").glob("*.json"))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model": str(run / "export")}))
+    tables, systems = tables_of(tmp_path / "elsewhere", run)
+    assert [system.label for system in systems] == ["run"]
+    assert tables["glue"].ours[0].cells[3].value == 50.0
+
+
 def test_the_same_seed_twice_is_two_systems(tmp_path):
     for name in ("a/run", "b/run"):
         make_run(tmp_path / name)
