@@ -91,6 +91,24 @@ def test_every_published_figure_stands_in_its_paper():
                 assert figure is None or figure in known, (table.key, row.source, row.name, figure)
 
 
+@pytest.mark.parametrize(
+    ("evaluation", "module", "names"),
+    [
+        ("senteval", "finetune.senteval.tasks", lambda m: {*m.TASKS, *STS}),
+        ("glue", "finetune.glue_data", lambda m: set(m.TABLE_1)),
+        ("clustering", "finetune.clustering", lambda m: set(m.SETS)),
+        ("intents", "finetune.intents", lambda m: {f"{name}-{k}" for name in m.FOUR for k in (5, 10, 20)}),
+        ("anli", "finetune.anli", lambda m: {*m.ROUNDS, "all"}),
+        ("nli_distance", "finetune.nli_distance", lambda m: set(m.TASKS)),
+        ("zh_sts", "finetune.zh_sts", lambda m: set(m.TASKS)),
+    ],
+)
+def test_columns_name_tasks_that_the_evaluations_have(evaluation, module, names):
+    known = names(pytest.importorskip(module))
+    sources = [source for table in TABLES for column in table.columns for source in column.sources]
+    assert {task for name, task, _ in sources if name == evaluation} <= known
+
+
 # -- reading and grouping ----------------------------------------------
 
 
