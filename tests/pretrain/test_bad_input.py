@@ -6,10 +6,13 @@ import shutil
 import pytest
 from run_helpers import command, finish, records, start
 
+from augment.ragged import Ragged
 from pretrain import checkpoint
 from pretrain.config import load_config
 from pretrain.errors import UserError
+from pretrain.heldout import _first_sequences
 from pretrain.setup_run import check_world
+from pretrain.shards import DamagedShard, ShardReader, write_folder
 
 
 def refused(words: list[str], *needles: str) -> str:
@@ -88,3 +91,19 @@ def test_lanes_must_divide_over_the_ranks():
         check_world(config, 3)
     with pytest.raises(UserError, match=r"no number of lanes"):
         check_world(config, 5)
+
+
+def test_damaged_held_out_chunk_is_refused_or_left_out(tmp_path, capsys):
+    sequences = Ragged.from_sequences([[2, *range(5, 5 + n % 7), 3] for n in range(300)])
+    write_folder(tmp_path, {"heldout": sequences}, 100, 16, chunk_tokens=256)
+    shard = next((tmp_path / "heldout").glob("*.tar"))
+    content = bytearray(shard.read_bytes())
+    content[1600] ^= 255
+    shard.write_bytes(content)
+    reader = ShardReader(tmp_path, "heldout")
+    with pytest.raises(DamagedShard):
+        _first_sequences(reader, 100, skip_damaged=False)
+    kept, numbers = _first_sequences(reader, 100, skip_damaged=True)
+    first = int(reader.chunk_sizes[0])
+    assert len(kept) == 100 and numbers.tolist() == list(range(first, first + 100))
+    assert "not comparable" in capsys.readouterr().err
