@@ -1,5 +1,8 @@
 """Where the evaluation data lies: one folder, `--data DIR` or the environment's CLEAR_DATA.
 
+    python -m finetune.data check DIR                                  which sets are there and complete
+    python -m finetune.data fetch GLUE/RTE DIR [--source FOLDER]       get one from the hub, or from a copy of it
+
     SentEval/   SentEval's data/downstream (STS, SICK, MR, CR, SUBJ, MPQA, SST, TREC, MRPC, SNLI) and probing/
     GLUE/       one folder a task, the official tsv files
     clustering/ VaSCL's csv files (text,label)
@@ -7,14 +10,18 @@
     ANLI/       R1, R2, R3 (jsonl)
     NLI/        SNLI and MultiNLI (jsonl)
     zh/STS-B/   cnsd-sts-{train,dev,test}.txt
+
+The catalogue of sets is in `data_catalogue`, the hub in `data_fetch`.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from pretrain.command import as_bool, run
 from pretrain.errors import UserError
 
 
@@ -60,3 +67,57 @@ def lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
                 yield line.rstrip("\r\n")
         except UnicodeDecodeError as error:
             raise UserError(f"{path}, after line {number}: not {encoding} text ({error.reason}); the file is damaged") from None
+
+
+def main(action: str = "", *words: str, sets: str = "", source: str = "", replace: bool | str = False) -> int:
+    """Which evaluation sets a data folder holds, and getting what it lacks.
+
+    check DIR        print for every set whether it is complete, incomplete, missing or damaged, and where to get it. The
+                     exit status is 0 when all are complete, 1 otherwise.
+    fetch SET DIR    write a set of the hub in the folder's layout.
+
+    Args:
+        sets: with check, only these: groups (SentEval, probing, GLUE, clustering, intents, ANLI, NLI, zh) or sets
+            (GLUE/RTE), by commas.
+        source: with fetch, another name on the hub, or a folder with the set's parquet, jsonl or csv files.
+        replace: with fetch, also write files that are there; they stay otherwise.
+    """
+    if action not in ("check", "fetch"):
+        raise UserError(f"say check DIR or fetch SET DIR{f', not {action!r}' if action else ''}; --help says more")
+    if action == "check":
+        if len(words) > 1 or source or replace:
+            raise UserError("write python -m finetune.data check DIR [--sets GROUP,GROUP/SET]")
+        return _check(data_root(*words), sets)
+    if len(words) != 2 or sets:
+        raise UserError("write python -m finetune.data fetch SET DIR [--source FOLDER] [--replace]")
+    return _fetch(words[0], Path(words[1]), source, as_bool(replace, "replace"))
+
+
+def _check(root: Path, sets: str) -> int:
+    from finetune.data_catalogue import check, choose, report
+    from finetune.data_fetch import HUB
+
+    statuses = []
+    for one in choose(sets):
+        print(f"\r{one.name:<40}", end="", file=sys.stderr, flush=True)
+        statuses.append(check(one, root))
+    print(f"\r{'':<40}\r", end="", file=sys.stderr, flush=True)
+    print(report(statuses, HUB, root))
+    return 0 if all(status.state == "complete" for status in statuses) else 1
+
+
+def _fetch(name: str, root: Path, source: str, replace: bool) -> int:
+    from finetune.data_catalogue import check, choose, report
+    from finetune.data_fetch import HUB, fetch
+
+    chosen = choose(name)
+    if len(chosen) != 1:
+        raise UserError(f"{name!r} is {len(chosen)} sets; fetch them one by one: {', '.join(one.name for one in chosen)}")
+    for line in fetch(chosen[0].name, root, source, replace):
+        print(line, file=sys.stderr)
+    print(report([check(chosen[0], root)], HUB, root))
+    return 0
+
+
+if __name__ == "__main__":
+    run(main, positional=3)

@@ -186,7 +186,7 @@ def build(case: str, stage: int, precision: str, dropout: float):
     tree["train"] = {"zero": stage, "global_batch": N, "steps": 10, "warmup_steps": 0, "clip": 0.0}
     config = validate_config(tree, case)
     torch.manual_seed(7)
-    architecture = config.model.model_dump(exclude={"init", "pooling"}) | {"intermediate_size": 2 * WIDTH}
+    architecture = config.model.model_dump(exclude={"init", "pooling"}, exclude_none=True) | {"intermediate_size": 2 * WIDTH}
     encoder = build_encoder(architecture, FakeTokenizer(), config.model.pooling)
     with torch.no_grad():  # weights of ordinary size: tiny ones hide errors in attention
         for p in encoder.parameters():
