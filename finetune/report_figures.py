@@ -54,7 +54,7 @@ def curve_names(systems: Sequence[System]) -> list[str]:
 
 
 def learning_curve(systems: Sequence[System], name: str) -> Figure:
-    """One line a run, one colour a system."""
+    """One line a run, one colour a system, the same in every figure made of the same systems."""
     figure, axis = plots.plt.subplots()
     for number, system in enumerate(systems):
         for place, member in enumerate(system.members):
@@ -64,7 +64,7 @@ def learning_curve(systems: Sequence[System], name: str) -> Figure:
                 marker = "." if len(steps) < 15 else None
                 axis.plot(steps, values, color=colour, label=None if place else system.label, linewidth=1.1, marker=marker)
     axis.set(xlabel="step", title=CURVES.get(name, name))
-    if len(systems) > 1:
+    if len(axis.get_legend_handles_labels()[0]) > 1:
         axis.legend()
     return figure
 
@@ -84,8 +84,8 @@ def draw(systems: Sequence[System], rows: Sequence[View]) -> dict[str, dict[str,
     """section -> figure's name -> (svg element, png): "curves" and "geometry"."""
     sections: dict[str, dict[str, tuple[str, bytes]]] = {"curves": {}, "geometry": {}}
     with plots.style():
-        for name in curve_names(systems):
-            runs = [system for system in systems if any(curve(member, name)[0] for member in system.members)]
+        runs = [system for system in systems if any(member.metrics for member in system.members)]
+        for name in curve_names(runs):
             figure = learning_curve(runs, name)
             key = name.replace("/", "_")
             sections["curves"][key] = (plots.to_png(figure), plots.to_svg(figure, f"curve-{key}"))[::-1]
