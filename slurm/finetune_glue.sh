@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# Fine-tune a model on GLUE on a Slurm cluster: a job array with one task per run (GLUE task x seed, and x rate and batch with
+# --sweep), and a last job that gathers the figures. Start it with bash, on a login node:
+#
+#   slurm/finetune_glue.sh [flags of sbatch] -- MODEL [flags of finetune.glue]
+#   slurm/finetune_glue.sh --gpus=1 --time=08:00:00 --account=NAME -- runs/clear_base --data DIR --predict
+#
+# Runs that have a result are not submitted again, so the same command goes on after failures. With --mnli_init the runs of
+# MNLI are an array of their own, and the others wait for it. A run that is preempted or reaches its time limit saves, is
+# requeued and goes on. ARRAY_LIMIT=N keeps at most N runs going at once.
+
+#SBATCH --job-name=glue
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
+#SBATCH --time=04:00:00
+#SBATCH --signal=B:USR1@120
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=slurm-%x-%A_%a.out
+
+set -uo pipefail
+
+EXIT_REQUEUE=75  # the run was asked to leave and has saved (pretrain/leaving.py)
+say() { echo "[$(date '+%F %T')] finetune_glue: $*"; }
+enter() {  # project folder: environment and import path
+  project=$1
+  # shellcheck disable=SC1091
+  [[ -f $project/.venv/bin/activate ]] && source "$project/.venv/bin/activate"
+  export PYTHONPATH=$project${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
+}
+
+# ---- on the login node: submit ----
+if [[ -z ${CLEAR_GLUE_PROJECT:-} ]]; then
+  for word in "$@"; do [[ $word == -- ]] && separated=1; done
+  if [[ -z ${separated:-} || $# -lt 2 || -n ${SLURM_ARRAY_TASK_ID:-} ]]; then
+    echo "start this with bash on a login node: $0 [flags of sbatch] -- MODEL [flags of finetune.glue]" >&2
+    exit 2
+  fi
+  flags=()
+  while [[ $1 != -- ]]; do flags+=("$1"); shift; done
+  shift
+  enter "$(cd "$(dirname "$0")/.." && pwd)"
+  # Checks every flag, the model and the data, before anything is in the queue. Number, task, seed, rate, batch, state.
+  plan=$(python -m finetune.glue "$@" --plan) || exit
+  export CLEAR_GLUE_PROJECT=$project
+  numbers() {  # of the runs still to do, of MNLI or of the others; joined by commas
+    awk -F '\t' -v mnli="$1" '$6 == "to do" && (($2 == "MNLI") == (mnli == "mnli")) {print $1}' <<<"$plan" | paste -sd ,
+  }
+  submit() { sbatch --parsable "$@" | cut -d ';' -f 1; }
+  limit=${ARRAY_LIMIT:+%$ARRAY_LIMIT}
+  first=$(numbers mnli) others=$(numbers others) jobs=()
+  wait_for=()
+  [[ -z $first && -z $others ]] && say "all runs are done; gathering"
+  if [[ " $* " != *" --mnli_init"* && -n $first ]]; then
+    others=$first${others:+,$others} first=
+  fi
+  if [[ -n $first ]]; then
+    jobs+=("$(submit "${flags[@]}" --array="$first$limit" "$0" "$@")")
+    [[ -n ${jobs[0]} ]] || exit 1
+    say "runs of MNLI: array job ${jobs[0]} ($first)"
+    wait_for=(--dependency="afterok:${jobs[0]}" --kill-on-invalid-dep=yes)
+  fi
+  if [[ -n $others ]]; then
+    jobs+=("$(submit "${flags[@]}" "${wait_for[@]}" --array="$others$limit" "$0" "$@")")
+    [[ -n ${jobs[-1]} ]] || exit 1
+    say "runs: array job ${jobs[-1]} ($others)"
+  fi
+  after=()
+  ((${#jobs[@]})) && after=(--dependency="afterany:$(IFS=:; echo "${jobs[*]}")")
+  gather=$(submit "${flags[@]}" "${after[@]}" --job-name=glue-gather --output=slurm-%x-%j.out "$0" "$@" --gather)
+  [[ -n $gather ]] || exit 1
+  say "figures: job $gather, when they are done"
+  exit 0
+fi
+
+# ---- on a node: one run, or the gathering ----
+enter "$CLEAR_GLUE_PROJECT"
+job_field() { scontrol show job "$me" | grep -Eo "(^| )$1=[^ ]*" | head -n 1 | cut -d= -f2-; }
+me=$SLURM_JOB_ID
+number=()
+if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then
+  me=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+  number=(--run_numbers "$SLURM_ARRAY_TASK_ID")
+fi
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_ON_NODE:-1}}}
+wish='' pid=''
+leave() {
+  wish=$1
+  say "$2: asking the run to save and leave"
+  [[ -n $pid ]] && kill -USR1 "$pid" 2>/dev/null
+}
+trap 'leave time-limit "the time limit is near (USR1)"' USR1
+trap 'leave terminate "SIGTERM"' TERM
+say "start $((${SLURM_RESTART_COUNT:-0} + 1)) of $me on $(hostname)"
+# A step: Slurm tells steps, and not this script, that the job is preempted. exec: signals to the task reach Python itself.
+srun --nodes=1 --ntasks=1 bash -c 'exec python -m finetune.glue "$@"' run "$@" "${number[@]}" &
+pid=$!
+code=0
+while :; do
+  wait "$pid"
+  code=$?
+  kill -0 "$pid" 2>/dev/null || break  # a trap interrupts wait: look whether the run has really ended
+done
+((code == 0)) && exit 0
+state=$(job_field JobState) started=$(job_field StartTime) preempted=$(job_field PreemptTime)
+[[ $preempted == 2* && ! $preempted < $started ]] || preempted=  # None, or left from an earlier start
+if [[ $state != RUNNING ]]; then
+  say "the job is ${state:-unknown to Slurm}: not requeued. The same command goes on from what is saved" >&2
+  exit "$code"
+fi
+if [[ -z $preempted && -z $wish && $code != "$EXIT_REQUEUE" ]]; then
+  say "the run failed (exit status $code): not requeued; the reason is above" >&2
+  exit "$code"
+fi
+say "requeueing (${preempted:+preempted at $preempted, }${wish:-exit status $code})"
+scontrol requeue "$me" && sleep 60  # until Slurm ends it; an exit now would count as the job's end
+exit 1

@@ -1,0 +1,40 @@
+"""Small models and data for the tests of fine-tuning."""
+
+import random
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerFast
+
+WORDS = ["the", "a", "man", "woman", "child", "dog", "horse", "river", "good", "bad", "fine", "sings", "reads", "eats", "not"]
+
+
+def sentence(draw, least=3, most=14):
+    return " ".join(draw.choices(WORDS, k=draw.randint(least, most)))
+
+
+def save_model(folder, kind, positions=64):
+    """A random two-layer model of a type, with a tokenizer that writes pairs as that type does."""
+    raw = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    raw.pre_tokenizer = pre_tokenizers.Whitespace()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    draw = random.Random(0)
+    texts = [sentence(draw) for _ in range(20)]
+    raw.train_from_iterator(texts, trainers.WordPieceTrainer(vocab_size=200, special_tokens=special))
+    pair = "[CLS] $A [SEP] [SEP] $B [SEP]" if kind == "roberta" else "[CLS] $A [SEP] $B:1 [SEP]:1"
+    raw.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair=pair, special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, **names)
+    settings = {
+        "vocab_size": len(tokenizer), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "intermediate_size": 48, "max_position_embeddings": positions + (kind == "roberta"), "initializer_range": 0.2,
+        "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3,
+    }
+    if kind == "modernbert":
+        settings |= {"cls_token_id": 2, "sep_token_id": 3, "local_attention": 8}
+    torch.manual_seed(1)
+    AutoModelForMaskedLM.from_config(AutoConfig.for_model(kind, **settings)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

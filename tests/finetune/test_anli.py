@@ -1,0 +1,141 @@
+"""ANLI: its files, Nie et al.'s resampling, figures by round and pooled, resuming."""
+
+import json
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from finetuning_helpers import save_model, sentence
+
+from finetune import anli
+from finetune.finetuning import Interrupted, Recipe
+from finetune.labelled import open_source
+from pretrain.errors import UserError
+
+SIZES = {"R1": 6, "R2": 8, "R3": 10}
+
+
+def write_anli(root, training=("anli", "snli", "fever", "mnli")):
+    draw = random.Random(4)
+
+    def write(path, rows):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def rounds(count):
+        return [
+            {"uid": n, "context": sentence(draw), "hypothesis": sentence(draw), "label": "enc"[n % 3], "reason": ""}
+            for n in range(count)
+        ]
+
+    for name, count in SIZES.items():
+        for split in ("dev", "test"):
+            write(f"ANLI/{name}/{split}.jsonl", rounds(count))
+        if "anli" in training:
+            write(f"ANLI/{name}/train.jsonl", rounds(4))
+    words = ("entailment", "neutral", "contradiction", "-")
+    pairs = [{"sentence1": sentence(draw), "sentence2": sentence(draw), "gold_label": words[n % 4]} for n in range(16)]
+    if "snli" in training:
+        write("NLI/snli_1.0/snli_1.0_train.jsonl", pairs)
+    if "fever" in training:
+        labels = ("SUPPORTS", "NOT ENOUGH INFO", "REFUTES")
+        claims = [{"query": "claim", "context": "text", "label": labels[n % 3]} for n in range(5)]
+        write("NLI/nli_fever/train_fitems.jsonl", claims)
+    if "mnli" in training:
+        folder = root / "GLUE" / "MNLI"
+        folder.mkdir(parents=True)
+        rows = [f"{pair['sentence1']}\t{pair['sentence2']}\t{words[n % 3]}" for n, pair in enumerate(pairs)]
+        (folder / "train.tsv").write_text("\n".join(["sentence1\tsentence2\tgold_label", *rows]) + "\n")
+    return str(root)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return open_source(save_model(tmp_path_factory.mktemp("model"), "roberta"))
+
+
+def test_recipe_is_nie_et_als():
+    recipe = anli.RECIPE
+    assert (recipe.lr, recipe.batch_size, recipe.epochs, recipe.warmup) == (1e-5, 128, 2, 0.1)
+    assert (recipe.eps, recipe.weight_decay, recipe.clip, anli.MAX_LENGTH) == (1e-8, 0.0, 1.0, 156)
+    assert [corpus.weight for corpus in anli.TRAINING] == [1, 1, 1, 10, 20, 10]
+
+
+def test_training_sets_of_every_format_are_found(tmp_path):
+    sets = anli.load_sets(write_anli(tmp_path))
+    assert {name: len(rows) for name, rows in sets.train.items()} == {
+        "SNLI": 12, "MNLI": 16, "FEVER": 5, "ANLI R1": 4, "ANLI R2": 4, "ANLI R3": 4,  # SNLI's four "-" are left out
+    }
+    assert sets.train["FEVER"].first[0] == "text"
+    assert sets.train["FEVER"].second[0] == "claim"
+    assert sets.train["FEVER"].targets.tolist() == [0, 1, 2, 0, 1]
+    assert sets.train["ANLI R1"].targets.tolist() == [0, 1, 2, 0]
+    assert "SNLI: 12 training examples here, 549,367 as published" in sets.notes
+    assert not any("trained without" in note for note in sets.notes)
+    assert sum("ANLI R" in note and "dev has" in note for note in sets.notes) == 3
+
+
+def test_every_epoch_repeats_the_rounds(tmp_path):
+    rows = anli.epoch_rows([12, 5, 4], [1, 10, 20], seed=1, epoch=0)
+    assert np.bincount(rows).tolist() == [1] * 12 + [10] * 5 + [20] * 4
+    assert not np.array_equal(rows, anli.epoch_rows([12, 5, 4], [1, 10, 20], seed=1, epoch=1))
+    assert sorted(rows) == sorted(anli.epoch_rows([12, 5, 4], [1, 10, 20], seed=2, epoch=1))
+
+
+def test_missing_training_sets_are_named_and_none_is_an_error(tmp_path):
+    sets = anli.load_sets(write_anli(tmp_path / "some", ("mnli",)))
+    assert "trained without SNLI, FEVER, ANLI R1, ANLI R2, ANLI R3, which are not here" in sets.notes
+    with pytest.raises(UserError, match="nothing to train on"):
+        anli.load_sets(write_anli(tmp_path / "none", ()))
+    (tmp_path / "some/ANLI/R2/test.jsonl").unlink()
+    with pytest.raises(UserError, match=r"R2/test\.jsonl is not there"):
+        anli.load_sets(str(tmp_path / "some"))
+
+
+def test_damaged_rows_are_one_message(tmp_path):
+    file = tmp_path / "dev.jsonl"
+    keys = ("context", "hypothesis", "label")
+    file.write_text('{"context": "a", "hypothesis": "b", "label": "e"}\n{"premise": "a"}\n')
+    with pytest.raises(UserError, match=r"dev\.jsonl, line 2: expected JSON with the keys context, hypothesis, label"):
+        anli.read_jsonl(file, keys)
+    file.write_text('{"context": "a", "hypothesis": "b", "label": "x"}\n')
+    with pytest.raises(UserError, match="unknown label 'x'"):
+        anli.read_jsonl(file, keys)
+    file.write_text("")
+    with pytest.raises(UserError, match="has no rows"):
+        anli.read_jsonl(file, keys)
+
+
+def test_figures_and_a_stopped_run(source, tmp_path):
+    sets = anli.load_sets(write_anli(tmp_path / "data"))
+    recipe = Recipe(1e-3, 16, 2, 0.1, (0.9, 0.999), 1e-8, 0.0, 1.0)
+    straight = anli.evaluate(source, sets, recipe, 2, tmp_path / "straight")
+    assert list(straight.tasks) == ["R1", "R2", "R3", "all"]
+    assert not straight.complete
+    for split in ("dev", "test"):
+        scores = [straight.tasks[name].scores[split] for name in ("R1", "R2", "R3")]
+        pooled = np.average(scores, weights=list(SIZES.values()))
+        assert straight.tasks["all"].scores[split] == pytest.approx(pooled)
+    asked = iter([0] * 4 + [75] + [0] * 1000)
+    with pytest.raises(Interrupted):
+        anli.evaluate(source, sets, recipe, 2, tmp_path / "broken", wish=lambda: next(asked))
+    assert len(list((tmp_path / "broken").glob("*.checkpoint"))) == 1
+    resumed = anli.evaluate(source, sets, recipe, 2, tmp_path / "broken")
+    assert resumed.tasks == straight.tasks
+
+
+real_data = pytest.mark.skipif(
+    not os.environ.get("CLEAR_DATA") or not (Path(os.environ["CLEAR_DATA"]) / "ANLI").is_dir(),
+    reason="CLEAR_DATA names no folder with ANLI/",
+)
+
+
+@real_data
+def test_real_rounds_have_the_published_rows():
+    sets = anli.load_sets()
+    assert sum(len(rows) for name, rows in sets.judged.items() if name.endswith("dev")) == 3200
+    assert not any("ANLI" in note and ("dev has" in note or "test has" in note) for note in sets.notes)
+    for rows in sets.judged.values():
+        assert np.bincount(rows.targets).min() > 250  # about a third each
