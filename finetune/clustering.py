@@ -1,0 +1,238 @@
+"""Short-text clustering, as VaSCL (Zhang et al. 2022) and PairSupCon report it: `python -m finetune.clustering MODEL`.
+
+k-means over the raw vectors, with as many clusters as classes; ten trials (random_state 0 to 9) of ten restarts each
+(n_init was 10 by default in the scikit-learn of the papers and is 1 now); accuracy under the best one-to-one matching of
+clusters to classes. Texts are cut to 64 tokens as in their code. The standard deviation over trials is the sample's
+(n - 1), as pandas computes it for them. An empty text is a ".", again as in their code.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score, normalized_mutual_info_score
+from sklearn.metrics.cluster import contingency_matrix
+from threadpoolctl import threadpool_limits
+
+from finetune.data import find
+from finetune.models import EmbeddingModel, open_model
+from finetune.results import Evaluation, TaskResult, folder_for, table, write
+from pretrain.command import run
+from pretrain.errors import UserError
+
+SETS = {  # name: (texts, classes) as published
+    "agnews": (8000, 4), "searchsnippets": (12340, 8), "stackoverflow": (20000, 20), "biomedical": (20000, 20),
+    "tweet": (2472, 89), "googlenews_TS": (11109, 152), "googlenews_T": (11109, 152), "googlenews_S": (11109, 152),
+}
+SIX = tuple(SETS)[:6]
+"""The sets of the papers' tables. GoogleNews has 28 words a text there (VaSCL, table 4): titles with snippets, TS."""
+TRIALS = 10
+RESTARTS = 10
+MAX_LENGTH = 64
+EMPTY = "."
+"""What stands in for an empty text."""
+METRICS = ("accuracy", "nmi", "ami", "ari")
+
+
+@dataclass(frozen=True)
+class LabelledTexts:
+    """N texts and their classes int64[N], numbered 0 to C - 1 in the order of the labels' names."""
+
+    texts: list[str]
+    labels: np.ndarray
+    classes: int
+
+
+def read(path: Path) -> LabelledTexts:
+    """A csv file with the columns text and label, read by the csv rules: quotes, commas and line ends inside a text are text.
+
+    Raises:
+        UserError: a column missing, a row with more or fewer cells, a row without label, fewer than two classes.
+    """
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            rows = list(csv.reader(file, strict=True))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is no csv file in UTF-8: {error}; it is damaged") from error
+    header = rows[0] if rows else []
+    if not {"text", "label"} <= set(header):
+        raise UserError(f"{path}: the first line must name the columns text and label; it has {', '.join(header) or 'nothing'}")
+    text, label = header.index("text"), header.index("label")
+    for number, row in enumerate(rows[1:], start=1):
+        if len(row) != len(header) or not row[label].strip():
+            what = f"{len(row)} cells instead of {len(header)}" if len(row) != len(header) else "no label"
+            raise UserError(f"{path}, row {number}: {what}; the file is damaged")
+    names = [row[label] for row in rows[1:]]
+    distinct = sorted(set(names))
+    if len(distinct) < 2:
+        raise UserError(f"{path}: {len(distinct)} class(es); clusters need at least 2")
+    number_of = {name: number for number, name in enumerate(distinct)}
+    return LabelledTexts([row[text] for row in rows[1:]], np.array([number_of[name] for name in names]), len(distinct))
+
+
+def hungarian_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
+    """Share of texts whose cluster is matched to their class, under the one-to-one matching that makes it greatest.
+
+    Args:
+        labels, clusters: int64[N]. Where there are more clusters than classes, or fewer, the surplus stays unmatched.
+    """
+    confusion = contingency_matrix(labels, clusters)
+    return float(confusion[linear_sum_assignment(confusion, maximize=True)].sum() / len(labels))
+
+
+class PlusPlus:
+    """scikit-learn's greedy k-means++ with the points converted to float64 once, not once for every centre.
+
+    To be given to `KMeans(init=...)`; draws the same random numbers and compares the same numbers, so it chooses the same
+    centres. One object serves one fit (its restarts see the same points).
+    """
+
+    def __init__(self) -> None:
+        self._points: np.ndarray | None = None
+
+    def __call__(self, points: np.ndarray, clusters: int, random_state: np.random.RandomState) -> np.ndarray:
+        """The first centres, float[clusters, d], of `points` float32[N, d] or float64[N, d]."""
+        if self._points is not points:
+            self._points, self._wide = points, points.astype(np.float64, copy=False)
+            self._squares = np.einsum("nd,nd->n", self._wide, self._wide)
+        count = len(points)
+        weight = np.ones(count, points.dtype)
+        chosen = [random_state.choice(count, p=weight / weight.sum())]
+        nearest = self._distances(chosen)
+        potential = nearest @ weight
+        for _ in range(1, clusters):
+            drawn = random_state.uniform(size=2 + int(np.log(clusters))) * potential
+            candidates = np.searchsorted(np.cumsum(nearest[0]), drawn.ravel()).clip(max=count - 1)
+            distances = np.minimum(nearest, self._distances(candidates))
+            potentials = distances @ weight.reshape(-1, 1)
+            best = int(np.argmin(potentials))
+            potential, nearest = potentials[best], distances[best : best + 1]
+            chosen.append(candidates[best])
+        return points[chosen]
+
+    def _distances(self, rows: Sequence[int]) -> np.ndarray:
+        """Squared distances of the points `rows` to all points, [R, N], computed in float64 and kept in the points' type."""
+        found = -2 * (self._wide[rows] @ self._wide.T)
+        found += self._squares[rows][:, None]
+        found += self._squares
+        return np.maximum(found.astype(self._points.dtype, copy=False), 0)
+
+
+def trial(vectors: np.ndarray, data: LabelledTexts, seed: int, restarts: int = RESTARTS) -> dict[str, float]:
+    """Accuracy, NMI, AMI and ARI (x 100) of one k-means over vectors float32[N, d], the best of `restarts` by inertia."""
+    means = KMeans(data.classes, init=PlusPlus(), n_init=restarts, max_iter=300, random_state=seed)
+    clusters = means.fit(vectors).labels_
+    return {
+        "accuracy": 100 * hungarian_accuracy(data.labels, clusters),
+        "nmi": 100 * float(normalized_mutual_info_score(data.labels, clusters)),
+        "ami": 100 * float(adjusted_mutual_info_score(data.labels, clusters)),
+        "ari": 100 * float(adjusted_rand_score(data.labels, clusters)),
+    }
+
+
+def trials(
+    vectors: np.ndarray, data: LabelledTexts, seeds: Iterable[int] = range(TRIALS), restarts: int = RESTARTS, threads: int = 0
+) -> list[dict[str, float]]:
+    """One trial a seed, each in one thread, `threads` (0: as many as torch uses) at a time.
+
+    A trial in one thread adds its numbers in one order, so that figures do not depend on the number of cores.
+    """
+    with threadpool_limits(1), ThreadPoolExecutor(threads or torch.get_num_threads(), initializer=_one_thread) as pool:
+        return list(pool.map(lambda seed: trial(vectors, data, seed, restarts), seeds))
+
+
+def _one_thread() -> None:
+    threadpool_limits(1, user_api="openmp")  # OpenMP counts threads for each calling thread apart
+
+
+def evaluate(
+    model: EmbeddingModel, tasks: Sequence[str] = SIX, data: str | Path | None = None, max_length: int | None = MAX_LENGTH,
+    report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+) -> Evaluation:
+    """Cluster each set; `max_length` is what `model` was opened with.
+
+    Raises:
+        UserError: unknown set (with the nearest name), a file missing or damaged.
+    """
+    started = time.perf_counter()
+    loaded = {check_name(name): read(find(data, "clustering", f"{check_name(name)}.csv")) for name in tasks}
+    cut = f"texts cut to {max_length} tokens" if max_length else "whole texts"
+    protocol = f"k-means on raw vectors, {RESTARTS} restarts x {TRIALS} seeds, Hungarian accuracy; {cut}"
+    evaluation = Evaluation.of("clustering", model, protocol)
+    if max_length and model.max_length is None:
+        evaluation.notes.append(f"{model.name} reads whole texts: it has no limit that could be set to {max_length} tokens")
+    for name, texts in loaded.items():
+        clock = time.perf_counter()
+        vectors = model.encode([text if text.strip() else EMPTY for text in texts.texts])
+        embedded = time.perf_counter() - clock
+        found = trials(vectors, texts)
+        each = {metric: np.array([scores[metric] for scores in found]) for metric in METRICS}
+        mean = {metric: float(values.mean()) for metric, values in each.items()}
+        std = {metric: float(values.std(ddof=1)) for metric, values in each.items()}
+        details = {"texts": len(texts.texts), "classes": texts.classes, "trials": found, "std": std}
+        evaluation.tasks[name] = TaskResult("accuracy", mean["accuracy"], mean, std["accuracy"], details)
+        if (len(texts.texts), texts.classes) != SETS[name]:
+            evaluation.incomplete(
+                f"{name} has {len(texts.texts):,} texts in {texts.classes} classes here, {SETS[name][0]:,} in {SETS[name][1]} "
+                "as published"
+            )
+        seconds = time.perf_counter() - clock
+        report(f"{name}: accuracy {mean['accuracy']:.2f} ± {std['accuracy']:.2f}, NMI {mean['nmi']:.2f}; {seconds:.0f} s, "
+               f"{embedded:.0f} of them encoding")
+    if set(SIX) <= set(loaded):
+        average = float(np.mean([evaluation.tasks[name].value for name in SIX]))
+        evaluation.notes.append(f"mean accuracy of the six sets of VaSCL's table 2: {average:.2f}")
+    evaluation.seconds = time.perf_counter() - started
+    return evaluation
+
+
+def check_name(name: str) -> str:
+    """The set's name as SETS has it; case does not matter, and googlenews means googlenews_TS.
+
+    Raises:
+        UserError: no such set; the message names the nearest.
+    """
+    plain = {known.lower(): known for known in SETS} | {"googlenews": "googlenews_TS"}
+    if name.lower() not in plain:
+        near = plain[difflib.get_close_matches(name.lower(), plain, n=1, cutoff=0.0)[0]]
+        raise UserError(f"unknown clustering set {name!r}; did you mean {near!r}? Sets: {', '.join(SETS)}")
+    return plain[name.lower()]
+
+
+def main(model: str, tasks: str = "", pooling: str = "", data: str = "", max_length: str = str(MAX_LENGTH), out: str = "") -> int:
+    """Short-text clustering: k-means, 10 restarts x 10 seeds; Hungarian accuracy, NMI, AMI, ARI.
+
+    Args:
+        model: a run folder, an export, a Hugging Face or sentence-transformers folder or hub name, or file.py:function.
+        tasks: sets by commas: agnews, searchsnippets, stackoverflow, biomedical, tweet, googlenews_TS (these six when not
+            given), googlenews_T, googlenews_S.
+        pooling: cls, mean, first-last, embedding-last or last-two; not given: the pooling that the model was trained for.
+        data: folder that holds clustering/; the environment's CLEAR_DATA when not given.
+        max_length: tokens that texts are cut to, as in VaSCL's code; 0 leaves them whole.
+        out: folder for the result file; not given: RUN/report, or results/MODEL.
+    """
+    if not max_length.isdecimal():
+        raise UserError(f"--max_length {max_length!r}: give a whole number of tokens, 0 for whole texts")
+    names = [check_name(name.strip()) for name in tasks.split(",") if name.strip()] or list(SIX)
+    for name in names:  # before the model: a missing file should not cost the loading
+        find(data, "clustering", f"{name}.csv")
+    opened = open_model(model, pooling, max_length=int(max_length) or None)
+    result = evaluate(opened, names, data, int(max_length) or None)
+    print(table(result))
+    print(f"  {result.seconds:.0f} s; all figures: {write(result, folder_for(opened, out))}")
+    return 0
+
+
+if __name__ == "__main__":
+    run(main, positional=1)

@@ -1,0 +1,236 @@
+"""AugCSE's frozen-embedding check (Tang et al. 2022, table 1): `python -m finetune.nli_distance MODEL`.
+
+How often (%) the entailed hypothesis is nearer to its premise than the contradicting one, over every pair of the two that
+a premise has, and the mean similarities. Nothing is fitted. The paper's text compares entailment with contradiction; its
+code (which made its figures) differs three times: every hypothesis that is not entailed, neutral ones included, stands
+against the entailed one; similarity is the dot product of raw vectors; the set is ANLI's round 1 *training* set. Both
+are given: `entailment_nearer` as in the text (by cosine), `as_coded` as in the code. A tie is not nearer.
+
+    ANLI      round 1, train; where that is not there its dev and test sets, and the result is marked incomplete
+    SNLI      SentEval's test split, three hypotheses a premise
+    MNLI      dev matched
+    triplets  SimCSE's csv file of premise, entailment, contradiction; the smaller one derived from SNLI where it is not there
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from finetune.data import data_root, find, lines
+from finetune.models import EmbeddingModel, open_model
+from finetune.results import Evaluation, TaskResult, folder_for, table, write
+from pretrain.command import run
+from pretrain.errors import UserError
+
+TASKS = ("ANLI", "SNLI", "MNLI", "triplets")
+LABELS = {"e": "entailment", "n": "neutral", "c": "contradiction"} | {
+    label: label for label in ("entailment", "neutral", "contradiction")
+}
+ANLI_TRAIN = 16946
+SNLI_TEST = 9824
+MNLI_DEV = 9815
+SIMCSE_TRIPLETS = 275601
+
+
+@dataclass(frozen=True)
+class Comparisons:
+    """P comparisons: premises, entailed hypotheses, others, and which of the others contradict (bool[P])."""
+
+    premises: list[str]
+    entailed: list[str]
+    others: list[str]
+    contradicts: np.ndarray
+    remark: str | None = None
+    """Why figures are not comparable with published ones, if they are not."""
+
+
+def compare(examples: Iterable[tuple[str, str, str]], remark: str | None = None) -> Comparisons:
+    """Every entailed hypothesis of a premise against every other one that is not entailed.
+
+    Args:
+        examples: (premise, hypothesis, label); labels other than LABELS (SNLI's "-": no agreement) are left out.
+    """
+    of_premise: dict[str, list[tuple[str, str]]] = {}
+    for premise, hypothesis, label in examples:
+        if label in LABELS:
+            of_premise.setdefault(premise, []).append((hypothesis, LABELS[label]))
+    rows = [
+        (premise, entailed, other, kind == "contradiction")
+        for premise, hypotheses in of_premise.items()
+        for entailed, first in hypotheses if first == "entailment"
+        for other, kind in hypotheses if kind != "entailment"
+    ]
+    premises, entailed, others, contradicts = ([row[column] for row in rows] for column in range(4))
+    return Comparisons(premises, entailed, others, np.array(contradicts, bool), remark)
+
+
+def load(name: str, data: str | Path | None = None) -> Comparisons:
+    """The comparisons of a task of TASKS.
+
+    Raises:
+        UserError: unknown task (with the nearest name), a file missing or damaged, or no premise with both kinds.
+    """
+    name = check_name(name)
+    found = {"ANLI": _anli, "SNLI": _snli, "MNLI": _mnli, "triplets": _triplets}[name](data)
+    if not found.contradicts.any():
+        raise UserError(f"{name}: no premise has an entailed and a contradicting hypothesis; the file is damaged or another")
+    return found
+
+
+def scores(premises: np.ndarray, entailed: np.ndarray, others: np.ndarray, contradicts: np.ndarray) -> dict[str, float]:
+    """Shares (%) and mean similarities of vectors float32[P, d]; a zero vector's cosines count as 0."""
+    dots = [np.einsum("pd,pd->p", premises.astype(np.float64), side) for side in (entailed, others)]
+    norms = [np.linalg.norm(side.astype(np.float64), axis=1) for side in (premises, entailed, others)]
+    near, far = (
+        dot / np.where(norms[0] * norm == 0, 1.0, norms[0] * norm) for dot, norm in zip(dots, norms[1:], strict=True)
+    )
+    return {
+        "entailment_nearer": 100 * float((near > far)[contradicts].mean()),
+        "as_coded": 100 * float((dots[0] > dots[1]).mean()),
+        "entailment_nearer_than_all": 100 * float((near > far).mean()),
+        "entailment_similarity": float(near[contradicts].mean()),
+        "contradiction_similarity": float(far[contradicts].mean()),
+    }
+
+
+def evaluate(model: EmbeddingModel, tasks: Sequence[str] = TASKS, data: str | Path | None = None) -> Evaluation:
+    """Compare on each task.
+
+    Raises:
+        UserError: unknown task, a file missing or damaged.
+    """
+    started = time.perf_counter()
+    loaded = {check_name(name): load(name, data) for name in tasks}
+    protocol = "premise with entailed against contradicting hypothesis, cosine; as_coded: against all others, dot product"
+    evaluation = Evaluation.of("nli_distance", model, protocol)
+    for name, found in loaded.items():
+        count = len(found.premises)
+        vectors = model.encode([*found.premises, *found.entailed, *found.others])
+        result = scores(vectors[:count], vectors[count : 2 * count], vectors[2 * count :], found.contradicts)
+        details = {"comparisons": count, "with_contradiction": int(found.contradicts.sum()), "premises": len(set(found.premises))}
+        evaluation.tasks[name] = TaskResult("entailment_nearer", result["entailment_nearer"], result, details=details)
+        if found.remark:
+            evaluation.incomplete(f"{name}: {found.remark}")
+        print(f"{name}: {result['entailment_nearer']:.2f}% of {details['with_contradiction']:,}", file=sys.stderr, flush=True)
+    evaluation.seconds = time.perf_counter() - started
+    return evaluation
+
+
+def check_name(name: str) -> str:
+    """The task's name as TASKS has it; case does not matter.
+
+    Raises:
+        UserError: no such task; the message names the nearest.
+    """
+    plain = {known.lower(): known for known in TASKS}
+    if name.lower() not in plain:
+        near = plain[difflib.get_close_matches(name.lower(), plain, n=1, cutoff=0.0)[0]]
+        raise UserError(f"unknown task {name!r}; did you mean {near!r}? Tasks: {', '.join(TASKS)}")
+    return plain[name.lower()]
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def _anli(data: str | Path | None) -> Comparisons:
+    folder = find(data, "ANLI", "R1")
+    train = folder / "train.jsonl"
+    if train.is_file():
+        examples = _jsonl(train, "context")
+        return compare(examples, _size_remark(len(examples), ANLI_TRAIN))
+    both = [example for part in ("dev", "test") for example in _jsonl(find(data, "ANLI", "R1", f"{part}.jsonl"), "context")]
+    return compare(both, f"{train} is not there; compared on round 1's dev and test sets instead ({len(both):,} examples)")
+
+
+def _snli(data: str | Path | None) -> Comparisons:
+    parts = [list(lines(find(data, "SentEval", "SNLI", f"{kind}.test"))) for kind in ("s1", "s2", "labels")]
+    counts = {len(part) for part in parts}
+    if len(counts) != 1:
+        raise UserError(f"{find(data, 'SentEval', 'SNLI')}: s1.test, s2.test and labels.test differ in lines; one is damaged")
+    count = counts.pop()
+    return compare(zip(*parts, strict=True), _size_remark(count, SNLI_TEST))
+
+
+def _mnli(data: str | Path | None) -> Comparisons:
+    examples = _jsonl(find(data, "NLI", "mnli_dev.jsonl"), "premise")
+    return compare(examples, _size_remark(len(examples), MNLI_DEV))
+
+
+def _size_remark(count: int, published: int) -> str | None:
+    return f"{count:,} examples here, {published:,} as published" if count != published else None
+
+
+def _triplets(data: str | Path | None) -> Comparisons:
+    folder = find(data, "NLI")
+    for name in ("nli_for_simcse.csv", "nli_triplets_from_snli.csv"):
+        if (folder / name).is_file():
+            rows = _csv(folder / name)
+            remark = f"{len(rows):,} triplets of {name} here, {SIMCSE_TRIPLETS:,} in SimCSE's file"
+            three = zip(*rows, strict=True)
+            premises, entailed, others = (list(column) for column in three)
+            return Comparisons(
+                premises, entailed, others, np.ones(len(rows), bool), remark if len(rows) != SIMCSE_TRIPLETS else None
+            )
+    raise UserError(f"{folder} has neither nli_for_simcse.csv nor nli_triplets_from_snli.csv (columns sent0, sent1, hard_neg); "
+                    f"`python -m finetune.data fetch NLI/SimCSE {data_root(data)}` gets the first")
+
+
+def _jsonl(path: Path, premise: str) -> list[tuple[str, str, str]]:
+    """(premise, hypothesis, label) of a file of one object a line."""
+    examples = []
+    for number, line in enumerate(lines(path), start=1):
+        try:
+            row = json.loads(line)
+            examples.append((str(row[premise]), str(row["hypothesis"]), str(row["label"])))
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path}, line {number}: expected JSON with {premise}, hypothesis and label: {error!r}") from None
+    return examples
+
+
+def _csv(path: Path) -> list[tuple[str, str, str]]:
+    """Rows of sent0, sent1, hard_neg."""
+    with open(path, encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        columns = ("sent0", "sent1", "hard_neg")
+        if not set(columns) <= set(reader.fieldnames or ()):
+            raise UserError(f"{path}: the first line must name sent0, sent1 and hard_neg; it has {reader.fieldnames}")
+        rows = [tuple(row[column] for column in columns) for row in reader]
+    for number, row in enumerate(rows, start=1):
+        if not all(row):
+            raise UserError(f"{path}, row {number} lacks a sentence; the file is damaged")
+    if not rows:
+        raise UserError(f"{path} has no rows")
+    return rows
+
+
+def main(model: str, tasks: str = "", pooling: str = "", data: str = "", out: str = "") -> int:
+    """How often the entailed hypothesis is nearer to its premise than the contradicting one, and mean similarities.
+
+    Args:
+        model: a run folder, an export, a Hugging Face or sentence-transformers folder or hub name, or file.py:function.
+        tasks: ANLI, SNLI, MNLI, triplets, by commas; all four when not given.
+        pooling: cls, mean, first-last, embedding-last or last-two; not given: the pooling that the model was trained for.
+        data: folder that holds ANLI/, SentEval/SNLI and NLI/; the environment's CLEAR_DATA when not given.
+        out: folder for the result file; not given: RUN/report, or results/MODEL.
+    """
+    names = [check_name(name.strip()) for name in tasks.split(",") if name.strip()] or list(TASKS)
+    for name in names:  # before the model: a missing file should not cost the loading
+        load(name, data)
+    opened = open_model(model, pooling)
+    result = evaluate(opened, names, data)
+    print(table(result))
+    print(f"  {result.seconds:.0f} s; all figures: {write(result, folder_for(opened, out))}")
+    return 0
+
+
+if __name__ == "__main__":
+    run(main, positional=1)

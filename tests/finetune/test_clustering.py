@@ -1,0 +1,147 @@
+"""Clustering against scikit-learn's KMeans as it is, Hungarian accuracy against all permutations, csv files as they come."""
+
+import itertools
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score, normalized_mutual_info_score
+from threadpoolctl import threadpool_limits
+
+from finetune import clustering
+from finetune.clustering import SETS, LabelledTexts, PlusPlus, hungarian_accuracy, read, trial, trials
+from finetune.models import open_model
+from pretrain.errors import UserError
+
+
+def blobs(count, width, classes, dtype=np.float32, seed=0):
+    random = np.random.RandomState(seed)
+    centres, labels = random.randn(classes, width), random.randint(classes, size=count)
+    return (centres[labels] + 0.8 * random.randn(count, width)).astype(dtype), LabelledTexts([""] * count, labels, classes)
+
+
+@pytest.mark.parametrize("classes,clusters", [(3, 3), (4, 3), (3, 5), (5, 5)])
+def test_hungarian_accuracy_is_the_best_over_all_matchings(classes, clusters):
+    random = np.random.RandomState(classes * 10 + clusters)
+    for _ in range(10):
+        labels, found = random.randint(classes, size=40), random.randint(clusters, size=40)
+        size = max(classes, clusters)
+        best = max(np.mean(np.array(permutation)[found] == labels) for permutation in itertools.permutations(range(size)))
+        assert hungarian_accuracy(labels, found) == pytest.approx(best)
+    assert hungarian_accuracy(np.array([0, 0, 1]), np.array([7, 7, 3])) == 1.0
+
+
+SHAPES = [(900, 24, 12, np.float32), (400, 8, 3, np.float64), (300, 16, 60, np.float32)]
+
+
+@pytest.mark.parametrize("count,width,classes,dtype", SHAPES)
+def test_equal_to_kmeans_of_scikit_learn(count, width, classes, dtype):
+    vectors, data = blobs(count, width, classes, dtype)
+    with threadpool_limits(1):
+        for seed in (0, 3):
+            plain = KMeans(classes, init="k-means++", n_init=10, max_iter=300, random_state=seed).fit(vectors)
+            ours = KMeans(classes, init=PlusPlus(), n_init=10, max_iter=300, random_state=seed).fit(vectors)
+            assert (plain.labels_ == ours.labels_).all() and plain.inertia_ == ours.inertia_
+            scores = trial(vectors, data, seed)
+            assert scores["accuracy"] == pytest.approx(100 * hungarian_accuracy(data.labels, plain.labels_))
+            assert scores["nmi"] == pytest.approx(100 * normalized_mutual_info_score(data.labels, plain.labels_))
+            assert scores["ami"] == pytest.approx(100 * adjusted_mutual_info_score(data.labels, plain.labels_))
+            assert scores["ari"] == pytest.approx(100 * adjusted_rand_score(data.labels, plain.labels_))
+
+
+def test_trials_do_not_depend_on_threads():
+    vectors, data = blobs(500, 12, 9)
+    alone = trials(vectors, data, range(4), restarts=2, threads=1)
+    assert trials(vectors, data, range(4), restarts=2, threads=3) == alone
+    assert alone == [trial(vectors, data, seed, restarts=2) for seed in range(4)]
+
+
+def test_csv_is_read_exactly(tmp_path):
+    path = tmp_path / "set.csv"
+    path.write_bytes(b'text,label\n"a, ""quoted"" text\nover two lines",b\n,a\n  kept ,a\nNA,b\n')
+    data = read(path)
+    assert data.texts == ['a, "quoted" text\nover two lines', "", "  kept ", "NA"]
+    assert data.labels.tolist() == [1, 0, 0, 1] and data.classes == 2
+
+
+@pytest.mark.parametrize("content,message", [
+    ("sentence,label\na,1\n", "must name the columns text and label; it has sentence, label"),
+    ("", "it has nothing"),
+    ("text,label\na,1,2\n", "row 1: 3 cells instead of 2"),
+    ("text,label\na,1\nb,\n", "row 2: no label"),
+    ("text,label\na,1\nb,1\n", "1 class(es)"),
+    ('text,label\n"a,1\n', "no csv file"),
+])
+def test_damaged_files_are_one_message(tmp_path, content, message):
+    path = tmp_path / "set.csv"
+    path.write_text(content)
+    with pytest.raises(UserError) as error:
+        read(path)
+    assert message in str(error.value) and str(path) in str(error.value)
+
+
+def two_words(sentences):
+    return np.array([[len(s), s.count("a"), s == "."] for s in sentences], np.float32)
+
+
+def test_command_writes_results_and_marks_other_sizes(tmp_path, monkeypatch, capsys):
+    (tmp_path / "clustering").mkdir()
+    rows = "".join(f"{'a' * (n % 7 + 20 * (n % 2))},{n % 2}\n" for n in range(40))
+    (tmp_path / "clustering" / "tweet.csv").write_text("text,label\n,0\n" + rows)
+    seen = []
+    monkeypatch.setitem(sys.modules, "words", type(sys)("words"))
+    sys.modules["words"].embed = lambda sentences: seen.extend(sentences) or two_words(sentences)
+    assert clustering.main("words:embed", tasks="tweet", data=str(tmp_path), out=str(tmp_path / "out")) == 0
+    assert "." in seen and "" not in seen  # VaSCL's code fills an empty text so
+    content = json.loads((tmp_path / "out" / "clustering-function.json").read_text())
+    task = content["tasks"]["tweet"]
+    assert task["value"] == task["scores"]["accuracy"] and len(task["details"]["trials"]) == 10
+    each = [scores["accuracy"] for scores in task["details"]["trials"]]
+    assert task["value"] == pytest.approx(np.mean(each)) and task["std"] == pytest.approx(np.std(each, ddof=1))
+    assert content["complete"] is False and any("41 texts in 2 classes here, 2,472 in 89" in note for note in content["notes"])
+    assert any("reads whole texts" in note for note in content["notes"])
+    printed = capsys.readouterr()
+    assert "INCOMPLETE" in printed.out and "tweet: accuracy" in printed.err
+
+
+def test_mistakes_are_one_message(tmp_path):
+    with pytest.raises(UserError, match="did you mean 'tweet'"):
+        clustering.main("unused", tasks="tweets", data=str(tmp_path))
+    with pytest.raises(UserError, match="is not there"):
+        clustering.main("unused", tasks="tweet", data=str(tmp_path))
+    with pytest.raises(UserError, match="max_length"):
+        clustering.main("unused", tasks="tweet", data=str(tmp_path), max_length="many")
+    assert clustering.check_name("GoogleNews") == "googlenews_TS"
+
+
+DATA = os.environ.get("CLEAR_DATA")
+
+
+@pytest.mark.skipif(not DATA or not (Path(DATA) / "clustering").is_dir(), reason="CLEAR_DATA names no folder with clustering/")
+def test_real_files_have_the_published_sizes():
+    for name, sizes in SETS.items():
+        data = read(Path(DATA) / "clustering" / f"{name}.csv")
+        assert (len(data.texts), data.classes) == sizes
+        assert sum(not text.strip() for text in data.texts) == (name in ("googlenews_T", "googlenews_S"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DATA or not (Path(DATA) / "clustering").is_dir(), reason="CLEAR_DATA names no folder with clustering/")
+def test_real_set_equals_scikit_learn():
+    data = read(Path(DATA) / "clustering" / "tweet.csv")
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    counts = TfidfVectorizer().fit_transform(data.texts)
+    vectors = TruncatedSVD(64, random_state=0).fit_transform(counts).astype(np.float32)
+    with threadpool_limits(1):
+        plain = KMeans(data.classes, n_init=10, random_state=0).fit(vectors).labels_
+        assert trial(vectors, data, 0)["accuracy"] == pytest.approx(100 * hungarian_accuracy(data.labels, plain))
+
+
+def test_model_is_opened_with_the_protocols_limit():
+    assert open_model(two_words, max_length=64).max_length is None

@@ -1,0 +1,90 @@
+"""The CoLA probe against the two-class softmax that AugCSE's scikit-learn fitted, minimised plainly."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from finetune import cola_probe
+from finetune.cola_probe import probe, read
+from pretrain.errors import UserError
+
+
+def problem(count=300, width=5, seed=0):
+    random = np.random.RandomState(seed)
+    vectors = random.randn(count, width)
+    labels = (vectors @ random.randn(width) + random.randn(count) > -0.5).astype(np.int64)
+    return vectors[:200], labels[:200], vectors[200:], labels[200:]
+
+
+def test_equal_to_the_multinomial_regression_of_the_papers_code():
+    """multi_class="multinomial" on two classes: softmax over W x + b, penalty |W|^2 / 2 over both rows, C = 1."""
+    train, labels, dev, dev_labels = problem()
+    width = train.shape[1]
+
+    def loss(flat):
+        weight, bias = flat[: 2 * width].reshape(2, width), flat[2 * width :]
+        logits = train @ weight.T + bias
+        shifted = logits - logits.max(1, keepdims=True)
+        log_softmax = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+        return -log_softmax[np.arange(len(labels)), labels].sum() + 0.5 * (weight**2).sum()
+
+    found = minimize(loss, np.zeros(2 * width + 2), method="BFGS", options={"gtol": 1e-6}).x
+    weight, bias = found[: 2 * width].reshape(2, width), found[2 * width :]
+    binary = cola_probe.LogisticRegression(C=cola_probe.INVERSE_PENALTY, tol=1e-10, max_iter=10000).fit(train, labels)
+    np.testing.assert_allclose(binary.coef_[0], weight[1] - weight[0], atol=2e-4)
+    np.testing.assert_allclose(binary.intercept_[0], bias[1] - bias[0], atol=2e-4)
+    scores, converged = probe(train, labels, dev, dev_labels)
+    assert converged
+    assert scores["accuracy"] == pytest.approx(100 * ((dev @ weight.T + bias).argmax(1) == dev_labels).mean())
+
+
+def test_a_fit_that_does_not_converge_says_so(monkeypatch):
+    monkeypatch.setattr(cola_probe, "ITERATIONS", 2)
+    train, labels, dev, dev_labels = problem()
+    assert not probe(train * np.array([1, 100, 1e4, 1, 1]), labels, dev, dev_labels)[1]
+
+
+def write(folder):
+    folder.mkdir(parents=True)
+    for part, count in (("train", 60), ("dev", 30)):
+        rows = [f'gj04\t{n % 3 > 0:d}\t{"*" if n % 3 == 0 else ""}\t"{"word " * (n % 3 * 4 + 1)}{n}' for n in range(count)]
+        (folder / f"{part}.tsv").write_text("\n".join(rows) + "\n")
+
+
+def test_command(tmp_path, monkeypatch):
+    write(tmp_path / "GLUE" / "CoLA")
+    monkeypatch.setitem(sys.modules, "words", type(sys)("words"))
+    sys.modules["words"].embed = lambda sentences: np.array([[len(s), s.count("w")] for s in sentences], np.float32)
+    assert cola_probe.main("words:embed", data=str(tmp_path), out=str(tmp_path / "out")) == 0
+    content = json.loads((tmp_path / "out" / "cola_probe-function.json").read_text())
+    assert content["tasks"]["CoLA"]["metric"] == "accuracy" and content["tasks"]["CoLA"]["value"] == 100
+    assert content["complete"] is False and "60 sentences here, 8,551 as published" in content["notes"][0]
+    assert content["tasks"]["CoLA"]["details"]["majority"] == pytest.approx(200 / 3)
+
+
+@pytest.mark.parametrize("content,message", [
+    ("a\tb\n", "line 1: expected source, 0 or 1"), ("sentence\tlabel\n", "line 1"), ("x\t2\t\ty\n", "line 1"),
+    ("x\t1\t\ty\nx\t1\t\tz\n", "all acceptable or all not"),
+])
+def test_damaged_files_are_one_message(tmp_path, content, message):
+    path = tmp_path / "train.tsv"
+    path.write_text(content)
+    with pytest.raises(UserError) as error:
+        read(path)
+    assert message in str(error.value)
+
+
+DATA = os.environ.get("CLEAR_DATA")
+
+
+@pytest.mark.skipif(not DATA or not (Path(DATA) / "GLUE" / "CoLA").is_dir(), reason="CLEAR_DATA names no folder with GLUE/CoLA")
+def test_real_files():
+    for part, size in cola_probe.SIZES.items():
+        sentences, labels = read(Path(DATA) / "GLUE" / "CoLA" / f"{part}.tsv")
+        assert len(sentences) == size
+    assert 100 * labels.mean() == pytest.approx(69.13, abs=0.005)

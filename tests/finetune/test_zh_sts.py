@@ -1,0 +1,84 @@
+"""Chinese STS-B against scipy on cosines written plainly; the file format and its mistakes."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from finetune import zh_sts
+from finetune.models import open_model
+from finetune.zh_sts import TASKS, correlations, read
+from pretrain.errors import UserError
+
+
+def letters(sentences):
+    """Order counts, so that only a sentence and itself are equal."""
+    table = np.random.RandomState(1).randn(65536, 8)
+    rows = [sum(table[ord(letter)] / (1 + place) for place, letter in enumerate(sentence)) for sentence in sentences]
+    return np.array(rows, np.float32)
+
+
+def write(path, count=40):
+    random = np.random.RandomState(count)
+    pool = list("一个男人女在吹笛子飞机")
+    text = ""
+    for number in range(count):
+        one, two = ("".join(random.choice(pool, 6)) + "。" for _ in range(2))
+        text += f"2012test-{number:04d}||{one}||{one if number % 9 == 0 else two}||{random.randint(6)}\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_equal_to_scipy(tmp_path):
+    pairs = read(write(tmp_path / "pairs.txt"))
+    one, two = (letters(side).astype(np.float64) for side in (pairs.first, pairs.second))
+    cosine = (one * two).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(two, axis=1)
+    spearman, pearson = correlations(open_model(letters), pairs)
+    assert spearman == pytest.approx(100 * stats.spearmanr(cosine.round(12), pairs.gold)[0], abs=1e-9)
+    assert pearson == pytest.approx(100 * stats.pearsonr(cosine, pairs.gold)[0], abs=1e-9)
+
+
+def test_constant_vectors_give_nan(tmp_path):
+    pairs = read(write(tmp_path / "pairs.txt"))
+    assert np.isnan(correlations(open_model(lambda sentences: np.zeros((len(sentences), 3))), pairs)).all()
+
+
+@pytest.mark.parametrize("content,message", [
+    ("1||一||二||3\n2||一||二\n", "line 2: expected number||sentence||sentence||score"),
+    ("1||一||二||高\n", "line 1"), ("1||一||二||nan\n", "line 1"), ("1||一||二||3\n", "1 pairs"), ("", "0 pairs"),
+])
+def test_damaged_files_are_one_message(tmp_path, content, message):
+    path = tmp_path / "pairs.txt"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(UserError) as error:
+        read(path)
+    assert message in str(error.value) and str(path) in str(error.value)
+
+
+def test_command(tmp_path, monkeypatch, capsys):
+    for file, _ in TASKS.values():
+        write(tmp_path / "zh" / "STS-B" / file)
+    monkeypatch.setitem(sys.modules, "words", type(sys)("words"))
+    sys.modules["words"].embed = letters
+    assert zh_sts.main("words:embed", data=str(tmp_path), out=str(tmp_path / "out")) == 0
+    content = json.loads((tmp_path / "out" / "zh_sts-function.json").read_text())
+    assert list(content["tasks"]) == ["STS-B-zh", "STS-B-zh-dev"] and content["complete"] is False
+    assert "40 pairs here, 1,361 as published" in content["notes"][0]
+    assert "STS-B-zh: Spearman" in capsys.readouterr().err
+    with pytest.raises(UserError, match="did you mean 'STS-B-zh-dev'"):
+        zh_sts.main("words:embed", tasks="STS-B-dev", data=str(tmp_path))
+
+
+DATA = os.environ.get("CLEAR_DATA")
+
+
+@pytest.mark.skipif(not DATA or not (Path(DATA) / "zh" / "STS-B").is_dir(), reason="CLEAR_DATA names no folder with zh/STS-B")
+def test_real_files_have_the_published_sizes():
+    for file, size in TASKS.values():
+        pairs = read(Path(DATA) / "zh" / "STS-B" / file)
+        assert len(pairs.gold) == size and pairs.gold.min() >= 0 and pairs.gold.max() <= 5
