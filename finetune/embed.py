@@ -104,6 +104,10 @@ def load_model(model: str | Path) -> tuple[SentenceEncoder, Any]:
             f"cannot load a tokenizer from {source!r}: {error}\n"
             "Give a run folder, an export, a Hugging Face folder or a hub name."
         ) from error
+    files = sorted(set(tokenizer.vocab_files_names.values()))
+    if Path(source).is_dir() and not any((Path(source) / file).is_file() for file in files):
+        # transformers makes one without a vocabulary then, to which every word is unknown
+        raise UserError(f"{source} holds no tokenizer ({' or '.join(files)}); copy the one that the model was trained with there")
     policy = read_policy(source)  # an export of ours says how it was pooled in training
     encoder = load_encoder(source, tokenizer, policy["pooling"] if policy else "mean")
     if policy:
