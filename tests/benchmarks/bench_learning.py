@@ -27,6 +27,8 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+# Crops at random rates: what is left of a sentence no longer tells its length.
+VARIED = "crop:rate=0.4|crop:rate=0.6|crop:rate=0.8|crop:rate=1.0,del-span,reorder"
 NO_DROPOUT = {"model.dropout": "0", "model.attention_dropout": "0"}
 SYSTEMS: dict[str, dict[str, str]] = {
     "MLM": {"objective.name": "mlm"},
@@ -35,6 +37,7 @@ SYSTEMS: dict[str, dict[str, str]] = {
     "MLM, same time": {"objective.name": "mlm"},
     "[CLS] MLM+del-span+reorder": {"aug": "del-span,reorder", "model.pooling": "cls"},
     "[CLS] MLM+del-span+reorder, no dropout": {"aug": "del-span,reorder", "model.pooling": "cls", **NO_DROPOUT},
+    "[CLS] the same, lengths varied": {"aug": VARIED, "model.pooling": "cls", **NO_DROPOUT},
     "MLM+del-span+reorder, no dropout": {"aug": "del-span,reorder", **NO_DROPOUT},
     "MLM, no dropout": {"objective.name": "mlm", **NO_DROPOUT},
     "MLM+del-span+reorder through a head": {"aug": "del-span,reorder", "objective.contrastive.projection_layers": "2"},
