@@ -99,11 +99,17 @@ def _check(root: Path, sets: str) -> int:
 
     statuses = []
     for one in choose(sets):
-        print(f"\r{one.name:<40}", end="", file=sys.stderr, flush=True)
+        _progress(one.name)
         statuses.append(check(one, root))
-    print(f"\r{'':<40}\r", end="", file=sys.stderr, flush=True)
+    _progress("")
     print(report(statuses, HUB, root))
     return 0 if all(status.state == "complete" for status in statuses) else 1
+
+
+def _progress(name: str) -> None:
+    """What is being counted, on a terminal only."""
+    if sys.stderr.isatty():
+        print(f"\r{name:<40}\r", end="", file=sys.stderr, flush=True)
 
 
 def _fetch(name: str, root: Path, source: str, replace: bool) -> int:
