@@ -69,7 +69,7 @@ def lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
             raise UserError(f"{path}, after line {number}: not {encoding} text ({error.reason}); the file is damaged") from None
 
 
-def main(action: str = "", *words: str, sets: str = "", source: str = "", replace: bool | str = False) -> int:
+def main(*words: str, sets: str = "", source: str = "", replace: bool | str = False) -> int:
     """Which evaluation sets a data folder holds, and getting what it lacks.
 
     check DIR        print for every set whether it is complete, incomplete, missing or damaged, and where to get it. The
@@ -82,6 +82,7 @@ def main(action: str = "", *words: str, sets: str = "", source: str = "", replac
         source: with fetch, another name on the hub, or a folder with the set's parquet, jsonl or csv files.
         replace: with fetch, also write files that are there; they stay otherwise.
     """
+    action, *words = words or ("",)
     if action not in ("check", "fetch"):
         raise UserError(f"say check DIR or fetch SET DIR{f', not {action!r}' if action else ''}; --help says more")
     if action == "check":
