@@ -32,6 +32,7 @@ def run(function: Callable, help_text: Callable[[], str] | None = None, position
             sys.exit(0)
         _refuse_stray(arguments, positional)
         _refuse_unknown(arguments, function)
+        _require(arguments, function)
         code = fire.Fire(SetParseFn(str)(function), command=arguments, name=function.__name__, serialize=lambda _: None)
     except BrokenPipeError:  # the reader of a pipe (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -86,6 +87,18 @@ def _refuse_unknown(arguments: list[str], function: Callable) -> None:
         if name not in parameters:
             near = difflib.get_close_matches(name, parameters, n=1, cutoff=0.0)[0]
             raise UserError(f"unknown flag --{name}; did you mean --{near}? --help lists them")
+
+
+def _require(arguments: list[str], function: Callable) -> None:
+    """Every parameter without a default must be given, by a flag or by a word in its place."""
+    named = {word.lstrip("-").split("=")[0].replace("-", "_") for word in arguments if word.startswith("-")}
+    is_value = [False, *(word.startswith("-") and "=" not in word for word in arguments)]
+    bare = sum(not word.startswith("-") and not value for word, value in zip(arguments, is_value, strict=False))
+    needed = [name for name, p in inspect.signature(function).parameters.items()
+              if p.default is inspect.Parameter.empty and p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    missing = [name for name in needed[bare:] if name not in named]
+    if missing:
+        raise UserError(f"{missing[0].upper()} is missing; --help says what goes where")
 
 
 def signature_help(function: Callable) -> str:
