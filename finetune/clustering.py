@@ -170,6 +170,8 @@ def evaluate(
     cut = f"texts cut to {max_length} tokens" if max_length else "whole texts"
     protocol = f"k-means on raw vectors, {RESTARTS} restarts x {TRIALS} seeds, Hungarian accuracy; {cut}"
     evaluation = Evaluation.of("clustering", model, protocol)
+    if model.pooling not in ("mean", "function", "own modules"):
+        evaluation.notes.append(f"{model.pooling} pooling, where VaSCL's figures are of mean pooling")
     if max_length and model.max_length is None:
         evaluation.notes.append(f"{model.name} reads whole texts: it has no limit that could be set to {max_length} tokens")
     for name, texts in loaded.items():

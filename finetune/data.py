@@ -53,6 +53,15 @@ def find(data: str | Path | None, *parts: str) -> Path:
     return path
 
 
+def senteval_folder(data: str | Path | None = None) -> Path:
+    """The folder that holds STS, MR, ...: DATA/SentEval, DATA/downstream or DATA itself."""
+    root = data_root(data)
+    for folder in (root / "SentEval", root / "SentEval" / "downstream", root / "downstream"):
+        if any((folder / part).is_dir() for part in ("STS", "MR", "SICK", "TREC")):
+            return folder
+    return root
+
+
 def lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
     """Lines without their line ends. Only \\n ends a line: str.splitlines would also cut at a form feed or U+2028.
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from finetune import clustering, intents
-from finetune.data import lines
+from finetune.data import lines, senteval_folder
 from finetune.nli_distance import MNLI_DEV, SIMCSE_TRIPLETS
 from finetune.senteval import tasks as senteval
 from finetune.sts import OFFICIAL_PAIRS, SEVEN_TASKS, YEAR_SUBSETS, StsEvaluator
@@ -94,7 +94,7 @@ def locate(root: Path, file: str) -> Path:
     """A file below the data folder; SentEval's are also found in its own data/{downstream,probing} layout."""
     if not file.startswith("SentEval/"):
         return root / file
-    folder, rest = senteval.senteval_folder(root), file.removeprefix("SentEval/")
+    folder, rest = senteval_folder(root), file.removeprefix("SentEval/")
     beside = folder.parent / rest
     return beside if rest.startswith("probing/") and folder.name == "downstream" and beside.is_file() else folder / rest
 
@@ -187,7 +187,7 @@ def _sts(task: str) -> DataSet:
     )
 
     def count(root: Path) -> int:
-        return sum(len(pairs) for pairs in StsEvaluator(senteval.senteval_folder(root)).load(task))
+        return sum(len(pairs) for pairs in StsEvaluator(senteval_folder(root)).load(task))
 
     return DataSet(f"SentEval/{task}", {"pairs": Part(files, OFFICIAL_PAIRS[task], count)}, SENTEVAL)
 

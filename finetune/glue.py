@@ -206,7 +206,7 @@ def _say_what_differs(result: Evaluation, options: Options) -> None:
         result.incomplete(f"at most {options.max_train:,} training examples a task")
     own = [f"{name} {value:g}" for name, value in (("lr", options.lr), ("batch", options.batch_size)) if value]
     if own:
-        result.notes.append(f"{' and '.join(own)} in place of the recipe's")
+        result.incomplete(f"{' and '.join(own)} in place of the recipe's")
 
 
 def _task_result(task: str, done: Mapping[Run, dict[str, Any]]) -> tuple[TaskResult, Run]:

@@ -207,6 +207,8 @@ def evaluate(
         f"{VALIDATE_EVERY} on K validation examples a class; {SPLITS} fixed splits of ours (seed {SEED}; the paper has its own)"
     )
     evaluation = Evaluation.of("intents", model, protocol)
+    if model.pooling not in ("mean", "function", "own modules"):
+        evaluation.notes.append(f"{model.pooling} pooling, where VaSCL's figures are of mean pooling")
     for name, intents in loaded.items():
         clock = time.perf_counter()
         chosen = [sample for k in shots for sample in samples(intents.labels, k)]

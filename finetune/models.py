@@ -42,6 +42,15 @@ class EmbeddingModel:
     """Where its weights and tokenizer lie, for evaluations that fine-tune; None for functions and hub names."""
     run: Path | None = None
     """The run folder that it comes from, if any: reports go to its report/."""
+
+    @property
+    def identity(self) -> str:
+        """What tells these weights from others of the same name: folder, size and time of the weights; else the name."""
+        if self.folder is None:
+            return self.name
+        weights = sorted(path for path in self.folder.rglob("*") if path.suffix in (".safetensors", ".bin") and path.is_file())
+        stamps = ",".join(f"{path.stat().st_size}:{path.stat().st_mtime_ns}" for path in weights)
+        return f"{self.folder.resolve()} {stamps}"
     max_length: int | None = None
     """Texts are cut to this many tokens; None: only where they are longer than the model takes."""
 
@@ -76,7 +85,7 @@ def open_model(
         return _function(model, getattr(model, "__name__", "function"), pooling)
     text = str(model)
     if ":" in text and not Path(text).exists():
-        return _function(_import_function(text), text.rsplit(":", 1)[1], pooling)
+        return _function(_import_function(text), text, pooling)
     source, run = resolve_run(text)
     kind = kind_of(source)
     if kind == "sentence-transformers":
@@ -110,8 +119,15 @@ def distinct(encode: EmbedFunction, sentences: Sequence[str], name: str) -> np.n
     index: dict[str, int] = {}
     rows = np.fromiter((index.setdefault(sentence, len(index)) for sentence in sentences), np.int64, len(sentences))
     different = list(index)
-    vectors = np.asarray(encode(different))
-    if vectors.ndim != 2 or len(vectors) != len(different) or vectors.dtype == object:
+    found = encode(different)
+    if hasattr(found, "detach"):  # a torch tensor, perhaps on a GPU
+        found = found.detach().cpu().float().numpy()
+    try:
+        with np.errstate(over="ignore"):
+            vectors = np.asarray(found).astype(np.float32, copy=False)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{name} gave no array of numbers for {len(different)} sentences: {error}") from None
+    if vectors.ndim != 2 or len(vectors) != len(different):
         raise UserError(f"{name} gave an array of shape {vectors.shape} for {len(different)} sentences; expected one vector each")
     damaged = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(damaged):
@@ -120,7 +136,7 @@ def distinct(encode: EmbedFunction, sentences: Sequence[str], name: str) -> np.n
             f"{name}: the vector of {different[damaged[0]]!r} is not finite, and so are {len(damaged) - 1} more of "
             f"{len(different)}; look for NaN or infinite weights in the model"
         )
-    return vectors.astype(np.float32, copy=False)[rows]
+    return vectors[rows]
 
 
 def _function(function: EmbedFunction, name: str, pooling: str) -> EmbeddingModel:
@@ -132,6 +148,8 @@ def _function(function: EmbedFunction, name: str, pooling: str) -> EmbeddingMode
 def _import_function(text: str) -> EmbedFunction:
     """`package.module:function` or `path/file.py:function`."""
     where, name = text.rsplit(":", 1)
+    if not name.isidentifier() or not (where.endswith(".py") or all(part.isidentifier() for part in where.split("."))):
+        raise UserError(f"{text}: there is no such folder, and it is no package.module:function or file.py:function either")
     try:
         if where.endswith(".py"):
             if not Path(where).is_file():
@@ -143,8 +161,12 @@ def _import_function(text: str) -> EmbedFunction:
         else:
             sys.path.insert(0, os.getcwd())
             module = importlib.import_module(where)
-    except ImportError as error:
-        raise UserError(f"{text}: cannot import {where!r}: {error}. Write package.module:function or file.py:function") from error
+    except UserError:
+        raise
+    except Exception as error:  # whatever a stranger's module does when it is imported
+        raise UserError(
+            f"{text}: cannot import {where!r}: {type(error).__name__}: {error}. Write package.module:function or file.py:function"
+        ) from error
     function = getattr(module, name, None)
     if not callable(function):
         raise UserError(f"{text}: {where} has no function {name!r} that takes a list of strings")

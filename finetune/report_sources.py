@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from finetune.results import Evaluation, TaskResult, read
+from finetune.results import Evaluation, TaskResult, read, slug
 from finetune.sts import OFFICIAL_PAIRS
 from pretrain.errors import UserError
 from pretrain.metrics_file import read_metrics
@@ -86,8 +86,8 @@ def _joined(subject: Subject, found: dict[Path, Subject]) -> bool:
 
 def _open(source: str) -> Iterable[Subject]:
     folder = Path(source)
+    named = Path("results") / slug(source)
     if not folder.is_dir():
-        named = Path("results") / (re.sub(r"[^\w.-]+", "-", source.rstrip("/")).strip("-") or "model")  # as results.folder_for
         if not named.is_dir():
             raise UserError(f"{source}: there is no such folder, and no results of it in {named}")
         return [_results_folder(named, source)]
@@ -97,6 +97,8 @@ def _open(source: str) -> Iterable[Subject]:
         return [_run(folder.resolve().parent)]
     if any(_is_result(path) for path in sorted(folder.glob("*.json"))):
         return [_results_folder(folder, folder.name)]
+    if named.is_dir():  # a model's folder that is no run
+        return [_results_folder(named, source)]
     children = [child for child in sorted(folder.iterdir()) if child.is_dir()]
     inner: list[Subject] = []
     for child in children:

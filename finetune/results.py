@@ -13,13 +13,14 @@ with published ones (a data set with rows missing, another training set).
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 import math
 import os
 import platform
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -57,12 +58,14 @@ class Evaluation:
     notes: list[str] = field(default_factory=list)
     complete: bool = True
     seconds: float = 0.0
+    source: str = ""
+    """`EmbeddingModel.identity` of what was judged."""
 
     @classmethod
     def of(cls, evaluation: str, model: EmbeddingModel, protocol: str) -> Evaluation:
         """An empty one for `model`; a mismatch of pooling is its first note."""
         notes = [model.remark] if model.remark else []
-        return cls(evaluation, model.name, model.pooling, model.trained_pooling, protocol, notes=notes)
+        return cls(evaluation, model.name, model.pooling, model.trained_pooling, protocol, notes=notes, source=model.identity)
 
     def incomplete(self, note: str) -> None:
         """Mark the result as not comparable with published figures, and say why."""
@@ -76,20 +79,48 @@ def folder_for(model: EmbeddingModel, out: str | Path = "") -> Path:
         return Path(out)
     if model.run is not None:
         return model.run / "report"
-    return Path("results") / (re.sub(r"[^\w.-]+", "-", model.name.rstrip("/")).strip("-") or "model")
+    return Path("results") / slug(model.name)
+
+
+def slug(name: str) -> str:
+    """A model's name as that of a folder: what is no letter, digit, dot or hyphen becomes a hyphen."""
+    return re.sub(r"[^\w.-]+", "-", name.rstrip("/")).strip("-.") or "model"
 
 
 def write(evaluation: Evaluation, folder: Path) -> Path:
-    """Write FOLDER/EVALUATION-POOLING.json (pooling's name without blanks), whole or not at all; return its path."""
+    """Write FOLDER/EVALUATION-POOLING.json (pooling's name without blanks), whole or not at all; return its path.
+
+    Tasks of an earlier file stay beside the new ones where it judged the same weights by the same protocol. Another protocol,
+    or another model of that name, gets a file of its own (a digest of both in its name); newer weights of the same model
+    replace the file.
+    """
+    path = folder / f"{evaluation.evaluation}-{evaluation.pooling.replace(' ', '-')}.json"
+    before = _earlier(path)
+    if before is not None and (before.protocol, before.model) != (evaluation.protocol, evaluation.model):
+        digest = hashlib.sha256(f"{evaluation.protocol}\n{evaluation.model}".encode()).hexdigest()[:8]
+        path = path.with_name(f"{path.stem}-{digest}.json")
+        before = _earlier(path)
+    if before is not None and before.source and before.source == evaluation.source:
+        evaluation = replace(
+            evaluation, tasks={**before.tasks, **evaluation.tasks}, notes=list(dict.fromkeys([*before.notes, *evaluation.notes])),
+            complete=before.complete and evaluation.complete, seconds=before.seconds + evaluation.seconds,
+        )
     content = asdict(evaluation) | {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "versions": {name: version(name) for name in ("torch", "transformers", "scikit-learn", "numpy")},
     }
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{evaluation.evaluation}-{evaluation.pooling.replace(' ', '-')}.json"
     replace_durably(path, to_json(_without_nan(content)))
     return path
+
+
+def _earlier(path: Path) -> Evaluation | None:
+    """What is there, if it is a result."""
+    try:
+        return read(path) if path.is_file() else None
+    except UserError:
+        return None
 
 
 def read(path: Path) -> Evaluation:
@@ -108,7 +139,7 @@ def read(path: Path) -> Evaluation:
 
 
 def table(evaluation: Evaluation) -> str:
-    """Headline figures, a line a task, then the mean over tasks that share a metric, then notes."""
+    """Headline figures, a line a task, then notes."""
     width = max([4, *map(len, evaluation.tasks)])
     lines = [f"{evaluation.evaluation}: {evaluation.model} ({evaluation.pooling} pooling; {evaluation.protocol})"]
     for name, task in evaluation.tasks.items():

@@ -21,6 +21,7 @@ from typing import TypedDict
 import numpy as np
 from scipy import stats
 
+from finetune.data import lines, senteval_folder
 from pretrain.command import as_bool, run
 from pretrain.errors import UserError
 
@@ -184,9 +185,7 @@ class StsEvaluator:
 
     def _root(self) -> Path:
         """The folder that holds `STS` and `SICK`."""
-        assert self.data is not None
-        nested = self.data / "SentEval"
-        return nested if (nested / "STS").is_dir() or (nested / "SICK").is_dir() else self.data
+        return senteval_folder(self.data) if self.data is not None and self.data.is_dir() else Path(self.data or ".")
 
     def _files(self, task: str) -> list[Path]:
         if task in _TABLES:
@@ -224,8 +223,7 @@ class StsEvaluator:
 
 def _lines(file: Path) -> list[str]:
     # Not str.splitlines: it also cuts at U+0085 and U+2028, inside a sentence, and shifts every later gold.
-    with open(file, encoding="utf-8") as stream:
-        return [line.rstrip("\n") for line in stream]
+    return list(lines(file))
 
 
 def _columns(file: Path, number: int, row: str, columns: Sequence[int]) -> tuple[str, ...]:

@@ -83,6 +83,8 @@ def evaluate(model: EmbeddingModel, tasks: Sequence[str] = tuple(TASKS), data: s
     started = time.perf_counter()
     loaded = {name: read(find(data, "zh", "STS-B", TASKS[name][0])) for name in tasks}
     evaluation = Evaluation.of("zh_sts", model, "cosine, Spearman over all pairs, nothing fitted")
+    if model.pooling not in ("cls", "function", "own modules"):
+        evaluation.notes.append(f"{model.pooling} pooling, where SDA's figures are of [CLS]")
     for name, pairs in loaded.items():
         spearman, pearson = correlations(model, pairs)
         scores = {"spearman": spearman, "pearson": pearson}

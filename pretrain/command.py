@@ -105,6 +105,7 @@ def signature_help(function: Callable) -> str:
     """The help page of a command: its usage line, its docstring, and the default of every flag."""
     module = inspect.getmodule(function)
     program = module.__spec__.name if module is not None and module.__spec__ is not None else function.__name__
+    program = program.removesuffix(".__main__")
     words, defaults = [], []
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:

@@ -6,7 +6,7 @@ import sys
 
 from finetune.models import open_model
 from finetune.results import folder_for, table, write
-from finetune.senteval.evaluate import PROTOCOLS, choose_tasks, evaluate
+from finetune.senteval.evaluate import PROTOCOLS, check_data, choose_tasks, evaluate
 from finetune.senteval.protocol import SETTINGS
 from pretrain.command import run
 from pretrain.errors import UserError
@@ -39,6 +39,7 @@ def main(
     chosen, remarks = choose_tasks(tasks, protocol, setting, data)
     for remark in remarks:
         print(f"note: {remark}", file=sys.stderr)
+    check_data(chosen, data)  # before the model: a missing file should not cost the loading
     opened = open_model(model, pooling)
     result = evaluate(opened, chosen, data, protocol, setting, int(seed), int(hidden))
     for remark in remarks:

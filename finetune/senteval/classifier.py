@@ -15,7 +15,7 @@ rows of a mini-batch gathered once for all R. Results equal the official code's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -32,8 +32,6 @@ OPTIMIZERS = {
 }
 _GATHER_BYTES = 4 << 20
 """Rows gathered for one step of a cohort: larger cohorts run in parts, whose mini-batches stay in the second-level cache."""
-
-Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ class Fitted:
 
 def fit_all(
     features: Tensor, labels: np.ndarray, classes: int, rows: Sequence[Rows], l2: np.ndarray, settings: ClassifierSettings,
-    burned: int = 0, progress: Progress | None = None,
+    burned: int = 0,
 ) -> Fitted:
     """Fit a classifier for each of G sets of rows and R values of L2.
 
@@ -106,7 +104,6 @@ def fit_all(
         rows: the G sets of rows.
         l2: float[R], or float[G, R] where it differs between sets: added to the gradient as weight decay, bias included.
         burned: length of a permutation that SentEval draws before training (it splits off dev rows with it); 0: none.
-        progress: called with the number of sets that ended, as they end.
 
     Raises:
         UserError: a set without train or dev rows.
@@ -128,7 +125,7 @@ def fit_all(
         for start in range(0, len(members), width):
             chosen = members[start : start + width]
             cohort = _Cohort(inputs, targets, classes, [rows[n] for n in chosen], l2[chosen], settings, burned)
-            cohort.run(progress)
+            cohort.run()
             for place, number in enumerate(chosen):
                 accuracy[number], weights[number] = cohort.best_accuracy[place], cohort.best_weights[place]
     return Fitted(accuracy, weights, classes)
@@ -156,7 +153,7 @@ class _Cohort:
         self.best_accuracy = np.full(l2.shape, -1.0)
         self.best_weights: list[list[Tensor]] = [[p[g].clone() for p in self.parameters] for g in range(len(rows))]
 
-    def run(self, progress: Progress | None) -> None:
+    def run(self) -> None:
         """Train until every fit has stopped."""
         settings, places = self.settings, np.arange(len(self.dev))  # which set each remaining row of the weights belongs to
         alive = np.ones(self.l2.shape, bool)
@@ -174,12 +171,8 @@ class _Cohort:
             failures += worse
             going = alive.any(axis=1)
             if not going.all():
-                if progress:
-                    progress(int((~going).sum()))
                 places, alive, failures = places[going], alive[going], failures[going]
                 self.drop(torch.from_numpy(np.flatnonzero(going)).to(self.inputs.device))
-        if progress and len(places):
-            progress(len(places))
 
     def one_pass(self) -> None:
         """One pass over the rows, in an order that all fits share."""

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from finetune.models import EmbeddingModel
 from finetune.results import Evaluation, TaskResult
-from finetune.senteval.classifier import ClassifierSettings
 from finetune.senteval.protocol import SETTINGS, Accuracy, Setting, cross_validated, nested, split
 from finetune.senteval.relatedness import relatedness
 from finetune.senteval.tasks import TASKS, TRANSFER, Examples, load, size_notes
@@ -74,10 +73,11 @@ def evaluate(
     start = time.monotonic()
     table = _VectorTable(model, list(sentences))
     report(f"{len(sentences):,} distinct sentences encoded in {time.monotonic() - start:.0f} s")
-    chosen = SETTINGS[setting]
-    chosen = Setting(chosen.folds, ClassifierSettings(**{**vars(chosen.classifier), "seed": seed, "hidden": hidden}))
+    chosen = SETTINGS[setting].with_classifier(seed=seed, hidden=hidden)
     name = "senteval" if setting == "test" else "senteval-dev"
-    result = Evaluation.of(name, model, f"{protocol}, {setting} setting, seed {seed}")
+    result = Evaluation.of(name, model, f"{protocol}, {setting} setting, seed {seed}" + (f", hidden {hidden}" if hidden else ""))
+    if hidden:
+        result.incomplete(f"classifiers with a hidden layer of {hidden}, where the papers' are logistic regressions")
     scores = sts.evaluate(table.lookup, similarity) if similarity else {}
     for number, task in enumerate(tasks, 1):
         begun = time.monotonic()
@@ -158,7 +158,9 @@ def _supervised(
     else:
         snli = scheme == "snli"  # no regularisation, at most 15 passes of one epoch each, InferSent's features
         if snli:
-            setting = Setting(setting.folds, ClassifierSettings(**{**vars(setting.classifier), "max_epoch": 15, "epoch_size": 1}))
+            setting = setting.with_classifier(max_epoch=15, epoch_size=1)
+        if name == "WordContent":
+            setting = setting.with_classifier(hidden=0)  # a thousand classes: SentEval's exception
         features, labels, sizes = table.features(examples, ("train", "dev", "test"), with_both=snli)
         options = {"grid": (1e-9,)} if snli else {}
         accuracy = split(features, labels, tuple(sizes), examples.classes, setting, **options)
@@ -169,6 +171,20 @@ def _accuracy_result(accuracy: Accuracy, extra: dict[str, float], which: str) ->
     figures = {"accuracy": accuracy.test, "dev_accuracy": accuracy.dev, **extra}
     headline = "accuracy" if which == "test" else "dev_accuracy"
     return TaskResult(headline, figures[headline], figures, details={"l2": accuracy.l2})
+
+
+def check_data(tasks: Iterable[str], data: str = "") -> None:
+    """Read the files of these tasks.
+
+    Raises:
+        UserError: one is missing or damaged.
+    """
+    sts = StsEvaluator(data or None)
+    for task in tasks:
+        if task in TASKS:
+            load(task, data or None)
+        else:
+            sts.load(task)
 
 
 def choose_tasks(words: str, protocol: str, setting: str, data: str = "") -> tuple[list[str], list[str]]:
@@ -188,8 +204,7 @@ def choose_tasks(words: str, protocol: str, setting: str, data: str = "") -> tup
     }
     chosen, remarks = [], []
     available = set(StsEvaluator(data or None).available())
-    for word in words.split(",") if words else [""]:
-        word = word.strip()
+    for word in [word.strip() for word in words.split(",") if word.strip()] or [""]:
         if word in groups:
             for task in groups[word]:
                 there = not missing(task, data or None) if task in TASKS else task in available
@@ -198,8 +213,7 @@ def choose_tasks(words: str, protocol: str, setting: str, data: str = "") -> tup
                 else:
                     remarks.append(f"{task} left out: its data is not there")
         else:
-            known = {name.lower().replace("-", ""): name for name in STS_TASKS}
-            chosen.append(known.get(word.lower().replace("-", "")) or check_name(word))
+            chosen.append(check_name(word, STS_TASKS))
     if not chosen:
         raise UserError("no task is left: " + "; ".join(remarks or ["name some with --tasks"]))
     return list(dict.fromkeys(chosen)), remarks

@@ -19,7 +19,7 @@ import torch
 from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 
-from finetune.senteval.classifier import ClassifierSettings, Progress, Rows, fit_all
+from finetune.senteval.classifier import ClassifierSettings, Rows, fit_all
 from pretrain.errors import UserError
 
 L2_GRID = (1e-5, 1e-4, 1e-3, 1e-2)
@@ -34,9 +34,9 @@ class Setting:
     folds: int
     classifier: ClassifierSettings
 
-    def with_seed(self, seed: int) -> Setting:
-        """The same with another seed of initial weights and of the order of rows."""
-        return replace(self, classifier=replace(self.classifier, seed=seed))
+    def with_classifier(self, **settings: int) -> Setting:
+        """The same with other settings of the classifier: seed, hidden, ..."""
+        return replace(self, classifier=replace(self.classifier, **settings))
 
 
 SETTINGS = {
@@ -59,7 +59,7 @@ class Accuracy:
     """int64[test rows], where there is one test set."""
 
 
-def nested(features: Tensor, labels: np.ndarray, classes: int, setting: Setting, progress: Progress | None = None) -> Accuracy:
+def nested(features: Tensor, labels: np.ndarray, classes: int, setting: Setting) -> Accuracy:
     """Nested cross-validation: MR, CR, SUBJ, MPQA.
 
     features: float32[N, d]; labels: int64[N].
@@ -67,7 +67,7 @@ def nested(features: Tensor, labels: np.ndarray, classes: int, setting: Setting,
     folds = _folds(setting.folds, _FOLD_SEED)
     outer = list(_split(folds, labels))
     inner = [Rows(train[a], train[b]) for train, _ in outer for a, b in _split(folds, labels[train])]
-    fitted = fit_all(features, labels, classes, inner, np.array(L2_GRID), setting.classifier, progress=progress)
+    fitted = fit_all(features, labels, classes, inner, np.array(L2_GRID), setting.classifier)
     scores = _percent(fitted.accuracy.reshape(len(outer), setting.folds, -1).mean(1))
     chosen = scores.argmax(1)
     held, burned, tests = [], {}, []
@@ -78,7 +78,7 @@ def nested(features: Tensor, labels: np.ndarray, classes: int, setting: Setting,
     tests = np.empty(len(outer))
     for length, members in burned.items():
         l2 = np.array(L2_GRID)[chosen[members], None]
-        final = fit_all(features, labels, classes, [held[n] for n in members], l2, setting.classifier, length, progress)
+        final = fit_all(features, labels, classes, [held[n] for n in members], l2, setting.classifier, length)
         for place, number in enumerate(members):
             test = outer[number][1]
             index = torch.from_numpy(test).to(features.device)
@@ -88,30 +88,29 @@ def nested(features: Tensor, labels: np.ndarray, classes: int, setting: Setting,
 
 
 def cross_validated(
-    train: Tensor, labels: np.ndarray, test: Tensor, test_labels: np.ndarray, classes: int, setting: Setting,
-    progress: Progress | None = None,
+    train: Tensor, labels: np.ndarray, test: Tensor, test_labels: np.ndarray, classes: int, setting: Setting
 ) -> Accuracy:
     """L2 by cross-validation on train, one test: TREC, MRPC."""
     rows = [Rows(a, b) for a, b in _split(_folds(setting.folds, setting.classifier.seed), labels)]
-    fitted = fit_all(train, labels, classes, rows, np.array(L2_GRID), setting.classifier, progress=progress)
+    fitted = fit_all(train, labels, classes, rows, np.array(L2_GRID), setting.classifier)
     scores = _percent(fitted.accuracy.mean(0))
     l2 = L2_GRID[int(scores.argmax())]
     held = _hold_out(np.arange(len(labels)), setting.classifier.seed)
-    final = fit_all(train, labels, classes, [held], np.array([l2]), setting.classifier, len(labels), progress)
+    final = fit_all(train, labels, classes, [held], np.array([l2]), setting.classifier, len(labels))
     predictions = final.predict(0, 0, test)
     return Accuracy(float(scores.max()), float(_percent((predictions == test_labels).mean())), [l2], predictions)
 
 
 def split(
     features: Tensor, labels: np.ndarray, sizes: tuple[int, int, int], classes: int, setting: Setting,
-    grid: tuple[float, ...] = L2_GRID, progress: Progress | None = None,
+    grid: tuple[float, ...] = L2_GRID,
 ) -> Accuracy:
     """Given splits: SST2, SST5, SICK-E, SNLI, probing. features [N, d]: train, dev and test rows in this order, of `sizes`.
 
     The official code fits the best L2 value a second time, from the same seed, to the same weights; here the first stands.
     """
     train, dev, test = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
-    fitted = fit_all(features, labels, classes, [Rows(train, dev)], np.array(grid), setting.classifier, progress=progress)
+    fitted = fit_all(features, labels, classes, [Rows(train, dev)], np.array(grid), setting.classifier)
     scores = _percent(fitted.accuracy[0])
     best = int(scores.argmax())
     predictions = fitted.predict(0, best, features[torch.from_numpy(test).to(features.device)])

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from finetune.data import data_root, lines
+from finetune.data import lines, senteval_folder
 from pretrain.errors import UserError
 
 TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
@@ -59,15 +59,6 @@ class Task:
     read: Callable[..., Examples]
 
 
-def senteval_folder(data: str | Path | None = None) -> Path:
-    """The folder that holds STS, MR, ...: DATA/SentEval, DATA/downstream or DATA itself."""
-    root = data_root(data)
-    for folder in (root / "SentEval", root / "SentEval" / "downstream", root / "downstream"):
-        if any((folder / part).is_dir() for part in ("STS", "MR", "SICK", "TREC")):
-            return folder
-    return root
-
-
 def load(name: str, data: str | Path | None = None) -> Examples:
     """The examples of a task, sorted as the official code sorts them.
 
@@ -84,16 +75,16 @@ def load(name: str, data: str | Path | None = None) -> Examples:
     return task.read(*(_path(senteval_folder(data), file) for file in task.files))
 
 
-def check_name(name: str) -> str:
-    """The task's name as TASKS has it; case and hyphens do not matter.
+def check_name(name: str, others: Iterable[str] = ()) -> str:
+    """The task's name as TASKS (or `others`) has it; case, hyphens and underscores do not matter.
 
     Raises:
         UserError: no such task; the message names the nearest.
     """
-    plain = {_plain(known): known for known in TASKS}
+    plain = {_plain(known): known for known in (*others, *TASKS)}
     if _plain(name) not in plain:
         near = plain[difflib.get_close_matches(_plain(name), plain, n=1, cutoff=0.0)[0]]
-        raise UserError(f"unknown SentEval task {name!r}; did you mean {near!r}? Tasks: {', '.join(TASKS)}")
+        raise UserError(f"unknown SentEval task {name!r}; did you mean {near!r}? Tasks: {', '.join(plain.values())}")
     return plain[_plain(name)]
 
 

@@ -38,11 +38,10 @@ def main(official: str, model: str, tasks: str = "MR,TREC,MRPC", seeds: str = "1
     """Run both, print the table."""
     import torch
 
-    from finetune.data import data_root
+    from finetune.data import data_root, senteval_folder
     from finetune.models import open_model
     from finetune.senteval.evaluate import evaluate
     from finetune.senteval.protocol import SETTINGS
-    from finetune.senteval.tasks import senteval_folder
 
     torch.set_num_threads(int(threads))
     encoder = open_model(model, pooling)

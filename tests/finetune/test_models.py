@@ -115,7 +115,7 @@ def embed(sentences):
 def test_functions(tmp_path, monkeypatch):
     (tmp_path / "encoder_of_mine.py").write_text("import numpy\ndef embed(texts):\n    return numpy.eye(len(texts), 3)\n")
     monkeypatch.chdir(tmp_path)
-    for source, name in ((embed, "embed"), ("encoder_of_mine.py:embed", "embed"), ("encoder_of_mine:embed", "embed")):
+    for source, name in ((embed, "embed"), *(2 * (text,) for text in ("encoder_of_mine.py:embed", "encoder_of_mine:embed"))):
         model = open_model(source)
         assert (model.name, model.pooling, model.folder, model.run, model.remark) == (name, "function", None, None, None)
         assert model.encode(["a", "b"]).dtype == np.float32 and len(model.encode(SENTENCES[:2])) == 2
@@ -146,7 +146,9 @@ def test_each_distinct_sentence_is_encoded_once():
     (lambda s: np.full((len(s), 2), np.nan), "vector of 'a' is not finite, and so are 1 more of 2"),
     (lambda s: np.zeros((len(s) + 1, 2)), r"shape \(3, 2\) for 2 sentences"),
     (lambda s: np.zeros(len(s)), r"shape \(2,\) for 2 sentences"),
-    (lambda s: np.array([["a"], [None]], dtype=object), "expected one vector each"),
+    (lambda s: np.array([["a"], [None]], dtype=object), "gave no array of numbers"),
+    (lambda s: [[1.0], [1.0, 2.0]], "gave no array of numbers"),
+    (lambda s: np.full((len(s), 2), 1e39), "is not finite"),
 ])
 def test_bad_vectors_are_one_message(function, message):
     with pytest.raises(UserError, match=message):

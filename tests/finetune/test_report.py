@@ -176,8 +176,10 @@ def test_best_of_ours_is_marked_and_tasks_of_no_paper_are_kept(tmp_path):
 
 def test_clears_table_takes_the_regressor_and_the_mean_over_subsets(tmp_path):
     run = make_run(tmp_path / "run")
-    make_result(run / "report", "senteval", {"SICK-R-supervised": 70.0, "STS12": 30.0, "SICK-R": 1.0}, pearson_mean=35.0)
+    make_result(run / "report", "senteval", {"SICK-R-supervised": 60.0, "STS12": 30.0, "SICK-R": 1.0}, pearson_mean=35.0,
+                pearson=70.0, spearman_all=36.0)
     tables, _ = tables_of(run)
+    assert tables["sts"].ours[0].cells[0].value == 36.0  # Spearman over all pairs, whichever is the headline
     (row,) = tables["clear_senteval"].ours
     assert [row.cells[0].value, row.cells[2].value] == [70.0, 35.0]
     assert row.cells[2].std is None  # the spread belongs to the headline

@@ -1,0 +1,62 @@
+"""Result files: merged where they judge the same weights by the same protocol, kept apart where they do not."""
+
+import json
+
+import numpy as np
+import pytest
+
+from finetune.models import open_model
+from finetune.results import Evaluation, TaskResult, read, slug, write
+from pretrain.errors import UserError
+
+
+def embed(sentences):
+    return np.ones((len(sentences), 2))
+
+
+def evaluation(task, value, protocol="simcse", model=None):
+    found = Evaluation.of("senteval", model or open_model(embed), protocol)
+    found.tasks[task] = TaskResult("accuracy", value, {"accuracy": value})
+    return found
+
+
+def test_tasks_of_the_same_model_and_protocol_are_merged(tmp_path):
+    write(evaluation("MR", 70.0), tmp_path)
+    path = write(evaluation("CR", 80.0), tmp_path)
+    path = write(evaluation("MR", 71.0), tmp_path)
+    assert {name: task.value for name, task in read(path).tasks.items()} == {"MR": 71.0, "CR": 80.0}
+    assert len(list(tmp_path.glob("*.json"))) == 1
+
+
+def test_another_protocol_gets_a_file_of_its_own(tmp_path):
+    first = write(evaluation("MR", 70.0), tmp_path)
+    other = write(evaluation("MR", 60.0, "clear"), tmp_path)
+    again = write(evaluation("CR", 61.0, "clear"), tmp_path)
+    assert first != other == again
+    assert set(read(other).tasks) == {"MR", "CR"} and read(first).tasks["MR"].value == 70.0
+
+
+def test_newer_weights_replace_older_results(tmp_path):
+    model, out = tmp_path / "model", tmp_path / "out"
+    model.mkdir()
+    weights = model / "model.safetensors"
+    weights.write_bytes(b"1")
+    opened = open_model(embed)
+    opened = type(opened)(**{**vars(opened), "folder": model})
+    write(evaluation("MR", 70.0, model=opened), out)
+    weights.write_bytes(b"22")
+    path = write(evaluation("CR", 80.0, model=opened), out)
+    assert set(read(path).tasks) == {"CR"}
+
+
+def test_nan_is_null_and_other_files_are_refused(tmp_path):
+    path = write(evaluation("MR", float("nan")), tmp_path)
+    assert json.loads(path.read_text())["tasks"]["MR"]["value"] is None
+    path.write_text("{}")
+    with pytest.raises(UserError, match="not a result"):
+        read(path)
+
+
+@pytest.mark.parametrize(("name", "folder"), [("a/b", "a-b"), ("..", "model"), ("my.py:embed", "my.py-embed"), ("x/", "x")])
+def test_slugs(name, folder):
+    assert slug(name) == folder
