@@ -188,3 +188,12 @@ def test_a_folder_without_tokenizer(hugging_face, tmp_path):
 
 def test_kinds(hugging_face, run_folder):
     assert kind_of(str(hugging_face)) == "hugging face" and kind_of(str(run_folder / "export")) == "ours"
+
+
+def test_what_cannot_be_imported_is_one_message(tmp_path):
+    (tmp_path / "broken.py").write_text("def embed(:\n")
+    (tmp_path / "fails.py").write_text("raise RuntimeError('no licence')\n")
+    for source, match in ((f"{tmp_path}/broken.py:embed", "SyntaxError"), (f"{tmp_path}/fails.py:embed", "no licence"),
+                          ("./models:v2", "no such folder"), (":embed", "no such folder"), ("no_such_module:f", "cannot import")):
+        with pytest.raises(UserError, match=match):
+            open_model(source)
