@@ -8,7 +8,6 @@ clusters to classes. Texts are cut to 64 tokens as in their code. The standard d
 
 from __future__ import annotations
 
-import csv
 import difflib
 import sys
 import time
@@ -25,7 +24,7 @@ from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score, nor
 from sklearn.metrics.cluster import contingency_matrix
 from threadpoolctl import threadpool_limits
 
-from finetune.data import find
+from finetune.data import csv_columns, find
 from finetune.models import EmbeddingModel, open_model
 from finetune.results import Evaluation, TaskResult, folder_for, table, write
 from pretrain.command import run
@@ -60,25 +59,16 @@ def read(path: Path) -> LabelledTexts:
     Raises:
         UserError: a column missing, a row with more or fewer cells, a row without label, fewer than two classes.
     """
-    try:
-        with open(path, encoding="utf-8", newline="") as file:
-            rows = list(csv.reader(file, strict=True))
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is no csv file in UTF-8: {error}; it is damaged") from error
-    header = rows[0] if rows else []
-    if not {"text", "label"} <= set(header):
-        raise UserError(f"{path}: the first line must name the columns text and label; it has {', '.join(header) or 'nothing'}")
-    text, label = header.index("text"), header.index("label")
-    for number, row in enumerate(rows[1:], start=1):
-        if len(row) != len(header) or not row[label].strip():
-            what = f"{len(row)} cells instead of {len(header)}" if len(row) != len(header) else "no label"
-            raise UserError(f"{path}, row {number}: {what}; the file is damaged")
-    names = [row[label] for row in rows[1:]]
+    rows = csv_columns(path, "text", "label")
+    for number, (_, label) in enumerate(rows, start=1):
+        if not label.strip():
+            raise UserError(f"{path}, row {number}: no label; the file is damaged")
+    names = [label for _, label in rows]
     distinct = sorted(set(names))
     if len(distinct) < 2:
         raise UserError(f"{path}: {len(distinct)} class(es); clusters need at least 2")
     number_of = {name: number for number, name in enumerate(distinct)}
-    return LabelledTexts([row[text] for row in rows[1:]], np.array([number_of[name] for name in names]), len(distinct))
+    return LabelledTexts([text for text, _ in rows], np.array([number_of[name] for name in names]), len(distinct))
 
 
 def hungarian_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:

@@ -16,6 +16,7 @@ The catalogue of sets is in `data_catalogue`, the hub in `data_fetch`.
 
 from __future__ import annotations
 
+import csv
 import os
 import sys
 from collections.abc import Iterator
@@ -60,6 +61,28 @@ def senteval_folder(data: str | Path | None = None) -> Path:
         if any((folder / part).is_dir() for part in ("STS", "MR", "SICK", "TREC")):
             return folder
     return root
+
+
+def csv_columns(path: Path, *columns: str) -> list[tuple[str, ...]]:
+    """Cells of these columns, row by row, by the csv rules: quotes, commas and line ends inside a text are text.
+
+    Raises:
+        UserError: no csv file in UTF-8, a column missing, or a row with more or fewer cells than the first line names.
+    """
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            rows = list(csv.reader(file, strict=True))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is no csv file in UTF-8: {error}; it is damaged") from error
+    header = rows[0] if rows else []
+    if not set(columns) <= set(header):
+        wanted = f"{', '.join(columns[:-1])} and {columns[-1]}"
+        raise UserError(f"{path}: the first line must name {wanted}; it has {', '.join(header) or 'nothing'}")
+    for number, row in enumerate(rows[1:], start=1):
+        if len(row) != len(header):
+            raise UserError(f"{path}, row {number}: {len(row)} cells instead of {len(header)}; the file is damaged")
+    places = [header.index(column) for column in columns]
+    return [tuple(row[place] for place in places) for row in rows[1:]]
 
 
 def lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:

@@ -11,7 +11,6 @@ files into the folder geometry-POOLING/ beside it. `python -m finetune.report` d
 
 from __future__ import annotations
 
-import csv
 import difflib
 import re
 import sys
@@ -24,7 +23,7 @@ import torch
 
 from finetune import geometry_measures as measures
 from finetune import geometry_plots as plots
-from finetune.data import data_root, find, lines
+from finetune.data import csv_columns, data_root, find, lines
 from finetune.geometry_augmentations import AugmentedSentences, View, compare, default_specifications, views
 from finetune.models import EmbeddingModel, open_model
 from finetune.projector import write_projector
@@ -302,12 +301,7 @@ def _inputs(
 
 def _read_clustering(path: Path) -> tuple[list[str], list[str]]:
     """Texts and labels of a csv file with the columns text and label; rows without text are left out."""
-    with open(path, encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        if not {"text", "label"} <= set(reader.fieldnames or ()):
-            raise UserError(f"{path}: the first line must name the columns text and label; it has {reader.fieldnames}")
-        rows = [(row["text"].strip(), row["label"]) for row in reader]
-    rows = [row for row in rows if row[0] and row[1]]
+    rows = [(text.strip(), label) for text, label in csv_columns(path, "text", "label") if text.strip() and label]
     if len(rows) < 3:
         raise UserError(f"{path}: {len(rows)} rows with text and label; neighbourhoods need at least 3")
     return [text for text, _ in rows], [label for _, label in rows]
@@ -319,11 +313,7 @@ def _read_triplets(data: str, seed: int) -> tuple[list[tuple[str, str, str]], st
     files = [folder / name for name in NLI_FILES if (folder / name).is_file()]
     if not files:
         raise UserError(f"{folder} has neither {' nor '.join(NLI_FILES)} (columns sent0, sent1, hard_neg)")
-    with open(files[0], encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        if not {"sent0", "sent1", "hard_neg"} <= set(reader.fieldnames or ()):
-            raise UserError(f"{files[0]}: the first line must name sent0, sent1 and hard_neg; it has {reader.fieldnames}")
-        rows = [(row["sent0"], row["sent1"], row["hard_neg"]) for row in reader]
+    rows = csv_columns(files[0], "sent0", "sent1", "hard_neg")
     damaged = [number for number, row in enumerate(rows, start=1) if not all(row)]
     if damaged or not rows:
         raise UserError(f"{files[0]}: {f'row {damaged[0]} lacks a sentence' if damaged else 'no rows'}; the file is damaged")

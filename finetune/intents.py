@@ -16,7 +16,6 @@ errors.
 
 from __future__ import annotations
 
-import csv
 import difflib
 import json
 import math
@@ -31,7 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from finetune.data import find, lines
+from finetune.data import csv_columns, find, lines
 from finetune.models import EmbeddingModel, open_model
 from finetune.results import Evaluation, TaskResult, folder_for, table, write
 from pretrain.command import run
@@ -285,11 +284,7 @@ def _read_lines(folder: Path) -> list[tuple[str, str]]:
 
 def _read_csv(path: Path) -> list[tuple[str, str]]:
     """(text, label) from a csv file with the columns text and category."""
-    with open(path, encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        if not {"text", "category"} <= set(reader.fieldnames or ()):
-            raise UserError(f"{path}: the first line must name the columns text and category; it has {reader.fieldnames}")
-        return _checked(path, [((row["text"] or "").strip(), (row["category"] or "").strip()) for row in reader])
+    return _checked(path, [(text.strip(), category.strip()) for text, category in csv_columns(path, "text", "category")])
 
 
 def _read_clinc(path: Path) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:

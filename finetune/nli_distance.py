@@ -14,7 +14,6 @@ are given: `entailment_nearer` as in the text (by cosine), `as_coded` as in the 
 
 from __future__ import annotations
 
-import csv
 import difflib
 import json
 import sys
@@ -25,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from finetune.data import data_root, find, lines
+from finetune.data import csv_columns, data_root, find, lines
 from finetune.models import EmbeddingModel, open_model
 from finetune.results import Evaluation, TaskResult, folder_for, table, write
 from pretrain.command import run
@@ -198,12 +197,7 @@ def _jsonl(path: Path, premise: str) -> list[tuple[str, str, str]]:
 
 def _csv(path: Path) -> list[tuple[str, str, str]]:
     """Rows of sent0, sent1, hard_neg."""
-    with open(path, encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        columns = ("sent0", "sent1", "hard_neg")
-        if not set(columns) <= set(reader.fieldnames or ()):
-            raise UserError(f"{path}: the first line must name sent0, sent1 and hard_neg; it has {reader.fieldnames}")
-        rows = [tuple(row[column] for column in columns) for row in reader]
+    rows = csv_columns(path, "sent0", "sent1", "hard_neg")
     for number, row in enumerate(rows, start=1):
         if not all(row):
             raise UserError(f"{path}, row {number} lacks a sentence; the file is damaged")

@@ -69,7 +69,7 @@ def test_csv_is_read_exactly(tmp_path):
 
 
 @pytest.mark.parametrize("content,message", [
-    ("sentence,label\na,1\n", "must name the columns text and label; it has sentence, label"),
+    ("sentence,label\na,1\n", "must name text and label; it has sentence, label"),
     ("", "it has nothing"),
     ("text,label\na,1,2\n", "row 1: 3 cells instead of 2"),
     ("text,label\na,1\nb,\n", "row 2: no label"),

@@ -184,7 +184,7 @@ def test_mistakes_are_one_message(tmp_path):
     with pytest.raises(UserError, match=r"files seq\.in and label"):
         read("HWU64", data)
     (data / "intents" / "BANKING77" / "train.csv").write_text("text,intent\na,b\n")
-    with pytest.raises(UserError, match="columns text and category"):
+    with pytest.raises(UserError, match="must name text and category"):
         read("BANKING77", data)
     (data / "intents" / "CLINC150" / "data_full.json").write_text('{"train": []}')
     with pytest.raises(UserError, match="not CLINC150's json"):
