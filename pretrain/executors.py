@@ -86,12 +86,12 @@ def _worker_watch(work: Path, options: ExecutorOptions) -> Iterator[None]:
     done, lost = threading.Event(), []
 
     def watch() -> None:
-        while not done.wait(2):
+        # Again and again: a pool whose worker died holding a lock may wait for ever in its own clean-up too.
+        while not done.wait(10 if lost else 2):
             task = dead_task(work)
             if task:
                 lost.append(task)
                 os.kill(os.getpid(), signal.SIGINT)
-                return
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
