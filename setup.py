@@ -12,7 +12,8 @@ setup(
         # NVIDIA apex is optional and built from NVIDIA's source; the package of that name on PyPI is something else.
         "torch>=2.10", "deepspeed>=0.19.8", "transformers>=5.0", "datasets>=4.0", "tokenizers>=0.22", "webdataset>=1.0",
         "spacy>=3.8", "tensorboard>=2.18", "fire>=0.7", "datatrove[io]>=0.10", "pydantic>=2.10", "rich>=14", "safetensors>=0.6",
-        "scikit-learn>=1.6", "threadpoolctl>=3", "scipy>=1.14", "sentence-transformers>=6.0", "zstandard>=0.23", "xxhash>=3.5", "nltk>=3.9",
+        "scikit-learn>=1.6", "threadpoolctl>=3", "scipy>=1.14",
+        "sentence-transformers>=6.0", "zstandard>=0.23", "xxhash>=3.5", "nltk>=3.9",
         "matplotlib>=3.9", "pyyaml>=6", "ninja", "py-cpuinfo", "setuptools", "wheel",
     ],
     extras_require={
