@@ -8,7 +8,6 @@ clusters to classes. Texts are cut to 64 tokens as in their code. The standard d
 
 from __future__ import annotations
 
-import difflib
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -24,9 +23,9 @@ from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score, nor
 from sklearn.metrics.cluster import contingency_matrix
 from threadpoolctl import threadpool_limits
 
-from finetune.data import csv_columns, find
+from finetune.data import csv_columns, find, known_name
 from finetune.models import EmbeddingModel, open_model
-from finetune.results import Evaluation, TaskResult, folder_for, table, write
+from finetune.results import Evaluation, TaskResult, finish
 from pretrain.command import run
 from pretrain.errors import UserError
 
@@ -160,8 +159,7 @@ def evaluate(
     cut = f"texts cut to {max_length} tokens" if max_length else "whole texts"
     protocol = f"k-means on raw vectors, {RESTARTS} restarts x {TRIALS} seeds, Hungarian accuracy; {cut}"
     evaluation = Evaluation.of("clustering", model, protocol)
-    if model.pooling not in ("mean", "function", "own modules"):
-        evaluation.notes.append(f"{model.pooling} pooling, where VaSCL's figures are of mean pooling")
+    evaluation.expect_pooling("mean", "VaSCL's")
     if max_length and model.max_length is None:
         evaluation.notes.append(f"{model.name} reads whole texts: it has no limit that could be set to {max_length} tokens")
     for name, texts in loaded.items():
@@ -195,11 +193,7 @@ def check_name(name: str) -> str:
     Raises:
         UserError: no such set; the message names the nearest.
     """
-    plain = {known.lower(): known for known in SETS} | {"googlenews": "googlenews_TS"}
-    if name.lower() not in plain:
-        near = plain[difflib.get_close_matches(name.lower(), plain, n=1, cutoff=0.0)[0]]
-        raise UserError(f"unknown clustering set {name!r}; did you mean {near!r}? Sets: {', '.join(SETS)}")
-    return plain[name.lower()]
+    return known_name(name, SETS, "clustering set", aliases={"googlenews": "googlenews_TS"})
 
 
 def main(model: str, tasks: str = "", pooling: str = "", data: str = "", max_length: str = str(MAX_LENGTH), out: str = "") -> int:
@@ -221,8 +215,7 @@ def main(model: str, tasks: str = "", pooling: str = "", data: str = "", max_len
         find(data, "clustering", f"{name}.csv")
     opened = open_model(model, pooling, max_length=int(max_length) or None)
     result = evaluate(opened, names, data, int(max_length) or None)
-    print(table(result))
-    print(f"  {result.seconds:.0f} s; all figures: {write(result, folder_for(opened, out))}")
+    finish(result, opened, out)
     return 0
 
 

@@ -21,7 +21,7 @@ from sklearn.metrics import matthews_corrcoef
 
 from finetune.data import find, lines
 from finetune.models import EmbeddingModel, open_model
-from finetune.results import Evaluation, TaskResult, folder_for, table, write
+from finetune.results import Evaluation, TaskResult, finish
 from pretrain.command import run
 from pretrain.errors import UserError
 
@@ -105,8 +105,7 @@ def main(model: str, pooling: str = "", data: str = "", out: str = "") -> int:
         find(data, "GLUE", "CoLA", f"{part}.tsv")
     opened = open_model(model, pooling)
     result = evaluate(opened, data)
-    print(table(result))
-    print(f"  {result.seconds:.0f} s; all figures: {write(result, folder_for(opened, out))}")
+    finish(result, opened, out)
     return 0
 
 

@@ -17,9 +17,10 @@ The catalogue of sets is in `data_catalogue`, the hub in `data_fetch`.
 from __future__ import annotations
 
 import csv
+import difflib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from pretrain.command import as_bool, run
@@ -54,13 +55,28 @@ def find(data: str | Path | None, *parts: str) -> Path:
     return path
 
 
-def senteval_folder(data: str | Path | None = None) -> Path:
-    """The folder that holds STS, MR, ...: DATA/SentEval, DATA/downstream or DATA itself."""
-    root = data_root(data)
+def senteval_folder(root: Path) -> Path:
+    """The folder that holds STS, MR, ...: SentEval/, SentEval/downstream/ or downstream/ of the data folder, or itself."""
     for folder in (root / "SentEval", root / "SentEval" / "downstream", root / "downstream"):
         if any((folder / part).is_dir() for part in ("STS", "MR", "SICK", "TREC")):
             return folder
     return root
+
+
+def known_name(
+    name: str, known: Iterable[str], kind: str, plain: Callable[[str], str] = str.lower, aliases: Mapping[str, str] | None = None
+) -> str:
+    """`name` as `known` writes it; two names are the same where `plain` makes them so. `aliases`: plain name -> known one.
+
+    Raises:
+        UserError: no such `kind` of thing; the message names the nearest, and all.
+    """
+    written = {plain(one): one for one in known}
+    found = written | dict(aliases or {})
+    if plain(name) not in found:
+        near = found[difflib.get_close_matches(plain(name), found, n=1, cutoff=0.0)[0]]
+        raise UserError(f"unknown {kind} {name!r}; did you mean {near!r}? There are {', '.join(written.values())}")
+    return found[plain(name)]
 
 
 def csv_columns(path: Path, *columns: str) -> list[tuple[str, ...]]:

@@ -6,7 +6,6 @@ without a gold score do not count, a csv text may hold line ends), so that "comp
 
 from __future__ import annotations
 
-import csv
 import difflib
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from finetune import clustering, intents
-from finetune.data import lines, senteval_folder
+from finetune.data import csv_columns, lines, senteval_folder
 from finetune.nli_distance import MNLI_DEV, SIMCSE_TRIPLETS
 from finetune.senteval import tasks as senteval
 from finetune.sts import OFFICIAL_PAIRS, SEVEN_TASKS, YEAR_SUBSETS, StsEvaluator
@@ -150,14 +149,7 @@ def _rows(file: str, header: bool = False, encoding: str = "utf-8") -> Count:
 
 
 def _csv_rows(file: str) -> Count:
-    def count(root: Path) -> int:
-        try:
-            with open(root / file, encoding="utf-8", newline="") as stream:
-                return sum(1 for _ in csv.reader(stream, strict=True)) - 1
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise UserError(f"{root / file} is no csv file in UTF-8: {error}") from None
-
-    return count
+    return lambda root: len(csv_columns(root / file))
 
 
 def _json_rows(file: str) -> Count:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
+from finetune.models import resolve_run
 from pretrain.encoder import SentenceEncoder, load_encoder
 from pretrain.errors import UserError
 from pretrain.export import read_policy
@@ -86,17 +87,7 @@ def load_model(model: str | Path) -> tuple[SentenceEncoder, Any]:
     Raises:
         UserError: nothing there to load, an unsupported model type, or a tokenizer that does not fit.
     """
-    folder = Path(model)
-    source = str(model)
-    if (folder / "config.yaml").is_file() and not (folder / "config.json").is_file():
-        exports = [part for part in (folder / "export", folder / "best") if (part / "config.json").is_file()]
-        if not exports:
-            raise UserError(
-                f"{folder} is a run without an export yet; make one of its newest checkpoint: "
-                f"python -m pretrain.export {folder}"
-            )
-        source = str(exports[0])
-        print(f"judging {source}", file=sys.stderr)
+    source, _ = resolve_run(str(model))
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError) as error:

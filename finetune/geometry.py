@@ -11,8 +11,6 @@ files into the folder geometry-POOLING/ beside it. `python -m finetune.report` d
 
 from __future__ import annotations
 
-import difflib
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -23,11 +21,12 @@ import torch
 
 from finetune import geometry_measures as measures
 from finetune import geometry_plots as plots
-from finetune.data import csv_columns, data_root, find, lines
+from finetune.data import csv_columns, data_root, find, known_name, lines
 from finetune.geometry_augmentations import AugmentedSentences, View, compare, default_specifications, views
 from finetune.models import EmbeddingModel, open_model
+from finetune.nli_distance import read_triplets
 from finetune.projector import write_projector
-from finetune.results import Evaluation, TaskResult, folder_for, table, write
+from finetune.results import Evaluation, TaskResult, folder_for, slug, table, write
 from finetune.sts import StsEvaluator
 from pretrain.command import run
 from pretrain.durable import replace_durably
@@ -75,14 +74,12 @@ def geometry(
     count, chosen_seed = _number(sentences, "sentences", 10, measures.AS_CODED_LIMIT), _number(seed, "seed", 0, 2**31 - 1)
     wanted = [name.strip() for name in measure.split(",") if name.strip()]
     for name in wanted:
-        if name not in MEASURES:
-            near = difflib.get_close_matches(name, MEASURES, n=1, cutoff=0.0)[0]
-            raise UserError(f"unknown measure {name!r}; did you mean {near!r}? There are {', '.join(MEASURES)}")
+        known_name(name, MEASURES, "measure", plain=str)
     sets = [name.strip() for name in neighbours.split(",") if name.strip()]
     inputs, missing = _inputs(data, wanted or list(MEASURES), bool(wanted), sets, text, count, chosen_seed)
     for source in models:
         model = open_model(source, pooling)
-        folder = folder_for(model, Path(out) / _slug(source) if out and len(models) > 1 else out)
+        folder = folder_for(model, Path(out) / slug(source) if out and len(models) > 1 else out)
         evaluation = measure_model(model, inputs, [a for a in aug.split(";") if a.strip()], chosen_seed, folder)
         evaluation.notes += missing
         path = write(evaluation, folder)
@@ -313,10 +310,7 @@ def _read_triplets(data: str, seed: int) -> tuple[list[tuple[str, str, str]], st
     files = [folder / name for name in NLI_FILES if (folder / name).is_file()]
     if not files:
         raise UserError(f"{folder} has neither {' nor '.join(NLI_FILES)} (columns sent0, sent1, hard_neg)")
-    rows = csv_columns(files[0], "sent0", "sent1", "hard_neg")
-    damaged = [number for number, row in enumerate(rows, start=1) if not all(row)]
-    if damaged or not rows:
-        raise UserError(f"{files[0]}: {f'row {damaged[0]} lacks a sentence' if damaged else 'no rows'}; the file is damaged")
+    rows = read_triplets(files[0])
     if len(rows) > NLI_SAMPLE:
         rows = [rows[n] for n in np.sort(np.random.default_rng(seed).choice(len(rows), NLI_SAMPLE, replace=False))]
     return rows, files[0].name
@@ -350,10 +344,6 @@ def _number(text: str, flag: str, low: int, high: int) -> int:
     if not str(text).isdecimal() or not low <= int(text) <= high:
         raise UserError(f"--{flag} {text!r}: give a whole number from {low} to {high}")
     return int(text)
-
-
-def _slug(source: str) -> str:
-    return re.sub(r"[^\w.-]+", "-", source.rstrip("/")).strip("-")
 
 
 def _say(model: EmbeddingModel, what: str) -> None:

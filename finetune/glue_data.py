@@ -6,14 +6,13 @@ with a byte order mark. Test rows are known to the leaderboard by their place in
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from finetune.data import data_root, lines
+from finetune.data import data_root, known_name, lines
 from pretrain.errors import UserError
 
 HUB = "nyu-mll/glue"
@@ -116,11 +115,7 @@ class TaskData:
 
 def task_named(name: str) -> GlueTask:
     """The task, or a UserError with the nearest name; case does not matter."""
-    known = {task.lower(): task for task in TASKS}
-    if name.lower() not in known:
-        near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)[0]
-        raise UserError(f"unknown GLUE task {name!r}; did you mean {known[near]!r}? Tasks: {', '.join(TASKS)}")
-    return TASKS[known[name.lower()]]
+    return TASKS[known_name(name, TASKS, "GLUE task")]
 
 
 def load(name: str, data: str = "") -> TaskData:

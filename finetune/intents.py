@@ -16,7 +16,6 @@ errors.
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import sys
@@ -30,9 +29,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from finetune.data import csv_columns, find, lines
+from finetune.data import csv_columns, find, known_name, lines
 from finetune.models import EmbeddingModel, open_model
-from finetune.results import Evaluation, TaskResult, folder_for, table, write
+from finetune.results import Evaluation, TaskResult, finish
 from pretrain.command import run
 from pretrain.errors import UserError
 
@@ -206,8 +205,7 @@ def evaluate(
         f"{VALIDATE_EVERY} on K validation examples a class; {SPLITS} fixed splits of ours (seed {SEED}; the paper has its own)"
     )
     evaluation = Evaluation.of("intents", model, protocol)
-    if model.pooling not in ("mean", "function", "own modules"):
-        evaluation.notes.append(f"{model.pooling} pooling, where VaSCL's figures are of mean pooling")
+    evaluation.expect_pooling("mean", "VaSCL's")
     for name, intents in loaded.items():
         clock = time.perf_counter()
         chosen = [sample for k in shots for sample in samples(intents.labels, k)]
@@ -311,11 +309,7 @@ def check_name(name: str) -> str:
     Raises:
         UserError: no such set; the message names the nearest.
     """
-    plain = {known.lower(): known for known in SETS}
-    if name.lower() not in plain:
-        near = plain[difflib.get_close_matches(name.lower(), plain, n=1, cutoff=0.0)[0]]
-        raise UserError(f"unknown intent set {name!r}; did you mean {near!r}? Sets: {', '.join(SETS)}")
-    return plain[name.lower()]
+    return known_name(name, SETS, "intent set")
 
 
 def main(model: str, tasks: str = "", shots: str = "5,10,20", pooling: str = "", data: str = "", out: str = "") -> int:
@@ -337,8 +331,7 @@ def main(model: str, tasks: str = "", shots: str = "5,10,20", pooling: str = "",
         read(name, data)
     opened = open_model(model, pooling)
     result = evaluate(opened, names, [int(word) for word in numbers], data)
-    print(table(result))
-    print(f"  {result.seconds:.0f} s; all figures: {write(result, folder_for(opened, out))}")
+    finish(result, opened, out)
     return 0
 
 

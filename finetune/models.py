@@ -43,6 +43,9 @@ class EmbeddingModel:
     run: Path | None = None
     """The run folder that it comes from, if any: reports go to its report/."""
 
+    max_length: int | None = None
+    """Texts are cut to this many tokens; None: only where they are longer than the model takes."""
+
     @property
     def identity(self) -> str:
         """What tells these weights from others of the same name: folder, size and time of the weights; else the name."""
@@ -51,8 +54,6 @@ class EmbeddingModel:
         weights = sorted(path for path in self.folder.rglob("*") if path.suffix in (".safetensors", ".bin") and path.is_file())
         stamps = ",".join(f"{path.stat().st_size}:{path.stat().st_mtime_ns}" for path in weights)
         return f"{self.folder.resolve()} {stamps}"
-    max_length: int | None = None
-    """Texts are cut to this many tokens; None: only where they are longer than the model takes."""
 
     @property
     def remark(self) -> str | None:
@@ -129,14 +130,19 @@ def distinct(encode: EmbedFunction, sentences: Sequence[str], name: str) -> np.n
         raise UserError(f"{name} gave no array of numbers for {len(different)} sentences: {error}") from None
     if vectors.ndim != 2 or len(vectors) != len(different):
         raise UserError(f"{name} gave an array of shape {vectors.shape} for {len(different)} sentences; expected one vector each")
+    require_finite(vectors, different, name)
+    return vectors[rows]
+
+
+def require_finite(vectors: np.ndarray, sentences: Sequence[str], name: str) -> None:
+    """Raise a UserError that names the first of N sentences whose vector, of [N, d], is not finite."""
     damaged = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(damaged):
         # SentEval turns these into 0 and scores on; a model that gives NaN would look merely weak.
         raise UserError(
-            f"{name}: the vector of {different[damaged[0]]!r} is not finite, and so are {len(damaged) - 1} more of "
-            f"{len(different)}; look for NaN or infinite weights in the model"
+            f"{name}: the vector of {sentences[damaged[0]]!r} is not finite, and so are {len(damaged) - 1} more of "
+            f"{len(sentences)}; look for NaN or infinite weights in the model"
         )
-    return vectors[rows]
 
 
 def _function(function: EmbedFunction, name: str, pooling: str) -> EmbeddingModel:

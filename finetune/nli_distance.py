@@ -14,7 +14,6 @@ are given: `entailment_nearer` as in the text (by cosine), `as_coded` as in the 
 
 from __future__ import annotations
 
-import difflib
 import json
 import sys
 import time
@@ -24,9 +23,9 @@ from pathlib import Path
 
 import numpy as np
 
-from finetune.data import csv_columns, data_root, find, lines
+from finetune.data import csv_columns, data_root, find, known_name, lines
 from finetune.models import EmbeddingModel, open_model
-from finetune.results import Evaluation, TaskResult, folder_for, table, write
+from finetune.results import Evaluation, TaskResult, finish
 from pretrain.command import run
 from pretrain.errors import UserError
 
@@ -130,11 +129,7 @@ def check_name(name: str) -> str:
     Raises:
         UserError: no such task; the message names the nearest.
     """
-    plain = {known.lower(): known for known in TASKS}
-    if name.lower() not in plain:
-        near = plain[difflib.get_close_matches(name.lower(), plain, n=1, cutoff=0.0)[0]]
-        raise UserError(f"unknown task {name!r}; did you mean {near!r}? Tasks: {', '.join(TASKS)}")
-    return plain[name.lower()]
+    return known_name(name, TASKS, "task")
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
@@ -172,7 +167,7 @@ def _triplets(data: str | Path | None) -> Comparisons:
     folder = find(data, "NLI")
     for name in ("nli_for_simcse.csv", "nli_triplets_from_snli.csv"):
         if (folder / name).is_file():
-            rows = _csv(folder / name)
+            rows = read_triplets(folder / name)
             remark = f"{len(rows):,} triplets of {name} here, {SIMCSE_TRIPLETS:,} in SimCSE's file"
             three = zip(*rows, strict=True)
             premises, entailed, others = (list(column) for column in three)
@@ -195,8 +190,12 @@ def _jsonl(path: Path, premise: str) -> list[tuple[str, str, str]]:
     return examples
 
 
-def _csv(path: Path) -> list[tuple[str, str, str]]:
-    """Rows of sent0, sent1, hard_neg."""
+def read_triplets(path: Path) -> list[tuple[str, str, str]]:
+    """(premise, entailed, contradicting) of SimCSE's csv format: columns sent0, sent1, hard_neg.
+
+    Raises:
+        UserError: a column or a sentence missing, or no rows.
+    """
     rows = csv_columns(path, "sent0", "sent1", "hard_neg")
     for number, row in enumerate(rows, start=1):
         if not all(row):
@@ -221,8 +220,7 @@ def main(model: str, tasks: str = "", pooling: str = "", data: str = "", out: st
         load(name, data)
     opened = open_model(model, pooling)
     result = evaluate(opened, names, data)
-    print(table(result))
-    print(f"  {result.seconds:.0f} s; all figures: {write(result, folder_for(opened, out))}")
+    finish(result, opened, out)
     return 0
 
 

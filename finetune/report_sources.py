@@ -138,7 +138,10 @@ def _add_results(subject: Subject, folder: Path) -> None:
     for path in sorted(folder.glob("*.json")):
         if _is_result(path):
             evaluation = read(path)
-            subject.evaluations[evaluation.evaluation, evaluation.pooling] = evaluation
+            key = evaluation.evaluation, evaluation.pooling
+            if key in subject.evaluations:  # of another protocol: only its tasks that no other file has would be lost
+                evaluation.tasks = {**subject.evaluations[key].tasks, **evaluation.tasks}
+            subject.evaluations[key] = evaluation
 
 
 def _add_sts(subject: Subject, path: Path) -> None:

@@ -67,6 +67,11 @@ class Evaluation:
         notes = [model.remark] if model.remark else []
         return cls(evaluation, model.name, model.pooling, model.trained_pooling, protocol, notes=notes, source=model.identity)
 
+    def expect_pooling(self, pooling: str, whose: str) -> None:
+        """Note where the model is judged by another pooling than the figures of the paper; a model with its own is not."""
+        if self.pooling not in (pooling, "function", "own modules"):
+            self.notes.append(f"{self.pooling} pooling, where {whose} figures are of {pooling} pooling")
+
     def incomplete(self, note: str) -> None:
         """Mark the result as not comparable with published figures, and say why."""
         self.complete = False
@@ -150,6 +155,12 @@ def table(evaluation: Evaluation) -> str:
     if not evaluation.complete:
         lines.append("  INCOMPLETE: not comparable with published figures")
     return "\n".join(lines)
+
+
+def finish(evaluation: Evaluation, model: EmbeddingModel, out: str) -> None:
+    """Print the table, write the file, and say where it is."""
+    print(table(evaluation))
+    print(f"  {evaluation.seconds:.0f} s; all figures: {write(evaluation, folder_for(model, out))}")
 
 
 def _without_nan(value: Any) -> Any:

@@ -10,7 +10,6 @@ since papers differ in which they print and the difference reaches ten points (S
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +20,8 @@ from typing import TypedDict
 import numpy as np
 from scipy import stats
 
-from finetune.data import lines, senteval_folder
+from finetune.data import known_name, lines, senteval_folder
+from finetune.models import require_finite
 from pretrain.command import as_bool, run
 from pretrain.errors import UserError
 
@@ -130,9 +130,7 @@ class StsEvaluator:
             UserError: unknown task (with the nearest name), a file missing, a line that is no pair, a score
                 that is not a number, or golds and pairs that differ in number.
         """
-        if task not in TASKS:
-            near = difflib.get_close_matches(task, TASKS, n=1, cutoff=0.0)[0]
-            raise UserError(f"unknown STS task {task!r}; did you mean {near!r}? Tasks: {', '.join(TASKS)}")
+        known_name(task, TASKS, "STS task", plain=str)
         if task not in self._loaded:
             missing = self._missing(task)
             if missing:
@@ -173,19 +171,19 @@ class StsEvaluator:
         index = {sentence: number for number, sentence in enumerate(sentences)}
         results = {}
         for pooling, vectors in embed(sentences).items():
-            unit = _unit_vectors(vectors, sentences, pooling)
-            scores = {task: _score(subsets, unit, index) for task, subsets in loaded.items()}
+            unit = unit_vectors(vectors, sentences, pooling)
+            scores = {task: score_task(subsets, unit, index) for task, subsets in loaded.items()}
             results[pooling] = StsResults(scores)
         return results
 
     def sentences(self, tasks: Iterable[str]) -> list[str]:
         """The distinct sentences of these tasks, in the order in which they first occur."""
-        pairs = [pairs for task in tasks for pairs in self.load(task)]
-        return list(dict.fromkeys(sentence for part in pairs for sentence in (*part.first, *part.second)))
+        return distinct_sentences(pairs for task in tasks for pairs in self.load(task))
 
     def _root(self) -> Path:
         """The folder that holds `STS` and `SICK`."""
-        return senteval_folder(self.data) if self.data is not None and self.data.is_dir() else Path(self.data or ".")
+        assert self.data is not None
+        return senteval_folder(self.data)
 
     def _files(self, task: str) -> list[Path]:
         if task in _TABLES:
@@ -252,19 +250,18 @@ def _pairs(name: str, file: Path, cells: Sequence[tuple[str, ...]]) -> Pairs:
     return Pairs(name, first, second, np.asarray(gold))
 
 
-def _unit_vectors(vectors: np.ndarray, sentences: list[str], pooling: str) -> np.ndarray:
+def distinct_sentences(parts: Iterable[Pairs]) -> list[str]:
+    """The distinct sentences of these pairs, in the order in which they first occur."""
+    return list(dict.fromkeys(sentence for part in parts for sentence in (*part.first, *part.second)))
+
+
+def unit_vectors(vectors: np.ndarray, sentences: list[str], pooling: str) -> np.ndarray:
     """float64[N, d] of length 1; a zero vector stays zero, so that its cosines count as 0, as in SentEval."""
     vectors = np.asarray(vectors, dtype=np.float64)
     label = f" ({pooling} pooling)" if pooling else ""
     if vectors.ndim != 2 or len(vectors) != len(sentences):
         raise UserError(f"embedding{label}: expected {len(sentences)} vectors, got the shape {vectors.shape}")
-    damaged = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-    if len(damaged):
-        # SentEval turns these into 0 and scores on; a model that gives NaN would look merely weak.
-        raise UserError(
-            f"embedding{label}: the vector of {sentences[damaged[0]]!r} is not finite, and so are "
-            f"{len(damaged) - 1} more of {len(sentences)}; look for NaN or infinite weights in the model"
-        )
+    require_finite(vectors, sentences, f"embedding{label}")
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.where(norms == 0, 1.0, norms)
 
@@ -278,7 +275,7 @@ def _correlations(similarity: np.ndarray, gold: np.ndarray) -> tuple[float, floa
     return 100 * float(spearman), 100 * float(pearson)
 
 
-def _score(subsets: list[Pairs], unit: np.ndarray, index: Mapping[str, int]) -> TaskScores:
+def score_task(subsets: list[Pairs], unit: np.ndarray, index: Mapping[str, int]) -> TaskScores:
     similarities, scores = [], {}
     for pairs in subsets:
         first = np.fromiter((index[sentence] for sentence in pairs.first), np.int64, len(pairs))

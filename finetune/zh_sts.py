@@ -6,20 +6,18 @@ is fitted and the training set is not used. The dev set comes beside it, for cho
 
 from __future__ import annotations
 
-import difflib
 import math
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy import stats
 
-from finetune.data import find, lines
+from finetune.data import find, known_name, lines
 from finetune.models import EmbeddingModel, open_model
-from finetune.results import Evaluation, TaskResult, folder_for, table, write
+from finetune.results import Evaluation, TaskResult, finish
+from finetune.sts import Pairs, distinct_sentences, score_task, unit_vectors
 from pretrain.command import run
 from pretrain.errors import UserError
 
@@ -27,16 +25,7 @@ TASKS = {"STS-B-zh": ("cnsd-sts-test.txt", 1361), "STS-B-zh-dev": ("cnsd-sts-dev
 """Task: its file below zh/STS-B and the number of its pairs as published."""
 
 
-@dataclass(frozen=True)
-class ScoredPairs:
-    """N sentence pairs and their gold scores float64[N], 0 to 5."""
-
-    first: list[str]
-    second: list[str]
-    gold: np.ndarray
-
-
-def read(path: Path) -> ScoredPairs:
+def read(path: Path) -> Pairs:
     """Lines of four fields separated by "||": number, sentence, sentence, score.
 
     Raises:
@@ -57,21 +46,15 @@ def read(path: Path) -> ScoredPairs:
         gold.append(float(cells[3]))
     if len(gold) < 2:
         raise UserError(f"{path}: {len(gold)} pairs; a correlation needs at least 2")
-    return ScoredPairs(first, second, np.array(gold))
+    return Pairs(path.stem, first, second, np.array(gold))
 
 
-def correlations(model: EmbeddingModel, pairs: ScoredPairs) -> tuple[float, float]:
+def correlations(model: EmbeddingModel, pairs: Pairs) -> tuple[float, float]:
     """(Spearman, Pearson) x 100 of cosine against gold; NaN where either is constant. A zero vector's cosines count as 0."""
-    vectors = model.encode([*pairs.first, *pairs.second]).astype(np.float64)
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit = vectors / np.where(norms == 0, 1.0, norms)
-    one, two = unit[: len(pairs.gold)], unit[len(pairs.gold) :]
-    same = np.array([a == b for a, b in zip(pairs.first, pairs.second, strict=True)]) & one.any(axis=1)
-    # Exactly 1 for a sentence with itself: rounding would put an order among pairs that are tied.
-    cosine = np.where(same, 1.0, np.einsum("nd,nd->n", one, two))
-    if np.ptp(cosine) == 0 or np.ptp(pairs.gold) == 0:
-        return math.nan, math.nan
-    return 100 * float(stats.spearmanr(cosine, pairs.gold).statistic), 100 * float(stats.pearsonr(cosine, pairs.gold).statistic)
+    sentences = distinct_sentences([pairs])
+    unit = unit_vectors(model.encode(sentences), sentences, "")
+    scores = score_task([pairs], unit, {sentence: number for number, sentence in enumerate(sentences)})
+    return scores["spearman_all"], scores["pearson_all"]
 
 
 def evaluate(model: EmbeddingModel, tasks: Sequence[str] = tuple(TASKS), data: str | Path | None = None) -> Evaluation:
@@ -83,8 +66,7 @@ def evaluate(model: EmbeddingModel, tasks: Sequence[str] = tuple(TASKS), data: s
     started = time.perf_counter()
     loaded = {name: read(find(data, "zh", "STS-B", TASKS[name][0])) for name in tasks}
     evaluation = Evaluation.of("zh_sts", model, "cosine, Spearman over all pairs, nothing fitted")
-    if model.pooling not in ("cls", "function", "own modules"):
-        evaluation.notes.append(f"{model.pooling} pooling, where SDA's figures are of [CLS]")
+    evaluation.expect_pooling("cls", "SDA's")
     for name, pairs in loaded.items():
         spearman, pearson = correlations(model, pairs)
         scores = {"spearman": spearman, "pearson": pearson}
@@ -108,14 +90,11 @@ def main(model: str, tasks: str = "", pooling: str = "", data: str = "", out: st
     """
     names = [name.strip() for name in tasks.split(",") if name.strip()] or list(TASKS)
     for name in names:
-        if name not in TASKS:
-            near = difflib.get_close_matches(name, TASKS, n=1, cutoff=0.0)[0]
-            raise UserError(f"unknown task {name!r}; did you mean {near!r}? Tasks: {', '.join(TASKS)}")
+        known_name(name, TASKS, "task", plain=str)
         find(data, "zh", "STS-B", TASKS[name][0])  # before the model: a missing file should not cost the loading
     opened = open_model(model, pooling)
     result = evaluate(opened, names, data)
-    print(table(result))
-    print(f"  {result.seconds:.0f} s; all figures: {write(result, folder_for(opened, out))}")
+    finish(result, opened, out)
     return 0
 
 

@@ -30,9 +30,7 @@ def run(function: Callable, help_text: Callable[[], str] | None = None, position
         if any(a in ("--help", "-h", "help") for a in arguments):
             print(help_text() if help_text is not None else signature_help(function))
             sys.exit(0)
-        _refuse_stray(arguments, positional)
-        _refuse_unknown(arguments, function)
-        _require(arguments, function)
+        _check(arguments, function, positional)
         code = fire.Fire(SetParseFn(str)(function), command=arguments, name=function.__name__, serialize=lambda _: None)
     except BrokenPipeError:  # the reader of a pipe (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -59,13 +57,17 @@ def complain(error: Exception) -> None:
     print(f"\n{where}error: {error}", file=sys.stderr, flush=True)
 
 
-def _refuse_stray(arguments: list[str], positional: int) -> None:
-    """Every word but the first `positional` must be a flag or the value of the flag before it."""
-    after_flag, bare = False, 0
+def _check(arguments: list[str], function: Callable, positional: int) -> None:
+    """Refuse what fire would take in silence: stray words, flags that the function does not have, arguments left out.
+
+    A word is a flag, the value of the flag before it, or one of at most `positional` (-1: any number of) bare words.
+    """
+    flags, bare, after_flag = set(), 0, False
     for word in arguments:
         if word == "-":  # to fire, the end of one call and the start of the next: what follows would be ignored
             raise UserError("unexpected argument '-'; --help lists the flags")
         if word.startswith("-") and not word[1:2].isdigit():
+            flags.add(word.lstrip("-").split("=")[0].replace("-", "_"))
             after_flag = "=" not in word
         elif after_flag:
             after_flag = False
@@ -73,30 +75,14 @@ def _refuse_stray(arguments: list[str], positional: int) -> None:
             bare += 1
         else:
             raise UserError(f"unexpected argument {word!r}: flags are written --key value or --key=value; --help lists them")
-
-
-def _refuse_unknown(arguments: list[str], function: Callable) -> None:
-    """A flag that is no parameter of the function, unless it takes any (**overrides)."""
     parameters = inspect.signature(function).parameters
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        return
-    for word in arguments:
-        if not word.startswith("-") or word[1:2].isdigit():
-            continue
-        name = word.lstrip("-").split("=")[0].replace("-", "_")
-        if name not in parameters:
+    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        for name in sorted(flags - set(parameters)):
             near = difflib.get_close_matches(name, parameters, n=1, cutoff=0.0)[0]
             raise UserError(f"unknown flag --{name}; did you mean --{near}? --help lists them")
-
-
-def _require(arguments: list[str], function: Callable) -> None:
-    """Every parameter without a default must be given, by a flag or by a word in its place."""
-    named = {word.lstrip("-").split("=")[0].replace("-", "_") for word in arguments if word.startswith("-")}
-    is_value = [False, *(word.startswith("-") and "=" not in word for word in arguments)]
-    bare = sum(not word.startswith("-") and not value for word, value in zip(arguments, is_value, strict=False))
-    needed = [name for name, p in inspect.signature(function).parameters.items()
+    needed = [name for name, p in parameters.items()
               if p.default is inspect.Parameter.empty and p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
-    missing = [name for name in needed[bare:] if name not in named]
+    missing = [name for name in needed[bare:] if name not in flags]
     if missing:
         raise UserError(f"{missing[0].upper()} is missing; --help says what goes where")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from finetune.models import open_model
-from finetune.results import folder_for, table, write
-from finetune.senteval.evaluate import PROTOCOLS, check_data, choose_tasks, evaluate
+from finetune.results import finish
+from finetune.senteval.evaluate import PROTOCOLS, choose_tasks, evaluate, read_tasks
 from finetune.senteval.protocol import SETTINGS
 from pretrain.command import run
 from pretrain.errors import UserError
@@ -39,13 +39,12 @@ def main(
     chosen, remarks = choose_tasks(tasks, protocol, setting, data)
     for remark in remarks:
         print(f"note: {remark}", file=sys.stderr)
-    check_data(chosen, data)  # before the model: a missing file should not cost the loading
+    read = read_tasks(chosen, data)  # before the model: a missing file should not cost the loading
     opened = open_model(model, pooling)
-    result = evaluate(opened, chosen, data, protocol, setting, int(seed), int(hidden))
+    result = evaluate(opened, read, protocol, setting, int(seed), int(hidden))
     for remark in remarks:
         result.notes.append(remark)
-    print(table(result))
-    print(f"  {result.seconds:.0f} s; all figures: {write(result, folder_for(opened, out))}")
+    finish(result, opened, out)
     return 0
 
 

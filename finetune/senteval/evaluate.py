@@ -16,8 +16,9 @@ from finetune.models import EmbeddingModel
 from finetune.results import Evaluation, TaskResult
 from finetune.senteval.protocol import SETTINGS, Accuracy, Setting, cross_validated, nested, split
 from finetune.senteval.relatedness import relatedness
-from finetune.senteval.tasks import TASKS, TRANSFER, Examples, load, size_notes
+from finetune.senteval.tasks import PROBING, TASKS, TRANSFER, Examples, check_name, load, missing, size_notes
 from finetune.sts import OFFICIAL_PAIRS, SEVEN_TASKS, StsEvaluator, TaskScores
+from finetune.sts import TASKS as STS_TASKS
 from pretrain.errors import UserError
 
 
@@ -47,25 +48,23 @@ Report = Callable[[str], None]
 
 
 def evaluate(
-    model: EmbeddingModel, tasks: Iterable[str], data: str = "", protocol: str = "simcse", setting: str = "test",
+    model: EmbeddingModel, data: TaskData, protocol: str = "simcse", setting: str = "test",
     seed: int = 1111, hidden: int = 0, report: Report = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> Evaluation:
     """Judge `model` on similarity and supervised tasks.
 
     Args:
-        tasks: names of `finetune.sts.TASKS` and `finetune.senteval.tasks.TASKS`.
+        data: what `read_tasks` read.
         protocol: one of PROTOCOLS. setting: "test" or "dev", of the supervised tasks; "dev" reports the cross-validation
             or dev accuracy as the headline.
         seed, hidden: of the classifiers (SentEval: 1111, 0).
         report: takes a line of progress per task.
 
     Raises:
-        UserError: data missing or damaged, or vectors that are not finite.
+        UserError: vectors that are not finite.
     """
-    tasks = list(dict.fromkeys(tasks))
-    sts = StsEvaluator(data or None)
+    tasks, sts, examples = data.tasks, data.sts, data.examples
     similarity = [task for task in tasks if task not in TASKS]
-    examples = {task: load(task, data or None) for task in tasks if task in TASKS}
     sentences = dict.fromkeys(sts.sentences(similarity))
     for loaded in examples.values():
         for part in loaded.splits.values():
@@ -97,6 +96,30 @@ def evaluate(
             result.tasks[name] = TaskResult("mean", mean, {"mean": mean})
     result.seconds = time.monotonic() - start
     return result
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """The data of some tasks, in their order: those of similarity in `sts`, the others in `examples`."""
+
+    tasks: list[str]
+    sts: StsEvaluator
+    examples: dict[str, Examples]
+
+
+def read_tasks(tasks: Iterable[str], data: str = "") -> TaskData:
+    """Read the files of tasks of `finetune.sts.TASKS` and `finetune.senteval.tasks.TASKS`.
+
+    Raises:
+        UserError: one is missing or damaged.
+    """
+    read = TaskData(list(dict.fromkeys(tasks)), StsEvaluator(data or None), {})
+    for task in read.tasks:
+        if task in TASKS:
+            read.examples[task] = load(task, data or None)
+        else:
+            read.sts.load(task)
+    return read
 
 
 class _VectorTable:
@@ -173,20 +196,6 @@ def _accuracy_result(accuracy: Accuracy, extra: dict[str, float], which: str) ->
     return TaskResult(headline, figures[headline], figures, details={"l2": accuracy.l2})
 
 
-def check_data(tasks: Iterable[str], data: str = "") -> None:
-    """Read the files of these tasks.
-
-    Raises:
-        UserError: one is missing or damaged.
-    """
-    sts = StsEvaluator(data or None)
-    for task in tasks:
-        if task in TASKS:
-            load(task, data or None)
-        else:
-            sts.load(task)
-
-
 def choose_tasks(words: str, protocol: str, setting: str, data: str = "") -> tuple[list[str], list[str]]:
     """(tasks to run, remarks on those left out) of a comma-separated list, or of "", "all", "sts", "transfer", "probing".
 
@@ -195,9 +204,6 @@ def choose_tasks(words: str, protocol: str, setting: str, data: str = "") -> tup
     Raises:
         UserError: an unknown name, or nothing left.
     """
-    from finetune.senteval.tasks import PROBING, check_name, missing
-    from finetune.sts import TASKS as STS_TASKS
-
     groups = {
         "": DEV_TASKS if setting == "dev" else DEFAULT_TASKS[protocol], "all": (*STS_TASKS, *TASKS),
         "sts": SEVEN_TASKS, "transfer": TRANSFER, "probing": PROBING,

@@ -70,11 +70,10 @@ def nested(features: Tensor, labels: np.ndarray, classes: int, setting: Setting)
     fitted = fit_all(features, labels, classes, inner, np.array(L2_GRID), setting.classifier)
     scores = _percent(fitted.accuracy.reshape(len(outer), setting.folds, -1).mean(1))
     chosen = scores.argmax(1)
-    held, burned, tests = [], {}, []
-    for train, _ in outer:
-        part = _hold_out(train, setting.classifier.seed)
-        held.append(part)
-        burned.setdefault(len(train), []).append(len(held) - 1)
+    held = [_hold_out(train, setting.classifier.seed) for train, _ in outer]
+    burned: dict[int, list[int]] = {}
+    for number, (train, _) in enumerate(outer):
+        burned.setdefault(len(train), []).append(number)
     tests = np.empty(len(outer))
     for length, members in burned.items():
         l2 = np.array(L2_GRID)[chosen[members], None]

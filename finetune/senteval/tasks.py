@@ -7,14 +7,13 @@ label; SNLI the second first). Files are latin-1 where the official code reads t
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from finetune.data import lines, senteval_folder
+from finetune.data import data_root, known_name, lines, senteval_folder
 from pretrain.errors import UserError
 
 TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
@@ -72,7 +71,7 @@ def load(name: str, data: str | Path | None = None) -> Examples:
             f"{name}: {absent[0]} is not there; the data folder must hold SentEval's files as SentEval/{task.files[0]}. "
             "`python -m finetune.data check DIR` says what is missing and where to get it"
         )
-    return task.read(*(_path(senteval_folder(data), file) for file in task.files))
+    return task.read(*(_path(senteval_folder(data_root(data)), file) for file in task.files))
 
 
 def check_name(name: str, others: Iterable[str] = ()) -> str:
@@ -81,16 +80,12 @@ def check_name(name: str, others: Iterable[str] = ()) -> str:
     Raises:
         UserError: no such task; the message names the nearest.
     """
-    plain = {_plain(known): known for known in (*others, *TASKS)}
-    if _plain(name) not in plain:
-        near = plain[difflib.get_close_matches(_plain(name), plain, n=1, cutoff=0.0)[0]]
-        raise UserError(f"unknown SentEval task {name!r}; did you mean {near!r}? Tasks: {', '.join(plain.values())}")
-    return plain[_plain(name)]
+    return known_name(name, (*others, *TASKS), "SentEval task", _plain)
 
 
 def missing(name: str, data: str | Path | None = None) -> list[Path]:
     """Files of the task that are not there."""
-    folder = senteval_folder(data)
+    folder = senteval_folder(data_root(data))
     return [path for file in TASKS[name].files if not (path := _path(folder, file)).is_file()]
 
 

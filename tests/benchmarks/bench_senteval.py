@@ -40,7 +40,7 @@ def main(official: str, model: str, tasks: str = "MR,TREC,MRPC", seeds: str = "1
 
     from finetune.data import data_root, senteval_folder
     from finetune.models import open_model
-    from finetune.senteval.evaluate import evaluate
+    from finetune.senteval.evaluate import evaluate, read_tasks
     from finetune.senteval.protocol import SETTINGS
 
     torch.set_num_threads(int(threads))
@@ -57,7 +57,7 @@ def main(official: str, model: str, tasks: str = "MR,TREC,MRPC", seeds: str = "1
             row = {"task": task, "official": [], "ours": [], "official_seconds": [], "ours_seconds": [], "encoding": []}
             for seed in map(int, seeds.split(",")):
                 start = time.perf_counter()
-                ours = evaluate(encoder, [task], setting=setting, seed=seed, report=lambda _: None)
+                ours = evaluate(encoder, read_tasks([task]), setting=setting, seed=seed, report=lambda _: None)
                 row["ours_seconds"].append(time.perf_counter() - start)
                 row["ours"].append(ours.tasks[task].scores["accuracy"])
                 spent = [0.0]

@@ -13,6 +13,9 @@ def sentence(draw, least=3, most=14):
     return " ".join(draw.choices(WORDS, k=draw.randint(least, most)))
 
 
+PAIRS = [(sentence(random.Random(n)), sentence(random.Random(n + 100), most=20)) for n in range(9)]
+
+
 def save_model(folder, kind, positions=64):
     """A random two-layer model of a type, with a tokenizer that writes pairs as that type does."""
     raw = Tokenizer(models.WordPiece(unk_token="[UNK]"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from finetuning_helpers import save_model, sentence
+from finetuning_helpers import PAIRS, sentence
 from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
@@ -20,17 +20,6 @@ from pretrain.errors import UserError
 from pretrain.microbatches import pack
 
 ROOT = Path(__file__).resolve().parents[2]
-PAIRS = [(sentence(random.Random(n)), sentence(random.Random(n + 100), most=20)) for n in range(9)]
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    return {kind: save_model(tmp_path_factory.mktemp(kind), kind) for kind in ("bert", "roberta", "modernbert")}
-
-
-@pytest.fixture(scope="module")
-def source(folders):
-    return open_source(folders["bert"])
 
 
 # -- metrics -----------------------------------------------------------

@@ -11,27 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from finetuning_helpers import save_model, sentence
+from finetuning_helpers import PAIRS, sentence
 
 from finetune import glue, glue_data
 from finetune.finetuning import Interrupted
 from finetune.glue_runs import FAIRSEQ, Options, RunStore
-from finetune.labelled import open_source
 from pretrain.errors import UserError
 from pretrain.leaving import SIGNALS
 
 ROOT = Path(__file__).resolve().parents[2]
-PAIRS = [(sentence(random.Random(n)), sentence(random.Random(n + 100), most=20)) for n in range(9)]
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    return {kind: save_model(tmp_path_factory.mktemp(kind), kind) for kind in ("bert", "roberta", "modernbert")}
-
-
-@pytest.fixture(scope="module")
-def source(folders):
-    return open_source(folders["bert"])
 
 
 # -- files -------------------------------------------------------------

@@ -300,3 +300,15 @@ def test_the_page_stands_alone(tmp_path, capsys):
 def test_nothing_named_is_an_error():
     with pytest.raises(UserError, match="name runs or results"):
         report()
+
+
+def test_tasks_of_another_protocols_file_are_not_lost(tmp_path):
+    folder = tmp_path / "results" / "one"
+    make_result(folder, "senteval", {"MR": 70.0, "CR": 60.0})
+    (path,) = folder.glob("senteval-*.json")
+    other = json.loads(path.read_text())
+    other["tasks"] = {"MR": other["tasks"]["MR"] | {"value": 1.0}, "SST5": other["tasks"]["CR"]}
+    path.with_name(f"{path.stem}-01234567.json").write_text(json.dumps(other))
+    tables, _ = tables_of(folder)
+    assert [cell.value for cell in tables["transfer"].ours[0].cells[:2]] == [70.0, 60.0]
+    assert tables["other_senteval"].columns == ["SST5 (accuracy)"]

@@ -15,7 +15,7 @@ from torch import nn
 
 from finetune.models import open_model
 from finetune.senteval.classifier import ClassifierSettings, Rows, fit_all
-from finetune.senteval.evaluate import choose_tasks, evaluate
+from finetune.senteval.evaluate import choose_tasks, evaluate, read_tasks
 from finetune.senteval.protocol import L2_GRID, SETTINGS, Setting, cross_validated, nested, split
 from finetune.senteval.relatedness import relatedness, two_point_targets
 from finetune.senteval.tasks import TASKS, TRANSFER, load, missing, size_notes
@@ -320,7 +320,7 @@ def test_every_task_runs(folder, tmp_path):
     (tmp_path / "encoder.py").write_text(ENCODER)
     model = open_model(f"{tmp_path}/encoder.py:embed")
     lines = []
-    result = evaluate(model, TASKS, str(folder), setting="dev", report=lines.append)
+    result = evaluate(model, read_tasks(TASKS, str(folder)), setting="dev", report=lines.append)
     assert list(result.tasks) == [*TASKS, "average of 7 transfer"]
     assert len(lines) == 1 + len(TASKS)
     assert not result.complete and any("as published" in note for note in result.notes)
@@ -336,7 +336,8 @@ def test_each_distinct_sentence_is_encoded_once(folder):
         seen.extend(sentences)
         return np.ones((len(sentences), 3), np.float32)
 
-    evaluate(open_model(embed), ["MR", "SST2", "SICK-E", "SICK-R-supervised"], str(folder), setting="dev", report=lambda _: None)
+    read = read_tasks(["MR", "SST2", "SICK-E", "SICK-R-supervised"], str(folder))
+    evaluate(open_model(embed), read, setting="dev", report=lambda _: None)
     assert len(seen) == len(set(seen))
 
 

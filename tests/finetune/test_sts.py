@@ -101,7 +101,7 @@ def test_scores_equal_sentence_transformers_and_scipy(layout):
 
 def _cosines(first, second):
     index = {sentence: n for n, sentence in enumerate(dict.fromkeys([*first, *second]))}
-    unit = sts._unit_vectors(bag_of_words(list(index)), list(index), "")
+    unit = sts.unit_vectors(bag_of_words(list(index)), list(index), "")
     return (unit[[index[s] for s in first]] * unit[[index[s] for s in second]]).sum(1)
 
 
