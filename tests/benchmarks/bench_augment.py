@@ -22,6 +22,9 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+import pretrain.environment  # noqa: F401  (the allocator's settings of a training process and its workers, for both sides)
+
+# isort: split
 import numpy as np
 from rich.console import Console
 from rich.table import Table

@@ -24,6 +24,9 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+import pretrain.environment  # noqa: F401  (the allocator's settings of a training process and its workers, for both sides)
+
+# isort: split
 import numpy as np
 import torch
 import webdataset
@@ -35,7 +38,7 @@ from augment.vocabulary import Vocabulary
 from pretrain import blocks
 from pretrain.chunk_cache import ChunkCache
 from pretrain.lanes import Lanes
-from pretrain.loader import Loader
+from pretrain.loader import Loader, ViewSpec
 from pretrain.shards import ShardReader, write_folder
 
 SIZE = 30000
@@ -87,7 +90,7 @@ def corpus(count: int, mean: int) -> Ragged:
 def make_loader(folder: Path, workers: int, epochs: int) -> Loader:
     reader = ShardReader(folder)
     steps = reader.num_sequences // GLOBAL_BATCH
-    views = ["del-span,reorder"] * 2
+    views = [ViewSpec("anchor", "del-span,reorder"), ViewSpec("positive", "del-span,reorder")]
     return Loader(reader, VOCABULARY, 0, GLOBAL_BATCH, LANES, 0, 1, views, 0.15, 1, workers, 0, epochs * steps)
 
 

@@ -29,6 +29,9 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+import pretrain.environment  # noqa: F401  (the allocator's settings of a training process and its workers, for both sides)
+
+# isort: split
 import numpy as np
 import torch
 import transformers
@@ -168,8 +171,9 @@ def ours(corpus: Ragged, tokenizer, objective: str, options: argparse.Namespace)
         views = [augment(original, sequence_keys(0, position, numbers, view, "augment")) for view in (0, 1)]
         views = views if objective == "clear" else []
         batch = RankBatch(
-            step=position, epoch=0, sequence_ids=numbers, original=original, masked=[masked], views=views, substitutions=[]
-        )
+            step=position, epoch=0, sequence_ids=numbers, original=original, masked=[masked], views=views,
+            identities=[chosen] * len(views), present=[np.ones(len(chosen), bool)] * len(views), labels=None, substitutions=[],
+        )  # fmt: skip
         whole.compute(batch)
         engine.step()
         memory.after_step()
