@@ -150,6 +150,25 @@ def choose_precision(name: str) -> str:
     return name if name != "auto" else "bf16" if torch.cuda.is_available() else "fp32"
 
 
+@torch.inference_mode()
+def logits_of(model: Classifier, data: Encoded, token_budget: int, precision: str) -> np.ndarray:
+    """float32[N, C] of the model where it is, without dropout, in the order of `data`."""
+    lengths = data.tokens.lengths
+    logits = np.empty((len(data), model.output.out_features), np.float32)
+    model.eval()
+    for part in cut(lengths, count_micro_batches(lengths, token_budget)):
+        logits[part] = _forward(model, data, part, precision).float().cpu().numpy()
+    return logits
+
+
+def _forward(model: Classifier, data: Encoded, rows: np.ndarray, precision: str) -> Tensor:
+    device = model.output.weight.device
+    ids, lengths = pack(data.tokens, rows, device)
+    types = None if data.token_types is None else pack(data.token_types, rows, device)[0]
+    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        return model(ids, lengths, types)
+
+
 class FineTuning:
     """One run: a recipe, a seed, training examples, and what judges the model.
 
@@ -178,7 +197,7 @@ class FineTuning:
         self.checkpoint, self.checkpoint_seconds, self.wish = checkpoint, checkpoint_seconds, wish
         self.keep_weights, self.report = keep_weights, report
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.half = precision == "bf16"
+        self.precision = precision
         self.model = build_classifier(source, outputs, recipe.dropout, seed)
         if initial is not None:
             self.model.encoder.load_state_dict(initial)
@@ -240,15 +259,9 @@ class FineTuning:
         rate = self.tokens / max(self.training_seconds, 1e-9)
         return Outcome(best, self.curve, self.seconds, rate, self.best_weights)
 
-    @torch.inference_mode()
     def logits(self, data: Encoded) -> np.ndarray:
         """float32[N, C] of the model as it is, without dropout, in the order of `data`."""
-        lengths = data.tokens.lengths
-        logits = np.empty((len(data), self.model.output.out_features), np.float32)
-        self.model.eval()
-        for part in cut(lengths, count_micro_batches(lengths, self.token_budget)):
-            logits[part] = self._forward(data, part).float().cpu().numpy()
-        return logits
+        return logits_of(self.model, data, self.token_budget, self.precision)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Put `Outcome.weights` back into the model, for `logits`."""
@@ -264,7 +277,7 @@ class FineTuning:
         lengths = self.train_set.tokens.lengths[rows]
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for part in cut(lengths, count_micro_batches(lengths, self.token_budget)):
-            logits = self._forward(self.train_set, rows[part])
+            logits = _forward(self.model, self.train_set, rows[part], self.precision)
             targets = torch.from_numpy(self.train_set.targets[rows[part]]).to(self.device)
             loss = loss_of(logits, targets, self.regression) / len(rows)
             loss.backward()
@@ -276,12 +289,6 @@ class FineTuning:
         self.step += 1
         self.tokens += int(lengths.sum())
         return total
-
-    def _forward(self, data: Encoded, rows: np.ndarray) -> Tensor:
-        ids, lengths = pack(data.tokens, rows, self.device)
-        types = None if data.token_types is None else pack(data.token_types, rows, self.device)[0]
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
-            return self.model(ids, lengths, types)
 
     def _evaluate(self, loss: float) -> None:
         if not math.isfinite(loss):
@@ -311,6 +318,10 @@ class FineTuning:
         if self.checkpoint is None or not self.checkpoint.is_file():
             return
         state = read_tensors(self.checkpoint)
+        if self.keep_weights and state["curve"] and not state["best_weights"]:
+            # What saved it did not ask for the best epoch's model, which the last epoch's must not stand in for.
+            self.report(f"  {self.checkpoint.name} lacks the best epoch's model, which is asked for now: from the start")
+            return
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.best_weights = state["best_weights"]

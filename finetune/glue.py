@@ -20,7 +20,7 @@ from typing import Any
 
 from finetune.finetuning import Interrupted, choose_precision
 from finetune.glue_data import TABLE_1, TASKS, TaskData, load, prediction_lines, task_named
-from finetune.glue_runs import EPOCHS, MAX_LENGTH, Options, Run, RunStore
+from finetune.glue_runs import EPOCHS, MAX_LENGTH, Options, Run, RunStore, choose
 from finetune.labelled import open_source
 from finetune.results import Evaluation, TaskResult, folder_for, table, write
 from pretrain.command import as_bool, run
@@ -47,14 +47,16 @@ def main(
         data: folder that holds GLUE/ with the official tsv files, or "hub"; the environment's CLEAR_DATA when not given.
         seeds: how many; the figure is the median over them, each at its best epoch.
         sweep: try rates 1e-5, 2e-5, 3e-5 with batches of 16 and 32, and report the setting with the best median.
-        mnli_init: start RTE, MRPC and STS-B from the model of MNLI of the same seed (RoBERTa's dev figures do not).
+        mnli_init: start RTE, MRPC and STS-B from the model of MNLI of the same seed (RoBERTa's dev figures do not); with sweep
+            from that of the recipe's rate and batch. MNLI's models of this setting are kept beside the results in any case.
         predict: also write the test sets' predictions, of the best seed, in the leaderboard's format.
         epochs, max_train: fewer epochs or training examples, for a quick trial; the result is marked incomplete.
         lr, batch_size: in place of the recipe's, for all tasks.
         precision: auto (bf16 on a GPU, else fp32), fp32 or bf16.
         token_budget: most tokens of one forward pass; bounds memory.
         out: folder for results; not given: RUN/report, or results/MODEL. Each run's file is in its glue/.
-        run_numbers: do only the runs of these numbers, by commas, from 0 (job arrays). plan: list the runs and their numbers.
+        run_numbers: do only the runs of these numbers, by commas, from 0 (job arrays). plan: list the runs, a line each:
+            number, task, seed, rate, batch, "done" or "to do", number of the run whose model it starts from or "-".
         gather: do no runs, report on those that are there.
     """
     options = Options(
@@ -77,22 +79,16 @@ def main(
     leaving = Leaving(folder, watch_file=False)
     store = RunStore(source, found, options, folder / "glue", lambda: EXIT_CODES.get(leaving.wish(), 0))
     if as_bool(plan, "plan"):
-        for number, entry in enumerate(runs):
-            state = "done" if store.result(entry) else "to do"
-            print(f"{number}\t{entry.task}\t{entry.seed}\t{entry.lr:g}\t{entry.batch_size}\t{state}")
+        _print_plan(store, runs)
         return 0
     try:
         if run_numbers:
-            _compute(store, [(int(number), runs[int(number)]) for number in run_numbers.split(",") if number], len(runs))
+            _compute(store, runs, [runs[int(number)] for number in run_numbers.split(",") if number])
             return 0
         if not as_bool(gather, "gather"):
-            _compute(store, list(enumerate(runs)), len(runs))
+            _compute_all(store, runs)
         result, chosen = summarise(store, runs, list(found), notes)
         if options.predict:
-            if not as_bool(gather, "gather"):
-                for entry in chosen.values():
-                    if store.predictions(entry) is None:
-                        store.compute(entry, "for its predictions: ")
             write_predictions(store, chosen, folder / "predictions", result)
     except Interrupted as interrupted:
         print("stopped; what is done is kept, and the same command goes on from there", file=sys.stderr)
@@ -147,12 +143,28 @@ def _load_tasks(names: str, data: str) -> tuple[dict[str, TaskData], list[str]]:
     return found, notes
 
 
-def _compute(store: RunStore, runs: list[tuple[int, Run]], total: int) -> None:
-    for number, entry in runs:
+def _print_plan(store: RunStore, runs: list[Run]) -> None:
+    left = set(store.unfinished(runs))
+    for number, entry in enumerate(runs):
+        start = store.options.start(entry)
+        state, after = "to do" if entry in left else "done", "-" if start is None else runs.index(start)
+        print(f"{number}\t{entry.task}\t{entry.seed}\t{entry.lr:g}\t{entry.batch_size}\t{state}\t{after}")
+
+
+def _compute(store: RunStore, runs: list[Run], chosen: list[Run]) -> None:
+    """Those of `chosen` that are unfinished when it is their turn."""
+    for entry in chosen:
         if (code := store.wish()) != 0:
             raise Interrupted(code)
-        if store.result(entry) is None:
-            store.compute(entry, f"[{number + 1}/{total}] ")
+        if entry in store.unfinished(runs):
+            store.compute(entry, f"[{runs.index(entry) + 1}/{len(runs)}] ")
+
+
+def _compute_all(store: RunStore, runs: list[Run]) -> None:
+    """Figures first: only then is it known of which run of a task predictions are asked."""
+    _compute(store, runs, [entry for entry in runs if store.result(entry) is None])
+    while left := store.unfinished(runs):
+        _compute(store, runs, left[:1])
 
 
 # -- the figures -------------------------------------------------------
@@ -210,17 +222,9 @@ def _say_what_differs(result: Evaluation, options: Options) -> None:
 
 
 def _task_result(task: str, done: Mapping[Run, dict[str, Any]]) -> tuple[TaskResult, Run]:
-    by_setting: dict[tuple[float, int], dict[Run, dict[str, Any]]] = {}
-    for entry, found in done.items():
-        by_setting.setdefault((entry.lr, entry.batch_size), {})[entry] = found
-    medians = {
-        setting: statistics.median(found["best"]["value"] for found in of_seeds.values())
-        for setting, of_seeds in by_setting.items()
-    }
-    # With seeds still to come a setting must not win by its one lucky seed.
-    fullest = max(len(of_seeds) for of_seeds in by_setting.values())
-    setting = max((s for s in by_setting if len(by_setting[s]) == fullest), key=lambda s: medians[s])
-    of_seeds = by_setting[setting]
+    medians, reported, winner = choose(done)
+    of_seeds = {entry: done[entry] for entry in reported}
+    setting = winner.lr, winner.batch_size
     best = [found["best"] for found in of_seeds.values()]
     scores = {name: statistics.median(entry["scores"][name] for entry in best) for name in best[0]["scores"]}
     headline = "accuracy" if task == "MNLI" else TASKS[task].headline
@@ -232,7 +236,6 @@ def _task_result(task: str, done: Mapping[Run, dict[str, Any]]) -> tuple[TaskRes
         "tokens_per_second": statistics.median(found["tokens_per_second"] for found in of_seeds.values()),
     }
     spread = statistics.stdev(values) if len(values) > 1 else None
-    winner = max(of_seeds, key=lambda entry: of_seeds[entry]["best"]["value"])
     return TaskResult(headline, medians[setting], scores, spread, details), winner
 
 
@@ -244,7 +247,11 @@ def _add_diagnostic(result: Evaluation, store: RunStore, mnli: Run | None) -> No
         result.notes.append("AX: its labels (diagnostic-full.tsv) are not here; --predict writes AX.tsv for the leaderboard")
         return
     runs = [entry for entry in store.options.runs(["MNLI"]) if (entry.lr, entry.batch_size) == (mnli.lr, mnli.batch_size)]
-    values = [found["ax"]["matthews"] for entry in runs if (found := store.result(entry)) is not None]
+    values = [found["matthews"] for entry in runs if (found := store.diagnostic(entry)) is not None]
+    if len(values) < len(runs):
+        result.incomplete(f"AX: {len(values)} of {len(runs)} models of MNLI have answered it")
+    if not values:
+        return
     median = statistics.median(values)
     spread = statistics.stdev(values) if len(values) > 1 else None
     result.tasks["AX"] = TaskResult("matthews", median, {"matthews": median}, spread)
@@ -256,7 +263,7 @@ def write_predictions(store: RunStore, chosen: Mapping[str, Run], folder: Path, 
     for task, entry in chosen.items():
         logits = store.predictions(entry)
         if logits is None:
-            result.incomplete(f"{task}: no predictions on file for {entry.name}; run without --gather")
+            result.incomplete(f"{task}: no predictions on file for {entry.name}; the same command without --gather makes them")
             continue
         for name, values in logits.items():
             of, split = name.split("/")

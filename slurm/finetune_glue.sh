@@ -5,9 +5,9 @@
 #   slurm/finetune_glue.sh [flags of sbatch] -- MODEL [flags of finetune.glue]
 #   slurm/finetune_glue.sh --gpus=1 --time=08:00:00 --account=NAME -- runs/clear_base --data DIR --predict
 #
-# Runs that have a result are not submitted again, so the same command goes on after failures. With --mnli_init the runs of
-# MNLI are an array of their own, and the others wait for it. A run that is preempted or reaches its time limit saves, is
-# requeued and goes on. ARRAY_LIMIT=N keeps at most N runs going at once.
+# Runs that have all that is asked for are not submitted again, so the same command goes on after failures. Runs of MNLI from
+# which others start (--mnli_init) are an array of their own, and the others wait for it. A run that is preempted or reaches
+# its time limit saves, is requeued and goes on. ARRAY_LIMIT=N keeps at most N runs going at once.
 
 #SBATCH --job-name=glue
 #SBATCH --nodes=1
@@ -40,20 +40,19 @@ if [[ -z ${CLEAR_GLUE_PROJECT:-} ]]; then
   while [[ $1 != -- ]]; do flags+=("$1"); shift; done
   shift
   enter "$(cd "$(dirname "$0")/.." && pwd)"
-  # Checks every flag, the model and the data, before anything is in the queue. Number, task, seed, rate, batch, state.
+  # Checks every flag, the model and the data, before anything is in the queue. Number, task, seed, rate, batch, state, start.
   plan=$(python -m finetune.glue "$@" --plan) || exit
   export CLEAR_GLUE_PROJECT=$project
-  numbers() {  # of the runs still to do, of MNLI or of the others; joined by commas
-    awk -F '\t' -v mnli="$1" '$6 == "to do" && (($2 == "MNLI") == (mnli == "mnli")) {print $1}' <<<"$plan" | paste -sd ,
+  numbers() {  # of the runs still to do: those from which others still to do start, or the rest; joined by commas
+    awk -F '\t' -v which="$1" '
+      $6 == "to do" {todo[$1]; if ($7 != "-") start[$7]}
+      END {for (n in todo) if ((n in start) == (which == "starts")) print n}' <<<"$plan" | sort -n | paste -sd ,
   }
   submit() { sbatch --parsable "$@" | cut -d ';' -f 1; }
   limit=${ARRAY_LIMIT:+%$ARRAY_LIMIT}
-  first=$(numbers mnli) others=$(numbers others) jobs=()
+  first=$(numbers starts) others=$(numbers rest) jobs=()
   wait_for=()
   [[ -z $first && -z $others ]] && say "all runs are done; gathering"
-  if [[ " $* " != *" --mnli_init"* && -n $first ]]; then
-    others=$first${others:+,$others} first=
-  fi
   if [[ -n $first ]]; then
     jobs+=("$(submit "${flags[@]}" --array="$first$limit" "$0" "$@")")
     [[ -n ${jobs[0]} ]] || exit 1

@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from finetuning_helpers import PAIRS, sentence
+from sklearn.metrics import matthews_corrcoef
 
 from finetune import glue, glue_data
-from finetune.finetuning import Interrupted
-from finetune.glue_runs import FAIRSEQ, Options, RunStore
+from finetune.finetuning import Interrupted, build_classifier, logits_of, read_tensors
+from finetune.glue_runs import FAIRSEQ, Options, RunStore, choose
 from pretrain.errors import UserError
 from pretrain.leaving import SIGNALS
 
@@ -189,18 +190,21 @@ def test_all_tasks_with_predictions(folders, data, tmp_path, capsys):
     assert "[1/" not in capsys.readouterr().err
 
 
-def test_labelled_diagnostics_are_scored(folders, tmp_path, source):
-    write_glue(tmp_path)
+def write_labelled_diagnostics(root):
     rows = [f"x\ty\tz\tk\td\t{a}\t{b}\t{glue_data.NLI[n % 3]}" for n, (a, b) in enumerate(PAIRS)]
     columns = ["Lexical Semantics", "Predicate-Argument Structure", "Logic", "Knowledge", "Domain"]
     columns += ["Premise", "Hypothesis", "Label"]
-    (tmp_path / "GLUE/diagnostic/diagnostic-full.tsv").write_text("\n".join(["\t".join(columns), *rows]) + "\n")
+    (root / "GLUE/diagnostic/diagnostic-full.tsv").write_text("\n".join(["\t".join(columns), *rows]) + "\n")
+
+
+def test_labelled_diagnostics_are_scored(tmp_path, source):
+    write_labelled_diagnostics(write_glue(tmp_path))
     found = {name: glue_data.load(name, str(tmp_path)) for name in ("MNLI", "AX")}
     store = RunStore(source, found, Options(seeds=1, epochs=1), tmp_path / "runs")
     runs = store.options.runs(["MNLI", "AX"])
     store.compute(runs[0], "")
     result, _ = glue.summarise(store, runs, ["MNLI", "AX"], [])
-    assert result.tasks["AX"].value == store.result(runs[0])["ax"]["matthews"]
+    assert result.tasks["AX"].value == store.diagnostic(runs[0])["matthews"]
     assert result.tasks["AX"].metric == "matthews"
 
 
@@ -298,11 +302,120 @@ def test_mnli_initialisation_starts_from_the_same_seeds_model(source, data, tmp_
     assert plain.result(runs[1])["best"]["loss"] != store.result(runs[1])["best"]["loss"]
 
 
+def trained(monkeypatch):
+    """The names of the runs that are fine-tuned from here on."""
+    names, train = [], RunStore._train
+    monkeypatch.setattr(RunStore, "_train", lambda store, run: names.append((run.task, run.lr, run.seed)) or train(store, run))
+    return names
+
+
+def test_a_sweep_starts_others_from_a_run_of_its_own_grid(source, data, tmp_path, monkeypatch):
+    found = {name: glue_data.load(name, str(data)) for name in ("RTE", "MNLI")}
+    options = Options(seeds=1, epochs=1, sweep=True, mnli_init=True)
+    runs = options.runs(list(found))
+    starts = {options.start(run) for run in runs if run.task == "RTE"}
+    assert starts == {options.mnli_run(1)} and starts < set(runs)
+    assert all(options.start(run) is None for run in runs if run.task == "MNLI")
+    store, names = RunStore(source, found, options, tmp_path), trained(monkeypatch)
+    store.compute(options.mnli_run(1), "")
+    store.compute(next(run for run in runs if run.task == "RTE"), "")
+    assert [name[0] for name in names] == ["MNLI", "RTE"]
+
+
+def test_a_run_is_done_only_if_what_is_asked_for_is_there(source, data, tmp_path, monkeypatch):
+    """Figures first; then predictions, another task's start and AX, each asked for later, repeat as little as can be."""
+    write_labelled_diagnostics(write_glue(tmp_path / "data"))
+    found = {name: glue_data.load(name, str(tmp_path / "data")) for name in ("RTE", "MNLI", "AX")}
+    without_ax = {name: found[name] for name in ("RTE", "MNLI")}
+    common = {"seeds": 2, "epochs": 1, "lr": 1e-3}
+
+    def store(of=without_ax, **asked):
+        return RunStore(source, of, Options(**common, **asked), tmp_path / "out")
+
+    names, runs = trained(monkeypatch), Options(**common).runs(["RTE", "MNLI"])
+    glue._compute_all(store(), runs)
+    assert not store().unfinished(runs) and len(names) == 4
+    _, _, best = choose({run: store().result(run) for run in runs if run.task == "RTE"})
+    _, _, best_mnli = choose({run: store().result(run) for run in runs if run.task == "MNLI"})
+    asked = store(predict=True)
+    assert set(asked.unfinished(runs)) == {best, best_mnli}  # of each task the best seed predicts
+    names.clear()
+    glue._compute_all(asked, runs)
+    assert names == [("RTE", 1e-3, best.seed)]  # MNLI's model is kept, and answers
+    assert set(asked.predictions(best_mnli)) == {"MNLI/test_matched", "MNLI/test_mismatched"}
+    names.clear()
+    with_ax = store(found)  # with AX MNLI's figures stay its figures, and its models are asked
+    assert with_ax.unfinished(runs) == [run for run in runs if run.task == "MNLI"]
+    glue._compute_all(with_ax, runs)
+    assert not names and not with_ax.unfinished(runs)
+    model = build_classifier(source, 3, 0.1, best_mnli.seed)
+    model.load_state_dict(read_tensors(with_ax._path(best_mnli, ".weights")))
+    rows = with_ax._encode("AX", found["AX"].splits["dev"])
+    expected = matthews_corrcoef(rows.targets, logits_of(model, rows, 4096, "fp32").argmax(1))
+    assert with_ax.diagnostic(best_mnli)["matthews"] == pytest.approx(100 * expected)
+    both = store(found, predict=True)
+    assert both.unfinished(runs) == [best_mnli]  # AX's test rows are to be predicted too
+    starting = store(mnli_init=True)
+    ordered = starting.options.runs(["RTE", "MNLI"])
+    assert starting.unfinished(ordered) == [run for run in ordered if run.task == "RTE"]
+    for path in (tmp_path / "out").glob("*.weights"):
+        path.unlink()
+    assert starting.unfinished(ordered) == ordered  # first the models to start from
+    assert not store().unfinished(runs)  # which nobody asks for here
+    names.clear()
+    glue._compute_all(starting, ordered)
+    assert [name[0] for name in names].count("MNLI") == 2 and not starting.unfinished(ordered)
+
+
+def test_predictions_of_other_test_rows_are_not_taken(source, tmp_path):
+    found = {"RTE": glue_data.load("RTE", str(write_glue(tmp_path / "data")))}
+    options = Options(seeds=1, epochs=1, predict=True)
+    store, (run,) = RunStore(source, found, options, tmp_path), options.runs(["RTE"])
+    store.compute(run, "")
+    assert not store.unfinished([run])
+    file = tmp_path / "data/GLUE/RTE/test.tsv"
+    file.write_text(file.read_text().replace("the", "a"))  # as many rows
+    store = RunStore(source, {"RTE": glue_data.load("RTE", str(tmp_path / "data"))}, options, tmp_path)
+    assert store.result(run) is not None and store.unfinished([run]) == [run]
+
+
+def test_a_checkpoint_without_the_best_model_does_not_serve_predictions(source, data, tmp_path):
+    """Saved by a command that did not ask for predictions, it does not know the model of an epoch that was the best."""
+    found = {"RTE": glue_data.load("RTE", str(data))}
+    without, with_them = (Options(seeds=1, epochs=3, lr=1e-3, predict=predict) for predict in (False, True))
+    (run,) = without.runs(["RTE"])
+    straight = RunStore(source, found, with_them, tmp_path / "straight")
+    straight.compute(run, "")
+    with pytest.raises(Interrupted):
+        RunStore(source, found, without, tmp_path / "broken", counting(7)).compute(run, "")
+    resumed = RunStore(source, found, with_them, tmp_path / "broken")
+    resumed.compute(run, "")
+    np.testing.assert_array_equal(resumed.predictions(run)["RTE/test"], straight.predictions(run)["RTE/test"])
+    assert resumed.result(run)["curve"] == straight.result(run)["curve"]
+
+
+@pytest.mark.slow
+def test_the_slurm_script_submits_the_starts_first(folders, data, tmp_path):
+    """With a stand-in for sbatch; flags may be written with dashes. On a cluster: tests/slurm."""
+    sbatch = tmp_path / "bin" / "sbatch"
+    sbatch.parent.mkdir()
+    sbatch.write_text(f'#!/bin/bash\necho "$@" >> {tmp_path}/submitted\nwc -l < {tmp_path}/submitted\n')
+    sbatch.chmod(0o755)
+    path = os.pathsep.join([str(sbatch.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
+    flags = ["--data", data, "--tasks", "CoLA,RTE,MNLI", "--seeds", "2", "--epochs", "1", "--out", tmp_path, "--mnli-init"]
+    command = [str(word) for word in (ROOT / "slurm/finetune_glue.sh", "--time=10", "--", folders["bert"], *flags)]
+    done = subprocess.run(command, env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    submitted = (tmp_path / "submitted").read_text().splitlines()
+    assert ["--array=0,1" in submitted[0], "--array=2,3,4,5" in submitted[1], "--gather" in submitted[2]] == [True] * 3
+    assert "--dependency=afterok:1 " in submitted[1] and "--dependency=afterany:1:2 " in submitted[2]
+
+
 def test_runs_by_number_are_gathered(folders, data, tmp_path, capsys):
     words = {"data": str(data), "tasks": "rte,CoLA", "seeds": "2", "epochs": "1", "out": str(tmp_path)}
     assert glue.main(str(folders["bert"]), **words, plan=True) == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    assert rows[2] == ["2", "CoLA", "1", "1e-05", "16", "to do"]
+    assert rows[2] == ["2", "CoLA", "1", "1e-05", "16", "to do", "-"]
     assert glue.main(str(folders["bert"]), **words, run_numbers="2,0") == 0
     assert glue.main(str(folders["bert"]), **words, gather=True) == 0
     printed = capsys.readouterr().out
