@@ -6,21 +6,26 @@ Every loss here is a softmax over candidates, anchor by anchor:
     s_ij = a_i . c_j / temperature
 
 `TiledSoftmax` computes it and its exact gradient in one pass over tiles of anchors. A loss says who the anchors,
-candidates and positives are, and may change the logits of a tile (`Adjustment`: exclude a candidate, add a constant).
+candidates and positives are, and may change the logits of a tile (`Adjustment`), exclude false negatives
+(`Identities`) or give each anchor candidates of its own (`own_logits`).
+
+Vectors come as they are; similarity is the cosine. Losses are float32 (float64 from float64), also under autocast.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import normalize
 
 from pretrain.errors import UserError
+from pretrain.losses.vectors import unit_vectors
 
-TILE_ANCHORS = 512
+TILE_LOGITS = {"cpu": 2**22, "cuda": 2**26}
+"""Logits of a tile of anchors, all candidates: 16 MiB on CPU, where they stay in the last cache, 256 MiB on CUDA."""
 
 
 class Adjustment(Protocol):
@@ -29,50 +34,184 @@ class Adjustment(Protocol):
     def __call__(self, logits: Tensor, start: int, stop: int) -> None: ...
 
 
+@dataclass(frozen=True)
+class Identities:
+    """Who is who, so that no sentence is pushed away from itself: a candidate with the text of an anchor, or of the
+    anchor's positive, is no negative of it. An anchor's own positive always stays.
+
+    Identities are hashes of texts, on the device of the vectors. anchors: int64[A]. candidates: int64[C]. positives:
+    int64[A], of each anchor's positive, or None where that has the identity of its anchor.
+    """
+
+    anchors: Tensor
+    candidates: Tensor
+    positives: Tensor | None = None
+
+    def exclude(self, logits: Tensor, own: Tensor, start: int, stop: int) -> None:
+        """Set the logits [stop - start, C] of false negatives to minus infinity; own: int64[stop - start, 1]."""
+        same = self.candidates == self.anchors[start:stop, None]
+        if self.positives is not None:
+            same |= self.candidates == self.positives[start:stop, None]
+        kept = logits.gather(1, own)
+        logits.masked_fill_(same, -torch.inf).scatter_(1, own, kept)
+
+
 def nt_xent(
-    views: Tensor, temperature: float, tile: int = TILE_ANCHORS, groups: Tensor | None = None
+    views: Tensor, temperature: float, tile: int | None = None, groups: Tensor | None = None, identities: Tensor | None = None
 ) -> Tensor:
     """NT-Xent (Chen et al. 2020, "SimCLR", equation 1; CLEAR, Wu et al. 2020, equations 1 and 2).
 
     Each of the 2N vectors is an anchor; its positive is the other view of its sequence; the other 2N - 2
-    vectors are negatives. Similarity is the cosine.
+    vectors are negatives.
 
     Args:
-        views: [2, N, d], not normalised, any floating dtype.
+        views: [2, N, d], any floating dtype.
         temperature: divides the cosine.
-        tile: anchors at a time; memory is tile x 2N numbers.
+        tile: anchors at a time; memory is tile x 2N numbers. Default: `TILE_LOGITS` of the device.
         groups: int64[N]; if given, an anchor's candidates are the vectors of its own group only.
+        identities: int64[2, N], hashes of the texts; if given, equal texts are no negatives (`Identities`).
 
     Returns:
-        The mean over the 2N anchors, a scalar: float64 from float64, else float32, also under autocast.
+        The mean over the 2N anchors, a scalar.
     """
     if views.ndim != 3 or views.shape[0] != 2:
         raise ValueError(f"nt_xent takes two views as [2, N, d], not {list(views.shape)}.")
     count = views.shape[1]
     with torch.autocast(views.device.type, enabled=False):
-        vectors = normalize(_at_least_float32(views).flatten(0, 1), dim=1)
+        vectors = unit_vectors(views.flatten(0, 1))
         index = torch.arange(2 * count, device=views.device)
         positives = (index + count) % (2 * count)
-        membership = None if groups is None else groups.to(views.device).repeat(2)
+        within_group = _within_group(None if groups is None else groups.repeat(2), vectors)
 
         def exclude(logits: Tensor, start: int, stop: int) -> None:
-            if membership is not None:
-                logits.masked_fill_(membership[start:stop, None] != membership[None, :], -torch.inf)
-            logits[torch.arange(stop - start, device=logits.device), index[start:stop]] = -torch.inf
+            if within_group is not None:
+                within_group(logits, start, stop)
+            logits[:, start:stop].fill_diagonal_(-torch.inf)
 
-        return softmax_over_candidates(vectors, vectors, positives, temperature, exclude, tile)
+        same = None
+        if identities is not None:
+            every = _identities(identities, (2, count), "identities", views).flatten()
+            same = Identities(every, every, every[positives])
+        return softmax_over_candidates(vectors, vectors, positives, temperature, exclude, tile, identities=same)
+
+
+def info_nce(
+    anchors: Tensor, positives: Tensor, temperature: float, *, negatives: Tensor | None = None, own_negative_bias: float = 0.0,
+    groups: Tensor | None = None, anchor_identities: Tensor | None = None, positive_identities: Tensor | None = None,
+    negative_identities: Tensor | None = None, tile: int | None = None,
+) -> Tensor:
+    """InfoNCE in one direction (SimCSE, Gao et al. 2021, equations 1 and 5): every positive, and every vector of
+    `negatives`, is a candidate of every anchor.
+
+    Args:
+        anchors, positives: [N, d]; row i of `positives` is the positive of row i of `anchors`.
+        temperature: divides the cosine.
+        negatives: [M, d], further candidates of all anchors: SimCSE's hard negatives (M = N, row i is anchor i's own), or
+            ESimCSE's momentum queue (any M, without gradient).
+        own_negative_bias: added to the logit of an anchor's own hard negative; SimCSE's `hard_negative_weight`, which is a
+            logit (0 is weight 1). Needs M = N.
+        groups: int64[N]; if given, an anchor's candidates are those of its own group only. With negatives, M = N.
+        anchor_identities, positive_identities: int64[N]; negative_identities: int64[M]: hashes of the texts. If given, all are,
+            and equal texts are no negatives (`Identities`).
+        tile: anchors at a time; memory is tile x (N + M) numbers. Default: `TILE_LOGITS` of the device.
+
+    Returns:
+        The mean over the N anchors, a scalar.
+    """
+    _check_same_shape("info_nce", anchors, positives)
+    count, further = len(anchors), 0 if negatives is None else len(negatives)
+    if further != count and (own_negative_bias or (groups is not None and negatives is not None)):
+        raise ValueError(f"own negatives need one negative for each of the {count} anchors, not {further}.")
+    with torch.autocast(anchors.device.type, enabled=False):
+        candidates = unit_vectors(positives)
+        if negatives is not None:
+            candidates = torch.cat([candidates, unit_vectors(negatives)])
+        within_group = _within_group(groups, anchors)
+
+        def adjust(logits: Tensor, start: int, stop: int) -> None:
+            if own_negative_bias:
+                logits[:, count + start:count + stop].diagonal().add_(own_negative_bias)
+            if within_group is not None:
+                for block in logits.split(count, dim=1):
+                    within_group(block, start, stop)
+
+        same = _pair_identities(anchors, anchor_identities, positive_identities)
+        if (same is None) != (negative_identities is None) and negatives is not None:
+            raise ValueError("identities are given for anchors, positives and negatives, or for none of them.")
+        if same is not None and negatives is not None:
+            own = _identities(negative_identities, (further,), "negative_identities", anchors)
+            same = Identities(same.anchors, torch.cat([same.candidates, own]), same.positives)
+        index = torch.arange(count, device=anchors.device)
+        return softmax_over_candidates(unit_vectors(anchors), candidates, index, temperature, adjust, tile, identities=same)
+
+
+def symmetric_info_nce(
+    anchors: Tensor, positives: Tensor, temperature: float, *, groups: Tensor | None = None,
+    anchor_identities: Tensor | None = None, positive_identities: Tensor | None = None, tile: int | None = None,
+) -> Tensor:
+    """Half of InfoNCE from anchors to positives and half of it from positives to anchors (CLIP, Radford et al. 2021, figure 3;
+    the "ranking" loss of AugCSE's code, Tang et al. 2022). Arguments and result as `info_nce`.
+    """
+    _check_same_shape("symmetric_info_nce", anchors, positives)
+    with torch.autocast(anchors.device.type, enabled=False):
+        ours, theirs = unit_vectors(anchors), unit_vectors(positives)
+        index = torch.arange(len(anchors), device=anchors.device)
+        within_group = _within_group(groups, anchors)
+        forth = _pair_identities(anchors, anchor_identities, positive_identities)
+        back = _pair_identities(anchors, positive_identities, anchor_identities)
+        return 0.5 * (softmax_over_candidates(ours, theirs, index, temperature, within_group, tile, identities=forth)
+                      + softmax_over_candidates(theirs, ours, index, temperature, within_group, tile, identities=back))
+
+
+def relaxed_negative_info_nce(
+    anchors: Tensor, positives: Tensor, negatives: Tensor, present: Tensor, temperature: float, margin: float, *,
+    groups: Tensor | None = None, anchor_identities: Tensor | None = None, positive_identities: Tensor | None = None,
+    tile: int | None = None,
+) -> Tensor:
+    """InfoNCE with each anchor's own negation as a relaxed negative (SDA, equation 4):
+
+        -log( exp(cos(h_i, h_i+) / t) / ( sum_j exp(cos(h_i, h_j+) / t) + exp((cos(h_i, h_i-) - margin) / t) ) )
+
+    (The printed formula lacks the -log.) A negation is no negative of other anchors, unlike SimCSE's hard negatives.
+
+    Args:
+        anchors, positives, negatives: [N, d].
+        present: bool[N]; where False the sentence has no negation, and its row of `negatives` (finite) counts for nothing.
+        temperature: t.
+        margin: of cosine.
+        groups, anchor_identities, positive_identities, tile: as `info_nce`.
+
+    Returns:
+        The mean over the N anchors, a scalar.
+    """
+    _check_same_shape("relaxed_negative_info_nce", anchors, positives, negatives)
+    with torch.autocast(anchors.device.type, enabled=False):
+        ours, theirs = unit_vectors(anchors), unit_vectors(positives)
+        own_negative = ((ours * unit_vectors(negatives)).sum(1) - margin) / _checked(temperature)
+        own_logits = own_negative.masked_fill(~present.to(anchors.device), -torch.inf)[:, None]
+        within_group = _within_group(groups, anchors)
+        index = torch.arange(len(anchors), device=anchors.device)
+        same = _pair_identities(anchors, anchor_identities, positive_identities)
+        return softmax_over_candidates(ours, theirs, index, temperature, within_group, tile, identities=same,
+                                       own_logits=own_logits)
 
 
 def softmax_over_candidates(
     anchors: Tensor, candidates: Tensor, positives: Tensor, temperature: float,
-    adjust: Adjustment | None = None, tile: int = TILE_ANCHORS,
+    adjust: Adjustment | None = None, tile: int | None = None, *, identities: Identities | None = None,
+    own_logits: Tensor | None = None,
 ) -> Tensor:
-    """Mean over anchors [A, d] of -log softmax over candidates [C, d], at `positives` int64[A]."""
-    if not temperature > 0:
-        raise UserError(f"the contrastive temperature must be above 0, not {temperature}.")
+    """Mean over anchors [A, d] of -log softmax over candidates [C, d], at `positives` int64[A].
+
+    own_logits: [A, E], logits of further candidates that only their own anchor has; minus infinity for none.
+    """
+    if tile is None:
+        tile = max(1, TILE_LOGITS.get(anchors.device.type, TILE_LOGITS["cuda"]) // max(len(candidates), 1))
     if tile < 1:
         raise ValueError(f"tile must be at least 1, not {tile}.")
-    return TiledSoftmax.apply(anchors, candidates, positives, 1.0 / temperature, adjust, tile)
+    among_themselves = candidates is anchors  # then one array takes both gradients
+    return TiledSoftmax.apply(anchors, None if among_themselves else candidates, own_logits, positives,
+                              1.0 / _checked(temperature), adjust, identities, tile)
 
 
 class TiledSoftmax(torch.autograd.Function):
@@ -84,39 +223,97 @@ class TiledSoftmax(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx, anchors: Tensor, candidates: Tensor, positives: Tensor, scale: float, adjust: Adjustment | None,
-        tile: int
+        ctx, anchors: Tensor, candidates: Tensor | None, own_logits: Tensor | None, positives: Tensor, scale: float,
+        adjust: Adjustment | None, identities: Identities | None, tile: int,
     ) -> Tensor:
-        wanted = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
-        anchor_gradient = torch.empty_like(anchors) if wanted else None
-        candidate_gradient = torch.zeros_like(candidates) if wanted else None
+        count = max(len(anchors), 1)
+        anchor_gradient = torch.zeros_like(anchors) if ctx.needs_input_grad[0] else None
+        if candidates is None:
+            candidates, candidate_gradient = anchors, anchor_gradient
+        else:
+            candidate_gradient = torch.zeros_like(candidates) if ctx.needs_input_grad[1] else None
+        own_gradient = torch.zeros_like(own_logits) if own_logits is not None else None
         # Summed in float64: thousands of nearly equal terms would lose digits in float32, and it costs nothing.
         total = torch.zeros((), dtype=torch.float64, device=anchors.device)
+        room = anchors.new_empty(min(tile, len(anchors)), len(candidates))  # one for all tiles: fresh pages cost as much as exp
         for start in range(0, len(anchors), tile):
             stop = min(start + tile, len(anchors))
-            block = anchors[start:stop]
-            logits = (block @ candidates.T).mul_(scale)
+            block = anchors[start:stop] * scale
+            own = positives[start:stop, None]
+            logits = torch.mm(block, candidates.T, out=room[:stop - start])
             if adjust is not None:
                 adjust(logits, start, stop)
-            own = positives[start:stop, None]
-            log_sum = logits.logsumexp(1, keepdim=True)
-            total += (log_sum - logits.gather(1, own)).sum(dtype=torch.float64)
-            if wanted:
-                residual = logits.sub_(log_sum).exp_()
-                residual.scatter_add_(1, own, residual.new_full(own.shape, -1.0))
-                torch.mm(residual, candidates, out=anchor_gradient[start:stop])
-                candidate_gradient.addmm_(residual.T, block)
-        if wanted:
-            factor = scale / max(len(anchors), 1)
-            ctx.save_for_backward(anchor_gradient.mul_(factor), candidate_gradient.mul_(factor))
-        return (total / max(len(anchors), 1)).to(anchors.dtype)
+            if identities is not None:
+                identities.exclude(logits, own, start, stop)
+            further = None if own_logits is None else own_logits[start:stop]
+            own_logit = logits.gather(1, own)
+            largest = logits.amax(1, keepdim=True)
+            if further is not None:
+                largest = largest.maximum(further.amax(1, keepdim=True))
+            weights = logits.sub_(largest).exp_()
+            # The weight of all others is summed without the positive's: where that is nearly 1, their digits would drown in it.
+            weights.scatter_(1, own, 0.0)
+            others = weights.sum(1, keepdim=True)
+            if further is not None:
+                further = (further - largest).exp_()
+                others += further.sum(1, keepdim=True)
+            below = largest - own_logit
+            denominator = others + torch.exp(-below)
+            total += torch.where(below == 0, others.log1p(), denominator.log() + below).sum(dtype=torch.float64)
+            weights.scatter_(1, own, -others)
+            if candidate_gradient is not None:
+                candidate_gradient.addmm_(weights.T, block / denominator)
+            if anchor_gradient is not None:
+                anchor_gradient[start:stop] += torch.mm(weights, candidates).mul_(scale / denominator)
+            if further is not None:
+                own_gradient[start:stop] = further / denominator
+        separate = candidate_gradient if candidate_gradient is not anchor_gradient else None
+        ctx.save_for_backward(*(None if gradient is None else gradient.div_(count)
+                                for gradient in (anchor_gradient, separate, own_gradient)))
+        return (total / count).to(anchors.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        anchor_gradient, candidate_gradient = ctx.saved_tensors
-        return anchor_gradient * upstream, candidate_gradient * upstream, None, None, None, None
+        # Not in place: a graph that is kept alive may be walked again.
+        gradients = (None if gradient is None else gradient * upstream for gradient in ctx.saved_tensors)
+        return *gradients, None, None, None, None, None
 
 
-def _at_least_float32(values: Tensor) -> Tensor:
-    return values if values.dtype == torch.float64 else values.float()
+def _checked(temperature: float) -> float:
+    if not temperature > 0:
+        raise UserError(f"the contrastive temperature must be above 0, not {temperature}.")
+    return temperature
+
+
+def _within_group(groups: Tensor | None, vectors: Tensor) -> Adjustment | None:
+    """Exclude candidates of other groups; anchors and candidates both have the groups int64[A]."""
+    if groups is None:
+        return None
+    membership = groups.to(vectors.device)
+
+    def exclude(logits: Tensor, start: int, stop: int) -> None:
+        logits.masked_fill_(membership[start:stop, None] != membership, -torch.inf)
+
+    return exclude
+
+
+def _check_same_shape(name: str, *vectors: Tensor) -> None:
+    if any(v.ndim != 2 or v.shape != vectors[0].shape for v in vectors):
+        raise ValueError(f"{name} takes vectors of one shape [N, d], not {', '.join(str(list(v.shape)) for v in vectors)}.")
+
+
+def _identities(identities: Tensor, shape: tuple[int, ...], name: str, like: Tensor) -> Tensor:
+    if identities.shape != shape:
+        raise ValueError(f"{name} must have the shape {list(shape)}, not {list(identities.shape)}.")
+    return identities.to(like.device)
+
+
+def _pair_identities(vectors: Tensor, anchors: Tensor | None, positives: Tensor | None) -> Identities | None:
+    if (anchors is None) != (positives is None):
+        raise ValueError("identities are given for both anchors and positives, or for neither.")
+    if anchors is None or positives is None:
+        return None
+    ours = _identities(anchors, (len(vectors),), "anchor_identities", vectors)
+    theirs = _identities(positives, (len(vectors),), "positive_identities", vectors)
+    return Identities(ours, theirs, theirs)

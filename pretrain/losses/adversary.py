@@ -1,0 +1,88 @@
+"""AugCSE's antagonistic discriminator (Tang et al. 2022): which augmentation was it? The encoder learns that none can tell."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import binary_cross_entropy_with_logits, one_hot
+
+from pretrain.errors import UserError
+from pretrain.losses.vectors import at_least_float32
+
+FORMS = ("code", "paper")
+
+
+def reverse_gradient(values: Tensor, scale: float) -> Tensor:
+    """The values; in the backward pass the gradient times -scale (Ganin and Lempitsky 2015; AugCSE, appendix A.4).
+
+    AugCSE's alpha of -1 is a scale of +1.
+    """
+    return _ReverseGradient.apply(values, scale)
+
+
+class _ReverseGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, values: Tensor, scale: float) -> Tensor:
+        ctx.scale = scale
+        return values.view_as(values)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, upstream: Tensor) -> tuple[Tensor, None]:
+        return upstream * -ctx.scale, None
+
+
+class Discriminator(nn.Module):
+    """Logits of the augmentations, from the projected vectors of a sentence and its augmentation side by side.
+
+    form "code" (the authors' repository, training/discriminator.py, two layers):
+        dropout, Linear(in, 2 in), tanh, dropout, Linear(2 in, outputs), tanh: logits lie in (-1, 1).
+    form "paper" (appendix A.5):
+        dropout, Linear(in, 2 in), tanh, dropout, Linear(2 in, in), tanh, which the listing calls a projection and which ends
+        there, without a classifier; a Linear(in, outputs) without tanh follows here.
+
+    It computes in its parameters' dtype, also under autocast. The gradient is reversed by the caller (`reverse_gradient`).
+    """
+
+    def __init__(self, in_features: int, outputs: int, form: str = "code", dropout: float = 0.2):
+        """
+        Args:
+            in_features: width of the input; twice the vectors' for two of them side by side.
+            outputs: number of classes; for A augmentations and "none of them", A + 1.
+            form: "code" or "paper".
+            dropout: probability.
+        """
+        super().__init__()
+        if form not in FORMS:
+            raise UserError(f"unknown form '{form}' of the discriminator; choose one of {', '.join(FORMS)}.")
+        if outputs < 2:
+            raise UserError(f"a discriminator tells at least 2 classes apart, not {outputs}.")
+        wide = 2 * in_features
+        second = outputs if form == "code" else in_features
+        modules = [nn.Dropout(dropout), nn.Linear(in_features, wide), nn.Tanh(),
+                   nn.Dropout(dropout), nn.Linear(wide, second), nn.Tanh()]
+        if form == "paper":
+            modules.append(nn.Linear(in_features, outputs))
+        self.layers = nn.Sequential(*modules)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """[N, in_features] of any floating dtype -> logits [N, outputs] in the module's dtype."""
+        with torch.autocast(vectors.device.type, enabled=False):
+            return self.layers(vectors.to(self.layers[1].weight.dtype))
+
+
+def discriminator_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Binary cross-entropy of each output against the one-hot label, the mean over N x outputs (equation 2; not a softmax).
+
+    logits: [N, outputs]. labels: int64[N]. With the "code" form's logits in (-1, 1) the least possible loss is
+    log(1 + exp(-1)) = 0.313.
+    """
+    with torch.autocast(logits.device.type, enabled=False):
+        values = at_least_float32(logits)
+        return binary_cross_entropy_with_logits(values, one_hot(labels, logits.shape[1]).to(values.dtype))
+
+
+def discriminator_accuracy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Share of the rows whose largest logit is the label's: a scalar float32 without gradient."""
+    return (logits.detach().argmax(1) == labels).float().mean()

@@ -1,0 +1,195 @@
+"""VaSCL's losses (Zhang et al. 2022, "Virtual Augmentation Supported Contrastive Learning"): nearest neighbours in the whole
+batch, the virtual augmentation that is hardest to tell from them, and the neighbourhood loss.
+
+What the authors' code does where it departs from the paper is said at each function, and is what is done here.
+Similarities are cosines (of the head's outputs), except where neighbours are chosen: there, dot products.
+Losses are float32 (float64 from float64), also under autocast; memory grows with N, never with N squared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from pretrain.errors import UserError
+from pretrain.losses.contrastive import TILE_LOGITS
+from pretrain.losses.vectors import at_least_float32, directions, unit_vectors
+
+GATHERED = {"cpu": 2**21, "cuda": 2**26}
+"""Numbers of gathered candidates [anchors, candidates each, D] alive at once: 8 MiB on CPU, 256 MiB on CUDA."""
+
+
+def nearest_neighbours(
+    vectors: Tensor, k: int, tile: int | None = None, identities: Tensor | None = None, groups: Tensor | None = None
+) -> Tensor:
+    """The k nearest of every vector among the others (N(i), section 3.2), nearest first: int64[N, k], without gradient.
+
+    By the dot product of the vectors as they are, not normalised, which is what the authors' code takes for the paper's
+    "similarity". A vector is no neighbour of itself.
+
+    Args:
+        vectors: [N, d], any floating dtype; compared in float32 (float64 from float64).
+        k: K; 16 in the authors' code, not given in the paper.
+        tile: vectors at a time; memory is tile x N numbers. Default: `TILE_LOGITS` of the device.
+        identities: int64[N], hashes of the texts; if given, equal texts are no neighbours.
+        groups: int64[N]; if given, neighbours are of the vector's own group only.
+
+    Raises:
+        UserError: some vector has fewer than k others to choose from.
+    """
+    count = len(vectors)
+    if k < 1:
+        raise UserError(f"the number of neighbours must be at least 1, not {k}.")
+    if count - 1 < k:
+        raise UserError(f"{k} neighbours were asked for, but a vector has only {count - 1} others in a batch of {count}; "
+                        f"ask for at most {count - 1} or use a larger batch.")
+    if tile is None:
+        tile = max(1, TILE_LOGITS.get(vectors.device.type, TILE_LOGITS["cuda"]) // count)
+    with torch.no_grad(), torch.autocast(vectors.device.type, enabled=False):
+        values = at_least_float32(vectors)
+        texts = None if identities is None else identities.to(values.device)
+        members = None if groups is None else groups.to(values.device)
+        neighbours = torch.empty(count, k, dtype=torch.long, device=values.device)
+        farthest = values.new_empty(count)
+        room = values.new_empty(min(tile, count), count)
+        for start in range(0, count, tile):
+            stop = min(start + tile, count)
+            products = torch.mm(values[start:stop], values.T, out=room[:stop - start])
+            products[:, start:stop].fill_diagonal_(-torch.inf)
+            if texts is not None:
+                products.masked_fill_(texts[start:stop, None] == texts, -torch.inf)
+            if members is not None:
+                products.masked_fill_(members[start:stop, None] != members, -torch.inf)
+            best = products.topk(k, dim=1)
+            neighbours[start:stop] = best.indices
+            farthest[start:stop] = best.values[:, -1]
+        short = int((farthest == -torch.inf).sum())
+    if short:
+        raise UserError(f"{k} neighbours were asked for, but {short} of {count} vectors have fewer others to choose from, once "
+                        "duplicates (and other groups) are left out; ask for fewer or use a larger batch.")
+    return neighbours
+
+
+def virtual_augmentation(
+    head: Callable[[Tensor], Tensor], vectors: Tensor, neighbours: Tensor, temperature: float, radius: float,
+    generator: torch.Generator,
+) -> Tensor:
+    """The perturbation of each vector that best hides it among its neighbours (equations 2 and 3), delta* float[N, d], detached.
+
+    With e the vectors without gradient and z = h(e) / ||h(e)||:
+
+        start d0 uniform on (-1/2, 1/2)^d, then of length 1            (code; the paper: isotropic Gaussian)
+        g = gradient by d0 of the sum over i of l_i, at h(e + radius d0)     (one evaluation; the code's xi is the radius)
+        l_i = -log( exp(zd_i . z_i / t) / ( exp(zd_i . z_i / t) + sum over k in N(i) of exp(zd_i . z_k / t) ) )
+        delta* = radius g / ||g||, row by row; d0 is discarded
+
+    A row whose gradient is exactly 0 has no direction to ascend: there delta* is radius d0, so its length is the radius too.
+
+    Args:
+        head: h, [N, d] -> [N, D]; run on all N rows at once, once without and once with gradient. Parameters get none.
+        vectors: [N, d].
+        neighbours: int64[N, K] from `nearest_neighbours`.
+        temperature: t.
+        radius: Delta, the length of delta*; 15 for RoBERTa-base, 30 for RoBERTa-large in the paper.
+        generator: a CPU generator; d0 is drawn on the CPU in float32, so that it depends on the generator alone.
+    """
+    if not radius > 0:
+        raise UserError(f"the radius of the virtual augmentation must be above 0, not {radius}.")
+    if generator.device.type != "cpu":
+        raise ValueError("the virtual augmentation wants a CPU generator: those of other devices draw other numbers.")
+    start = torch.rand(vectors.shape, generator=generator, dtype=torch.float32).sub_(0.5)
+    with torch.autocast(vectors.device.type, enabled=False):
+        still = at_least_float32(vectors.detach())
+        start = unit_vectors(start.to(still))
+        with torch.no_grad():
+            clean = unit_vectors(head(still))
+        with torch.enable_grad():
+            noise = start.clone().requires_grad_()
+            moved = unit_vectors(head(still + radius * noise))
+            index = torch.arange(len(still), device=still.device)
+            loss = softmax_over_listed(moved, clean, index, neighbours, temperature)
+            # The mean's gradient times N: only its direction counts, and small numbers lose digits.
+            gradient, = torch.autograd.grad(loss, noise, torch.full_like(loss, len(still)))
+        return radius * directions(gradient, otherwise=start)
+
+
+def neighbourhood_loss(
+    clean: Tensor, augmented: Tensor, neighbours: Tensor, temperature: float, tile: int | None = None
+) -> Tensor:
+    """Both directions of the neighbourhood loss (equation 4): the mean over the 2N anchors.
+
+    Row i of `clean` and row i of `augmented` are each other's positive; the negatives of both are the K neighbours of i,
+    clean and augmented: 2K each. (The paper's equation 5 divides the sum over both directions by 2N, as here.) In the
+    authors' code `clean` has no gradient; the caller decides.
+
+    Args:
+        clean, augmented: [N, D], the head's outputs h(e) and h(e + delta*).
+        neighbours: int64[N, K].
+        temperature: divides the cosine.
+        tile: anchors at a time; memory is tile x (2K + 1) x D numbers. Default: `GATHERED` of the device.
+    """
+    if clean.shape != augmented.shape or clean.ndim != 2:
+        raise ValueError(f"neighbourhood_loss takes two [N, D], not {list(clean.shape)} and {list(augmented.shape)}.")
+    count = len(clean)
+    with torch.autocast(clean.device.type, enabled=False):
+        both = torch.cat([unit_vectors(clean), unit_vectors(augmented)])
+        index = torch.arange(2 * count, device=clean.device)
+        of_both = torch.cat([neighbours, neighbours + count], dim=1).repeat(2, 1)
+        return softmax_over_listed(both, both, (index + count) % (2 * count), of_both, temperature, tile)
+
+
+def softmax_over_listed(
+    anchors: Tensor, candidates: Tensor, positives: Tensor, negatives: Tensor, temperature: float, tile: int | None = None
+) -> Tensor:
+    """Mean over anchors [A, D] of -log softmax at candidates[positives], int64[A], over it and candidates[negatives].
+
+    candidates: [C, D]. negatives: int64[A, E]. As `contrastive.softmax_over_candidates`, for few candidates an anchor.
+    """
+    if not temperature > 0:
+        raise UserError(f"the contrastive temperature must be above 0, not {temperature}.")
+    listed = torch.cat([positives[:, None], negatives], dim=1)
+    if tile is None:
+        tile = max(1, GATHERED.get(anchors.device.type, GATHERED["cuda"]) // (listed.shape[1] * anchors.shape[1]))
+    if tile < 1:
+        raise ValueError(f"tile must be at least 1, not {tile}.")
+    return ListedSoftmax.apply(anchors, candidates, listed, 1.0 / temperature, tile)
+
+
+class ListedSoftmax(torch.autograd.Function):
+    """The loss above with its exact gradient, made in the same pass; the first of `listed` int64[A, 1 + E] is the positive."""
+
+    @staticmethod
+    def forward(ctx, anchors: Tensor, candidates: Tensor, listed: Tensor, scale: float, tile: int) -> Tensor:
+        count = max(len(anchors), 1)
+        anchor_gradient = torch.zeros_like(anchors) if ctx.needs_input_grad[0] else None
+        candidate_gradient = torch.zeros_like(candidates) if ctx.needs_input_grad[1] else None
+        total = torch.zeros((), dtype=torch.float64, device=anchors.device)
+        for start in range(0, len(anchors), tile):
+            part = slice(start, start + tile)
+            rows = listed[part]
+            block = anchors[part] * scale
+            gathered = candidates[rows]  # [t, 1 + E, D]
+            logits = torch.bmm(gathered, block[:, :, None]).squeeze(2)
+            rest = logits[:, 1:].logsumexp(1) - logits[:, 0]
+            losses = torch.logaddexp(rest, torch.zeros_like(rest))
+            total += losses.sum(dtype=torch.float64)
+            residual = (logits - (losses + logits[:, 0])[:, None]).exp_()
+            # Minus the others' sum, not q - 1: where the positive's probability is nearly 1, that has no digits left.
+            residual[:, 0] = -residual[:, 1:].sum(1)
+            if anchor_gradient is not None:
+                anchor_gradient[part] = torch.bmm(residual[:, None], gathered).squeeze(1) * scale
+            if candidate_gradient is not None:
+                torch.mul(residual[:, :, None], block[:, None], out=gathered)
+                candidate_gradient.index_add_(0, rows.flatten(), gathered.flatten(0, 1))
+        ctx.save_for_backward(*(None if gradient is None else gradient.div_(count)
+                                for gradient in (anchor_gradient, candidate_gradient)))
+        return (total / count).to(anchors.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = (None if gradient is None else gradient * upstream for gradient in ctx.saved_tensors)
+        return *gradients, None, None, None

@@ -1,0 +1,56 @@
+"""What the losses share: unit vectors, directions of gradients, and the precision that all of them compute in."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+SMALLEST_NORM = 1e-12
+ROWS_AT_ONCE = 8192
+
+
+def at_least_float32(values: Tensor) -> Tensor:
+    """float64 stays; every other dtype becomes float32."""
+    return values if values.dtype == torch.float64 else values.float()
+
+
+def unit_vectors(vectors: Tensor) -> Tensor:
+    """Rows of `vectors` [N, d] divided by their Euclidean norm, in float32 (float64 from float64).
+
+    A row shorter than 1e-12 has no direction: it becomes 0 and gets no gradient. Kept for the backward pass: the input
+    and N numbers, where autograd's own chain makes four more arrays of the input's size.
+    """
+    return _UnitVectors.apply(at_least_float32(vectors))
+
+
+def directions(gradient: Tensor, otherwise: Tensor) -> Tensor:
+    """Rows of `gradient` [N, d] divided by their Euclidean norm; rows that are all 0 are taken from `otherwise` [N, d].
+
+    Exact for gradients of any size: a saturated softmax has entries of 1e-25, whose squares float32 does not hold.
+    """
+    largest = gradient.abs().amax(1, keepdim=True)
+    scaled = gradient / largest.where(largest > 0, 1.0)
+    unit = scaled / torch.linalg.vector_norm(scaled, dim=1, keepdim=True).clamp_min(0.5)
+    return torch.where(largest > 0, unit, otherwise)
+
+
+class _UnitVectors(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, vectors: Tensor) -> Tensor:
+        norms = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
+        inverse = torch.where(norms > SMALLEST_NORM, norms.reciprocal(), 0.0)
+        ctx.save_for_backward(vectors, inverse)
+        return vectors * inverse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, upstream: Tensor) -> Tensor:
+        """(g - u (u . g)) / norm, with u the unit vector."""
+        vectors, inverse = ctx.saved_tensors
+        gradient = upstream * inverse
+        for rows in range(0, len(vectors), ROWS_AT_ONCE):
+            part = slice(rows, rows + ROWS_AT_ONCE)
+            along = (gradient[part] * vectors[part]).sum(1, keepdim=True).mul_(inverse[part] ** 2)
+            gradient[part].addcmul_(vectors[part], along, value=-1.0)
+        return gradient

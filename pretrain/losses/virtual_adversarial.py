@@ -1,0 +1,212 @@
+"""The virtual adversarial loss of V-advCSE (Park et al. 2023): how far sentence vectors move under the worst small change of
+the word embeddings.
+
+    r ~ N(0, sigma^2);  K times: g = gradient by r of F(f(x; w_), f(x + r; w)),  r <- projection(r + eta g)     (algorithm 1)
+    loss = F(f(x; w_), f(x + r; w))
+
+No code was published. Options and defaults follow those of the packages archinetai/smart-pytorch and vat-pytorch, whose F
+("KL, Sym-KL, JS") and norms are the paper's; where they differ from the textbook, the functions say so.
+Noise is [T, H] over the tokens of a packed row, one row of H for each token's embedding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import kl_div
+
+from augment.keys import token_bits
+from pretrain.errors import UserError
+from pretrain.losses.vectors import at_least_float32
+
+DIVERGENCES = ("kl", "symmetric-kl", "js")
+REDUCTIONS = ("sum", "batchmean", "none")
+NORMS = ("inf", "l2")
+MODES = ("smart", "ball", "closed-form")
+SCOPES = ("token", "sequence")
+GUARD = 1e-6
+"""The "epsilon" of the packages: it keeps a denominator from 0, and is no radius."""
+
+
+def divergence(p_logits: Tensor, q_logits: Tensor, kind: str = "js", reduction: str = "sum") -> Tensor:
+    """F between p = softmax(p_logits), perturbed, and q = softmax(q_logits), clean, over the last axis (the features).
+
+    Values and gradients are those of smart-pytorch and vat-pytorch; sg is stop-gradient, KL(a || b) = sum a (log a - log b):
+
+        "kl":            KL(q || p)                          (gradient to both)
+        "symmetric-kl":  KL(sg(q) || p) + KL(sg(p) || q)
+        "js":            KL(m || p) + KL(m || q),  m = sg((p + q) / 2)
+
+    "js" is not the textbook's Jensen-Shannon divergence: that is (KL(p || m) + KL(q || m)) / 2, with gradient through m. Near
+    p = q this one is about 2 times as large.
+
+    Args:
+        p_logits, q_logits: [N, D], any floating dtype.
+        reduction: "sum" over rows and features (smart-pytorch's default for "symmetric-kl" and "js"), "batchmean": the sum
+            divided by N (vat-pytorch), or "none": [N], one number for each row.
+
+    Returns:
+        float32 (float64 from float64), also under autocast.
+    """
+    _choice(kind, DIVERGENCES, "divergence")
+    _choice(reduction, REDUCTIONS, "reduction")
+    with torch.autocast(p_logits.device.type, enabled=False):
+        p, q = at_least_float32(p_logits).log_softmax(-1), at_least_float32(q_logits).log_softmax(-1)
+        if kind == "kl":
+            terms = _kl(q, p)
+        elif kind == "symmetric-kl":
+            terms = _kl(q.detach(), p) + _kl(p.detach(), q)
+        else:
+            # log((p + q) / 2) from logarithms: softmax over many features underflows.
+            mean = (torch.logaddexp(p, q) - math.log(2)).detach()
+            terms = _kl(mean, p) + _kl(mean, q)
+        if reduction == "none":
+            return terms
+        return terms.sum() / (len(terms) if reduction == "batchmean" else 1)
+
+
+def project_noise(
+    noise: Tensor, gradient: Tensor, step_size: float, norm: str = "inf", mode: str = "smart", radius: float | None = None,
+    lengths: Tensor | None = None,
+) -> Tensor:
+    """One step of ascent, r + eta g, projected; [T, H], detached.
+
+        "smart":        s / (||s|| + 1e-6), s = r + eta g     (SMARTLoss of the packages)
+        "ball":         s brought back to the nearest point with ||s|| <= radius     (algorithm 1, line 6)
+        "closed-form":  radius g / ||g||_2 for "l2", radius sign(g) for "inf"     (appendix A; r and eta do not matter)
+
+    After "smart" every token's noise has a norm of about 1, whatever the gradient was: where g is small against r / eta, its
+    direction is the start's. In "closed-form" a gradient of 0 gives a noise of 0.
+
+    Args:
+        noise, gradient: r and g, [T, H].
+        step_size: eta.
+        norm: "inf" or "l2".
+        radius: the epsilon of the paper, for "ball" and "closed-form"; "smart" has none.
+        lengths: int64[n], tokens of each sequence, their sum T: if given, a norm is over all tokens of a sequence, as the
+            paper writes it; else over each token's H numbers, as in the packages.
+    """
+    _choice(norm, NORMS, "norm")
+    _choice(mode, MODES, "projection")
+    if (radius is None) != (mode == "smart"):
+        raise UserError("the projections 'ball' and 'closed-form' need a radius; 'smart' takes none.")
+    if radius is not None and not radius > 0:
+        raise UserError(f"the radius of the adversarial noise must be above 0, not {radius}.")
+    noise, gradient = noise.detach(), gradient.detach()
+    owners = None if lengths is None else _owners(lengths, noise)
+    if mode == "closed-form":
+        if norm == "inf":
+            return radius * gradient.sign()
+        # Divided by the largest entry first: squares of small gradients are below float32's smallest number.
+        largest = _norms(gradient, "inf", owners)
+        scaled = gradient / largest.where(largest > 0, 1.0)
+        return scaled * (radius / _norms(scaled, "l2", owners).clamp_min(0.5))
+    step = noise + step_size * gradient
+    if mode == "smart":
+        return step / (_norms(step, norm, owners) + GUARD)
+    if norm == "inf":
+        return step.clamp(-radius, radius)
+    return step * (radius / _norms(step, "l2", owners).clamp_min(radius))
+
+
+def adversarial_noise(
+    objective: Callable[[Tensor], Tensor], shape: tuple[int, int], source: torch.Generator | np.ndarray, *, sigma: float = 1e-5,
+    step_size: float = 1e-3, steps: int = 1, norm: str = "inf", mode: str = "smart", radius: float | None = None,
+    lengths: Tensor | None = None, scope: str = "token", device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """The noise [T, H], detached, after K steps of projected ascent on `objective` (algorithm 1, lines 3 to 7).
+
+    Args:
+        objective: noise -> scalar to raise; a sum over rows, so that no row's gradient depends on how many there are. Its
+            gradient is taken with respect to the noise alone (`torch.autograd.grad`): parameters get none.
+        shape: (T, H).
+        source: a CPU generator, or uint64[n], a key for each sequence (`augment.keys`); with keys a token's start depends on
+            its sequence's key and its position alone, however sequences are packed.
+        sigma: standard deviation of the start.
+        step_size, steps: eta and K. With 0 steps the noise is the start.
+        norm, mode, radius: as `project_noise`.
+        lengths: int64[n], tokens of each sequence, their sum T; wanted by keys and by `scope="sequence"`.
+        scope: "token" or "sequence", over what a norm is taken.
+    """
+    _choice(scope, SCOPES, "scope of the norm")
+    if lengths is None and (scope == "sequence" or isinstance(source, np.ndarray)):
+        raise ValueError("keys, and norms over sequences, need the sequences' lengths.")
+    if isinstance(source, torch.Generator):
+        start = torch.randn(shape, generator=source, dtype=torch.float32).to(device)
+    else:
+        start = sequence_noise(source, lengths, shape[1], device)
+    if start.shape != shape:
+        raise ValueError(f"sequences of {len(start)} tokens in noise of shape {shape}.")
+    noise = start.to(dtype) * sigma
+    for _ in range(steps):
+        with torch.enable_grad():
+            noise.requires_grad_()
+            gradient, = torch.autograd.grad(objective(noise), noise)
+        noise = project_noise(noise, gradient, step_size, norm, mode, radius, lengths if scope == "sequence" else None)
+    return noise
+
+
+def sequence_noise(keys: np.ndarray, lengths: Tensor, width: int, device: torch.device | str = "cpu") -> Tensor:
+    """Standard normal float32[T, width], each number a hash of (key of its sequence, position in it, feature).
+
+    The hash is that of `augment.keys`, of 32 bits, made on `device`: the bits are the same everywhere, the normals (Box and
+    Muller 1958) to rounding. keys: uint64[n]. lengths: int64[n], their sum T.
+    """
+    counts = lengths.cpu().numpy()
+    low, high = (torch.from_numpy(token_bits(keys, counts, stream).view(np.int32)).to(device) for stream in (0, 1))
+    half = (width + 1) // 2
+    bits = low[:, None] + torch.arange(2 * half, dtype=torch.int32, device=device) * _signed(0x9E3779B9)
+    bits = _mix32(_mix32(bits).bitwise_xor_(high[:, None]))
+    uniform = ((bits >> 8) & 0xFFFFFF).float().mul_(2.0**-24)
+    distance = uniform[:, :half].neg().log1p().mul_(-2.0).sqrt_()
+    angle = uniform[:, half:] * (2 * math.pi)
+    return torch.cat([distance * angle.cos(), distance * angle.sin()], dim=1)[:, :width]
+
+
+def _mix32(bits: Tensor) -> Tensor:
+    """MurmurHash3's 32-bit finaliser (Appleby), in place; int32, whose right shift keeps the sign, hence the masks."""
+    bits ^= (bits >> 16) & 0xFFFF
+    bits *= _signed(0x85EBCA6B)
+    bits ^= (bits >> 13) & 0x7FFFF
+    bits *= _signed(0xC2B2AE35)
+    bits ^= (bits >> 16) & 0xFFFF
+    return bits
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 32) if word >> 31 else word
+
+
+def _kl(a: Tensor, b: Tensor) -> Tensor:
+    """KL(a || b) by row, from logarithms of probabilities."""
+    return kl_div(b, a, reduction="none", log_target=True).sum(-1)
+
+
+def _norms(values: Tensor, norm: str, owners: Tensor | None) -> Tensor:
+    """[T, 1]: the norm of each token's row, or of all rows of the token's sequence."""
+    rows = torch.linalg.vector_norm(values, ord=torch.inf if norm == "inf" else 2, dim=1)
+    if owners is not None:
+        count = int(owners[-1]) + 1 if len(owners) else 0
+        every = rows.new_zeros(count)
+        if norm == "inf":
+            rows = every.scatter_reduce_(0, owners, rows, "amax")[owners]
+        else:
+            rows = every.index_add_(0, owners, rows.square()).sqrt_()[owners]
+    return rows[:, None]
+
+
+def _owners(lengths: Tensor, noise: Tensor) -> Tensor:
+    """int64[T]: the number of the sequence that each token belongs to."""
+    owners = torch.repeat_interleave(torch.arange(len(lengths)), lengths.cpu())
+    if len(owners) != len(noise):
+        raise ValueError(f"sequences of {len(owners)} tokens in noise of {len(noise)}.")
+    return owners.to(noise.device)
+
+
+def _choice(value: str, choices: tuple[str, ...], what: str) -> None:
+    if value not in choices:
+        raise UserError(f"unknown {what} '{value}'; choose one of {', '.join(choices)}.")
