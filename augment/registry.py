@@ -96,14 +96,18 @@ class Pipeline:
             start = stop
         return Ragged.concatenate(blocks)
 
+    def choices(self, keys: np.ndarray, stage: int = 0) -> np.ndarray:
+        """Which alternative of a stage each sequence takes, from 0: int64[N]. A function of the keys alone."""
+        draws = bits_per_sequence(derive(keys, stage, "alternative"), 1)[:, 0] >> np.uint64(32)
+        return ((draws * np.uint64(len(self.stages[stage]))) >> np.uint64(32)).astype(np.int64)
+
     def _block(self, batch: Ragged, keys: np.ndarray) -> Ragged:
         for number, alternatives in enumerate(self.stages):
             stage_keys = derive(keys, number)
             if len(alternatives) == 1:
                 batch = _apply(alternatives[0], batch, stage_keys)
                 continue
-            draws = bits_per_sequence(derive(stage_keys, "alternative"), 1)[:, 0] >> np.uint64(32)
-            choice = ((draws * np.uint64(len(alternatives))) >> np.uint64(32)).astype(np.int64)
+            choice = self.choices(keys, number)
             groups = [np.flatnonzero(choice == index) for index in range(len(alternatives))]
             parts = [
                 _apply(function, batch.take(group), stage_keys[group])
@@ -141,6 +145,19 @@ def build(spec: str, vocabulary: Vocabulary, synonyms: SynonymTable | None = Non
         )
     stages = tuple(tuple(_bind(step, vocabulary, synonyms) for step in stage) for stage in specification.stages)
     return Pipeline(specification, stages)
+
+
+def alternatives(spec: str) -> list[str]:
+    """The alternatives of 'a|b|c', as text. Raises AugmentationError for a specification of several stages, or without
+    any augmentation: what it does to a sequence has no one name.
+    """
+    stages = parse(spec).stages
+    if len(stages) != 1:
+        raise AugmentationError(
+            f"the augmentation of a labelled view must be alternatives, as in 'a|b|c', each sequence's label the one "
+            f"that it took; {spec!r} " + ("has several stages" if stages else "changes nothing")
+        )
+    return [str(step) for step in stages[0]]
 
 
 def needs_synonyms(spec: str) -> bool:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from augment.identity import equal_sequences, sequence_identities
 from augment.keys import sequence_keys
 from augment.ragged import Ragged, offsets_of, segment_indices
-from augment.registry import Pipeline
+from augment.registry import IDENTITY, Pipeline, alternatives
 from augment.vocabulary import Vocabulary
 from pretrain.chunk_cache import ChunkCache
 from pretrain.errors import UserError
@@ -23,13 +24,47 @@ from pretrain.shards import DamagedShard, ShardReader
 _ATTEMPTS = 100  # replacements tried for a damaged chunk before the corpus is given up
 
 
+@dataclass(frozen=True)
+class ViewSpec:
+    """One view of every sequence.
+
+    role: "anchor", "positive", "negative" or a name of the caller's own: which column of the data the view is made of
+        (`BlockMaker`). augmentation: a specification (`augment.registry`). labelled: whether `RankBatch.labels` tells
+        what was done to this view; of one view at most.
+    """
+
+    role: str
+    augmentation: str
+    labelled: bool = False
+
+
+def label_names(view: ViewSpec) -> list[str]:
+    """What the labels 0, 1, ..., A of a labelled view mean: the A augmentations of "a|b|c" in order, then `none`, which is
+    for sequences that came out as they were.
+
+    Raises:
+        AugmentationError: the view's augmentation is no list of alternatives.
+    """
+    different = dict.fromkeys(alternatives(view.augmentation))
+    return [name for name in different if name != IDENTITY] + [IDENTITY]
+
+
+def number_of_labels(view: ViewSpec, data: ShardReader) -> int:
+    """How many values `RankBatch.labels` may have: A + 1 (see `label_names`)."""
+    return len(label_names(view))
+
+
 @dataclass(slots=True, eq=False)
 class RankBatch:
     """What one rank gets for one step; n = lanes of the rank * B / L sequences, lane after lane.
 
     step: the global step; epoch: of the data, from 0. sequence_ids: uint64[n], the sequences' numbers in their split.
-    original: as on disk, never altered. masked: 0, 1 or 2 maskings of it. views: the augmented originals (of
-    the unmasked ones), none for a masked-language run.
+    original: as on disk, never altered. masked: 0, 1 or 2 maskings of it. views: the augmented sequences (never
+    masked), none for a masked-language run.
+    identities: int64[n] a view, equal for views made of the same sequence of tokens, wherever they are (before
+    augmentation: two views of one sentence have one identity). present: bool[n] a view, False where a view is of role
+    "negative" and the data has none for it; the view is then made of the text. labels: int64[n] of the labelled view,
+    None without one: what was done to it (`BlockMaker`).
     substitutions: chunks that are damaged and which others stand in for them, as dicts with step, epoch, lane, chunk,
     replacement and reason; each is listed once an epoch and lane, at the step where that lane first meets it.
     """
@@ -40,6 +75,9 @@ class RankBatch:
     original: Ragged
     masked: list[Masked]
     views: list[Ragged]
+    identities: list[np.ndarray]
+    present: list[np.ndarray]
+    labels: np.ndarray | None
     substitutions: list[dict]
 
     @staticmethod
@@ -53,6 +91,9 @@ class RankBatch:
             Ragged.concatenate([part.original for part in parts]),
             [Masked.concatenate([part.masked[i] for part in parts]) for i in range(len(first.masked))],
             [Ragged.concatenate([part.views[i] for part in parts]) for i in range(len(first.views))],
+            [np.concatenate([part.identities[i] for part in parts]) for i in range(len(first.views))],
+            [np.concatenate([part.present[i] for part in parts]) for i in range(len(first.views))],
+            None if first.labels is None else np.concatenate([part.labels for part in parts]),
             [substitution for part in parts for substitution in part.substitutions],
         )
 
@@ -68,6 +109,9 @@ class Block:
     original: Ragged
     masked: list[Masked]
     views: list[Ragged]
+    identities: list[np.ndarray]
+    present: list[np.ndarray]
+    labels: np.ndarray | None
     substitutions: list[dict]
 
     def batch(self, number: int) -> RankBatch:
@@ -81,6 +125,9 @@ class Block:
             self.original.slice(*rows),
             [masked.slice(*rows) for masked in self.masked],
             [view.slice(*rows) for view in self.views],
+            [identity[slice(*rows)] for identity in self.identities],
+            [present[slice(*rows)] for present in self.present],
+            None if self.labels is None else self.labels[slice(*rows)],
             [entry for entry in self.substitutions if entry["step"] == step],
         )
 
@@ -90,7 +137,10 @@ class BlockMaker:
 
     Args:
         reader, lanes, vocabulary: the split, its order and its tokens.
-        pipelines: one augmentation a view; all see the unmasked original, with keys of their own.
+        views, pipelines: one augmentation a view; all see unmasked sequences, with keys of their own. The label of a
+            labelled view is the number of the alternative that it took in "a|b|c" (`label_names`), or A, the number of
+            augmentations, where the view is token for token what it was made of (AugCSE's label correction, Tang et
+            al. 2022, section 4.2).
         mask_rate, mask_share, random_share: as `mask_tokens`; mask_copies: how many independent maskings.
         max_length: longest sequence that the model takes; None: any.
         skip_damaged: replace damaged chunks (see `_replace`) instead of raising DamagedShard.
@@ -104,6 +154,7 @@ class BlockMaker:
         reader: ShardReader,
         lanes: Lanes,
         vocabulary: Vocabulary,
+        views: list[ViewSpec],
         pipelines: list[Pipeline],
         mask_rate: float,
         mask_share: float,
@@ -114,7 +165,8 @@ class BlockMaker:
         known_damaged: frozenset[int],
         slots: int,
     ) -> None:
-        self.reader, self.lanes, self.vocabulary, self.pipelines = reader, lanes, vocabulary, pipelines
+        self.reader, self.lanes, self.vocabulary = reader, lanes, vocabulary
+        self.views, self.pipelines = views, pipelines
         self.mask_rate, self.mask_share, self.random_share = mask_rate, mask_share, random_share
         self.mask_copies, self.max_length, self.skip_damaged = mask_copies, max_length, skip_damaged
         self.slots = slots
@@ -144,11 +196,27 @@ class BlockMaker:
             )
             for copy in range(self.mask_copies)
         ]
-        views = [
-            clip(pipeline(original, sequence_keys(seed, epochs, ids, view, "augment")), self.max_length)
-            for view, pipeline in enumerate(self.pipelines)
-        ]
-        return Block(first_step, steps, self.lanes.steps_per_epoch, ids, original, masked, views, substitutions)
+        identities, everywhere = sequence_identities(original), np.ones(len(original), dtype=bool)
+        views, labels = [], None
+        for number, (spec, pipeline) in enumerate(zip(self.views, self.pipelines)):
+            keys = sequence_keys(seed, epochs, ids, number, "augment")
+            views.append(clip(pipeline(original, keys), self.max_length))
+            if spec.labelled:
+                labels = _label(spec, pipeline, keys, original, views[-1])
+        count = len(views)
+        return Block(
+            first_step,
+            steps,
+            self.lanes.steps_per_epoch,
+            ids,
+            original,
+            masked,
+            views,
+            [identities] * count,
+            [everywhere] * count,
+            labels,
+            substitutions,
+        )
 
     def draw(self, first_step: int, stop_step: int, lane_start: int, lane_stop: int) -> tuple[Ragged, np.ndarray, list[dict]]:
         """The sequences as they are on disk: (Ragged of n, their numbers uint64[n], substitutions)."""
@@ -251,6 +319,15 @@ class BlockMaker:
                 f"model takes {self.max_length}: raise model.max_positions, or prepare the data with "
                 f"max_length {self.max_length}"
             )
+
+
+def _label(spec: ViewSpec, pipeline: Pipeline, keys: np.ndarray, source: Ragged, view: Ragged) -> np.ndarray:
+    """What was done to each sequence of a labelled view: int64[n]."""
+    names = label_names(spec)
+    numbers = np.array([names.index(name) for name in alternatives(spec.augmentation)], dtype=np.int64)
+    labels = numbers.take(pipeline.choices(keys))
+    labels[equal_sequences(source, view)] = len(names) - 1
+    return labels
 
 
 def clip(view: Ragged, max_length: int | None) -> Ragged:

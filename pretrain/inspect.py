@@ -23,7 +23,7 @@ from augment.vocabulary import Vocabulary
 from pretrain import command
 from pretrain.config import Config, load_config
 from pretrain.errors import UserError
-from pretrain.loader import Loader, RankBatch
+from pretrain.loader import Loader, RankBatch, ViewSpec
 from pretrain.masking import Masked
 from pretrain.microbatches import count_micro_batches
 from pretrain.shards import ShardReader
@@ -67,7 +67,8 @@ def inspect(
     reader = ShardReader(settings.data_folder, split)
     tokenizer = load_tokenizer(reader.tokenizer_path)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
-    batch = load_batch(settings, reader, tokenizer, vocabulary, wanted, number, world)
+    views = views_of(settings)
+    batch = load_batch(settings, reader, tokenizer, vocabulary, views, wanted, number, world)
     console = Console(highlight=False, markup=False)
     console.width = max(console.width, 100)  # the table's; lines wrap where the terminal does
     console.print(
@@ -80,7 +81,7 @@ def inspect(
     for entry in batch.substitutions:
         console.print(f"chunk {entry['chunk']} is damaged ({entry['reason']}): chunk {entry['replacement']} in its place")
     console.print(shape_table(batch, settings.train.micro_batch_tokens))
-    for line in rate_lines(batch, vocabulary, settings.augment.views):
+    for line in rate_lines(batch, vocabulary, views):
         console.print(line, soft_wrap=True)
     for row in range(min(shown, len(batch.original))):
         console.print()
@@ -88,13 +89,26 @@ def inspect(
             console.print(line, soft_wrap=True)
 
 
+def views_of(settings: Config) -> list[ViewSpec]:
+    """The views that training with this configuration makes."""
+    if settings.objective.name == "mlm":
+        return []
+    return [ViewSpec(role, spec) for role, spec in zip(("anchor", "positive"), settings.augment.views)]
+
+
 def load_batch(
-    settings: Config, reader: ShardReader, tokenizer: Any, vocabulary: Vocabulary, step: int, rank: int, world_size: int
+    settings: Config,
+    reader: ShardReader,
+    tokenizer: Any,
+    vocabulary: Vocabulary,
+    views: list[ViewSpec],
+    step: int,
+    rank: int,
+    world_size: int,
 ) -> RankBatch:
     """The rank's batch of a step, from the same Loader as training's."""
-    specs = list(settings.augment.views) if settings.objective.name != "mlm" else []
     synonyms = None
-    if any(needs_synonyms(spec) for spec in specs):
+    if any(needs_synonyms(view.augmentation) for view in views):
         synonyms = SynonymTable.load(settings.augment.synonyms, tokenizer, vocabulary)
     mlm = settings.objective.mlm
     loader = Loader(
@@ -105,7 +119,7 @@ def load_batch(
         lanes=settings.data.lanes,
         rank=rank,
         world_size=world_size,
-        view_specs=specs,
+        views=views,
         mask_rate=mlm.rate,
         mask_share=mlm.mask,
         random_share=mlm.random,
@@ -156,7 +170,7 @@ def parts_of(batch: RankBatch) -> list[tuple[str, Ragged]]:
     ]
 
 
-def rate_lines(batch: RankBatch, vocabulary: Vocabulary, specs: tuple[str, ...]) -> list[str]:
+def rate_lines(batch: RankBatch, vocabulary: Vocabulary, views: list[ViewSpec]) -> list[str]:
     """What masking and augmentation did to the whole batch, as shares."""
     original = batch.original
     ordinary = max(1, int((~vocabulary.special[original.ids]).sum()))
@@ -170,11 +184,11 @@ def rate_lines(batch: RankBatch, vocabulary: Vocabulary, specs: tuple[str, ...])
             f"ordinary ones: {hidden:.1%} [MASK], {1 - hidden - kept:.1%} another token, {kept:.1%} as they "
             "were"
         )
-    for number, view in enumerate(batch.views):
+    for number, (spec, view) in enumerate(zip(views, batch.views)):
         deleted = (view.ids == vocabulary.del_id).mean() if vocabulary.del_id >= 0 else 0.0
         changed = 1 - shared_tokens(original, view, vocabulary.size) / max(1, original.num_tokens)
         lines.append(
-            f"view {number + 1} ({specs[number]}): {view.num_tokens / original.num_tokens:.1%} of the "
+            f"view {number + 1}, {spec.role} ({spec.augmentation}): {view.num_tokens / original.num_tokens:.1%} of the "
             f"original's length, {changed:.1%} of its tokens gone, {deleted:.1%} of the view is [DEL], "
             f"{_same(original, view):.1%} of the sequences unchanged"
         )

@@ -30,12 +30,12 @@ from augment.errors import AugmentationError
 from augment.registry import build
 from augment.synonyms import SynonymTable
 from augment.vocabulary import Vocabulary
-from pretrain.blocks import Block, BlockMaker, RankBatch
+from pretrain.blocks import Block, BlockMaker, RankBatch, ViewSpec, label_names
 from pretrain.errors import UserError
 from pretrain.lanes import Lanes
 from pretrain.shards import ShardReader
 
-__all__ = ["Loader", "RankBatch"]
+__all__ = ["Loader", "RankBatch", "ViewSpec"]
 
 # A block is this many sequences where a step of a worker's lanes has fewer (below some 2,000 the fixed cost of a
 # hundred array operations shows), but no more tokens than this, which bounds memory and the wait for the first batch.
@@ -56,7 +56,7 @@ class Loader:
         seed: of order, masks and augmentations.
         global_batch, lanes: B and L, see `pretrain.lanes`.
         rank, world_size: of this process; world_size divides lanes.
-        view_specs: an augmentation specification for each view; none: no views. mask_rate, mask_share,
+        views: what to make of each sequence; none: no views. mask_rate, mask_share,
             random_share, mask_copies: see `pretrain.masking`; mask_copies independent maskings.
         workers: processes; 0 makes the batches in this one.
         start_step, stop_step: where to begin (any step costs the same) and to end.
@@ -69,7 +69,7 @@ class Loader:
     Raises:
         UserError: lanes, batch and world size do not fit; the corpus is smaller than a batch; its longest
             sequence is longer than max_length. Raised by a worker, it arrives here as it was.
-        AugmentationError: a specification is wrong.
+        AugmentationError: a specification is wrong, or that of a labelled view no list of alternatives.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Loader:
         lanes: int,
         rank: int,
         world_size: int,
-        view_specs: list[str],
+        views: list[ViewSpec],
         mask_rate: float,
         mask_copies: int,
         workers: int,
@@ -108,6 +108,14 @@ class Loader:
                 f"{reader.folder} holds sequences of up to {reader.max_length} tokens, the model takes "
                 f"{max_length}: raise model.max_positions, or prepare the data with max_length {max_length}"
             )
+        labelled = [view for view in views if view.labelled]
+        if len(labelled) > 1:
+            raise UserError(
+                f"the views {', '.join(view.role for view in labelled)} are all labelled, and a batch has the labels of one: "
+                "leave one of them"
+            )
+        for view in labelled:
+            label_names(view)  # fails now, rather than in a worker
         self.lanes = Lanes(reader.chunk_sizes, seed, global_batch, lanes)
         self.lane_start, self.lane_stop = self.lanes.slice_of(rank, world_size)
         self.workers, self.prefetch = workers, prefetch
@@ -121,7 +129,8 @@ class Loader:
             reader,
             self.lanes,
             vocabulary,
-            [build(spec, vocabulary, synonyms) for spec in view_specs],
+            views,
+            [build(view.augmentation, vocabulary, synonyms) for view in views],
             mask_rate,
             mask_share,
             random_share,

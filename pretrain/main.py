@@ -26,7 +26,7 @@ from pretrain.durable import replace_durably
 from pretrain.export import export
 from pretrain.heldout import Heldout, evaluation_mode, text_embedder
 from pretrain.leaving import Leaving
-from pretrain.loader import Loader
+from pretrain.loader import Loader, ViewSpec
 from pretrain.model import SentenceModel
 from pretrain.objectives import build_objective
 from pretrain.telemetry import Telemetry
@@ -69,9 +69,10 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
         replace_durably(settings.run_folder / "config.yaml", to_yaml(settings).encode())
 
     mlm = settings.objective.mlm
+    views = [ViewSpec(role, spec) for role, spec in zip(("anchor", "positive"), settings.augment.views)][:objective.views]
     batches = Loader(
         data.train, data.vocabulary, seed=settings.train.seed, global_batch=settings.train.global_batch,
-        lanes=settings.data.lanes, rank=rank, world_size=world, view_specs=list(settings.augment.views)[:objective.views],
+        lanes=settings.data.lanes, rank=rank, world_size=world, views=views,
         mask_rate=mlm.rate, mask_share=mlm.mask, random_share=mlm.random, mask_copies=objective.masked_copies,
         workers=settings.data.workers, start_step=progress.step, stop_step=stop_step, synonyms=data.synonyms,
         max_length=encoder.max_positions, damaged=settings.data.damaged,

@@ -75,7 +75,9 @@ def share(whole: dict, rank: int, world: int, step: int) -> RankBatch:
         masked.append(Masked(batch, np.array(where, np.int64), np.array(labels, np.int32)))
     return RankBatch(step=step, epoch=0, sequence_ids=np.arange(N, dtype=np.uint64)[part],
                      original=Ragged.from_sequences(whole["originals"][part]), masked=masked,
-                     views=[Ragged.from_sequences(v[part]) for v in whole["views"]], substitutions=[])
+                     views=[Ragged.from_sequences(v[part]) for v in whole["views"]],
+                     identities=[np.arange(N)[part] for _ in whole["views"]],
+                     present=[np.ones(N, bool)[part] for _ in whole["views"]], labels=None, substitutions=[])
 
 
 def reference_gradients(model: SentenceModel, whole: dict, config, world: int) -> tuple[dict, dict]:

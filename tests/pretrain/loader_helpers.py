@@ -10,7 +10,7 @@ import numpy as np
 
 from augment.ragged import Ragged
 from augment.vocabulary import Vocabulary
-from pretrain.loader import Loader
+from pretrain.loader import Loader, ViewSpec
 from pretrain.shards import ShardReader
 
 SIZE = 300
@@ -25,6 +25,11 @@ def some_sequences(count: int, seed: int = 0) -> Ragged:
     return Ragged.from_sequences([[CLS, *random.integers(5, SIZE, length), SEP] for length in lengths])
 
 
+def views(*augmentations: str) -> list[ViewSpec]:
+    """An anchor, a positive and a negative, or as many of them as there are augmentations."""
+    return [ViewSpec(role, augmentation) for role, augmentation in zip(("anchor", "positive", "negative"), augmentations)]
+
+
 def make_loader(folder: str | Path, **changes: Any) -> Loader:
     """A loader of 25 steps of 48 sequences from 8 lanes, save for `changes`."""
     arguments = {
@@ -33,7 +38,7 @@ def make_loader(folder: str | Path, **changes: Any) -> Loader:
         "lanes": 8,
         "rank": 0,
         "world_size": 1,
-        "view_specs": ["del-span,reorder", "del-span,reorder"],
+        "views": views("del-span,reorder", "del-span,reorder"),
         "mask_rate": 0.15,
         "mask_copies": 1,
         "workers": 0,

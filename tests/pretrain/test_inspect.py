@@ -11,10 +11,11 @@ import pytest
 from augment.ragged import Ragged
 from augment.vocabulary import Vocabulary
 from pretrain import inspect as inspection
-from pretrain.loader import Loader
+from pretrain.loader import Loader, ViewSpec
 from pretrain.shards import ShardReader, write_folder
 from pretrain.tokenizer import load_tokenizer, save_tokenizer, tokenizer_hash, train_tokenizer
 
+VIEWS = [ViewSpec("anchor", "del-span,reorder"), ViewSpec("positive", "del-span,reorder")]
 WORDS = ("the", "old", "lamp", "lights", "a", "small", "ship", "at", "night", "while", "rain", "falls", "on")
 
 
@@ -60,7 +61,7 @@ def training_batch(folder, step: int, rank: int = 0, world_size: int = 1):
         lanes=4,
         rank=rank,
         world_size=world_size,
-        view_specs=["del-span,reorder"] * 2,
+        views=VIEWS,
         mask_rate=0.15,
         mask_copies=1,
         workers=0,
@@ -93,7 +94,7 @@ def test_shows_what_training_takes(monkeypatch, capsys, folder, recipe):
 
 def test_rates_are_those_of_the_batch(folder):
     batch, vocabulary = training_batch(folder, 3)
-    masked, first, second, alike = inspection.rate_lines(batch, vocabulary, ("del-span,reorder",) * 2)
+    masked, first, second, alike = inspection.rate_lines(batch, vocabulary, VIEWS)
     seen = batch.masked[0].batch.ids[batch.masked[0].positions]
     share = len(seen) / (~vocabulary.special[batch.original.ids]).sum()
     assert f"{len(seen)} tokens to predict, {share:.1%} of" in masked

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 import torch
 
+from augment.errors import AugmentationError
 from augment.keys import sequence_keys
 from augment.ragged import Ragged
 from augment.registry import build
 from pretrain import loader as loader_module
-from pretrain.blocks import clip
+from pretrain.blocks import ViewSpec, clip, label_names, number_of_labels
 from pretrain.errors import UserError
 from pretrain.loader import RankBatch
 from pretrain.masking import mask_tokens
@@ -51,6 +52,11 @@ def assert_same(first: RankBatch, second: RankBatch) -> None:
     assert np.array_equal(first.sequence_ids, second.sequence_ids)
     assert first.original == second.original
     assert first.views == second.views
+    assert len(first.identities) == len(first.present) == len(first.views)
+    for mine, theirs in zip([*first.identities, *first.present], [*second.identities, *second.present], strict=True):
+        assert mine.dtype == theirs.dtype and np.array_equal(mine, theirs)
+    assert (first.labels is None) == (second.labels is None)
+    assert first.labels is None or np.array_equal(first.labels, second.labels)
     assert len(first.masked) == len(second.masked)
     for mine, theirs in zip(first.masked, second.masked):
         assert mine.batch == theirs.batch
@@ -87,7 +93,7 @@ def test_batches_are_what_the_shards_and_the_keys_say(folder):
     chunks = [reader.read(number) for number in range(reader.num_chunks)]
     on_disk = Ragged.concatenate([chunk.sequences for chunk in chunks])
     pipelines = [build(spec, helpers.VOCABULARY) for spec in ("del-span,reorder", "none")]
-    for batch in batches(folder, view_specs=["del-span,reorder", "none"], mask_copies=2):
+    for batch in batches(folder, views=helpers.views("del-span,reorder", "none"), mask_copies=2):
         expected = on_disk.take(batch.sequence_ids.astype(np.int64))
         assert batch.original == expected
         for view, pipeline in enumerate(pipelines):
@@ -100,10 +106,58 @@ def test_batches_are_what_the_shards_and_the_keys_say(folder):
         assert not np.array_equal(batch.masked[0].positions, batch.masked[1].positions)
 
 
+LABELLED = [
+    ViewSpec("anchor", "none"),
+    ViewSpec("augmented", "del-word:rate=0.5|crop:rate=1|none|repeat", labelled=True),
+    ViewSpec("positive", "reorder"),
+]
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 @pytest.mark.parametrize("workers", [0, 1, 2])
-def test_same_batches_for_any_world_size_and_workers(folder, world_size, workers):
-    assert_same_run(folder, batches(folder), world_size, workers)
+@pytest.mark.parametrize("views", [helpers.views("del-span,reorder", "del-span,reorder"), LABELLED])
+def test_same_batches_for_any_world_size_and_workers(folder, world_size, workers, views):
+    assert_same_run(folder, batches(folder, views=views), world_size, workers, views=views)
+
+
+def test_identities_are_those_of_the_text(folder):
+    """Equal for the same sentence in any view, batch and place of the corpus, before it was augmented."""
+    sequences = helpers.some_sequences(SEQUENCES)
+    doubled = Ragged.concatenate([sequences.slice(0, SEQUENCES // 2)] * 2)
+    write_folder(folder, {"train": doubled}, helpers.SIZE, 40, chunk_tokens=CHUNK_TOKENS)
+    seen: dict[int, bytes] = {}
+    for batch in batches(folder, views=LABELLED):
+        assert all(np.array_equal(identities, batch.identities[0]) for identities in batch.identities)
+        assert all(present.dtype == bool and present.all() for present in batch.present)
+        for row, number in enumerate(batch.identities[0].tolist()):
+            assert seen.setdefault(number, batch.original[row].tobytes()) == batch.original[row].tobytes()
+    assert len(seen) == len(set(seen.values())) == SEQUENCES // 2
+
+
+def test_labels_say_what_was_done(folder):
+    """AugCSE's: the number of the alternative taken, and the last label where nothing has changed."""
+    done = [build(spec, helpers.VOCABULARY) for spec in ("del-word:rate=0.5", "crop:rate=1", "repeat")]
+    assert label_names(LABELLED[1]) == ["del-word:rate=0.5", "crop:rate=1.0", "repeat", "none"]
+    assert number_of_labels(LABELLED[1], ShardReader(folder)) == 4
+    counts = np.zeros(4, int)
+    for batch in batches(folder, views=LABELLED):
+        keys = sequence_keys(3, batch.epoch, batch.sequence_ids, 1, "augment")
+        results = [pipeline(batch.original, keys) for pipeline in done]
+        assert batch.labels.dtype == np.int64
+        counts += np.bincount(batch.labels, minlength=4)
+        for row, label in enumerate(batch.labels.tolist()):
+            view, text = batch.views[1][row].tolist(), batch.original[row].tolist()
+            assert (label == 3) == (view == text)
+            assert label == 3 or view == results[label][row].tolist()
+    total = STEPS * 48
+    # A quarter each: `none` and crop:rate=1 change nothing, nor does repeat one time in three or more.
+    assert counts[1] == 0 and abs(counts[0] - total / 4) < 100 and counts[2] < total / 4 and counts[3] > total / 2
+    assert batches(folder, stop_step=1)[0].labels is None
+
+
+def test_label_names_are_different():
+    assert label_names(ViewSpec("a", "crop|reorder|crop", labelled=True)) == ["crop", "reorder", "none"]
+    assert label_names(ViewSpec("a", "crop", labelled=True)) == ["crop", "none"]
 
 
 def test_same_batches_however_steps_are_cut_into_blocks(folder, monkeypatch):
@@ -152,9 +206,9 @@ def test_an_epoch_draws_masks_and_views_anew(folder):
 
 
 def test_without_views_or_masks(folder):
-    for changes in ({"view_specs": []}, {"mask_copies": 0}, {"view_specs": [], "mask_copies": 0}):
+    for changes in ({"views": []}, {"mask_copies": 0}, {"views": [], "mask_copies": 0}):
         for batch in batches(folder, workers=2, stop_step=3, **changes):
-            assert len(batch.views) == (0 if "view_specs" in changes else 2)
+            assert len(batch.views) == (0 if "views" in changes else 2)
             assert len(batch.masked) == (0 if "mask_copies" in changes else 1)
             assert len(batch.original) == 48
 
@@ -247,8 +301,11 @@ def test_settings_that_do_not_fit(folder):
         ({"damaged": "ignore"}, "'refuse' or 'skip'"),
         ({"start_step": 30}, "last step before the first"),
         ({"workers": -1}, "must not be negative"),
+        ({"views": [ViewSpec(role, "crop", labelled=True) for role in "ab"]}, "a, b are all labelled"),
+        ({"views": [ViewSpec("a", "crop,reorder", labelled=True)]}, "several stages"),
+        ({"views": [ViewSpec("a", "none", labelled=True)]}, "changes nothing"),
     ):
-        with pytest.raises(UserError, match=words):
+        with pytest.raises((UserError, AugmentationError), match=words):
             helpers.make_loader(folder, **changes)
 
 
@@ -279,7 +336,7 @@ def test_clip_keeps_the_end_token():
 
 def test_views_longer_than_the_model_are_cut(folder):
     longest = 0
-    for batch in batches(folder, view_specs=["repeat:rate=1.0"] * 2, max_length=40, stop_step=10):
+    for batch in batches(folder, views=helpers.views("repeat:rate=1.0", "repeat:rate=1.0"), max_length=40, stop_step=10):
         for view in batch.views:
             longest = max(longest, int(view.lengths.max()))
             assert (view.ids[view.offsets[1:] - 1] == helpers.SEP).all()
