@@ -14,7 +14,7 @@ import importlib.util
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,10 @@ class EmbeddingModel:
     max_length: int | None = None
     """Texts are cut to this many tokens; None: only where they are longer than the model takes."""
 
+    encode_poolings: Callable[[Sequence[str], Sequence[str]], Mapping[str, np.ndarray]] | None = None
+    """N sentences and names of poolings -> float32[N, d] by pooling, in as few passes as they need together; None: the model
+    brings the one way in which it makes vectors."""
+
     @property
     def identity(self) -> str:
         """What tells these weights from others of the same name: folder, size and time of the weights; else the name."""
@@ -65,7 +69,7 @@ class EmbeddingModel:
 
 def open_model(
     model: str | Path | EmbedFunction, pooling: str = "", token_budget: int = 16384, batch_size: int = 64,
-    max_length: int | None = None,
+    max_length: int | None = None, quiet: bool = False,
 ) -> EmbeddingModel:
     """Open an encoder for evaluation; a remark about its pooling goes to standard error.
 
@@ -78,6 +82,7 @@ def open_model(
         max_length: most tokens of a text, special ones included, for protocols that cut texts. Functions, and
             sentence-transformers models without a limit (static embeddings), read whole texts all the same: the
             model's `max_length` says what holds.
+        quiet: no remark about the pooling, for a caller that goes on to `encode_poolings`.
 
     Raises:
         UserError: nothing there to load, no tokenizer, an unknown pooling, or one that the model cannot have.
@@ -92,8 +97,8 @@ def open_model(
     if kind == "sentence-transformers":
         opened = _sentence_transformers(source, text, pooling, batch_size, run, max_length)
     else:
-        opened = _packed(source, text, pooling, token_budget, batch_size, run, max_length)
-    if opened.remark:
+        opened = _packed(source, text, pooling, token_budget, batch_size, run, max_length, quiet)
+    if opened.remark and not quiet:
         print(f"note: {opened.remark}", file=sys.stderr)
     return opened
 
@@ -205,12 +210,13 @@ def _hub_has_modules(name: str) -> bool:
 
 
 def _packed(
-    source: str, name: str, pooling: str, token_budget: int, batch_size: int, run: Path | None, max_length: int | None
+    source: str, name: str, pooling: str, token_budget: int, batch_size: int, run: Path | None, max_length: int | None,
+    quiet: bool,
 ) -> EmbeddingModel:
     """A masked language model through the project's packed encoder; other architectures by sentence-transformers."""
     from transformers import AutoConfig
 
-    from finetune.embed import embed_sentences, load_model
+    from finetune.embed import embed_poolings, load_model
     from pretrain.architectures import FAMILIES
     from pretrain.export import read_policy
     from pretrain.pooling import check_pooling
@@ -218,7 +224,7 @@ def _packed(
     policy = read_policy(source)
     trained = policy["pooling"] if policy else None
     chosen = check_pooling(pooling or trained or "mean")
-    if not pooling and trained is None:
+    if not pooling and trained is None and not quiet:
         print(f"note: {name} does not say how it was pooled in training: mean pooling; --pooling chooses", file=sys.stderr)
     folder = Path(source) if Path(source).is_dir() else None
     try:
@@ -226,14 +232,23 @@ def _packed(
     except (OSError, ValueError) as error:
         raise UserError(f"cannot load a model from {source!r}: {error}") from error
     if model_type not in FAMILIES:
-        encode = _padded(source, name, chosen, batch_size, max_length)
+        padded = _padded(source, name, chosen, batch_size, max_length)
+
+        def several(sentences: Sequence[str], poolings: Sequence[str]) -> dict[str, np.ndarray]:
+            others = {other: _padded(source, name, other, batch_size, max_length) for other in poolings if other != chosen}
+            return {one: others.get(one, padded)(list(sentences)) for one in poolings}
     else:
         encoder, tokenizer = load_model(source)
 
-        def encode(sentences: list[str]) -> np.ndarray:
-            return embed_sentences(encoder, tokenizer, sentences, chosen, token_budget, max_length)
+        def several(sentences: Sequence[str], poolings: Sequence[str]) -> dict[str, np.ndarray]:
+            return embed_poolings(encoder, tokenizer, sentences, poolings, token_budget, max_length)
 
-    return EmbeddingModel(name, chosen, trained, lambda sentences: distinct(encode, sentences, name), folder, run, max_length)
+    def encode(sentences: list[str]) -> np.ndarray:
+        return several(sentences, [chosen])[chosen]
+
+    return EmbeddingModel(
+        name, chosen, trained, lambda sentences: distinct(encode, sentences, name), folder, run, max_length, several
+    )
 
 
 def _padded(source: str, name: str, pooling: str, batch_size: int, max_length: int | None) -> EmbedFunction:

@@ -6,6 +6,8 @@ and pair-weighted ("wmean") mean over a task's subsets, and Pearson's correlatio
 since papers differ in which they print and the difference reaches ten points (STS13 most).
 
     python -m finetune.sts MODEL --pooling cls,mean --data DATA
+
+`finetune.senteval` has the same scores among its own; this command compares poolings of one encoder.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import numpy as np
 from scipy import stats
 
 from finetune.data import known_name, lines, senteval_folder
-from finetune.models import require_finite
+from finetune.models import open_model, require_finite
 from pretrain.command import as_bool, run
 from pretrain.errors import UserError
 
@@ -160,14 +162,8 @@ class StsEvaluator:
         self, embed: EmbedPoolings, tasks: Iterable[str] | None = None
     ) -> dict[str, StsResults]:
         """As `evaluate`, for several vectors per sentence computed in one pass: pooling name to results."""
-        chosen = list(tasks) if tasks is not None else self.available()
-        if not chosen:
-            raise UserError(
-                f"no STS task found under {self.data or 'nothing (neither --data nor CLEAR_DATA is given)'}; "
-                "the data folder must hold SentEval/STS and SentEval/SICK"
-            )
-        loaded = {task: self.load(task) for task in chosen}
-        sentences = self.sentences(chosen)
+        loaded = {task: self.load(task) for task in self.choose(tasks)}
+        sentences = self.sentences(loaded)
         index = {sentence: number for number, sentence in enumerate(sentences)}
         results = {}
         for pooling, vectors in embed(sentences).items():
@@ -175,6 +171,22 @@ class StsEvaluator:
             scores = {task: score_task(subsets, unit, index) for task, subsets in loaded.items()}
             results[pooling] = StsResults(scores)
         return results
+
+    def choose(self, tasks: Iterable[str] | None) -> list[str]:
+        """These tasks, whose data is then there and whole; all that are available when None.
+
+        Raises:
+            UserError: as `load`, or no task at all.
+        """
+        chosen = list(tasks) if tasks is not None else self.available()
+        if not chosen:
+            raise UserError(
+                f"no STS task found under {self.data or 'nothing (neither --data nor CLEAR_DATA is given)'}; "
+                "the data folder must hold SentEval/STS and SentEval/SICK"
+            )
+        for task in chosen:
+            self.load(task)
+        return chosen
 
     def sentences(self, tasks: Iterable[str]) -> list[str]:
         """The distinct sentences of these tasks, in the order in which they first occur."""
@@ -340,38 +352,44 @@ def detail_table(scores: StsResults) -> str:
     return "\n".join(lines)
 
 
+POOLINGS = ("cls", "mean")
+"""What is judged where no pooling is named and the model does not bring its own."""
+
+
 def evaluate_model(
-    model: str, pooling: str = "cls,mean", data: str = "", tasks: str = "", token_budget: str = "16384",
+    model: str, pooling: str = "", data: str = "", tasks: str = "", token_budget: str = "16384",
     detail: bool | str = False, json_file: str = "",
 ) -> None:
     """Print the STS scores of an encoder (Spearman x 100 over all pairs of a task, cosine, no regressor).
 
     Args:
-        model: a run folder, an export, any Hugging Face encoder folder, or a hub name.
-        pooling: poolings to judge, by commas, or "all": cls, mean, first-last, embedding-last, last-two.
+        model: a run folder, an export, a Hugging Face or sentence-transformers folder or hub name, or file.py:function.
+        pooling: poolings to judge, by commas, or "all": cls, mean, first-last, embedding-last, last-two; cls and mean when not
+            given. Functions and sentence-transformers models bring their own.
         data: folder holding SentEval/STS and SentEval/SICK; the environment's CLEAR_DATA when not given.
         tasks: task names by commas; all that the data folder holds when not given.
         token_budget: most tokens in one forward pass; halve it when memory runs out.
         detail: also print every aggregation and every subset.
         json_file: also write all scores there.
     """
-    from finetune.embed import embed_poolings, load_model, parse_poolings
+    from finetune.embed import parse_poolings
 
     evaluator = StsEvaluator(data or None)
-    chosen = [task for task in tasks.split(",") if task] or evaluator.available()
-    for task in chosen:  # before the model: a mistyped name should not cost the loading
-        evaluator.load(task)
-    poolings = parse_poolings(pooling)
+    poolings = parse_poolings(pooling) if pooling else []
+    # Before the model: a mistyped name should not cost the loading.
+    chosen = evaluator.choose([task.strip() for task in tasks.split(",") if task.strip()] or None)
     if not token_budget.isdecimal() or int(token_budget) < 1:
         raise UserError(f"--token_budget {token_budget!r}: give a whole number of tokens, 1 or more")
-    encoder, tokenizer = load_model(model) if chosen else (None, None)
-    results = evaluator.evaluate_poolings(
-        lambda sentences: embed_poolings(encoder, tokenizer, sentences, poolings, int(token_budget)), chosen
-    )
+    opened = open_model(model, poolings[0] if poolings else "", int(token_budget), quiet=len(poolings) != 1)
+    if (several := opened.encode_poolings) is None:
+        results = evaluator.evaluate_poolings(lambda sentences: {opened.pooling: opened.encode(sentences)}, chosen)
+    else:
+        results = evaluator.evaluate_poolings(lambda sentences: several(sentences, poolings or POOLINGS), chosen)
     print(headline_table(results))
     if as_bool(detail, "detail"):
         for name, scores in results.items():
-            print(f"\n{name} pooling: Spearman (rho) and Pearson (r) x 100\n{detail_table(scores)}")
+            label = f"{name} pooling" if several else name
+            print(f"\n{label}: Spearman (rho) and Pearson (r) x 100\n{detail_table(scores)}")
     if json_file:
         Path(json_file).write_text(json.dumps({"model": model, "results": results}, indent=1) + "\n")
 

@@ -26,11 +26,11 @@ def run_folder(hugging_face, tmp_path_factory):
     return save_run(hugging_face, tmp_path_factory.mktemp("runs") / "mine", "cls")
 
 
-def padded(folder, pooling):
+def padded(folder, pooling, sentences=SENTENCES):
     """Vectors by sentence-transformers, padded."""
     transformer = Transformer(str(folder))
     model = SentenceTransformer(modules=[transformer, Pooling(transformer.get_embedding_dimension(), pooling)], device="cpu")
-    return model.encode(SENTENCES)
+    return model.encode(sentences)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
@@ -42,17 +42,27 @@ def test_hugging_face_folder(hugging_face, pooling, capsys):
     assert open_model(hugging_face).pooling == "mean" and "does not say how it was pooled" in capsys.readouterr().err
 
 
-def test_a_type_that_runs_padded_only(tmp_path):
+def albert(folder):
+    """A model of a type that the packed encoder does not know."""
     tokenizer = make_tokenizer()
     config = AlbertConfig(
         vocab_size=len(tokenizer), embedding_size=16, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
         intermediate_size=32, max_position_embeddings=64, initializer_range=0.3,
     )
-    AlbertModel(config).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    np.testing.assert_allclose(open_model(tmp_path, "cls").encode(SENTENCES), padded(tmp_path, "cls"), atol=2e-5)
+    AlbertModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_a_type_that_runs_padded_only(tmp_path):
+    folder = albert(tmp_path)
+    model = open_model(folder, "cls")
+    np.testing.assert_allclose(model.encode(SENTENCES), padded(folder, "cls"), atol=2e-5)
+    both = model.encode_poolings(SENTENCES, ["mean", "cls"])
+    for pooling, vectors in both.items():
+        np.testing.assert_allclose(vectors, padded(folder, pooling), atol=2e-5)
     with pytest.raises(UserError, match="runs padded only, with cls or mean"):
-        open_model(tmp_path, "first-last")
+        open_model(folder, "first-last")
 
 
 def test_run_folder_and_export(run_folder, capsys):
