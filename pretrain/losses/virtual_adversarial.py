@@ -42,7 +42,7 @@ def divergence(p_logits: Tensor, q_logits: Tensor, kind: str = "js", reduction: 
         "js":            KL(m || p) + KL(m || q),  m = sg((p + q) / 2)
 
     "js" is not the textbook's Jensen-Shannon divergence: that is (KL(p || m) + KL(q || m)) / 2, with gradient through m. Near
-    p = q this one is about 2 times as large.
+    p = q this one is about 2 times as large; its gradient by p_logits is (p - q) / 2, and m is held in it.
 
     Args:
         p_logits, q_logits: [N, D], any floating dtype.
