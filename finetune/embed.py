@@ -107,13 +107,14 @@ def load_model(model: str | Path) -> tuple[SentenceEncoder, Any]:
 
 
 def _tokenize(tokenizer: Any, sentences: Sequence[str], max_length: int) -> list[np.ndarray]:
-    if not len(sentences):
-        return []
-    encoded = tokenizer(
-        list(sentences), truncation=True, max_length=max_length, padding=False, return_attention_mask=False,
-        return_token_type_ids=False,
-    )
-    return [np.asarray(ids, np.int64) for ids in encoded["input_ids"]]
+    rows: list[np.ndarray] = []
+    for start in range(0, len(sentences), 4096):  # an Encoding costs some hundred bytes a token until it is let go
+        encoded = tokenizer(
+            list(sentences[start : start + 4096]), truncation=True, max_length=max_length, padding=False,
+            return_attention_mask=False, return_token_type_ids=False,
+        )
+        rows += [np.asarray(ids, np.int64) for ids in encoded["input_ids"]]
+    return rows
 
 
 def _passes(poolings: Sequence[str]) -> dict[int | None, list[str]]:

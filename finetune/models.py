@@ -130,13 +130,13 @@ def distinct(encode: EmbedFunction, sentences: Sequence[str], name: str) -> np.n
         found = found.detach().cpu().float().numpy()
     try:
         with np.errstate(over="ignore"):
-            vectors = np.asarray(found).astype(np.float32, copy=False)
+            vectors = np.ascontiguousarray(found, np.float32)
     except (ValueError, TypeError) as error:
         raise UserError(f"{name} gave no array of numbers for {len(different)} sentences: {error}") from None
     if vectors.ndim != 2 or len(vectors) != len(different):
         raise UserError(f"{name} gave an array of shape {vectors.shape} for {len(different)} sentences; expected one vector each")
     require_finite(vectors, different, name)
-    return vectors[rows]
+    return vectors if len(different) == len(sentences) else vectors[rows]  # no copy of what may be gigabytes
 
 
 def require_finite(vectors: np.ndarray, sentences: Sequence[str], name: str) -> None:

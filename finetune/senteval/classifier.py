@@ -70,6 +70,35 @@ class ClassifierSettings:
 
 
 @dataclass(frozen=True)
+class PairFeatures:
+    """InferSent's features of N pairs, [u, v, u * v, |u - v|], formed when rows of them are asked for: float32[N, 4 d] of a
+    large set would be many times its distinct sentences' vectors.
+
+    `vectors` float32[V, d] on the device that shall compute; `first` and `second` int64[N], rows of it, there too.
+    """
+
+    vectors: Tensor
+    first: Tensor
+    second: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.first), 4 * self.vectors.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        return self.vectors.device
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        """float32[B, 4 d] of the pairs int64[B]."""
+        u, v = (self.vectors.index_select(0, side[rows]) for side in (self.first, self.second))
+        return torch.cat([u, v, u * v, (u - v).abs_()], 1)
+
+
+@dataclass(frozen=True)
 class Rows:
     """The rows of one fit: `train` int64[n] and `dev` int64[m], indices into the features."""
 
@@ -93,13 +122,13 @@ class Fitted:
 
 
 def fit_all(
-    features: Tensor, labels: np.ndarray, classes: int, rows: Sequence[Rows], l2: np.ndarray, settings: ClassifierSettings,
-    burned: int = 0,
+    features: Tensor | PairFeatures, labels: np.ndarray, classes: int, rows: Sequence[Rows], l2: np.ndarray,
+    settings: ClassifierSettings, burned: int = 0,
 ) -> Fitted:
     """Fit a classifier for each of G sets of rows and R values of L2.
 
     Args:
-        features: float32[N, d], on the device that shall compute.
+        features: float32[N, d], on the device that shall compute, or pairs whose features are formed a mini-batch at a time.
         labels: int64[N], 0 to classes - 1.
         rows: the G sets of rows.
         l2: float[R], or float[G, R] where it differs between sets: added to the gradient as weight decay, bias included.
@@ -109,7 +138,8 @@ def fit_all(
         UserError: a set without train or dev rows.
     """
     l2 = np.broadcast_to(np.asarray(l2, np.float64), (len(rows), np.shape(l2)[-1]))
-    inputs, targets = _with_ones(features.float()), torch.from_numpy(np.asarray(labels, np.int64)).to(features.device)
+    inputs = features if isinstance(features, PairFeatures) else _with_ones(features.float())
+    targets = torch.from_numpy(np.asarray(labels, np.int64)).to(features.device)
     accuracy = np.zeros(l2.shape)
     weights: list[list[Tensor]] = [[] for _ in rows]
     cohorts: dict[int, list[int]] = {}
@@ -135,9 +165,10 @@ class _Cohort:
     """Fits over equally many rows, in step."""
 
     def __init__(
-        self, inputs: Tensor, targets: Tensor, classes: int, rows: list[Rows], l2: np.ndarray, settings: ClassifierSettings,
-        burned: int,
+        self, inputs: Tensor | PairFeatures, targets: Tensor, classes: int, rows: list[Rows], l2: np.ndarray,
+        settings: ClassifierSettings, burned: int,
     ):
+        """`inputs`: with a last column of ones; pairs get it with their features."""
         self.inputs, self.targets, self.classes, self.settings = inputs, targets, classes, settings
         device = inputs.device
         self.train = torch.from_numpy(np.stack([part.train for part in rows])).to(device)
@@ -146,7 +177,8 @@ class _Cohort:
         self.random = np.random.RandomState(settings.seed)
         if burned:
             self.random.permutation(burned)
-        self.parameters = _initial(inputs.shape[1] - 1, classes, *l2.shape, settings, device)
+        width = inputs.shape[1] - (not isinstance(inputs, PairFeatures))
+        self.parameters = _initial(width, classes, *l2.shape, settings, device)
         for parameter in self.parameters:
             parameter.grad = torch.zeros_like(parameter)
         self.optimizer = settings.make_optimizer(self.parameters)
@@ -186,7 +218,7 @@ class _Cohort:
         """One step of every fit on its own mini-batch: index int64[G, B]."""
         groups, batch = index.shape
         flat = index.reshape(-1)
-        inputs = self.inputs.index_select(0, flat).view(groups, batch, -1)
+        inputs = self.take(flat).view(groups, batch, -1)
         targets = self.targets.index_select(0, flat).view(groups, batch, 1, 1)
         if self.settings.hidden:
             self._hidden_gradients(inputs, targets)
@@ -201,6 +233,12 @@ class _Cohort:
             decay = self.l2[:, None, :, None] if parameter.dim() == 3 else self.l2[:, :, None, None]
             grad.addcmul_(split, decay)
         self.optimizer.step()
+
+    def take(self, index: Tensor) -> Tensor:
+        """float32[B, d + 1] of the rows int64[B], the last column ones."""
+        if isinstance(self.inputs, PairFeatures):
+            return _with_ones(self.inputs[index])
+        return self.inputs.index_select(0, index)
 
     def _output_error(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Gradient of each fit's mean cross-entropy by its logits: [G, B, R, C]."""
@@ -225,7 +263,7 @@ class _Cohort:
         shares = np.empty((len(places), self.l2.shape[1]))
         for row, place in enumerate(places):
             index = self.dev[place]
-            predicted = _logits(self.inputs.index_select(0, index), [p[row] for p in self.parameters], self.classes).argmax(-1)
+            predicted = _logits(self.take(index), [p[row] for p in self.parameters], self.classes).argmax(-1)
             right = predicted.eq(self.targets.index_select(0, index)[:, None]).sum(0)
             shares[row] = right.double().cpu().numpy() / len(index)
         return shares

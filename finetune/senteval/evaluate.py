@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +14,10 @@ from torch import Tensor
 
 from finetune.models import EmbeddingModel
 from finetune.results import Evaluation, TaskResult
+from finetune.senteval.classifier import PairFeatures
 from finetune.senteval.protocol import SETTINGS, Accuracy, Setting, cross_validated, nested, split
 from finetune.senteval.relatedness import relatedness
-from finetune.senteval.tasks import PROBING, TASKS, TRANSFER, Examples, check_name, load, missing, size_notes
+from finetune.senteval.tasks import PROBING, TASKS, TRANSFER, Examples, Split, check_name, load, missing, size_notes
 from finetune.sts import OFFICIAL_PAIRS, SEVEN_TASKS, StsEvaluator, TaskScores
 from finetune.sts import TASKS as STS_TASKS
 from pretrain.errors import UserError
@@ -123,7 +124,7 @@ def read_tasks(tasks: Iterable[str], data: str = "") -> TaskData:
 
 
 class _VectorTable:
-    """The vectors of a list of distinct sentences, on the device where classifiers run."""
+    """The vectors of a list of distinct sentences."""
 
     def __init__(self, model: EmbeddingModel, sentences: list[str]):
         self.vectors = model.encode(sentences)
@@ -132,23 +133,32 @@ class _VectorTable:
 
     def lookup(self, sentences: list[str]) -> np.ndarray:
         """float32[N, d]."""
-        return self.vectors[np.fromiter((self.index[sentence] for sentence in sentences), np.int64, len(sentences))]
+        return self.vectors[self.rows(sentences)]
 
-    def features(
-        self, examples: Examples, splits: Iterable[str], with_both: bool = False
-    ) -> tuple[Tensor, np.ndarray, list[int]]:
-        """(float32[N, f], labels [N], sizes) of the splits end to end: vectors, or for pairs [|u - v|, u * v] (InferSent's
-        [u, v, u * v, |u - v|] if `with_both`)."""
+    def rows(self, sentences: list[str]) -> np.ndarray:
+        """int64[N]: where their vectors are."""
+        return np.fromiter((self.index[sentence] for sentence in sentences), np.int64, len(sentences))
+
+    def features(self, examples: Examples, splits: Iterable[str]) -> tuple[Tensor, np.ndarray, list[int]]:
+        """(float32[N, f] on the device where classifiers run, labels [N], sizes) of the splits end to end: vectors, or for
+        pairs [|u - v|, u * v]."""
         parts = [examples.splits[name] for name in splits]
-        labels, sizes = np.concatenate([part.labels for part in parts]), [len(part) for part in parts]
         first = self.lookup([sentence for part in parts for sentence in part.first])
-        if parts[0].second is None:
-            return torch.from_numpy(first).to(self.device), labels, sizes
-        second = self.lookup([sentence for part in parts for sentence in part.second])
-        blocks = [np.abs(first - second), first * second]
-        if with_both:
-            blocks = [first, second, *reversed(blocks)]
-        return torch.from_numpy(np.concatenate(blocks, 1)).to(self.device), labels, sizes
+        if parts[0].second is not None:
+            second = self.lookup([sentence for part in parts for sentence in part.second])
+            first = np.concatenate([np.abs(first - second), first * second], 1)
+        return torch.from_numpy(first).to(self.device), *_labels(parts)
+
+    def pairs(self, examples: Examples, splits: Iterable[str]) -> tuple[PairFeatures, np.ndarray, list[int]]:
+        """The same with InferSent's features, for a set whose features would not fit where its vectors do."""
+        parts = [examples.splits[name] for name in splits]
+        first = self.rows([sentence for part in parts for sentence in part.first])
+        second = self.rows([sentence for part in parts for sentence in part.second or ()])
+        return PairFeatures(*(torch.from_numpy(one).to(self.device) for one in (self.vectors, first, second))), *_labels(parts)
+
+
+def _labels(parts: Sequence[Split]) -> tuple[np.ndarray, list[int]]:
+    return np.concatenate([part.labels for part in parts]), [len(part) for part in parts]
 
 
 def _similarity(scores: TaskScores, headline: str) -> TaskResult:
@@ -184,7 +194,7 @@ def _supervised(
             setting = setting.with_classifier(max_epoch=15, epoch_size=1)
         if name == "WordContent":
             setting = setting.with_classifier(hidden=0)  # a thousand classes: SentEval's exception
-        features, labels, sizes = table.features(examples, ("train", "dev", "test"), with_both=snli)
+        features, labels, sizes = (table.pairs if snli else table.features)(examples, ("train", "dev", "test"))
         options = {"grid": (1e-9,)} if snli else {}
         accuracy = split(features, labels, tuple(sizes), examples.classes, setting, **options)
     return _accuracy_result(accuracy, extra, which)

@@ -19,7 +19,7 @@ import torch
 from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 
-from finetune.senteval.classifier import ClassifierSettings, Rows, fit_all
+from finetune.senteval.classifier import ClassifierSettings, PairFeatures, Rows, fit_all
 from pretrain.errors import UserError
 
 L2_GRID = (1e-5, 1e-4, 1e-3, 1e-2)
@@ -101,7 +101,7 @@ def cross_validated(
 
 
 def split(
-    features: Tensor, labels: np.ndarray, sizes: tuple[int, int, int], classes: int, setting: Setting,
+    features: Tensor | PairFeatures, labels: np.ndarray, sizes: tuple[int, int, int], classes: int, setting: Setting,
     grid: tuple[float, ...] = L2_GRID,
 ) -> Accuracy:
     """Given splits: SST2, SST5, SICK-E, SNLI, probing. features [N, d]: train, dev and test rows in this order, of `sizes`.

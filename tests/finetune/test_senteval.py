@@ -14,7 +14,7 @@ from sklearn.model_selection import StratifiedKFold
 from torch import nn
 
 from finetune.models import open_model
-from finetune.senteval.classifier import ClassifierSettings, Rows, fit_all
+from finetune.senteval.classifier import ClassifierSettings, PairFeatures, Rows, fit_all
 from finetune.senteval.evaluate import choose_tasks, evaluate, read_tasks
 from finetune.senteval.protocol import L2_GRID, SETTINGS, Setting, cross_validated, nested, split
 from finetune.senteval.relatedness import relatedness, two_point_targets
@@ -163,6 +163,42 @@ def test_given_splits_are_judged_as_the_plain_fits():
     l2, score = plain_choice(accuracies)
     found = split(torch.from_numpy(features), labels, (150, 50, 40), 2, Setting(3, FAST))
     assert (found.dev, found.test) == (score, round(100 * fits[L2_GRID.index(l2)].accuracy(*cut[2]), 2))
+
+
+@pytest.mark.parametrize("hidden", [0, 6])
+def test_pairs_formed_by_the_batch_give_what_their_features_give(hidden, monkeypatch):
+    """Bitwise: the same numbers reach the same products. No more rows are formed at once than a mini-batch or a test set has."""
+    rng = np.random.RandomState(4)
+    vectors, first, second = rng.randn(70, 5).astype(np.float32), rng.randint(70, size=400), rng.randint(70, size=400)
+    u, v = vectors[first], vectors[second]
+    plain = torch.from_numpy(np.concatenate([u, v, u * v, np.abs(u - v)], 1))
+    labels = (plain.numpy() @ rng.randn(20, 3) + rng.randn(400, 3)).argmax(1)
+    pairs = PairFeatures(*map(torch.from_numpy, (vectors, first, second)))
+    torch.testing.assert_close(pairs[torch.arange(400)], plain, rtol=0, atol=0)
+    formed, take = [], PairFeatures.__getitem__
+    monkeypatch.setattr(PairFeatures, "__getitem__", lambda self, rows: formed.append(len(rows)) or take(self, rows))
+    setting = Setting(3, FAST).with_classifier(max_epoch=15, epoch_size=1, hidden=hidden)
+    for grid in ((1e-9,), L2_GRID):
+        ours, expected = (split(of, labels, (280, 70, 50), 3, setting, grid) for of in (pairs, plain))
+        assert (ours.dev, ours.test, ours.l2) == (expected.dev, expected.test, expected.l2)
+        np.testing.assert_array_equal(ours.predictions, expected.predictions)
+    assert max(formed) == 70
+
+
+def test_snli_is_judged_by_infersents_features(folder, tmp_path, monkeypatch):
+    (tmp_path / "encoder.py").write_text(ENCODER)
+    model = open_model(f"{tmp_path}/encoder.py:embed")
+    seen = []
+    monkeypatch.setattr("finetune.senteval.evaluate.split", lambda *given, **named: seen.append(given) or split(*given, **named))
+    evaluate(model, read_tasks(["MR", "SNLI"], str(folder)), report=lambda _: None)
+    ((features, labels, sizes, *_),) = seen
+    read = load("SNLI", folder).splits
+    parts = [read[name] for name in ("train", "dev", "test")]
+    u, v = (model.encode([text for part in parts for text in side(part)]) for side in (lambda p: p.first, lambda p: p.second))
+    expected = np.concatenate([u, v, u * v, np.abs(u - v)], 1)
+    np.testing.assert_array_equal(features[torch.arange(len(features))].cpu().numpy(), expected)
+    assert sizes == (30, 30, 30) and labels.tolist() == [label for part in parts for label in part.labels]
+    assert isinstance(features, PairFeatures)
 
 
 def test_folds_need_enough_examples_of_every_class():
