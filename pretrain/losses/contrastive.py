@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pretrain.errors import UserError
-from pretrain.losses.vectors import unit_vectors
+from pretrain.losses.vectors import inverse, unit_vectors
 
 TILE_LOGITS = {"cpu": 2**22, "cuda": 2**26}
 """Logits of a tile of anchors, all candidates: 16 MiB on CPU, where they stay in the last cache, 256 MiB on CUDA."""
@@ -187,7 +186,7 @@ def relaxed_negative_info_nce(
     _check_same_shape("relaxed_negative_info_nce", anchors, positives, negatives)
     with torch.autocast(anchors.device.type, enabled=False):
         ours, theirs = unit_vectors(anchors), unit_vectors(positives)
-        own_negative = ((ours * unit_vectors(negatives)).sum(1) - margin) / _checked(temperature)
+        own_negative = ((ours * unit_vectors(negatives)).sum(1) - margin) * inverse(temperature)
         own_logits = own_negative.masked_fill(~present.to(anchors.device), -torch.inf)[:, None]
         within_group = _within_group(groups, anchors)
         index = torch.arange(len(anchors), device=anchors.device)
@@ -211,7 +210,7 @@ def softmax_over_candidates(
         raise ValueError(f"tile must be at least 1, not {tile}.")
     among_themselves = candidates is anchors  # then one array takes both gradients
     return TiledSoftmax.apply(anchors, None if among_themselves else candidates, own_logits, positives,
-                              1.0 / _checked(temperature), adjust, identities, tile)
+                              inverse(temperature), adjust, identities, tile)
 
 
 class TiledSoftmax(torch.autograd.Function):
@@ -278,12 +277,6 @@ class TiledSoftmax(torch.autograd.Function):
         # Not in place: a graph that is kept alive may be walked again.
         gradients = (None if gradient is None else gradient * upstream for gradient in ctx.saved_tensors)
         return *gradients, None, None, None, None, None
-
-
-def _checked(temperature: float) -> float:
-    if not temperature > 0:
-        raise UserError(f"the contrastive temperature must be above 0, not {temperature}.")
-    return temperature
 
 
 def _within_group(groups: Tensor | None, vectors: Tensor) -> Adjustment | None:

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from pretrain.errors import UserError
 from pretrain.losses.contrastive import TILE_LOGITS
-from pretrain.losses.vectors import at_least_float32, directions, unit_vectors
+from pretrain.losses.vectors import at_least_float32, directions, inverse, unit_vectors
 
 GATHERED = {"cpu": 2**21, "cuda": 2**26}
 """Numbers of gathered candidates [anchors, candidates each, D] alive at once: 8 MiB on CPU, 256 MiB on CUDA."""
@@ -148,18 +148,19 @@ def softmax_over_listed(
 
     candidates: [C, D]. negatives: int64[A, E]. As `contrastive.softmax_over_candidates`, for few candidates an anchor.
     """
-    if not temperature > 0:
-        raise UserError(f"the contrastive temperature must be above 0, not {temperature}.")
     listed = torch.cat([positives[:, None], negatives], dim=1)
     if tile is None:
         tile = max(1, GATHERED.get(anchors.device.type, GATHERED["cuda"]) // (listed.shape[1] * anchors.shape[1]))
     if tile < 1:
         raise ValueError(f"tile must be at least 1, not {tile}.")
-    return ListedSoftmax.apply(anchors, candidates, listed, 1.0 / temperature, tile)
+    return ListedSoftmax.apply(anchors, candidates, listed, inverse(temperature), tile)
 
 
 class ListedSoftmax(torch.autograd.Function):
-    """The loss above with its exact gradient, made in the same pass; the first of `listed` int64[A, 1 + E] is the positive."""
+    """The loss above with its exact gradient, made in the same pass; the first of `listed` int64[A, 1 + E] is the positive.
+
+    On CUDA the candidates' gradient is summed in no fixed order, unless `torch.use_deterministic_algorithms` is on.
+    """
 
     @staticmethod
     def forward(ctx, anchors: Tensor, candidates: Tensor, listed: Tensor, scale: float, tile: int) -> Tensor:

@@ -1,10 +1,12 @@
-"""What the losses share: unit vectors, directions of gradients, and the precision that all of them compute in."""
+"""What the losses share: precision, temperature, unit vectors and directions of gradients."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from pretrain.errors import UserError
 
 SMALLEST_NORM = 1e-12
 ROWS_AT_ONCE = 8192
@@ -13,6 +15,13 @@ ROWS_AT_ONCE = 8192
 def at_least_float32(values: Tensor) -> Tensor:
     """float64 stays; every other dtype becomes float32."""
     return values if values.dtype == torch.float64 else values.float()
+
+
+def inverse(temperature: float) -> float:
+    """1 / temperature, by which cosines are multiplied."""
+    if not temperature > 0:
+        raise UserError(f"the contrastive temperature must be above 0, not {temperature}.")
+    return 1.0 / temperature
 
 
 def unit_vectors(vectors: Tensor) -> Tensor:
@@ -39,18 +48,18 @@ class _UnitVectors(torch.autograd.Function):
     @staticmethod
     def forward(ctx, vectors: Tensor) -> Tensor:
         norms = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
-        inverse = torch.where(norms > SMALLEST_NORM, norms.reciprocal(), 0.0)
-        ctx.save_for_backward(vectors, inverse)
-        return vectors * inverse
+        factors = torch.where(norms > SMALLEST_NORM, norms.reciprocal(), 0.0)
+        ctx.save_for_backward(vectors, factors)
+        return vectors * factors
 
     @staticmethod
     @once_differentiable
     def backward(ctx, upstream: Tensor) -> Tensor:
         """(g - u (u . g)) / norm, with u the unit vector."""
-        vectors, inverse = ctx.saved_tensors
-        gradient = upstream * inverse
+        vectors, factors = ctx.saved_tensors
+        gradient = upstream * factors
         for rows in range(0, len(vectors), ROWS_AT_ONCE):
             part = slice(rows, rows + ROWS_AT_ONCE)
-            along = (gradient[part] * vectors[part]).sum(1, keepdim=True).mul_(inverse[part] ** 2)
+            along = (gradient[part] * vectors[part]).sum(1, keepdim=True).mul_(factors[part] ** 2)
             gradient[part].addcmul_(vectors[part], along, value=-1.0)
         return gradient

@@ -97,20 +97,23 @@ def project_noise(
     if radius is not None and not radius > 0:
         raise UserError(f"the radius of the adversarial noise must be above 0, not {radius}.")
     noise, gradient = noise.detach(), gradient.detach()
-    owners = None if lengths is None else _owners(lengths, noise)
+    if lengths is not None:
+        if int(lengths.sum()) != len(noise):
+            raise ValueError(f"sequences of {int(lengths.sum())} tokens in noise of {len(noise)}.")
+        lengths = lengths.to(noise.device)
     if mode == "closed-form":
         if norm == "inf":
             return radius * gradient.sign()
         # Divided by the largest entry first: squares of small gradients are below float32's smallest number.
-        largest = _norms(gradient, "inf", owners)
+        largest = _norms(gradient, "inf", lengths)
         scaled = gradient / largest.where(largest > 0, 1.0)
-        return scaled * (radius / _norms(scaled, "l2", owners).clamp_min(0.5))
+        return scaled * (radius / _norms(scaled, "l2", lengths).clamp_min(0.5))
     step = noise + step_size * gradient
     if mode == "smart":
-        return step / (_norms(step, norm, owners) + GUARD)
+        return step / (_norms(step, norm, lengths) + GUARD)
     if norm == "inf":
         return step.clamp(-radius, radius)
-    return step * (radius / _norms(step, "l2", owners).clamp_min(radius))
+    return step * (radius / _norms(step, "l2", lengths).clamp_min(radius))
 
 
 def adversarial_noise(
@@ -186,25 +189,14 @@ def _kl(a: Tensor, b: Tensor) -> Tensor:
     return kl_div(b, a, reduction="none", log_target=True).sum(-1)
 
 
-def _norms(values: Tensor, norm: str, owners: Tensor | None) -> Tensor:
+def _norms(values: Tensor, norm: str, lengths: Tensor | None) -> Tensor:
     """[T, 1]: the norm of each token's row, or of all rows of the token's sequence."""
     rows = torch.linalg.vector_norm(values, ord=torch.inf if norm == "inf" else 2, dim=1)
-    if owners is not None:
-        count = int(owners[-1]) + 1 if len(owners) else 0
-        every = rows.new_zeros(count)
-        if norm == "inf":
-            rows = every.scatter_reduce_(0, owners, rows, "amax")[owners]
-        else:
-            rows = every.index_add_(0, owners, rows.square()).sqrt_()[owners]
+    if lengths is not None and norm == "inf":
+        rows = torch.segment_reduce(rows, "max", lengths=lengths).repeat_interleave(lengths)
+    elif lengths is not None:
+        rows = torch.segment_reduce(rows.square(), "sum", lengths=lengths).sqrt_().repeat_interleave(lengths)
     return rows[:, None]
-
-
-def _owners(lengths: Tensor, noise: Tensor) -> Tensor:
-    """int64[T]: the number of the sequence that each token belongs to."""
-    owners = torch.repeat_interleave(torch.arange(len(lengths)), lengths.cpu())
-    if len(owners) != len(noise):
-        raise ValueError(f"sequences of {len(owners)} tokens in noise of {len(noise)}.")
-    return owners.to(noise.device)
 
 
 def _choice(value: str, choices: tuple[str, ...], what: str) -> None:
