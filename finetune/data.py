@@ -57,10 +57,11 @@ def find(data: str | Path | None, *parts: str) -> Path:
 
 def senteval_folder(root: Path) -> Path:
     """The folder that holds STS, MR, ...: SentEval/, SentEval/downstream/ or downstream/ of the data folder, or itself."""
+    parts = ("STS", "SICK", "MR", "CR", "SUBJ", "MPQA", "SST", "TREC", "MRPC", "SNLI")
     for folder in (root / "SentEval", root / "SentEval" / "downstream", root / "downstream"):
-        if any((folder / part).is_dir() for part in ("STS", "MR", "SICK", "TREC")):
+        if any((folder / part).is_dir() for part in parts):
             return folder
-    return root
+    return root / "SentEval" if (root / "SentEval").is_dir() else root
 
 
 def known_name(

@@ -10,11 +10,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from finetune.senteval.preprocessing import treebank
 from pretrain.durable import replace_durably
 from pretrain.errors import UserError
 
@@ -113,7 +115,7 @@ def _text(rows: Iterable[str]) -> bytes:
 
 def _cell(value: Any) -> str:
     """A cell of a tsv file, which has no way to hold a tab or line end."""
-    return "n/a" if value is None else " ".join(str(value).replace("\t", "\n").splitlines())
+    return "n/a" if value is None else re.sub(r"[\t\r\n]", " ", str(value))
 
 
 def _csv(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> bytes:
@@ -174,12 +176,15 @@ def _anli(number: int) -> HubSet:
 
 
 def _snli(part: str) -> Write:
-    """Sentences as the hub has them, which SentEval's own files hold split into tokens; pairs without a gold label left out."""
+    """As SentEval's script writes it: tokens of the Penn Treebank's sed script, in UTF-8 (which SentEval itself, and so
+    `senteval.tasks`, reads as latin-1); pairs without a gold label left out."""
 
     def write(rows: list[Row]) -> dict[str, bytes]:
         gold = [row for row in rows if row["label"] is not None]
-        columns = {"s1": "premise", "s2": "hypothesis", "labels": "label"}
-        return {f"SentEval/SNLI/{file}.{part}": _text(_cell(row[column]) for row in gold) for file, column in columns.items()}
+        texts = {"s1": "premise", "s2": "hypothesis"}
+        files = {kind: _text(treebank(_cell(row[column])) for row in gold) for kind, column in texts.items()}
+        files["labels"] = _text(row["label"] for row in gold)
+        return {f"SentEval/SNLI/{kind}.{part}": content for kind, content in files.items()}
 
     return write
 

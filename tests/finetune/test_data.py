@@ -12,14 +12,17 @@ import pytest
 
 from finetune import data as data_command
 from finetune.cola_probe import read as read_cola
-from finetune.data import data_root, find, lines
+from finetune.data import csv_columns, data_root, find, lines, senteval_folder
 from finetune.data_catalogue import CATALOGUE, DataSet, Part, check, choose, report
 from finetune.data_fetch import HUB, fetch
 from finetune.nli_distance import load as load_nli
+from finetune.senteval.preprocessing import treebank
+from finetune.senteval.tasks import load as load_senteval
 from finetune.zh_sts import read as read_chinese
 from pretrain.errors import UserError
 
 DATA = os.environ.get("CLEAR_DATA")
+TRIPLET = ("sent0", "sent1", "hard_neg")
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +96,12 @@ def test_catalogue_covers_every_group_and_only_known_sets_are_fetchable():
         if one.name in HUB:
             written = {file for write in HUB[one.name].splits.values() for file in write([])}
             assert written == {file for part in one.parts.values() for file in part.files}
+
+
+@pytest.mark.parametrize("place", ["SentEval/SNLI", "SentEval/downstream/CR", "downstream/MPQA", "MRPC", "SentEval/probing"])
+def test_senteval_is_found_by_any_of_its_sets(tmp_path, place):
+    (tmp_path / place).mkdir(parents=True)
+    assert senteval_folder(tmp_path) == (tmp_path / place).parent
 
 
 def test_senteval_in_its_own_layout(tmp_path):
@@ -214,8 +223,37 @@ def test_snli_drops_pairs_without_agreement(tmp_path):
     fetch("SentEval/SNLI", tmp_path, str(tmp_path / "hub"))
     folder = tmp_path / "SentEval" / "SNLI"
     assert list(lines(folder / "labels.dev")) == ["entailment", "contradiction"]
-    assert list(lines(folder / "s2.dev")) == ["h0", "h2"]
-    assert load_nli("SNLI", tmp_path).entailed == ["h0"]
+    assert list(lines(folder / "s2.dev")) == ["h0 ", "h2 "]
+    assert load_nli("SNLI", tmp_path).entailed == ["h0 "]
+
+
+def test_snli_is_written_byte_for_byte_as_senteval_has_it(tmp_path):
+    """Expected bytes: SentEval's tokenizer.sed on the same lines (GNU sed; the C and UTF-8 locales agree)."""
+    pairs = [("Two girls, aged 5, don't go to a \"café\".", 'A "d\'ye cannot" (sign)...')]
+    pairs += [("It's the kids' $5.", "Stop-- now! é")]
+    expected = {
+        "s1": "Two girls , aged 5 , do n't go to a `` caf\u00e9 '' . \nIt 's the kids ' $ 5 . \n",
+        "s2": "A `` d' ye can not '' ( sign ) ... \nStop -- now ! \u00e9 \n",
+    }
+    for split in ("train", "validation", "test"):
+        parquet(tmp_path / "hub", split, [{"premise": a, "hypothesis": b, "label": 2} for a, b in pairs])
+    fetch("SentEval/SNLI", tmp_path, str(tmp_path / "hub"))
+    for kind, text in expected.items():
+        content = (tmp_path / "SentEval" / "SNLI" / f"{kind}.train").read_bytes()
+        assert content == text.encode()
+    read = load_senteval("SNLI", tmp_path).splits["train"]
+    official = [" ".join(line.split()) for line in content.decode("latin-1").splitlines()]  # SentEval's loadFile
+    assert sorted(read.second) == sorted(official) and "Stop -- now ! Ã©" in official
+
+
+@pytest.mark.skipif(not DATA, reason="CLEAR_DATA is not set")
+def test_raw_sentences_become_those_of_the_published_files():
+    """SNLI's dev and test sentences, raw in the triplets; 350 of them are not in SentEval's dev and test under any spelling."""
+    raw = {cell for row in csv_columns(Path(DATA, "NLI", "nli_triplets_from_snli.csv"), *TRIPLET) for cell in row}
+    files = [Path(DATA, "SentEval", "SNLI", f"{kind}.{part}") for kind in ("s1", "s2") for part in ("dev", "test")]
+    published = {line for file in files for line in lines(file)}
+    found = sum(treebank(sentence) in published for sentence in raw)
+    assert found >= 17_000 and len(raw) - found < 400
 
 
 def test_other_formats(tmp_path):
