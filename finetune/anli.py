@@ -24,7 +24,7 @@ import numpy as np
 
 from augment.ragged import Ragged
 from finetune.data import data_root, find, lines
-from finetune.finetuning import FineTuning, Interrupted, Recipe, choose_precision
+from finetune.finetuning import FineTuning, Interrupted, Recipe, choose_precision, read_result
 from finetune.glue_data import NLI, Examples, load
 from finetune.labelled import Encoded, Source, encode_examples, open_source
 from finetune.results import Evaluation, TaskResult, folder_for, table, write
@@ -58,6 +58,8 @@ class Corpus:
     """Of premise, hypothesis and label in its jsonl."""
 
 
+KEYS = ("context", "hypothesis", "label")
+"""Of ANLI's own files."""
 _STANFORD = ("sentence1", "sentence2", "gold_label")
 TRAINING = (
     Corpus("SNLI", ("NLI/snli_1.0/snli_1.0_train.jsonl", "NLI/snli_1.0_train.jsonl"), 549367, 1, _STANFORD),
@@ -65,9 +67,9 @@ TRAINING = (
            392702, 1, _STANFORD),
     # In FEVER-NLI's files the claim, which is to be judged, is called the query.
     Corpus("FEVER", ("NLI/nli_fever/train_fitems.jsonl", "NLI/train_fitems.jsonl"), 208346, 1, ("context", "query", "label")),
-    Corpus("ANLI R1", ("ANLI/R1/train.jsonl",), 16946, 10, ("context", "hypothesis", "label")),
-    Corpus("ANLI R2", ("ANLI/R2/train.jsonl",), 45460, 20, ("context", "hypothesis", "label")),
-    Corpus("ANLI R3", ("ANLI/R3/train.jsonl",), 100459, 10, ("context", "hypothesis", "label")),
+    Corpus("ANLI R1", ("ANLI/R1/train.jsonl",), 16946, 10, KEYS),
+    Corpus("ANLI R2", ("ANLI/R2/train.jsonl",), 45460, 20, KEYS),
+    Corpus("ANLI R3", ("ANLI/R3/train.jsonl",), 100459, 10, KEYS),
 )
 
 
@@ -135,7 +137,7 @@ def load_sets(data: str = "", max_train: int = 0) -> Sets:
     judged = {}
     for split in ("dev", "test"):
         for name in ROUNDS:
-            judged[f"{name} {split}"] = rows = read_jsonl(find(data, "ANLI", name, f"{split}.jsonl"), TRAINING[3].keys)
+            judged[f"{name} {split}"] = rows = read_jsonl(find(data, "ANLI", name, f"{split}.jsonl"), KEYS)
             if len(rows) != EVALUATION_SIZES[name]:
                 notes.append(f"ANLI {name}: {split} has {len(rows):,} rows here, {EVALUATION_SIZES[name]:,} as published")
     train: dict[str, Examples] = {}
@@ -180,13 +182,15 @@ def _rows(path: Path, keys: tuple[str, str, str]) -> Iterator[tuple[str, str, in
         try:
             row = json.loads(line)
             premise, hypothesis, label = (row[key] for key in keys)
+            if not all(isinstance(value, str) for value in (premise, hypothesis, label)):
+                raise TypeError("a value that is no text")
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path}, line {number}: expected JSON with the keys {', '.join(keys)} ({error!r})") from None
         if label == "-":
             continue
         if label not in _LABELS:
             raise UserError(f"{path}, line {number}: unknown label {label!r}; expected one of {', '.join(_LABELS)}")
-        yield str(premise), str(hypothesis), _LABELS[label]
+        yield premise, hypothesis, _LABELS[label]
 
 
 def epoch_rows(counts: list[int], weights: list[int], seed: int, epoch: int) -> np.ndarray:
@@ -221,7 +225,8 @@ def evaluate(
     for seed in range(1, seeds + 1):
         name = hashlib.sha256(json.dumps(settings | {"seed": seed}, sort_keys=True).encode()).hexdigest()[:10]
         path = folder / f"seed{seed}-{name}.json"
-        if not path.is_file():
+        entry = read_result(path)
+        if entry is None:
             if (code := wish()) != 0:
                 raise Interrupted(code)
             print(f"seed {seed}: {sum(np.multiply(counts, weights)):,} examples an epoch", file=sys.stderr, flush=True)
@@ -234,13 +239,13 @@ def evaluate(
             outcome = training.run()
             training.load(outcome.weights)
             test = _judge(training.logits, judged, "test")[1]
-            content = {
+            entry = {
                 "settings": settings | {"seed": seed}, "best": outcome.best, "test": test, "curve": outcome.curve,
                 "seconds": outcome.seconds, "tokens_per_second": outcome.tokens_per_second,
             }
             folder.mkdir(parents=True, exist_ok=True)
-            replace_durably(path, to_json(content))
-        found.append(json.loads(path.read_text("utf-8")))
+            replace_durably(path, to_json(entry))
+        found.append(entry)
     protocol = f"Nie et al. 2020: {recipe.epochs} epochs, batch {recipe.batch_size}, mean of {seeds} seed(s), {precision}"
     result = Evaluation.of("anli", source.model, protocol)
     for note in sets.notes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import io
+import json
 import math
 import sys
 import time
@@ -348,3 +349,20 @@ def read_tensors(path: Path) -> dict[str, Any]:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, ValueError, UnpicklingError) as error:
         raise UserError(f"{path} cannot be read ({error}); remove it, and what it holds is computed again") from error
+
+
+def read_result(path: Path) -> dict[str, Any] | None:
+    """What was written of a run (JSON); None: nothing yet.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}); remove it, and the run is computed again") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path} is not a run's result; remove it, and the run is computed again")
+    return found

@@ -127,7 +127,7 @@ def load(name: str, data: str = "") -> TaskData:
     task = task_named(name)
     loaded = TaskData(task, {})
     for split, published in task.sizes.items():
-        rows = _from_hub(task, split) if data == "hub" else _from_files(task, split, data)
+        rows = _from_hub(task, split) if data == "hub" else read_split(task, split, data)
         if rows is None:
             loaded.missing.append(split)
         else:
@@ -144,14 +144,19 @@ def load(name: str, data: str = "") -> TaskData:
 # -- the official files ------------------------------------------------
 
 
-def folder_of(task: GlueTask, data: str = "") -> Path:
+def folder_of(task: GlueTask, data: str | Path = "") -> Path:
     """DATA/GLUE/TASK, or DATA/TASK where DATA has no GLUE (it is the GLUE folder itself)."""
     root = data_root(data)
     root = root / "GLUE" if (root / "GLUE").is_dir() else root
     return root / ("diagnostic" if task.name == "AX" else task.name)
 
 
-def _from_files(task: GlueTask, split: str, data: str) -> Examples | None:
+def read_split(task: GlueTask, split: str, data: str | Path = "") -> Examples | None:
+    """A split from DATA/GLUE; None: its file is not there.
+
+    Raises:
+        UserError: the file is damaged, or a label unknown.
+    """
     name = split
     if task.name == "AX":
         name = {"dev": "diagnostic-full", "test": "diagnostic"}[split]

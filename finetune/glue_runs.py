@@ -23,6 +23,7 @@ from finetune.finetuning import (
     Recipe,
     build_classifier,
     logits_of,
+    read_result,
     read_tensors,
     write_tensors,
 )
@@ -30,7 +31,6 @@ from finetune.glue_data import TASKS, Examples, TaskData
 from finetune.glue_metrics import scores_of
 from finetune.labelled import Encoded, Source, encode_examples
 from pretrain.durable import replace_durably, to_json
-from pretrain.errors import UserError
 
 EPOCHS = 10
 MAX_LENGTH = 512
@@ -158,7 +158,7 @@ class RunStore:
         Raises:
             UserError: the file is damaged.
         """
-        return self._json(self._path(run, ".json"))
+        return read_result(self._path(run, ".json"))
 
     def predictions(self, run: Run) -> dict[str, np.ndarray] | None:
         """Test logits float32[N, C] by "TASK/split"; None: not on file, or of other test rows than are there now."""
@@ -173,7 +173,7 @@ class RunStore:
 
     def diagnostic(self, run: Run) -> dict[str, float] | None:
         """A run of MNLI's scores on AX; None: not on file, or of other rows than are there now."""
-        found = self._json(self._path(run, ".ax.json"))
+        found = read_result(self._path(run, ".ax.json"))
         return found["scores"] if found is not None and found["rows"] == self._digest("AX", "dev") else None
 
     def unfinished(self, runs: Sequence[Run]) -> list[Run]:
@@ -329,14 +329,6 @@ class RunStore:
             targets = None if rows.targets is None else rows.targets.tolist()
             self._digests[task, split] = hashlib.sha256(json.dumps([rows.first, rows.second, targets]).encode()).hexdigest()
         return self._digests[task, split]
-
-    def _json(self, path: Path) -> dict[str, Any] | None:
-        if not path.is_file():
-            return None
-        try:
-            return json.loads(path.read_text("utf-8"))
-        except ValueError as error:
-            raise UserError(f"{path} is damaged ({error}); remove it, and the run is computed again") from error
 
     def _write(self, run: Run, ending: str, content: dict[str, Any]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

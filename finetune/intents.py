@@ -89,11 +89,11 @@ def read(name: str, data: str | Path | None = None) -> Intents:
     """
     name = check_name(name)
     if name == "BANKING77":
-        pool, test = (_read_csv(find(data, "intents", name, f"{part}.csv")) for part in ("train", "test"))
+        pool, test = (read_csv(find(data, "intents", name, f"{part}.csv")) for part in ("train", "test"))
     elif name == "CLINC150":
         pool, test = _read_clinc(find(data, "intents", name, "data_full.json"))
     else:
-        parts = {part: _read_lines(find(data, "intents", name, part)) for part in ("train", "valid", "test")}
+        parts = {part: read_lines(find(data, "intents", name, part)) for part in ("train", "valid", "test")}
         pool, test = parts["train"] + parts["valid"], parts["test"]
     classes = sorted({label for _, label in pool})
     number_of = {label: number for number, label in enumerate(classes)}
@@ -269,7 +269,7 @@ def _notes(name: str, intents: Intents, shots: Sequence[int], evaluation: Evalua
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _read_lines(folder: Path) -> list[tuple[str, str]]:
+def read_lines(folder: Path) -> list[tuple[str, str]]:
     """(text, label) from the files seq.in and label of one part, a line each."""
     for file in ("seq.in", "label"):
         if not (folder / file).is_file():
@@ -280,7 +280,7 @@ def _read_lines(folder: Path) -> list[tuple[str, str]]:
     return _checked(folder, zip(texts, labels, strict=True))
 
 
-def _read_csv(path: Path) -> list[tuple[str, str]]:
+def read_csv(path: Path) -> list[tuple[str, str]]:
     """(text, label) from a csv file with the columns text and category."""
     return _checked(path, [(text.strip(), category.strip()) for text, category in csv_columns(path, "text", "category")])
 

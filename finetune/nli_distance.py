@@ -139,9 +139,9 @@ def _anli(data: str | Path | None) -> Comparisons:
     folder = find(data, "ANLI", "R1")
     train = folder / "train.jsonl"
     if train.is_file():
-        examples = _jsonl(train, "context")
+        examples = read_jsonl(train, "context")
         return compare(examples, _size_remark(len(examples), ANLI_TRAIN))
-    both = [example for part in ("dev", "test") for example in _jsonl(find(data, "ANLI", "R1", f"{part}.jsonl"), "context")]
+    both = [example for part in ("dev", "test") for example in read_jsonl(find(data, "ANLI", "R1", f"{part}.jsonl"), "context")]
     return compare(both, f"{train} is not there; compared on round 1's dev and test sets instead ({len(both):,} examples)")
 
 
@@ -155,7 +155,7 @@ def _snli(data: str | Path | None) -> Comparisons:
 
 
 def _mnli(data: str | Path | None) -> Comparisons:
-    examples = _jsonl(find(data, "NLI", "mnli_dev.jsonl"), "premise")
+    examples = read_jsonl(find(data, "NLI", "mnli_dev.jsonl"), "premise")
     return compare(examples, _size_remark(len(examples), MNLI_DEV))
 
 
@@ -178,13 +178,20 @@ def _triplets(data: str | Path | None) -> Comparisons:
                     f"`python -m finetune.data fetch NLI/SimCSE {data_root(data)}` gets the first")
 
 
-def _jsonl(path: Path, premise: str) -> list[tuple[str, str, str]]:
-    """(premise, hypothesis, label) of a file of one object a line."""
+def read_jsonl(path: Path, premise: str) -> list[tuple[str, str, str]]:
+    """(premise, hypothesis, label) of a file of one object a line; `premise`: the key of the first.
+
+    Raises:
+        UserError: a line that is no such object.
+    """
     examples = []
     for number, line in enumerate(lines(path), start=1):
         try:
             row = json.loads(line)
-            examples.append((str(row[premise]), str(row["hypothesis"]), str(row["label"])))
+            texts = row[premise], row["hypothesis"], row["label"]
+            if not all(isinstance(text, str) for text in texts):
+                raise TypeError("a value that is no text")
+            examples.append(texts)
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path}, line {number}: expected JSON with {premise}, hypothesis and label: {error!r}") from None
     return examples

@@ -214,22 +214,28 @@ def _sts_benchmark(train: Path, dev: Path, test: Path) -> Examples:
     return Examples({"train": read(train), "dev": read(dev), "test": read(test)}, 5)
 
 
+def read_snli(first: Path, second: Path, labels: Path) -> Split:
+    """One split of SNLI, from its three files.
+
+    Raises:
+        UserError: they differ in lines, or a label is none of SNLI_CLASSES.
+    """
+    columns = [list(lines(first, "latin-1")), list(lines(second, "latin-1")), list(lines(labels))]
+    if len({len(column) for column in columns}) != 1:
+        counts = ", ".join(f"{len(column):,}" for column in columns)
+        raise UserError(f"{first}, {second} and {labels} have {counts} lines; they must have as many")
+    unknown = sorted(set(columns[2]) - set(SNLI_CLASSES))
+    if unknown:
+        raise UserError(f"{labels}: the label {unknown[0]!r} is none of {', '.join(SNLI_CLASSES)}")
+    # sorted by the label's name, as there
+    return _sorted_pairs(
+        zip(columns[0], columns[1], (SNLI_CLASSES[label] for label in columns[2]), strict=True), second_first=True,
+        key=lambda label: list(SNLI_CLASSES)[label],
+    )
+
+
 def _snli(*paths: Path) -> Examples:
-    splits = {}
-    for name, first, second, labels in zip(("train", "dev", "test"), paths[0::3], paths[1::3], paths[2::3], strict=True):
-        columns = [list(lines(first, "latin-1")), list(lines(second, "latin-1")), list(lines(labels))]
-        if len({len(column) for column in columns}) != 1:
-            counts = ", ".join(f"{len(column):,}" for column in columns)
-            raise UserError(f"{first}, {second} and {labels} have {counts} lines; they must have as many")
-        unknown = sorted(set(columns[2]) - set(SNLI_CLASSES))
-        if unknown:
-            raise UserError(f"{labels}: the label {unknown[0]!r} is none of {', '.join(SNLI_CLASSES)}")
-        # sorted by the label's name, as there
-        splits[name] = _sorted_pairs(
-            zip(columns[0], columns[1], (SNLI_CLASSES[label] for label in columns[2]), strict=True), second_first=True,
-            key=lambda label: list(SNLI_CLASSES)[label],
-        )
-    return Examples(splits, 3)
+    return Examples({part: read_snli(*paths[3 * n : 3 * n + 3]) for n, part in enumerate(("train", "dev", "test"))}, 3)
 
 
 def _probing(path: Path) -> Examples:

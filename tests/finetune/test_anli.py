@@ -100,6 +100,12 @@ def test_damaged_rows_are_one_message(tmp_path):
     file.write_text('{"context": "a", "hypothesis": "b", "label": "e"}\n{"premise": "a"}\n')
     with pytest.raises(UserError, match=r"dev\.jsonl, line 2: expected JSON with the keys context, hypothesis, label"):
         anli.read_jsonl(file, keys)
+    good = '{"context": "a", "hypothesis": "b", "label": "e"}\n'
+    for bad in ('{"context": "a"', '"text"', "3", '{"context": null, "hypothesis": "b", "label": "e"}',
+                '{"context": "a", "hypothesis": "b", "label": ["e"]}'):
+        file.write_text(good + bad + "\n")
+        with pytest.raises(UserError, match=r"dev\.jsonl, line 2: expected JSON with the keys"):
+            anli.read_jsonl(file, keys)
     file.write_text('{"context": "a", "hypothesis": "b", "label": "x"}\n')
     with pytest.raises(UserError, match="unknown label 'x'"):
         anli.read_jsonl(file, keys)
@@ -124,6 +130,11 @@ def test_figures_and_a_stopped_run(source, tmp_path):
     assert len(list((tmp_path / "broken").glob("*.checkpoint"))) == 1
     resumed = anli.evaluate(source, sets, recipe, 2, tmp_path / "broken")
     assert resumed.tasks == straight.tasks
+    for content in ('{"best": ', "[]"):
+        damaged = next((tmp_path / "broken").glob("seed1-*.json"))
+        damaged.write_text(content)
+        with pytest.raises(UserError, match=f"{damaged} is .*; remove it"):
+            anli.evaluate(source, sets, recipe, 2, tmp_path / "broken")
 
 
 real_data = pytest.mark.skipif(

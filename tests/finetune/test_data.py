@@ -98,6 +98,27 @@ def test_catalogue_covers_every_group_and_only_known_sets_are_fetchable():
             assert written == {file for part in one.parts.values() for file in part.files}
 
 
+@pytest.mark.parametrize("name,file,rows,details", [
+    ("GLUE/QQP", "dev.tsv", ["id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate", '1\t1\t2\tIs it "so', "", "really?\tyes\t0",
+                             "2\t3\t4\ta\tb\t1", "3\t3\t4\ta\tb\t"], "dev: 1 rows, 40,430 as published"),
+    ("GLUE/RTE", "dev.tsv", ["index\tsentence1\tsentence2\tlabel", "0\ta\tb\tperhaps"], "line 2: unknown label 'perhaps'"),
+    ("GLUE/AX", "diagnostic.tsv", ["index\tsentence1\tsentence2", "0\ta\tb"], "diagnostic: 1 rows, 1,104 as published"),
+    ("ANLI/R1", "dev.jsonl", ['{"context": "a", "hypothesis": "b", "label": "e"}', "{"], "dev.jsonl, line 2: expected JSON"),
+    ("SentEval/SNLI", "s1.dev", ["one line, and no other files have it"], "labels.dev have 1, 2, 2 lines"),
+    ("intents/SNIPS", "valid/seq.in", ["play a song", ""], "2 lines in seq.in but 1 in label"),
+    ("zh/STS-B", "cnsd-sts-dev.txt", ["1||一||二||3", "2||一||二"], "line 2: expected number"),
+])
+def test_rows_are_counted_by_the_reader(tmp_path, name, file, rows, details):
+    """What it skips is not counted, what it refuses is damage."""
+    folder = tmp_path / name.replace("GLUE/AX", "GLUE/diagnostic")
+    (folder / file).parent.mkdir(parents=True)
+    (folder / file).write_text("\n".join(rows) + "\n", encoding="utf-8")
+    for other, content in (("SNLI/s2.dev", "a\nb\n"), ("SNLI/labels.dev", "neutral\nneutral\n"), ("SNIPS/valid/label", "Play\n")):
+        if other.startswith(folder.name):
+            (folder.parent / other).write_text(content)
+    assert details in " ".join(check(choose(name)[0], tmp_path).details)
+
+
 @pytest.mark.parametrize("place", ["SentEval/SNLI", "SentEval/downstream/CR", "downstream/MPQA", "MRPC", "SentEval/probing"])
 def test_senteval_is_found_by_any_of_its_sets(tmp_path, place):
     (tmp_path / place).mkdir(parents=True)
