@@ -20,7 +20,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -190,16 +190,11 @@ def _accuracy(layer: Tensor, vectors: Tensor, labels: Tensor) -> float:
 
 
 def evaluate(
-    model: EmbeddingModel, tasks: Sequence[str] = FOUR, shots: Sequence[int] = SHOTS, data: str | Path | None = None,
+    model: EmbeddingModel, loaded: Mapping[str, Intents], shots: Sequence[int] = SHOTS,
     report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> Evaluation:
-    """All splits of all shots of each set; a task NAME-K for every number of shots.
-
-    Raises:
-        UserError: unknown set (with the nearest name), a file missing or damaged.
-    """
+    """All splits of all shots of each set, by name as `read` read it; a task NAME-K for every number of shots."""
     started = time.perf_counter()
-    loaded = {check_name(name): read(name, data) for name in tasks}
     protocol = (
         f"linear layer on frozen raw vectors, Adam {LEARNING_RATE}, batch {BATCH}, {ITERATIONS} iterations, best of every "
         f"{VALIDATE_EVERY} on K validation examples a class; {SPLITS} fixed splits of ours (seed {SEED}; the paper has its own)"
@@ -327,10 +322,9 @@ def main(model: str, tasks: str = "", shots: str = "5,10,20", pooling: str = "",
     numbers = [word.strip() for word in shots.split(",") if word.strip()]
     if not numbers or not all(word.isdecimal() and int(word) > 0 for word in numbers):
         raise UserError(f"--shots {shots!r}: give whole numbers of examples a class, by commas, such as 5,10,20")
-    for name in names:  # before the model: a missing file should not cost the loading
-        read(name, data)
+    loaded = {name: read(name, data) for name in names}  # before the model: a missing file should not cost its loading
     opened = open_model(model, pooling)
-    result = evaluate(opened, names, [int(word) for word in numbers], data)
+    result = evaluate(opened, loaded, [int(word) for word in numbers])
     finish(result, opened, out)
     return 0
 

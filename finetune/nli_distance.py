@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,14 +100,9 @@ def scores(premises: np.ndarray, entailed: np.ndarray, others: np.ndarray, contr
     }
 
 
-def evaluate(model: EmbeddingModel, tasks: Sequence[str] = TASKS, data: str | Path | None = None) -> Evaluation:
-    """Compare on each task.
-
-    Raises:
-        UserError: unknown task, a file missing or damaged.
-    """
+def evaluate(model: EmbeddingModel, loaded: Mapping[str, Comparisons]) -> Evaluation:
+    """Compare on each task, by name as `load` read it."""
     started = time.perf_counter()
-    loaded = {check_name(name): load(name, data) for name in tasks}
     protocol = "premise with entailed against contradicting hypothesis, cosine; as_coded: against all others, dot product"
     evaluation = Evaluation.of("nli_distance", model, protocol)
     for name, found in loaded.items():
@@ -223,10 +218,9 @@ def main(model: str, tasks: str = "", pooling: str = "", data: str = "", out: st
         out: folder for the result file; not given: RUN/report, or results/MODEL.
     """
     names = [check_name(name.strip()) for name in tasks.split(",") if name.strip()] or list(TASKS)
-    for name in names:  # before the model: a missing file should not cost the loading
-        load(name, data)
+    loaded = {name: load(name, data) for name in names}  # before the model: a missing file should not cost its loading
     opened = open_model(model, pooling)
-    result = evaluate(opened, names, data)
+    result = evaluate(opened, loaded)
     finish(result, opened, out)
     return 0
 

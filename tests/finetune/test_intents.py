@@ -11,6 +11,7 @@ import torch
 
 from finetune import intents
 from finetune.intents import BATCH, FOUR, SETS, Sample, first_weights, fit, mini_batches, read, samples
+from finetune.models import open_model
 from pretrain.errors import UserError
 
 
@@ -160,13 +161,24 @@ def test_command_writes_a_task_for_every_number_of_shots(tmp_path, monkeypatch, 
     assert "SNIPS: 5-shot" in capsys.readouterr().err
 
 
+def test_every_file_is_read_once(tmp_path, monkeypatch):
+    data, opened, lines = layout(tmp_path / "data"), [], intents.lines
+    monkeypatch.setattr(intents, "lines", lambda path, *rest: opened.append(path) or lines(path, *rest))
+    monkeypatch.setattr(intents, "ITERATIONS", 5)
+    monkeypatch.setattr(intents, "VALIDATE_EVERY", 5)
+    monkeypatch.setattr(intents, "open_model", lambda *_: open_model(embed))
+    intents.main("unused", tasks="SNIPS,HWU64", shots="5", data=str(data), out=str(tmp_path / "out"))
+    assert opened and len(opened) == len(set(opened))
+
+
 def test_result_does_not_depend_on_other_sets_or_shots(tmp_path, monkeypatch):
     data = layout(tmp_path)
-    model = intents.open_model(embed)
+    model = open_model(embed)
     monkeypatch.setattr(intents, "ITERATIONS", 10)
     monkeypatch.setattr(intents, "VALIDATE_EVERY", 5)
-    together = intents.evaluate(model, ["SNIPS", "CLINC150"], (5, 10), data, report=lambda _: None)
-    alone = intents.evaluate(model, ["CLINC150"], (10,), data, report=lambda _: None)
+    loaded = {name: read(name, data) for name in ("SNIPS", "CLINC150")}
+    together = intents.evaluate(model, loaded, (5, 10), report=lambda _: None)
+    alone = intents.evaluate(model, {"CLINC150": loaded["CLINC150"]}, (10,), report=lambda _: None)
     assert together.tasks["CLINC150-10"] == alone.tasks["CLINC150-10"]
 
 

@@ -106,6 +106,14 @@ def test_command(tmp_path, monkeypatch):
     assert content["tasks"]["SNLI"]["value"] == content["tasks"]["SNLI"]["scores"]["entailment_nearer"]
 
 
+def test_every_file_is_read_once(tmp_path, monkeypatch):
+    data, opened, lines = layout(tmp_path / "data"), [], nli_distance.lines
+    monkeypatch.setattr(nli_distance, "lines", lambda path: opened.append(path) or lines(path))
+    monkeypatch.setattr(nli_distance, "open_model", lambda *_: open_model(letters))
+    nli_distance.main("unused", data=str(data), out=str(tmp_path / "out"))
+    assert len(opened) == len(set(opened)) == 6
+
+
 def test_mistakes_are_one_message(tmp_path):
     data = layout(tmp_path)
     with pytest.raises(UserError, match="did you mean 'SNLI'"):
