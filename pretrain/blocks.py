@@ -21,6 +21,7 @@ from pretrain.lanes import Lanes
 from pretrain.masking import Masked, mask_tokens
 from pretrain.shards import DamagedShard, ShardReader
 
+NEGATIVE = "negative"  # the one role whose views may be absent
 _ATTEMPTS = 100  # replacements tried for a damaged chunk before the corpus is given up
 
 
@@ -28,9 +29,11 @@ _ATTEMPTS = 100  # replacements tried for a damaged chunk before the corpus is g
 class ViewSpec:
     """One view of every sequence.
 
-    role: "anchor", "positive", "negative" or a name of the caller's own: which column of the data the view is made of
-        (`BlockMaker`). augmentation: a specification (`augment.registry`). labelled: whether `RankBatch.labels` tells
-        what was done to this view; of one view at most.
+    role: "anchor", "positive", "negative" or a name of the caller's own. The view is made of the data's column of that
+        name where it has one, else of the text, and of the text too for a record whose column is empty: its positive is
+        then another view of the same text (SDA's fallback).
+    augmentation: a specification (`augment.registry`).
+    labelled: whether `RankBatch.labels` are those of this view; of one view at most.
     """
 
     role: str
@@ -50,21 +53,22 @@ def label_names(view: ViewSpec) -> list[str]:
 
 
 def number_of_labels(view: ViewSpec, data: ShardReader) -> int:
-    """How many values `RankBatch.labels` may have: A + 1 (see `label_names`)."""
-    return len(label_names(view))
+    """How many values `RankBatch.labels` may have: as many as the data has labels, else A + 1 (see `label_names`)."""
+    return data.labels or len(label_names(view))
 
 
 @dataclass(slots=True, eq=False)
 class RankBatch:
-    """What one rank gets for one step; n = lanes of the rank * B / L sequences, lane after lane.
+    """What one rank gets for one step; n = lanes of the rank * B / L sequences (or records), lane after lane.
 
     step: the global step; epoch: of the data, from 0. sequence_ids: uint64[n], the sequences' numbers in their split.
-    original: as on disk, never altered. masked: 0, 1 or 2 maskings of it. views: the augmented sequences (never
+    original: the texts as on disk, never altered. masked: 0, 1 or 2 maskings of them. views: augmented sequences (never
     masked), none for a masked-language run.
     identities: int64[n] a view, equal for views made of the same sequence of tokens, wherever they are (before
-    augmentation: two views of one sentence have one identity). present: bool[n] a view, False where a view is of role
-    "negative" and the data has none for it; the view is then made of the text. labels: int64[n] of the labelled view,
-    None without one: what was done to it (`BlockMaker`).
+    augmentation: two views of one sentence have one identity). present: bool[n] a view, False where a view of role
+    "negative" is none: the record has no negative, so that the view is the text's; or the data has no such column, and the
+    augmentation left the text as it was. labels: int64[n], None unless a view is labelled: the record's label where the
+    data has labels, else what was done to that view (`label_names`).
     substitutions: chunks that are damaged and which others stand in for them, as dicts with step, epoch, lane, chunk,
     replacement and reason; each is listed once an epoch and lane, at the step where that lane first meets it.
     """
@@ -137,10 +141,7 @@ class BlockMaker:
 
     Args:
         reader, lanes, vocabulary: the split, its order and its tokens.
-        views, pipelines: one augmentation a view; all see unmasked sequences, with keys of their own. The label of a
-            labelled view is the number of the alternative that it took in "a|b|c" (`label_names`), or A, the number of
-            augmentations, where the view is token for token what it was made of (AugCSE's label correction, Tang et
-            al. 2022, section 4.2).
+        views, pipelines: one augmentation a view; all see unmasked sequences, with keys of their own.
         mask_rate, mask_share, random_share: as `mask_tokens`; mask_copies: how many independent maskings.
         max_length: longest sequence that the model takes; None: any.
         skip_damaged: replace damaged chunks (see `_replace`) instead of raising DamagedShard.
@@ -181,7 +182,8 @@ class BlockMaker:
             UserError: a sequence is longer than the model takes, or no chunk can stand in for a damaged one.
         """
         steps = stop_step - first_step
-        original, ids, substitutions = self.draw(first_step, stop_step, lane_start, lane_stop)
+        places, substitutions = self.draw(first_step, stop_step, lane_start, lane_stop)
+        original, ids = self._cache.gather(places), self._cache.numbers(places)
         self._check_lengths(original, ids)
         epochs = np.repeat(self.lanes.epoch_of(np.arange(first_step, stop_step)), len(original) // steps)
         seed = self.lanes.seed
@@ -196,14 +198,19 @@ class BlockMaker:
             )
             for copy in range(self.mask_copies)
         ]
-        identities, everywhere = sequence_identities(original), np.ones(len(original), dtype=bool)
-        views, labels = [], None
+        views, identities, present, labels = [], [], [], None
+        identity_of_text = sequence_identities(original) if self.views else None
         for number, (spec, pipeline) in enumerate(zip(self.views, self.pipelines)):
             keys = sequence_keys(seed, epochs, ids, number, "augment")
-            views.append(clip(pipeline(original, keys), self.max_length))
+            source, there = self._source(spec, original, places, ids)
+            view = clip(pipeline(source, keys), self.max_length)
+            if spec.role == NEGATIVE and there is None:
+                there = ~equal_sequences(source, view)
+            views.append(view)
+            identities.append(identity_of_text if source is original else sequence_identities(source))
+            present.append(np.ones(len(original), dtype=bool) if there is None else there)
             if spec.labelled:
-                labels = _label(spec, pipeline, keys, original, views[-1])
-        count = len(views)
+                labels = self._cache.labels(places) if self.reader.labels else _label(spec, pipeline, keys, source, view)
         return Block(
             first_step,
             steps,
@@ -212,14 +219,27 @@ class BlockMaker:
             original,
             masked,
             views,
-            [identities] * count,
-            [everywhere] * count,
+            identities,
+            present,
             labels,
             substitutions,
         )
 
-    def draw(self, first_step: int, stop_step: int, lane_start: int, lane_stop: int) -> tuple[Ragged, np.ndarray, list[dict]]:
-        """The sequences as they are on disk: (Ragged of n, their numbers uint64[n], substitutions)."""
+    def _source(self, spec: ViewSpec, original: Ragged, places: np.ndarray, ids: np.ndarray) -> tuple[Ragged, np.ndarray | None]:
+        """What a view is made of, and, for a column of negatives, where there is one: bool[n]."""
+        columns = self.reader.columns
+        if spec.role not in columns[1:]:
+            return original, None
+        source = self._cache.gather(places, columns.index(spec.role))
+        self._check_lengths(source, ids)
+        there = source.lengths > 0
+        if not there.all():
+            rows = np.arange(len(there))
+            source = Ragged.concatenate([source, original]).take(np.where(there, rows, rows + len(rows)))
+        return source, there if spec.role == NEGATIVE else None
+
+    def draw(self, first_step: int, stop_step: int, lane_start: int, lane_stop: int) -> tuple[np.ndarray, list[dict]]:
+        """Load what the steps need: (places of the records in the cache, int64[n]; substitutions)."""
         if self._cache is None:
             self._cache = ChunkCache(self.reader, self.slots, self.vocabulary.size)
         chunk, index = self.lanes.draw_steps(first_step, stop_step, lane_start, lane_stop)
@@ -234,8 +254,7 @@ class BlockMaker:
         substitutions: list[dict] = []
         if self._damaged and not needed.isdisjoint(self._damaged):
             substitutions = self._replace(chunk, index, needed, first_step, stop_step, lane_start, lane_stop)
-        original, ids = self._cache.gather(chunk, index)
-        return original, ids, substitutions
+        return self._cache.places(chunk, index), substitutions
 
     def _load(self, chunk: int, needed: set[int]) -> None:
         if chunk in self._damaged:  # known: not read again at every block
@@ -322,7 +341,9 @@ class BlockMaker:
 
 
 def _label(spec: ViewSpec, pipeline: Pipeline, keys: np.ndarray, source: Ragged, view: Ragged) -> np.ndarray:
-    """What was done to each sequence of a labelled view: int64[n]."""
+    """What was done to each sequence of a labelled view, int64[n]: the number of the alternative that it took in "a|b|c", and
+    A, the number of augmentations, where it came out as it was (AugCSE's label correction, Tang et al. 2022, section 4.2).
+    """
     names = label_names(spec)
     numbers = np.array([names.index(name) for name in alternatives(spec.augmentation)], dtype=np.int64)
     labels = numbers.take(pipeline.choices(keys))

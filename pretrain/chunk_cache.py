@@ -18,7 +18,7 @@ class ChunkCache:
     operation over all of them, where a gather from each chunk by itself costs some 30 microseconds a chunk. A lane
     stays in a chunk for many steps, so a slot for every lane means that each chunk is read once an epoch.
 
-    Memory: 4 bytes a token of the largest chunk, and 24 bytes a sequence, for each slot.
+    Memory: 4 bytes a token of the largest chunk, 16 bytes a sequence and 12 bytes a record, for each slot.
 
     Args:
         reader: of the split.
@@ -29,19 +29,21 @@ class ChunkCache:
     def __init__(self, reader: ShardReader, slots: int, vocabulary_size: int) -> None:
         self.reader, self.vocabulary_size = reader, vocabulary_size
         self._tokens = int(reader.chunk_tokens.max(initial=1))
-        self._sequences = int(reader.chunk_sizes.max(initial=1))
+        self._records = int(reader.chunk_sizes.max(initial=1))
+        self._columns = len(reader.columns)
         self._slot_of: OrderedDict[int, int] = OrderedDict()  # chunk -> slot, least recently used first
         self._lookup = np.full(reader.num_chunks, -1, dtype=np.int64)  # the same as an array
         self._free: list[int] = []
         self._ids = np.empty(0, dtype=np.int32)
-        self._starts = np.empty(0, dtype=np.int64)  # of every sequence, into _ids
+        self._starts = np.empty(0, dtype=np.int64)  # of every sequence, into _ids; a record's columns side by side
         self._lengths = np.empty(0, dtype=np.int64)
-        self._numbers = np.empty(0, dtype=np.uint64)
+        self._numbers = np.empty(0, dtype=np.uint64)  # of every record
+        self._labels = np.empty(0, dtype=np.int32)
         self._grow(max(1, min(slots, reader.num_chunks)))
 
     @property
     def slots(self) -> int:
-        return len(self._starts) // self._sequences
+        return len(self._numbers) // self._records
 
     def __contains__(self, chunk: int) -> bool:
         return chunk in self._slot_of
@@ -57,7 +59,7 @@ class ChunkCache:
             self._slot_of.move_to_end(chunk)
             return
         content = self.reader.read(chunk)
-        sequences = content.sequences
+        sequences = content.stored
         top = int(sequences.ids.max(initial=0))
         if top >= self.vocabulary_size:
             raise UserError(
@@ -66,21 +68,37 @@ class ChunkCache:
                 "in the data folder, or prepare the data again."
             )
         slot = self._take_slot(needed)
-        count, first = len(sequences), slot * self._tokens
+        first = slot * self._tokens
         self._ids[first : first + sequences.num_tokens] = sequences.ids
-        rows = slice(slot * self._sequences, slot * self._sequences + count)
+        row = slot * self._records * self._columns
+        rows = slice(row, row + len(sequences))
         np.add(sequences.offsets[:-1], first, out=self._starts[rows])
         np.subtract(sequences.offsets[1:], sequences.offsets[:-1], out=self._lengths[rows])
-        self._numbers[rows] = content.sequence_ids
+        records = slice(slot * self._records, slot * self._records + len(content.sequence_ids))
+        self._numbers[records] = content.sequence_ids
+        if content.labels is not None:
+            self._labels[records] = content.labels
         self._slot_of[chunk] = slot
         self._lookup[chunk] = slot
 
-    def gather(self, chunk: np.ndarray, index: np.ndarray) -> tuple[Ragged, np.ndarray]:
-        """Sequence index[i] of chunk[i] (int64[n] both; the chunks are loaded): (Ragged of n, uint64[n] their numbers)."""
-        rows = self._lookup.take(chunk) * self._sequences + index
+    def places(self, chunk: np.ndarray, index: np.ndarray) -> np.ndarray:
+        """Where record index[i] of chunk[i] lies (int64[n] both; the chunks are loaded), until the next `load`: int64[n]."""
+        return self._lookup.take(chunk) * self._records + index
+
+    def gather(self, places: np.ndarray, column: int = 0) -> Ragged:
+        """One column of the records at `places`, Ragged of n."""
+        rows = places * self._columns + column
         lengths = self._lengths.take(rows)
         ids = self._ids.take(segment_indices(self._starts.take(rows), lengths))
-        return Ragged(ids, offsets_of(lengths)), self._numbers.take(rows)
+        return Ragged(ids, offsets_of(lengths))
+
+    def numbers(self, places: np.ndarray) -> np.ndarray:
+        """The records' numbers in their split: uint64[n]."""
+        return self._numbers.take(places)
+
+    def labels(self, places: np.ndarray) -> np.ndarray:
+        """The records' labels, of data that has them: int64[n]."""
+        return self._labels.take(places).astype(np.int64)
 
     def _take_slot(self, needed: set[int]) -> int:
         if not self._free:
@@ -101,7 +119,8 @@ class ChunkCache:
             return grown
 
         self._ids = longer(self._ids, slots * self._tokens)
-        self._starts = longer(self._starts, slots * self._sequences)
-        self._lengths = longer(self._lengths, slots * self._sequences)
-        self._numbers = longer(self._numbers, slots * self._sequences)
+        self._starts = longer(self._starts, slots * self._records * self._columns)
+        self._lengths = longer(self._lengths, slots * self._records * self._columns)
+        self._numbers = longer(self._numbers, slots * self._records)
+        self._labels = longer(self._labels, slots * self._records)
         self._free += range(slots - 1, before - 1, -1)

@@ -24,7 +24,8 @@ TASK_BYTES = 16 << 20  # text that one reading task handles, about
 MAX_STRIPES = 8  # a compressed file is decompressed once per stripe, so not too many of them
 _INFLATION = {".gz": 3.3, ".zst": 3.3, ".parquet": 2.0, ".arrow": 1.0}  # text bytes per stored byte, about
 _KINDS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
-          ".parquet": "parquet"}  # fmt: skip
+          ".parquet": "parquet", ".csv": "csv"}  # fmt: skip
+RECORD_KINDS = ("text", "jsonl", "csv")
 _WEIGHT = re.compile(r"^(.*[^@])@(\d+(?:\.\d+)?)$")
 
 
@@ -35,7 +36,7 @@ class Source(BaseModel):
 
     source: str = Field(
         description="'embedded' (documentation of the installed Python packages), a file, folder or glob (text, jsonl, "
-        "parquet; .gz and .zst too), a folder of datasets' save_to_disk, or a Hugging Face name as hub:OWNER/NAME"
+        "parquet, csv; .gz and .zst too), a folder of datasets' save_to_disk, or a Hugging Face name as hub:OWNER/NAME"
     )
     weight: float = Field(
         1.0,
@@ -43,16 +44,22 @@ class Source(BaseModel):
         description="how often an epoch shows each of its sequences: 2 means twice, 0.3 keeps a fixed 30% of them, chosen by "
         "hash. Held-out data is never repeated",
     )
-    format: Literal["auto", "text", "jsonl", "parquet"] = Field("auto", description="auto: by the file's name")
+    format: Literal["auto", "text", "jsonl", "parquet", "csv"] = Field("auto", description="auto: by the file's name")
     layout: Literal["auto", "lines", "paragraphs", "passages"] = Field(
         "auto",
         description="documents in a text file: one a line; lines with a blank line between documents; or "
-        "passages, running text cut every 32 kB. auto: paragraphs if there are blank lines, else lines. In other "
-        "formats a record is a document, and passages joins records that follow each other, as the sentences "
+        "passages, running text cut every 32 kB. auto: paragraphs if there are blank lines, else lines; for unit record: lines. "
+        "In other formats a record is a document, and passages joins records that follow each other, as the sentences "
         "of a book that are a row each",
     )
     unwrap: bool = Field(False, description="line breaks inside a document are soft; blank lines end paragraphs")
-    text_key: str = Field("text", description="field with the text, for jsonl, parquet and datasets")
+    text_key: str = Field("text", description="field with the text, for jsonl, parquet, csv and datasets")
+    positive_key: str = Field("positive", description="of records: field with a text that means the same")
+    negative_key: str = Field("negative", description="of records: field with a text that means something else")
+    label_key: str = Field("label", description="of records: field with a label, a whole number from 0 on")
+    other_fields: Literal["refuse", "ignore"] = Field(
+        "refuse", description="of records: what to do about other fields; one that may be a misspelt name is refused either way"
+    )
     subset: str | None = Field(None, description="Hugging Face configuration name, as 20231101.en")
     split: str = Field("train", description="Hugging Face split")
     revision: str | None = Field(None, description="Hugging Face revision: a commit to pin, or a branch")
@@ -82,16 +89,18 @@ class DataConfig(BaseModel):
         description="the corpora of the mixture: names, comma-separated, each with @WEIGHT if not 1; or a list of mappings in "
         "YAML. Where two hold the same sentence, the first one keeps it",
     )
-    unit: Literal["sentence", "sequence"] = Field(
+    unit: Literal["sentence", "sequence", "document", "record"] = Field(
         "sentence",
         description="sentence: every sequence is one sentence; sequence: full sentences of a document, packed up to "
-        "max_length, crossing into the next document after an extra separator (RoBERTa's FULL-SENTENCES)",
+        "max_length, crossing into the next document after an extra separator (RoBERTa's FULL-SENTENCES); document: every "
+        "sequence is a document, cut behind max_length; record: a line of a text file, or of a jsonl or csv file with a text "
+        "and optionally a positive, a negative and a label, as it is",
     )
     max_length: int = Field(64, ge=8, description="longest sequence in tokens, special tokens included")
     long_sentences: Literal["auto", "truncate", "split", "drop"] = Field(
         "auto",
-        description="a sentence longer than max_length; auto: truncate (unit sentence) or split (unit sequence). Counted in "
-        "the manifest either way",
+        description="a sentence (of records: a text) longer than max_length; auto: split (units sequence and document) or "
+        "truncate; dropping a text drops its record. Counted in the manifest either way",
     )
     tokenizer: str | None = Field(
         None, description="existing tokenizer: folder or Hugging Face name; [DEL] is added. none: train one"
@@ -108,11 +117,13 @@ class DataConfig(BaseModel):
         description="share of documents held out, chosen by hash: at least one of two, and of a single one its last "
         "sentences. 0: nothing",
     )
-    min_words: int = Field(4, ge=1, description="shorter sentences are dropped; characters count in Chinese and the like")
-    min_letters: float = Field(0.6, ge=0, le=1, description="smallest share of letters among non-blank characters")
+    min_words: int = Field(
+        4, ge=1, description="shorter sentences are dropped (records never are); characters count in Chinese and the like"
+    )
+    min_letters: float = Field(0.6, ge=0, le=1, description="smallest share of letters among a sentence's non-blank characters")
     dedup: Literal["exact", "minhash", "none"] = Field(
         "exact",
-        description="exact: every sentence once over all sources; minhash: near-duplicate documents removed as well "
+        description="exact: every sentence (or record) once over all sources; minhash: near-duplicate documents removed as well "
         "(datatrove); none: only what also occurs in held-out text is removed from train",
     )
     seed: int = Field(0, ge=0, description="seed of the shuffle, the held-out choice and the weights' sampling")
@@ -132,19 +143,36 @@ class DataConfig(BaseModel):
             raise ValueError("no source given: name at least one, as 'embedded' or a text file")
         return value
 
+    @model_validator(mode="after")
+    def _records_stay_whole(self) -> DataConfig:
+        refused = {
+            "long_sentences: split": self.long_sentences == "split",
+            "dedup: minhash": self.dedup == "minhash",
+            "layout: passages": any(source.layout == "passages" for source in self.sources),
+        }
+        for setting, given in refused.items():
+            if given and self.unit == "record":
+                raise ValueError(f"{setting} is not for unit record, whose texts stay as they are and belong together")
+        return self
+
     @property
     def long_policy(self) -> str:
         """`long_sentences` with auto resolved."""
         if self.long_sentences != "auto":
             return self.long_sentences
-        return "truncate" if self.unit == "sentence" else "split"
+        return "split" if self.keeps_documents else "truncate"
+
+    @property
+    def keeps_documents(self) -> bool:
+        """Whether the sentences of a document stay together."""
+        return self.unit in ("sequence", "document")
 
 
 @dataclass(frozen=True)
 class Task:
     """A piece of a source that one task reads: stripe `stripe` of `stripes` of `place`.
 
-    kind: text | jsonl | parquet | disk | hub | embedded. size: text bytes, estimated.
+    kind: text | jsonl | csv | parquet | disk | hub | embedded. size: text bytes, estimated.
     """
 
     source: int
@@ -156,18 +184,23 @@ class Task:
     layout: str = "lines"
 
 
-def plan_tasks(sources: list[Source]) -> list[Task]:
-    """The reading tasks of a mixture, in an order fixed by the sources.
+def plan_tasks(sources: list[Source], records: bool = False) -> list[Task]:
+    """The reading tasks of a mixture, in an order fixed by the sources. records: of `pretrain.records`, not documents.
 
     Raises: UserError for a source that is missing, empty, of unknown type, or not available offline.
     """
     tasks: list[Task] = []
     for number, source in enumerate(sources):
-        tasks += _plan_source(number, source)
+        tasks += _plan_source(number, source, records)
+    if records and (other := [task for task in tasks if task.kind not in RECORD_KINDS]):
+        raise UserError(
+            f"source {other[0].place} holds no records: unit record reads jsonl, csv and text files. "
+            "(datasets.load_dataset(...).to_json(FILE) makes a jsonl file of a dataset.)"
+        )
     return tasks
 
 
-def _plan_source(number: int, source: Source) -> list[Task]:
+def _plan_source(number: int, source: Source, records: bool) -> list[Task]:
     name = source.source
     if name == "embedded":
         from pretrain.embedded import python_files
@@ -184,7 +217,7 @@ def _plan_source(number: int, source: Source) -> list[Task]:
         if not size:
             raise _empty(path)
         return _striped(number, "disk", str(path), size, 1 if source.layout == "passages" else 4096)
-    files = _files(source, path)
+    files = _files(path, records)
     if files is None:
         if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith(".") and not _kind_of(name):
             return _plan_hub(number, source, name)
@@ -197,7 +230,7 @@ def _plan_source(number: int, source: Source) -> list[Task]:
         )
     tasks = []
     for file in files:
-        tasks += _plan_file(number, source, file)
+        tasks += _plan_file(number, source, file, records)
     if not tasks:
         raise _empty(path)
     return tasks
@@ -216,12 +249,14 @@ def _kind_of(name: str) -> str | None:
     return _KINDS.get(os.path.splitext(stem)[1].lower())
 
 
-def _files(source: Source, path: Path) -> list[Path] | None:
-    """Files of a path or glob, sorted; None if there is nothing of that name."""
+def _files(path: Path, records: bool) -> list[Path] | None:
+    """Files of a path or glob, sorted; None if there is nothing of that name. Of a folder those that can hold what is read."""
     if path.is_dir():
-        found = sorted(file for file in path.rglob("*") if file.is_file() and _kind_of(file.name))
+        kinds = [suffix for suffix, kind in _KINDS.items() if (kind in RECORD_KINDS if records else kind != "csv")]
+        wanted = {_KINDS[suffix] for suffix in kinds}
+        found = sorted(file for file in path.rglob("*") if file.is_file() and _kind_of(file.name) in wanted)
         if not found:
-            kinds = ", ".join(_KINDS)
+            kinds = ", ".join(kinds)
             raise UserError(f"source {path}: the folder holds no corpus file ({kinds}, also .gz and .zst).")
         return found
     if path.is_file():
@@ -230,10 +265,14 @@ def _files(source: Source, path: Path) -> list[Path] | None:
     return found or None
 
 
-def _plan_file(number: int, source: Source, file: Path) -> list[Task]:
+def _plan_file(number: int, source: Source, file: Path, records: bool) -> list[Task]:
     kind = source.format if source.format != "auto" else _kind_of(file.name)
     if kind is None:
-        raise UserError(f"source {file}: its name does not tell the format; give the source `format: text`, jsonl or parquet.")
+        raise UserError(
+            f"source {file}: its name does not tell the format; give the source `format: text`, jsonl, csv or parquet."
+        )
+    if kind == "csv" and not records:
+        raise UserError(f"source {file}: a csv file is read as records; prepare it with --unit record.")
     if not os.access(file, os.R_OK):
         raise UserError(f"source {file} cannot be read: permission denied.")
     stored = file.stat().st_size
@@ -252,12 +291,15 @@ def _plan_file(number: int, source: Source, file: Path) -> list[Task]:
             raise UserError(f"source {file} has no column {source.text_key!r}; it has {', '.join(columns)}. Set text_key.")
         return _striped(number, kind, str(file), size, limit=groups)
     layout = source.layout if kind == "text" else "lines"
-    if kind == "text" and layout == "auto":
+    if layout == "auto" and records:
+        layout = "lines"
+    if layout == "auto":
         from pretrain.readers import detect_layout
 
         layout = detect_layout(file)
     # Of a plain file every task reads its own byte range; a compressed one is decompressed once per stripe.
-    limit = MAX_STRIPES if file.suffix.lower() in (".gz", ".zst") else 4096
+    # So is csv read: a quoted field may hold line breaks, and only the whole file tells.
+    limit = MAX_STRIPES if kind == "csv" or file.suffix.lower() in (".gz", ".zst") else 4096
     if kind == "jsonl" and source.layout == "passages":
         limit = 1  # stripes take every S-th record, which would part neighbours
     return _striped(number, kind, str(file), size, limit=limit, layout=layout)

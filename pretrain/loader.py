@@ -30,7 +30,7 @@ from augment.errors import AugmentationError
 from augment.registry import build
 from augment.synonyms import SynonymTable
 from augment.vocabulary import Vocabulary
-from pretrain.blocks import Block, BlockMaker, RankBatch, ViewSpec, label_names
+from pretrain.blocks import NEGATIVE, Block, BlockMaker, RankBatch, ViewSpec, label_names
 from pretrain.errors import UserError
 from pretrain.lanes import Lanes
 from pretrain.shards import ShardReader
@@ -67,8 +67,9 @@ class Loader:
         prefetch: blocks that each worker makes ahead.
 
     Raises:
-        UserError: lanes, batch and world size do not fit; the corpus is smaller than a batch; its longest
-            sequence is longer than max_length. Raised by a worker, it arrives here as it was.
+        UserError: lanes, batch and world size do not fit; two views are labelled; there is nothing to make negatives of; the
+            corpus is smaller than a batch; its longest sequence is longer than max_length. Raised by a worker, it arrives
+            here as it was.
         AugmentationError: a specification is wrong, or that of a labelled view no list of alternatives.
     """
 
@@ -114,8 +115,16 @@ class Loader:
                 f"the views {', '.join(view.role for view in labelled)} are all labelled, and a batch has the labels of one: "
                 "leave one of them"
             )
-        for view in labelled:
+        for view in labelled if not reader.labels else ():
             label_names(view)  # fails now, rather than in a worker
+        pipelines = [build(view.augmentation, vocabulary, synonyms) for view in views]
+        for view, pipeline in zip(views, pipelines):
+            if view.role == NEGATIVE and view.role not in reader.columns and pipeline.is_identity:
+                raise UserError(
+                    f"{reader.folder} has no column 'negative' (it has {', '.join(reader.columns)}), and the augmentation of the "
+                    "negative view is 'none': every text would be its own negative. Prepare records that have one "
+                    "(--unit record), or give the view an augmentation that changes the meaning"
+                )
         self.lanes = Lanes(reader.chunk_sizes, seed, global_batch, lanes)
         self.lane_start, self.lane_stop = self.lanes.slice_of(rank, world_size)
         self.workers, self.prefetch = workers, prefetch
@@ -130,7 +139,7 @@ class Loader:
             self.lanes,
             vocabulary,
             views,
-            [build(view.augmentation, vocabulary, synonyms) for view in views],
+            pipelines,
             mask_rate,
             mask_share,
             random_share,

@@ -1,4 +1,4 @@
-"""From token ids of sentences to the sequences of a shard: one sentence each, or full sentences packed up to a length.
+"""From token ids of sentences to the sequences of a shard: one sentence or document each, or sentences packed up to a length.
 
 `sequence` is RoBERTa's FULL-SENTENCES (Liu et al. 2019, section 4.2): contiguous sentences up to the
 maximum length, crossing into the next document after one more separator token.
@@ -16,11 +16,16 @@ from augment.ragged import Ragged, offsets_of, segment_indices
 
 @dataclass
 class Packed:
-    """Sequences with special tokens; starts are int64 indices into `sequences.ids`, ascending."""
+    """Sequences with special tokens; starts are int64 indices into `sequences.ids`, ascending.
+
+    columns: sequences of one record, which follow each other. labels: int64[records], or None.
+    """
 
     sequences: Ragged
     sentence_starts: np.ndarray
     document_starts: np.ndarray
+    columns: int = 1
+    labels: np.ndarray | None = None
 
 
 def fit_sentences(
@@ -61,15 +66,70 @@ def fit_sentences(
     return Ragged(ids, offsets_of(sizes)), documents[rows], piece == 0
 
 
+def fit_records(texts: Ragged, columns: int, longest: int, policy: str, counts: Counter[str]) -> tuple[Ragged, np.ndarray]:
+    """Make every text of every record at most `longest` tokens; what is lost is counted.
+
+    Args:
+        texts: token ids without special tokens; row k * columns + c is column c of record k, empty if it has none.
+        policy: truncate (keep the head) or drop (the whole record).
+
+    Returns: (texts, of as many rows; bool[records], those that stay: their text has tokens, and all fit if policy is drop).
+    """
+    lengths = texts.lengths
+    long = lengths > longest
+    stay = lengths[::columns] > 0
+    counts["records_without_tokens"] += int((~stay).sum())
+    if policy == "drop":
+        fit = ~long.reshape(-1, columns).any(axis=1)
+        counts["records_dropped_too_long"] += int((~fit).sum())
+        return texts, stay & fit
+    counts["texts_truncated"] += int(long.sum())
+    if not long.any():
+        return texts, stay
+    kept = np.minimum(lengths, longest)
+    counts["tokens_truncated"] += int((lengths - kept).sum())
+    return Ragged(texts.ids.take(segment_indices(texts.offsets[:-1], kept)), offsets_of(kept)), stay
+
+
 def one_per_sequence(sentences: Ragged, cls_id: int, sep_id: int) -> Packed:
-    """[CLS] sentence [SEP] for every sentence."""
-    lengths = sentences.lengths + 2
-    offsets = offsets_of(lengths)
+    """[CLS] sentence [SEP] for every sentence; an empty one, which stands for a column that a record lacks, stays empty."""
+    filled = sentences.lengths > 0
+    offsets = offsets_of(sentences.lengths + 2 * filled)
+    starts = offsets[:-1][filled]
     ids = np.empty(offsets[-1], np.int32)
-    ids[offsets[:-1]] = cls_id
-    ids[offsets[1:] - 1] = sep_id
+    ids[starts] = cls_id
+    ids[offsets[1:][filled] - 1] = sep_id
     ids[segment_indices(offsets[:-1] + 1, sentences.lengths)] = sentences.ids
-    return Packed(Ragged(ids, offsets), offsets[:-1] + 1, np.empty(0, np.int64))
+    return Packed(Ragged(ids, offsets), starts + 1, np.empty(0, np.int64))
+
+
+def one_per_document(
+    sentences: Ragged,
+    documents: np.ndarray,
+    first: np.ndarray,
+    max_length: int,
+    cls_id: int,
+    sep_id: int,
+    counts: Counter[str],
+) -> Packed:
+    """[CLS] document [SEP] for every document, its sentences end to end; what lies behind `max_length` is cut and counted.
+
+    Arguments as of `full_sentences`.
+    """
+    opens = np.ones(len(sentences), bool)
+    opens[1:] = documents[1:] != documents[:-1]
+    bounds = np.append(np.flatnonzero(opens), len(sentences))
+    offsets = sentences.offsets[bounds]
+    lengths = np.diff(offsets)
+    kept = np.minimum(lengths, max_length - 2)
+    counts["documents_truncated"] += int((kept < lengths).sum())
+    counts["tokens_truncated"] += int((lengths - kept).sum())
+    whole = Ragged(sentences.ids.take(segment_indices(offsets[:-1], kept)), offsets_of(kept))
+    packed = one_per_sequence(whole, cls_id, sep_id)
+    owner = np.repeat(np.arange(len(lengths)), np.diff(bounds))
+    inside = sentences.offsets[:-1] - offsets[owner]
+    starts = packed.sentence_starts
+    return Packed(packed.sequences, (starts[owner] + inside)[first & (inside < kept[owner])], starts)
 
 
 def full_sentences(

@@ -2,6 +2,7 @@
 
     python -m pretrain.prepare --source embedded --out data/embedded
     python -m pretrain.prepare --source 'wiki.txt.gz,books/*.txt@0.5' --unit sequence --out data/mine
+    python -m pretrain.prepare --source nli_for_simcse.csv --unit record --max_length 32 --out data/nli
     python -m pretrain.prepare --config configs/data_wikipedia_bookcorpus.yaml --out DIR --executor slurm
 
 Memory does not grow with the corpus: a task holds 0.3 GB (Python and its libraries) plus, while reading, one run of 32 MB,
@@ -67,7 +68,7 @@ def prepare(config: DataConfig, out: Path | str, executor: str = "local", worker
     began = time.time()
     _make_folder(work)
     with _locked(work):
-        tasks = plan_tasks(config.sources)
+        tasks = plan_tasks(config.sources, records=config.unit == "record")
         if overwrite:
             _refuse_own_output(config, tasks, out)
             _clear(out)
@@ -152,6 +153,9 @@ def _refuse_own_output(config: DataConfig, tasks: list[Task], out: Path) -> None
 
 
 def _refuse_other_config(out: Path, found: dict, wanted: dict, what: str) -> None:
+    if found:
+        with contextlib.suppress(ValidationError):  # what was prepared before a key was there has its default
+            found = DataConfig(**found).model_dump(mode="json")
     differing = [key for key in wanted if found.get(key) != wanted[key]]
     if differing:
         key = differing[0]
@@ -226,11 +230,13 @@ def _bucket_count(tasks: list[Task], config: DataConfig) -> int:
 
 
 def _jobs(config: DataConfig, work: Path, plan: dict) -> tuple[list[Job], list[Stage]]:
+    from pretrain import record_stages as rs
     from pretrain import stages as st
     from pretrain.split import EnsureSplits
 
     sizes, count = [task["size"] for task in plan["tasks"]], plan["buckets"]
-    reading: list = [st.ReadSource(work), st.Scatter(work)]
+    of_records = config.unit == "record"
+    reading: list = [rs.ReadRecords(work), rs.ScatterRecords(work)] if of_records else [st.ReadSource(work), st.Scatter(work)]
     jobs, bars = [], []
 
     def stage(name: str, title: str, steps: list, sizes: list[int]) -> None:
@@ -246,10 +252,12 @@ def _jobs(config: DataConfig, work: Path, plan: dict) -> tuple[list[Job], list[S
     stage("read", "read, clean, split", reading, sizes)
     if config.heldout:
         stage("heldout", "held-out text", [EnsureSplits(work, list(reading))], [1])
-    if config.unit == "sequence":
+    if config.keeps_documents:
         stage("resolve", "find duplicates", [st.Resolve(work)], [1] * count)
-    stage("tokenizer", "tokenizer", [st.MakeTokenizer(work)], [len(sizes)])
-    stage("build", "write shards", [st.Build(work)], [max(1, sum(sizes) // count)] * count)
+    if of_records:
+        stage("columns", "columns, labels", [rs.AgreeOnColumns(work)], [1])
+    stage("tokenizer", "tokenizer", [(rs.MakeRecordTokenizer if of_records else st.MakeTokenizer)(work)], [len(sizes)])
+    stage("build", "write shards", [(rs.BuildRecords if of_records else st.Build)(work)], [max(1, sum(sizes) // count)] * count)
     stage("merge", "manifest", [st.Merge(work)], [1])
     return jobs, bars
 

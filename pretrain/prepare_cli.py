@@ -83,8 +83,13 @@ def summary(manifest: dict, out: Path) -> str:
     if not manifest:
         return f"submitted to Slurm; progress: {out}/.work/logs, result: {out}/manifest.json"
     lines = [f"{out}: unit {manifest['unit']}, up to {manifest['max_length']} tokens, vocabulary {manifest['vocabulary_size']}"]
+    unit = "sequences"
+    if "columns" in manifest:
+        unit = "records  "
+        labels = f"; {manifest['labels']} labels" if "labels" in manifest else ""
+        lines.append(f"  columns: {', '.join(manifest['columns'])}{labels}")
     for split, part in manifest["splits"].items():
-        size = f"{part['sequences']:>12,} sequences {part['tokens']:>14,} tokens in {len(part['shards'])} shards"
+        size = f"{part['sequences']:>12,} {unit} {part['tokens']:>14,} tokens in {len(part['shards'])} shards"
         lines.append(f"  {split:8s} {size}")
     counts = manifest.get("counts", {})
     lines += [f"  {name.replace('_', ' '):32s} {count:>12,}" for name, count in counts.items() if count]

@@ -1,5 +1,7 @@
 """Readers: the documents of one task, streamed, from text, jsonl, parquet and Hugging Face datasets.
 
+Records, which have columns, are read by `pretrain.records` on top of this.
+
 A task reads its own share and no other: a byte range of a plain file (a document belongs to the range in
 which it begins), every S-th document of a compressed one, a range of a parquet file's row groups.
 """
@@ -7,6 +9,7 @@ which it begins), every S-th document of a compressed one, a range of a parquet 
 from __future__ import annotations
 
 import codecs
+import contextlib
 import gzip
 import io
 import json
@@ -24,7 +27,7 @@ PASSAGE_CHARACTERS = 32768
 _PROBE_BYTES = 1 << 20
 
 
-def _open(path: str | Path) -> BinaryIO:
+def open_file(path: str | Path) -> BinaryIO:
     """The decompressed bytes of a file, as a stream."""
     name = str(path)
     if name.endswith(".gz"):
@@ -46,7 +49,7 @@ def detect_layout(path: Path) -> str:
     Raises: UserError if the file is not UTF-8 text or cannot be decompressed.
     """
     try:
-        with _open(path) as stream:
+        with open_file(path) as stream:
             probe = stream.read(_PROBE_BYTES)
         text = codecs.getincrementaldecoder("utf-8-sig")().decode(probe)
     except UnicodeDecodeError as error:
@@ -72,24 +75,49 @@ def detect_layout(path: Path) -> str:
 
 def text_documents(task: Task) -> Iterator[str]:
     """Documents of a text file in the task's layout (lines, paragraphs or passages)."""
+    return (text for _, text in numbered_documents(task))
+
+
+def numbered_documents(task: Task) -> Iterator[tuple[int, str]]:
+    """`text_documents`, each with its position: the byte at which it begins in a plain file, the number of its first line
+    (from 0) in a compressed one. `where` makes words of it. (Of passages the position says nothing.)
+    """
     group = {"lines": _lines, "paragraphs": _paragraphs, "passages": _passages}[task.layout]
     if not _is_compressed(task.place):
         size = os.path.getsize(task.place)
         begin, end = (size * stripe // task.stripes for stripe in (task.stripe, task.stripe + 1))
         with open(task.place, "rb", 1 << 18) as stream:
-            yield from (text for _, text in group(_owned_lines(stream, begin if task.stripe else None, end, task.layout)))
+            yield from group(_owned_lines(stream, begin if task.stripe else None, end, task.layout))
         return
+    with naming_damage(task.place), open_file(task.place) as stream:
+        for number, (position, text) in enumerate(group(enumerate(stream))):
+            if number % task.stripes == task.stripe:
+                yield position, text
+
+
+@contextlib.contextmanager
+def naming_damage(place: str) -> Iterator[None]:
+    """Turn what decompressors raise for a damaged file into a UserError that names it."""
     try:
-        with _open(task.place) as stream:
-            for number, (_, text) in enumerate(group((0, line) for line in stream)):
-                if number % task.stripes == task.stripe:
-                    yield text
+        yield
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"source {task.place} is cut short or damaged ({error}). Download it again.") from error
+        raise UserError(f"source {place} is cut short or damaged ({error}). Download it again.") from error
     except Exception as error:
         if type(error).__module__.startswith("zstandard"):
-            raise UserError(f"source {task.place} is damaged ({error}). Download it again.") from error
+            raise UserError(f"source {place} is damaged ({error}). Download it again.") from error
         raise
+
+
+def where(task: Task, position: int) -> str:
+    """`FILE, line N` for a position of `numbered_documents` (of a csv file: the number of a line, from 0)."""
+    line = position
+    if task.kind != "csv" and not _is_compressed(task.place):
+        line = 0
+        with open(task.place, "rb") as stream:
+            while position > 0 and (block := stream.read(min(position, _PROBE_BYTES))):
+                line += block.count(b"\n")
+                position -= len(block)
+    return f"{task.place}, line {line + 1}"
 
 
 def _owned_lines(stream: BinaryIO, begin: int | None, end: int, layout: str) -> Iterator[tuple[int, bytes]]:

@@ -7,6 +7,8 @@ A prepared folder::
     DATA/train/shard-00000.tar    000000.tokens.u16  000000.sequence_starts.u32  ...
     DATA/heldout/shard-00000.tar
 
+Data of records has C columns: sequence k * C + c of a chunk is column c of record k, and what is counted are records.
+
 Members are raw little-endian arrays, never pickles. One member per sentence would cost 29 bytes of tar and
 a Python call per token-sized scrap; a chunk per sample costs 4 kB of headers per 64k tokens. The manifest
 keeps the byte range and the sha256 of every chunk inside its tar, so any chunk is one `pread`, checked
@@ -54,18 +56,33 @@ class DamagedShard(UserError):
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """What one sample of a shard holds.
+    """What one sample of a shard holds: N sequences, or N records of C sequences each.
 
-    sequences: Ragged, int32 ids with special tokens.
-    sequence_ids: uint64[N], number of each sequence in its split (the key of its randomness).
-    sentence_starts: int64[S], index into `sequences.ids` of the first token of every sentence.
-    document_starts: int64[D], the same for documents; empty for the unit `sentence`, whose neighbours are strangers.
+    stored: Ragged of N * C, int32 ids with special tokens; row k * C + c is column c of record k, empty where it has none.
+    sequence_ids: uint64[N], number of each sequence or record in its split (the key of its randomness).
+    sentence_starts: int64[S], index into `stored.ids` of the first token of every sentence (of a record's every text).
+    document_starts: int64[D], the same for documents; empty for the units `sentence` and `record`, whose neighbours are
+    strangers.
+    columns: C names, the first of them "text". labels: int32[N] of records that have labels, else None.
     """
 
-    sequences: Ragged
+    stored: Ragged
     sequence_ids: np.ndarray
     sentence_starts: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     document_starts: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    columns: tuple[str, ...] = ("text",)
+    labels: np.ndarray | None = None
+
+    @property
+    def sequences(self) -> Ragged:
+        """The texts: every sequence, or the first column of every record."""
+        return self.column("text")
+
+    def column(self, name: str) -> Ragged:
+        """One column, Ragged of N."""
+        if len(self.columns) == 1:
+            return self.stored
+        return self.stored.take(np.arange(self.columns.index(name), len(self.stored), len(self.columns)))
 
 
 def token_dtype(vocabulary_size: int) -> str:
@@ -127,9 +144,17 @@ class ShardWriter:
         self._tar = webdataset.TarWriter(self._stream, encoder=False, mtime=0.0, user="", group="", mode=0o444)
 
     def write(
-        self, sequences: Ragged, sentence_starts: np.ndarray | None = None, document_starts: np.ndarray | None = None
+        self,
+        sequences: Ragged,
+        sentence_starts: np.ndarray | None = None,
+        document_starts: np.ndarray | None = None,
+        columns: int = 1,
+        labels: np.ndarray | None = None,
     ) -> None:
-        """Append one chunk; the starts index into `sequences.ids` (int, ascending)."""
+        """Append one chunk; the starts index into `sequences.ids` (int, ascending).
+
+        columns: sequences of a record, which follow each other. labels: int[records], or None.
+        """
         nothing = np.empty(0, np.uint32)
         key = f"{len(self._rows):06d}"
         arrays = {
@@ -138,6 +163,8 @@ class ShardWriter:
             "document_starts": nothing if document_starts is None else document_starts,
         }
         sample = {f"{name}.u32": np.ascontiguousarray(a, "<u4").tobytes() for name, a in arrays.items()}
+        if labels is not None:
+            sample["labels.i32"] = np.ascontiguousarray(labels, "<i4").tobytes()
         sample[f"tokens.{self._suffix}"] = np.ascontiguousarray(sequences.ids, self._code).tobytes()
         begin = self._tar.tarstream.offset
         try:
@@ -145,7 +172,7 @@ class ShardWriter:
         except OSError as error:
             raise_if_disk_full(error, self.path)
             raise
-        self._rows.append([begin, self._tar.tarstream.offset - begin, len(sequences), int(sequences.num_tokens)])
+        self._rows.append([begin, self._tar.tarstream.offset - begin, len(sequences) // columns, int(sequences.num_tokens)])
 
     def __enter__(self) -> ShardWriter:
         return self
@@ -206,28 +233,37 @@ def write_folder(
     tokenizer_hash: str = "",
     chunk_tokens: int = CHUNK_TOKENS,
     chunks_per_shard: int = 1024,
+    columns: tuple[str, ...] = ("text",),
+    labels: dict[str, np.ndarray] | None = None,
 ) -> dict:
     """Write sequences that are tokenised already as a prepared folder, in the order given; returns the manifest.
 
     For data that comes from elsewhere, and for trying things out: `pretrain.prepare` is the way from text
     to shards. Every sequence counts as one sentence that begins after its first (special) token.
+
+    columns: of more than one, each split has the columns of its records in turn (`Chunk.stored`). labels: of every split,
+    int[records].
     """
     folder, dtype = Path(folder), token_dtype(vocabulary_size)
-    summaries = {}
+    summaries, width = {}, len(columns)
     for split, sequences in splits.items():
-        cuts = chunk_bounds(sequences.lengths, chunk_tokens)
+        cuts = chunk_bounds(np.diff(sequences.offsets[::width]), chunk_tokens)
         records = []
         for first in range(0, len(cuts) - 1, chunks_per_shard):
             with ShardWriter(folder / split / f"shard-{len(records):05d}.tar", dtype) as shard:
                 for start, stop in zip(cuts[first : first + chunks_per_shard], cuts[first + 1 :]):
-                    part = sequences.slice(int(start), int(stop))
-                    shard.write(part, part.offsets[:-1] - part.offsets[0] + 1)
+                    part = sequences.slice(int(start) * width, int(stop) * width)
+                    starts = part.offsets[:-1][part.lengths > 0] + 1
+                    of_part = None if labels is None else labels[split][start:stop]
+                    shard.write(part, starts, columns=width, labels=of_part)
             records.append(shard.record)
         summaries[split] = split_summary(records)
     manifest = {
         "format": FORMAT,
         "unit": unit,
         "max_length": max_length,
+        **({"columns": list(columns)} if width > 1 else {}),
+        **({"labels": max(int(array.max(initial=-1)) for array in labels.values()) + 1} if labels else {}),
         "vocabulary_size": vocabulary_size,
         "token_dtype": dtype,
         "tokenizer": "tokenizer",
@@ -280,7 +316,9 @@ class ShardReader:
     """Random access to the chunks of one split of a prepared folder; cheap to pickle and to open in a worker.
 
     manifest: dict; num_chunks, num_sequences, num_tokens: int; chunk_sizes, chunk_tokens: int64[C];
-    unit: "sentence" | "sequence"; max_length: int; tokenizer_hash: str; tokenizer_path: Path;
+    unit: "sentence" | "sequence" | "document" | "record"; max_length: int; tokenizer_hash: str; tokenizer_path: Path;
+    columns: tuple of names, ("text",) unless the data is of records, which then are what chunk_sizes and num_sequences
+    count; labels: int, how many different labels the records may have, 0 without labels;
     content_hash: str, sha256 over the split's shards.
 
     Raises: UserError when the folder or the split is not there.
@@ -303,6 +341,8 @@ class ShardReader:
         self.num_chunks = len(rows)
         self.num_sequences, self.num_tokens = int(summary["sequences"]), int(summary["tokens"])
         self.unit, self.max_length = self.manifest["unit"], int(self.manifest["max_length"])
+        self.columns = tuple(self.manifest.get("columns", ("text",)))
+        self.labels = int(self.manifest.get("labels", 0))
         self.tokenizer_hash = self.manifest["tokenizer_hash"]
         self.content_hash = hashlib.sha256("".join(shard["sha256"] for shard in summary["shards"]).encode()).hexdigest()
         self.tokenizer_path = self.folder / self.manifest["tokenizer"]
@@ -324,15 +364,18 @@ class ShardReader:
             members = {item["fname"].split(".", 1)[1]: item["data"] for item in tar_file_iterator(io.BytesIO(fragment))}
             tokens = np.frombuffer(members[f"tokens.{self._suffix}"], self._code)
             starts = [np.frombuffer(members[f"{name}.u32"], "<u4").astype(np.int64) for name in _STARTS]
+            labels = np.frombuffer(members["labels.i32"], "<i4") if self.labels else None
         except Exception as error:  # tarfile and numpy raise many kinds; all mean the same to the reader
             raise DamagedShard(file, chunk, f"not a readable chunk ({error})") from error
         sequence_starts, sentence_starts, document_starts = starts
         count, length = int(self.chunk_sizes[chunk]), int(self.chunk_tokens[chunk])
-        if len(sequence_starts) != count or len(tokens) != length:
-            raise DamagedShard(file, chunk, f"{len(sequence_starts)} sequences where the manifest says {count}")
+        if len(sequence_starts) != count * len(self.columns) or len(tokens) != length:
+            wanted = count * len(self.columns)
+            raise DamagedShard(file, chunk, f"{len(sequence_starts)} sequences where the manifest says {wanted}")
         offsets = np.append(sequence_starts, np.int64(length))
         ids = np.arange(self._first[chunk], self._first[chunk + 1], dtype=np.uint64)
-        return Chunk(Ragged(tokens.astype(np.int32), offsets), ids, sentence_starts, document_starts)
+        stored = Ragged(tokens.astype(np.int32), offsets)
+        return Chunk(stored, ids, sentence_starts, document_starts, self.columns, labels)
 
     def _fragment(self, chunk: int) -> bytes:
         number, size = int(self._shard[chunk]), int(self._bytes[chunk])

@@ -2,10 +2,12 @@
 
     read      T tasks   documents -> clean sentences -> run files by hash        (T: fixed by the sources)
     heldout   1 task    makes sure that some text is held out, and some is not (`pretrain.split`)
-    resolve   K tasks   unit `sequence` only: which copy of a sentence stays
+    resolve   K tasks   units `sequence` and `document` only: which copy of a sentence stays
     tokenizer 1 task    train on a sample fixed by hash, or adopt
     build     K tasks   one bucket: sort, drop duplicates, weigh, tokenise, pack, write shards   (K: by corpus size)
     merge     1 task    counts and shard records -> manifest
+
+Records go the same way, through steps of their own (`pretrain.record_stages`).
 
 Nothing a step does depends on the executor or on how many tasks run at once; each output appears whole
 under its final name, and a step run twice writes the same bytes.
@@ -33,7 +35,7 @@ from augment.ragged import Ragged, segment_indices
 from pretrain import buckets as bk
 from pretrain.corpora import DataConfig, Task, documents
 from pretrain.errors import UserError
-from pretrain.packing import Packed, fit_sentences, full_sentences, one_per_sequence
+from pretrain.packing import Packed, fit_sentences, full_sentences, one_per_document, one_per_sequence
 from pretrain.progress import Heartbeat
 from pretrain.shards import FORMAT, ShardWriter, chunk_bounds, split_summary, token_dtype, write_atomically, write_manifest
 from pretrain.text import is_prose, sentences_of
@@ -62,6 +64,12 @@ class Step(PipelineStep):
     def config(self) -> DataConfig:
         return DataConfig(**self.plan["config"])
 
+    @cached_property
+    def columns(self) -> dict[str, Any]:
+        """What `record_stages.AgreeOnColumns` found: `columns`, and `labels` where there are any; empty for other units."""
+        path = self.work / "counts" / "columns" / "00000.json"
+        return json.loads(path.read_text()) if path.is_file() else {}
+
     @property
     def out(self) -> Path:
         return self.work.parent
@@ -77,7 +85,7 @@ class Step(PipelineStep):
         write_atomically(folder / f"{rank:05d}.json", json.dumps(counts, sort_keys=True).encode())
 
     def __getstate__(self) -> dict:
-        return {key: value for key, value in self.__dict__.items() if key not in ("plan", "config")}
+        return {key: value for key, value in self.__dict__.items() if key not in ("plan", "config", "columns")}
 
 
 class ReadSource(Step):
@@ -99,7 +107,7 @@ class ReadSource(Step):
 
 
 class Scatter(Step):
-    """Writer: clean, split and filter documents, and scatter their sentences (unit `sequence`: the
+    """Writer: clean, split and filter documents, and scatter their sentences (units `sequence` and `document`: the
     documents, and one signature a sentence) into run files by hash."""
 
     name = "clean, split, scatter"
@@ -115,9 +123,7 @@ class Scatter(Step):
         for document in data:
             source = document.metadata["source"]
             key = bk.text_key(document.text.encode("utf-8", "replace"), seed)
-            number = int(bk.mixed(np.array([key], np.uint64), bk.HELDOUT_SALT)[0])
-            decided = decision.get("key") == key
-            heldout = decision["heldout"] if decided else bk.is_below(number, config.heldout)
+            number, decided, heldout = self._fate(key, decision)
             counts["documents"] += 1
             counts["documents_heldout"] += heldout
             counts["characters"] += len(document.text)
@@ -150,6 +156,12 @@ class Scatter(Step):
         self.save_counts("hashes", rank, dict(zip(("smallest", "largest"), hashes)))
         self.save_counts("read", rank, dict(counts))
 
+    def _fate(self, key: int, decision: dict[str, Any]) -> tuple[int, bool, bool]:
+        """Of a document's key: (the hash that its split is drawn by, whether it is the one decided on, whether held out)."""
+        number = int(bk.mixed(np.array([key], np.uint64), bk.HELDOUT_SALT)[0])
+        decided = decision.get("key") == key
+        return number, decided, decision["heldout"] if decided else bk.is_below(number, self.config.heldout)
+
     def _decision(self) -> dict[str, Any]:
         """What `pretrain.split` has decided, when it runs this task again; else empty."""
         path = self.work / "decision.json"
@@ -157,7 +169,8 @@ class Scatter(Step):
 
 
 class Resolve(Step):
-    """Unit `sequence`: of every sentence keep one copy, held-out before train; list the others as (document, index)."""
+    """Units `sequence` and `document`: of every sentence keep one copy, held-out before train; list the others as
+    (document, index)."""
 
     name = "resolve duplicates"
 
@@ -270,29 +283,36 @@ class Build(Step):
         rows, copies, place = self._choose(texts.records, counts)
         if not len(rows):
             return
-        records = texts.records[rows]
-        encode_unit = self._encode_sentences if self.config.unit == "sentence" else self._encode_documents
+        encode_unit = self._encode_documents if self.config.keeps_documents else self._encode_sentences
         sentences, owner = encode_unit(texts, rows, bucket)
         sentences, owner, first = fit_sentences(sentences, owner, self.config.max_length - 2, self.config.long_policy, counts)
         bounds = np.searchsorted(owner, np.arange(len(rows) + 1))  # sentences of each chosen record
-        repeated = np.repeat(np.arange(len(rows)), copies)
-        copy = segment_indices(np.zeros(len(rows), np.int64), copies)
-        keys = bk.mixed(records["key"][repeated], bk.ORDER_SALT)
-        # The number of the copy (of the duplicate too, where those stay) takes each to another place.
-        keys = bk.mixed(keys + (copy + (place[repeated] << 20)).astype(np.uint64), 0)
-        order = np.argsort(keys, kind="stable")
-        for split, heldout in zip(SPLITS, (0, 1)):
-            chosen = repeated[order][records["heldout"][repeated[order]] == heldout]
+        for split, chosen in self._shuffled(texts.records[rows], copies, place):
             sizes = np.diff(bounds)[chosen]
             if not sizes.sum():
                 continue
             index = segment_indices(bounds[chosen], sizes)
             part = sentences.take(index)
-            if self.config.unit == "sentence":
+            if not self.config.keeps_documents:
                 yield split, one_per_sequence(part, self._cls, self._sep)
+                continue
+            documents_ = np.repeat(np.arange(len(chosen)), sizes)
+            arguments = (part, documents_, first[index], self.config.max_length, self._cls, self._sep)
+            if self.config.unit == "sequence":
+                yield split, full_sentences(*arguments)
             else:
-                documents_ = np.repeat(np.arange(len(chosen)), sizes)
-                yield (split, full_sentences(part, documents_, first[index], self.config.max_length, self._cls, self._sep))
+                yield split, one_per_document(*arguments, counts)
+
+    def _shuffled(self, records: np.ndarray, copies: np.ndarray, place: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+        """Which records make each split, copies included, in their final order: (split, int64[...] into `records`)."""
+        repeated = np.repeat(np.arange(len(records)), copies)
+        copy = segment_indices(np.zeros(len(records), np.int64), copies)
+        keys = bk.mixed(records["key"][repeated], bk.ORDER_SALT)
+        # The number of the copy (of the duplicate too, where those stay) takes each to another place.
+        keys = bk.mixed(keys + (copy + (place[repeated] << 20)).astype(np.uint64), 0)
+        order = np.argsort(keys, kind="stable")
+        for split, heldout in zip(SPLITS, (0, 1)):
+            yield split, repeated[order][records["heldout"][repeated[order]] == heldout]
 
     def _choose(self, records: np.ndarray, counts: Counter[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Rows that stay, sorted by key; how many copies of each; its number among its duplicates: int64[R] each."""
@@ -307,7 +327,7 @@ class Build(Step):
         keep = place == 0
         if self.config.dedup == "none":
             keep |= heldout == 0
-        unit = "sentences" if self.config.unit == "sentence" else "documents"
+        unit = "documents" if self.config.keeps_documents else f"{self.config.unit}s"
         counts[f"{unit}_duplicate"] += int((~keep).sum())
         weights = np.array([source.weight for source in self.config.sources])[sorted_["source"]]
         coin = bk.fraction(sorted_["key"] + place.astype(np.uint64), bk.WEIGHT_SALT)
@@ -375,13 +395,15 @@ def _special_ids(folder: Path, tokenizer: Any) -> tuple[int, int, int]:
 
 
 def _write_chunks(writer: ShardWriter, packed: Packed, chunk_tokens: int) -> None:
-    offsets = packed.sequences.offsets
-    for start, stop in pairwise(chunk_bounds(packed.sequences.lengths, chunk_tokens).tolist()):
+    columns = packed.columns
+    offsets = packed.sequences.offsets[::columns]
+    for start, stop in pairwise(chunk_bounds(np.diff(offsets), chunk_tokens).tolist()):
         starts = []
         for values in (packed.sentence_starts, packed.document_starts):
             low, high = np.searchsorted(values, [offsets[start], offsets[stop]])
             starts.append(values[low:high] - offsets[start])
-        writer.write(packed.sequences.slice(start, stop), *starts)
+        labels = None if packed.labels is None else packed.labels[start:stop]
+        writer.write(packed.sequences.slice(start * columns, stop * columns), *starts, columns=columns, labels=labels)
 
 
 class Merge(Step):
@@ -394,7 +416,8 @@ class Merge(Step):
         for stage in ("reader", "read", "resolve"):
             for path in sorted((self.work / "counts" / stage).glob("*.json")):
                 counts.update(json.loads(path.read_text()))
-        counts["documents_near_duplicate"] = counts.pop("documents_read") - counts["documents"]
+        if self.config.unit != "record":
+            counts["documents_near_duplicate"] = counts.pop("documents_read") - counts["documents"]
         shards: dict[str, list] = {split: [] for split in SPLITS}
         for path in sorted((self.work / "counts" / "build").glob("*.json")):
             built = json.loads(path.read_text())
@@ -418,6 +441,7 @@ class Merge(Step):
             "format": FORMAT,
             "unit": config.unit,
             "max_length": config.max_length,
+            **self.columns,
             "vocabulary_size": vocabulary,
             "token_dtype": token_dtype(vocabulary),
             "tokenizer": "tokenizer",

@@ -10,7 +10,7 @@ import numpy as np
 
 from augment.ragged import Ragged
 from augment.vocabulary import Vocabulary
-from pretrain.loader import Loader, ViewSpec
+from pretrain.loader import Loader, RankBatch, ViewSpec
 from pretrain.shards import ShardReader
 
 SIZE = 300
@@ -46,6 +46,51 @@ def make_loader(folder: str | Path, **changes: Any) -> Loader:
         "stop_step": 25,
     }
     return Loader(ShardReader(folder), VOCABULARY, **(arguments | changes))
+
+
+def batches(folder: Path, **changes) -> list[RankBatch]:
+    return list(make_loader(folder, **changes))
+
+
+def assert_same(first: RankBatch, second: RankBatch) -> None:
+    assert (first.step, first.epoch) == (second.step, second.epoch)
+    assert np.array_equal(first.sequence_ids, second.sequence_ids)
+    assert first.original == second.original
+    assert first.views == second.views
+    assert len(first.identities) == len(first.present) == len(first.views)
+    for mine, theirs in zip([*first.identities, *first.present], [*second.identities, *second.present], strict=True):
+        assert mine.dtype == theirs.dtype and np.array_equal(mine, theirs)
+    assert (first.labels is None) == (second.labels is None)
+    assert first.labels is None or np.array_equal(first.labels, second.labels)
+    assert len(first.masked) == len(second.masked)
+    for mine, theirs in zip(first.masked, second.masked):
+        assert mine.batch == theirs.batch
+        assert np.array_equal(mine.positions, theirs.positions)
+        assert np.array_equal(mine.labels, theirs.labels)
+    assert first.substitutions == second.substitutions
+
+
+def assert_same_run(folder: Path, expected: list[RankBatch], world_size: int, workers: int, **changes) -> None:
+    ranks = [batches(folder, rank=rank, world_size=world_size, workers=workers, **changes) for rank in range(world_size)]
+    assert all(len(rank) == len(expected) for rank in ranks)
+    for number, batch in enumerate(expected):
+        assert_same(RankBatch.concatenate([rank[number] for rank in ranks]), batch)
+
+
+def damage(folder: Path, how: str) -> tuple[int, bytes]:
+    """Damage the first shard; returns (chunks that suffer, the good bytes)."""
+    path = folder / "train" / "shard-00000.tar"
+    good = path.read_bytes()
+    if how == "flip":
+        reader = ShardReader(folder)
+        offset = int(reader._offset[2] + reader._bytes[2] // 2)
+        path.write_bytes(good[:offset] + bytes([good[offset] ^ 1]) + good[offset + 1 :])
+        return 1, good
+    if how == "truncate":
+        path.write_bytes(good[: len(good) // 2])
+    else:
+        path.unlink()
+    return 6, good
 
 
 def children() -> set[int]:

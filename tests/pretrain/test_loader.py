@@ -14,6 +14,7 @@ import loader_helpers as helpers
 import numpy as np
 import pytest
 import torch
+from loader_helpers import assert_same, assert_same_run, batches, damage
 
 from augment.errors import AugmentationError
 from augment.keys import sequence_keys
@@ -41,51 +42,6 @@ def folder(tmp_path) -> Path:
 def small_blocks(monkeypatch):
     """Blocks of a few steps, so that a run of 25 is many of them."""
     monkeypatch.setattr(loader_module, "BLOCK_SEQUENCES", 100)
-
-
-def batches(folder: Path, **changes) -> list[RankBatch]:
-    return list(helpers.make_loader(folder, **changes))
-
-
-def assert_same(first: RankBatch, second: RankBatch) -> None:
-    assert (first.step, first.epoch) == (second.step, second.epoch)
-    assert np.array_equal(first.sequence_ids, second.sequence_ids)
-    assert first.original == second.original
-    assert first.views == second.views
-    assert len(first.identities) == len(first.present) == len(first.views)
-    for mine, theirs in zip([*first.identities, *first.present], [*second.identities, *second.present], strict=True):
-        assert mine.dtype == theirs.dtype and np.array_equal(mine, theirs)
-    assert (first.labels is None) == (second.labels is None)
-    assert first.labels is None or np.array_equal(first.labels, second.labels)
-    assert len(first.masked) == len(second.masked)
-    for mine, theirs in zip(first.masked, second.masked):
-        assert mine.batch == theirs.batch
-        assert np.array_equal(mine.positions, theirs.positions)
-        assert np.array_equal(mine.labels, theirs.labels)
-    assert first.substitutions == second.substitutions
-
-
-def assert_same_run(folder: Path, expected: list[RankBatch], world_size: int, workers: int, **changes) -> None:
-    ranks = [batches(folder, rank=rank, world_size=world_size, workers=workers, **changes) for rank in range(world_size)]
-    assert all(len(rank) == len(expected) for rank in ranks)
-    for number, batch in enumerate(expected):
-        assert_same(RankBatch.concatenate([rank[number] for rank in ranks]), batch)
-
-
-def damage(folder: Path, how: str) -> tuple[int, bytes]:
-    """Damage the first shard; returns (chunks that suffer, the good bytes)."""
-    path = folder / "train" / "shard-00000.tar"
-    good = path.read_bytes()
-    if how == "flip":
-        reader = ShardReader(folder)
-        offset = int(reader._offset[2] + reader._bytes[2] // 2)
-        path.write_bytes(good[:offset] + bytes([good[offset] ^ 1]) + good[offset + 1 :])
-        return 1, good
-    if how == "truncate":
-        path.write_bytes(good[: len(good) // 2])
-    else:
-        path.unlink()
-    return 6, good
 
 
 def test_batches_are_what_the_shards_and_the_keys_say(folder):

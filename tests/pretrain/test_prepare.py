@@ -432,7 +432,7 @@ def test_a_full_disk(tmp_path, corpus, monkeypatch, function, calls):
         (["--sorce", "x", "--out", "o"], "unknown flag --sorce; did you mean --source?"),
         (["--source", "nowhere/at/all.txt", "--out", "o"], "nowhere/at/all.txt: no such file"),
         (["--source", "embedded"], "--out is missing"),
-        (["--source", "embedded", "--out", "o", "--unit", "word"], "unit: Input should be 'sentence' or 'sequence'"),
+        (["--source", "embedded", "--out", "o", "--unit", "word"], "unit: Input should be 'sentence', 'sequence', 'document' or 'record'"),
         (["--source", "embedded", "--out", "o", "--executor", "cloud"], "executor"),
         (["embedded", "--out", "o"], "unexpected argument 'embedded'"),
         (["--config", "missing.yaml", "--out", "o"], "no recipe missing.yaml"),
