@@ -1,16 +1,19 @@
-"""Baselines without a network: what a trained encoder must beat, as folders that sentence-transformers loads.
+"""Baselines without training: what a trained encoder must beat, as folders that sentence-transformers loads.
 
-    python -m finetune.baselines lsa --data PREPARED --out FOLDER        latent semantic analysis of the training corpus
-    python -m finetune.baselines averaged --model MODEL --out FOLDER     the mean of a model's input word vectors
+    python -m finetune.baselines lsa --data PREPARED --out FOLDER              latent semantic analysis of the training corpus
+    python -m finetune.baselines averaged MODEL --out FOLDER                   the mean of a model's input word vectors
+    python -m finetune.baselines whitening MODEL --source TEXT --out FOLDER    a model's sentence vectors, whitened
 
-Both are one vector a token of the vocabulary, and the mean of them is the sentence's. For LSA (Deerwester and others 1990)
-that is the usual folding-in up to length, which a cosine does not see: a sentence's tf-idf row times the right singular
-vectors is the sum, over its tokens, of idf times the token's row of them.
+The first two are one vector a token of the vocabulary, and the mean of them is the sentence's. For LSA (Deerwester and others
+1990) that is the usual folding-in up to length, which a cosine does not see: a sentence's tf-idf row times the right singular
+vectors is the sum, over its tokens, of idf times the token's row of them. Whitening (Su and others 2021) is a linear map of a
+model's vectors after which, over the sentences that it was fitted on, their mean is 0 and their covariance the identity.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,8 +22,14 @@ from scipy.sparse import linalg
 from sklearn.decomposition import TruncatedSVD
 from transformers import AutoTokenizer
 
+from finetune.data import read_sentences, spaced
+from finetune.geometry_measures import SPECTRUM_FLOOR
+from finetune.models import EmbeddingModel, open_model, resolve_run
+from pretrain.architectures import FAMILIES
 from pretrain.command import run
 from pretrain.errors import UserError
+from pretrain.pooling import SECOND_STATE
+from pretrain.sentence_transformers_format import layer_weights
 
 
 def lsa_vectors(data: str | Path, dimensions: int = 256, sentences: int = 200_000, seed: int = 1) -> np.ndarray:
@@ -67,6 +76,93 @@ def save(vectors: np.ndarray, tokenizer_folder: str | Path, out: str | Path) -> 
     model.save_pretrained(str(out), create_model_card=False)
 
 
+def whitening(vectors: np.ndarray, dimensions: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """The map x -> x W + b of Su et al. 2021, "Whitening Sentence Representations", section 3 and algorithm 1.
+
+    W = U diag(1 / sqrt(s)), its first columns, where U diag(s) U' is the covariance of the vectors, s falling; b = -mean W.
+
+    Args:
+        vectors: float[N, d]. dimensions: columns kept (the paper's k); 0: all that vary.
+
+    Returns:
+        W float64[d, k], b float64[k].
+
+    Raises:
+        UserError: fewer dimensions vary than are to be kept.
+    """
+    mean = vectors.mean(0, dtype=np.float64)
+    covariance = np.zeros((len(mean), len(mean)))
+    for start in range(0, len(vectors), 8192):  # not a float64 copy of them all
+        centred = vectors[start : start + 8192] - mean
+        covariance += centred.T @ centred
+    variances, basis = np.linalg.eigh(covariance / len(vectors))
+    # Variance at the rounding of float32 vectors is none (a layer norm leaves one such direction): divided by, it would be noise.
+    varying = int((variances > variances[-1] * SPECTRUM_FLOOR**2).sum()) if variances[-1] > 0 else 0
+    if dimensions > varying or not varying:
+        raise UserError(
+            f"the vectors of {len(vectors):,} sentences vary in {varying} of {len(mean)} dimensions: give fewer --dimensions, or "
+            "more sentences"
+        )
+    kept = slice(None, -1 - (dimensions or varying), -1)
+    matrix = basis[:, kept] / np.sqrt(variances[kept])
+    return matrix, -mean @ matrix
+
+
+def save_whitened(model: EmbeddingModel, matrix: np.ndarray, bias: np.ndarray, out: str | Path) -> None:
+    """Write the model with the map behind it, a linear layer with bias, as a sentence-transformers folder."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Dense
+
+    layer = Dense(
+        *matrix.shape, activation_function=torch.nn.Identity(), init_weight=torch.from_numpy(matrix.T.astype(np.float32)),
+        init_bias=torch.from_numpy(bias.astype(np.float32)),
+    )
+    base = _sentence_transformer(model)
+    whitened = SentenceTransformer(
+        modules=[*base, layer], device="cpu", prompts=base.prompts, default_prompt_name=base.default_prompt_name
+    )
+    whitened.save_pretrained(str(out), create_model_card=False)
+
+
+def _sentence_transformer(model: EmbeddingModel) -> Any:
+    """The same vectors from sentence-transformers' own modules."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer, WeightedLayerPooling
+
+    source = str(model.folder or model.name)
+    if model.pooling == "own modules":
+        return SentenceTransformer(source, device="cpu")
+    second = SECOND_STATE[model.pooling]
+    transformer = Transformer(source, config_kwargs={"output_hidden_states": True} if second is not None else None)
+    width, modules = transformer.get_embedding_dimension(), [transformer]
+    if second is not None:
+        layers = transformer.auto_model.config.num_hidden_layers
+        weights = torch.nn.Parameter(torch.tensor(layer_weights(second, layers)))
+        modules.append(WeightedLayerPooling(width, layers, 0, weights))
+    whole = SentenceTransformer(modules=[*modules, Pooling(width, "cls" if model.pooling == "cls" else "mean")], device="cpu")
+    config = transformer.auto_model.config
+    if config.model_type in FAMILIES:
+        whole.max_seq_length = FAMILIES[config.model_type].usable_positions(config)
+    return whole
+
+
+def source_sentences(source: str, count: int) -> list[str]:
+    """At most `count` sentences of a prepared folder (its first; they are shuffled) or a text file (evenly spaced)."""
+    if not Path(source).is_dir():
+        return spaced(read_sentences(Path(source), "source"), count)
+    from pretrain.shards import ShardReader
+
+    reader = ShardReader(source)
+    tokenizer = AutoTokenizer.from_pretrained(reader.tokenizer_path)
+    found: list[str] = []
+    for chunk in range(reader.num_chunks):
+        rows = reader.read(chunk).sequences
+        found += tokenizer.batch_decode([row.tolist() for row in rows], skip_special_tokens=True)
+        if len(found) >= count:
+            break
+    return found[:count]
+
+
 def _counts(data: Path, sentences: int) -> tuple[sparse.csr_matrix, list[int]]:
     """Token counts [sentences, V] of the training split, and the ids of special tokens."""
     from pretrain.shards import ShardReader
@@ -88,37 +184,62 @@ def _counts(data: Path, sentences: int) -> tuple[sparse.csr_matrix, list[int]]:
     return matrix, list(tokenizer.all_special_ids)
 
 
-def main(kind: str, out: str = "", data: str = "", model: str = "", dimensions: str = "256", sentences: str = "200000") -> int:
+def main(
+    kind: str, model: str = "", out: str = "", data: str = "", source: str = "", pooling: str = "", dimensions: str = "",
+    sentences: str = "200000",
+) -> int:
     """Make a baseline's folder; judge it like any model: `python -m finetune.senteval FOLDER`.
 
     Args:
-        kind: lsa (latent semantic analysis of a prepared corpus) or averaged (mean of a model's input word vectors).
+        kind: lsa (latent semantic analysis of a prepared corpus), averaged (mean of a model's input word vectors) or whitening
+            (a model's sentence vectors, mapped to mean 0 and covariance 1 over the source's sentences).
+        model: for averaged and whitening, a run, an export, a Hugging Face or (whitening only) sentence-transformers folder or
+            hub name.
         out: folder to write.
         data: for lsa, a prepared folder (python -m pretrain.prepare).
-        model: for averaged, a run, an export, a Hugging Face folder or a hub name.
-        dimensions: of lsa. sentences: of the corpus that lsa reads.
+        source: for whitening, the sentences that it is fitted on: a prepared folder, or a text file, one a line (.gz too).
+        pooling: for whitening, as in other evaluations; not given: what the model was trained for. Su et al.: first-last.
+        dimensions: of lsa (256 when not given); kept by whitening (all that vary when not given).
+        sentences: of the corpus or source, at most.
     """
+    if kind not in ("lsa", "averaged", "whitening"):
+        raise UserError(f"unknown baseline {kind!r}; choose lsa, averaged or whitening")
     if not out:
         raise UserError("give --out, the folder to write")
-    for name, value in (("dimensions", dimensions), ("sentences", sentences)):
+    for name, value in (("dimensions", dimensions or "2"), ("sentences", sentences)):
         if not value.isdecimal() or int(value) < 2:
             raise UserError(f"--{name} {value!r}: give a whole number, 2 or more")
+    needed = {"lsa": ("data",), "averaged": ("model",), "whitening": ("model", "source")}[kind]
+    for name, value in (("model", model), ("data", data), ("source", source), ("pooling", pooling)):
+        if name in needed and not value:
+            raise UserError(f"{kind} needs {'a model' if name == 'model' else f'--{name}'}; --help says more")
+        if value and name not in (*needed, *(("pooling",) if kind == "whitening" else ())):
+            raise UserError(f"{kind} takes no {name}, and was given {value!r}; --help says what each baseline takes")
+    if model and ":" not in model and Path(out).resolve() == Path(resolve_run(model)[0]).resolve():
+        raise UserError(f"--out {out} is the model's own folder; name another")
+    if kind == "whitening":
+        return _whiten(model, source, pooling, int(dimensions or 0), int(sentences), out)
     if kind == "lsa":
-        if not data:
-            raise UserError("lsa needs --data, a prepared folder (python -m pretrain.prepare)")
-        vectors, tokenizer = lsa_vectors(data, int(dimensions), int(sentences)), Path(data) / "tokenizer"
-    elif kind == "averaged":
-        if not model:
-            raise UserError("averaged needs --model, an encoder whose word vectors are averaged")
-        from finetune.models import resolve_run
-
-        vectors, tokenizer = averaged_vectors(model), resolve_run(model)[0]
+        vectors, tokenizer = lsa_vectors(data, int(dimensions or 256), int(sentences)), Path(data) / "tokenizer"
     else:
-        raise UserError(f"unknown baseline {kind!r}; choose lsa or averaged")
+        vectors, tokenizer = averaged_vectors(model), resolve_run(model)[0]
     save(vectors, tokenizer, out)
     print(f"{kind}: {vectors.shape[0]:,} tokens x {vectors.shape[1]} in {out}")
     return 0
 
 
+def _whiten(model: str, source: str, pooling: str, dimensions: int, sentences: int, out: str) -> int:
+    texts = source_sentences(source, sentences)  # before the model: a missing file should not cost the loading
+    opened = open_model(model, pooling)
+    if opened.pooling == "function":
+        raise UserError(f"{model} is a function, of which no folder can be made; whiten a model's folder or hub name")
+    vectors = opened.encode(texts)
+    matrix, bias = whitening(vectors, dimensions)
+    save_whitened(opened, matrix, bias, out)
+    kept = f"{matrix.shape[1]} of {matrix.shape[0]} dimensions"
+    print(f"whitening: {kept}, {opened.pooling} pooling, fitted on {len(texts):,} sentences, in {out}")
+    return 0
+
+
 if __name__ == "__main__":
-    run(main, positional=1)
+    run(main, positional=2)

@@ -18,10 +18,14 @@ from __future__ import annotations
 
 import csv
 import difflib
+import gzip
 import os
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+
+import numpy as np
 
 from pretrain.command import as_bool, run
 from pretrain.errors import UserError
@@ -116,6 +120,34 @@ def lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
                 yield line.rstrip("\r\n")
         except UnicodeDecodeError as error:
             raise UserError(f"{path}, after line {number}: not {encoding} text ({error.reason}); the file is damaged") from None
+
+
+def read_sentences(path: Path, flag: str) -> list[str]:
+    """The different sentences of a text file, one a line (.gz too), for the flag that named it.
+
+    Raises:
+        UserError: no such file, no text, or fewer than 10 sentences.
+    """
+    if not path.is_file():
+        raise UserError(f"--{flag} {path}: there is no such file")
+    if path.suffix == ".gz":
+        try:
+            with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
+                found = [line.strip() for line in file]
+        except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+            raise UserError(f"--{flag} {path}: cannot be read as text: {error}") from error
+    else:
+        found = [line.strip() for line in lines(path)]
+    found = list(dict.fromkeys(line for line in found if line))
+    if len(found) < 10:
+        raise UserError(f"--{flag} {path}: {len(found)} different sentences; give at least 10, one a line")
+    return found
+
+
+def spaced(sentences: list[str], count: int) -> list[str]:
+    """At most `count` of them, evenly spaced."""
+    rows = np.linspace(0, len(sentences) - 1, min(count, len(sentences))).round().astype(int)
+    return [sentences[row] for row in rows]
 
 
 def main(*words: str, sets: str = "", source: str = "", replace: bool | str = False) -> int:

@@ -21,7 +21,7 @@ import torch
 
 from finetune import geometry_measures as measures
 from finetune import geometry_plots as plots
-from finetune.data import csv_columns, data_root, find, known_name, lines
+from finetune.data import csv_columns, data_root, find, known_name, read_sentences, spaced
 from finetune.geometry_augmentations import AugmentedSentences, View, compare, default_specifications, views
 from finetune.models import EmbeddingModel, open_model
 from finetune.nli_distance import read_triplets
@@ -272,9 +272,9 @@ def _inputs(
 
     def sentences() -> tuple[list[str], str]:
         if text:
-            return _spaced(_read_sentences(Path(text)), count), Path(text).name
+            return spaced(read_sentences(Path(text), "text"), count), Path(text).name
         found = dict.fromkeys(s for part in sts() for side in (part.first, part.second) for s in side)
-        return _spaced(list(found), count), "STS-B dev and test"
+        return spaced(list(found), count), "STS-B dev and test"
 
     readers = {
         "sts": sts,
@@ -314,30 +314,6 @@ def _read_triplets(data: str, seed: int) -> tuple[list[tuple[str, str, str]], st
     if len(rows) > NLI_SAMPLE:
         rows = [rows[n] for n in np.sort(np.random.default_rng(seed).choice(len(rows), NLI_SAMPLE, replace=False))]
     return rows, files[0].name
-
-
-def _read_sentences(path: Path) -> list[str]:
-    import gzip
-
-    if not path.is_file():
-        raise UserError(f"--text {path}: there is no such file")
-    if path.suffix == ".gz":
-        try:
-            with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
-                found = [line.strip() for line in file]
-        except (OSError, EOFError, UnicodeDecodeError) as error:
-            raise UserError(f"--text {path}: cannot be read as text: {error}") from error
-    else:
-        found = [line.strip() for line in lines(path)]
-    found = list(dict.fromkeys(line for line in found if line))
-    if len(found) < 10:
-        raise UserError(f"--text {path}: {len(found)} different sentences; give at least 10, one a line")
-    return found
-
-
-def _spaced(sentences: list[str], count: int) -> list[str]:
-    rows = np.linspace(0, len(sentences) - 1, min(count, len(sentences))).round().astype(int)
-    return [sentences[row] for row in rows]
 
 
 def _number(text: str, flag: str, low: int, high: int) -> int:
