@@ -56,6 +56,7 @@ class Source(BaseModel):
     text_key: str = Field("text", description="field with the text, for jsonl, parquet, csv and datasets")
     positive_key: str = Field("positive", description="of records: field with a text that means the same")
     negative_key: str = Field("negative", description="of records: field with a text that means something else")
+    augmented_key: str = Field("augmented", description="of records: field with the text after an augmentation")
     label_key: str = Field("label", description="of records: field with a label, a whole number from 0 on")
     other_fields: Literal["refuse", "ignore"] = Field(
         "refuse", description="of records: what to do about other fields; one that may be a misspelt name is refused either way"
@@ -94,7 +95,7 @@ class DataConfig(BaseModel):
         description="sentence: every sequence is one sentence; sequence: full sentences of a document, packed up to "
         "max_length, crossing into the next document after an extra separator (RoBERTa's FULL-SENTENCES); document: every "
         "sequence is a document, cut behind max_length; record: a line of a text file, or of a jsonl or csv file with a text "
-        "and optionally a positive, a negative and a label, as it is",
+        "and optionally a positive, a negative, an augmented text and a label, as it is",
     )
     max_length: int = Field(64, ge=8, description="longest sequence in tokens, special tokens included")
     long_sentences: Literal["auto", "truncate", "split", "drop"] = Field(

@@ -1,7 +1,8 @@
 """Records: texts that belong together, read from jsonl, csv and text files.
 
 A record has a text and may have a positive (a text of the same meaning), a negative (a text of another meaning, close in
-words) and a label: sentence pairs, NLI triples, sentences with a cached augmentation. Nothing about a record is guessed or
+words), an augmented version of the text and a label: sentence pairs, NLI triples, AugCSE's sentences with a cached
+augmentation and its number. Nothing about a record is guessed or
 dropped: a field that is missing, misspelt or of the wrong kind is one error that names the file and the line.
 """
 
@@ -20,7 +21,7 @@ from pretrain.corpora import Source, Task
 from pretrain.errors import UserError
 from pretrain.text import clean
 
-COLUMNS = ("text", "positive", "negative")
+COLUMNS = ("text", "positive", "negative", "augmented")
 LABEL = "label"
 MOST_LABEL = 2**31 - 1
 _SIMCSE = {"sent0": "text", "sent1": "positive", "hard_neg": "negative"}  # the header of its nli_for_simcse.csv
@@ -31,7 +32,7 @@ _FIELD_CHARACTERS = 1 << 24  # the csv module's own limit is 131,072
 class Record:
     """texts: cleaned, in the order of `COLUMNS`, "" where there is none. position: where it begins (`readers.where`)."""
 
-    texts: tuple[str, str, str]
+    texts: tuple[str, ...]
     label: int | None
     position: int
 
@@ -144,7 +145,7 @@ def _number(text: str) -> int | str | None:
 
 def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], UserError]) -> dict[str, str]:
     """Field -> column, for the fields that a record has."""
-    keys = dict(zip((*COLUMNS, LABEL), (source.text_key, source.positive_key, source.negative_key, source.label_key)))
+    keys = {column: getattr(source, f"{column}_key") for column in (*COLUMNS, LABEL)}
     meant = {key: column for column, key in keys.items()}
     for field, column in _SIMCSE.items():
         if keys[column] == column:  # nobody has said otherwise
@@ -158,7 +159,7 @@ def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], Use
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise fault(
                     f"there is no column {field!r}{hint} (columns are {', '.join(meant)}). Name the columns in the source's "
-                    "text_key, positive_key, negative_key and label_key, or leave others out by other_fields: ignore"
+                    f"{', '.join(f'{column}_key' for column in keys)}, or leave others out by other_fields: ignore"
                 )
         elif column in found.values():
             raise fault(f"the {column} is there twice: {', '.join(f for f in fields if meant.get(f) == column)}")

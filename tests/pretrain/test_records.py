@@ -23,7 +23,7 @@ from pretrain.shards import ShardReader
 from pretrain.tokenizer import load_tokenizer
 
 WORDS = ["river", "stone", "cloud", "winter", "garden", "letter", "music", "window", "forest", "market"]
-FIELDS = ("text", "positive", "negative", "label")
+FIELDS = ("text", "positive", "negative", "augmented", "label")
 
 
 def some_triples(count: int = 300, labels: int = 3, seed: int = 0) -> list[dict]:
@@ -36,7 +36,7 @@ def some_triples(count: int = 300, labels: int = 3, seed: int = 0) -> list[dict]
     made: list[dict] = []
     for _ in range(count):
         text = made[-1]["text"] if made and choose.random() < 0.2 else sentence()
-        row = {"text": text, "positive": sentence(), "negative": sentence(), "label": choose.randrange(labels)}
+        row = {"text": text, "positive": sentence(), "negative": sentence(), "augmented": None, "label": choose.randrange(labels)}
         for column, absent in (("positive", 0.2), ("negative", 0.4)):
             if choose.random() < absent:
                 row[column] = None
@@ -62,7 +62,7 @@ def read(place: Path, **settings) -> list[Record]:
 
 
 def plain(rows: list[dict], fields: tuple[str, ...] = FIELDS) -> list[tuple]:
-    return sorted((*(row[name] or "" if name in fields else "" for name in COLUMNS), row.get("label")) for row in rows)
+    return sorted((*(row.get(name) or "" if name in fields else "" for name in COLUMNS), row.get("label")) for row in rows)
 
 
 def found_in(found: list[Record]) -> list[tuple]:
@@ -101,8 +101,8 @@ def test_csv_as_csv_files_are(tmp_path):
     """A byte order mark, commas, quotes and line breaks inside a field, blank rows, CRLF."""
     text = '\ufeffsent0,sent1\r\n"One, two\r\nand ""three"".",Yes.\r\n\r\nFour., \r\n'
     first, second = read(write(tmp_path / "a.csv", text))
-    assert first.texts == ('One, two and "three".', "Yes.", "") and first.position == 1
-    assert second.texts == ("Four.", "", "") and second.position == 4
+    assert first.texts == ('One, two and "three".', "Yes.", "", "") and first.position == 1
+    assert second.texts == ("Four.", "", "", "") and second.position == 4
 
 
 def test_lines_of_text_are_records_as_they_are(tmp_path, small_tasks):
@@ -114,7 +114,7 @@ def test_lines_of_text_are_records_as_they_are(tmp_path, small_tasks):
 
 
 def test_joined_records_come_apart_again():
-    for texts, label in ((("a b", "", ""), None), (("a", "b", "c"), 0), (("a", "", "c"), 12)):
+    for texts, label in ((("a b", "", "", ""), None), (("a", "b", "c", "d"), 0), (("a", "", "c", ""), 12)):
         assert split_joined(Record(texts, label, 0).joined().decode()) == (list(texts), label)
 
 
@@ -188,7 +188,7 @@ def config(*places: object, **settings) -> DataConfig:
 
 
 def shard_records(folder: Path, split: str) -> list[tuple]:
-    """(text, positive, negative, label) as decoded; what a record lacks is ""."""
+    """(text, positive, negative, augmented, label) as decoded; what a record lacks is ""."""
     reader, tokenizer = ShardReader(folder, split), load_tokenizer(folder)
     found = []
     for number in range(reader.num_chunks):
@@ -210,7 +210,7 @@ def triples(tmp_path_factory) -> tuple[Path, list[dict]]:
 def test_shards_hold_every_record_once(tmp_path, triples, several_tasks):  # noqa: F811
     path, rows = triples
     manifest = prepare(config(path, max_length=96), tmp_path / "out", workers=1, progress=False)
-    assert manifest["buckets"] > 2 and (manifest["columns"], manifest["labels"]) == (list(COLUMNS), 3)
+    assert manifest["buckets"] > 2 and (manifest["columns"], manifest["labels"]) == (list(COLUMNS[:3]), 3)
     train, heldout = (shard_records(tmp_path / "out", split) for split in ("train", "heldout"))
     assert sorted(train + heldout) == sorted(set(plain(rows)))
     # No text of training is held out too, whatever its partners are.
@@ -258,8 +258,17 @@ def test_columns_are_those_that_any_record_has(tmp_path, several_tasks):  # noqa
     negatives = write(tmp_path / "negatives.csv", as_csv(rows, ("text", "negative")))
     manifest = prepare(config(texts, negatives, heldout=0, max_length=96), tmp_path / "both", workers=1, progress=False)
     assert manifest["columns"] == ["text", "negative"]
-    wanted = {(row["text"], "", row["negative"] or "", None) for row in rows} | {(row["text"], "", "", None) for row in rows}
+    wanted = {(row["text"], "", row["negative"] or "", "", None) for row in rows}
+    wanted |= {(row["text"], "", "", "", None) for row in rows}
     assert sorted(shard_records(tmp_path / "both", "train")) == sorted(wanted)
+
+
+def test_an_augmented_text_is_a_column_of_its_own(tmp_path):
+    """AugCSE's cached pairs."""
+    rows = [{"text": f"The text number {i}.", "augmented": f"Number {i}.", "label": i % 4} for i in range(50)]
+    manifest = prepare(config(write(tmp_path / "a.csv", as_csv(rows)), heldout=0), tmp_path / "out", workers=1, progress=False)
+    assert (manifest["columns"], manifest["labels"]) == (["text", "augmented"], 4)
+    assert sorted(shard_records(tmp_path / "out", "train")) == plain(rows)
 
 
 def test_labels_in_one_file_and_none_in_another(tmp_path, triples):
