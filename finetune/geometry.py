@@ -1,7 +1,7 @@
 """The geometry of an encoder's sentence vectors: `python -m finetune.geometry MODEL [MODEL ...]`.
 
     sts           alignment (STS-B pairs scored above 4), uniformity and isotropy (all STS-B sentences; dev and test)
-    neighbourhood purity of and distance to the top K, on a short-text clustering set (VaSCL, figure 2a)
+    neighbourhood purity of and distance to the top K, on StackOverflow (VaSCL, figure 2a) or other labelled sets
     nli           premise-entailment against premise-contradiction distances (VaSCL, figure 2b)
     augmentation  per augmentation: similarity, pseudo-perplexity, isomorphism (AugCSE, appendix A.13 and A.14); PCA and t-SNE
 
@@ -21,6 +21,7 @@ import torch
 
 from finetune import geometry_measures as measures
 from finetune import geometry_plots as plots
+from finetune import intents
 from finetune.data import csv_columns, data_root, find, known_name, read_sentences, spaced
 from finetune.geometry_augmentations import AugmentedSentences, View, compare, default_specifications, views
 from finetune.models import EmbeddingModel, open_model
@@ -66,7 +67,8 @@ def geometry(
     aug: augmentations, separated by semicolons: "del-span,reorder;subs"; all of the catalogue when not given.
     text: sentences to augment, one a line (.gz too); those of STS-B when not given.
     sentences: how many of them, evenly spaced; at most 2000.
-    neighbours: clustering sets for the neighbourhoods, by commas.
+    neighbours: sets for the neighbourhoods, by commas: of clustering/, and SNIPS, BANKING77, CLINC150, HWU64, ATIS of intents/.
+        VaSCL's figure is of stackoverflow alone.
     seed: of augmentations, maskings, samples and t-SNE.
     """
     if not models:
@@ -76,6 +78,7 @@ def geometry(
     for name in wanted:
         known_name(name, MEASURES, "measure", plain=str)
     sets = [name.strip() for name in neighbours.split(",") if name.strip()]
+    sets = [name.upper() if name.upper() in intents.SETS else name for name in sets]
     inputs, missing = _inputs(data, wanted or list(MEASURES), bool(wanted), sets, text, count, chosen_seed)
     for source in models:
         model = open_model(source, pooling)
@@ -278,7 +281,7 @@ def _inputs(
 
     readers = {
         "sts": sts,
-        "neighbourhood": lambda: {name: _read_clustering(find(data, "clustering", f"{name}.csv")) for name in sets},
+        "neighbourhood": lambda: {name: _read_labelled(name, data) for name in sets},
         "nli": lambda: _read_triplets(data, seed),
         "augmentation": sentences,
     }
@@ -294,6 +297,17 @@ def _inputs(
     if not inputs:
         raise UserError("nothing to measure: " + "; ".join(missing))
     return inputs, missing
+
+
+def _read_labelled(name: str, data: str) -> tuple[list[str], list[str]]:
+    """Texts and labels of an intent set, training and test alike, or of a file in clustering/."""
+    if name not in intents.SETS:
+        return _read_clustering(find(data, "clustering", f"{name}.csv"))
+    found = intents.read(name, data)
+    # A test example whose class has no training example comes without the class's name.
+    known = [(text, number) for text, number in zip(found.test_texts, found.test_labels) if number >= 0]
+    labels = [found.classes[number] for number in (*found.labels, *(number for _, number in known))]
+    return found.texts + [text for text, _ in known], labels
 
 
 def _read_clustering(path: Path) -> tuple[list[str], list[str]]:

@@ -97,21 +97,18 @@ def alignment_uniformity(models: Named) -> Figure | None:
     return figure
 
 
-def neighbourhood(models: Named, what: str) -> Figure | None:
-    """By K: "purity", the share of true positives among the top K, or "distance", the mean distance to them."""
-    found = _first_with(models, "neighbourhood/")
-    if not found:
-        return None
+def neighbourhood(models: Named, what: str, name: str) -> Figure:
+    """By K, in the set `name`: "purity", the share of true positives in the top K, or "distance", the mean distance to them."""
+    found = _with(models, f"neighbourhood/{name}")
     figure, axis = plt.subplots()
     for number, (label, task) in enumerate(found):
         curve = task.details["cosine"]
         values = [100 * v for v in curve[what]] if what == "purity" else curve[what]
         axis.plot(curve["top"], values, marker=".", color=COLOURS[number % len(COLOURS)], label=label)
-    sets = ", ".join(sorted({task.details["set"] for _, task in found}))
     if what == "purity":
-        axis.set(xlabel="K", ylabel="%", title=f"of the same class among the top K, {sets}")
+        axis.set(xlabel="K", ylabel="%", title=f"of the same class among the top K, {name}")
     else:
-        axis.set(xlabel="K", ylabel="1 − cosine", title=f"mean distance to the top K, {sets}")
+        axis.set(xlabel="K", ylabel="1 − cosine", title=f"mean distance to the top K, {name}")
     axis.set_xscale("log")
     axis.set_ylim(bottom=0)
     _legend(axis, len(found))
@@ -120,7 +117,7 @@ def neighbourhood(models: Named, what: str) -> Figure | None:
 
 def nli_distances(models: Named) -> Figure | None:
     """Distributions of premise-hypothesis distances, contradiction dashed."""
-    found = _first_with(models, "nli")
+    found = _with(models, "nli")
     if not found:
         return None
     figure, axis = plt.subplots()
@@ -135,7 +132,7 @@ def nli_distances(models: Named) -> Figure | None:
 
 def nli_difference(models: Named) -> Figure | None:
     """Distribution of how much farther the contradicting hypothesis lies than the entailed one."""
-    found = _first_with(models, "nli")
+    found = _with(models, "nli")
     if not found:
         return None
     figure, axis = plt.subplots()
@@ -198,11 +195,14 @@ def all_figures(models: Named) -> dict[str, Callable[[], Figure | None]]:
     """Name -> a function that draws it, or gives None without data; draw inside `style()`."""
     figures: dict[str, Callable[[], Figure | None]] = {
         "alignment_uniformity": lambda: alignment_uniformity(models),
-        "neighbourhood_purity": lambda: neighbourhood(models, "purity"),
-        "neighbourhood_distance": lambda: neighbourhood(models, "distance"),
         "nli_distances": lambda: nli_distances(models),
         "nli_difference": lambda: nli_difference(models),
     }
+    tasks = dict.fromkeys(task for _, result in models for task in result.tasks if task.startswith("neighbourhood/"))
+    for task in tasks:
+        for what in ("purity", "distance"):
+            name = task.removeprefix("neighbourhood/")
+            figures[f"neighbourhood_{what}_{name}"] = lambda name=name, what=what: neighbourhood(models, what, name)
     for measure in AUGMENTATION_MEASURES:
         figures[f"augmentation_{measure}"] = lambda measure=measure: augmentations(models, measure)
     for number, (label, result) in enumerate(models):
@@ -223,14 +223,9 @@ def _density(axis, content: dict[str, list[float]], colour: str, line: str, labe
     axis.plot((edges[1:] + edges[:-1]) / 2, content["density"], line, color=colour, label=label, linewidth=1.3)
 
 
-def _first_with(models: Named, prefix: str) -> list[tuple[str, TaskResult]]:
-    """(label, the model's first task whose name starts so)."""
-    found = []
-    for label, result in models:
-        names = [name for name in result.tasks if name.startswith(prefix)]
-        if names:
-            found.append((label, result.tasks[names[0]]))
-    return found
+def _with(models: Named, task: str) -> list[tuple[str, TaskResult]]:
+    """(label, the model's task) of the models that have it."""
+    return [(label, result.tasks[task]) for label, result in models if task in result.tasks]
 
 
 def _augmentations(models: Named, measure: str) -> list[str]:

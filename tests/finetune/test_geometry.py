@@ -387,9 +387,32 @@ def test_the_command_writes_numbers_figures_and_projector_files(folder, data, tm
     assert set(points["pca"]) == set(points["tsne"]) == {"original", "reorder", "del-span,reorder"}
     assert len(points["pca"]["original"]) == 20
     names = {path.name for path in (tmp_path / "geometry-mean").iterdir()}
-    assert {"pca.png", "tsne.png", "nli_distances.png", "neighbourhood_purity.png", "alignment_uniformity.png"} <= names
+    assert {"pca.png", "tsne.png", "nli_distances.png", "alignment_uniformity.png"} <= names
+    assert "neighbourhood_purity_stackoverflow.png" in names
     tensors = (tmp_path / "geometry-mean" / "projector" / "tensors.tsv").read_text().splitlines()
     assert len(tensors) == sum(map(len, points["pca"].values()))
+
+
+def test_neighbourhoods_of_intents(data, tmp_path):
+    rng = np.random.default_rng(1)
+    for part, rows in (("train", 24), ("valid", 9), ("test", 12)):
+        folder = tmp_path / "intents" / "SNIPS" / part
+        folder.mkdir(parents=True)
+        texts = [" ".join(rng.choice(list("abc" if n % 3 else "klm"), 5)) for n in range(rows)]
+        names = [f"class{n % 3}" for n in range(rows - 1)] + ["unseen" if part == "test" else "class0"]
+        for file, lines in (("seq.in", texts), ("label", names)):
+            (folder / file).write_text("".join(f"{line}\n" for line in lines))
+    (tmp_path / "clustering").symlink_to(data / "clustering")
+    model = tmp_path / "letters_of_intents.py"
+    body = "return np.array([[t.count(c) for c in 'abcklm'] for t in texts], float) + 0.01"
+    model.write_text(f"import numpy as np\ndef embed(texts):\n    {body}\n")
+    flags = {"measure": "neighbourhood", "neighbours": "stackoverflow,snips", "out": str(tmp_path / "out")}
+    geometry.geometry(f"{model}:embed", data=str(tmp_path), **flags)
+    task = read(tmp_path / "out" / "geometry-function.json").tasks["neighbourhood/SNIPS"]
+    assert (task.details["points"], task.details["classes"]) == (24 + 9 + 11, 3)  # not the one of an unseen class
+    assert task.scores["cosine_purity@1"] > 40
+    drawn = {path.name for path in (tmp_path / "out" / "geometry-function").glob("neighbourhood_*")}
+    assert drawn == {f"neighbourhood_{what}_{name}.png" for what in ("purity", "distance") for name in ("stackoverflow", "SNIPS")}
 
 
 def test_what_is_missing_is_said_and_an_explicit_wish_is_an_error(data, tmp_path, capsys):
