@@ -9,6 +9,7 @@ from typing import Any, Literal
 from augment import tokens
 
 CLEAR = "CLEAR (Wu et al. 2020, arXiv:2012.15466)"
+SDA = "SDA (Zhu et al. 2022)"
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class Entry:
 
     kind "token": function(batch: Ragged, keys: uint64[N], vocabulary, **parameters) -> Ragged of the same N.
     kind "text": a sentence with its parse, and its key, to a string or None.
-    needs: "synonyms" (a SynonymTable, by keyword), "del" (a tokenizer with [DEL]). check: a rule over all
+    needs: "synonyms" (a SynonymTable, by keyword), "del" (a tokenizer with [DEL]), "punctuation" (one with punctuation marks).
+    check: a rule over all
     parameters together, that returns what is wrong, or None.
     """
 
@@ -55,6 +57,12 @@ def _pairs_fit(values: dict[str, Any]) -> str | None:
             f"{2 * values['pairs']} spans of {values['rate']:g} of the length do not fit without overlap; "
             "2 * pairs * rate must not exceed 1"
         )
+    return None
+
+
+def _lengths_rise(values: dict[str, Any]) -> str | None:
+    if values["min_length"] > values["max_length"]:
+        return f"min_length={values['min_length']} is above max_length={values['max_length']}"
     return None
 
 
@@ -125,6 +133,50 @@ _ENTRIES = (
         description="A random contiguous run of the tokens stays, the rest goes.",
         example="crop:rate=0.7",
         function=tokens.crop,
+    ),
+    Entry(
+        name="span",
+        kind="token",
+        paper="DeCLUTR (Giorgi et al. 2021, ACL, arXiv:2006.03659), section 3.1",
+        parameters=(
+            Parameter("min_length", 32, "fewest tokens; a shorter sequence is kept whole", 1, 65536),
+            Parameter("max_length", 512, "most tokens", 1, 65536),
+            Parameter("alpha", 4, "of the Beta distribution of the length between the two", 1, 64),
+            Parameter("beta", 2, "of the same; alpha above beta: rather long spans", 1, 64),
+        ),
+        description="A contiguous span of a document. Anchors as by default, positives with alpha=2:beta=4; prepare the "
+        "data with --unit document.",
+        example="span:max_length=128:alpha=2:beta=4",
+        function=tokens.span,
+        check=_lengths_rise,
+    ),
+    Entry(
+        name="delete",
+        kind="token",
+        paper="VaSCL (Zhang et al. 2022, arXiv:2110.08552), section 4.4, at 5, 10 and 20%; SDA, Table 8, at 10, 20 and 30%",
+        parameters=(Parameter("rate", 0.1, "share of the words deleted, rounded up", 0, 1),),
+        description="Random whole words go, and nothing comes in their place. One word always stays.",
+        example="delete:rate=0.2",
+        function=tokens.delete,
+    ),
+    Entry(
+        name="mask",
+        kind="token",
+        paper=f"a comparison of {SDA}, Table 8",
+        parameters=(Parameter("rate", 0.15, "share of the tokens masked, exact per sequence", 0, 1),),
+        description="Random tokens become [MASK], at least one.",
+        example="mask:rate=0.1",
+        function=tokens.mask,
+    ),
+    Entry(
+        name="punctuation",
+        kind="token",
+        paper=f"AEDA (Karimi et al. 2021, EMNLP, arXiv:2108.13230); a comparison of {SDA}, Table 9",
+        parameters=(Parameter("rate", 0.3, "most marks put in, as a share of the words", 0, 1),),
+        description="Random punctuation marks are put in front of random words; how many is drawn from 1 to rate * words.",
+        example="punctuation:rate=0.1",
+        function=tokens.punctuation,
+        needs=("punctuation",),
     ),
 )
 

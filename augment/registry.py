@@ -191,6 +191,8 @@ def _bind(step: Step, vocabulary: Vocabulary, synonyms: SynonymTable | None) -> 
         arguments["synonyms"] = synonyms
     if "del" in entry.needs:
         vocabulary.require_del(step.name)
+    if "punctuation" in entry.needs:
+        vocabulary.require_punctuation(step.name)
     return functools.partial(entry.function, vocabulary=vocabulary, **arguments)
 
 

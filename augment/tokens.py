@@ -1,7 +1,8 @@
 """Token augmentations: a whole `Ragged` and one key per sequence in, a new `Ragged` of as many sequences out.
 
 The four of CLEAR (Wu et al. 2020, "CLEAR: Contrastive Learning for Sentence Representation", sections 3.3 and
-4.1), word repetition (ESimCSE) and cropping (COCO-LM). Every sequence is [CLS] content [SEP]; those two stay
+4.1), word repetition (ESimCSE), cropping (COCO-LM), spans of documents (DeCLUTR), and what papers compare with: whole words
+deleted (VaSCL), tokens masked and punctuation strewn in (SDA). Every sequence is [CLS] content [SEP]; those two stay
 where they are, and n below is the number of tokens between them. Separators inside the content are content,
 but are never deleted by del-word nor substituted. No function loops over sequences or tokens: the output of
 each is a list of segments of the input, a fixed number per sequence, gathered at once.
@@ -12,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from augment.errors import AugmentationError
-from augment.keys import bits_per_sequence, derive, mix, uniform_per_sequence
+from augment.keys import bits_per_sequence, derive, mix, token_bits, uniform_per_sequence
 from augment.ragged import Ragged, offsets_of, segment_indices
 from augment.selection import choose, count_per_sequence, draw_spans, round_half_even, shuffled
 from augment.synonyms import SynonymTable
@@ -158,9 +159,99 @@ def crop(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float
     """
     sizes = content_sizes(batch, vocabulary)
     kept = np.minimum(np.maximum(round_half_even(sizes * rate), 1), sizes)
-    start = (uniform_per_sequence(keys, 1)[:, 0] * (sizes - kept + 1)).astype(np.int64)
+    return keep_run(batch, (uniform_per_sequence(keys, 1)[:, 0] * (sizes - kept + 1)).astype(np.int64), kept)
+
+
+def span(
+    batch: Ragged,
+    keys: np.ndarray,
+    vocabulary: Vocabulary,
+    *,
+    min_length: int = 32,
+    max_length: int = 512,
+    alpha: int = 4,
+    beta: int = 2,
+) -> Ragged:
+    """DeCLUTR's spans (Giorgi et al. 2021, arXiv:2006.03659, section 3.1): a contiguous run of the n content tokens, of
+    int(p * (max - min) + min) tokens, p ~ Beta(alpha, beta), at a place drawn evenly.
+
+    max is max_length, or n where the sequence is shorter; one shorter than min_length is kept whole. DeCLUTR draws anchors
+    with alpha=4:beta=2 (long ones), positives with alpha=2:beta=4, and the place of a positive within reach of its anchor;
+    here the views of a sequence draw their places apart, which in a document of about max_length is much the same.
+
+    p is the alpha-th smallest of alpha + beta - 1 uniform draws, whose distribution is Beta(alpha, beta) exactly: for whole
+    alpha and beta that needs no inverse of the incomplete beta function, and rounds the same on every machine.
+    """
+    sizes = content_sizes(batch, vocabulary)
+    draws = uniform_per_sequence(keys, alpha + beta, stream=1)
+    place, draws = draws[:, 0], draws[:, 1:]
+    draws.sort(axis=1)
+    most = np.minimum(sizes, max_length)
+    kept = (draws[:, alpha - 1] * (most - min_length) + min_length).astype(np.int64)
+    kept = np.where(sizes < min_length, sizes, kept)
+    return keep_run(batch, (place * (sizes - kept + 1)).astype(np.int64), kept)
+
+
+def delete(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.1) -> Ragged:
+    """VaSCL's word deletion (Zhang et al. 2022, section 4.4, WDel, at 5, 10 and 20%): ceil(rate * w) of the w words of a
+    sequence go, and nothing comes in their place.
+
+    Words are whole (`Vocabulary.word_starts`), punctuation marks are words too. Rounded up as nlpaug, which VaSCL used,
+    does; one word always stays. Special tokens inside the content are neither counted nor deleted.
+    """
+    content_sizes(batch, vocabulary)
+    starts = np.flatnonzero(vocabulary.word_starts(batch.ids))
+    first = np.searchsorted(starts, batch.offsets)  # of each sequence, among all words
+    eligible = ~vocabulary.special.take(batch.ids.take(starts).astype(np.intp))
+    words = count_per_sequence(eligible, first)
+    counts = np.minimum(np.ceil(words * rate).astype(np.int64), np.maximum(words - 1, 0))
+    deleted = np.zeros(len(starts), dtype=bool)
+    deleted[choose(keys, np.diff(first), counts, eligible)] = True
+    kept = np.flatnonzero(~np.repeat(deleted, np.diff(np.append(starts, batch.num_tokens))))
+    return Ragged(batch.ids.take(kept), np.searchsorted(kept, batch.offsets).astype(np.int64))
+
+
+def mask(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.15) -> Ragged:
+    """Random masking as an augmentation (SDA's comparison, Zhu et al. 2022, Table 8): round(rate * n) of n content tokens
+    become [MASK], each by itself. Special tokens inside the content are neither counted nor masked.
+
+    At least one token is masked if there is any and rate > 0. Nothing is predicted: masked-language modelling is elsewhere.
+    """
+    content_sizes(batch, vocabulary)
+    eligible = ~vocabulary.special.take(batch.ids.astype(np.intp))
+    sizes = count_per_sequence(eligible, batch.offsets)
+    counts = np.minimum(np.maximum(round_half_even(sizes * rate), 1 if rate > 0 else 0), sizes)
+    ids = batch.ids.copy()
+    ids[choose(keys, batch.lengths, counts, eligible)] = vocabulary.mask_id
+    return Ragged(ids, batch.offsets)
+
+
+def punctuation(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.3) -> Ragged:
+    """Random punctuation (AEDA, Karimi et al. 2021, arXiv:2108.13230; SDA's comparison, Table 9): marks out of . , ! ? ; :
+    are put in front of words drawn at random, one a word.
+
+    How many is drawn per sequence, evenly from 1 to max(1, int(rate * w)), w being its words (AEDA: a third of them). No
+    mark comes before special tokens, the closing [SEP] included.
+    """
+    marks = vocabulary.require_punctuation("punctuation")
+    content_sizes(batch, vocabulary)
+    starts = np.flatnonzero(vocabulary.word_starts(batch.ids))
+    first = np.searchsorted(starts, batch.offsets)
+    eligible = ~vocabulary.special.take(batch.ids.take(starts).astype(np.intp))
+    words = count_per_sequence(eligible, first)
+    most = np.maximum((words * rate).astype(np.int64), 1)
+    counts = np.minimum((uniform_per_sequence(keys, 1, stream=1)[:, 0] * most).astype(np.int64) + 1, words)
+    chosen = choose(keys, np.diff(first), counts, eligible)
+    places = starts.take(chosen)
+    draws = token_bits(keys, np.diff(first), stream=2).take(chosen).astype(np.uint64)
+    ids = np.insert(batch.ids, places, marks.take(((draws * np.uint64(len(marks))) >> np.uint64(32)).astype(np.int64)))
+    return Ragged(ids, batch.offsets + offsets_of(counts))
+
+
+def keep_run(batch: Ragged, starts: np.ndarray, kept: np.ndarray) -> Ragged:
+    """[CLS], kept[i] content tokens from the starts[i]-th on, [SEP]: int64[N] both."""
     first, last = batch.offsets[:-1], batch.offsets[1:] - 1
-    source = np.stack([first, first + 1 + start, last], axis=1)
+    source = np.stack([first, first + 1 + starts, last], axis=1)
     one = np.ones(len(batch), dtype=np.int64)
     ids, ends = gather(batch.ids, source, np.stack([one, kept, one], axis=1))
     return Ragged(ids, np.concatenate([np.zeros(1, dtype=np.int64), ends[:, -1]]))

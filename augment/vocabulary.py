@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from augment.errors import AugmentationError
 
 DEL_TOKEN = "[DEL]"
+PUNCTUATION = (".", ",", "!", "?", ";", ":")  # AEDA's
 # Kinds of token, by the first character that is not a space mark: what byte-level BPE and SentencePiece split words at.
 SPECIAL, LETTERS, DIGITS, OTHER, MARK = 0, 1, 2, 3, 4
 
@@ -26,6 +27,7 @@ class Vocabulary:
         token without one goes on with the word before it only if that is of the same kind: "(good" is two
         words, although "good" has no mark.
     continues_by_kind: whether that rule applies (byte-level BPE, SentencePiece) or not (WordPiece).
+    punctuation: int32[marks], the tokens of . , ! ? ; : that there are.
     """
 
     size: int
@@ -38,6 +40,7 @@ class Vocabulary:
     word_start: np.ndarray
     kind: np.ndarray
     continues_by_kind: bool = False
+    punctuation: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
 
     def word_starts(self, ids: np.ndarray) -> np.ndarray:
         """Where words begin in a run of tokens: int32[T] -> bool[T]. Special tokens are words of their own.
@@ -64,6 +67,15 @@ class Vocabulary:
                 "or prepare the data with a tokenizer that has it."
             )
         return self.del_id
+
+    def require_punctuation(self, augmentation: str) -> np.ndarray:
+        """`punctuation`, or an error that says what needs it."""
+        if not len(self.punctuation):
+            raise AugmentationError(
+                f"{augmentation} writes punctuation marks, and this tokenizer has none of {' '.join(PUNCTUATION)} as a token of "
+                "its own. Use a tokenizer that was trained on text with punctuation."
+            )
+        return self.punctuation
 
     @staticmethod
     def from_tokenizer(tokenizer: Any) -> Vocabulary:
@@ -103,9 +115,13 @@ class Vocabulary:
             marked = token.startswith(("Ġ", "Ċ", "ĉ") if style == "Ġ" else "▁")
             kind[token_id] = _kind(token, style)
             word_start[token_id] = marked or kind[token_id] == OTHER
-        for array in (special, word_start, kind):
+        marks = np.array([tokens[mark] for mark in PUNCTUATION if mark in tokens], dtype=np.int32)
+        for array in (special, word_start, kind, marks):
             array.setflags(write=False)
-        return Vocabulary(size, ids["pad"], ids["cls"], ids["sep"], ids["mask"], del_id, special, word_start, kind, style != "##")
+        by_kind = style != "##"
+        return Vocabulary(
+            size, ids["pad"], ids["cls"], ids["sep"], ids["mask"], del_id, special, word_start, kind, by_kind, marks
+        )
 
 
 def _marking(tokenizer: Any, tokens: dict[str, int]) -> str:

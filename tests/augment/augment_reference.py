@@ -14,16 +14,17 @@ from augment.vocabulary import Vocabulary
 PAD, CLS, SEP, MASK, DEL, UNK = range(6)
 SIZE = 1000
 MASK64 = (1 << 64) - 1
+MARKS = np.arange(10, 16, dtype=np.int32)
 
 
 def vocabulary() -> Vocabulary:
-    """1,000 ids, the first six special; ids ending in 7 continue a word."""
+    """1,000 ids, the first six special; ids ending in 7 continue a word; 10 to 15 are punctuation marks."""
     special = np.zeros(SIZE, dtype=bool)
     special[:6] = True
     word_start = np.arange(SIZE) % 10 != 7
     kind = np.ones(SIZE, dtype=np.uint8)
     kind[:6] = 0
-    return Vocabulary(SIZE, PAD, CLS, SEP, MASK, DEL, special, word_start, kind, False)
+    return Vocabulary(SIZE, PAD, CLS, SEP, MASK, DEL, special, word_start, kind, False, MARKS)
 
 
 def random_batch(rng: np.random.Generator, lengths: list[int], specials: float = 0.0) -> Ragged:
@@ -158,3 +159,62 @@ def crop(content: list[int], key: int, rate: float = 0.9) -> list[int]:
     kept = min(max(round(rate * len(content)), 1), len(content))
     start = int((sequence_bits(key, 1)[0] >> 11) * 2.0**-53 * (len(content) - kept + 1))
     return content[start : start + kept]
+
+
+def span(
+    content: list[int], key: int, min_length: int = 32, max_length: int = 512, alpha: int = 4, beta: int = 2
+) -> list[int]:
+    if len(content) < min_length:
+        return content
+    place, *draws = [(bits >> 11) * 2.0**-53 for bits in sequence_bits(key, alpha + beta, stream=1)]
+    draw = sorted(draws)[alpha - 1]
+    kept = int(draw * (min(max_length, len(content)) - min_length) + min_length)
+    start = int(place * (len(content) - kept + 1))
+    return content[start : start + kept]
+
+
+def words(content: list[int]) -> list[list[int]]:
+    """Specials alone; a token ending in 7 goes on with the word before it, unless that is special."""
+    found: list[list[int]] = []
+    for token in content:
+        if token >= 6 and token % 10 == 7 and found and found[-1][0] >= 6:
+            found[-1].append(token)
+        else:
+            found.append([token])
+    return found
+
+
+def draw_words(pieces: list[list[int]], key: int, count: int) -> set[int]:
+    """`count` words that are not special; word 0 is [CLS], so these are numbered from 1."""
+    eligible = [number for number, word in enumerate(pieces) if word[0] >= 6]
+    eligible.sort(key=lambda number: (token_bits(key, number + 1) >> 1, number))
+    return set(eligible[:count])
+
+
+def delete(content: list[int], key: int, rate: float = 0.1) -> list[int]:
+    pieces = words(content)
+    count = sum(word[0] >= 6 for word in pieces)
+    gone = draw_words(pieces, key, min(math.ceil(count * rate), max(count - 1, 0)))
+    return [token for number, word in enumerate(pieces) if number not in gone for token in word]
+
+
+def mask(content: list[int], key: int, rate: float = 0.15) -> list[int]:
+    eligible = [place for place, token in enumerate(content) if token >= 6]
+    count = min(max(round(rate * len(eligible)), 1 if rate else 0), len(eligible))
+    eligible.sort(key=lambda place: (token_bits(key, place + 1) >> 1, place))
+    chosen = set(eligible[:count])
+    return [MASK if place in chosen else token for place, token in enumerate(content)]
+
+
+def punctuation(content: list[int], key: int, rate: float = 0.3) -> list[int]:
+    pieces = words(content)
+    count = sum(word[0] >= 6 for word in pieces)
+    most = max(int(count * rate), 1)
+    drawn = min(int((sequence_bits(key, 1, stream=1)[0] >> 11) * 2.0**-53 * most) + 1, count)
+    chosen = draw_words(pieces, key, drawn)
+    result = []
+    for number, word in enumerate(pieces):
+        if number in chosen:
+            result.append(int(MARKS[token_bits(key, number + 1, stream=2) * len(MARKS) >> 32]))
+        result += word
+    return result

@@ -88,7 +88,8 @@ def test_tokenizer_folder_and_synonyms(tmp_path, call):
 def test_list_and_help(call):
     status, listed, error = call("--list")
     assert (status, error) == (0, "")
-    for text in ("del-word", "del-span", "reorder", "subs", "repeat", "crop", "rate=0.7", "CLEAR", "ESimCSE"):
+    names = ("del-word", "del-span", "reorder", "subs", "repeat", "crop", "span", "delete", "mask", "punctuation")
+    for text in (*names, "rate=0.7", "CLEAR", "ESimCSE", "DeCLUTR", "VaSCL", "SDA"):
         assert text in listed
     status, page, error = call("--help")
     assert (status, error) == (0, "")

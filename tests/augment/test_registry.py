@@ -11,7 +11,7 @@ from augment import registry, tokens
 from augment.errors import AugmentationError
 from augment.keys import derive, sequence_keys
 from augment.ragged import Ragged
-from augment.registry import build, catalogue, needs_synonyms, parse
+from augment.registry import alternatives, build, catalogue, needs_synonyms, parse
 
 VOCABULARY = reference.vocabulary()
 
@@ -61,6 +61,7 @@ def test_canonical_text(text, canonical):
         ("del-span:spans=5:rate=0.2", "must be below 1"),
         ("reorder:rate=0.2", "do not fit"),
         ("none:rate=1", "takes no parameters"),
+        ("span:min_length=64:max_length=32", "min_length=64 is above max_length=32"),
         (("subs", "reorder"), "is a text such as"),
     ],
 )
@@ -91,6 +92,25 @@ def test_alternatives_are_drawn_per_sequence():
         if sum(hits) == 1:
             counts[hits.index(True)] += 1
     assert np.abs(counts / counts.sum() - 1 / 3).max() < 0.05
+
+
+def test_choices_are_those_that_were_made():
+    batch, keys = a_batch(count=1000)
+    pipeline = build("reorder,del-word|none|repeat", VOCABULARY)
+    first = tokens.reorder(batch, derive(keys, 0), VOCABULARY)
+    branches = [tokens.del_word(first, derive(keys, 1), VOCABULARY), first, tokens.repeat(first, derive(keys, 1), VOCABULARY)]
+    result, choices = pipeline(batch, keys), pipeline.choices(keys, 1)
+    assert set(choices.tolist()) == {0, 1, 2} and not pipeline.choices(keys).any()
+    for index, choice in enumerate(choices.tolist()):
+        assert np.array_equal(result[index], branches[choice][index])
+
+
+def test_alternatives_of_one_stage():
+    assert alternatives("del-word:rate=0.7|none|crop:rate=0.5") == ["del-word", "none", "crop:rate=0.5"]
+    assert alternatives("none,crop") == ["crop"]
+    for spec, words in (("crop,reorder", "several stages"), ("none|none", "changes nothing")):
+        with pytest.raises(AugmentationError, match=words):
+            alternatives(spec)
 
 
 @pytest.mark.parametrize("spec", ["del-span,reorder", "del-word|crop|none,repeat", "crop:rate=0.5,del-word"])
@@ -126,6 +146,8 @@ def test_what_a_pipeline_lacks_is_said_when_it_is_built():
     with pytest.raises(AugmentationError, match=r"\[DEL\]"):
         build("reorder,del-span", without)
     assert build("reorder", without).name == "reorder"
+    with pytest.raises(AugmentationError, match="punctuation marks"):
+        build("punctuation", dataclasses.replace(VOCABULARY, punctuation=np.zeros(0, np.int32)))
 
 
 def test_catalogue_is_complete():

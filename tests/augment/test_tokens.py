@@ -1,5 +1,6 @@
 """Token augmentations: equal to plain Python references, and with the properties that the papers state."""
 
+import dataclasses
 from itertools import pairwise
 
 import augment_reference as reference
@@ -28,8 +29,21 @@ CASES = [
     (tokens.repeat, reference.repeat, {}, {}),
     (tokens.crop, reference.crop, {}, {}),
     (tokens.crop, reference.crop, {"rate": 0.0}, {"rate": 0.0}),
+    (tokens.span, reference.span, {}, {}),
+    (tokens.span, reference.span, *[{"min_length": 1, "max_length": 20, "alpha": 2, "beta": 4}] * 2),
+    (tokens.span, reference.span, *[{"min_length": 20, "max_length": 20, "alpha": 1, "beta": 1}] * 2),
+    (tokens.delete, reference.delete, {}, {}),
+    (tokens.delete, reference.delete, {"rate": 0.5}, {"rate": 0.5}),
+    (tokens.delete, reference.delete, {"rate": 1.0}, {"rate": 1.0}),
+    (tokens.delete, reference.delete, {"rate": 0.0}, {"rate": 0.0}),
+    (tokens.mask, reference.mask, {}, {}),
+    (tokens.mask, reference.mask, {"rate": 1.0}, {"rate": 1.0}),
+    (tokens.mask, reference.mask, {"rate": 0.0}, {"rate": 0.0}),
+    (tokens.punctuation, reference.punctuation, {}, {}),
+    (tokens.punctuation, reference.punctuation, {"rate": 0.0}, {"rate": 0.0}),
 ]
 ALL = [(tokens.del_word, {}), (tokens.del_span, {}), (tokens.reorder, {}), (tokens.repeat, {}), (tokens.crop, {})]
+ALL += [(tokens.span, {"min_length": 1}), (tokens.delete, {}), (tokens.mask, {}), (tokens.punctuation, {})]
 
 
 def keys_for(batch: Ragged, seed: int = 0) -> np.ndarray:
@@ -82,7 +96,9 @@ def test_input_is_not_written_and_edges_stand(function, parameters):
         assert result[index][0] == CLS and result[index][-1] == SEP
         # Never empty, unless it was; nor ever all [DEL], unless there was nothing else.
         assert (len(result[index]) > 2) == (len(batch[index]) > 2)
-        if any(token >= 6 for token in content(batch, index)) and function is not tokens.crop:
+        if function in (tokens.crop, tokens.span, tokens.mask):
+            continue  # may leave nothing but special tokens
+        if any(token >= 6 for token in content(batch, index)):
             if function is tokens.del_span and len(batch[index]) < 20:
                 continue  # the one content token that stays may be a [DEL] that stood there before
             assert any(token >= 6 for token in content(result, index))
@@ -210,6 +226,76 @@ def test_crop_keeps_a_run():
         assert row == list(range(row[0], row[0] + 15))
         starts.add(row[0] - 6)
     assert starts == set(range(6))
+
+
+def test_span_lengths_have_the_beta_distribution():
+    """Mean and variance of Beta(4, 2) and Beta(2, 4) between 32 and 132 tokens, and the whole distribution against scipy's."""
+    stats = pytest.importorskip("scipy.stats")
+    count = 20_000
+    batch = Ragged.from_sequences([[CLS, *range(6, 206), SEP]] * count)
+    for alpha, beta in ((4, 2), (2, 4), (1, 1)):
+        result = tokens.span(batch, keys_for(batch), VOCABULARY, min_length=32, max_length=132, alpha=alpha, beta=beta)
+        lengths = result.lengths - 2
+        assert lengths.min() >= 32 and lengths.max() <= 132
+        expected = count * np.diff(stats.beta.cdf(np.arange(101) / 100, alpha, beta))
+        seen = np.bincount(lengths - 32, minlength=101)[:100]
+        likely = expected > 20
+        chi = ((seen - expected)[likely] ** 2 / expected[likely]).sum()
+        assert chi < likely.sum() + 5 * np.sqrt(2 * likely.sum())
+        mean, variance = alpha / (alpha + beta), alpha * beta / ((alpha + beta) ** 2 * (alpha + beta + 1))
+        assert (lengths + 0.5 - 32).mean() == pytest.approx(100 * mean, abs=5 * 100 * np.sqrt(variance / count))
+        starts = result.ids[result.offsets[:-1] + 1] - 6
+        assert (result.ids[result.offsets[1:] - 2] - 6 == starts + lengths - 1).all()  # contiguous
+        # The place is even over what the length leaves, whatever the length.
+        share = starts / (200 - lengths)
+        assert share.mean() == pytest.approx(0.5, abs=0.012) and abs(np.corrcoef(share, lengths)[0, 1]) < 0.03
+
+
+def test_span_in_documents_of_any_length():
+    rng = np.random.default_rng(0)
+    lengths = [0, 1, 31, 32, 33, 100, 600]
+    batch = reference.random_batch(rng, lengths * 50)
+    result = tokens.span(batch, keys_for(batch), VOCABULARY)
+    for index, length in enumerate(lengths * 50):
+        kept = len(content(result, index))
+        assert kept == length if length <= 32 else 32 <= kept <= min(length, 512)
+
+
+def test_delete_takes_whole_words():
+    """Share of words, rounded up; what stays is words of the sentence in order; the tokenizer's pieces go together."""
+    batch = Ragged.from_sequences([[CLS, 20, 27, 30, 40, 47, 57, 60, 10, SEP]] * 300)
+    for rate, gone in ((0.05, 1), (0.2, 1), (0.21, 2), (1.0, 4)):
+        result = tokens.delete(batch, keys_for(batch), VOCABULARY, rate=rate)
+        kept = set()
+        for index in range(len(batch)):
+            words = reference.words(content(result, index))
+            assert len(words) == 5 - gone
+            kept |= {tuple(word) for word in words}
+        assert kept == {(20, 27), (30,), (40, 47, 57), (60,), (10,)}
+
+
+def test_mask_and_punctuation_leave_the_rest():
+    batch = Ragged.from_sequences([[CLS, *range(20, 60), SEP]] * 500)
+    masked = tokens.mask(batch, keys_for(batch), VOCABULARY)
+    assert np.array_equal(masked.offsets, batch.offsets)
+    hidden = masked.ids == reference.MASK
+    assert np.array_equal(np.add.reduceat(hidden, batch.offsets[:-1]), np.full(500, 6))
+    assert np.array_equal(masked.ids[~hidden], batch.ids[~hidden])
+    strewn = tokens.punctuation(batch, keys_for(batch), VOCABULARY)
+    extra = strewn.lengths - batch.lengths
+    words = len(reference.words(content(batch, 0)))
+    assert set(extra.tolist()) == set(range(1, int(words * 0.3) + 1))
+    marks = np.isin(strewn.ids, reference.MARKS)
+    assert np.array_equal(strewn.ids[~marks], batch.ids) and set(strewn.ids[marks].tolist()) == set(reference.MARKS.tolist())
+    after = strewn.ids[np.flatnonzero(marks) + 1]
+    assert (after % 10 != 7).all() and (after >= 6).all()  # in front of words, and only there
+
+
+def test_punctuation_needs_marks():
+    bare = dataclasses.replace(VOCABULARY, punctuation=np.zeros(0, np.int32))
+    batch = Ragged.from_sequences([[CLS, 20, SEP]])
+    with pytest.raises(AugmentationError, match=r"none of \. , ! \? ; :"):
+        tokens.punctuation(batch, keys_for(batch), bare)
 
 
 @pytest.mark.parametrize("row", [[], [CLS], [10, 11, SEP], [CLS, 10, 11]])

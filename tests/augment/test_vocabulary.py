@@ -48,6 +48,8 @@ def test_ids_and_special_tokens(make):
     named = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[DEL]", "[UNK]"]
     assert sorted(np.flatnonzero(vocabulary.special)) == sorted(tokenizer.convert_tokens_to_ids(named))
     assert vocabulary.del_id == tokenizer.convert_tokens_to_ids("[DEL]")
+    marks = tokenizer.convert_ids_to_tokens(vocabulary.punctuation.tolist())
+    assert marks == [mark for mark in ".,!?;:" if mark in tokenizer.get_vocab()] and "." in marks
     assert vocabulary.special.dtype == vocabulary.word_start.dtype == bool
     assert vocabulary.word_start[vocabulary.special].all()
     assert not vocabulary.special.flags.writeable
