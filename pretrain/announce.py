@@ -14,7 +14,7 @@ import torch.distributed as dist
 from pretrain.config import Config
 from pretrain.encoder import SentenceEncoder
 from pretrain.metrics_file import read_metrics
-from pretrain.objectives import Objective
+from pretrain.objectives import WholeObjective
 from pretrain.precision import DTYPES
 from pretrain.setup_run import Data
 from pretrain.telemetry import Telemetry, format_count, format_seconds
@@ -30,7 +30,7 @@ def quiet_libraries() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning)
 
 
-def flops_meter(config: Config, encoder: SentenceEncoder, objective: Objective, data: Data) -> FlopsMeter:
+def flops_meter(config: Config, encoder: SentenceEncoder, objective: WholeObjective, data: Data) -> FlopsMeter:
     """FLOPs a token of a step and the peak of all devices, for model FLOPs utilisation. Call on every rank.
 
     The views' first pass, without gradients, is work that only the method adds: it counts as repeated.
@@ -39,14 +39,14 @@ def flops_meter(config: Config, encoder: SentenceEncoder, objective: Objective, 
     peak = torch.tensor([measure_peak_flops(device, DTYPES[config.train.precision])], dtype=torch.float64, device=device)
     dist.all_reduce(peak)
     mean = max(1, round(data.train.num_tokens / data.train.num_sequences))
-    copies, views = objective.masked_copies, objective.views
+    copies, views = objective.masked_copies, len(objective.roles)
     share = copies / max(1, copies + views)  # of a step's tokens, those of masked originals; views are somewhat shorter
     per_token = model_flops_per_token(encoder.lm, [mean], config.objective.mlm.rate * share)
     return FlopsMeter(per_token, float(peak), repeated_per_token=(1 - share) * per_token / 3)
 
 
 def announce(config: Config, recipe: Path | str | None, explicit: bool, telemetry: Telemetry, data: Data,
-             encoder: SentenceEncoder, objective: Objective, threads: int, resumed: Path | None, start: int) -> None:
+             encoder: SentenceEncoder, objective: WholeObjective, threads: int, resumed: Path | None, start: int) -> None:
     """Say what is about to run, so that a wrong setting is seen before it costs a day."""
     world, train = dist.get_world_size(), config.train
     where = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {threads} threads a rank"
@@ -64,12 +64,14 @@ def announce(config: Config, recipe: Path | str | None, explicit: bool, telemetr
         f"encoder    {encoder.lm.config.model_type}, {format_count(parameters)} parameters, pooling {encoder.pooling}"
         + (f"; sizes and dropout are those of {config.model.init}" if config.model.init else ""),
     ]
-    if objective.views:
-        scope = config.objective.contrastive.scope
-        batch = train.global_batch if scope == "global" else train.global_batch // world
-        specs = " | ".join(dict.fromkeys(config.augment.views))
-        lines.append(f"objective  {config.objective.name}, views {specs}; "
-                     f"{2 * batch - 2:,} negatives per anchor (2 views x {batch:,} sequences, {scope})")
+    if objective.roles:
+        by_spec: dict[str, list[str]] = {}
+        for role in objective.roles:
+            by_spec.setdefault(config.augment.of_role(role), []).append(role)
+        specs = "; ".join(f"{', '.join(roles)}: {spec}" for spec, roles in by_spec.items())
+        pool = train.global_batch // (world if objective.is_local else 1)
+        lines.append(f"objective  {config.objective.name}; {specs}; {objective.negatives(pool):,} negatives per anchor "
+                     f"({len(objective.roles)} views x {pool:,} sequences, {'local' if objective.is_local else 'global'})")
     else:
         lines.append(f"objective  {config.objective.name}, {objective.masked_copies} masking(s) a sequence")
     if torch.cuda.is_available() and config.model.attention_dropout > 0 and find_spec("flash_attn") is None:

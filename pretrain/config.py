@@ -12,17 +12,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from augment.errors import AugmentationError
 from augment.registry import parse as parse_augmentation
 from pretrain.corpora import DataConfig
 from pretrain.errors import UserError
+from pretrain.objective_config import ObjectiveConfig, Section
 from pretrain.validation import default_text, faults, read_yaml, type_name
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
 
 class LoadingConfig(Section):
@@ -59,70 +56,33 @@ class AugmentConfig(Section):
                       "'a|b' one per sentence, 'a:key=value', 'none'. Flag --aug")
     anchor: str | None = Field(None, description="augmentation of the first view, where it differs")
     positive: str | None = Field(None, description="augmentation of the second view, where it differs")
+    negative: str = Field("none", description="augmentation of the negative view, for objectives that have one; the data's "
+                          "column `negative`, if there is one, is its source")
+    augmented: str | None = Field(None, description="augmentations that augcse's discriminator must recognise, 'a|b|c'")
     synonyms: Path | None = Field(None, description="synonym table for subs; none: the counter-fitted table under "
                                   "CLEAR_DATA, else WordNet")
 
     @model_validator(mode="after")
     def _specs_parse(self) -> AugmentConfig:
-        for spec in self.views:
+        for spec in filter(None, (self.spec, self.anchor, self.positive, self.negative, self.augmented)):
             try:
                 parse_augmentation(spec)
             except AugmentationError as error:
                 raise ValueError(str(error)) from None
         return self
 
-    @property
-    def views(self) -> tuple[str, str]:
-        """Specification of the first and of the second view."""
-        return (self.anchor or self.spec, self.positive or self.spec)
+    def of_role(self, role: str) -> str:
+        """Specification of the view that plays a role: anchor, positive (also positive2 ...), negative, augmented, or one of
+        an objective of your own, which is augmented as all.
 
-
-class MaskedLanguageConfig(Section):
-    weight: float = Field(1.0, ge=0, description="weight of the masked-language loss")
-    rate: float = Field(0.15, gt=0, lt=1, description="share of tokens predicted (never special ones)")
-    mask: float = Field(0.8, ge=0, le=1, description="of these, the share replaced by [MASK]")
-    random: float = Field(0.1, ge=0, le=1, description="of these, the share replaced by a random token")
-    copies: int = Field(1, ge=0, le=4, description="maskings of the same sequence, losses summed; 2 is CLEAR's "
-                        "'Double MLM' baseline")
-
-
-class ContrastiveConfig(Section):
-    weight: float = Field(1.0, ge=0, description="weight of NT-Xent, a mean over the 2N views")
-    start_step: int = Field(0, ge=0, description="step at which the contrastive loss begins")
-    warmup_steps: int = Field(0, ge=0, description="steps over which its weight rises linearly from start_step")
-    temperature: float = Field(0.1, gt=0, description="temperature; CLEAR does not give it")
-    scope: Literal["global", "local"] = Field("global", description="negatives from the whole global batch, or from "
-                                              "the same rank's share (for comparison)")
-    projection_layers: int = Field(2, ge=0, le=3, description="layers of the projection head g; 0: none")
-    projection_hidden: int | None = Field(None, description="hidden width of g; none: hidden_size")
-    projection_size: int = Field(128, ge=2, description="output width of g")
-    projection_batch_norm: bool = Field(False, description="batch norm, over the whole global batch and both views, in g's "
-                                        "hidden layers; takes away what all sentence vectors share")
-
-
-class ObjectiveConfig(Section):
-    name: Literal["clear", "mlm"] = Field("clear", description="clear: masked language + contrastive; mlm: masked "
-                                          "language alone")
-    mlm: MaskedLanguageConfig = Field(default_factory=MaskedLanguageConfig)
-    contrastive: ContrastiveConfig = Field(default_factory=ContrastiveConfig)
-
-    @model_validator(mode="after")
-    def _something_to_learn(self) -> ObjectiveConfig:
-        if self.name == "mlm" and not self.masked_copies:
-            raise ValueError("objective mlm needs objective.mlm.weight > 0 and objective.mlm.copies > 0")
-        if not self.masked_copies and not self.contrastive.weight:
-            raise ValueError("both losses are switched off: set objective.mlm.weight or objective.contrastive.weight")
-        if not self.masked_copies and self.contrastive.start_step:
-            raise ValueError("nothing is learned before objective.contrastive.start_step without the masked-language loss: set "
-                             "one of them")
-        if self.mlm.mask + self.mlm.random > 1:
-            raise ValueError(f"objective.mlm.mask={self.mlm.mask} and objective.mlm.random={self.mlm.random} exceed 1 together")
-        return self
-
-    @property
-    def masked_copies(self) -> int:
-        """How many maskings of a sequence the token-level loss wants."""
-        return self.mlm.copies if self.mlm.weight > 0 else 0
+        Raises:
+            UserError: the role needs a specification of its own, and has none.
+        """
+        if role == "augmented" and self.augmented is None:
+            raise UserError("the objective tells augmentations apart and was given none: set augment.augmented, such as "
+                            "--augment.augmented 'del-word|reorder|subs'")
+        own = {"anchor": self.anchor, "positive": self.positive, "negative": self.negative, "augmented": self.augmented}
+        return own.get(role.rstrip("0123456789")) or self.spec
 
 
 class TrainConfig(Section):
@@ -132,6 +92,7 @@ class TrainConfig(Section):
                                     "nothing else. Halve it when out of memory")
     optimizer: Literal["adamw", "lamb"] = Field("adamw", description="AdamW, or LAMB (ZeRO 0 only)")
     lr: float = Field(6e-4, gt=0, description="peak learning rate")
+    head_lr_scale: float = Field(1.0, gt=0, description="learning rate of the objective's heads, in multiples of lr (VaSCL: 100)")
     warmup_steps: int = Field(100, ge=0, description="steps of linear warm-up")
     schedule: Literal["linear", "constant", "cosine"] = Field("linear", description="decay after warm-up, to zero at "
                                                               "the last step")
@@ -202,12 +163,12 @@ class Config(Section):
         return self.data.folder or Path("data") / self.name
 
 
-SHORT_FLAGS = {"aug": "augment.spec", "data": "data.folder", "init": "model.init", "resume": "checkpoint.resume",
-               "run": "folder", "sts": "evaluate.sts", "steps": "train.steps"}
+SHORT_FLAGS = {"aug": "augment.spec", "data": "data.folder", "init": "model.init", "objective": "objective.name",
+               "resume": "checkpoint.resume", "run": "folder", "sts": "evaluate.sts", "steps": "train.steps"}
 ELSEWHERE_KNOWN_AS = {"batch_size": "'train.global_batch' (sequences a step over all ranks)", "learning_rate": "'train.lr'",
                       "epochs": "'train.steps'; the epochs that it makes are said at the start",
                       "gradient_accumulation_steps": "'train.micro_batch_tokens'; micro-batches are cut by tokens"}
-NO_YAML = {"augment.spec", "augment.anchor", "augment.positive"}  # 'none' is an augmentation, not a null
+NO_YAML = {f"augment.{key}" for key in ("spec", "anchor", "positive", "negative", "augmented")}  # 'none' is no null there
 
 
 def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:

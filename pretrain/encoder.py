@@ -7,7 +7,8 @@ folder.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ from pretrain.pooling import SECOND_STATE, PackedStates, check_pooling, pool
 
 logger = logging.getLogger(__name__)
 limit_kernel_cache()  # at import: oneDNN looks once, at the first product of the process
+
+EditEmbeddings = Callable[[Tensor], Tensor]
+"""[T, H] -> [T, H]: replaces what the embedding block gives (adversarial noise, a sentence vector in the first place)."""
 
 
 class SentenceEncoder(nn.Module):
@@ -76,10 +80,10 @@ class SentenceEncoder(nn.Module):
         """
         return self.states(ids, lengths, None).last
 
-    def embed(self, ids: Tensor, lengths: Tensor, pooling: str | None = None) -> Tensor:
-        """Sentence vectors [N, H], float32 (float64 from a float64 model), by `pooling` or its own."""
+    def embed(self, ids: Tensor, lengths: Tensor, pooling: str | None = None, edit: EditEmbeddings | None = None) -> Tensor:
+        """Sentence vectors [N, H], float32 (float64 from a float64 model), by `pooling` or its own; `edit` as in `states`."""
         pooling = check_pooling(pooling or self.pooling)
-        return pool(self.states(ids, lengths, SECOND_STATE[pooling]), pooling)
+        return pool(self.states(ids, lengths, SECOND_STATE[pooling], edit=edit), pooling)
 
     def mlm_logits(self, hidden: Tensor) -> Tensor:
         """Vocabulary logits [P, V] of hidden states [P, H], by the library's own head."""
@@ -90,9 +94,11 @@ class SentenceEncoder(nn.Module):
         """Whether the model tells a pair's second text by its token types (BERT, ELECTRA; RoBERTa does not)."""
         return self.lm.config.model_type in ("bert", "electra") and self.lm.config.type_vocab_size > 1
 
-    def states(self, ids: Tensor, lengths: Tensor, second: int | None, token_types: Tensor | None = None) -> PackedStates:
+    def states(self, ids: Tensor, lengths: Tensor, second: int | None, token_types: Tensor | None = None,
+               edit: EditEmbeddings | None = None) -> PackedStates:
         """Last hidden states and, if `second` is an index (0: embeddings, i: output of layer i, -2: last but one), that
-        one's. `token_types`: int64[T], for models that have them; all 0 when not given.
+        one's. `token_types`: int64[T], for models that have them; all 0 when not given. `edit`: what becomes of the output
+        [T, H] of the embedding block (words and positions, after norm and dropout), in the order of `ids`.
 
         On CPU the row is filled up with padding that belongs to no sequence, so that rows of a thousand
         lengths have a few dozen shapes (see `pretrain.memory`). An empty batch is a row of filler, which
@@ -120,17 +126,18 @@ class SentenceEncoder(nn.Module):
         if token_types is not None:
             types = torch.nn.functional.pad(token_types.to(device, torch.long), (0, filler))
             more["token_type_ids"] = types.unsqueeze(0)
-        output = self.lm.base_model(
-            input_ids=row.unsqueeze(0),
-            position_ids=positions.to(device, non_blocking=True).unsqueeze(0),
-            packed_layout=PackedLayout.build(lengths_in_row, device, filler),
-            **more,
-        )
         restore = None
         if token_order is not None:
             restore = torch.empty_like(token_order)
             restore[token_order] = torch.arange(tokens, device=token_order.device)
-            restore = restore.to(device)
+            restore, token_order = restore.to(device), token_order.to(device)
+        with self._embeddings_edited(edit, tokens, restore, token_order):
+            output = self.lm.base_model(
+                input_ids=row.unsqueeze(0),
+                position_ids=positions.to(device, non_blocking=True).unsqueeze(0),
+                packed_layout=PackedLayout.build(lengths_in_row, device, filler),
+                **more,
+            )
 
         def in_input_order(state: Tensor) -> Tensor:
             state = state[0, :tokens]
@@ -141,6 +148,26 @@ class SentenceEncoder(nn.Module):
             second=None if second is None else in_input_order(output.hidden_states[second]),
             lengths=lengths,
         )
+
+    @contextmanager
+    def _embeddings_edited(self, edit: EditEmbeddings | None, tokens: int, restore: Tensor | None,
+                           token_order: Tensor | None) -> Iterator[None]:
+        """Inside, the embedding block's output row [1, tokens + filler, H] passes through `edit`, in the order of the input."""
+        if edit is None:
+            yield
+            return
+
+        def hook(module: nn.Module, inputs: tuple, row: Tensor) -> Tensor:
+            real = row[0, :tokens]
+            edited = edit(real if restore is None else real.index_select(0, restore))
+            edited = edited if token_order is None else edited.index_select(0, token_order)
+            return torch.cat([edited.to(row.dtype), row[0, tokens:]]).unsqueeze(0)
+
+        handle = self.lm.base_model.embeddings.register_forward_hook(hook)
+        try:
+            yield
+        finally:
+            handle.remove()
 
     def _check(self, ids: Tensor, lengths: Tensor) -> None:
         if self.lm.config._attn_implementation != ATTENTION_NAME:

@@ -76,7 +76,12 @@ def start_processes(seconds: int = 1800) -> None:
         backend = "nccl" if torch.cuda.is_available() else "gloo"
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        dist.init_process_group(backend, timeout=timedelta(seconds=seconds))
+        try:
+            dist.init_process_group(backend, timeout=timedelta(seconds=seconds))
+        except dist.DistNetworkError as error:
+            where = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT')}"
+            raise UserError(f"the ranks cannot meet at {where}: {error}\nIf another run on this machine uses that port, choose "
+                            "another: deepspeed --master_port 29501 pretrain/main.py ...") from None
     with contextlib.redirect_stdout(io.StringIO()):  # it prints that the operator was built, at every start
         deepspeed.init_distributed(dist_backend=dist.get_backend(), verbose=False)
 

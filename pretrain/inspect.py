@@ -16,16 +16,19 @@ from rich.console import Console
 from rich.table import Table
 
 from augment.errors import AugmentationError
+from augment.identity import equal_sequences, sequence_identities
 from augment.ragged import Ragged
 from augment.registry import needs_synonyms
 from augment.synonyms import SynonymTable
 from augment.vocabulary import Vocabulary
 from pretrain import command
+from pretrain.blocks import label_names
 from pretrain.config import Config, load_config
 from pretrain.errors import UserError
 from pretrain.loader import Loader, RankBatch, ViewSpec
 from pretrain.masking import Masked
 from pretrain.microbatches import count_micro_batches
+from pretrain.objectives import view_specs
 from pretrain.shards import ShardReader
 
 HELP = """\
@@ -72,7 +75,7 @@ def inspect(
     console = Console(highlight=False, markup=False)
     console.width = max(console.width, 100)  # the table's; lines wrap where the terminal does
     console.print(
-        f"{settings.data_folder}/{split}: {reader.num_sequences:,} sequences (unit {reader.unit}), "
+        f"{settings.data_folder}/{split}: {reader.num_sequences:,} {described(reader)}, "
         f"{reader.num_tokens:,} tokens, {reader.num_chunks:,} chunks\n"
         f"step {batch.step}, epoch {batch.epoch} of {reader.num_sequences // settings.train.global_batch:,} "
         f"steps, rank {number} of {world}: {len(batch.original):,} of {settings.train.global_batch:,} "
@@ -80,20 +83,35 @@ def inspect(
     )
     for entry in batch.substitutions:
         console.print(f"chunk {entry['chunk']} is damaged ({entry['reason']}): chunk {entry['replacement']} in its place")
-    console.print(shape_table(batch, settings.train.micro_batch_tokens))
-    for line in rate_lines(batch, vocabulary, views):
+    console.print(shape_table(batch, settings.train.micro_batch_tokens, views))
+    names = names_of_labels(views, reader)
+    for line in rate_lines(batch, vocabulary, views, names):
         console.print(line, soft_wrap=True)
     for row in range(min(shown, len(batch.original))):
         console.print()
-        for line in sequence_lines(batch, row, tokenizer):
+        for line in sequence_lines(batch, row, tokenizer, views, names):
             console.print(line, soft_wrap=True)
 
 
 def views_of(settings: Config) -> list[ViewSpec]:
     """The views that training with this configuration makes."""
-    if settings.objective.name == "mlm":
-        return []
-    return [ViewSpec(role, spec) for role, spec in zip(("anchor", "positive"), settings.augment.views)]
+    return view_specs(settings)
+
+
+def described(reader: ShardReader) -> str:
+    """What the data is made of."""
+    if len(reader.columns) == 1 and not reader.labels:
+        return f"sequences (unit {reader.unit})"
+    labels = f"; {reader.labels} labels" if reader.labels else ""
+    return f"records ({', '.join(reader.columns)}{labels})"
+
+
+def names_of_labels(views: list[ViewSpec], reader: ShardReader) -> list[str] | None:
+    """What each label of the labelled view means: its number where the data has labels. None without such a view."""
+    labelled = [view for view in views if view.labelled]
+    if not labelled:
+        return None
+    return [str(number) for number in range(reader.labels)] if reader.labels else label_names(labelled[0])
 
 
 def load_batch(
@@ -135,15 +153,16 @@ def load_batch(
     return next(iter(loader))
 
 
-def shape_table(batch: RankBatch, budget: int) -> Table:
+def shape_table(batch: RankBatch, budget: int, views: list[ViewSpec]) -> Table:
     """Sequences, tokens, lengths, and fill, for each part: the share of the micro-batches' budget of tokens that is used,
     and, for comparison, the share of real tokens if the batch were padded to its longest sequence.
     """
     headings = ("", "sequences", "tokens", "min", "median", "mean", "max", "micro-batches", "fill", "fill if padded")
     table = Table(*headings, box=SIMPLE)
+    table.columns[0].no_wrap = True
     for column in table.columns[1:]:
         column.justify = "right"
-    for name, part in parts_of(batch):
+    for name, part in parts_of(batch, views):
         lengths = part.lengths
         count = count_micro_batches(lengths, budget)
         table.add_row(
@@ -161,17 +180,17 @@ def shape_table(batch: RankBatch, budget: int) -> Table:
     return table
 
 
-def parts_of(batch: RankBatch) -> list[tuple[str, Ragged]]:
+def parts_of(batch: RankBatch, views: list[ViewSpec]) -> list[tuple[str, Ragged]]:
     """The batch's parts and their names, in the order in which they are shown."""
     return [
         ("original", batch.original),
         *((f"masked {i + 1}", masked.batch) for i, masked in enumerate(batch.masked)),
-        *((f"view {i + 1}", view) for i, view in enumerate(batch.views)),
+        *((f"view {i + 1} {spec.role}", view) for i, (spec, view) in enumerate(zip(views, batch.views))),
     ]
 
 
-def rate_lines(batch: RankBatch, vocabulary: Vocabulary, views: list[ViewSpec]) -> list[str]:
-    """What masking and augmentation did to the whole batch, as shares."""
+def rate_lines(batch: RankBatch, vocabulary: Vocabulary, views: list[ViewSpec], names: list[str] | None) -> list[str]:
+    """What masking and augmentation did to the whole batch, as shares. names: of the labels (`names_of_labels`)."""
     original = batch.original
     ordinary = max(1, int((~vocabulary.special[original.ids]).sum()))
     lines = []
@@ -184,17 +203,34 @@ def rate_lines(batch: RankBatch, vocabulary: Vocabulary, views: list[ViewSpec]) 
             f"ordinary ones: {hidden:.1%} [MASK], {1 - hidden - kept:.1%} another token, {kept:.1%} as they "
             "were"
         )
+    texts = sequence_identities(original)
     for number, (spec, view) in enumerate(zip(views, batch.views)):
-        deleted = (view.ids == vocabulary.del_id).mean() if vocabulary.del_id >= 0 else 0.0
-        changed = 1 - shared_tokens(original, view, vocabulary.size) / max(1, original.num_tokens)
-        lines.append(
-            f"view {number + 1}, {spec.role} ({spec.augmentation}): {view.num_tokens / original.num_tokens:.1%} of the "
-            f"original's length, {changed:.1%} of its tokens gone, {deleted:.1%} of the view is [DEL], "
-            f"{_same(original, view):.1%} of the sequences unchanged"
-        )
+        of_text = np.flatnonzero(batch.identities[number] == texts)
+        found = []
+        if len(of_text) < len(texts):
+            found.append(f"{1 - len(of_text) / len(texts):.1%} of the sequences from column {spec.column}")
+        if not batch.present[number].all():
+            found.append(f"{1 - batch.present[number].mean():.1%} absent, and the text in their place")
+        if len(of_text):
+            found.append(_changes(original.take(of_text), view.take(of_text), vocabulary))
+        lines.append(f"view {number + 1}, {spec.role} ({spec.augmentation}): " + "; ".join(found))
     if len(batch.views) == 2:
         lines.append(f"both views alike: {_same(*batch.views):.1%} of the sequences")
+    if names is not None:
+        shares = np.bincount(batch.labels, minlength=len(names)) / len(texts)
+        lines.append("labels: " + ", ".join(f"{share:.1%} {name}" for name, share in zip(names, shares)))
+    repeated = len(texts) - len(np.unique(texts))
+    lines.append(f"texts that the batch has already: {repeated:,} of {len(texts):,}")
     return lines
+
+
+def _changes(original: Ragged, view: Ragged, vocabulary: Vocabulary) -> str:
+    deleted = (view.ids == vocabulary.del_id).mean() if vocabulary.del_id >= 0 else 0.0
+    changed = 1 - shared_tokens(original, view, vocabulary.size) / max(1, original.num_tokens)
+    return (
+        f"{view.num_tokens / original.num_tokens:.1%} of the text's length, {changed:.1%} of its tokens gone, {deleted:.1%} of "
+        f"the view is [DEL], {_same(original, view):.1%} of the sequences unchanged"
+    )
 
 
 def shared_tokens(first: Ragged, second: Ragged, size: int) -> int:
@@ -204,16 +240,21 @@ def shared_tokens(first: Ragged, second: Ragged, size: int) -> int:
     return int(np.minimum(a[1][here], b[1][there]).sum())
 
 
-def sequence_lines(batch: RankBatch, row: int, tokenizer: Any) -> list[str]:
-    """One sequence of the batch as text: original, maskings with their labels, views."""
+def sequence_lines(batch: RankBatch, row: int, tokenizer: Any, views: list[ViewSpec], names: list[str] | None) -> list[str]:
+    """One sequence of the batch as text: original, maskings with their labels, views with theirs, and which is absent."""
     lines = [f"sequence {int(batch.sequence_ids[row])}"]
-    labels: dict[str, str] = {}
-    for number, masked in enumerate(batch.masked):
-        labels[f"masked {number + 1}"] = _labels(masked, row, tokenizer)
-    for name, part in parts_of(batch):
-        lines.append(f"  {name:9s} {len(part[row]):4d} tokens  {_text(part[row], tokenizer)}")
-        if name in labels:
-            lines.append(f"  {'':9s} {'labels':>11s}  {labels[name]}")
+    parts = parts_of(batch, views)
+    notes = {f"masked {number + 1}": ("labels", _labels(masked, row, tokenizer)) for number, masked in enumerate(batch.masked)}
+    for (name, _), spec, present in zip(parts[1 + len(batch.masked) :], views, batch.present):
+        if spec.labelled:
+            notes[name] = ("label", names[batch.labels[row]])
+        elif not present[row]:
+            notes[name] = ("absent", "the text is in its place")
+    width = max(len(name) for name, _ in parts)
+    for name, part in parts:
+        lines.append(f"  {name:{width}s} {len(part[row]):4d} tokens  {_text(part[row], tokenizer)}")
+        if name in notes:
+            lines.append(f"  {'':{width}s} {notes[name][0]:>11s}  {notes[name][1]}")
     return lines
 
 
@@ -233,7 +274,7 @@ def _text(ids: np.ndarray, tokenizer: Any) -> str:
 
 
 def _same(first: Ragged, second: Ragged) -> float:
-    return float(np.mean([np.array_equal(first[i], second[i]) for i in range(len(first))]))
+    return float(equal_sequences(first, second).mean())
 
 
 def _whole(name: str, text: str) -> int:

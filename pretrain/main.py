@@ -21,14 +21,15 @@ import torch.distributed as dist
 from finetune.sts import StsEvaluator
 from pretrain import announce, checkpoint, command, setup_run
 from pretrain import engine as engines
+from pretrain.blocks import number_of_labels
 from pretrain.config import SHORT_FLAGS, describe, load_config, to_yaml
 from pretrain.durable import replace_durably
 from pretrain.export import export
 from pretrain.heldout import Heldout, evaluation_mode, text_embedder
 from pretrain.leaving import Leaving
-from pretrain.loader import Loader, ViewSpec
+from pretrain.loader import Loader
 from pretrain.model import SentenceModel
-from pretrain.objectives import build_objective
+from pretrain.objectives import build_objective, view_specs
 from pretrain.telemetry import Telemetry
 from pretrain.trainer import Progress, save_checkpoint, train
 
@@ -58,7 +59,10 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
     torch.manual_seed(settings.train.seed)
     encoder = setup_run.make_encoder(settings, data.tokenizer)
     setup_run.check_budget(settings, encoder)
-    objective = build_objective(settings, encoder.hidden_size)
+    views = view_specs(settings)
+    labelled = next((view for view in views if view.labelled), None)
+    objective = build_objective(settings, encoder, data.tokenizer,
+                                number_of_labels(labelled, data.train) if labelled is not None else 0)
     meter = announce.flops_meter(settings, encoder, objective, data)
     engine = engines.build_engine(SentenceModel(encoder, objective, settings.train.precision), settings)
     if resumed is not None:
@@ -69,7 +73,6 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
         replace_durably(settings.run_folder / "config.yaml", to_yaml(settings).encode())
 
     mlm = settings.objective.mlm
-    views = [ViewSpec(role, spec) for role, spec in zip(("anchor", "positive"), settings.augment.views)][:objective.views]
     batches = Loader(
         data.train, data.vocabulary, seed=settings.train.seed, global_batch=settings.train.global_batch,
         lanes=settings.data.lanes, rank=rank, world_size=world, views=views,

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from pretrain.encoder import SentenceEncoder
 from pretrain.losses.mlm import masked_lm_loss
-from pretrain.objectives import BatchContext, Objective, untrained_heads_touch
+from pretrain.objectives import BatchContext, WholeObjective
 from pretrain.precision import DTYPES
 
 
@@ -25,7 +26,7 @@ class SentenceModel(nn.Module):
     and losses run in float32 with autocast off.
     """
 
-    def __init__(self, encoder: SentenceEncoder, objective: Objective, precision: str = "fp32"):
+    def __init__(self, encoder: SentenceEncoder, objective: WholeObjective, precision: str = "fp32"):
         super().__init__()
         self.encoder = encoder
         self.objective = objective
@@ -37,8 +38,8 @@ class SentenceModel(nn.Module):
                     parameter.requires_grad_(False)
 
     def forward(self, stage: str, *inputs):
-        stages: dict[str, Callable] = {"embed": self._embed, "relate": self._relate, "idle": self._idle,
-                                       "mlm": self._mlm}
+        stages: dict[str, Callable] = {"embed": self._embed, "condition": self._condition, "sequence": self._sequence,
+                                       "relate": self._relate, "momentum": self._momentum, "idle": self._idle, "mlm": self._mlm}
         return stages[stage](*inputs)
 
     def _autocast(self, device: torch.device) -> AbstractContextManager:
@@ -52,13 +53,30 @@ class SentenceModel(nn.Module):
             vectors = self.encoder.embed(ids, lengths)
         return vectors if vectors.dtype == torch.float64 else vectors.float()
 
+    def _momentum(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        """As `_embed`, by the encoder that follows the trained one, without dropout."""
+        with torch.no_grad(), self._autocast(ids.device):
+            follower = self.objective.momentum_encoder()
+            return follower.copy.embed(ids, lengths).float()
+
     def _relate(self, views: Tensor, context: BatchContext) -> dict[str, Tensor]:
+        """views: float32[V, N, d], in the order of the objective's roles."""
         with torch.autocast(views.device.type, enabled=False):
-            return self.objective.relate(views, context)
+            return self.objective.relate(dict(zip(self.objective.roles, views)), context)
+
+    def _condition(self, views: Tensor, context: BatchContext) -> dict[str, dict[str, Tensor]]:
+        with torch.autocast(views.device.type, enabled=False):
+            return self.objective.conditions(dict(zip(self.objective.roles, views)), context)
+
+    def _sequence(self, term: str, role: str, ids: Tensor, lengths: Tensor, condition: Tensor | None, keys: np.ndarray,
+                  seed: int) -> Tensor:
+        """Sum over the sequences of the term's loss (`Objective.sequence_loss`)."""
+        with self._autocast(ids.device):
+            return self.objective.terms[term].sequence_loss(self.encoder, role, ids, lengths, condition, keys, seed)
 
     def _idle(self, device: torch.device) -> Tensor:
         with torch.autocast(device.type, enabled=False):
-            return untrained_heads_touch(self.objective, self.encoder.hidden_size, device)
+            return self.objective.untrained_heads_touch(self.encoder.hidden_size, device)
 
     def _mlm(self, ids: Tensor, lengths: Tensor, positions: Tensor, labels: Tensor) -> Tensor:
         """Sum of cross-entropies over the masked positions (int64[P], into ids; labels int64[P])."""

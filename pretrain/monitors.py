@@ -11,7 +11,7 @@ most `SAMPLE` sequences (O(SAMPLE^2 d) once every few steps, whatever the batch)
   exactly; 0 or less: not at all.
 - length_variance: share of the vectors' variance that the length explains, the regression the other way round.
 - effective_rank: exp of the entropy of the singular values (Roy and Vetterli 2007): how many directions are used.
-- effective_negatives: candidates that each view is told apart from, 2N - 2.
+- effective_negatives: candidates that each anchor is told apart from (2N - 2 for NT-Xent).
 """
 
 from __future__ import annotations
@@ -149,13 +149,13 @@ class Monitor:
     _episodes: dict[str, _Episode] = field(default_factory=dict)
 
     @torch.no_grad()
-    def measure(self, views: Tensor, lengths: Tensor, global_batch: int) -> dict[str, float]:
+    def measure(self, views: Tensor, lengths: Tensor, negatives: int) -> dict[str, float]:
         """The measures of the module's table.
 
         Args:
             views: float[2, N, d], the global batch's vectors, of any norm (further views are ignored).
             lengths: int64[N], tokens of the original sequences.
-            global_batch: Sequences that see each other as negatives.
+            negatives: What an anchor is told apart from.
         """
         count = views.shape[1]
         # Evenly spaced rows: every rank's and lane's share is in the sample, and the same rows on every rank.
@@ -166,7 +166,7 @@ class Monitor:
         measures = {
             "alignment": alignment(first, second),
             "positive_cosine": (first * second).sum(-1).mean().item(),
-            "effective_negatives": float(2 * global_batch - 2),
+            "effective_negatives": float(negatives),
         }
         if len(rows) > 1:
             measures |= {

@@ -11,17 +11,26 @@ from torch import nn
 from pretrain.config import TrainConfig
 
 
-def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict]:
-    """Two groups: matrices with weight decay; biases, norms and other vectors without."""
-    decayed = [p for p in module.parameters() if p.requires_grad and p.ndim >= 2]
-    exempt = [p for p in module.parameters() if p.requires_grad and p.ndim < 2]
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": exempt, "weight_decay": 0.0}]
+def parameter_groups(module: nn.Module, weight_decay: float, head_lr_scale: float = 1.0) -> list[dict]:
+    """Matrices with weight decay; biases, norms and other vectors without; of the encoder, and of the heads if their learning
+    rate is another: `lr_scale` is the factor on the learning rate of a group.
+
+    Heads are what `module.objective` owns, but for a second encoder (DiffCSE's discriminator).
+    """
+    second = {id(p) for name, p in module.named_parameters() if ".discriminator.lm." in name}
+    groups = []
+    for heads in (False, True):
+        scale = head_lr_scale if heads else 1.0
+        chosen = [p for name, p in module.named_parameters()
+                  if p.requires_grad and (name.startswith("objective.") and id(p) not in second and head_lr_scale != 1) == heads]
+        groups += [{"params": [p for p in chosen if p.ndim >= 2], "weight_decay": weight_decay, "lr_scale": scale},
+                   {"params": [p for p in chosen if p.ndim < 2], "weight_decay": 0.0, "lr_scale": scale}]
     return [group for group in groups if group["params"]]
 
 
 def build_optimizer(module: nn.Module, config: TrainConfig, device: torch.device) -> torch.optim.Optimizer:
     """AdamW or LAMB over `module`: fused kernels where the device has them, NVIDIA apex's when it imports."""
-    groups = parameter_groups(module, config.weight_decay)
+    groups = parameter_groups(module, config.weight_decay, config.head_lr_scale)
     settings = {"lr": config.lr, "betas": config.betas, "eps": config.eps}
     apex = device.type == "cuda" and has_apex()
     if config.optimizer == "lamb":

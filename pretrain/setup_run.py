@@ -21,6 +21,7 @@ from pretrain.config import Config
 from pretrain.encoder import SentenceEncoder, build_encoder, load_encoder
 from pretrain.errors import UserError
 from pretrain.export import export, read_policy
+from pretrain.objectives import view_specs
 from pretrain.prepare import find_or_prepare
 from pretrain.shards import MANIFEST, ShardReader
 from pretrain.throughput import choose_precision as measure_precision
@@ -153,7 +154,7 @@ def open_data(config: Config) -> Data:
         raise UserError(f"{folder / 'tokenizer'} is not the tokenizer that the shards beside it were written with; put that one "
                         "back, or prepare the data anew with it (--data.prepare.tokenizer FOLDER) in another folder")
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
-    views = config.augment.views
+    views = [view.augmentation for view in view_specs(config)]
     synonyms = SynonymTable.load(config.augment.synonyms, tokenizer, vocabulary) \
         if any(map(needs_synonyms, views)) else None
     for spec in views:

@@ -74,7 +74,7 @@ def train(config: Config, engine, batches: Iterator[RankBatch], evaluate: Callab
     scale = LossScale(engine.module.encoder) if settings.precision == "fp16" else None
     if scale is not None and progress.loss_scale:
         scale.restore(progress.loss_scale)
-    whole = WholeBatch(engine, settings.seed, settings.micro_batch_tokens, scale, clock)
+    whole = WholeBatch(engine, settings.seed, settings.micro_batch_tokens, scale, clock, config.objective.mask_duplicates)
     monitor, memory = Monitor(), FlatMemory()
     engine.train()
 
@@ -85,7 +85,7 @@ def train(config: Config, engine, batches: Iterator[RankBatch], evaluate: Callab
             batch = next(batches)
         rate = learning_rate(settings, step)
         for group in engine.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["lr_scale"]
 
         result = whole.compute(batch, leaving.wish())
         _require_finite_losses(result, step, config)
@@ -109,7 +109,8 @@ def train(config: Config, engine, batches: Iterator[RankBatch], evaluate: Callab
                        "masked_tokens": result.masked_tokens, "micro_batches": list(result.micro_batches),
                        "skipped_steps": progress.skipped_steps, "seconds": progress.seconds}
             if result.views is not None:
-                metrics |= monitor.measure(result.views, result.lengths, settings.global_batch)
+                metrics |= monitor.measure(result.views[:2], result.lengths,
+                                           engine.module.objective.negatives(settings.global_batch)) | result.measures
             for alarm in monitor.alarms(progress.step, result.losses, norm, metrics):
                 telemetry.warn(alarm)
             telemetry.log(progress.step, metrics | {"time": clock.shares()})

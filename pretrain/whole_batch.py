@@ -5,6 +5,8 @@ micro-batch. The gradient of L(z_1 ... z_N), z = f(x; w), is the sum over i of d
 
 1. embed: the encoder runs over every micro-batch of views without gradients; only the vectors are kept.
 2. relate: vectors are gathered over ranks; the objective's loss of the whole batch gives dL/dz, and the gradients of its heads.
+   Losses of one sequence at a time that are conditioned on something of the whole batch, c = g(z), come before it: each
+   micro-batch gives its rows of dL/dc, which are gathered, and relate pulls them through g into dL/dz with the rest.
 3. backpropagate: every micro-batch runs again, with the same dropout, and dL/dz is pulled through the encoder. Masked
    language modelling needs no other sequence, so it runs here alone, normalised by the masked tokens of the whole global batch.
 
@@ -26,6 +28,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from augment.keys import sequence_keys
 from augment.ragged import Ragged
 from pretrain.loader import RankBatch
 from pretrain.microbatches import count_micro_batches, cut, pack
@@ -45,6 +48,7 @@ class StepResult:
     """What one step computed, the same on every rank.
 
     losses: name -> unweighted loss of the global batch, and "total", the weighted sum.
+    measures: what the objective had to say beside (a discriminator's accuracy).
     views: float32[views, N, d], the global batch's sentence vectors, or None where the step needed none.
     masked_tokens, tokens: over the global batch; tokens counts each forward-and-backward token once.
     micro_batches: (views, masked), a rank.
@@ -53,6 +57,7 @@ class StepResult:
     """
 
     losses: dict[str, float]
+    measures: dict[str, float]
     views: Tensor | None
     tokens: int
     masked_tokens: int
@@ -63,14 +68,21 @@ class StepResult:
 
 @dataclass
 class _Plan:
-    """What all ranks agreed on: micro-batches of views and of each masking, and counts over the global batch."""
+    """What all ranks agreed on: micro-batches of views, of each masking and of each sequence-level pass, and the global
+    batch's counts, lengths, and what its context says (`BatchContext`).
+    """
 
     views: int
     masked: int
+    sequence: dict[tuple[str, str], int]
+    sequence_counts: dict[str, tuple[int, int]]
     tokens: int
     leave: int
     masked_counts: np.ndarray
     lengths: Tensor
+    identities: dict[str, Tensor]
+    present: dict[str, Tensor]
+    labels: Tensor | None
 
 
 def micro_seed(seed: int, step: int, rank: int, stage: int, index: int) -> int:
@@ -84,10 +96,10 @@ def micro_seed(seed: int, step: int, rank: int, stage: int, index: int) -> int:
 class WholeBatch:
     """Computes a step's gradients on a DeepSpeed engine (`engine.step()` is the caller's)."""
 
-    VIEWS, MASKED = 0, 1
+    VIEWS, MASKED, SEQUENCE = 0, 1, 16
 
     def __init__(self, engine, seed: int, budget: int, loss_scale: LossScale | None = None,
-                 clock: Stopwatch | None = None):
+                 clock: Stopwatch | None = None, mask_duplicates: bool = True):
         """
         Args:
             engine: DeepSpeed engine around a `SentenceModel`, with gradient_accumulation_steps = 1.
@@ -95,10 +107,12 @@ class WholeBatch:
             budget: most tokens in a micro-batch.
             loss_scale: scaling of the encoder's backward for float16.
             clock: where to book the time of encode, loss and backward.
+            mask_duplicates: equal texts are no negatives of each other.
         """
         self.engine, self.seed, self.budget = engine, seed, budget
         self.loss_scale = loss_scale
         self.clock = clock or Stopwatch()
+        self.mask_duplicates = mask_duplicates
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.device = engine.device
         self.reduction = REDUCTION[int(engine.zero_optimization_stage())]
@@ -119,33 +133,57 @@ class WholeBatch:
         plan = self._agree(views, batch, bool(batch.masked) and weights.get("mlm", 0) > 0, leave)
 
         losses: dict[str, float] = {}
+        measures: dict[str, float] = {}
         gathered = None
         with self._reduced_once():
             if plan.views:
-                gathered, losses = self._sentence_level(batch, views, plan, weights)
-            elif self.objective.views:
+                gathered, losses, measures = self._sentence_level(batch, views, plan, weights)
+            elif self.objective.roles:
                 self._backward(self.engine("idle", self.device), final=not plan.masked)
             if plan.masked:
                 losses["mlm"] = self._token_level(batch, plan.masked, step, weights["mlm"], plan.masked_counts)
         losses["total"] = sum(weights[name] * value for name, value in losses.items())
-        return StepResult(losses, gathered, plan.tokens, int(plan.masked_counts.sum()), (plan.views, plan.masked),
+        return StepResult(losses, measures, gathered, plan.tokens, int(plan.masked_counts.sum()), (plan.views, plan.masked),
                           plan.leave, plan.lengths)
 
     # ---- the plan: how many micro-batches, how many masked tokens -------------------------------------------------------
 
     def _agree(self, views: Ragged, batch: RankBatch, masks: bool, leave: int) -> _Plan:
-        """One small all-gather a step: micro-batch counts (the largest rank decides), masked tokens, lengths, leave."""
+        """One all-gather of whole numbers a step: micro-batch counts (the largest rank decides), lengths, identities, leave."""
         masked = [m.batch for m in batch.masked] if masks else []
-        mine = np.concatenate([[
+        roles, count = self.objective.roles, len(batch.original)
+        passes = [(name, role) for name, term in self.objective.active_sequence_terms(batch.step).items()
+                  for role in term.sequence_roles]
+        read = [batch.views[roles.index(role)] for _, role in passes]
+        heads = [
             count_micro_batches(views.lengths, self.budget),
             count_micro_batches(masked[0].lengths, self.budget) if masked else 0,
-            views.num_tokens + sum(m.num_tokens for m in masked), leave],
-            [len(m.positions) for m in batch.masked], batch.original.lengths])
-        every = self._gather(torch.from_numpy(mine.astype(np.int64))).cpu().numpy()
-        copies = len(batch.masked)
-        return _Plan(views=int(every[:, 0].max()), masked=int(every[:, 1].max()), tokens=int(every[:, 2].sum()),
-                     leave=int(every[:, 3].max()), masked_counts=every[:, 4:4 + copies].sum(0),
-                     lengths=torch.from_numpy(every[:, 4 + copies:].reshape(-1)))
+            views.num_tokens + sum(m.num_tokens for m in masked) + sum(view.num_tokens for view in read), leave,
+            *(len(m.positions) for m in batch.masked),
+            *(count_micro_batches(view.lengths, self._sequence_budget) for view in read), *(view.num_tokens for view in read)]
+        labels = [] if batch.labels is None else [batch.labels]
+        mine = np.concatenate([heads, batch.original.lengths, *batch.identities, *batch.present, *labels])
+        every = self._gather(torch.from_numpy(mine.astype(np.int64)))
+        numbers = every[:, :len(heads)].cpu().numpy()
+        rows = every[:, len(heads):].unflatten(1, (-1, count)).transpose(0, 1).flatten(1)  # [what, N], rank-major = lane-major
+        copies, views_there = len(batch.masked), len(batch.identities)
+        of_passes = numbers[:, 4 + copies:].reshape(self.world, 2, len(passes))
+        tokens: dict[str, tuple[int, int]] = {}
+        for index, (name, _) in enumerate(passes):
+            before = tokens.get(name, (0, 0))
+            tokens[name] = (before[0] + count * self.world, before[1] + int(of_passes[:, 1, index].sum()))
+        return _Plan(views=int(numbers[:, 0].max()), masked=int(numbers[:, 1].max()),
+                     sequence={key: int(of_passes[:, 0, i].max()) for i, key in enumerate(passes)}, sequence_counts=tokens,
+                     tokens=int(numbers[:, 2].sum()), leave=int(numbers[:, 3].max()),
+                     masked_counts=numbers[:, 4:4 + copies].sum(0), lengths=rows[0].cpu(),
+                     identities=dict(zip(roles, rows[1:1 + views_there])),
+                     present=dict(zip(roles, rows[1 + views_there:1 + 2 * views_there].bool())),
+                     labels=None if batch.labels is None else rows[-1])
+
+    @property
+    def _sequence_budget(self) -> int:
+        """Most tokens in a micro-batch of a sequence-level loss, which keeps two graphs where others keep one."""
+        return max(1, self.budget // 2)
 
     def _gather(self, mine: Tensor) -> Tensor:
         """All ranks' tensors of the same shape, stacked in order of rank: [W, ...]."""
@@ -157,7 +195,7 @@ class WholeBatch:
     # ---- sentence level: embed, relate, backpropagate -------------------------------------------------------------------
 
     def _sentence_level(self, batch: RankBatch, views: Ragged, plan: _Plan,
-                        weights: dict[str, float]) -> tuple[Tensor, dict[str, float]]:
+                        weights: dict[str, float]) -> tuple[Tensor, dict[str, float], dict[str, float]]:
         step, count = batch.step, len(batch.original)
         rows = cut(views.lengths, plan.views)
         single = len(rows) == 1
@@ -168,11 +206,21 @@ class WholeBatch:
                 vectors[torch.from_numpy(part).to(self.device)] = piece.detach()
         with self.clock("loss"):
             gathered = self._gather(vectors.unflatten(0, (-1, count)))  # [W, views, n, d]
-            whole = gathered.transpose(0, 1).flatten(1, 2).requires_grad_()  # [views, N, d], rank-major = lane-major
-            context = BatchContext(step, torch.arange(self.world, device=self.device).repeat_interleave(count))
+            whole = gathered.transpose(0, 1).flatten(1, 2)  # [views, N, d], rank-major = lane-major
+            context = BatchContext(
+                step=step, progress=step / self.objective.steps, seed=self.seed, present=plan.present, labels=plan.labels,
+                groups=torch.arange(self.world, device=self.device).repeat_interleave(count),
+                identities=plan.identities if self.mask_duplicates else None)
+        follower = self._follow(batch, step) if self.objective.momentum_role else None
+        losses = self._sequence_level(batch, whole, plan, weights, context) if plan.sequence else {}
+        with self.clock("loss"):
+            whole.requires_grad_()
             terms = self.engine("relate", whole, context)
-            self._backward(sum(weights[name] * term for name, term in terms.items()), final=False)
+            total = sum(weights[name] * term for name, term in terms.items()) + sum(context.surrogates)
+            self._backward(total, final=False)
             mine = whole.grad.unflatten(1, (self.world, count))[:, self.rank].flatten(0, 1) * self.world
+            if follower is not None:
+                self.objective.remember(follower, plan.identities[self.objective.momentum_role])
         for index, part in enumerate(rows):
             with self.clock("encode"):
                 piece = parts[index] if single else self._embed(views, part, step, index)
@@ -180,7 +228,61 @@ class WholeBatch:
                 surrogate = (piece * mine[torch.from_numpy(part).to(self.device)]).sum()
                 self._backward(self._scaled(surrogate), final=index == len(rows) - 1 and not plan.masked)
             parts[index] = None  # one graph alive at a time
-        return whole.detach(), {name: term.item() for name, term in terms.items()}
+        losses |= {name: term.item() for name, term in terms.items()}
+        return whole.detach(), losses, context.measures
+
+    def _follow(self, batch: RankBatch, step: int) -> Tensor:
+        """The momentum encoder, one step on, and its vectors of the global batch: float32[N, d]."""
+        if step:
+            self.objective.follow()
+        view = batch.views[self.objective.roles.index(self.objective.momentum_role)]
+        with self.clock("encode"):
+            vectors = torch.zeros(len(view), self.engine.module.encoder.hidden_size, device=self.device)
+            for part in cut(view.lengths, self._agreed_micro_batches(view)):
+                ids, lengths = pack(view, part, self.device)
+                vectors[torch.from_numpy(part).to(self.device)] = self.engine("momentum", ids, lengths)
+        return self._gather(vectors).flatten(0, 1)
+
+    def _agreed_micro_batches(self, view: Ragged) -> int:
+        count = torch.tensor([count_micro_batches(view.lengths, self.budget)])
+        return int(self._gather(count).max())
+
+    # ---- losses of one sequence at a time, conditioned on the whole batch -----------------------------------------------
+
+    def _sequence_level(self, batch: RankBatch, whole: Tensor, plan: _Plan, weights: dict[str, float],
+                        context: BatchContext) -> dict[str, float]:
+        """Back-propagates the terms' sequence losses; leaves their gradients by what they were conditioned on in `context`."""
+        with self.clock("loss"):
+            conditions = self.engine("condition", whole, context)
+        losses: dict[str, float] = {}
+        for number, ((name, role), micro_batches) in enumerate(plan.sequence.items()):
+            term = self.objective.terms[name]
+            scale = term.sequence_scale(*plan.sequence_counts[name])
+            view = batch.views[self.objective.roles.index(role)]
+            condition = conditions[name].get(role)
+            if condition is not None:
+                condition = condition.unflatten(0, (self.world, -1))[self.rank].clone()
+                gradient = torch.zeros_like(condition)
+            total = torch.zeros((), dtype=torch.float64, device=self.device)
+            keys = sequence_keys(self.seed, batch.step, batch.sequence_ids, number, "sequence-loss")
+            for index, part in enumerate(cut(view.lengths, micro_batches)):
+                ids, lengths = pack(view, part, self.device)
+                place = torch.from_numpy(part).to(self.device)
+                own = None if condition is None else condition[place].requires_grad_()
+                seed = micro_seed(self.seed, batch.step, self.rank, self.SEQUENCE + number, index)
+                torch.manual_seed(seed)
+                with self.clock("encode"):
+                    loss = self.engine("sequence", name, role, ids, lengths, own, keys[part], seed)
+                total += loss.detach()
+                with self.clock("backward"):
+                    self._backward(self._scaled(loss * (scale * weights[term.sequence_term] * self.world)), final=False)
+                if own is not None and own.grad is not None:
+                    gradient[place] = own.grad / (self.world * (1.0 if self.loss_scale is None else self.loss_scale.value))
+            dist.all_reduce(total)
+            losses[term.sequence_term] = losses.get(term.sequence_term, 0.0) + float(total) * scale
+            if condition is not None:
+                context.condition_gradients[role] = self._gather(gradient).flatten(0, 1)
+        return losses
 
     def _embed(self, views: Ragged, part: np.ndarray, step: int, index: int) -> Tensor:
         ids, lengths = pack(views, part, self.device)

@@ -5,32 +5,40 @@ The reference shares nothing with the system but the weights and the token ids: 
 similarity matrices, one backward.
 """
 
-import copy
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 os.environ["DS_ACCELERATOR"] = "cpu"
 
 import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from safetensors.torch import save_file
 
+from augment.keys import sequence_keys
 from augment.ragged import Ragged
 from pretrain.config import validate_config
 from pretrain.encoder import build_encoder
 from pretrain.engine import build_engine, start_processes
 from pretrain.loader import RankBatch
+from pretrain.losses.virtual_adversarial import sequence_noise
 from pretrain.masking import Masked
 from pretrain.model import SentenceModel
-from pretrain.objectives import build_objective
+from pretrain.objectives import BatchContext, build_objective
 from pretrain.whole_batch import WholeBatch
+
+# isort: split
+from objective_references import SYSTEMS, Reference, double
 
 VOCABULARY, PAD, CLS, SEP, MASK, WIDTH = 96, 0, 1, 2, 3, 32
 N = 16  # sequences of the global batch
+LABELS, SEED = 4, 5
 
 
 class FakeTokenizer:
@@ -39,6 +47,7 @@ class FakeTokenizer:
     pad_token_id, cls_token_id, sep_token_id, mask_token_id = PAD, CLS, SEP, MASK
     bos_token_id, eos_token_id = CLS, SEP
     all_special_ids = (PAD, CLS, SEP, MASK)
+    vocab_size = VOCABULARY
 
     def __len__(self):
         return VOCABULARY
@@ -60,8 +69,13 @@ def make_batch(seed: int, copies: int, views: int) -> dict:
             rows.append([MASK if i in chosen else token for i, token in enumerate(row)])
             positions.append(chosen)
         masked.append((rows, positions))
+    same = np.arange(N)
+    same[[3, 9, 14]] = [0, 0, 5]  # duplicates, on both ranks
     return {"originals": originals, "masked": masked,
-            "views": [[sequence(rng.integers(1, 14)) for _ in range(N)] for _ in range(views)]}
+            "views": [[sequence(rng.integers(1, 14)) for _ in range(N)] for _ in range(views)],
+            "identities": [same if view < 2 else same + 100 for view in range(views)],
+            "present": [np.ones(N, bool) if view < 2 else rng.random(N) < 0.7 for view in range(views)],
+            "labels": rng.integers(0, LABELS, N)}
 
 
 def share(whole: dict, rank: int, world: int, step: int) -> RankBatch:
@@ -76,67 +90,57 @@ def share(whole: dict, rank: int, world: int, step: int) -> RankBatch:
     return RankBatch(step=step, epoch=0, sequence_ids=np.arange(N, dtype=np.uint64)[part],
                      original=Ragged.from_sequences(whole["originals"][part]), masked=masked,
                      views=[Ragged.from_sequences(v[part]) for v in whole["views"]],
-                     identities=[np.arange(N)[part] for _ in whole["views"]],
-                     present=[np.ones(N, bool)[part] for _ in whole["views"]], labels=None, substitutions=[])
+                     identities=[i[part] for i in whole["identities"]], present=[p[part] for p in whole["present"]],
+                     labels=whole["labels"][part], substitutions=[])
 
 
-def reference_gradients(model: SentenceModel, whole: dict, config, world: int) -> tuple[dict, dict]:
+def reference_gradients(model: SentenceModel, whole: dict, config, world: int, systems: tuple[str, ...]) -> tuple[dict, dict]:
     """(losses, gradients by name) of the formulae, in float64, from padded batches on one device."""
-    settings = copy.deepcopy(model.encoder.lm.config)
-    settings._attn_implementation = "eager"
-    lm = type(model.encoder.lm)(settings)
-    lm.load_state_dict(model.encoder.lm.state_dict())
-    lm.tie_weights()
-    lm.double().eval()
-    heads = {name: p.detach().double().requires_grad_() for name, p in model.objective.named_parameters()}
-
-    def padded(rows):
-        width = max(map(len, rows))
-        ids = torch.tensor([r + [PAD] * (width - len(r)) for r in rows])
-        attention = torch.tensor([[1] * len(r) + [0] * (width - len(r)) for r in rows])
-        return ids, attention
-
+    ref, weights, roles = Reference(model, PAD), model.objective.weights(0), model.objective.roles
     losses = {}
-    total = torch.zeros((), dtype=torch.float64)
-    mlm = 0.0
     for rows, positions in whole["masked"]:
-        ids, attention = padded(rows)
-        logits = lm(input_ids=ids, attention_mask=attention).logits
+        ids, attention = ref.padded(rows)
+        logits = ref.lm(input_ids=ids, attention_mask=attention).logits
         picked = [(i, p) for i, chosen in enumerate(positions) for p in chosen]
         target = torch.tensor([whole["originals"][i][p] for i, p in picked])
-        mlm = mlm + F.cross_entropy(torch.stack([logits[i, p] for i, p in picked]), target)
-    if whole["masked"]:
-        losses["mlm"] = mlm.item()
-        total = total + config.objective.mlm.weight * mlm
-    if whole["views"] and config.objective.name != "mlm":
-        settings, vectors = config.objective.contrastive, []
-        for rows in whole["views"]:
-            ids, attention = padded(rows)
-            hidden = lm.base_model(input_ids=ids, attention_mask=attention).last_hidden_state
-            keep = attention.unsqueeze(-1).double()
-            vectors.append(hidden[:, 0] if config.model.pooling == "cls" else (hidden * keep).sum(1) / keep.sum(1))
-        z = torch.cat(vectors)
-        first, second = "projection.layers.0", "projection.layers.2"
-        if settings.projection_layers:
-            z = F.linear(z, heads[f"{first}.weight"], heads[f"{first}.bias"])
-        if settings.projection_batch_norm:  # over the whole global batch, both views together
-            norm, second = "projection.layers.1", "projection.layers.3"
-            z = (z - z.mean(0)) / (z.var(0, unbiased=False) + 1e-5).sqrt() * heads[f"{norm}.weight"] + heads[f"{norm}.bias"]
-        if settings.projection_layers:
-            z = F.linear(F.relu(z), heads[f"{second}.weight"], heads[f"{second}.bias"])
-        z = F.normalize(z, dim=1)
-        logits = z @ z.T / settings.temperature
-        logits.fill_diagonal_(-torch.inf)
-        if settings.scope == "local":
-            group = torch.arange(world).repeat_interleave(N // world).repeat(2)
-            logits = logits.masked_fill(group[:, None] != group[None, :], -torch.inf)
-        contrastive = F.cross_entropy(logits, (torch.arange(2 * N) + N) % (2 * N))
-        losses["contrastive"] = contrastive.item()
-        total = total + settings.weight * contrastive
+        losses["mlm"] = losses.get("mlm", 0) + F.cross_entropy(torch.stack([logits[i, p] for i, p in picked]), target)
+    discriminator = None
+    if systems:
+        rows = dict(zip(roles, whole["views"]))
+        context = {"ids": {r: torch.from_numpy(i) for r, i in zip(roles, whole["identities"])}, "rows": rows,
+                   "present": {r: torch.from_numpy(p) for r, p in zip(roles, whole["present"])},
+                   "labels": torch.from_numpy(whole["labels"]), "number_of_labels": LABELS, "progress": 0.0,
+                   "groups": torch.arange(world).repeat_interleave(N // world),
+                   "generator": lambda purpose: BatchContext(0, 0.0, None, None, {}, None, SEED).generator(purpose)}
+        vectors = {role: ref.vectors(rows[role]) for role in roles}
+        numbers = {"vadvcse": ("anchor",), "diffcse": ("anchor", "positive")}
+        keys = {(system, role): sequence_keys(SEED, 0, np.arange(N, dtype=np.uint64), i, "sequence-loss")
+                for system, of in numbers.items() for i, role in enumerate(of)}
+        if "vadvcse" in systems:
+            lengths = torch.tensor([len(r) for r in rows["anchor"]])
+            context["noise"] = sequence_noise(keys["vadvcse", "anchor"], lengths, WIDTH)
+        if "diffcse" in systems:
+            term, context["edited"] = model.objective.terms["diffcse"], {}
+            for role in ("anchor", "positive"):
+                lengths = torch.tensor([len(r) for r in rows[role]])
+                edited = term.edit(torch.tensor([token for row in rows[role] for token in row]), lengths, keys["diffcse", role])
+                context["edited"][role] = [part.tolist() for part in edited.split(lengths.tolist())]
+            context["discriminator"] = discriminator = double(term.discriminator.lm)
+        if "esimcse" in systems:
+            term = model.objective.terms["esimcse"]
+            filled = int(term.filled)
+            context |= {"queue": term.queue[:filled].clone(), "queue_ids": term.queue_identities[:filled].clone()}
+        for system in systems:
+            chosen = {role: vectors[role] for role in model.objective.terms[system].roles}
+            losses |= SYSTEMS[system](ref, chosen, context, config)
+    total = sum(weights[name] * loss for name, loss in losses.items())
     total.backward()
-    gradients = {f"encoder.lm.{n}": p.grad for n, p in lm.named_parameters()}
-    gradients |= {f"objective.{n}": p.grad for n, p in heads.items()}
-    return losses, {n: g for n, g in gradients.items() if g is not None}
+    gradients = {f"encoder.lm.{n}": p.grad for n, p in ref.lm.named_parameters()}
+    gradients |= {f"objective.{n}": p.grad for n, p in ref.heads.items() if ".discriminator.lm." not in n}
+    if discriminator is not None:
+        prefix = "objective.terms.diffcse.discriminator.lm."
+        gradients |= {prefix + n: p.grad for n, p in discriminator.named_parameters()}
+    return {n: float(v) for n, v in losses.items()}, {n: g for n, g in gradients.items() if g is not None}
 
 
 def engine_gradients(engine) -> dict:
@@ -166,43 +170,93 @@ def errors(got: dict, expected: dict) -> dict:
             "worst_parameter": max(difference[n] / max(norm[n], floor) for n in expected)}
 
 
+ALONE = {"mlm": {"weight": 0.0}}  # without the masked-language loss
 CASES = {
     "mlm": {"objective": {"name": "mlm"}},
     "double_mlm": {"objective": {"name": "mlm", "mlm": {"copies": 2}}},
-    "clear_mean": {"model": {"pooling": "mean"}},
+    "clear_mean": {},
     "clear_cls": {"model": {"pooling": "cls"}, "objective": {"contrastive": {"weight": 0.7}}},
-    "clear_batch_norm": {"model": {"pooling": "mean"}, "objective": {"contrastive": {"projection_batch_norm": True}}},
-    "clear_no_head": {"model": {"pooling": "mean"}, "objective": {"contrastive": {"projection_layers": 0}}},
-    "clear_local": {"model": {"pooling": "mean"}, "objective": {"contrastive": {"scope": "local"}}},
-    "contrastive_only": {"model": {"pooling": "mean"}, "objective": {"mlm": {"weight": 0.0}}},
-    "not_yet": {"model": {"pooling": "mean"}, "objective": {"contrastive": {"start_step": 100}}},
+    "clear_batch_norm": {"objective": {"contrastive": {"projection_batch_norm": True}}},
+    "clear_no_head": {"objective": {"contrastive": {"projection_layers": 0}}},
+    "clear_local": {"objective": {"contrastive": {"scope": "local"}}},
+    "contrastive_only": {"objective": ALONE},
+    "not_yet": {"objective": {"contrastive": {"start_step": 100}}},
+    "simcse": {"objective": {"name": "simcse", **ALONE}},
+    "simcse_symmetric": {"objective": {"name": "simcse", "simcse": {"form": "symmetric", "head": "none"}}},
+    "simcse_all": {"objective": {"name": "simcse", "simcse": {"form": "2n-2"}, **ALONE}},
+    "simcse_supervised": {"objective": {
+        "name": "simcse", "simcse": {"hard_negatives": True, "hard_negative_logit": 0.5}, **ALONE}},
+    "sda": {"objective": {"name": "sda", **ALONE}},
+    "sda_no_negatives": {"objective": {"name": "sda", "sda": {"negatives": False}, **ALONE}},
+    "declutr": {"objective": {"name": "declutr"}},
+    "esimcse": {"objective": {"name": "esimcse", **ALONE}},
+    "vascl": {"objective": {"name": "vascl", "vascl": {"neighbours": 4, "radius": 2.0}, **ALONE}},
+    "vascl_paper": {"objective": {
+        "name": "vascl", "vascl": {"neighbours": 4, "radius": 2.0, "grad_to_encoder": "paper"}, **ALONE}},
+    "augcse": {"objective": {"name": "augcse", "augcse": {"discriminator_weight": 0.5}, **ALONE}},
+    "augcse_paper": {"objective": {
+        "name": "augcse", "augcse": {"discriminator_weight": 0.5, "discriminator": "paper", "alpha": 3.0}, **ALONE}},
+    "augcse_order": {"objective": {
+        "name": "augcse", "augcse": {"discriminator_weight": 0.5, "labels": "order", "positive": "augmented"}, **ALONE}},
+    "augcse_bool": {"objective": {"name": "augcse", "augcse": {"discriminator_weight": 0.5, "labels": "bool"}, **ALONE}},
+    "vadvcse": {"objective": {
+        "name": "vadvcse", "vadvcse": {"adversarial_weight": 0.1, "sigma": 1e-2, "step_size": 1.0}, **ALONE}},
+    "vadvcse_ball": {"objective": {"name": "vadvcse", "vadvcse": {
+        "adversarial_weight": 0.5, "sigma": 1e-2, "projection": "closed-form", "norm": "l2", "radius": 0.3, "divergence": "kl",
+        "reduction": "mean", "clean_gradient": False}, **ALONE}},
+    "vadvcse_two_steps": {"objective": {"name": "vadvcse", "vadvcse": {
+        "adversarial_weight": 2e3, "sigma": 1e-2, "projection": "ball", "norm": "l2", "radius": 0.3, "divergence": "symmetric-kl",
+        "steps": 2, "step_size": 50.0, "reduction": "mean", "distribution": "vector"}, **ALONE}},
+    "diffcse": {"objective": {"name": "diffcse", "diffcse": {"replaced_token_weight": 0.5}, **ALONE}},
+    "diffcse_sample": {"objective": {"name": "diffcse", "diffcse": {"replaced_token_weight": 0.5, "replacement": "sample"}}},
+    "clear+vadvcse": {"objective": {
+        "name": "clear+vadvcse", "vadvcse": {"weight": 0.3, "adversarial_weight": 1e-3, "sigma": 1e-2, "step_size": 1.0}}},
 }
 
 
 def build(case: str, stage: int, precision: str, dropout: float):
     tree = json.loads(json.dumps(CASES[case]))
-    tree.setdefault("model", {})
+    tree.setdefault("model", {}).setdefault("pooling", "mean")
     tree["model"] |= {"type": "bert", "layers": 2, "hidden_size": WIDTH, "heads": 4, "max_positions": 64, "dropout": dropout,
                       "attention_dropout": dropout}
     tree.setdefault("objective", {}).setdefault("contrastive", {}).update(projection_size=16, temperature=0.1)
+    tree["augment"] = {"augmented": "del-word|reorder|repeat"}
     tree["train"] = {"zero": stage, "global_batch": N, "steps": 10, "warmup_steps": 0, "clip": 0.0}
-    config = validate_config(tree, case)
     torch.manual_seed(7)
-    architecture = config.model.model_dump(exclude={"init", "pooling"}, exclude_none=True) | {"intermediate_size": 2 * WIDTH}
-    encoder = build_encoder(architecture, FakeTokenizer(), config.model.pooling)
-    with torch.no_grad():  # weights of ordinary size: tiny ones hide errors in attention
-        for p in encoder.parameters():
-            if p.ndim == 2:
-                p.mul_(4)
-    model = SentenceModel(encoder, build_objective(config, WIDTH), precision)
-    return config, model
+    architecture = {"type": "bert", "layers": 2, "hidden_size": WIDTH, "heads": 4, "max_positions": 64, "dropout": dropout,
+                    "attention_dropout": dropout, "intermediate_size": 2 * WIDTH}
+    with tempfile.TemporaryDirectory() as folder:
+        if "diffcse" in tree["objective"]:
+            lm = build_encoder(architecture | {"hidden_size": 16}, FakeTokenizer()).lm
+            lm.config.save_pretrained(folder)
+            save_file({n: p.contiguous() for n, p in lm.state_dict().items() if "decoder" not in n},
+                      Path(folder) / "model.safetensors", {"format": "pt"})
+            tree["objective"]["diffcse"]["generator"] = folder
+        config = validate_config(tree, case)
+        encoder = build_encoder(architecture, FakeTokenizer(), config.model.pooling)
+        with torch.no_grad():  # weights of ordinary size: tiny ones hide errors in attention
+            for p in encoder.parameters():
+                if p.ndim == 2:
+                    p.mul_(4)
+        objective = build_objective(config, encoder, FakeTokenizer(), LABELS)
+    for module in objective.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = dropout
+    with torch.no_grad():
+        for name, parameter in objective.named_parameters():
+            if parameter.ndim == 2 and ".head." in name:
+                parameter.mul_(8)
+        if "esimcse" in objective.terms:
+            objective.terms["esimcse"].queue.normal_()
+            objective.terms["esimcse"].queue_identities.copy_(torch.arange(-20, -20 + len(objective.terms["esimcse"].queue)))
+            objective.terms["esimcse"].filled.fill_(24)  # the last ones are texts of this batch
+    return config, SentenceModel(encoder, objective, precision)
 
 
 def replayed(engine, batch: RankBatch, seed: int, budget: int, config) -> dict:
     """Gradients with every micro-batch's graph kept alive, one rank: the same layout, the same dropout, one backward."""
     from augment.ragged import Ragged as R
     from pretrain.microbatches import count_micro_batches, cut
-    from pretrain.objectives import BatchContext
     from pretrain.whole_batch import micro_seed, select_positions
 
     model = engine.module
@@ -216,7 +270,8 @@ def replayed(engine, batch: RankBatch, seed: int, budget: int, config) -> dict:
         chosen = views.take(part)
         vectors = vectors.index_put((torch.from_numpy(part),),
                                     model("embed", torch.from_numpy(chosen.ids).long(), torch.from_numpy(chosen.lengths)))
-    context = BatchContext(batch.step, torch.zeros(N, dtype=torch.long))
+    same = dict(zip(model.objective.roles, map(torch.from_numpy, batch.identities)))
+    context = BatchContext(batch.step, 0.0, torch.zeros(N, dtype=torch.long), same, {}, None, seed)
     total = model("relate", vectors.unflatten(0, (2, N)), context)["contrastive"] * config.objective.contrastive.weight
     masked = batch.masked[0]
     for index, part in enumerate(cut(masked.batch.lengths, count_micro_batches(masked.batch.lengths, budget))):
@@ -238,17 +293,18 @@ def main() -> None:
     for case in cases:
         for precision in ("fp32", "bf16"):
             config, model = build(case, stage, precision, 0.0)
-            copies, views = model.objective.masked_copies, model.objective.views
-            whole = make_batch(3, copies, views)
-            expected_losses, expected = reference_gradients(model, whole, config if case != "not_yet" else
-                                                            config.model_copy(update={"objective": config.objective.model_copy(
-                                                                update={"name": "mlm"})}), world)
+            whole = make_batch(3, model.objective.masked_copies, len(model.objective.roles))
+            systems = () if case == "not_yet" else tuple(model.objective.terms)
+            expected_losses, expected = reference_gradients(model, whole, config, world, systems)
             engine = build_engine(model, config)
             batch = share(whole, rank, world, 0)
             every = sum(v.num_tokens for v in batch.views) or batch.original.num_tokens
+            buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
             for pieces in (1, 2, 4):
+                for name, buffer in engine.module.named_buffers():
+                    buffer.copy_(buffers[name])  # ESimCSE's queue moves with every batch
                 budget = max(24, -(-every // pieces) + (24 if pieces > 1 else 0))
-                result = WholeBatch(engine, 5, budget).compute(batch)
+                result = WholeBatch(engine, SEED, budget).compute(batch)
                 got = engine_gradients(engine)
                 report.append({
                     "case": case, "precision": precision, "stage": stage, "world": world, "micro_batches": result.micro_batches,
@@ -270,6 +326,7 @@ def main() -> None:
     if rank == 0:
         out.write_text(json.dumps(report))
     dist.barrier()
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

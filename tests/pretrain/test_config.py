@@ -30,13 +30,13 @@ def test_the_base_recipe_is_the_papers():
 def test_flags_are_raw_strings_and_win_over_the_recipe():
     config = load_config(None, {"aug": "subs,del-word:rate=0.5", "train.lr": "1e-4", "train.betas": "0.9,0.999", "name":
                                 "2026_11", "model.init": "none", "deepspeed.zero_optimization.reduce_bucket_size": "500000"})
-    assert config.augment.views == ("subs,del-word:rate=0.5",) * 2
+    assert [config.augment.of_role(role) for role in ("anchor", "positive")] == ["subs,del-word:rate=0.5"] * 2
     assert (config.train.lr, config.train.betas, config.name, config.model.init) == (1e-4, (0.9, 0.999), "2026_11", None)
     assert config.deepspeed == {"zero_optimization": {"reduce_bucket_size": 500000}}
 
 
 def test_none_is_an_augmentation():
-    assert load_config(None, {"aug": "none"}).augment.views == ("none", "none")
+    assert load_config(None, {"aug": "none"}).augment.of_role("positive") == "none"
 
 
 @pytest.mark.parametrize("overrides,words", [

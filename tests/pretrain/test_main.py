@@ -1,6 +1,7 @@
 """The command as users type it: through the launcher, as a dry run, with help, and from an export."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,11 @@ from pretrain.precision import LossScale
 
 def test_launched_by_deepspeed_on_two_ranks_as_a_dry_run(tiny_data, tmp_path):
     launcher = str(Path(sys.executable).with_name("deepspeed"))
-    words = [launcher, "--num_accelerators", "2", *command(tiny_data, tmp_path / "run", train__steps=500), "--dry-run"]
+    with socket.socket() as probe:  # the launcher's own is one for all runs of a machine
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    words = [launcher, "--master_port", port, "--num_accelerators", "2",
+             *command(tiny_data, tmp_path / "run", train__steps=500), "--dry-run"]
     environment = {k: v for k, v in os.environ.items() if k != "CLEAR_DATA"} | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

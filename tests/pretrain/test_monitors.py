@@ -89,8 +89,8 @@ def test_measures_do_not_depend_on_the_vectors_norm_and_are_bounded_in_cost():
     generator = torch.Generator().manual_seed(11)
     views = torch.randn(2, 20000, 16, generator=generator)
     lengths = torch.randint(5, 50, (20000,), generator=generator)
-    measures = Monitor().measure(views, lengths, 20000)
-    assert measures == pytest.approx(Monitor().measure(views * 7, lengths, 20000), rel=1e-4, abs=1e-5)
+    measures = Monitor().measure(views, lengths, 39998)
+    assert measures == pytest.approx(Monitor().measure(views * 7, lengths, 39998), rel=1e-4, abs=1e-5)
     assert set(measures) == {
         "alignment", "uniformity", "positive_cosine", "negative_cosine", "length_r2", "length_variance",
         "effective_rank", "effective_negatives",

@@ -1,0 +1,98 @@
+"""Objectives: what is learned from a global batch, one file a system, and how they are put together."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from pretrain.blocks import ViewSpec
+from pretrain.config import Config
+from pretrain.encoder import SentenceEncoder
+from pretrain.errors import UserError
+from pretrain.objective_config import PLUG_IN
+from pretrain.objectives.augcse import Augcse
+from pretrain.objectives.base import BatchContext, Objective, Views
+from pretrain.objectives.clear import Clear
+from pretrain.objectives.diffcse import Diffcse
+from pretrain.objectives.simcse import Declutr, Esimcse, Sda, Simcse
+from pretrain.objectives.vadvcse import Vadvcse
+from pretrain.objectives.vascl import Vascl
+from pretrain.objectives.whole import WholeObjective
+
+__all__ = ["BatchContext", "Objective", "Views", "WholeObjective", "build_objective", "view_specs"]
+
+SYSTEMS = {"clear": Clear, "simcse": Simcse, "vascl": Vascl, "augcse": Augcse, "vadvcse": Vadvcse, "sda": Sda,
+           "diffcse": Diffcse, "esimcse": Esimcse, "declutr": Declutr}
+
+
+def build_objective(config: Config, encoder: SentenceEncoder, tokenizer: Any = None, number_of_labels: int = 0) -> WholeObjective:
+    """What `objective.name` asks for, heads freshly initialised; call it before the encoder is wrapped by an engine.
+
+    Args:
+        tokenizer: for objectives that edit sentences (diffcse).
+        number_of_labels: values that the labels of a labelled view may have (augcse).
+
+    Raises:
+        UserError: an objective of the user's own does not load, or settings do not go together.
+    """
+    terms = {}
+    for part in config.objective.parts:
+        if part == "mlm":
+            continue
+        more = {"augcse": {"number_of_labels": number_of_labels}, "diffcse": {"tokenizer": tokenizer}}.get(part, {})
+        system, name = (SYSTEMS[part], part) if part in SYSTEMS else _plug_in(part)
+        terms[name] = system(config, encoder, **more)
+    return WholeObjective(config, terms)
+
+
+def view_specs(config: Config) -> list[ViewSpec]:
+    """The views that training with this configuration makes, in the order in which the objective will want them.
+
+    Raises:
+        UserError: a view that needs an augmentation of its own has none.
+    """
+    roles, labelled = _roles(config)
+    return [ViewSpec(role, config.augment.of_role(role), role == labelled) for role in roles]
+
+
+def _roles(config: Config) -> tuple[tuple[str, ...], str | None]:
+    """Roles of the views, and the one whose augmentation must be known."""
+    roles: dict[str, None] = {}
+    settings, labelled = config.objective, None
+    for part in settings.parts:
+        if part == "mlm":
+            continue
+        if (part == "simcse" and settings.simcse.hard_negatives) or (part == "sda" and settings.sda.negatives):
+            own = ("anchor", "positive", "negative")
+        elif part == "augcse":
+            own = ("anchor", "augmented") if settings.augcse.positive == "augmented" else ("anchor", "positive", "augmented")
+            labelled = "augmented" if settings.augcse.discriminator_weight else None
+        elif part == "declutr":
+            own = ("anchor", "positive", *(f"positive{i}" for i in range(2, settings.declutr.positives + 1)))
+        else:
+            own = ("anchor", "positive") if part in SYSTEMS else _plug_in(part)[0].roles
+        roles |= dict.fromkeys(own)
+    return tuple(roles), labelled
+
+
+def _plug_in(name: str) -> tuple[type[Objective], str]:
+    """The class FILE.py:CLASS and a name for its losses' section."""
+    match = PLUG_IN.match(name)
+    path = Path(match["file"]).resolve()
+    if not path.is_file():
+        raise UserError(f"objective {name}: there is no file {path}")
+    key = f"objective_{path.stem}"
+    if key not in sys.modules:
+        spec = importlib.util.spec_from_file_location(key, path)
+        module = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            raise UserError(f"objective {name}: {path} cannot be imported: {type(error).__name__}: {error}") from error
+        sys.modules[key] = module
+    system = getattr(sys.modules[key], match["name"], None)
+    if not (isinstance(system, type) and issubclass(system, Objective)):
+        raise UserError(f"objective {name}: {path} has no class {match['name']} derived from pretrain.objectives.Objective")
+    return system, match["name"]

@@ -1,0 +1,82 @@
+"""AugCSE (Tang et al. 2022): many augmentations, and a discriminator that must not recognise them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from pretrain.config import Config
+from pretrain.encoder import SentenceEncoder
+from pretrain.errors import UserError
+from pretrain.heads import batch_norm_head
+from pretrain.losses.adversary import Discriminator, discriminator_accuracy, discriminator_loss, reverse_gradient
+from pretrain.losses.contrastive import symmetric_info_nce
+from pretrain.objectives.base import BatchContext, Objective, Views
+from pretrain.objectives.parts import joint, local_groups
+
+
+class Augcse(Objective):
+    """AugCSE: the symmetric contrastive loss of two dropout views, and lambda times the loss of a discriminator that reads
+    [P(x); P(aug(x))] and tells the augmentation, through gradient reversal (alpha = -1): the encoder is to hide it.
+
+    Projection and its batch norm see originals and augmentations together. A label says which augmentation was drawn, or
+    that it changed nothing. The discriminator's dropout is the same on every rank.
+    """
+
+    roles = ("anchor", "positive", "augmented")
+    labelled_role = "augmented"
+
+    def __init__(self, config: Config, encoder: SentenceEncoder, number_of_labels: int):
+        """`number_of_labels`: augmentations, and one for "nothing changed"."""
+        super().__init__()
+        self.settings = settings = config.objective.augcse
+        if settings.positive == "augmented":
+            self.roles = ("anchor", "augmented")
+        self.number_of_labels = number_of_labels
+        outputs = {"augmentation": number_of_labels, "bool": 2, "order": 2}[settings.labels]
+        self.head = batch_norm_head(encoder.hidden_size, initializer_range=None)
+        if settings.discriminator_weight:
+            self.discriminator = Discriminator(2 * encoder.hidden_size, outputs, form=settings.discriminator)
+
+    def weights(self, step: int) -> dict[str, float]:
+        weight, rise = self.settings.weight, self.settings.rise(step)
+        return {"augcse": weight * rise, "augcse_discriminator": self.settings.discriminator_weight * rise}
+
+    def alpha(self, progress: float) -> float:
+        """Factor on the gradient that the encoder gets from the discriminator."""
+        if self.settings.alpha_schedule == "constant":
+            return self.settings.alpha
+        return self.settings.alpha * (2 / (1 + math.exp(-10 * progress)) - 1)
+
+    def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
+        settings = self.settings
+        z = dict(zip(self.roles, joint(self.head, [views[role] for role in self.roles]), strict=True))
+        positive = "augmented" if settings.positive == "augmented" else "positive"
+        losses = {"augcse": symmetric_info_nce(z["anchor"], z[positive], settings.temperature,
+                                               groups=local_groups(settings, context),
+                                               anchor_identities=context.identity("anchor"),
+                                               positive_identities=context.identity(positive))}
+        if settings.discriminator_weight:
+            logits, labels = self._discriminate(z["anchor"], z["augmented"], context)
+            losses["augcse_discriminator"] = discriminator_loss(logits, labels)
+            context.measures["discriminator_accuracy"] = float(discriminator_accuracy(logits, labels))
+        return losses
+
+    def _discriminate(self, original: Tensor, augmented: Tensor, context: BatchContext) -> tuple[Tensor, Tensor]:
+        """Logits [N, outputs] and labels int64[N]."""
+        if context.labels is None:
+            raise UserError("augcse needs to know the augmentations: set augment.augmented to alternatives, 'a|b|c', or use data "
+                            "with labels")
+        nothing_changed = context.labels == self.number_of_labels - 1
+        labels = {"augmentation": context.labels, "bool": (~nothing_changed).long()}.get(self.settings.labels)
+        pair = [original, augmented]
+        if labels is None:  # order: is the first of the two the augmented one?
+            labels = torch.randint(0, 2, (len(original),), generator=context.generator(1)).to(original.device)
+            swap = labels.bool()[:, None]
+            pair = [torch.where(swap, augmented, original), torch.where(swap, original, augmented)]
+        features = reverse_gradient(torch.cat(pair, 1), -self.alpha(context.progress))
+        with torch.random.fork_rng(devices=[original.device] if original.is_cuda else []):
+            torch.manual_seed(context.generator(2).initial_seed())
+            return self.discriminator(features), labels

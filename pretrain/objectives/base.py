@@ -1,0 +1,135 @@
+"""What an objective is: losses of the sentence vectors of a whole global batch, written as in the papers.
+
+An objective owns its heads and says, of the sentence vectors of the WHOLE global batch, what its losses are. It
+knows nothing of micro-batches, ranks or memory: `pretrain.whole_batch` sees to it that the gradient is that of the
+whole batch. What it declares beside that:
+
+roles           the views it embeds of each sequence: "anchor", "positive" ...; `augment.*` says how each is made
+relate          its sentence-level losses
+sequence_loss   a loss of one sequence at a time (a perturbed forward pass, replaced-token detection), which may be
+                conditioned on a vector that depends on the whole batch
+momentum        an encoder that follows the trained one and is not trained
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pretrain.encoder import SentenceEncoder
+
+Views = dict[str, Tensor]
+"""Role -> float32[N, d], the sentence vectors of the whole global batch."""
+
+
+@dataclass(frozen=True)
+class BatchContext:
+    """What an objective may know of the global batch beside the sentence vectors.
+
+    step: optimizer step, from 0. progress: share of the training done, in [0, 1).
+    groups: int64[N], the rank that holds each sequence; only for objectives whose negatives are local.
+    identities: role -> int64[N], equal where the sources of two views are equal; None where duplicates count as negatives.
+    present: role -> bool[N], whether the data had a source for the view (else it was made from the sequence itself).
+    labels: int64[N] of the labelled view, or None.
+    seed: of whatever is random in an objective: the same on every rank.
+    condition_gradients: name -> gradient of the sequence losses with respect to `Objective.conditions`.
+    measures: where `relate` may leave numbers for the metrics.
+    """
+
+    step: int
+    progress: float
+    groups: Tensor
+    identities: dict[str, Tensor] | None
+    present: dict[str, Tensor]
+    labels: Tensor | None
+    seed: int
+    condition_gradients: dict[str, Tensor] = field(default_factory=dict)
+    surrogates: list[Tensor] = field(default_factory=list)
+    measures: dict[str, float] = field(default_factory=dict)
+
+    def generator(self, purpose: int = 0) -> torch.Generator:
+        """A generator on the CPU, the same on every rank at this step; `purpose` tells several apart."""
+        seed = np.random.SeedSequence([self.seed, self.step, purpose]).generate_state(1, np.uint64)[0]
+        return torch.Generator().manual_seed(int(seed >> 1))
+
+    def identity(self, role: str) -> Tensor | None:
+        return None if self.identities is None else self.identities[role]
+
+    def condition(self, name: str, values: Tensor) -> None:
+        """Let the sequence losses' gradient flow into `values`, what `Objective.conditions` returned under that name."""
+        if name in self.condition_gradients:
+            self.surrogates.append((values * self.condition_gradients[name]).sum())
+
+
+class Objective(nn.Module):
+    """Base of all objectives; its submodules are the heads, kept in float32 and dropped at export.
+
+    Subclass it in a file of your own and train with `--objective FILE.py:CLASS`; it is built as CLASS(config, encoder), with
+    `config.objective.options` for its settings.
+
+    roles: the views that it embeds of each sequence.
+    labelled_role: the role whose augmentation it must know (`BatchContext.labels`).
+    smallest_batch: the fewest sequences that its losses are defined for.
+    sequence_roles: roles whose views `sequence_loss` reads, in passes of their own.
+    momentum_role: the role that the momentum encoder embeds, if it has one.
+    """
+
+    roles: tuple[str, ...] = ("anchor", "positive")
+    labelled_role: str | None = None
+    smallest_batch: int = 2
+    sequence_roles: tuple[str, ...] = ()
+    sequence_term: str = ""
+    momentum_role: str | None = None
+
+    def weights(self, step: int) -> dict[str, float]:
+        """Weight of every named loss at this step; one whose weights are all 0 is not computed at all."""
+        raise NotImplementedError
+
+    def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
+        """Named sentence-level losses, unweighted scalars."""
+        raise NotImplementedError
+
+    def negatives(self, batch: int) -> int:
+        """How many negatives an anchor has in a batch of so many sequences; for what is shown."""
+        return batch - 1
+
+    def conditions(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
+        """What `sequence_loss` is conditioned on: role -> [N, c]. Called without gradients, before `relate`, which must hand
+        the same values, with gradients, to `BatchContext.condition`."""
+        return {}
+
+    def sequence_loss(self, encoder: SentenceEncoder, role: str, ids: Tensor, lengths: Tensor, condition: Tensor | None,
+                      keys: np.ndarray, seed: int) -> Tensor:
+        """SUM over sequences of the loss `sequence_term`, of packed ids int64[T], lengths int64[n] on the CPU.
+
+        condition: [n, c], the sequences' rows of `conditions()[role]`, or None. keys: uint64[n], for draws that depend on the
+        sequence and step alone (`augment.keys`). seed: of the random state (dropout) in which the micro-batch runs; seed it
+        again for a second pass with the same dropout.
+        """
+        raise NotImplementedError
+
+    def sequence_scale(self, sequences: int, tokens: int) -> float:
+        """Factor on the sum of `sequence_loss` over the global batch's sequences and tokens, all `sequence_roles` together."""
+        return 1.0 / max(1, sequences)
+
+    def remember(self, vectors: Tensor, identities: Tensor) -> None:
+        """The momentum encoder's vectors of `momentum_role`, float32[N, d], and their texts' identities int64[N], after the
+        step's losses."""
+
+
+@contextmanager
+def running_statistics_kept(module: nn.Module) -> Iterator[None]:
+    """Batch norm inside uses the batch's statistics and leaves its running ones as they are."""
+    norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+    for norm in norms:
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.track_running_stats = True

@@ -1,0 +1,116 @@
+"""DiffCSE (Chuang et al. 2022): SimCSE, and replaced-token detection conditioned on the sentence vector."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForMaskedLM
+
+from augment.keys import token_bits, uniform
+from pretrain.config import Config
+from pretrain.encoder import SentenceEncoder
+from pretrain.errors import UserError
+from pretrain.heads import batch_norm_head
+from pretrain.losses.contrastive import info_nce
+from pretrain.losses.replaced_token import replaced_token_loss
+from pretrain.objectives.base import BatchContext, Objective, Views, running_statistics_kept
+from pretrain.objectives.parts import joint, local_groups
+
+
+class Diffcse(Objective):
+    """DiffCSE: a frozen generator edits both views' sentences, and a discriminator, a second encoder that starts as a copy of
+    the trained one, must find the edits; where its first token's embedding would be, it reads the projected sentence vector.
+
+    As in the public code: the generator's dropout is on; with `replacement: argmax` every position may change. Padding counts
+    nowhere (in the code it does, so that its loss depends on the padding's width). The gradient that reaches the sentence
+    vector is that of the whole global batch, batch norm included, whatever the number of micro-batches and ranks.
+    """
+
+    sequence_term = "diffcse_replaced_token"
+
+    def __init__(self, config: Config, encoder: SentenceEncoder, tokenizer):
+        super().__init__()
+        self.settings = settings = config.objective.diffcse
+        self.head = batch_norm_head(encoder.hidden_size)
+        if not settings.replaced_token_weight:
+            return
+        self.sequence_roles = ("anchor", "positive")
+        # In a list: frozen, so neither partitioned nor saved; it is read from its folder at every start.
+        self._generator = [_load_generator(settings.generator, tokenizer, encoder)]
+        self.discriminator = copy.deepcopy(encoder)
+        base = {id(parameter) for parameter in self.discriminator.lm.base_model.parameters()}
+        for parameter in self.discriminator.lm.parameters():
+            parameter.requires_grad_(id(parameter) in base)
+        self.replaced = nn.Linear(encoder.hidden_size, 2)
+        self.mask_id, self.pad_id, self.vocabulary = tokenizer.mask_token_id, tokenizer.pad_token_id, len(tokenizer)
+        self.register_buffer("special", torch.tensor(sorted(tokenizer.all_special_ids)), persistent=False)
+
+    def weights(self, step: int) -> dict[str, float]:
+        rise = self.settings.rise(step)
+        return {"diffcse": self.settings.weight * rise, self.sequence_term: self.settings.replaced_token_weight * rise}
+
+    def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
+        z = joint(self.head, [views["anchor"], views["positive"]])
+        for role, vectors in zip(("anchor", "positive"), z):
+            context.condition(role, vectors)
+        return {"diffcse": info_nce(z[0], z[1], self.settings.temperature, groups=local_groups(self.settings, context),
+                                    anchor_identities=context.identity("anchor"),
+                                    positive_identities=context.identity("positive"))}
+
+    def conditions(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
+        with running_statistics_kept(self.head):
+            z = joint(self.head, [views["anchor"], views["positive"]])
+        return {"anchor": z[0], "positive": z[1]}
+
+    def sequence_loss(self, encoder: SentenceEncoder, role: str, ids: Tensor, lengths: Tensor, condition: Tensor | None,
+                      keys: np.ndarray, seed: int) -> Tensor:
+        edited = self.edit(ids, lengths, keys)
+        first = lengths.cumsum(0).to(ids.device) - lengths.to(ids.device)
+        hidden = self.discriminator.states(
+            edited, lengths, None, edit=lambda words: words.index_copy(0, first, condition.to(words.dtype))).last
+        return replaced_token_loss(self.replaced(hidden.to(self.replaced.weight.dtype)), edited != ids, lengths)
+
+    def sequence_scale(self, sequences: int, tokens: int) -> float:
+        return 1.0 / max(1, tokens)
+
+    @torch.no_grad()
+    def edit(self, ids: Tensor, lengths: Tensor, keys: np.ndarray) -> Tensor:
+        """The generator's version of packed ids int64[T]; what is masked depends on a sequence's key (uint64[n]) alone."""
+        if not len(ids):
+            return ids
+        settings, counts = self.settings, lengths.numpy()
+        chosen = torch.from_numpy(uniform(keys, counts) < settings.mask_rate).to(ids.device) & ~torch.isin(ids, self.special)
+        kind = torch.from_numpy(uniform(keys, counts, 1)).to(ids.device)
+        random = torch.from_numpy(token_bits(keys, counts, 2).astype(np.int64) % self.vocabulary).to(ids.device)
+        masked = torch.where(chosen & (kind < 0.8), self.mask_id, torch.where(chosen & (kind >= 0.9), random, ids))
+        rows = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+        columns = torch.arange(len(ids)) - torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths)
+        rows, columns = rows.to(ids.device), columns.to(ids.device)
+        padded = ids.new_full((len(lengths), int(lengths.max())), self.pad_id)
+        attention = torch.zeros_like(padded)
+        padded[rows, columns], attention[rows, columns] = masked, 1
+        generator = self._generator[0].to(ids.device).train(self.training)
+        logits = generator(input_ids=padded, attention_mask=attention).logits[rows, columns].float()
+        if settings.replacement == "argmax":
+            edited = logits.argmax(1)
+            return torch.where(columns == 0, ids, edited)
+        draws = torch.from_numpy(uniform(keys, counts, 3)).to(logits)  # inverse of the distribution function: one draw a token
+        edited = (logits.softmax(1).cumsum(1) < draws[:, None]).sum(1).clamp(max=logits.shape[1] - 1)
+        return torch.where(chosen, edited, ids)
+
+
+def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> nn.Module:
+    if source is None:
+        raise UserError("diffcse needs a generator: set objective.diffcse.generator to a masked language model with the "
+                        "encoder's vocabulary (the paper's for BERT is distilbert-base-uncased; an export of ours will do)")
+    try:
+        generator = AutoModelForMaskedLM.from_pretrained(source, dtype=torch.float32)
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot load objective.diffcse.generator={source}: {error}") from error
+    if generator.config.vocab_size not in (len(tokenizer), tokenizer.vocab_size, encoder.vocab_size):
+        raise UserError(f"objective.diffcse.generator={source} has {generator.config.vocab_size:,} tokens, the encoder's "
+                        f"vocabulary {encoder.vocab_size:,}: both must read the same token ids")
+    return generator.requires_grad_(False)

@@ -1,0 +1,26 @@
+"""What several objectives share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from pretrain.objective_config import Term
+from pretrain.objectives.base import BatchContext
+
+
+def joint(head: nn.Module, views: Sequence[Tensor]) -> Tensor:
+    """`head` over all views in one call, so that a batch norm in it sees them together: V x [N, d] -> [V, N, e]."""
+    return head(torch.cat(list(views))).unflatten(0, (len(views), -1))
+
+
+def local_groups(settings: Term, context: BatchContext) -> Tensor | None:
+    """int64[N] for negatives of the same rank only, None for those of the whole batch."""
+    return context.groups if settings.scope == "local" else None
+
+
+def stacked_identities(context: BatchContext, roles: Sequence[str]) -> Tensor | None:
+    """int64[len(roles), N], or None where duplicates count as negatives."""
+    return None if context.identities is None else torch.stack([context.identities[role] for role in roles])

@@ -1,0 +1,147 @@
+"""SimCSE (Gao, Yao and Chen 2021), and what is SimCSE but for its views: SDA, ESimCSE, DeCLUTR."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from pretrain.config import Config
+from pretrain.encoder import SentenceEncoder
+from pretrain.errors import UserError
+from pretrain.heads import batch_norm_head, simcse_head
+from pretrain.losses.contrastive import info_nce, nt_xent, relaxed_negative_info_nce, symmetric_info_nce
+from pretrain.momentum import MomentumEncoder
+from pretrain.objectives.base import BatchContext, Objective, Views
+from pretrain.objectives.parts import joint, local_groups, stacked_identities
+
+
+class Simcse(Objective):
+    """SimCSE: a sentence is its own positive (dropout alone tells the views apart, `--aug none`), or, supervised, an NLI
+    premise's is the entailed hypothesis and its hard negative the contradicting one (data with columns).
+
+    Equation 1 and, with hard negatives, 5: as the public code has it, every row sees all hard negatives, and only its own
+    has `hard_negative_logit` added. The MLP head is trained only: the exported vector is the one before it.
+    """
+
+    def __init__(self, config: Config, encoder: SentenceEncoder):
+        super().__init__()
+        self.settings = settings = config.objective.simcse
+        if settings.hard_negatives:
+            if settings.form != "one-direction":
+                raise UserError(f"objective.simcse.hard_negatives goes with form=one-direction, not {settings.form}")
+            self.roles = ("anchor", "positive", "negative")
+        self.head = simcse_head(encoder.hidden_size) if settings.head == "mlp" else nn.Identity()
+
+    def weights(self, step: int) -> dict[str, float]:
+        return {"simcse": self.settings.weight * self.settings.rise(step)}
+
+    def negatives(self, batch: int) -> int:
+        return 2 * batch - 2 if self.settings.form == "2n-2" else (2 * batch if self.settings.hard_negatives else batch) - 1
+
+    def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
+        settings, groups = self.settings, local_groups(self.settings, context)
+        z = joint(self.head, [views[role] for role in self.roles])
+        if settings.form == "2n-2":
+            return {"simcse": nt_xent(z, settings.temperature, groups=groups, identities=stacked_identities(context, self.roles))}
+        loss = info_nce if settings.form == "one-direction" else symmetric_info_nce
+        more = {}
+        if settings.hard_negatives:
+            more = {"negatives": z[2], "own_negative_bias": settings.hard_negative_logit,
+                    "negative_identities": context.identity("negative")}
+        return {"simcse": loss(z[0], z[1], settings.temperature, groups=groups, anchor_identities=context.identity("anchor"),
+                               positive_identities=context.identity("positive"), **more)}
+
+
+class Sda(Objective):
+    """SDA: a syntactic paraphrase as positive, the own negation as a relaxed negative (equation 4; the printed one lacks the
+    -log). Where an augmentation did not apply, the positive is the sentence under other dropout, and there is no negation.
+    """
+
+    def __init__(self, config: Config, encoder: SentenceEncoder):
+        super().__init__()
+        self.settings = config.objective.sda
+        if self.settings.negatives:
+            self.roles = ("anchor", "positive", "negative")
+        self.head = batch_norm_head(encoder.hidden_size)
+
+    def weights(self, step: int) -> dict[str, float]:
+        return {"sda": self.settings.weight * self.settings.rise(step)}
+
+    def negatives(self, batch: int) -> int:
+        return batch if self.settings.negatives else batch - 1
+
+    def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
+        settings = self.settings
+        z = joint(self.head, [views[role] for role in self.roles])
+        same = {"groups": local_groups(settings, context), "anchor_identities": context.identity("anchor"),
+                "positive_identities": context.identity("positive")}
+        if not settings.negatives:
+            return {"sda": info_nce(z[0], z[1], settings.temperature, **same)}
+        return {"sda": relaxed_negative_info_nce(z[0], z[1], z[2], context.present["negative"], settings.temperature,
+                                                 settings.margin, **same)}
+
+
+class Esimcse(Objective):
+    """ESimCSE (Wu et al. 2022): the positive repeats words (`--augment.positive repeat`), so that length does not betray it,
+    and a queue of earlier batches, embedded by a momentum encoder without dropout, adds negatives (equation 4).
+    """
+
+    def __init__(self, config: Config, encoder: SentenceEncoder):
+        super().__init__()
+        self.settings = settings = config.objective.esimcse
+        self.head = simcse_head(encoder.hidden_size)
+        size = round(settings.queue * config.train.global_batch)
+        if size:
+            self.momentum_role = "anchor"
+            self.momentum = MomentumEncoder(encoder, settings.momentum)
+            self.momentum_head = MomentumEncoder(self.head, settings.momentum)
+            self.register_buffer("queue", torch.zeros(size, encoder.hidden_size))
+            self.register_buffer("queue_identities", torch.zeros(size, dtype=torch.long))
+            self.register_buffer("filled", torch.zeros((), dtype=torch.long))
+
+    def weights(self, step: int) -> dict[str, float]:
+        return {"esimcse": self.settings.weight * self.settings.rise(step)}
+
+    def negatives(self, batch: int) -> int:
+        return batch - 1 + round(self.settings.queue * batch)
+
+    def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
+        z = joint(self.head, [views["anchor"], views["positive"]])
+        more = {}
+        if self.momentum_role and (filled := int(self.filled)):
+            more["negatives"] = self.queue[:filled]
+            if context.identities is not None:
+                more["negative_identities"] = self.queue_identities[:filled]
+        return {"esimcse": info_nce(z[0], z[1], self.settings.temperature, groups=local_groups(self.settings, context),
+                                    anchor_identities=context.identity("anchor"),
+                                    positive_identities=context.identity("positive"), **more)}
+
+    @torch.no_grad()
+    def remember(self, vectors: Tensor, identities: Tensor) -> None:
+        newest = self.momentum_head(vectors)[-len(self.queue):]
+        for queue, rows in ((self.queue, newest), (self.queue_identities, identities[-len(self.queue):])):
+            queue.copy_(torch.cat([rows, queue])[: len(queue)])
+        self.filled.copy_((self.filled + len(newest)).clamp(max=len(self.queue)))
+
+
+class Declutr(Objective):
+    """DeCLUTR (Giorgi et al. 2021): an anchor span and the mean vector of several positive spans of the same document are
+    neighbours under NT-Xent (equation 4), beside masked language modelling; no head.
+    """
+
+    def __init__(self, config: Config, encoder: SentenceEncoder):
+        super().__init__()
+        self.settings = config.objective.declutr
+        self.roles = ("anchor", "positive", *(f"positive{i}" for i in range(2, self.settings.positives + 1)))
+
+    def weights(self, step: int) -> dict[str, float]:
+        return {"declutr": self.settings.weight * self.settings.rise(step)}
+
+    def negatives(self, batch: int) -> int:
+        return 2 * batch - 2
+
+    def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
+        positive = torch.stack([views[role] for role in self.roles[1:]]).mean(0)
+        return {"declutr": nt_xent(torch.stack([views["anchor"], positive]), self.settings.temperature,
+                                   groups=local_groups(self.settings, context),
+                                   identities=stacked_identities(context, self.roles[:2]))}

@@ -1,0 +1,51 @@
+"""VaSCL (Zhang et al. 2022): virtual augmentation in the neighbourhood of a sentence vector."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from pretrain.config import Config
+from pretrain.encoder import SentenceEncoder
+from pretrain.heads import vascl_head
+from pretrain.losses.contrastive import nt_xent
+from pretrain.losses.neighbourhood import nearest_neighbours, neighbourhood_loss, virtual_augmentation
+from pretrain.objectives.base import BatchContext, Objective, Views
+from pretrain.objectives.parts import joint, local_groups, stacked_identities
+
+
+class Vascl(Objective):
+    """VaSCL: NT-Xent of two dropout views (equation 1) and the neighbourhood-constrained loss of a virtual augmentation
+    (equations 2 to 5), through a head d -> d -> 128 without biases. Neighbours are those of the whole global batch.
+
+    `grad_to_encoder: code`: the sentence vector under the virtual augmentation is detached, as in the public code, so that
+    the neighbourhood loss shapes the head alone; `paper`: it trains the encoder too, as equation 5 reads.
+    """
+
+    def __init__(self, config: Config, encoder: SentenceEncoder):
+        super().__init__()
+        self.settings = settings = config.objective.vascl
+        self.smallest_batch = settings.neighbours + 1
+        self.head = vascl_head(encoder.hidden_size, settings.projection_size)
+
+    def weights(self, step: int) -> dict[str, float]:
+        weight, rise = self.settings.weight, self.settings.rise(step)
+        return {"vascl": weight * rise, "vascl_neighbourhood": self.settings.neighbourhood_weight * rise}
+
+    def negatives(self, batch: int) -> int:
+        return 2 * batch - 2
+
+    def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
+        settings, groups = self.settings, local_groups(self.settings, context)
+        first = views["anchor"]
+        losses = {"vascl": nt_xent(joint(self.head, [first, views["positive"]]), settings.temperature, groups=groups,
+                                   identities=stacked_identities(context, self.roles))}
+        if settings.neighbourhood_weight:
+            neighbours = nearest_neighbours(first.detach(), settings.neighbours, groups=groups,
+                                            identities=context.identity("anchor"))
+            delta = virtual_augmentation(self.head, first.detach(), neighbours, settings.temperature, settings.radius,
+                                         context.generator())
+            reached = first if settings.grad_to_encoder == "paper" else first.detach()
+            clean = self.head(reached) if settings.grad_to_encoder == "paper" else self.head(reached).detach()
+            losses["vascl_neighbourhood"] = neighbourhood_loss(clean, self.head(reached + delta), neighbours,
+                                                               settings.temperature)
+        return losses

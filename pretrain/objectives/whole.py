@@ -1,0 +1,129 @@
+"""All that a run learns: masked language modelling and any number of sentence-level objectives, summed with weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from pretrain.config import Config
+from pretrain.errors import UserError
+from pretrain.momentum import MomentumEncoder
+from pretrain.objectives.base import BatchContext, Objective, Views
+
+
+class Terms(nn.Module):
+    """Objectives by name. (torch's own ModuleDict has methods, such as `clear`, whose names it cannot hold.)"""
+
+    def __init__(self, terms: dict[str, Objective]):
+        super().__init__()
+        for name, term in terms.items():
+            self.add_module(name, term)
+
+    def __getitem__(self, name: str) -> Objective:
+        return self._modules[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._modules
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def values(self) -> list[Objective]:
+        return list(self._modules.values())
+
+
+class WholeObjective(nn.Module):
+    """The sum of the `terms`' losses and the masked-language loss (Devlin et al. 2019; with `copies: 2` CLEAR's Double MLM).
+
+    roles: the views of all terms, each embedded once, whoever reads it. masked_copies: maskings of each sequence.
+    """
+
+    def __init__(self, config: Config, terms: dict[str, Objective]):
+        super().__init__()
+        self.terms = Terms(terms)
+        self.masked_copies = config.objective.masked_copies
+        self.mlm_weight = config.objective.mlm.weight
+        self.steps = config.train.steps
+        self.roles = tuple(dict.fromkeys(role for term in terms.values() for role in term.roles))
+        self.sequence_terms = {name: term for name, term in terms.items() if term.sequence_roles}
+        smallest = max((term.smallest_batch for term in terms.values()), default=2)
+        if config.train.global_batch < smallest:
+            raise UserError(f"train.global_batch={config.train.global_batch} is too small for objective {config.objective.name}, "
+                            f"which needs {smallest} sequences or more")
+        self.smallest_batch = smallest
+
+    def weights(self, step: int) -> dict[str, float]:
+        """Weight of every named loss at this step."""
+        result = {"mlm": self.mlm_weight} if self.masked_copies else {}
+        for term in self.terms.values():
+            result |= term.weights(step)
+        return result
+
+    def needs_views(self, step: int) -> bool:
+        return any(weight > 0 for name, weight in self.weights(step).items() if name != "mlm")
+
+    def active_sequence_terms(self, step: int) -> dict[str, Objective]:
+        """The terms whose loss is computed sequence by sequence, where its weight is not 0."""
+        weights = self.weights(step)
+        return {name: term for name, term in self.sequence_terms.items() if weights[term.sequence_term] > 0}
+
+    @property
+    def is_local(self) -> bool:
+        """Whether anchors see only the sequences of their own rank."""
+        scopes = [getattr(getattr(term, "settings", None), "scope", "global") for term in self.terms.values()]
+        return bool(scopes) and all(scope == "local" for scope in scopes)
+
+    def negatives(self, batch: int) -> int:
+        """The most negatives that any term has for an anchor."""
+        return max((term.negatives(batch) for term in self.terms.values()), default=0)
+
+    def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
+        losses: dict[str, Tensor] = {}
+        for term in self.terms.values():
+            losses |= term.relate({role: views[role] for role in term.roles}, context)
+        return losses
+
+    @torch.no_grad()
+    def conditions(self, views: Views, context: BatchContext) -> dict[str, dict[str, Tensor]]:
+        """Term -> role -> [N, c]."""
+        return {name: term.conditions({role: views[role] for role in term.roles}, context)
+                for name, term in self.active_sequence_terms(context.step).items()}
+
+    @property
+    def momentum_role(self) -> str | None:
+        """The role that the momentum encoder, if there is one, embeds."""
+        return next((term.momentum_role for term in self.terms.values() if term.momentum_role), None)
+
+    def momentum_encoder(self) -> nn.Module:
+        return next(term.momentum for term in self.terms.values() if term.momentum_role)
+
+    def follow(self) -> None:
+        """Let every momentum encoder take a step."""
+        for module in self.modules():
+            if isinstance(module, MomentumEncoder):
+                module.follow()
+
+    def remember(self, vectors: Tensor, identities: Tensor) -> None:
+        """Hand the momentum encoder's vectors of the batch, float32[N, d], to the terms that keep them."""
+        for term in self.terms.values():
+            if term.momentum_role:
+                term.remember(vectors, identities)
+
+    def untrained_heads_touch(self, hidden_size: int, device: torch.device) -> Tensor:
+        """A zero that depends on every head's parameters, for steps whose sentence-level weights are 0.
+
+        Every parameter then has a gradient on every rank at every step, which ZeRO's partitioned reductions want.
+        """
+        count = self.smallest_batch
+        noise = torch.linspace(-1, 1, count * hidden_size, device=device).view(count, hidden_size)
+        numbers = torch.arange(count, device=device)
+        context = BatchContext(step=0, progress=0.0, groups=torch.zeros_like(numbers), identities=None, seed=0,
+                               present={role: torch.ones_like(numbers, dtype=torch.bool) for role in self.roles},
+                               labels=torch.zeros_like(numbers))
+        training = self.training
+        self.eval()  # batch norm must not count these vectors
+        losses = self.relate({role: noise.roll(i, 1) for i, role in enumerate(self.roles)}, context)
+        self.train(training)
+        return sum((loss * 0.0 for loss in losses.values()), torch.zeros((), device=device))

@@ -1,0 +1,292 @@
+"""The objectives once more: float64, one device, padded batches, full matrices, from the papers' formulae.
+
+Nothing here is shared with the system but weights, token ids, and the numbers that both draw at random (the start of an
+adversarial direction, what a generator is asked to fill in). `Reference.losses` gives each loss as autograd sees it.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+SPECIAL = 5  # token ids below are special
+
+
+class Reference:
+    """A padded float64 copy of a model, and its objective's losses of a whole global batch."""
+
+    def __init__(self, model, pad: int):
+        self.pad, self.pooling = pad, model.encoder.pooling
+        self.lm = double(model.encoder.lm)
+        self.heads = {n: p.detach().double().requires_grad_(p.requires_grad) for n, p in model.objective.named_parameters()}
+        self.model = model
+
+    def padded(self, rows):
+        width = max(map(len, rows))
+        ids = torch.tensor([list(r) + [self.pad] * (width - len(r)) for r in rows])
+        return ids, torch.tensor([[1] * len(r) + [0] * (width - len(r)) for r in rows])
+
+    def hidden(self, rows, lm=None, edit=None):
+        """Last hidden states [N, L, H] and the attention mask; `edit` is applied to the embedding block's output."""
+        lm = lm or self.lm
+        ids, attention = self.padded(rows)
+        handle = lm.base_model.embeddings.register_forward_hook(lambda m, i, out: edit(out)) if edit else None
+        try:
+            return lm.base_model(input_ids=ids, attention_mask=attention).last_hidden_state, attention
+        finally:
+            if handle:
+                handle.remove()
+
+    def vectors(self, rows, edit=None):
+        hidden, attention = self.hidden(rows, edit=edit)
+        keep = attention.unsqueeze(-1).double()
+        return hidden[:, 0] if self.pooling == "cls" else (hidden * keep).sum(1) / keep.sum(1)
+
+    def linear(self, x, name):
+        bias = self.heads.get(f"{name}.bias")
+        return F.linear(x, self.heads[f"{name}.weight"], bias)
+
+    def batch_norm(self, x, name, of=None):
+        """By the statistics of `of` (default: x itself)."""
+        of = x if of is None else of
+        x = (x - of.mean(0)) / (of.var(0, unbiased=False) + 1e-5).sqrt()
+        return x * self.heads[f"{name}.weight"] + self.heads[f"{name}.bias"] if f"{name}.weight" in self.heads else x
+
+    def batch_norm_head(self, x, name, of=None):
+        """Linear, batch norm, ReLU, Linear, batch norm; `of`: the vectors whose statistics count, as constants."""
+        first = self.linear(x, f"{name}.layers.0")
+        fixed = None if of is None else self.linear(of, f"{name}.layers.0").detach()
+        second = self.linear(F.relu(self.batch_norm(first, f"{name}.layers.1", fixed)), f"{name}.layers.3")
+        if of is not None:
+            fixed = self.linear(F.relu(self.batch_norm(fixed, f"{name}.layers.1")), f"{name}.layers.3").detach()
+        return self.batch_norm(second, f"{name}.layers.4", fixed)
+
+
+def double(lm):
+    config = lm.config.__class__.from_dict(lm.config.to_dict())
+    config._attn_implementation = "eager"
+    copy = type(lm)(config)
+    copy.load_state_dict(lm.state_dict())
+    copy.tie_weights()
+    return copy.double().eval()
+
+
+def nce(anchors, candidates, temperature, target, excluded=None, bias=None, own=None):
+    """Mean of -log softmax at `target`; excluded: bool[A, C]; bias: added to the logits; own: one more logit a row."""
+    logits = F.normalize(anchors, dim=1) @ F.normalize(candidates, dim=1).T / temperature
+    if bias is not None:
+        logits = logits + bias
+    if excluded is not None:
+        keep = F.one_hot(target, logits.shape[1]).bool()
+        logits = logits.masked_fill(excluded & ~keep, -torch.inf)
+    if own is not None:
+        logits = torch.cat([logits, own[:, None]], 1)
+    return F.cross_entropy(logits, target)
+
+
+def same(anchor, positive, candidates):
+    """bool[A, C]: a candidate whose text is the anchor's or its positive's."""
+    return (candidates[None] == anchor[:, None]) | (candidates[None] == positive[:, None])
+
+
+def nt_xent(first, second, temperature, identities, group=None):
+    count = len(first)
+    z, target = torch.cat([first, second]), (torch.arange(2 * count) + count) % (2 * count)
+    ids = torch.cat(list(identities))
+    excluded = same(ids, ids[target], ids) | torch.eye(2 * count, dtype=torch.bool)
+    if group is not None:
+        excluded = excluded | (group.repeat(2)[:, None] != group.repeat(2)[None])
+    return nce(z, z, temperature, target, excluded)
+
+
+def clear(ref, v, ctx, config):
+    settings = config.objective.contrastive
+    z = torch.cat([v["anchor"], v["positive"]])
+    if settings.projection_layers:
+        z, second = ref.linear(z, "terms.clear.projection.layers.0"), "terms.clear.projection.layers.2"
+        if settings.projection_batch_norm:  # over the whole global batch, both views together
+            z, second = ref.batch_norm(z, "terms.clear.projection.layers.1"), "terms.clear.projection.layers.3"
+        z = ref.linear(F.relu(z), second)
+    first, second = z.chunk(2)
+    group = ctx["groups"] if settings.scope == "local" else None
+    return {"contrastive": nt_xent(first, second, settings.temperature, (ctx["ids"]["anchor"], ctx["ids"]["positive"]), group)}
+
+
+def simcse(ref, v, ctx, config):
+    settings, ids, index = config.objective.simcse, ctx["ids"], torch.arange(len(v["anchor"]))
+    z = {role: torch.tanh(ref.linear(x, "terms.simcse.head.layers.0")) if settings.head == "mlp" else x for role, x in v.items()}
+    pair = (ids["anchor"], ids["positive"])
+    if settings.form == "2n-2":
+        return {"simcse": nt_xent(z["anchor"], z["positive"], settings.temperature, pair)}
+    forward = same(*pair, ids["positive"])
+    if settings.hard_negatives:
+        bias = torch.cat([torch.zeros(len(index), len(index)), torch.eye(len(index)) * settings.hard_negative_logit], 1)
+        excluded = torch.cat([forward, same(*pair, ids["negative"])], 1)
+        candidates = torch.cat([z["positive"], z["negative"]])
+        return {"simcse": nce(z["anchor"], candidates, settings.temperature, index, excluded, bias)}
+    loss = nce(z["anchor"], z["positive"], settings.temperature, index, forward)
+    if settings.form == "symmetric":
+        back = nce(z["positive"], z["anchor"], settings.temperature, index, same(pair[1], pair[0], ids["anchor"]))
+        loss = (loss + back) / 2
+    return {"simcse": loss}
+
+
+def sda(ref, v, ctx, config):
+    settings, ids = config.objective.sda, ctx["ids"]
+    roles = list(v)
+    z = dict(zip(roles, ref.batch_norm_head(torch.cat([v[r] for r in roles]), "terms.sda.head").chunk(len(roles))))
+    excluded, index = same(ids["anchor"], ids["positive"], ids["positive"]), torch.arange(len(z["anchor"]))
+    own = None
+    if settings.negatives:
+        own = (F.cosine_similarity(z["anchor"], z["negative"]) - settings.margin) / settings.temperature
+        own = own.masked_fill(~ctx["present"]["negative"], -torch.inf)
+    return {"sda": nce(z["anchor"], z["positive"], settings.temperature, index, excluded, own=own)}
+
+
+def declutr(ref, v, ctx, config):
+    positive = torch.stack([v[role] for role in v if role != "anchor"]).mean(0)
+    return {"declutr": nt_xent(v["anchor"], positive, config.objective.declutr.temperature,
+                               (ctx["ids"]["anchor"], ctx["ids"]["positive"]))}
+
+
+def esimcse(ref, v, ctx, config):
+    z = {role: torch.tanh(ref.linear(x, "terms.esimcse.head.layers.0")) for role, x in v.items()}
+    candidates, index = z["positive"], torch.arange(len(z["anchor"]))
+    excluded = same(ctx["ids"]["anchor"], ctx["ids"]["positive"], ctx["ids"]["positive"])
+    if len(ctx["queue"]):
+        candidates = torch.cat([candidates, ctx["queue"].double()])
+        excluded = torch.cat([excluded, same(ctx["ids"]["anchor"], ctx["ids"]["positive"], ctx["queue_ids"])], 1)
+    return {"esimcse": nce(z["anchor"], candidates, config.objective.esimcse.temperature, index, excluded)}
+
+
+def vascl(ref, v, ctx, config):
+    settings, count = config.objective.vascl, len(v["anchor"])
+
+    def head(x):
+        return ref.linear(F.relu(ref.linear(x, "terms.vascl.head.layers.0")), "terms.vascl.head.layers.2")
+
+    pair = (ctx["ids"]["anchor"], ctx["ids"]["positive"])
+    losses = {"vascl": nt_xent(head(v["anchor"]), head(v["positive"]), settings.temperature, pair)}
+    e = v["anchor"].detach()
+    likeness = (e @ e.T).masked_fill(pair[0][:, None] == pair[0][None], -torch.inf)
+    neighbours = likeness.topk(settings.neighbours, 1).indices
+    start = F.normalize(torch.rand(e.shape, generator=ctx["generator"](0), dtype=torch.float32).double() - 0.5, dim=1)
+    start.requires_grad_()
+    clean, moved = F.normalize(head(e).detach(), dim=1), F.normalize(head(e + settings.radius * start), dim=1)
+    own = (moved * clean).sum(1) / settings.temperature
+    others = (moved[:, None] * clean[neighbours]).sum(2) / settings.temperature
+    ascent = (torch.logsumexp(torch.cat([own[:, None], others], 1), 1) - own).sum()
+    delta = settings.radius * F.normalize(torch.autograd.grad(ascent, start)[0], dim=1, eps=1e-300)
+    reached = v["anchor"] if settings.grad_to_encoder == "paper" else e
+    zc, za = F.normalize(head(reached), dim=1), F.normalize(head(reached + delta), dim=1)
+    zc = zc if settings.grad_to_encoder == "paper" else zc.detach()
+    total = 0.0
+    for anchor, positive in ((zc, za), (za, zc)):
+        own = (anchor * positive).sum(1, keepdim=True)
+        negatives = torch.cat([(anchor[:, None] * side[neighbours]).sum(2) for side in (zc, za)], 1)
+        logits = torch.cat([own, negatives], 1) / settings.temperature
+        total = total + F.cross_entropy(logits, torch.zeros(count, dtype=torch.long), reduction="sum")
+    losses["vascl_neighbourhood"] = total / (2 * count)
+    return losses
+
+
+def augcse(ref, v, ctx, config):
+    settings, roles = config.objective.augcse, list(v)
+    z = dict(zip(roles, ref.batch_norm_head(torch.cat([v[r] for r in roles]), "terms.augcse.head").chunk(len(roles))))
+    positive = "augmented" if settings.positive == "augmented" else "positive"
+    ids, index = ctx["ids"], torch.arange(len(z["anchor"]))
+    forward = nce(z["anchor"], z[positive], settings.temperature, index, same(ids["anchor"], ids[positive], ids[positive]))
+    back = nce(z[positive], z["anchor"], settings.temperature, index, same(ids[positive], ids["anchor"], ids["anchor"]))
+    losses = {"augcse": (forward + back) / 2}
+    if settings.discriminator_weight:
+        labels, first, second = ctx["labels"], z["anchor"], z["augmented"]
+        if settings.labels == "bool":
+            labels = (labels != ctx["number_of_labels"] - 1).long()
+        if settings.labels == "order":
+            labels = torch.randint(0, 2, (len(index),), generator=ctx["generator"](1))
+            swap = labels.bool()[:, None]
+            first, second = torch.where(swap, second, first), torch.where(swap, first, second)
+        x = torch.cat([first, second], 1)
+        alpha = settings.alpha
+        if settings.alpha_schedule == "annealed":
+            alpha *= 2 / (1 + math.exp(-10 * ctx["progress"])) - 1
+        x = alpha * x + (1 - alpha) * x.detach()  # the value of x, alpha times its gradient
+        name = "terms.augcse.discriminator.layers"
+        logits = torch.tanh(ref.linear(torch.tanh(ref.linear(x, f"{name}.1")), f"{name}.4"))
+        if settings.discriminator == "paper":
+            logits = ref.linear(logits, f"{name}.6")
+        target = F.one_hot(labels, logits.shape[1]).double()
+        losses["augcse_discriminator"] = F.binary_cross_entropy_with_logits(logits, target)
+    return losses
+
+
+def vadvcse(ref, v, ctx, config):
+    settings, index = config.objective.vadvcse, torch.arange(len(v["anchor"]))
+    both = torch.cat([v["anchor"], v["positive"]])
+    z = ref.batch_norm_head(both, "terms.vadvcse.head").chunk(2)
+    losses = {"vadvcse": nce(z[0], z[1], settings.temperature, index,
+                             same(ctx["ids"]["anchor"], ctx["ids"]["positive"], ctx["ids"]["positive"]))}
+    rows = ctx["rows"]["anchor"]
+    real = ref.padded(rows)[1].bool()
+
+    def output(noise):
+        def add(words):
+            placed = torch.zeros_like(words)
+            placed[real] = noise
+            return words + placed
+
+        vectors = ref.vectors(rows, None if noise is None else add)
+        return vectors if settings.distribution == "vector" else ref.batch_norm_head(vectors, "terms.vadvcse.head", both.detach())
+
+    def divergence(p, q):
+        p, q = p.log_softmax(1), q.log_softmax(1)
+        kl = lambda a, b: (a.exp() * (a - b)).sum()  # noqa: E731
+        if settings.divergence == "kl":
+            return kl(q, p)
+        if settings.divergence == "symmetric-kl":
+            return kl(q.detach(), p) + kl(p.detach(), q)
+        mean = ((p.exp() + q.exp()) / 2).log().detach()
+        return kl(mean, p) + kl(mean, q)
+
+    clean = output(None)
+    noise = ctx["noise"].double() * settings.sigma
+    for _ in range(settings.steps):
+        noise = noise.detach().requires_grad_()
+        gradient, = torch.autograd.grad(divergence(output(noise), clean.detach()), noise)
+        noise = noise.detach() + settings.step_size * gradient
+        norm = noise.norm(dim=1, keepdim=True) if settings.norm == "l2" else noise.abs().amax(1, keepdim=True)
+        if settings.projection == "smart":
+            noise = noise / (norm + 1e-6)
+        elif settings.projection == "ball":
+            noise = noise * (settings.radius / norm.clamp_min(settings.radius)) if settings.norm == "l2" else \
+                noise.clamp(-settings.radius, settings.radius)
+        else:
+            noise = settings.radius * (F.normalize(gradient, dim=1, eps=1e-300) if settings.norm == "l2" else gradient.sign())
+    loss = divergence(output(noise), clean if settings.clean_gradient else clean.detach())
+    losses["vadvcse_adversarial"] = loss if settings.reduction == "sum" else loss / len(rows)
+    return losses
+
+
+def diffcse(ref, v, ctx, config):
+    settings, index = config.objective.diffcse, torch.arange(len(v["anchor"]))
+    both = ref.batch_norm_head(torch.cat([v["anchor"], v["positive"]]), "terms.diffcse.head")
+    z = dict(zip(("anchor", "positive"), both.chunk(2)))
+    losses = {"diffcse": nce(z["anchor"], z["positive"], settings.temperature, index,
+                             same(ctx["ids"]["anchor"], ctx["ids"]["positive"], ctx["ids"]["positive"]))}
+    discriminator = ctx["discriminator"]
+    total, tokens = 0.0, 0
+    for role in ("anchor", "positive"):
+        edited, rows = ctx["edited"][role], ctx["rows"][role]
+        hidden, attention = ref.hidden(edited, discriminator, lambda words, role=role: torch.cat(
+            [z[role][:, None], words[:, 1:]], 1))
+        logits = ref.linear(hidden, "terms.diffcse.replaced")
+        replaced = ref.padded(edited)[0] != ref.padded(rows)[0]
+        real = attention.bool()
+        total = total + F.cross_entropy(logits[real], replaced[real].long(), reduction="sum")
+        tokens += int(real.sum())
+    losses["diffcse_replaced_token"] = total / tokens
+    return losses
+
+
+SYSTEMS = {"clear": clear, "simcse": simcse, "sda": sda, "declutr": declutr, "esimcse": esimcse, "vascl": vascl,
+           "augcse": augcse, "vadvcse": vadvcse, "diffcse": diffcse}
