@@ -21,7 +21,7 @@ from pretrain.lanes import Lanes
 from pretrain.masking import Masked, mask_tokens
 from pretrain.shards import DamagedShard, ShardReader
 
-NEGATIVE = "negative"  # the one role whose views may be absent
+NEGATIVE = "negative"  # the one column without which a view may be absent
 _ATTEMPTS = 100  # replacements tried for a damaged chunk before the corpus is given up
 
 
@@ -30,8 +30,8 @@ class ViewSpec:
     """One view of every sequence.
 
     role: "anchor", "positive", "negative" or a name of the caller's own. The view is made of the data's column of that
-        name where it has one, else of the text, and of the text too for a record whose column is empty: its positive is
-        then another view of the same text (SDA's fallback).
+        name (digits at its end aside: "positive2") where it has one, else of the text, and of the text too for a record
+        whose column is empty: its positive is then another view of the same text (SDA's fallback).
     augmentation: a specification (`augment.registry`).
     labelled: whether `RankBatch.labels` are those of this view; of one view at most.
     """
@@ -39,6 +39,11 @@ class ViewSpec:
     role: str
     augmentation: str
     labelled: bool = False
+
+    @property
+    def column(self) -> str:
+        """The column that the view is made of, if the data has it."""
+        return self.role.rstrip("0123456789")
 
 
 def label_names(view: ViewSpec) -> list[str]:
@@ -204,7 +209,7 @@ class BlockMaker:
             keys = sequence_keys(seed, epochs, ids, number, "augment")
             source, there = self._source(spec, original, places, ids)
             view = clip(pipeline(source, keys), self.max_length)
-            if spec.role == NEGATIVE and there is None:
+            if spec.column == NEGATIVE and there is None:
                 there = ~equal_sequences(source, view)
             views.append(view)
             identities.append(identity_of_text if source is original else sequence_identities(source))
@@ -228,15 +233,15 @@ class BlockMaker:
     def _source(self, spec: ViewSpec, original: Ragged, places: np.ndarray, ids: np.ndarray) -> tuple[Ragged, np.ndarray | None]:
         """What a view is made of, and, for a column of negatives, where there is one: bool[n]."""
         columns = self.reader.columns
-        if spec.role not in columns[1:]:
+        if spec.column not in columns[1:]:
             return original, None
-        source = self._cache.gather(places, columns.index(spec.role))
+        source = self._cache.gather(places, columns.index(spec.column))
         self._check_lengths(source, ids)
         there = source.lengths > 0
         if not there.all():
             rows = np.arange(len(there))
             source = Ragged.concatenate([source, original]).take(np.where(there, rows, rows + len(rows)))
-        return source, there if spec.role == NEGATIVE else None
+        return source, there if spec.column == NEGATIVE else None
 
     def draw(self, first_step: int, stop_step: int, lane_start: int, lane_stop: int) -> tuple[np.ndarray, list[dict]]:
         """Load what the steps need: (places of the records in the cache, int64[n]; substitutions)."""

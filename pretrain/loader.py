@@ -119,7 +119,7 @@ class Loader:
             label_names(view)  # fails now, rather than in a worker
         pipelines = [build(view.augmentation, vocabulary, synonyms) for view in views]
         for view, pipeline in zip(views, pipelines):
-            if view.role == NEGATIVE and view.role not in reader.columns and pipeline.is_identity:
+            if view.column == NEGATIVE and NEGATIVE not in reader.columns and pipeline.is_identity:
                 raise UserError(
                     f"{reader.folder} has no column 'negative' (it has {', '.join(reader.columns)}), and the augmentation of the "
                     "negative view is 'none': every text would be its own negative. Prepare records that have one "

@@ -26,6 +26,8 @@ VIEWS = [
     ViewSpec("positive", "repeat", labelled=True),
     ViewSpec("negative", "del-span"),
     ViewSpec("another", "reorder"),
+    ViewSpec("positive2", "none"),
+    ViewSpec("negative2", "none"),
 ]
 
 
@@ -83,15 +85,15 @@ def test_views_are_made_of_their_columns(folder):
         assert batch.masked[0].batch == mask_tokens(batch.original, keys(batch, 0, "mask"), helpers.VOCABULARY).batch
         assert np.array_equal(batch.labels, labels[records]) and batch.labels.dtype == np.int64
         for number, spec in enumerate(VIEWS):
-            rows = zip(column.get(spec.role, column["text"]), column["text"])
+            rows = zip(column.get(spec.role.rstrip("2"), column["text"]), column["text"])
             source = Ragged.from_sequences([own if len(own) else text for own, text in rows])
             pipeline = build(spec.augmentation, helpers.VOCABULARY)
             assert batch.views[number] == pipeline(source, keys(batch, number, "augment"))
             assert np.array_equal(batch.identities[number], sequence_identities(source))
-            there = column[spec.role].lengths > 0 if spec.role == "negative" else np.ones(48, bool)
+            there = column["negative"].lengths > 0 if spec.role.startswith("negative") else np.ones(48, bool)
             assert np.array_equal(batch.present[number], there) and batch.present[number].dtype == bool
             absent += int((~there).sum())
-    assert 0.4 < absent / (25 * 48) < 0.6
+    assert 0.4 < absent / (25 * 48 * 2) < 0.6
     assert number_of_labels(VIEWS[1], ShardReader(folder)) == 5
 
 

@@ -23,7 +23,7 @@ import pytest
 from augment.ragged import Ragged
 from pretrain.corpora import DataConfig
 from pretrain.errors import UserError
-from pretrain.packing import fit_sentences, full_sentences, one_per_sequence
+from pretrain.packing import fit_records, fit_sentences, full_sentences, one_per_document, one_per_sequence
 from pretrain.prepare import LOCK, find_or_prepare, prepare
 from pretrain.prepare_cli import main
 from pretrain.shards import ShardReader
@@ -158,6 +158,41 @@ def test_unit_sequence_packs_full_sentences(tmp_path, corpus, several_tasks):
     assert manifest["counts"]["sentences_duplicate"] == sum(map(len, made)) - len(wanted)
 
 
+@pytest.mark.parametrize("max_length", [48, 400])
+def test_unit_document_holds_documents_cut_behind(tmp_path, corpus, several_tasks, max_length):
+    path, made = corpus
+    settings = {"unit": "document", "max_length": max_length}
+    manifest = prepare(config(path, **settings), tmp_path / "out", workers=1, progress=False)
+    reader, tokenizer = ShardReader(tmp_path / "out"), load_tokenizer(tmp_path / "out")
+    assert reader.unit == "document"
+    known = {sentence: number for number, document in enumerate(made) for sentence in document}
+    seen: list[str] = []
+    cut = 0
+    for number in range(reader.num_chunks):
+        chunk = reader.read(number)
+        sequences = chunk.sequences
+        assert np.array_equal(chunk.document_starts, sequences.offsets[:-1] + 1)
+        assert sequences.lengths.max() <= max_length
+        for row in range(len(sequences)):
+            low, high = sequences.offsets[row], sequences.offsets[row + 1]
+            starts = chunk.sentence_starts[(chunk.sentence_starts > low) & (chunk.sentence_starts < high)]
+            assert starts[0] == low + 1 and (sequences.ids[low + 1 : high - 1] > 4).all()  # no separator inside
+            texts = [tokenizer.decode(sequences.ids[a:b], skip_special_tokens=True).strip()
+                     for a, b in pairwise([*starts, high])]  # fmt: skip
+            whole = texts if texts[-1] in known else texts[:-1]
+            cut += len(whole) < len(texts)
+            # Of one document, in its order (de-duplication may have taken some of its sentences).
+            owners = [n for n, document in enumerate(made) if all(text in document for text in whole)]
+            assert any([text for text in made[n] if text in whole] == whole for n in owners)
+            seen += whole
+    counts = manifest["counts"]
+    assert len(seen) == len(set(seen)) and counts["sentences_duplicate"] > 0
+    assert (counts["documents_truncated"] > 20 and cut > 10) if max_length == 48 else counts["documents_truncated"] == cut == 0
+    if max_length == 400:  # nothing is lost
+        seen += [s for text in texts_of(tmp_path / "out", "heldout") for s in sentences_of(text)]
+        assert Counter(seen) == Counter(set(known))
+
+
 def test_workers_do_not_change_a_byte(tmp_path, corpus, several_tasks):
     path, _ = corpus
     for workers in (1, 2):
@@ -166,10 +201,11 @@ def test_workers_do_not_change_a_byte(tmp_path, corpus, several_tasks):
     assert len(digest(tmp_path / "1")) > 6
 
 
-@pytest.mark.parametrize("unit", ["sentence", "sequence"])
+@pytest.mark.parametrize("unit", ["sentence", "sequence", "document"])
 def test_no_held_out_sentence_in_train_without_deduplication(tmp_path, corpus, unit):
     path, _ = corpus
-    prepare(config(path, unit=unit, dedup="none"), tmp_path / "out", workers=1, progress=False)
+    longest = 400 if unit == "document" else 64  # what is left of a cut sentence may be in both
+    prepare(config(path, unit=unit, dedup="none", max_length=longest), tmp_path / "out", workers=1, progress=False)
     train = [s for text in texts_of(tmp_path / "out", "train") for s in sentences_of(text)]
     heldout = {s for text in texts_of(tmp_path / "out", "heldout") for s in sentences_of(text)}
     assert heldout and not heldout & set(train)
@@ -295,9 +331,54 @@ def test_packing_equals_the_reference():
         assert [packed.sequences.ids[i] for i in packed.document_starts] == [d[0][0] for d in documents]
 
 
+def test_documents_are_cut_as_the_reference_does():
+    random_ = random.Random(4)
+    for _ in range(200):
+        documents = [
+            [[random_.randrange(10, 99) for _ in range(random_.randrange(1, 9))] for _ in range(random_.randrange(1, 6))]
+            for _ in range(random_.randrange(1, 12))
+        ]
+        labels = np.repeat(np.arange(len(documents)), [len(d) for d in documents])
+        sentences = Ragged.from_sequences([s for d in documents for s in d])
+        first = np.array([random_.random() < 0.8 for _ in range(len(sentences))])
+        max_length = random_.randrange(10, 24)
+        counts: Counter[str] = Counter()
+        packed = one_per_document(sentences, labels, first, max_length, 1, 2, counts)
+        whole = [[token for sentence in document for token in sentence] for document in documents]
+        expected = [[1, *tokens[: max_length - 2], 2] for tokens in whole]
+        assert [packed.sequences[i].tolist() for i in range(len(packed.sequences))] == expected
+        starts, position, number = [], 0, 0
+        for document, sequence in zip(documents, expected):
+            inside = 0
+            for sentence in document:
+                if first[number] and inside < len(sequence) - 2:
+                    starts.append(position + 1 + inside)
+                inside, number = inside + len(sentence), number + 1
+            position += len(sequence)
+        assert packed.sentence_starts.tolist() == starts
+        assert packed.document_starts.tolist() == (packed.sequences.offsets[:-1] + 1).tolist()
+        assert counts["tokens_truncated"] == sum(max(0, len(tokens) - max_length + 2) for tokens in whole)
+
+
+def test_fitting_records_keeps_their_columns_together():
+    """Two columns; a record without text goes, one without a second text stays; what is long is cut, or takes all along."""
+    texts = Ragged.from_sequences([list(range(n)) for n in (3, 0, 12, 5, 4, 11, 0, 6, 10, 10)])
+    counts: Counter[str] = Counter()
+    fitted, stay = fit_records(texts, 2, 10, "truncate", counts)
+    assert fitted.lengths.tolist() == [3, 0, 10, 5, 4, 10, 0, 6, 10, 10] and stay.tolist() == [True, True, True, False, True]
+    assert all(fitted[i].tolist() == texts[i][:10].tolist() for i in range(10))
+    assert (counts["texts_truncated"], counts["tokens_truncated"], counts["records_without_tokens"]) == (2, 3, 1)
+    fitted, stay = fit_records(texts, 2, 10, "drop", counts)
+    assert fitted is texts and stay.tolist() == [True, False, False, False, True]
+    assert counts["records_dropped_too_long"] == 2
+
+
 def test_one_sentence_a_sequence():
     packed = one_per_sequence(Ragged.from_sequences([[5, 6], [7]]), 1, 2)
     assert packed.sequences == Ragged.from_sequences([[1, 5, 6, 2], [1, 7, 2]])
+    assert packed.sentence_starts.tolist() == [1, 5]
+    packed = one_per_sequence(Ragged.from_sequences([[], [5, 6], [], [7], []]), 1, 2)
+    assert packed.sequences == Ragged.from_sequences([[], [1, 5, 6, 2], [], [1, 7, 2], []])
     assert packed.sentence_starts.tolist() == [1, 5]
 
 
@@ -370,6 +451,14 @@ def test_a_worker_that_the_kernel_kills_is_noticed(tmp_path):
     assert done.returncode == 2 and "task read 00002 was killed" in done.stderr
 
 
+def test_data_from_before_a_key_was_there_counts_as_prepared(tmp_path, corpus):
+    first = prepare(config(corpus[0]), tmp_path / "out", workers=1, progress=False)
+    for source in first["config"]["sources"]:
+        source.pop("positive_key")
+    (tmp_path / "out/manifest.json").write_text(json.dumps(first))
+    assert prepare(config(corpus[0]), tmp_path / "out", workers=1, progress=False) == first
+
+
 def test_done_is_done_and_another_config_is_refused(tmp_path, corpus):
     path, _ = corpus
     first = prepare(config(path), tmp_path / "out", workers=1, progress=False)
@@ -432,7 +521,7 @@ def test_a_full_disk(tmp_path, corpus, monkeypatch, function, calls):
         (["--sorce", "x", "--out", "o"], "unknown flag --sorce; did you mean --source?"),
         (["--source", "nowhere/at/all.txt", "--out", "o"], "nowhere/at/all.txt: no such file"),
         (["--source", "embedded"], "--out is missing"),
-        (["--source", "embedded", "--out", "o", "--unit", "word"], "unit: Input should be 'sentence', 'sequence', 'document' or 'record'"),
+        (["--source", "embedded", "--out", "o", "--unit", "word"], "unit: Input should be 'sentence', 'sequence', 'document'"),
         (["--source", "embedded", "--out", "o", "--executor", "cloud"], "executor"),
         (["embedded", "--out", "o"], "unexpected argument 'embedded'"),
         (["--config", "missing.yaml", "--out", "o"], "no recipe missing.yaml"),
