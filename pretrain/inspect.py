@@ -73,7 +73,7 @@ def inspect(
     views = views_of(settings)
     batch = load_batch(settings, reader, tokenizer, vocabulary, views, wanted, number, world)
     console = Console(highlight=False, markup=False)
-    console.width = max(console.width, 100)  # the table's; lines wrap where the terminal does
+    console.width = max(console.width, 110)  # the table's; lines wrap where the terminal does
     console.print(
         f"{settings.data_folder}/{split}: {reader.num_sequences:,} {described(reader)}, "
         f"{reader.num_tokens:,} tokens, {reader.num_chunks:,} chunks\n"

@@ -87,14 +87,14 @@ def test_shows_what_training_takes(monkeypatch, capsys, folder, recipe):
     assert f"sequence {batch.sequence_ids[2]}\n" not in out
     row = next(line for line in out.splitlines() if line.strip().startswith("view 1 ")).split()
     lengths = batch.views[0].lengths
-    assert row[2:4] == ["24", f"{lengths.sum()}"]
-    assert row[4:8] == [str(lengths.min()), f"{np.median(lengths):.0f}", f"{lengths.mean():.1f}", str(lengths.max())]
+    assert row[2:5] == ["anchor", "24", f"{lengths.sum()}"]
+    assert row[5:9] == [str(lengths.min()), f"{np.median(lengths):.0f}", f"{lengths.mean():.1f}", str(lengths.max())]
     assert row[-1] == f"{lengths.sum() / (24 * lengths.max()):.0%}"
 
 
 def test_rates_are_those_of_the_batch(folder):
     batch, vocabulary = training_batch(folder, 3)
-    masked, first, second, alike = inspection.rate_lines(batch, vocabulary, VIEWS)
+    masked, first, second, alike, repeated = inspection.rate_lines(batch, vocabulary, VIEWS, None)
     seen = batch.masked[0].batch.ids[batch.masked[0].positions]
     share = len(seen) / (~vocabulary.special[batch.original.ids]).sum()
     assert f"{len(seen)} tokens to predict, {share:.1%} of" in masked
@@ -102,7 +102,45 @@ def test_rates_are_those_of_the_batch(folder):
     figures = [float(figure) for figure in re.findall(r"([\d.]+)%", masked)]
     assert sum(figures[1:]) == pytest.approx(100, abs=0.2)
     deleted = (batch.views[0].ids == vocabulary.del_id).mean()
-    assert f"{deleted:.1%} of the view is [DEL]" in first and "view 2" in second and "both views" in alike
+    assert f"{deleted:.1%} of the view is [DEL]" in first and "view 2, positive" in second and "both views" in alike
+    assert repeated == "texts that the batch has already: 0 of 48"
+
+
+def test_columns_labels_and_what_is_absent(tmp_path, folder):
+    """Half the negatives are not there, a third of the texts come twice; labels of the data, or of alternatives."""
+    tokenizer = load_tokenizer(folder / "tokenizer")
+    random = np.random.default_rng(1)
+    texts = [" ".join(random.choice(WORDS, 9)) for _ in range(64)]
+    texts = [*texts, *texts[:32]]
+    rows = []
+    for number, text in enumerate(texts):
+        rows += [tokenizer(text)["input_ids"], tokenizer(f"{text} at night")["input_ids"]]
+        rows.append(tokenizer("the rain falls")["input_ids"] if number % 2 else [])
+    labels = {"train": np.arange(96) % 3}
+    arguments = {"columns": ("text", "positive", "negative"), "chunk_tokens": 600, "unit": "record"}
+    write_folder(tmp_path / "plain", {"train": Ragged.from_sequences(rows)}, len(tokenizer), 64, **arguments)
+    write_folder(tmp_path / "labelled", {"train": Ragged.from_sequences(rows)}, len(tokenizer), 64, labels=labels, **arguments)
+    views = [ViewSpec("anchor", "none"), ViewSpec("positive", "crop|reorder", labelled=True), ViewSpec("negative", "none")]
+    vocabulary = Vocabulary.from_tokenizer(tokenizer)
+    shown = {}
+    for name in ("plain", "labelled"):
+        reader = ShardReader(tmp_path / name)
+        names = inspection.names_of_labels(views, reader)
+        batch = next(iter(Loader(reader, vocabulary, 0, 96, 1, 0, 1, views, 0.15, 0, 0, 0, 1)))
+        lines = inspection.rate_lines(batch, vocabulary, views, names)
+        shown[name] = "\n".join(lines)
+        row = int(np.flatnonzero(~batch.present[2])[0])
+        sequence = inspection.sequence_lines(batch, row, tokenizer, views, names)
+        assert sequence[2].startswith("  view 1 anchor") and sequence[1].split("  ")[-1] == sequence[2].split("  ")[-1]
+        assert sequence[4].split() == ["label", names[batch.labels[row]]]
+        assert sequence[5].startswith("  view 3 negative") and sequence[6].strip() == "absent  the text is in its place"
+        assert "view 3, negative (none): 50.0% of the sequences from column negative; 50.0% absent" in shown[name]
+        assert "view 2, positive (crop|reorder): 100.0% of the sequences from column positive\n" in shown[name]
+        assert "texts that the batch has already: 32 of 96" in shown[name]
+    assert "labels: 33.3% 0, 33.3% 1, 33.3% 2" in shown["labelled"]
+    assert re.search(r"labels: \d\d\.\d% crop, \d\d\.\d% reorder, 0\.0% none", shown["plain"])
+    assert inspection.described(ShardReader(tmp_path / "labelled")) == "records (text, positive, negative; 3 labels)"
+    assert inspection.described(ShardReader(folder)) == "sequences (unit sentence)"
 
 
 def test_shared_tokens():
