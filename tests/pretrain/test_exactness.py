@@ -43,7 +43,8 @@ def check(report: list[dict]) -> None:
     assert len({tuple(row["micro_batches"]) for row in report}) > 2  # the splits really were different
 
 
-@pytest.mark.parametrize("world,stage,cases", [(1, 0, CLEAR), (1, 0, SWITCHES), (2, 1, f"{CLEAR},{SYSTEMS}"), (2, 3, PARTITIONED)])
+@pytest.mark.parametrize("world,stage,cases", [(1, 0, CLEAR), (1, 0, SWITCHES), (2, 1, f"{CLEAR},{SYSTEMS}"),
+                                               (2, 3, PARTITIONED)])
 def test_gradients_equal_the_whole_batch_on_one_device(tmp_path, world, stage, cases):
     check(launch(tmp_path, world, stage, cases))
 
