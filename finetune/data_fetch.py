@@ -1,5 +1,8 @@
 """Sets from the Hugging Face hub, written in the layout of the data folder: `python -m finetune.data fetch SET DIR`.
 
+Only sets of which the hub has what the published files hold, or what they were made from: its STS benchmark (mteb's) is raw text,
+where SentEval's files are Moses tokens in lower case, and would be counted as complete and score otherwise.
+
 A source is a name on the hub or a folder in the hub's own formats (parquet, jsonl, csv; with a README.md that names
 configurations, or files named after their splits), for machines that get their data otherwise. Files that are there stay
 unless they are to be replaced; each new one appears whole or not at all.
@@ -189,15 +192,6 @@ def _snli(part: str) -> Write:
     return write
 
 
-def _sts_benchmark(part: str) -> Write:
-    def write(rows: list[Row]) -> dict[str, bytes]:
-        columns = ("genre", "dataset", "year", "sid", "score", "sentence1", "sentence2")
-        body = ("\t".join(_cell(row[column]) for column in columns) for row in rows)
-        return {f"SentEval/STS/STSBenchmark/sts-{part}.csv": _text(body)}
-
-    return write
-
-
 def _chinese(part: str) -> Write:
     def write(rows: list[Row]) -> dict[str, bytes]:
         cells = ((f"{part}-{number:04d}", _cell(row["sentence1"]), _cell(row["sentence2"]), f"{row['score']:g}")
@@ -234,10 +228,6 @@ _STSB = "index=idx|genre|filename|year|old_index|source1|source2|sentence1=sente
 _MNLI_DEV = _mnli("|label1|label2|label3|label4|label5|gold_label=label")
 
 HUB: dict[str, HubSet] = {
-    "SentEval/STS-B": HubSet(
-        "mteb/stsbenchmark-sts", None, {split: _sts_benchmark(part) for split, part in _TRAIN_DEV_TEST.items()},
-        ("genre", "dataset", "year", "sid", "score", "sentence1", "sentence2"), {},
-    ),
     "SentEval/SNLI": HubSet(
         "stanfordnlp/snli", None, {split: _snli(part) for split, part in _TRAIN_DEV_TEST.items()},
         ("premise", "hypothesis", "label"), {"label": ENTAILMENT},

@@ -13,6 +13,7 @@ since papers differ in which they print and the difference reaches ten points (S
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -254,7 +255,9 @@ def _pairs(name: str, file: Path, cells: Sequence[tuple[str, ...]]) -> Pairs:
         try:
             gold.append(float(score))
         except ValueError:
-            raise UserError(f"{file}, pair {number + 1}: the score {score!r} is not a number") from None
+            gold.append(math.nan)
+        if not math.isfinite(gold[-1]):
+            raise UserError(f"{file}, pair {number + 1}: the score {score!r} is not a number")
         first.append(" ".join(one.split()))
         second.append(" ".join(two.split()))
     if not gold:

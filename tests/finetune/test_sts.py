@@ -206,9 +206,10 @@ def test_damaged_data_is_named(layout, tmp_path):
     file.write_text("g\tf\ty\t0\t3.0\tone\n")
     with pytest.raises(UserError, match="line 1: 6 tab-separated columns"):
         StsEvaluator(tmp_path).evaluate(bag_of_words, ["STS-B-dev"])
-    file.write_text("g\tf\ty\t0\tthree\tone\ttwo\n")
-    with pytest.raises(UserError, match="'three' is not a number"):
-        StsEvaluator(tmp_path).evaluate(bag_of_words, ["STS-B-dev"])
+    for score in ("three", "nan", "inf"):
+        file.write_text(f"g\tf\ty\t0\t{score}\tone\ttwo\n")
+        with pytest.raises(UserError, match=f"'{score}' is not a number"):
+            StsEvaluator(tmp_path).evaluate(bag_of_words, ["STS-B-dev"])
     folder = tmp_path / "STS" / "STS13-en-test"
     folder.mkdir()
     for name in YEAR_SUBSETS["STS13"]:
