@@ -232,6 +232,7 @@ def _bucket_count(tasks: list[Task], config: DataConfig) -> int:
 def _jobs(config: DataConfig, work: Path, plan: dict) -> tuple[list[Job], list[Stage]]:
     from pretrain import record_stages as rs
     from pretrain import stages as st
+    from pretrain.merge import Merge
     from pretrain.split import EnsureSplits
 
     sizes, count = [task["size"] for task in plan["tasks"]], plan["buckets"]
@@ -258,7 +259,7 @@ def _jobs(config: DataConfig, work: Path, plan: dict) -> tuple[list[Job], list[S
         stage("columns", "columns, labels", [rs.AgreeOnColumns(work)], [1])
     stage("tokenizer", "tokenizer", [(rs.MakeRecordTokenizer if of_records else st.MakeTokenizer)(work)], [len(sizes)])
     stage("build", "write shards", [(rs.BuildRecords if of_records else st.Build)(work)], [max(1, sum(sizes) // count)] * count)
-    stage("merge", "manifest", [st.Merge(work)], [1])
+    stage("merge", "manifest", [Merge(work)], [1])
     return jobs, bars
 
 

@@ -5,7 +5,7 @@
     resolve   K tasks   units `sequence` and `document` only: which copy of a sentence stays
     tokenizer 1 task    train on a sample fixed by hash, or adopt
     build     K tasks   one bucket: sort, drop duplicates, weigh, tokenise, pack, write shards   (K: by corpus size)
-    merge     1 task    counts and shard records -> manifest
+    merge     1 task    counts and shard records -> manifest   (`pretrain.merge`)
 
 Records go the same way, through steps of their own (`pretrain.record_stages`).
 
@@ -16,7 +16,6 @@ under its final name, and a step run twice writes the same bytes.
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import json
 import os
 from collections import Counter
@@ -37,9 +36,9 @@ from pretrain.corpora import DataConfig, Task, documents
 from pretrain.errors import UserError
 from pretrain.packing import Packed, fit_sentences, full_sentences, one_per_document, one_per_sequence
 from pretrain.progress import Heartbeat
-from pretrain.shards import FORMAT, ShardWriter, chunk_bounds, split_summary, token_dtype, write_atomically, write_manifest
+from pretrain.shards import ShardWriter, chunk_bounds, token_dtype, write_atomically
 from pretrain.text import is_prose, sentences_of
-from pretrain.tokenizer import adopt_tokenizer, encode, save_tokenizer, tokenizer_hash, train_tokenizer
+from pretrain.tokenizer import adopt_tokenizer, encode, save_tokenizer, train_tokenizer
 
 SPLITS = ("train", "heldout")
 
@@ -404,52 +403,3 @@ def _write_chunks(writer: ShardWriter, packed: Packed, chunk_tokens: int) -> Non
             starts.append(values[low:high] - offsets[start])
         labels = None if packed.labels is None else packed.labels[start:stop]
         writer.write(packed.sequences.slice(start * columns, stop * columns), *starts, columns=columns, labels=labels)
-
-
-class Merge(Step):
-    """Put the tokenizer in place and write the manifest: from then on the folder is prepared data."""
-
-    name = "merge"
-
-    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
-        counts: Counter[str] = Counter()
-        for stage in ("reader", "read", "resolve"):
-            for path in sorted((self.work / "counts" / stage).glob("*.json")):
-                counts.update(json.loads(path.read_text()))
-        if self.config.unit != "record":
-            counts["documents_near_duplicate"] = counts.pop("documents_read") - counts["documents"]
-        shards: dict[str, list] = {split: [] for split in SPLITS}
-        for path in sorted((self.work / "counts" / "build").glob("*.json")):
-            built = json.loads(path.read_text())
-            counts.update(built["counts"])
-            for split, record in built["shards"].items():
-                shards[split].append(record)
-        summaries = {split: split_summary(records) for split, records in shards.items()}
-        if not summaries["train"]["sequences"]:
-            raise UserError(f"No training sequence came out of {self.plan['described']}; check the source and min_words.")
-        if self.config.heldout and not summaries["heldout"]["sequences"]:
-            raise UserError(
-                f"No held-out sequence came out of {self.plan['described']}: its text is too little, or what was held out "
-                "fell to long_sentences or a weight below 1. Give more text, or --heldout 0."
-            )
-        tokenizer = self.out / "tokenizer"
-        if not tokenizer.exists():
-            os.replace(self.work / "tokenizer", tokenizer)
-        config = self.config
-        vocabulary = json.loads((self.work / "counts" / "tokenizer" / "00000.json").read_text())["vocabulary_size"]
-        manifest = {
-            "format": FORMAT,
-            "unit": config.unit,
-            "max_length": config.max_length,
-            **self.columns,
-            "vocabulary_size": vocabulary,
-            "token_dtype": token_dtype(vocabulary),
-            "tokenizer": "tokenizer",
-            "tokenizer_hash": tokenizer_hash(tokenizer),
-            "splits": summaries,
-            "counts": dict(sorted(counts.items())),
-            "config": config.model_dump(mode="json"),
-            "buckets": self.buckets,
-            "versions": {name: importlib.metadata.version(name) for name in ("tokenizers", "webdataset", "datatrove")},
-        }
-        write_manifest(self.out, manifest)
