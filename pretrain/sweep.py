@@ -1,0 +1,242 @@
+"""Several runs of one or more recipes, and a table of them beside the paper's figures.
+
+    python -m pretrain.sweep configs/sweeps/augcse_table7.yaml --init MODEL --data DIR --sts DIR
+    python -m pretrain.sweep configs/sweeps/clear_table3.yaml --recipes micro --data DIR --dry-run
+    python -m pretrain.sweep --config configs/simcse_bert.yaml --seeds 1,11,42,68,421
+    slurm/sweep.sh --gpus=1 --time=08:00:00 -- configs/sweeps/augcse_table7.yaml --init MODEL --data DIR
+
+Runs are trained one after another, each by pretrain/main.py; those that are done are skipped, half-done ones go on, and the
+same command goes on after an interruption. The table is OUT/NAME/table.md, all figures are in results.json beside it, runs
+under OUT/runs, where every sweep finds those that another has trained with the same settings.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from pretrain.command import as_bool, run
+from pretrain.errors import UserError
+from pretrain.sweep_file import Sweep, expand, read_sweep, replaced, sweep_of
+from pretrain.sweep_runs import ROOT, Left, Plan, Run, Trainer, remaining_seconds, slug
+from pretrain.sweep_table import LIGHT, Judged, collect, evaluate, judged, metric, pending, write
+
+
+def main(
+    file: str = "", config: str = "", seeds: str = "", out: str = "runs/sweeps", recipes: str = "", rows: str = "",
+    dry_run: bool | str = False, executor: str = "local", launch: str = "", evaluations: str = "", clean: bool | str = False,
+    plan: bool | str = False, run_numbers: str = "", words_of: str = "", gather: bool | str = False, **overrides: str,
+) -> int:
+    """Train the runs of a sweep file, or of one recipe with several seeds, and tabulate them.
+
+    Args:
+        file: a sweep file, as those under configs/sweeps.
+        config: a recipe in place of a sweep file.
+        seeds: by commas, in place of the file's.
+        out: folder for runs and tables.
+        recipes: the recipes of this size in place of the file's: micro for configs/*_micro.yaml.
+        rows: only the rows whose names hold one of these words, by commas.
+        dry_run: two steps of every row, and a report of which rows start.
+        executor: local, or slurm: the same as slurm/sweep.sh, sbatch's own flags from the environment (SBATCH_ACCOUNT ...).
+        launch: what starts pretrain/main.py, as "deepspeed --num_gpus 8" or "torchrun --nproc-per-node 8"; one process when not
+            given.
+        evaluations: of those that the file's columns want beside sts and geometry, which to run, by commas, or all; the others
+            are listed as commands, and their figures are in the table as soon as they are there.
+        clean: remove the checkpoints of finished runs (best/ and export/ stay).
+        plan: list the runs, a line each: number, row, seed, done or begun or to do, first or second (after a search), folder.
+        run_numbers: only the runs of these numbers, by commas, and no table.
+        words_of: print the flags of pretrain/main.py for the run of this number, a line each; nothing if it is done.
+        gather: no training: evaluate what is done and tabulate.
+        overrides: any key of the configuration, for all runs (--data, --init, --sts, --train.steps ...).
+    """
+    if bool(file) == bool(config):
+        raise UserError("name a sweep file, as configs/sweeps/clear_table1.yaml, or one recipe with --config; not both")
+    if executor not in ("local", "slurm"):
+        raise UserError(f"--executor {executor!r}: choose local or slurm")
+    if executor == "slurm":
+        return _submit()
+    path = Path(file or config)
+    sweep = read_sweep(path) if file else sweep_of(path)
+    if seeds:
+        sweep = _with_seeds(sweep, seeds)
+    if as_bool(dry_run, "dry_run"):
+        sweep = sweep.model_copy(update={"seeds": sweep.seeds[:1]})
+    data = overrides.get("sts") or overrides.get("evaluate.sts") or os.environ.get("CLEAR_DATA", "")
+    environment = _environment(data)
+    folder, table = Path(out).resolve(), slug(path.stem)
+    entries = expand(sweep, path.parent if file else Path("."), overrides, recipes)
+    if rows:
+        wanted = [word.strip().lower() for word in rows.split(",") if word.strip()]
+        entries = [entry for entry in entries if any(word in entry.name.lower() for word in wanted)]
+        if not entries:
+            raise UserError(f"--rows {rows!r}: no row is called so; there are {', '.join(sweep.rows)}")
+    to_print = as_bool(plan, "plan") or bool(words_of)
+    everything = Plan(entries, sweep.seeds, folder, _score(sweep, data, {} if to_print else environment, folder))
+    if as_bool(plan, "plan"):
+        print("\n".join(everything.lines()))
+        return 0
+    if words_of:
+        return _print_words(everything, words_of)
+    for key in replaced(sweep, overrides):
+        print(f"note: --{key} is set for all runs, in place of what the file says", file=sys.stderr)
+    for entry in (entry for entry in entries if entry.missing):
+        print(f"not run: {entry.name}: needs the augmentations {', '.join(entry.missing)}, which do not exist yet")
+    work = _Work(sweep, everything, Trainer(shlex.split(launch), environment, _say), environment, folder, table, data)
+    try:
+        if as_bool(dry_run, "dry_run"):
+            return work.try_out()
+        if run_numbers:
+            return work.train(_numbers(run_numbers, everything))
+        if not as_bool(gather, "gather"):
+            work.train(range(len(everything.tasks)))
+    except Left as left:
+        print("stopped; what is done is kept, and the same command goes on from there", file=sys.stderr)
+        return left.code
+    return work.finish(evaluations, as_bool(clean, "clean"))
+
+
+class _Work:
+    """A sweep under way."""
+
+    def __init__(self, sweep: Sweep, plan: Plan, trainer: Trainer, environment: dict[str, str], out: Path, name: str, data: str):
+        self.sweep, self.plan, self.trainer, self.environment = sweep, plan, trainer, environment
+        self.out, self.name, self.data = out, name, data
+
+    def train(self, numbers) -> int:
+        """Train the tasks of these numbers; returns 1 if one failed. One failure does not stop the others."""
+        tasks = [self.plan.tasks[number] for number in numbers]
+        first = [entry for task in tasks if (entry := self.plan.resolve(task)) is not None]
+        states = [entry.state for entry in first]
+        _say(f"{len(tasks)} runs: {states.count('done')} done, {states.count('begun')} begun, "
+             f"{len(tasks) - states.count('done') - states.count('begun')} to do{self._left(first)}")
+        for number, task in enumerate(tasks, 1):
+            entry = self.plan.resolve(task)
+            if entry is None:
+                _say(f"[{number}/{len(tasks)}] {task.entry.name}, seed {task.seed}: left out, the search has no winner")
+                continue
+            if entry.state != "done" and self.trainer.train(entry, f"[{number}/{len(tasks)}] "):
+                _say(f"  done in {_duration(entry.summary['seconds'])}{self._dev(entry)}{self._left(first)}")
+        for name, words in self.trainer.failures.items():
+            _say(f"failed: {name}: {words}")
+        return 1 if self.trainer.failures else 0
+
+    def finish(self, evaluations: str, clean: bool) -> int:
+        """Evaluate, tabulate, say what is still to be evaluated; returns 1 if a run failed."""
+        models = [model for entry in self.plan.entries if entry.row.kind == "start" or entry.runs
+                  for model in judged(entry, self.plan.chosen(entry), self.out)]
+        chosen = LIGHT | _choose(evaluations, self.sweep)
+        if not self.data:
+            chosen = {}
+            _say("no evaluation: name a folder with SentEval's data with --sts, or by CLEAR_DATA")
+        evaluate(models, chosen, self.environment, _say)
+        found = collect(self.sweep, self.plan, self.out)
+        print(write(self.sweep, found, self.out / self.name))
+        if clean:
+            for model in (model for model in models if model.run is not None):
+                shutil.rmtree(model.run.folder / "checkpoints", ignore_errors=True)
+        if commands := pending(self.sweep, models):
+            print("To fill the other columns (--evaluations all runs these):", *commands, sep="\n  ")
+        print(f"table and figures: {self.out / self.name}")
+        return 1 if self.trainer.failures else 0
+
+    def try_out(self) -> int:
+        """Start every row for two steps; returns 1 if one does not start."""
+        failed = 0
+        for entry in self.plan.entries:
+            if not entry.runs:
+                _say(f"{'waits' if entry.missing else 'judged' if entry.row.kind == 'start' else 'quoted'}  {entry.name}"
+                     + (f": needs {', '.join(entry.missing)}" if entry.missing else ""))
+                continue
+            folder = self.out / self.name / "dry-run" / slug(entry.name)
+            probe = Run(entry.name, entry.points[0], self.plan.seeds[0], folder)
+            problem = self.trainer.try_out(probe, folder)
+            shutil.rmtree(folder.with_name(f"{folder.name}.dry-run"), ignore_errors=True)
+            failed += bool(problem)
+            _say(f"{'FAILS' if problem else 'starts'}  {entry.name}" + (f": {problem}" if problem else ""))
+        _say(f"{failed} rows do not start" if failed else "every row that can run starts")
+        return 1 if failed else 0
+
+    def _left(self, runs: list[Run]) -> str:
+        seconds = remaining_seconds(runs, runs)
+        return f"; about {_duration(seconds)} of training left" if seconds else ""
+
+    def _dev(self, entry: Run) -> str:
+        return f", STS-B dev {entry.dev:.2f}" if entry.dev is not None else ""
+
+
+def _score(sweep: Sweep, data: str, environment: dict[str, str], out: Path):
+    """The figure that decides a search, of a run; None where it is not there. Evaluates for it where `environment` is given."""
+
+    def score(entry: Run) -> float | None:
+        if entry.summary is None:
+            return None
+        if sweep.select == "dev":
+            if entry.dev is None:
+                raise UserError(f"{entry.folder} has no STS-B dev score, by which its search is decided: name the STS data with "
+                                "--sts or CLEAR_DATA, remove that folder, and run the sweep again")
+            return entry.dev
+        model = Judged(str(entry.folder / "best"), entry.config.model.pooling, entry.folder / "sweep", entry)
+        evaluation = sweep.select.split(".")[0]
+        if environment and data:
+            evaluate([model], {evaluation: (LIGHT | sweep.evaluations).get(evaluation, "")}, environment, _say)
+        return metric(model, sweep.select)
+
+    return score
+
+
+def _environment(data: str) -> dict[str, str]:
+    """Of training and evaluating processes: this project importable from anywhere, the data where evaluations look for it."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    return os.environ | {"PYTHONPATH": path} | ({"CLEAR_DATA": str(Path(data).resolve())} if data else {})
+
+
+def _choose(words: str, sweep: Sweep) -> dict[str, str]:
+    names = list(sweep.evaluations) if words == "all" else [word.strip() for word in words.split(",") if word.strip()]
+    if unknown := [name for name in names if name not in sweep.evaluations]:
+        raise UserError(f"--evaluations {unknown[0]!r}: this sweep has {', '.join(sweep.evaluations) or 'none'}")
+    return {name: sweep.evaluations[name] for name in names}
+
+
+def _with_seeds(sweep: Sweep, text: str) -> Sweep:
+    numbers = [word.strip() for word in text.split(",")]
+    if not all(number.isdecimal() for number in numbers) or len(set(numbers)) < len(numbers):
+        raise UserError(f"--seeds {text!r}: give different whole numbers by commas, as 1,11,42")
+    return sweep.model_copy(update={"seeds": list(map(int, numbers))})
+
+
+def _numbers(text: str, plan: Plan) -> list[int]:
+    for number in text.split(","):
+        if not (number.isdecimal() and int(number) < len(plan.tasks)):
+            raise UserError(f"--run_numbers {number!r}: there are {len(plan.tasks)} runs, from 0; --plan lists them")
+    return list(map(int, text.split(",")))
+
+
+def _print_words(plan: Plan, number: str) -> int:
+    entry = plan.resolve(plan.tasks[_numbers(number, plan)[0]])
+    if entry is None:
+        raise UserError(f"run {number} is of the winner of a search that is not finished; --plan lists its runs")
+    if entry.state != "done":
+        print("\n".join(entry.words(f"--run={entry.folder}")))
+    return 0
+
+
+def _submit() -> int:
+    words = [word for word in sys.argv[1:] if word != "slurm" and not word.startswith("--executor")]
+    os.execvp("bash", ["bash", str(ROOT / "slurm" / "sweep.sh"), "--", *words])
+
+
+def _duration(seconds: float) -> str:
+    from pretrain.telemetry import format_seconds  # brings torch: not for who only wants a list
+
+    return format_seconds(seconds)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    run(main, positional=1)

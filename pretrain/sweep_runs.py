@@ -1,0 +1,315 @@
+"""The runs of a sweep: which there are, what state each is in, and training those that are not done.
+
+A run's folder ends in a digest of everything that makes it what it is (recipe and overrides, resolved; seed; data; start), so
+that a run is found again whatever row or sweep asks for it, and nothing trained under other settings is taken for it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from pretrain.config import Config
+from pretrain.leaving import EXIT_CODES, INTERRUPT, REASONS, REQUEUE, SIGNALS, TERMINATE, Leaving
+from pretrain.metrics_file import read_metrics
+from pretrain.sweep_file import Entry, Point
+
+ROOT = Path(__file__).resolve().parents[1]
+MAIN = ROOT / "pretrain" / "main.py"
+# What a run may be started with in another way and still be the same run.
+FREE = {"train": {"micro_batch_tokens", "zero", "threads", "log_every"}, "evaluate": {"sts"}}
+FAILED = "failed.txt"
+SECONDS_BETWEEN_LINES = 30.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training: a point with a seed, in a folder of its own."""
+
+    name: str
+    point: Point
+    seed: int
+    folder: Path
+
+    @cached_property
+    def config(self) -> Config:
+        return self.point.config(self.seed)
+
+    @property
+    def summary(self) -> dict | None:
+        """What a finished run says of itself; None: not finished."""
+        path = self.folder / "report" / "summary.json"
+        return json.loads(path.read_text()) if path.is_file() else None
+
+    @property
+    def steps_done(self) -> int:
+        """Steps up to the newest checkpoint."""
+        steps = [int(path.name[5:]) for path in (self.folder / "checkpoints").glob("step-*") if path.name[5:].isdecimal()]
+        return max(steps, default=0)
+
+    @property
+    def state(self) -> Literal["done", "begun", "to do"]:
+        return "done" if self.summary is not None else "begun" if self.steps_done else "to do"
+
+    @property
+    def failed(self) -> bool:
+        """Whether its last start ended in an error."""
+        return self.summary is None and (self.folder / FAILED).is_file()
+
+    @property
+    def dev(self) -> float | None:
+        """STS-B dev (Spearman x 100) of best/, as evaluated during training; None: not done, or without STS data."""
+        if (summary := self.summary) is None:
+            return None
+        for record in read_metrics(self.folder / "metrics.jsonl"):
+            if record.get("step") == summary["best_step"] and "stsb-dev" in record.get("evaluation", {}):
+                return record["evaluation"]["stsb-dev"]
+        return None
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the run's monitors raised alarm about."""
+        return [f"step {record['step']}: {record['warning']}" for record in read_metrics(self.folder / "metrics.jsonl")
+                if "warning" in record]
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        summary = self.summary
+        return summary["seconds"] / summary["steps"] if summary and summary["steps"] else None
+
+    def words(self, *more: str) -> list[str]:
+        """Flags of pretrain/main.py for this run."""
+        flags = {"config": str(self.point.recipe), **self.point.overrides, "train.seed": str(self.seed)}
+        return [f"--{key}={value}" for key, value in flags.items()] + list(more)
+
+
+def identity(config: Config) -> str:
+    """Digest of what makes a run what it is. Keys at their default count nothing, so that new ones change no digest."""
+    tree = config.model_dump(mode="json", exclude_defaults=True)
+    for section, keys in FREE.items():
+        for key in keys:
+            tree.get(section, {}).pop(key, None)
+    tree["data"] = {"folder": str(config.data_folder.resolve()), "lanes": config.data.lanes}
+    if config.model.init is not None and Path(config.model.init).exists():
+        tree["model"]["init"] = str(Path(config.model.init).resolve())
+    for key in ("name", "folder", "checkpoint"):
+        tree.pop(key, None)
+    tree = {key: value for key, value in tree.items() if value != {}}
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def run_of(name: str, point: Point, seed: int, out: Path) -> Run:
+    """The run of a point and a seed: in the folder that it has already, whoever named it, or in one that bears `name`."""
+    digest = identity(point.config(seed))
+    there = sorted((out / "runs").glob(f"*-{digest}"))
+    label = f"{name}, {point.label}" if point.label else name
+    folder = there[0] if there else out / "runs" / f"{slug(label)}-seed{seed}-{digest}"
+    return Run(f"{label}, seed {seed}", point, seed, folder)
+
+
+def slug(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.").lower()[:60] or "run"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A run that a sweep wants. point: number of the point, or None for the one that wins the row's search."""
+
+    entry: Entry
+    point: int | None
+    seed: int
+
+
+class Plan:
+    """All runs of a sweep, numbered in a fixed order: those of searches and single points first, then those of winners.
+
+    Args:
+        score: the figure that decides a search, of a finished run; None: not there yet.
+    """
+
+    def __init__(self, entries: list[Entry], seeds: list[int], out: Path, score: Callable[[Run], float | None]):
+        self.entries, self.seeds, self.out, self.score = entries, seeds, out, score
+        self.tasks: list[Task] = []
+        seen: set[str] = set()
+        for entry in (entry for entry in entries if entry.runs):
+            for number, point in enumerate(entry.points):
+                for seed in seeds[:1] if entry.searched else seeds:
+                    if (digest := identity(point.config(seed))) not in seen:
+                        seen.add(digest)
+                        self.tasks.append(Task(entry, number, seed))
+        self.second = len(self.tasks)
+        """Number of the first task that waits for a search."""
+        for entry in (entry for entry in entries if entry.runs and entry.searched):
+            search = "+".join(identity(point.config(seeds[0])) for point in entry.points)
+            if search not in seen:
+                seen.add(search)
+                self.tasks += [Task(entry, None, seed) for seed in seeds[1:]]
+
+    def resolve(self, task: Task) -> Run | None:
+        """The run of a task; None: its search is not finished."""
+        number = self.winner(task.entry) if task.point is None else task.point
+        return None if number is None else run_of(task.entry.name, task.entry.points[number], task.seed, self.out)
+
+    def winner(self, entry: Entry) -> int | None:
+        """Number of the point with the best score of an entry; None: some have none yet. A run that failed does not win."""
+        if not entry.searched:
+            return 0
+        runs = [run_of(entry.name, point, self.seeds[0], self.out) for point in entry.points]
+        scores = [-math.inf if run.failed else self.score(run) for run in runs]
+        if None in scores or max(scores) == -math.inf:
+            return None
+        return max(range(len(scores)), key=scores.__getitem__)
+
+    def chosen(self, entry: Entry) -> list[Run]:
+        """The runs that stand for a row, a seed each; none while its search is not finished."""
+        number = self.winner(entry) if entry.runs else None
+        return [] if number is None else [run_of(entry.name, entry.points[number], seed, self.out) for seed in self.seeds]
+
+    def lines(self) -> Iterator[str]:
+        """number, row, seed, state, "first" or "second" (waits for a search), folder; tab-separated."""
+        for number, task in enumerate(self.tasks):
+            run = self.resolve(task)
+            stage = "second" if task.point is None else "first"
+            state, folder = (run.state, str(run.folder)) if run else ("to do", "-")
+            yield "\t".join((str(number), task.entry.name, str(task.seed), state, stage, folder))
+
+
+class Left(Exception):
+    """Asked to leave; what is done is kept. code: exit status."""
+
+    def __init__(self, code: int):
+        super().__init__(code)
+        self.code = code
+
+
+class Trainer:
+    """Trains runs, one at a time, each in a process of its own; a signal to this process is passed on, and waited for.
+
+    Args:
+        launch: words before pretrain/main.py, as `deepspeed --num_gpus 8`; none: this Python.
+        environment: of the processes.
+    """
+
+    def __init__(self, launch: list[str], environment: dict[str, str], say: Callable[[str], None]):
+        self.launch, self.environment, self.say = launch or [sys.executable], environment, say
+        self.leaving = Leaving(Path("."), watch_file=False)
+        self.failures: dict[str, str] = {}
+
+    def train(self, run: Run, heading: str) -> bool:
+        """Train a run to its end, from its newest checkpoint; returns whether it is done.
+
+        Raises:
+            Left: asked to leave; the run has saved.
+        """
+        self._leave_if_asked()
+        run.folder.mkdir(parents=True, exist_ok=True)
+        with _locked(run.folder / "sweep.lock") as lock:
+            if lock is None:
+                self.say(f"{heading}{run.name}: another process trains it; left to that")
+                return False
+            if run.state == "done":
+                return True
+            begun = f", from step {run.steps_done:,}" if run.steps_done else ""
+            self.say(f"{heading}{run.name}{begun}: {run.config.train.steps:,} steps; {run.folder}")
+            (run.folder / FAILED).unlink(missing_ok=True)
+            words = [*self.launch, str(MAIN), *run.words(f"--run={run.folder}", "--resume=auto")]
+            code = self._process(words, run.folder / "log.txt", (lock,))
+        if run.state == "done":
+            return True
+        self._leave_if_asked()
+        if code in (0, EXIT_CODES[INTERRUPT], EXIT_CODES[TERMINATE], EXIT_CODES[REQUEUE]):  # it was told itself to leave
+            raise Left(code)
+        self.failures[run.name] = last_words(run.folder / "log.txt")
+        (run.folder / FAILED).write_text(self.failures[run.name] + "\n")
+        self.say(f"  FAILED ({code}): {self.failures[run.name]}  All of it: {run.folder / 'log.txt'}")
+        return False
+
+    def try_out(self, run: Run, folder: Path) -> str:
+        """Two steps, an evaluation, a checkpoint and an export, in FOLDER.dry-run; returns "" or what went wrong."""
+        self._leave_if_asked()
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        log = folder.with_name(f"{folder.name}.txt")
+        log.unlink(missing_ok=True)
+        words = [*self.launch, str(MAIN), *run.words(f"--run={folder}", "--dry-run=true")]
+        code = self._process(words, log)
+        self._leave_if_asked()
+        return "" if code == 0 else last_words(log)
+
+    def _process(self, words: list[str], log: Path, descriptors: Iterable[int] = ()) -> int:
+        """Run a process to its end, in a session of its own: Ctrl-C reaches it through this one alone, and once."""
+        told, shown, last = False, "", time.monotonic()
+        with open(log, "ab") as stream:
+            child = subprocess.Popen(words, stdout=stream, stderr=stream, env=self.environment, start_new_session=True,
+                                     pass_fds=tuple(descriptors))
+        while True:
+            try:
+                return child.wait(0.2)
+            except subprocess.TimeoutExpired:
+                pass
+            wish = self.leaving.wish()
+            if wish and not told:
+                told = True
+                self.say(f"{REASONS[wish]}: waiting for the run to save")
+                child.send_signal(next(number for number, what in SIGNALS.items() if what == wish))
+            if time.monotonic() - last > SECONDS_BETWEEN_LINES:
+                last = time.monotonic()
+                if (line := _newest_step(log)) != shown:
+                    shown = line
+                    self.say(f"  {line}")
+
+    def _leave_if_asked(self) -> None:
+        if wish := self.leaving.wish():
+            raise Left(EXIT_CODES[wish])
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[int | None]:
+    """A lock that the training process inherits, so that it outlives this one; gives its descriptor, or None if it is held."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield None
+            return
+        except OSError:
+            pass  # a network file system without locks
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def last_words(log: Path) -> str:
+    """What a failed process said last: its error in one line, else its last line."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if line.split("] ")[-1].startswith("error: ")]
+    return (errors or lines or ["it said nothing"])[-1]
+
+
+def _newest_step(log: Path) -> str:
+    with open(log, "rb") as stream:
+        stream.seek(max(0, os.path.getsize(log) - 4096))
+        lines = stream.read().decode(errors="replace").splitlines()
+    return next((line for line in reversed(lines) if line.startswith("step ")), "")
+
+
+def remaining_seconds(runs: list[Run], known: list[Run]) -> float | None:
+    """How long the unfinished of `runs` will take, by the mean step of the finished of `known`; None: nothing to judge by."""
+    paces = [pace for run in known if (pace := run.seconds_per_step) is not None]
+    if not paces:
+        return None
+    left = sum(run.config.train.steps - run.steps_done for run in runs if run.state != "done")
+    return left * sum(paces) / len(paces)
