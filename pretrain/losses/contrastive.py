@@ -234,7 +234,7 @@ class TiledSoftmax(torch.autograd.Function):
         own_gradient = torch.zeros_like(own_logits) if own_logits is not None else None
         # Summed in float64: thousands of nearly equal terms would lose digits in float32, and it costs nothing.
         total = torch.zeros((), dtype=torch.float64, device=anchors.device)
-        room = anchors.new_empty(min(tile, len(anchors)), len(candidates))  # one for all tiles: fresh pages cost as much as exp
+        room = anchors.new_empty(min(tile, len(anchors)), len(candidates))  # one for all tiles
         for start in range(0, len(anchors), tile):
             stop = min(start + tile, len(anchors))
             block = anchors[start:stop] * scale

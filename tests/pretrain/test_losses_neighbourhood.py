@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_losses_contrastive import TILES, Largest, same_with_gradients, vectors
+from test_losses_contrastive import TILES, Largest, peak_memory, restart_peak, same_with_gradients, vectors
 from torch.nn.functional import cross_entropy, normalize
 
 from pretrain.errors import UserError
@@ -198,3 +198,14 @@ def test_memory_grows_with_the_batch_not_its_square():
         neighbours = nearest_neighbours(clean, 4, tile=16)
         neighbourhood_loss(clean, augmented, neighbours, 0.1, tile=16).backward()
     assert largest.numbers <= 2 * 2000 * 9  # the listed candidates; N x N would be 4,000,000
+
+
+@pytest.mark.slow
+def test_a_batch_of_65536_stays_within_its_tiles():
+    """N x N in float32 would be 16 GiB."""
+    e, head = torch.randn(65_536, 8), vascl_head(8, 16)
+    before = restart_peak()
+    neighbours = nearest_neighbours(e, 16, identities=torch.arange(65_536))
+    delta = virtual_augmentation(head, e, neighbours, 0.05, 1.0, generator())
+    neighbourhood_loss(head(e), head(e + delta), neighbours, 0.05).backward()
+    assert peak_memory() - before < 256 * 2**20
