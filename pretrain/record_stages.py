@@ -52,7 +52,6 @@ class ScatterRecords(Scatter):
         hashes: list[tuple[int, int]] = []
         decision = self._decision()
         texts = bk.RunWriter(self.work / "texts", f"{rank:05d}", self.buckets, bk.TEXT_RECORD)
-        filled = np.zeros(len(COLUMNS), bool)
         first, labels = None, 0
         for document in data:
             record = document.metadata["record"]
@@ -61,7 +60,6 @@ class ScatterRecords(Scatter):
             hashes = [min([*hashes[:1], (number, key)]), max([*hashes[1:], (number, key)])]
             joined = record.joined()
             texts.add((bk.text_key(joined, seed), len(joined), document.metadata["source"], heldout), joined)
-            filled |= [bool(text) for text in record.texts]
             first = first or record
             labels = max(labels, 0 if record.label is None else record.label + 1)
             counts["records"] += 1
@@ -73,7 +71,8 @@ class ScatterRecords(Scatter):
         self.save_counts("hashes", rank, dict(zip(("smallest", "largest"), hashes)))
         self.save_counts("read", rank, dict(counts))
         if first is not None:
-            found = {"filled": filled.tolist(), "labels": labels, "position": first.position}
+            columns = [COLUMNS[0], *(column for column in COLUMNS[1:] if counts[f"records_with_{column}"])]
+            found = {"columns": columns, "labels": labels, "position": first.position}
             self.save_counts("found", rank, found)
 
 
@@ -92,8 +91,8 @@ class AgreeOnColumns(Step):
                 raise UserError(
                     f"The record in {places[0]} has a label, that in {places[1]} has none: give all records labels, or none."
                 )
-            filled = np.any([task["filled"] for task in found.values()] or [[True] + [False] * (len(COLUMNS) - 1)], axis=0)
-            columns: dict[str, Any] = {"columns": [name for name, has in zip(COLUMNS, filled) if has]}
+            filled = {COLUMNS[0]}.union(*(task["columns"] for task in found.values()))
+            columns: dict[str, Any] = {"columns": [name for name in COLUMNS if name in filled]}
             if with_labels:
                 columns["labels"] = max(task["labels"] for task in found.values())
             self.save_counts("columns", 0, columns)
