@@ -15,6 +15,17 @@ CITATION = """@article{wu2020clear,
   year    = {2020}
 }"""
 
+PAPERS = {
+    "simcse": "Gao, Yao and Chen 2021, SimCSE, arXiv:2104.08821",
+    "vascl": "Zhang et al. 2022, Virtual Augmentation Supported Contrastive Learning, arXiv:2110.08552",
+    "augcse": "Tang et al. 2022, AugCSE, arXiv:2210.13749",
+    "vadvcse": "Ko, V-advCSE: Virtual Adversarial Contrastive Learning for Sentence Embeddings",
+    "sda": "Zhu et al., SDA: Simple Discrete Augmentation for Contrastive Sentence Representation Learning",
+    "diffcse": "Chuang et al. 2022, DiffCSE, arXiv:2204.10298",
+    "esimcse": "Wu et al. 2022, ESimCSE, arXiv:2109.04380",
+    "declutr": "Giorgi et al. 2021, DeCLUTR, arXiv:2006.03659",
+}
+
 SCORES = {
     "heldout_mlm_loss": "held-out masked-language loss (nats per token)",
     "partner_found": "a view finds its partner (share)",
@@ -37,38 +48,54 @@ def model_card(policy: dict[str, Any], metrics: Path, parameters: int, architect
     sections = [
         _front_matter(recipe),
         f"# {recipe['name']}\n\nA sentence encoder ({architecture}, {format_count(parameters)} parameters, "
-        f"{policy['hidden_size']} dimensions, sequences of up to {policy['max_length']} tokens), pretrained "
+        f"{policy['hidden_size']} dimensions, sequences of up to {policy['max_length']} tokens), trained "
         f"{_objective(recipe)}. Sentence vectors: {_pooling(policy['pooling'])}.",
         _usage(policy["pooling"]),
         _training(policy, recipe, progress),
-        _table("Evaluation", *_scores(records)),
+        _table("Evaluation", *_scores(records, "at start" if recipe["model"].get("init") else "untrained")),
         _table("Losses", *_losses(records)),
         _limits(recipe),
-        f"## Citation\n\nThe method:\n\n```bibtex\n{CITATION}\n```",
+        _citation(recipe),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
 def _front_matter(recipe: dict[str, Any]) -> str:
-    tags = ["sentence-transformers", "sentence-similarity", "feature-extraction", "fill-mask", recipe["objective"]["name"]]
-    base = f"base_model: {recipe['model']['init']}\n" if recipe["model"].get("init") else ""
+    tags = ["sentence-transformers", "sentence-similarity", "feature-extraction", "fill-mask", *_parts(recipe)]
+    init = recipe["model"].get("init")
+    base = f"base_model: {init}\n" if init and not Path(init).exists() else ""  # the hub knows no folders
     return (
         "---\nlibrary_name: sentence-transformers\npipeline_tag: sentence-similarity\n"
         f"{base}tags:\n" + "".join(f"- {tag}\n" for tag in tags) + "---"
     )
 
 
+def _parts(recipe: dict[str, Any]) -> list[str]:
+    """The summands of the objective, those of the user's own by the name of their class."""
+    return [part.rpartition(":")[2] for part in recipe["objective"]["name"].split("+")]
+
+
 def _objective(recipe: dict[str, Any]) -> str:
-    start = f"from {recipe['model']['init']}" if recipe["model"].get("init") else "from random weights"
-    if recipe["objective"]["name"] == "mlm":
+    init = recipe["model"].get("init")
+    start = f"from {Path(init).name if Path(init).is_absolute() else init}" if init else "from random weights"
+    masked = recipe["objective"]["mlm"]["weight"] > 0 and recipe["objective"]["mlm"]["copies"] > 0
+    others = [part for part in _parts(recipe) if part != "mlm"]
+    if not others:
         return f"{start} by masked language modelling"
     views = recipe["augment"]
     first, second = views.get("anchor") or views["spec"], views.get("positive") or views["spec"]
     named = f"`{first}`" if first == second else f"`{first}` and `{second}`"
+    first_of_two = "masked language modelling and " if masked else ""
     return (
-        f"{start} by masked language modelling and a contrastive loss between two views of a sentence (objective "
-        f"`{recipe['objective']['name']}`, augmentation {named})"
+        f"{start} by {first_of_two}a contrastive loss between views of a sentence (objective `{'+'.join(others)}`, augmentation "
+        f"{named})"
     )
+
+
+def _citation(recipe: dict[str, Any]) -> str:
+    known = [f"- {PAPERS[part]}" for part in _parts(recipe) if part in PAPERS]
+    bibtex = f"```bibtex\n{CITATION}\n```" if {"clear", "mlm"} & set(_parts(recipe)) else ""
+    return "\n\n".join(["## Citation\n\nThe method:", *filter(None, [bibtex, "\n".join(known)])]) if known or bibtex else ""
 
 
 def _pooling(pooling: str) -> str:
@@ -106,7 +133,7 @@ any. `training_config.yaml` is the whole recipe."""
 
 
 def _training(policy: dict[str, Any], recipe: dict[str, Any], progress: dict[str, Any]) -> str:
-    train, contrastive = recipe["train"], recipe["objective"].get("contrastive") or {}
+    train = recipe["train"]
     data = policy["data"]
     sources = data.get("sources") or [data["folder"]]
     # of local files the name says enough: a card is published, and a home folder is nobody's business
@@ -127,20 +154,22 @@ def _training(policy: dict[str, Any], recipe: dict[str, Any], progress: dict[str
         ("learning rate", f"{train['lr']:g}, warm-up {train['warmup_steps']:,} steps, then {train['schedule']}"),
         ("precision, ZeRO stage", f"{train['precision']}, {train['zero']}"),
     ]
-    if recipe["objective"]["name"] != "mlm" and contrastive:
-        loss = f"NT-Xent, weight {contrastive['weight']:g}, temperature {contrastive['temperature']:g}"
-        rows.append(("contrastive loss", f"{loss}, negatives: {contrastive['scope']} batch"))
+    for part in _parts(recipe):
+        settings = recipe["objective"].get("contrastive" if part == "clear" else part) or {}
+        if part != "mlm" and settings:
+            given = [f"{key} {value}" for key, value in settings.items() if value is not None]
+            rows.append((f"objective {part}", ", ".join(given)))
     rows.append(("tokenizer", f"sha256 {policy['tokenizer_hash'][:16]}..."))
     rows.append(("software", ", ".join(f"{name} {version}" for name, version in policy["versions"].items())))
     return _table("Training", ("what", "value"), rows)
 
 
-def _scores(records: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def _scores(records: list[dict[str, Any]], begin: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     evaluations = [(record["step"], dict(flatten(record["evaluation"]))) for record in records if "evaluation" in record]
     if not evaluations:
         return (), []
     (first_step, first), (last_step, last) = evaluations[0], evaluations[-1]
-    start = "untrained" if first_step == 0 else f"step {first_step:,}"
+    start = begin if first_step == 0 else f"step {first_step:,}"
     if first_step == last_step:
         return ("measure", start), [(SCORES.get(name, name), f"{value:.4g}") for name, value in last.items()]
     rows = [

@@ -101,7 +101,7 @@ class AugcseConfig(Term):
 
 
 class VadvcseConfig(Term):
-    """V-advCSE (virtual adversarial training of sentence embeddings)."""
+    """V-advCSE (Ko, Virtual Adversarial Contrastive Learning for Sentence Embeddings)."""
 
     temperature: float = Field(0.05, gt=0, description="temperature")
     adversarial_weight: float = Field(1e-6, ge=0, description="lambda, the weight of the virtual adversarial loss")
@@ -124,7 +124,7 @@ class VadvcseConfig(Term):
 
 
 class SdaConfig(Term):
-    """SDA (syntactic data augmentation with negation as relaxed negative)."""
+    """SDA (Zhu et al., Simple Discrete Augmentation): the own negation as a relaxed negative."""
 
     temperature: float = Field(0.05, gt=0, description="temperature")
     margin: float = Field(0.5, ge=0, description="delta, by which the cosine of the own negation is lowered; best .5, with dn .3")

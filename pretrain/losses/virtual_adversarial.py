@@ -1,4 +1,4 @@
-"""The virtual adversarial loss of V-advCSE (Park et al. 2023): how far sentence vectors move under the worst small change of
+"""The virtual adversarial loss of V-advCSE (Ko): how far sentence vectors move under the worst small change of
 the word embeddings.
 
     r ~ N(0, sigma^2);  K times: g = gradient by r of F(f(x; w_), f(x + r; w)),  r <- projection(r + eta g)     (algorithm 1)

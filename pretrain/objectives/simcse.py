@@ -53,7 +53,7 @@ class Simcse(Objective):
 
 
 class Sda(Objective):
-    """SDA: a syntactic paraphrase as positive, the own negation as a relaxed negative (equation 4; the printed one lacks the
+    """SDA (Zhu et al.): a discrete augmentation as positive, the own negation as a relaxed negative (equation 4; the printed one lacks the
     -log). Where an augmentation did not apply, the positive is the sentence under other dropout, and there is no negation.
     """
 

@@ -1,4 +1,4 @@
-"""V-advCSE (virtual adversarial training of contrastive sentence embeddings)."""
+"""V-advCSE (Ko, "Virtual Adversarial Contrastive Learning for Sentence Embeddings")."""
 
 from __future__ import annotations
 
