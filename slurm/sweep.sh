@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# Train the runs of a sweep on a Slurm cluster: a job array with one task per run, and a last job that evaluates the models and
+# writes the table. Start it with bash, on a login node:
+#
+#   slurm/sweep.sh [flags of sbatch] -- FILE.yaml [flags of pretrain.sweep]
+#   slurm/sweep.sh --gpus=1 --time=08:00:00 --account=NAME -- configs/sweeps/augcse_table7.yaml --init MODEL --data DIR --sts DIR
+#   slurm/sweep.sh --nodes=4 --gpus-per-node=8 -- configs/sweeps/clear_table1.yaml --data DIR
+#
+# Each task is a job of slurm/pretrain_clear.sh, on as many nodes and devices as the flags ask for: it saves, is requeued and goes
+# on after preemption and at its time limit. Runs that are done are not submitted again, so the same command goes on after
+# failures. Where a row is searched, the runs of its winner are an array of their own, which waits for the search and for the
+# evaluations that decide it. ARRAY_LIMIT=N keeps at most N runs going at once.
+
+#SBATCH --job-name=sweep
+#SBATCH --nodes=1
+#SBATCH --time=04:00:00
+#SBATCH --signal=B:USR1@300
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=slurm-%x-%A_%a.out
+
+set -uo pipefail
+
+say() { echo "[$(date '+%F %T')] sweep: $*"; }
+enter() {  # project folder: environment and import path
+  project=$1
+  # shellcheck disable=SC1091
+  [[ -f $project/.venv/bin/activate ]] && source "$project/.venv/bin/activate"
+  export PYTHONPATH=$project${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
+}
+
+# ---- on the login node: submit ----
+if [[ -z ${CLEAR_SWEEP_PROJECT:-} ]]; then
+  for word in "$@"; do [[ $word == -- ]] && separated=1; done
+  if [[ -z ${separated:-} || $# -lt 2 || -n ${SLURM_ARRAY_TASK_ID:-} ]]; then
+    echo "start this with bash on a login node: $0 [flags of sbatch] -- FILE.yaml [flags of pretrain.sweep]" >&2
+    exit 2
+  fi
+  flags=()
+  while [[ $1 != -- ]]; do flags+=("$1"); shift; done
+  shift
+  enter "$(cd "$(dirname "$0")/.." && pwd)"
+  script=$project/slurm/sweep.sh
+  # Checks the file and every flag before anything is in the queue. Number, row, seed, state, stage, folder.
+  plan=$(python -m pretrain.sweep "$@" --plan) || exit
+  export CLEAR_SWEEP_PROJECT=$project
+  numbers() {  # of the runs still to do of a stage, joined by commas
+    awk -F '\t' -v stage="$1" '$4 != "done" && $5 == stage {print $1}' <<<"$plan" | paste -sd ,
+  }
+  submit() { sbatch --parsable "$@" | cut -d ';' -f 1; }
+  after() { [[ -n $1 ]] && echo "--dependency=afterany:$1"; }
+  limit=${ARRAY_LIMIT:+%$ARRAY_LIMIT}
+  first=$(numbers first) second=$(numbers second) last=''
+  [[ -z $first && -z $second ]] && say "all runs are done; gathering"
+  if [[ -n $first ]]; then
+    last=$(submit ${flags[@]+"${flags[@]}"} --array="$first$limit" "$script" "$@")
+    [[ -n $last ]] || exit 1
+    say "runs: array job $last ($first)"
+  fi
+  if [[ -n $second ]]; then
+    if [[ -n $first ]]; then  # what decides the search is evaluated by one job, not by every task
+      # shellcheck disable=SC2046
+      last=$(submit ${flags[@]+"${flags[@]}"} $(after "$last") --job-name=sweep-search --output=slurm-%x-%j.out "$script" "$@" --gather)
+      [[ -n $last ]] || exit 1
+      say "search: job $last"
+    fi
+    # shellcheck disable=SC2046
+    last=$(submit ${flags[@]+"${flags[@]}"} $(after "$last") --array="$second$limit" "$script" "$@")
+    [[ -n $last ]] || exit 1
+    say "runs of the winners: array job $last ($second)"
+  fi
+  # shellcheck disable=SC2046
+  last=$(submit ${flags[@]+"${flags[@]}"} $(after "$last") --job-name=sweep-gather --output=slurm-%x-%j.out "$script" "$@" --gather)
+  [[ -n $last ]] || exit 1
+  say "table: job $last, when they are done"
+  exit 0
+fi
+
+# ---- on a node: one run, or the gathering ----
+enter "$CLEAR_SWEEP_PROJECT"
+if [[ -z ${SLURM_ARRAY_TASK_ID:-} ]]; then
+  exec srun --nodes=1 --ntasks=1 python -m pretrain.sweep "$@"
+fi
+words=$(python -m pretrain.sweep "$@" --words_of "$SLURM_ARRAY_TASK_ID") || exit
+if [[ -z $words ]]; then
+  say "run $SLURM_ARRAY_TASK_ID is done"
+  exit 0
+fi
+mapfile -t flags <<<"$words"
+exec bash "$CLEAR_SWEEP_PROJECT/slurm/pretrain_clear.sh" "${flags[@]}"
