@@ -2,47 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from augment import tokens
+from augment.entry import Entry, Parameter
 
 CLEAR = "CLEAR (Wu et al. 2020, arXiv:2012.15466)"
 SDA = "SDA (Zhu et al. 2022)"
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter as `name:key=value` sets it. The type is that of the default: int, float, bool or str."""
-
-    name: str
-    default: Any
-    meaning: str
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass(frozen=True)
-class Entry:
-    """An augmentation.
-
-    kind "token": function(batch: Ragged, keys: uint64[N], vocabulary, **parameters) -> Ragged of the same N.
-    kind "text": a sentence with its parse, and its key, to a string or None.
-    needs: "synonyms" (a SynonymTable, by keyword), "del" (a tokenizer with [DEL]), "punctuation" (one with punctuation marks).
-    check: a rule over all
-    parameters together, that returns what is wrong, or None.
-    """
-
-    name: str
-    kind: Literal["token", "text"]
-    paper: str
-    parameters: tuple[Parameter, ...]
-    description: str
-    example: str
-    function: Callable[..., Any]
-    needs: tuple[str, ...] = ()
-    check: Callable[[dict[str, Any]], str | None] | None = None
 
 
 def _spans_fit(values: dict[str, Any]) -> str | None:
@@ -75,6 +41,7 @@ _ENTRIES = (
         description="Random tokens become [DEL], runs of [DEL] become one. One token always stays.",
         example="del-word:rate=0.5",
         function=tokens.del_word,
+        meaning="altering",
         needs=("del",),
     ),
     Entry(
@@ -89,6 +56,7 @@ _ENTRIES = (
         "spans, of one token each, at least one.",
         example="del-span:spans=3:rate=0.1",
         function=tokens.del_span,
+        meaning="altering",
         needs=("del",),
         check=_spans_fit,
     ),
@@ -104,6 +72,7 @@ _ENTRIES = (
         "1/rate tokens: fewer pairs, of single tokens, at least one.",
         example="reorder:pairs=2:rate=0.1",
         function=tokens.reorder,
+        meaning="possibly altering",
         check=_pairs_fit,
     ),
     Entry(
@@ -114,6 +83,7 @@ _ENTRIES = (
         description="Random words that have synonyms are replaced by one of them, of one token or several.",
         example="subs:rate=0.2",
         function=tokens.subs,
+        meaning="possibly altering",
         needs=("synonyms",),
     ),
     Entry(
@@ -124,6 +94,7 @@ _ENTRIES = (
         description="Random tokens are written twice; how many is drawn from 0 to max(2, rate * length).",
         example="repeat:rate=0.2",
         function=tokens.repeat,
+        meaning="preserving",
     ),
     Entry(
         name="crop",
@@ -133,6 +104,7 @@ _ENTRIES = (
         description="A random contiguous run of the tokens stays, the rest goes.",
         example="crop:rate=0.7",
         function=tokens.crop,
+        meaning="possibly altering",
     ),
     Entry(
         name="span",
@@ -148,6 +120,7 @@ _ENTRIES = (
         "data with --unit document.",
         example="span:max_length=128:alpha=2:beta=4",
         function=tokens.span,
+        meaning="possibly altering",
         check=_lengths_rise,
     ),
     Entry(
@@ -158,6 +131,7 @@ _ENTRIES = (
         description="Random whole words go, and nothing comes in their place. One word always stays.",
         example="delete:rate=0.2",
         function=tokens.delete,
+        meaning="possibly altering",
     ),
     Entry(
         name="mask",
@@ -167,6 +141,7 @@ _ENTRIES = (
         description="Random tokens become [MASK], at least one.",
         example="mask:rate=0.1",
         function=tokens.mask,
+        meaning="possibly altering",
     ),
     Entry(
         name="punctuation",
@@ -176,6 +151,7 @@ _ENTRIES = (
         description="Random punctuation marks are put in front of random words; how many is drawn from 1 to rate * words.",
         example="punctuation:rate=0.1",
         function=tokens.punctuation,
+        meaning="preserving",
         needs=("punctuation",),
     ),
 )

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from augment.catalogue import CATALOGUE, Entry
+from augment.catalogue import CATALOGUE
+from augment.entry import Entry
 from augment.errors import AugmentationError
 from augment.keys import bits_per_sequence, derive
 from augment.ragged import Ragged

@@ -1,0 +1,108 @@
+"""Text augmentations: the contract, their randomness, and the bridge from strings back to tokens.
+
+A text augmentation is a function of a parsed sentence and of draws that belong to (seed, sentence, augmentation) alone:
+
+    def shout(sentence: ParsedSentence, draws: Draws, mark: str = "!") -> str | None:
+        ...
+
+It edits by character offset (`ParsedSentence.edit`), leaves the rest of the text as it is, and returns None where it does not
+apply. Keyword parameters are those of its `augment.entry.Entry` of kind "text", which stands in the module's own table,
+`ENTRIES`; `augment.catalogue` collects the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from augment.keys import derive
+from augment.parsed import ParsedSentence
+from augment.ragged import Ragged, offsets_of
+
+TextAugmentation = Callable[..., str | None]  # (ParsedSentence, Draws, **parameters)
+Item = TypeVar("Item")
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+class Draws:
+    """Random draws for one sentence and one augmentation: the j-th is a hash of (key, j).
+
+    The same numbers as `keys.bits_per_sequence(key, ...)`, one at a time and in plain Python, where numpy would take ten times
+    as long for a single one.
+    """
+
+    __slots__ = ("_count", "_state")
+
+    def __init__(self, key: int):
+        self._state = _mix(((int(key) & _MASK) + _GOLDEN) & _MASK)
+        self._count = 0
+
+    def bits(self) -> int:
+        """64 random bits."""
+        self._count += 1
+        return _mix((self._state + self._count * _GOLDEN) & _MASK)
+
+    def uniform(self) -> float:
+        """From [0, 1), in multiples of 2**-53."""
+        return (self.bits() >> 11) * 2.0**-53
+
+    def below(self, n: int) -> int:
+        """From 0, ..., n - 1; n: 1 or more."""
+        if n < 1:
+            raise ValueError(f"nothing can be drawn below {n}")
+        return (self.bits() * n) >> 64
+
+    def chance(self, p: float) -> bool:
+        """True with probability p."""
+        return self.uniform() < p
+
+    def choice(self, items: Sequence[Item]) -> Item:
+        return items[self.below(len(items))]
+
+    def sample(self, items: Sequence[Item], k: int) -> list[Item]:
+        """k different ones (all, where there are fewer), in random order; k = len(items) is a shuffle."""
+        pool = list(items)
+        k = min(k, len(pool))
+        for i in range(k):
+            j = i + self.below(len(pool) - i)
+            pool[i], pool[j] = pool[j], pool[i]
+        return pool[:k]
+
+
+def draws_for(keys: np.ndarray, name: str) -> list[Draws]:
+    """The draws of an augmentation for each sentence: keys uint64[N], one per sentence, already of seed, epoch and view."""
+    return [Draws(key) for key in derive(keys, name).tolist()]
+
+
+class TextEncoder:
+    """Strings to a Ragged of `[CLS] tokens [SEP]` of at most `max_length` tokens, as preparation makes them.
+
+    tokenizer: a `tokenizers.Tokenizer` (`backend_tokenizer` of a transformers fast tokenizer). Pickles, so that it can be
+    handed to workers.
+    """
+
+    def __init__(self, tokenizer: Any, cls_id: int, sep_id: int, max_length: int):
+        from tokenizers import Tokenizer
+
+        self.tokenizer = Tokenizer.from_str(tokenizer.to_str())  # a copy: settings of the caller's stay as they are
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()
+        self.cls_id, self.sep_id, self.max_length = cls_id, sep_id, max_length
+
+    def __call__(self, texts: Sequence[str]) -> Ragged:
+        rows = [encoding.ids for encoding in self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+        room = self.max_length - 2
+        lengths = np.array([min(len(row), room) + 2 for row in rows], dtype=np.int64)
+        ids = [token for row in rows for token in (self.cls_id, *row[:room], self.sep_id)]
+        return Ragged(np.array(ids, dtype=np.int32), offsets_of(lengths))
+
+
+def _mix(value: int) -> int:
+    """`keys.mix` of one number."""
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK
+    return value ^ (value >> 31)
