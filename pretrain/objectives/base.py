@@ -117,6 +117,10 @@ class Objective(nn.Module):
         """Factor on the sum of `sequence_loss` over the global batch's sequences and tokens, all `sequence_roles` together."""
         return 1.0 / max(1, sequences)
 
+    def idle(self, device: torch.device) -> Tensor:
+        """A zero that depends on every parameter that `relate` does not reach, for steps at which weights are 0."""
+        return torch.zeros((), device=device)
+
     def remember(self, vectors: Tensor, identities: Tensor) -> None:
         """The momentum encoder's vectors of `momentum_role`, float32[N, d], and their texts' identities int64[N], after the
         step's losses."""

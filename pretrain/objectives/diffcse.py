@@ -76,6 +76,13 @@ class Diffcse(Objective):
     def sequence_scale(self, sequences: int, tokens: int) -> float:
         return 1.0 / max(1, tokens)
 
+    def idle(self, device: torch.device) -> Tensor:
+        if not self.sequence_roles:
+            return super().idle(device)
+        nothing = torch.zeros(0, dtype=torch.long, device=device)
+        lengths, condition = torch.zeros(0, dtype=torch.long), torch.zeros(0, self.replaced.in_features, device=device)
+        return self.sequence_loss(None, "anchor", nothing, lengths, condition, np.zeros(0, np.uint64), 0) * 0.0
+
     @torch.no_grad()
     def edit(self, ids: Tensor, lengths: Tensor, keys: np.ndarray) -> Tensor:
         """The generator's version of packed ids int64[T]; what is masked depends on a sequence's key (uint64[n]) alone."""

@@ -53,8 +53,9 @@ class Simcse(Objective):
 
 
 class Sda(Objective):
-    """SDA (Zhu et al.): a discrete augmentation as positive, the own negation as a relaxed negative (equation 4; the printed one lacks the
-    -log). Where an augmentation did not apply, the positive is the sentence under other dropout, and there is no negation.
+    """SDA (Zhu et al.): a discrete augmentation as positive, the own negation as a relaxed negative (equation 4; the printed
+    one lacks the -log). Where an augmentation did not apply, the positive is the sentence under other dropout, and there is no
+    negation.
     """
 
     def __init__(self, config: Config, encoder: SentenceEncoder):

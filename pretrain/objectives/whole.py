@@ -126,4 +126,4 @@ class WholeObjective(nn.Module):
         self.eval()  # batch norm must not count these vectors
         losses = self.relate({role: noise.roll(i, 1) for i, role in enumerate(self.roles)}, context)
         self.train(training)
-        return sum((loss * 0.0 for loss in losses.values()), torch.zeros((), device=device))
+        return sum((loss * 0.0 for loss in losses.values()), sum(term.idle(device) for term in self.terms.values()))

@@ -1,0 +1,171 @@
+"""Objectives as they are put together: names, plug-ins, heads, momentum, and what they refuse."""
+
+import pytest
+import torch
+from exactness_worker import CASES, LABELS, VOCABULARY, WIDTH, FakeTokenizer, build
+from run_helpers import command, curve, finish, start
+
+from pretrain.config import load_config, validate_config
+from pretrain.encoder import build_encoder
+from pretrain.errors import UserError
+from pretrain.momentum import MomentumEncoder
+from pretrain.objectives import build_objective, view_specs
+from pretrain.optimizer import parameter_groups
+
+MINE = '''
+from pretrain.objectives import Objective
+
+
+class Nearer(Objective):
+    """The positive must be nearer than the next sentence's, by a margin."""
+
+    def __init__(self, config, encoder):
+        super().__init__()
+        self.margin = float(config.objective.options.get("margin", 0.2))
+
+    def weights(self, step):
+        return {"nearer": 1.0}
+
+    def relate(self, views, context):
+        near = (views["anchor"] - views["positive"]).norm(dim=1)
+        far = (views["anchor"] - views["positive"].roll(1, 0)).norm(dim=1)
+        return {"nearer": (near - far + self.margin).clamp_min(0).mean()}
+'''
+
+
+def encoder(pooling="mean"):
+    sizes = {"type": "bert", "layers": 1, "hidden_size": WIDTH, "heads": 2, "max_positions": 32}
+    return build_encoder(sizes, FakeTokenizer(), pooling)
+
+
+def config(**objective):
+    return validate_config({"objective": objective, "train": {"global_batch": 32}, "data": {"lanes": 1}}, "test")
+
+
+@pytest.mark.parametrize("name, said", [("simsce", "simcse"), ("clear+clear", "twice"), ("clear+vaslc", "vascl"),
+                                        ("x.txt:A", "FILE.py")])
+def test_names_that_are_none_are_refused(name, said):
+    with pytest.raises(UserError, match=said):
+        load_config(None, {"objective": name})
+
+
+def test_the_roles_said_before_the_model_is_built_are_the_objectives_own():
+    for case in CASES:
+        settings, model = build(case, 0, "fp32", 0.0)
+        assert tuple(view.role for view in view_specs(settings)) == model.objective.roles, case
+
+
+def test_every_head_is_reached_by_an_idle_step():
+    for case in ("clear_batch_norm", "simcse", "sda", "vascl", "augcse", "vadvcse", "esimcse", "diffcse"):
+        _, model = build(case, 0, "fp32", 0.0)
+        buffers = {name: buffer.clone() for name, buffer in model.objective.named_buffers()}
+        model("idle", torch.device("cpu")).backward()
+        for name, parameter in model.objective.named_parameters():
+            assert parameter.grad is not None or not parameter.requires_grad, (case, name)
+        for name, buffer in model.objective.named_buffers():
+            assert torch.equal(buffer, buffers[name]), (case, name)
+
+
+def test_a_sum_embeds_every_role_once():
+    objective = build_objective(config(name="clear+sda"), encoder())
+    assert objective.roles == ("anchor", "positive", "negative")
+    assert set(objective.weights(0)) == {"mlm", "contrastive", "sda"}
+
+
+def test_schedules_of_the_terms():
+    late = {"start_step": 10, "warmup_steps": 5, "weight": 2.0}
+    objective = build_objective(config(name="clear+simcse", simcse=late), encoder())
+    assert [objective.weights(step)["simcse"] for step in (9, 10, 12, 14, 99)] == pytest.approx([0, 0.4, 1.2, 2, 2])
+    assert objective.weights(9)["contrastive"] == 1.0
+
+
+@pytest.mark.parametrize("settings, said", [
+    ({"name": "diffcse"}, "generator"),
+    ({"name": "diffcse", "diffcse": {"generator": "/nowhere"}}, "/nowhere"),
+    ({"name": "vascl", "vascl": {"neighbours": 32}}, "global_batch=32 is too small"),
+    ({"name": "simcse", "simcse": {"hard_negatives": True, "form": "2n-2"}}, "one-direction"),
+    ({"name": "absent.py:Mine"}, "there is no file"),
+])
+def test_what_cannot_be_built_is_one_clear_message(settings, said):
+    with pytest.raises(UserError, match=said):
+        build_objective(config(**settings), encoder(), FakeTokenizer(), LABELS)
+
+
+def test_augmentations_to_be_told_apart_must_be_given():
+    with pytest.raises(UserError, match=r"augment\.augmented"):
+        view_specs(config(name="augcse"))
+
+
+def test_an_objective_of_ones_own(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(MINE)
+    objective = build_objective(config(name=f"{path}:Nearer", options={"margin": 5}), encoder())
+    assert objective.terms["Nearer"].margin == 5.0 and objective.roles == ("anchor", "positive")
+    with pytest.raises(UserError, match="no class Other"):
+        build_objective(config(name=f"{path}:Other"), encoder())
+    broken = tmp_path / "broken.py"
+    broken.write_text("import nothing_of_that_name")
+    with pytest.raises(UserError, match="ModuleNotFoundError"):
+        build_objective(config(name=f"{broken}:Mine"), encoder())
+
+
+def test_heads_learn_at_a_rate_of_their_own_and_a_second_encoder_does_not():
+    _, model = build("diffcse", 0, "fp32", 0.0)
+    groups = parameter_groups(model, 0.1, head_lr_scale=100.0)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    fast = {names[id(p)] for group in groups if group["lr_scale"] == 100 for p in group["params"]}
+    assert fast and all(name.startswith("objective.") and ".discriminator." not in name for name in fast)
+    assert {id(p) for group in groups for p in group["params"]} == {id(p) for p in model.parameters() if p.requires_grad}
+    assert {group["lr_scale"] for group in parameter_groups(model, 0.1)} == {1.0}
+
+
+def test_a_momentum_encoder_follows_by_the_formula_and_never_trains():
+    source = torch.nn.Linear(3, 2)
+    follower = MomentumEncoder(source, 0.9)
+    before = follower.copy.weight.clone()
+    with torch.no_grad():
+        source.weight.add_(1.0)
+    follower.follow()
+    assert torch.allclose(follower.copy.weight, 0.9 * before + 0.1 * source.weight)
+    assert not any(p.requires_grad for p in follower.parameters()) and not follower.train().copy.training
+    assert {name for name, _ in follower.named_parameters()} == {"copy.weight", "copy.bias"}  # the source is not its own
+
+
+def test_the_queue_holds_the_newest_first_and_no_more_than_it_may():
+    objective = build_objective(config(name="esimcse", esimcse={"queue": 1.5}), encoder())
+    term = objective.terms["esimcse"]
+    rows = torch.randn(32, WIDTH)
+    for round_ in range(2):
+        term.remember(rows + round_, torch.arange(32) + 100 * round_)
+    assert int(term.filled) == len(term.queue) == 48
+    assert term.queue_identities.tolist() == [*range(100, 132), *range(16)]
+    assert torch.allclose(term.queue[:32], term.momentum_head(rows + 1))
+
+
+def test_edits_depend_on_a_sequences_key_and_not_on_its_neighbours():
+    _, model = build("diffcse_sample", 0, "fp32", 0.0)
+    term = model.objective.terms["diffcse"].eval()
+    lengths = torch.tensor([7, 5, 9])
+    ids = torch.randint(5, VOCABULARY, (21,), generator=torch.Generator().manual_seed(0))
+    import numpy as np
+
+    keys = np.array([11, 12, 13], dtype=np.uint64)
+    whole = term.edit(ids, lengths, keys)
+    assert torch.equal(whole[7:12], term.edit(ids[7:12], lengths[1:2], keys[1:2]))
+    assert (whole != ids).any() and len(term.edit(ids[:0], lengths[:0], keys[:0])) == 0
+
+
+@pytest.mark.slow
+def test_a_run_with_a_momentum_queue_resumes_bitwise(tiny_data, tmp_path):
+    """The queue and the encoder that fills it are in the checkpoint."""
+    flags = {"objective__name": "esimcse", "objective__mlm__weight": 0, "augment__positive": "repeat", "train__steps": 6,
+             "train__warmup_steps": 1, "checkpoint__every": 3, "train__log_every": 1}
+    finish(start(command(tiny_data, tmp_path / "whole", **flags)))
+    finish(start(command(tiny_data, tmp_path / "parts", **flags)))
+    for step in (tmp_path / "parts" / "checkpoints").glob("step-00000006"):
+        for file in step.iterdir():
+            file.unlink()
+        step.rmdir()
+    finish(start(command(tiny_data, tmp_path / "parts", resume="auto", **flags)))
+    whole, parts = curve(tmp_path / "whole"), curve(tmp_path / "parts")
+    assert [whole[step]["loss"] for step in (4, 5, 6)] == [parts[step]["loss"] for step in (4, 5, 6)]
