@@ -84,6 +84,8 @@ def main(
         print(f"note: --{key} is set for all runs, in place of what the file says", file=sys.stderr)
     for entry in (entry for entry in entries if entry.missing):
         print(f"not run: {entry.name}: needs the augmentations {', '.join(entry.missing)}, which do not exist yet")
+    for entry in (entry for entry in entries if entry.row.kind == "start" and not judged(entry, [], folder)):
+        print(f"not judged: {entry.name}: {entry.points[0].recipe.name} starts from random weights; --init names a model")
     work = _Work(sweep, everything, Trainer(shlex.split(launch), environment, _say), environment, folder, table, data)
     try:
         if as_bool(dry_run, "dry_run"):

@@ -47,6 +47,7 @@ class Row(BaseModel):
         "paper's figures alone, of a system that is not here")
     recipe: Path | None = Field(None, description="in place of the sweep's")
     set: dict[str, Any] = Field(default_factory=dict, description="overrides; {times: X} multiplies the value in force")
+    search: dict[str, list[Any]] | None = Field(None, description="in place of the sweep's; {}: nothing is searched")
     needs: list[str] = Field(default_factory=list, description="augmentations that this row names and that may not exist yet")
     pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two"] | None = Field(
         None, description="pooling to judge by, where it is not the one trained with")
@@ -172,7 +173,8 @@ def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "")
             entry = Entry(title, row, (), missing)
             if row.kind != "quoted":
                 recipe = _recipe(folder / (row.recipe or sweep.recipe), size)
-                searched = _combinations(sweep.search if row.kind == "trained" else {})
+                axes = sweep.search if row.search is None else row.search
+                searched = _combinations(axes if row.kind == "trained" else {})
                 try:
                     points = tuple(_point(recipe, sweep.set, row.set | cell | found, flags, found) for found in searched)
                     if not missing:
@@ -192,6 +194,7 @@ def replaced(sweep: Sweep, given: Mapping[str, str]) -> list[str]:
     varied = set(sweep.grid) | set(sweep.search)
     for row in sweep.rows.values():
         varied |= {SHORT_FLAGS.get(key, key) for key, value in row.set.items() if not isinstance(value, dict)}
+        varied |= set(row.search or {})
     return sorted(flags & varied)
 
 

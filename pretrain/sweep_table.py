@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 
 from pretrain.durable import replace_durably, to_json
-from pretrain.errors import UserError
 from pretrain.sweep_file import Entry, Sweep
 from pretrain.sweep_runs import Plan, Run, last_words, slug
 
@@ -64,12 +63,11 @@ class Judged:
 
 
 def judged(entry: Entry, runs: list[Run], out: Path) -> list[Judged]:
-    """What is judged for a row: each of its finished runs, or the model that its recipe starts from."""
+    """What is judged for a row: each of its finished runs, or the model that its recipe starts from, if it names one."""
     if entry.row.kind == "start":
         config = entry.points[0].config(0)
         if config.model.init is None:
-            raise UserError(f"row {entry.name!r} judges the model that its recipe starts from, and {entry.points[0].recipe} "
-                            "starts from random weights: give it a recipe or a set with model.init")
+            return []
         model = str(Path(config.model.init).resolve()) if Path(config.model.init).exists() else config.model.init
         return [Judged(model, entry.row.pooling or config.model.pooling, out / "start" / slug(model))]
     return [Judged(str(run.folder / "best"), entry.row.pooling or run.config.model.pooling, run.folder / "sweep", run)
