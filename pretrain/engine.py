@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import io
 import os
 import subprocess
@@ -99,7 +100,10 @@ def build_operators() -> None:
     from torch.utils.cpp_extension import get_default_build_root
 
     builder = get_accelerator().create_op_builder("ShareMemCommBuilder")
-    root = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root())
+    # A folder for each environment: in a shared one, two environments would each compile what the other just has, at every
+    # start, since the paths of their headers differ.
+    own = hashlib.sha256(sys.prefix.encode()).hexdigest()[:12]
+    root = Path(os.environ.setdefault("TORCH_EXTENSIONS_DIR", f"{get_default_build_root()}/environment-{own}"))
     root.mkdir(parents=True, exist_ok=True)
     # torch calls `ninja` by its bare name, and a virtual environment that is not activated is not on the path.
     os.environ["PATH"] = str(Path(sys.executable).parent) + os.pathsep + os.environ.get("PATH", "")
