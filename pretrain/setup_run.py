@@ -55,7 +55,9 @@ def dry_run(config: Config) -> Config:
     tree["evaluate"] |= {"every": 2, "heldout_sequences": min(200, config.evaluate.heldout_sequences),
                          "partners": min(200, config.evaluate.partners)}
     tree["train"]["log_every"] = 1
-    tree["objective"]["contrastive"] |= {"start_step": 0, "warmup_steps": 0}  # try the whole step, not its first phase
+    for section in tree["objective"].values():
+        if isinstance(section, dict) and "start_step" in section:
+            section |= {"start_step": 0, "warmup_steps": 0}  # try the whole step, not its first phase
     return Config.model_validate(tree)
 
 
