@@ -1,14 +1,23 @@
-"""Recipes of the papers' systems: every file is valid, and holds the published values, told here once more."""
+"""Recipes and sweep files of the papers: valid, with the published values, told here once more; and the documented objective."""
 
+import statistics
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
+from run_helpers import command, finish, records, start
 
+from augment.catalogue import CATALOGUE
 from pretrain.config import load_config, to_yaml, validate_config
 from pretrain.objectives import view_specs
+from pretrain.sweep_file import expand, read_sweep
+from pretrain.validation import read_yaml
 
 CONFIGS = Path(__file__).parents[2] / "configs"
+FILES = sorted((CONFIGS / "sweeps").glob("*.yaml"))
+SWEEPS = [path for path in FILES if path.stem.split("_")[0] in ("clear", "vascl", "augcse", "vadvcse", "sda")]
 PUBLISHED = sorted([*CONFIGS.glob("*_bert.yaml"), *CONFIGS.glob("*_roberta.yaml"), CONFIGS / "sda_chinese.yaml"])
 
 WIKI, NLI, SIMCLUE, OPENWEBTEXT = 1_000_000, 275_601, 2_200_000, 497_868
@@ -126,3 +135,77 @@ def test_recipes_that_share_data_prepare_it_alike():
         config = load_config(recipe, {})
         same = prepared.setdefault(config.data.folder, config.data.prepare)
         assert config.data.prepare == same, recipe
+
+
+# ---- sweep files ----------------------------------------------------------------------------------------------------------
+
+
+def stub(name):
+    """An augmentation that is to come, with a rate."""
+    return replace(CATALOGUE["repeat"], name=name)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_row_is_valid_or_waits_for_augmentations_that_it_names(path, monkeypatch):
+    sweep = read_sweep(path)
+    entries = expand(sweep, path.parent, {})  # resolves and validates every row whose augmentations exist
+    for entry in entries:
+        assert set(entry.missing) == {need for need in entry.row.needs if need not in CATALOGUE}
+        assert entry.runs == (entry.row.kind == "trained" and not entry.missing)
+    for need in {need for entry in entries for need in entry.missing}:
+        monkeypatch.setitem(CATALOGUE, need, stub(need))
+    assert not any(entry.missing for entry in expand(sweep, path.parent, {}))  # nothing else stands in their way
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_published_figures_fit_their_columns(path):
+    tree = read_yaml(path)
+    assert tree["source"] and all(len(line) <= 130 for line in path.read_text().splitlines())
+    for name, row in tree["rows"].items():
+        paper = row.get("paper", {}) if row else {}
+        assert all(0 < figure < 100 for figure in paper.values()), name
+        others = [figure for column, figure in paper.items() if column != "Avg"]
+        if "Avg" in paper and len(others) > 2:  # printed averages were cut or rounded, one is off by 0.3
+            assert paper["Avg"] == pytest.approx(statistics.mean(others), abs=0.35), name
+
+
+def test_every_table_and_figure_has_its_sweep():
+    there = {path.stem for path in SWEEPS}
+    tables = {"clear": (1, 2, 3), "vascl": (1, 2, 3), "augcse": (1, 2, 4, 5, 6, 7, 8, 9, 14), "vadvcse": (1, 2, 3, 4, 5, 6),
+              "sda": (4, 5, 6, 7, 8, 9)}
+    wanted = {f"{paper}_table{number}" for paper, numbers in tables.items() for number in numbers}
+    assert there == wanted | {"vascl_figure3", "augcse_figure6", "augcse_figure7", "sda_figure5"}
+
+
+def test_rows_of_the_tables_are_what_they_are_called():
+    rows = {entry.name: entry for entry in expand(read_sweep(CONFIGS / "sweeps" / "clear_table3.yaml"), CONFIGS / "sweeps", {})}
+    double = rows["Double-batch RoBERTa-base"].points[0].config(42)
+    assert (double.train.global_batch, double.objective.name) == (16384, "mlm")
+    assert rows["Double MLM RoBERTa-base"].points[0].config(42).objective.mlm.copies == 2
+    assert rows["MLM + subs + del-word + reorder"].points[0].config(42).augment.spec == "subs,del-word,reorder"
+    rows = {entry.name: entry for entry in expand(read_sweep(CONFIGS / "sweeps" / "augcse_table7.yaml"), CONFIGS / "sweeps", {})}
+    assert [entry.points[0].config(42).objective.augcse.alpha for entry in rows.values()] == [100, 10, 1, -1, -10, -100]
+    assert all(len(entry.points) == 7 for entry in rows.values())
+    rows = {entry.name: entry for entry in expand(read_sweep(CONFIGS / "sweeps" / "vascl_table1.yaml"), CONFIGS / "sweeps", {})}
+    simcse, large = rows["SimCSE-RoBERTa-base"].points[0].config(42), rows["VaSCL-RoBERTa-large"].points[0].config(42)
+    assert (simcse.objective.vascl.neighbourhood_weight, simcse.train.lr, simcse.train.head_lr_scale) == (0, 3e-5, 1)
+    assert (large.model.init, large.objective.vascl.radius) == ("roberta-large", 30)
+
+
+# ---- an objective of one's own, from the documentation ------------------------------------------------------------------
+
+
+def example() -> str:
+    """The Python file that docs/objectives.md shows."""
+    text = (CONFIGS.parent / "docs" / "objectives.md").read_text()
+    return text.split("```python\n")[1].split("```")[0]
+
+
+def test_the_documented_objective_of_ones_own_trains(tiny_data, tmp_path):
+    assert len(example().strip().splitlines()) <= 30
+    (tmp_path / "barlow.py").write_text(example())
+    words = command(tiny_data, tmp_path / "run", objective=f"{tmp_path / 'barlow.py'}:BarlowTwins", aug="none", train__steps=2,
+                     train__warmup_steps=0, objective__options="{off_diagonal: 0.01}", evaluate__every=0, checkpoint__every=0)
+    finish(start(words))
+    losses = [record["loss"] for record in records(tmp_path / "run") if "loss" in record]
+    assert len(losses) == 2 and all(np.isfinite(loss["barlow_twins"]) and "mlm" in loss for loss in losses)
