@@ -47,8 +47,6 @@ _CLEARNLP = {
     # Labels of spaCy's Chinese pipelines (Stanford Dependencies of Chinese).
     "nsubj:xsubj": "nsubj",
     "aux:modal": "aux",
-    "auxpass:pass": "aux:pass",
-    "nsubjpass:pass": "nsubj:pass",
 }
 SUBJECTS = frozenset({"nsubj", "nsubj:pass", "csubj", "csubj:pass", "expl"})
 _WORD = re.compile(r"\w+(?:[-'’]\w+)*|[^\w\s]")

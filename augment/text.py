@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from augment.keys import derive
-from augment.parsed import ParsedSentence
 from augment.ragged import Ragged, offsets_of
 
 TextAugmentation = Callable[..., str | None]  # (ParsedSentence, Draws, **parameters)

@@ -1,0 +1,149 @@
+"""Negation, double negation, modal verbs and intensifiers of Chinese sentences: SDA's rules (Zhu et al. 2022, section 4 and the
+authors' code) over parses of spaCy's Chinese pipelines (tags of the Penn Chinese Treebank: VV, VA, VC, VE, AD) or of UD ones.
+
+A verb is negated by 不 before it, a completed or experienced event (了, 过, 着) by 没, 有 by 没有; modal verbs, 被 and 把 take
+the negation before themselves. Each function answers with edits, or None where the rule does not apply.
+"""
+
+from __future__ import annotations
+
+from augment.parsed import ParsedSentence
+from augment.text import Draws
+
+Edit = tuple[int, int, str]
+
+_NEGATIVE = frozenset({"不", "没", "没有", "未", "并非", "不是"})
+_POSITIVE = {"没有": "有", "不是": "是", "不能": "能", "不会": "会", "不应该": "应该", "不可能": "可能", "没": "有"}
+_MODAL = frozenset((
+    "能", "能够", "应该", "应当", "可能", "会", "必须", "可以", "要", "想", "愿意", "得", "需要", "该", "不能", "不会", "不得不",
+))  # fmt: skip
+_ASPECT = frozenset({"了", "过", "着"})
+_BEFORE_VERB = frozenset({"被", "把", "将"})
+_DEGREE = frozenset({"很", "非常", "十分", "太", "最", "更", "较", "比较", "极", "特别", "相当"})
+_MODALS = ("不能不", "不会不", "必须", "不得不", "应该", "应当", "可能", "也许")
+_MODALS_OF_EVENTS = ("不得不", "应该", "应当", "可能", "也许")  # before a verb with 了 or 过
+_MODALS_OF_STATES = ("应该", "应当", "可能", "也许")  # before an adjective, 是 or 有
+_HEADS = ("不得不说，", "不得不承认，", "不可否认，", "毋庸置疑，", "显而易见，", "诚然，")
+_INTENSIFIERS = ("极度", "非常", "很", "尤其", "特别", "极其", "真正地", "显著地")
+_PREFIXES = {
+    # The code's list; of it, for the paper's rule, those that negate.
+    "paper": ("绝对不可能，", "这不应该，", "这不可能，", "这不会，"),
+    "code": (
+        "无法理解的是，", "令人惊讶的是，", "令人大跌眼镜的是，", "绝对不可能，",
+        "不可理喻的是，", "这不应该，", "这不可能，", "这不会，",
+    ),
+}  # fmt: skip
+
+
+def negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Edit] | None:
+    """`augment.syntax.neg`: the main verb loses its negation or gets one; a phrase before a sentence without a verb."""
+    if not len(sentence):
+        return None
+    verb = _main_verb(sentence)
+    edits = None if verb is None else _negated(sentence, verb)
+    return edits or [(0, 0, draws.choice(_PREFIXES[variant]))]
+
+
+def double_negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Edit] | None:
+    """`augment.syntax.dn`: the main verb as in `negation_edits`, and a phrase such as 这不可能 before the sentence."""
+    verb = _main_verb(sentence)
+    if verb is None or _is_question(sentence):
+        return None
+    return [(0, 0, draws.choice(_PREFIXES[variant])), *_negated(sentence, verb)]
+
+
+def modal_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Edit] | None:
+    """`augment.syntax.mv`: a modal verb before the main verb; where that has one, or is negated, 不得不说 and the like before
+    the sentence.
+    """
+    verb = _main_verb(sentence)
+    if verb is None or _is_question(sentence):
+        return None
+    if _negation(sentence, verb) is not None or sentence.word(verb) in _MODAL or _modal(sentence, verb) is not None:
+        return [(0, 0, draws.choice(_HEADS))]
+    place = _place(sentence, verb, adverbs=True)
+    if _has_aspect(sentence, verb):
+        modals = _MODALS_OF_EVENTS
+    else:
+        modals = _MODALS_OF_STATES if _is_state(sentence, verb) else _MODALS
+    return [(place, place, draws.choice(modals))]
+
+
+def intensifier_edits(sentence: ParsedSentence, draws: Draws) -> list[Edit] | None:
+    """An intensifier before the first adjective that has none."""
+    intensifier = draws.choice(_INTENSIFIERS)
+    for i in range(len(sentence)):
+        adjective = sentence.pos[i] == "ADJ" or sentence.tags[i] == "VA"
+        if adjective and not (i and (sentence.word(i - 1) in _DEGREE or sentence.word(i - 1) in _NEGATIVE)):
+            return [(sentence.starts[i], sentence.starts[i], intensifier)]
+    return None
+
+
+def _main_verb(sentence: ParsedSentence) -> int | None:
+    """The verb, adjective or copula of the root; None where the root is a noun without a copula."""
+    root = sentence.root
+    if root < 0:
+        return None
+    verb = sentence.verb(root)
+    return verb if sentence.tags[verb][:1] == "V" or sentence.pos[verb] in ("VERB", "AUX", "ADJ") else None
+
+
+def _negated(sentence: ParsedSentence, verb: int) -> list[Edit]:
+    word, start, end = sentence.word(verb), sentence.starts[verb], sentence.ends[verb]
+    if word in _POSITIVE:  # 没有, 不是, one word
+        return [(start, end, _POSITIVE[word])]
+    found = _negation(sentence, verb)
+    if found is not None:
+        negative = sentence.word(found)
+        if negative in _POSITIVE and sentence.relation(found) == "aux":
+            return [(sentence.starts[found], sentence.ends[found], _POSITIVE[negative])]
+        return [(sentence.starts[found], sentence.ends[found], "是" if negative in ("并非", "不是") else "")]
+    if word == "有":
+        return [(start, start, "没")]
+    place = _place(sentence, verb)
+    if not _has_aspect(sentence, verb) or _modal(sentence, verb) is not None:
+        return [(place, place, "不")]
+    completed = [c for c in sentence.children(verb) if c == verb + 1 and sentence.word(c) == "了"]
+    return [(place, place, "没"), *((sentence.starts[c], sentence.ends[c], "") for c in completed)]  # 去了: 没去
+
+
+def _negation(sentence: ParsedSentence, verb: int) -> int | None:
+    """The negative word that belongs to the verb, or to its modal verb."""
+    for i in range(verb):
+        negative = sentence.word(i) in _NEGATIVE or sentence.word(i) in ("不能", "不会")
+        if negative and sentence.heads[i] in (verb, sentence.root, _modal(sentence, verb)):
+            return i
+    return None
+
+
+def _modal(sentence: ParsedSentence, verb: int) -> int | None:
+    for child in sentence.children(sentence.root):
+        if child < verb and sentence.word(child) in _MODAL:
+            return child
+    return None
+
+
+def _place(sentence: ParsedSentence, verb: int, adverbs: bool = False) -> int:
+    """Where a negation or a modal verb goes, in characters: before the verb's own modal verb, 被, 把 and their objects, and
+    degree adverbs (`adverbs`: any adverbs) right before it.
+    """
+    first = verb
+    for child in sentence.children(sentence.root):
+        if child < verb and (sentence.word(child) in _MODAL or sentence.word(child) in _BEFORE_VERB):
+            first = min(first, child)
+    while first and (sentence.word(first - 1) in _DEGREE or (adverbs and sentence.pos[first - 1] == "ADV")):
+        first -= 1
+    return sentence.starts[first]
+
+
+def _has_aspect(sentence: ParsedSentence, verb: int) -> bool:
+    children = (*sentence.children(verb), *sentence.children(sentence.root))
+    return any(child > verb and sentence.word(child) in _ASPECT for child in children)
+
+
+def _is_state(sentence: ParsedSentence, verb: int) -> bool:
+    return sentence.tags[verb] in ("VA", "VC", "VE") or sentence.pos[verb] == "ADJ" or sentence.word(verb) in ("是", "有")
+
+
+def _is_question(sentence: ParsedSentence) -> bool:
+    return sentence.text.rstrip("”’』」 ").endswith(("？", "?"))
