@@ -24,13 +24,32 @@ _Y_OR_W = (  # written with a vowel, spoken with a consonant
 )  # fmt: skip
 _NOT_Y = ("unid", "unim", "unin", "unint", "unif", "unic", "uninh")
 _REALLY_Y = ("uniform", "unify", "unifi", "unicorn", "unicycl", "unicamer", "unidirect", "unicell", "unicode")
-_FORM_TAGS = {"NNP": "NN", "NNPS": "NNS", "VBP": "VB"}
-_UNIVERSAL = {"N": "NOUN", "V": "VERB", "J": "ADJ", "R": "ADV"}
 
 
 def word_set(words: str) -> frozenset[str]:
     """The words of a string."""
     return frozenset(words.split())
+
+
+_FORM_TAGS = {"NNP": "NN", "NNPS": "NNS", "VBP": "VB"}
+_VOWELS = tuple("aeiou")
+_CLOSED = re.compile(r"(?:[^aeiou]*|[^aeiou]*qu)[aeiouy][^aeiouwxy]")  # one syllable that ends in one vowel, one consonant
+_DOUBLED = re.compile(r"([^aeioulsfz])\1$")
+# What a verb or noun that ends in a silent e is like without it: "creat", "mov", "caus", "chang", "requir", "titl", "decid".
+_DROPS_E = re.compile(r"(?:[^aeiou]at|creat|[ui]at|[vcuz]|(?<!cu)[^s]s|[dnr]g|(?<![aeo])[aiou]r|[^aeioul]l|[cv]id)$")
+_BE = word_set("am is are was were be been being 'm 're ’m ’re")
+_HAVE_AND_DO = {"has": "have", "had": "have", "having": "have", "does": "do", "did": "do", "done": "do", "doing": "do"}
+_ENDINGS = {  # (ending, letters to cut, letters to add) of forms that the rules of spelling make
+    "NNS": (("ies", 3, "y"), ("es", 2, ""), ("s", 1, "")),
+    "VBZ": (("ies", 3, "y"), ("es", 2, ""), ("s", 1, "")),
+    "VBD": (("ied", 3, "y"), ("ed", 2, "")),
+    "VBN": (("ied", 3, "y"), ("ed", 2, "")),
+    "VBG": (("ying", 4, "ie"), ("ing", 3, "")),
+    "JJR": (),
+    "JJS": (),
+    "RBR": (),
+    "RBS": (),
+}
 
 
 @functools.cache
@@ -119,43 +138,93 @@ def like(original: str, new: str) -> str:
 def inflect(lemma: str, tag: str) -> str | None:
     """A form of a lemma by its Penn Treebank tag, or None where there is none: ("child", "NNS") is "children".
 
-    Of several words a verb's first is inflected, and a noun's last ("body of water": that before the preposition).
-    Adjectives and adverbs without a form of their own are compared by "more" and "most".
+    By the rules of spelling and `word_lists/irregular_forms.tsv`. Of several words a verb's first is inflected, and a noun's
+    last ("body of water": that before the preposition). Adjectives and adverbs without a form of their own are compared
+    by "more" and "most".
     """
     tag = _FORM_TAGS.get(tag, tag)
     if tag in ("NN", "VB", "JJ", "RB"):
         return lemma
     words = lemma.split(" ")
-    if len(words) > 1:
+    if len(words) > 1 and tag[0] in "NV":
         place = 0 if tag[0] == "V" else len(words) - 1
         if tag[0] == "N":
             place = next((i - 1 for i, word in enumerate(words) if i and word in ("of", "in", "for", "to", "at")), place)
-        form = inflect(words[place], tag) if tag[0] in "NV" else None
+        form = inflect(words[place], tag)
         return " ".join((*words[:place], form, *words[place + 1 :])) if form else None
-    from lemminflect import getInflection
-
+    if (lemma, tag) in _irregular():
+        return _irregular()[lemma, tag]
     if tag in ("JJR", "JJS", "RBR", "RBS"):
-        forms = getInflection(lemma, tag, inflect_oov=False)
-        return forms[0] if forms else f"{'more' if tag[-1] == 'R' else 'most'} {lemma}"
-    if tag not in ("NNS", "VBZ", "VBD", "VBN", "VBG"):
+        compared = _irregular().get((lemma, f"JJ{tag[-1]}")) if tag[0] == "R" else None
+        return compared or f"{'more' if tag[-1] == 'R' else 'most'} {lemma}"
+    if tag not in ("NNS", "VBZ", "VBD", "VBN", "VBG") or not lemma[-1:].isalpha():
         return None
-    forms = getInflection(lemma, tag, inflect_oov=lemma.isalpha())
-    return forms[0] if forms else None
+    return _regular(lemma, tag)
+
+
+def _regular(lemma: str, tag: str) -> str:
+    stem = lemma[:-1] + "i" if lemma[-1] == "y" and lemma[-2:-1] not in _VOWELS and len(lemma) > 1 else lemma
+    if tag in ("NNS", "VBZ"):
+        hisses = lemma.endswith(("s", "x", "z", "ch", "sh")) or (tag == "VBZ" and lemma[-1] == "o" and lemma[-2:] != "oo")
+        return stem + ("es" if hisses or stem != lemma else "s")
+    doubled = lemma + lemma[-1] if _CLOSED.fullmatch(lemma) else lemma
+    if tag == "VBG":
+        if lemma.endswith("ie"):
+            return lemma[:-2] + "ying"
+        return (lemma[:-1] if lemma[-1] == "e" and lemma[-2:-1] not in tuple("eoy") and len(lemma) > 2 else doubled) + "ing"
+    if lemma[-1] == "e":
+        return lemma + "d"
+    return (stem if stem != lemma else doubled) + "ed"
+
+
+def lemma_of(word: str, tag: str, hint: str = "") -> str:
+    """The lower-case lemma of a word by its Penn Treebank tag.
+
+    hint: the parse's; believed where it makes the word by `inflect`, as small pipelines leave many forms as they are.
+    """
+    return _lemma_of(word.lower(), tag, hint.lower())
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def lemma_of(word: str, tag: str) -> str:
-    """The lower-case lemma of a word by its Penn Treebank tag; more reliable than a small pipeline's."""
-    word = word.lower()
-    if tag in ("NN", "VB", "JJ", "RB", "NNP"):
+def _lemma_of(word: str, tag: str, hint: str) -> str:
+    tag = _FORM_TAGS.get(tag, tag)
+    if word in _BE:
+        return "be"
+    if word in _HAVE_AND_DO:
+        return _HAVE_AND_DO[word]
+    if tag not in ("NNS", "VBZ", "VBD", "VBN", "VBG", "JJR", "JJS", "RBR", "RBS"):
         return word
-    universal = _UNIVERSAL.get(tag[:1])
-    if universal is None:
-        return word
-    from lemminflect import getLemma
+    if hint and hint != word and inflect(hint, tag) == word and not _DOUBLED.search(hint):
+        return hint
+    known = _lemmas().get((word, tag))
+    if known is not None:
+        return known
+    for ending, cut, added in _ENDINGS[tag]:
+        if word.endswith(ending):
+            stem = word[:-cut] + added
+            candidates = [stem, stem + "e", stem[:-1]]
+            if _DOUBLED.search(stem) and stem != "add":
+                candidates = [stem[:-1]]
+            elif _DROPS_E.search(stem):
+                candidates = [stem + "e", stem]
+            for candidate in candidates:
+                if len(candidate) > 1 and inflect(candidate, tag) == word:
+                    return candidate
+    return word
 
-    found = getLemma(word, universal)
-    return found[0] if found else word
+
+@functools.lru_cache(maxsize=1)
+def _irregular() -> dict[tuple[str, str], str]:
+    """{(lemma, tag): form}"""
+    tags = {"NNS": ("NNS",), "VBD": ("VBD", "VBN", "VBG"), "JJR": ("JJR", "JJS")}
+    table = {(row[0], tag): form for row in word_table("irregular_forms.tsv") for tag, form in zip(tags[row[1]], row[2:])}
+    return {**table, ("have", "VBZ"): "has", ("be", "VBZ"): "is"}
+
+
+@functools.lru_cache(maxsize=1)
+def _lemmas() -> dict[tuple[str, str], str]:
+    """{(form, tag): lemma}"""
+    return {(form, tag): lemma for (lemma, tag), form in _irregular().items()}
 
 
 def is_name(sentence: ParsedSentence, i: int) -> bool:

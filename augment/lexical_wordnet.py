@@ -1,0 +1,262 @@
+"""Word substitution by WordNet: AugCSE's antonyms, hypernyms, hyponyms and synonyms, VaSCL's synonyms.
+
+Only words that WordNet's tagged texts have come in, not "cognize" for "know". Such a word takes the form of the one that goes ("houses": "buildings", "won": "lost"), its capital, and "a" or "an"
+in front of it. Words of names, verbs that help others, and words of which WordNet knows no such relation stay.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from math import ceil
+
+from augment.entry import Entry, Parameter
+from augment.lexical_forms import AUGCSE, Edit, inflect, lemma_of, like, rewrite, word_set
+from augment.parsed import ParsedSentence
+from augment.text import Draws
+from augment.wordnet import require_wordnet, wordnet
+
+VASCL = "VaSCL (Zhang et al. 2022), section 4.4"
+_POS = {"NOUN": "n", "VERB": "v", "ADJ": "a", "ADV": "r"}
+_TAGS = {"n": ("NN", "NNS"), "v": ("VB", "VBD", "VBG", "VBN", "VBP", "VBZ"), "a": ("JJ", "JJR", "JJS"), "r": ("RB", "RBR", "RBS")}
+# Of so many or so general uses that WordNet's first senses mislead, or parts of fixed phrases.
+_NEVER = word_set(
+    "be have do not n't no more most less least very so too also as well just only even such same other own many much few "
+    "own new old first last next due able likely up down out in on off over there here now then when where how why that "
+    "never always ever still again almost about around however therefore thus hence rather quite get go make take use "
+    "back far long together apart ago away yet already often"
+)
+_NEVER_NOUNS = word_set("one ones thing things way ways part lot number percent time times case kind sort type mr mrs ms dr")
+_ANTONYM_STOPS = word_set("most more less least such same other many much few own due able likely as well very not never ever")
+Relation = Callable[[str, str], tuple[str, ...]]
+
+
+def antonym_adjectives(sentence: ParsedSentence, draws: Draws) -> str | None:
+    """SentenceAdjectivesAntonymsSwitch (NL-Augmenter): every adjective that has an antonym becomes it.
+
+    As published: the first antonym, by alphabet, of the first lemma of the first sense, in the base form. Here: of the
+    adjective's own lemma, in its first two senses, compared where it is ("bigger": "smaller"). Altering. Needs tags and
+    WordNet.
+        "Amanda's mother was very beautiful." -> "Amanda's mother was very ugly."
+    """
+    return rewrite(sentence, _antonyms(sentence, ("a",), draws))
+
+
+def antonyms(sentence: ParsedSentence, draws: Draws) -> str | None:
+    """AntonymSubstitute as AugCSE changed it: an odd number of adjectives and adverbs become their antonyms.
+
+    As published: all that have one, where their number is odd (NL-Augmenter: even, so that the meaning returns); else
+    unchanged. Here: where it is even, one of them, drawn at random, is left. Altering. Needs tags and WordNet.
+        "He is a good and fast runner." -> "He is a bad and fast runner."
+    """
+    edits = _antonyms(sentence, ("a", "r"), draws)
+    if len(edits) % 2 == 0 and edits:
+        edits.pop(draws.below(len(edits)))
+    return rewrite(sentence, edits)
+
+
+def hypernyms(sentence: ParsedSentence, draws: Draws) -> str | None:
+    """ReplaceHypernyms (NL-Augmenter, CheckList): a noun becomes a broader term.
+
+    As published: one random noun, all occurrences of its letters, by the first hypernym. Here: that word alone, of those
+    that have one, a random hypernym of its most frequent sense, in its number. Altering. Needs tags and WordNet.
+        "She lost a spoon." -> "She lost a container."
+    """
+    return _one_noun(sentence, draws, wordnet().hypernyms)
+
+
+def hyponyms(sentence: ParsedSentence, draws: Draws) -> str | None:
+    """ReplaceHyponyms (NL-Augmenter, CheckList): a noun becomes a narrower term; else as `hypernyms`. Altering. Needs tags and
+    WordNet.
+        "She lost a spoon." -> "She lost a teaspoon."
+    """
+    return _one_noun(sentence, draws, wordnet().hyponyms)
+
+
+def synonyms_wordnet(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str | None:
+    """SynonymSubstitution (NL-Augmenter; Wei and Zou 2019): each noun, verb, adjective and adverb, with probability `rate`,
+    becomes a synonym.
+
+    As published: a random sense's first lemma, adjectives looked up as satellites only, one fixed draw, the base form,
+    underscores left in. Here: a random other lemma of the two most frequent senses, in the form of the word. Preserving.
+    Needs tags and WordNet.
+        "The big car stopped." -> "The large automobile halted."
+    """
+    edits = [_replacement(sentence, i, draws.choice(words)) for i, words in _candidates(sentence) if draws.chance(rate)]
+    return rewrite(sentence, [edit for edit in edits if edit])
+
+
+def wordnet_substitution(sentence: ParsedSentence, draws: Draws, rate: float = 0.1) -> str | None:
+    """VaSCL's WNet (through nlpaug; Morris et al. 2020, Ren et al. 2019): ceil(rate * n) of n words become WordNet synonyms, at
+    5, 10 and 20%; of words that have any, drawn at random; n counts all words. Preserving. Needs tags and WordNet.
+        "The big car stopped." -> "The large car stopped."
+    """
+    found = _candidates(sentence)
+    count = ceil(rate * sum(pos not in ("PUNCT", "SYM", "SPACE") for pos in sentence.pos))
+    edits = []
+    for i, words in draws.sample(found, len(found)):
+        if len(edits) >= count:
+            break
+        edit = _replacement(sentence, i, draws.choice(words))
+        if edit:
+            edits.append(edit)
+    return rewrite(sentence, edits)
+
+
+def _antonyms(sentence: ParsedSentence, parts: tuple[str, ...], draws: Draws) -> list[Edit]:
+    edits = []
+    for i, pos in enumerate(sentence.pos):
+        part = _POS.get(pos)
+        if part not in parts or sentence.tags[i] not in _TAGS[part]:
+            continue
+        found = _related("antonyms", sentence.word(i).lower(), part, sentence.tags[i], sentence.lemmas[i])
+        edit = _replacement(sentence, i, draws.choice(found)) if found and not _is_bound(sentence, i) else None
+        if edit:
+            edits.append(edit)
+    return edits
+
+
+def _one_noun(sentence: ParsedSentence, draws: Draws, relation: Relation) -> str | None:
+    name = relation.__name__
+    found = []
+    for i, pos in enumerate(sentence.pos):
+        if pos == "NOUN" and sentence.tags[i] in _TAGS["n"] and not _is_bound(sentence, i):
+            words = _related(name, sentence.word(i).lower(), "n", sentence.tags[i], sentence.lemmas[i])
+            if words:
+                found.append((i, words))
+    for i, words in draws.sample(found, len(found)):
+        edit = _replacement(sentence, i, draws.choice(words))
+        if edit:
+            return rewrite(sentence, [edit])
+    return None
+
+
+def _candidates(sentence: ParsedSentence) -> list[tuple[int, tuple[str, ...]]]:
+    """(word, its synonyms) of the words that have any."""
+    found = []
+    for i, pos in enumerate(sentence.pos):
+        part = _POS.get(pos)
+        if part is None or sentence.tags[i] not in _TAGS[part] or _is_bound(sentence, i):
+            continue
+        words = _related("synonyms", sentence.word(i).lower(), part, sentence.tags[i], sentence.lemmas[i])
+        if words:
+            found.append((i, words))
+    return found
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _related(relation: str, word: str, part: str, tag: str, hint: str) -> tuple[str, ...]:
+    """Lemmas that stand in a relation to a word, without names, rare words and what holds the word itself."""
+    if word in _NEVER if relation == "synonyms" else word in _ANTONYM_STOPS:
+        return ()
+    if part == "n" and word in _NEVER_NOUNS:
+        return ()
+    lemma = lemma_of(word, tag, hint)
+    source = wordnet()
+    if not source.synsets(lemma, part):
+        return ()
+    if relation == "synonyms":
+        found = [other for synset in source.synsets(lemma, part)[:2] for other in synset.lemmas]
+    else:
+        found = list(getattr(source, relation)(lemma, part))
+    kept = dict.fromkeys(other for other in found if other.islower() and not _overlaps(other, lemma) and len(other) > 1)
+    kept = {other: None for other in kept if source.is_attested(other, part)}
+    if part == "v":  # without the particle's place, "take in" and the like do not fit an object
+        kept = dict.fromkeys(other for other in kept if " " not in other)
+    return tuple(kept)
+
+
+def _overlaps(other: str, lemma: str) -> bool:
+    """Whether one is the other with something added to it, or a spelling of it: "home base" for "base"."""
+    parts = set(other.replace("-", " ").split())
+    return lemma in parts or other in lemma.replace("-", " ").split() or other.replace(" ", "") == lemma.replace("-", "")
+
+
+def _replacement(sentence: ParsedSentence, i: int, lemma: str) -> Edit | None:
+    word = sentence.word(i)
+    form = inflect(lemma, sentence.tags[i])
+    if form is None:
+        return None
+    return sentence.starts[i], sentence.ends[i], like(word, form) if not word.isupper() else form
+
+
+def _is_bound(sentence: ParsedSentence, i: int) -> bool:
+    """Whether word i is part of something: a name, a compound with a hyphen, an abbreviation in capitals, a phrasal verb."""
+    word = sentence.word(i)
+    if not word.isalpha() or (len(word) > 1 and not word[1:].islower()) or len(word) == 1:
+        return True
+    if word[0].isupper() and i:
+        return True
+    text, start, end = sentence.text, sentence.starts[i], sentence.ends[i]
+    if text[start - 1 : start] in ("-", "–", "/", "_", "@", "#", ".") or text[end : end + 1] in ("-", "–", "/", "_", "@"):
+        return True
+    relation = sentence.relation(i)
+    if relation in ("fixed", "flat", "goeswith", "aux", "aux:pass", "cop", "compound:prt"):
+        return True
+    return sentence.pos[i] == "VERB" and any(sentence.relation(child) == "compound:prt" for child in sentence.children(i))
+
+
+def _entry(name: str, function: Callable, description: str, meaning: str, sample: tuple[str, str], **more: object) -> Entry:
+    more = {"paper": AUGCSE, "parameters": (), "example": name, **more}
+    return Entry(
+        name=name,
+        kind="text",
+        description=description,
+        function=function,
+        meaning=meaning,
+        needs=("tags", "wordnet"),
+        sample=sample,
+        require=require_wordnet,
+        **more,
+    )
+
+
+ENTRIES = (
+    _entry(
+        "antonym-adjectives",
+        antonym_adjectives,
+        "Every adjective becomes its WordNet antonym.",
+        "altering",
+        ("Amanda's mother was very beautiful.", "Amanda's mother was very ugly."),
+    ),
+    _entry(
+        "antonyms",
+        antonyms,
+        "An odd number of adjectives and adverbs become their WordNet antonyms.",
+        "altering",
+        ("He is a good and fast runner.", "He is a bad and fast runner."),
+    ),
+    _entry(
+        "hypernyms",
+        hypernyms,
+        "One noun becomes a broader term of WordNet.",
+        "altering",
+        ("She lost a spoon.", "She lost a container."),
+    ),
+    _entry(
+        "hyponyms",
+        hyponyms,
+        "One noun becomes a narrower term of WordNet.",
+        "altering",
+        ("She lost a spoon.", "She lost a teaspoon."),
+    ),
+    _entry(
+        "synonyms-wordnet",
+        synonyms_wordnet,
+        "Nouns, verbs, adjectives and adverbs become WordNet synonyms, each with probability rate.",
+        "preserving",
+        ("The big car stopped.", "The large automobile halted."),
+        parameters=(Parameter("rate", 0.5, "probability of each word that has synonyms", 0, 1),),
+        example="synonyms-wordnet:rate=0.3",
+    ),
+    _entry(
+        "wordnet-substitution",
+        wordnet_substitution,
+        "A share of the words becomes WordNet synonyms, 5, 10 or 20% in the paper.",
+        "preserving",
+        ("The big car stopped.", "The large car stopped."),
+        paper=VASCL,
+        parameters=(Parameter("rate", 0.1, "share of all words, rounded up", 0, 1),),
+        example="wordnet-substitution:rate=0.2",
+    ),
+)

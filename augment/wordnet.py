@@ -1,0 +1,172 @@
+"""WordNet, read where it lies: Princeton's files (index.*, data.*) in a folder or in nltk's zip.
+
+nltk's own reader takes 5 s and 200 MB to import and refuses folders outside nltk_data; a rule in a loader worker needs four
+relations of single lemmas. Both files are sorted or addressed by offset (wndb(5WN)), so nothing is loaded: a lemma is found
+by bisection in the mapped index file, its synsets by their offsets in the data file, and what was found is remembered.
+"""
+
+from __future__ import annotations
+
+import functools
+import mmap
+import os
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from augment.errors import AugmentationError
+
+_FILES = {"n": "noun", "v": "verb", "a": "adj", "r": "adv"}
+_ANTONYM, _HYPERNYM, _HYPONYM = "!", "@", "~"
+
+
+@dataclass(frozen=True, slots=True)
+class Synset:
+    """A sense. lemmas: its words, spaces in compounds, in WordNet's order. is_satellite: of adjectives, "s" rather than "a".
+    pointers: (symbol, offset, part of speech, number of the word it starts from or 0, of the word it leads to or 0).
+    """
+
+    lemmas: tuple[str, ...]
+    is_satellite: bool
+    pointers: tuple[tuple[str, int, str, int, int], ...]
+
+
+class WordNet:
+    """One WordNet. Pickles as its path, so that workers map the same pages.
+
+    path: a folder or zip with index.noun, data.noun and so on. Raises: AugmentationError where they are not.
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self._index = {pos: self._open(f"index.{name}") for pos, name in _FILES.items()}
+        self._data = {pos: self._open(f"data.{name}") for pos, name in _FILES.items()}
+        self.synsets = functools.lru_cache(maxsize=1 << 15)(self._synsets)
+        self.synset = functools.lru_cache(maxsize=1 << 15)(self._synset)
+
+    def __reduce__(self):
+        return WordNet, (self.path,)
+
+    def _open(self, name: str) -> mmap.mmap | bytes:
+        try:
+            if self.path.is_dir():
+                with open(self.path / name, "rb") as file:
+                    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            with zipfile.ZipFile(self.path) as archive:
+                member = next(entry for entry in archive.namelist() if entry.rsplit("/", 1)[-1] == name)
+                return archive.read(member)
+        except (OSError, ValueError, StopIteration, zipfile.BadZipFile) as error:
+            raise AugmentationError(f"{self.path} is no WordNet that can be read: it has no usable {name} ({error})") from error
+
+    def _synsets(self, lemma: str, pos: str) -> tuple[Synset, ...]:
+        """The senses of a lemma, the most frequent one first; pos: "n", "v", "a" (satellites too) or "r". Empty: unknown."""
+        fields = self._fields(lemma, pos)
+        return tuple(self.synset(int(offset), pos) for offset in fields[-int(fields[2]) :]) if fields else ()
+
+    def is_attested(self, lemma: str, pos: str) -> bool:
+        """Whether the texts that WordNet's makers tagged have the lemma: rare and odd words are not."""
+        fields = self._fields(lemma, pos)
+        return bool(fields) and int(fields[5 + int(fields[3])]) > 0
+
+    def _fields(self, lemma: str, pos: str) -> list[bytes]:
+        line = _find(self._index[pos], lemma.replace(" ", "_").lower().encode() + b" ")
+        return [] if line is None else line.split()
+
+    def _synset(self, offset: int, pos: str) -> Synset:
+        data = self._data[pos]
+        line = data[offset : data.find(b"|", offset)].decode()
+        fields = line.split()
+        words = int(fields[3], 16)
+        # Adjectives may carry their syntactic position, as in galore(ip).
+        lemmas = tuple(word.split("(")[0].replace("_", " ") for word in fields[4 : 4 + 2 * words : 2])
+        start = 4 + 2 * words
+        pointers = []
+        for i in range(start + 1, start + 1 + 4 * int(fields[start]), 4):
+            symbol, target, its_pos, ends = fields[i : i + 4]
+            pointers.append((symbol, int(target), "a" if its_pos == "s" else its_pos, int(ends[:2], 16), int(ends[2:], 16)))
+        return Synset(lemmas, fields[2] == "s", tuple(pointers))
+
+    def synonyms(self, lemma: str, pos: str) -> tuple[str, ...]:
+        """The other lemmas of all senses, without repetition, the most frequent sense's first."""
+        found = {word: None for synset in self.synsets(lemma, pos) for word in synset.lemmas if word.lower() != lemma.lower()}
+        return tuple(found)
+
+    def antonyms(self, lemma: str, pos: str, senses: int = 2) -> tuple[str, ...]:
+        """Antonyms of this very lemma (not of its synonyms) in the first of its `senses` most frequent senses that has any."""
+        for synset in self.synsets(lemma, pos)[:senses]:
+            names = [word.lower() for word in synset.lemmas]
+            number = names.index(lemma.lower()) + 1 if lemma.lower() in names else 0
+            found = [
+                self.synset(offset, its_pos).lemmas[target - 1]
+                for symbol, offset, its_pos, source, target in synset.pointers
+                if symbol == _ANTONYM and source == number
+            ]
+            if found:
+                return tuple(found)
+        return ()
+
+    def hypernyms(self, lemma: str, pos: str = "n") -> tuple[str, ...]:
+        """Lemmas of the broader terms of the most frequent sense."""
+        return self._related(lemma, pos, _HYPERNYM)
+
+    def hyponyms(self, lemma: str, pos: str = "n") -> tuple[str, ...]:
+        """Lemmas of the narrower terms of the most frequent sense."""
+        return self._related(lemma, pos, _HYPONYM)
+
+    def _related(self, lemma: str, pos: str, symbol: str) -> tuple[str, ...]:
+        found: dict[str, None] = {}
+        for synset in self.synsets(lemma, pos)[:1]:
+            for kind, offset, its_pos, _, _ in synset.pointers:
+                if kind == symbol:
+                    found.update(dict.fromkeys(self.synset(offset, its_pos).lemmas))
+        return tuple(found)
+
+
+@functools.lru_cache(maxsize=1)
+def wordnet() -> WordNet:
+    """The installed WordNet. Raises AugmentationError that says how to get one."""
+    candidates = _candidates()
+    for candidate in candidates:
+        if candidate.exists():
+            return WordNet(candidate)
+    raise AugmentationError(
+        "no WordNet found: `apt install wordnet-base` or `python -m nltk.downloader wordnet` installs it, or put its files "
+        f"(index.noun, data.noun, ...) into $CLEAR_DATA/wordnet. Looked for: {', '.join(map(str, candidates))}"
+    )
+
+
+def require_wordnet() -> None:
+    """Raises AugmentationError where there is no WordNet."""
+    wordnet()
+
+
+def _candidates() -> list[Path]:
+    data = os.environ.get("CLEAR_DATA")
+    found = [Path(data) / "wordnet"] if data else []
+    found.append(Path("/usr/share/wordnet"))
+    folders = [*filter(None, os.environ.get("NLTK_DATA", "").split(os.pathsep)), "~/nltk_data"]
+    folders += [f"{sys.prefix}/nltk_data", "/usr/local/share/nltk_data", "/usr/share/nltk_data"]
+    for folder in folders:
+        corpora = Path(folder).expanduser() / "corpora"
+        found += [corpora / "wordnet", corpora / "wordnet.zip"]
+    return found
+
+
+def _find(index: mmap.mmap | bytes, start: bytes) -> bytes | None:
+    """The line of a sorted file that begins so, by bisection, or None."""
+    low, high = 0, len(index)
+    while low < high:
+        middle = (low + high) // 2
+        line = index.rfind(b"\n", 0, middle) + 1
+        end = index.find(b"\n", line)
+        end = len(index) if end < 0 else end
+        found = index[line : line + len(start)]
+        if found == start:
+            return index[line:end]
+        # The licence at the head is indented: a space sorts before every lemma.
+        if found < start:
+            low = end + 1
+        else:
+            high = line
+    return None
