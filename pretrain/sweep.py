@@ -16,13 +16,18 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-from pretrain.command import as_bool, run
+from pretrain.command import as_bool
+from pretrain.command import run as run_command
 from pretrain.errors import UserError
 from pretrain.sweep_file import Sweep, expand, read_sweep, replaced, sweep_of
 from pretrain.sweep_runs import ROOT, Left, Plan, Run, Trainer, remaining_seconds, slug
 from pretrain.sweep_table import LIGHT, Judged, collect, evaluate, judged, metric, pending, write
+
+Judge = Callable[[list[Judged], dict[str, str]], None]
 
 
 def main(
@@ -73,8 +78,11 @@ def main(
         entries = [entry for entry in entries if any(word in entry.name.lower() for word in wanted)]
         if not entries:
             raise UserError(f"--rows {rows!r}: no row is called so; there are {', '.join(sweep.rows)}")
-    to_print = as_bool(plan, "plan") or bool(words_of)
-    everything = Plan(entries, sweep.seeds, folder, _score(sweep, data, {} if to_print else environment, folder))
+    trainer = Trainer(shlex.split(launch), environment, _say)
+    judge = None
+    if data and not (as_bool(plan, "plan") or words_of):  # lists must be quick
+        judge = partial(evaluate, environment=environment, say=_say, leave_if_asked=trainer.leave_if_asked)
+    everything = Plan(entries, sweep.seeds, folder, partial(_score, sweep, judge))
     if as_bool(plan, "plan"):
         print("\n".join(everything.lines()))
         return 0
@@ -86,7 +94,7 @@ def main(
         print(f"not run: {entry.name}: needs the augmentations {', '.join(entry.missing)}, which do not exist yet")
     for entry in (entry for entry in entries if entry.row.kind == "start" and not judged(entry, [], folder)):
         print(f"not judged: {entry.name}: {entry.points[0].recipe.name} starts from random weights; --init names a model")
-    work = _Work(sweep, everything, Trainer(shlex.split(launch), environment, _say), environment, folder, table, data)
+    work = _Work(sweep, everything, trainer, judge, folder, table)
     try:
         if as_bool(dry_run, "dry_run"):
             return work.try_out()
@@ -94,33 +102,32 @@ def main(
             return work.train(_numbers(run_numbers, everything))
         if not as_bool(gather, "gather"):
             work.train(range(len(everything.tasks)))
+        return work.finish(evaluations, as_bool(clean, "clean"))
     except Left as left:
         print("stopped; what is done is kept, and the same command goes on from there", file=sys.stderr)
         return left.code
-    return work.finish(evaluations, as_bool(clean, "clean"))
 
 
 class _Work:
-    """A sweep under way."""
+    """A sweep under way. judge: evaluates models (`sweep_table.evaluate`); None: there is no data to judge by."""
 
-    def __init__(self, sweep: Sweep, plan: Plan, trainer: Trainer, environment: dict[str, str], out: Path, name: str, data: str):
-        self.sweep, self.plan, self.trainer, self.environment = sweep, plan, trainer, environment
-        self.out, self.name, self.data = out, name, data
+    def __init__(self, sweep: Sweep, plan: Plan, trainer: Trainer, judge: Judge | None, out: Path, name: str):
+        self.sweep, self.plan, self.trainer, self.judge, self.out, self.name = sweep, plan, trainer, judge, out, name
 
-    def train(self, numbers) -> int:
+    def train(self, numbers: Sequence[int]) -> int:
         """Train the tasks of these numbers; returns 1 if one failed. One failure does not stop the others."""
         tasks = [self.plan.tasks[number] for number in numbers]
-        first = [entry for task in tasks if (entry := self.plan.resolve(task)) is not None]
-        states = [entry.state for entry in first]
-        _say(f"{len(tasks)} runs: {states.count('done')} done, {states.count('begun')} begun, "
-             f"{len(tasks) - states.count('done') - states.count('begun')} to do{self._left(first)}")
+        known = [run for task in tasks if (run := self.plan.resolve(task)) is not None]
+        states = [run.state for run in known]
+        done, begun = states.count("done"), states.count("begun")
+        _say(f"{len(tasks)} runs: {done} done, {begun} begun, {len(tasks) - done - begun} to do{_left(known)}")
         for number, task in enumerate(tasks, 1):
-            entry = self.plan.resolve(task)
-            if entry is None:
+            run = self.plan.resolve(task)
+            if run is None:
                 _say(f"[{number}/{len(tasks)}] {task.entry.name}, seed {task.seed}: left out, the search has no winner")
-                continue
-            if entry.state != "done" and self.trainer.train(entry, f"[{number}/{len(tasks)}] "):
-                _say(f"  done in {_duration(entry.summary['seconds'])}{self._dev(entry)}{self._left(first)}")
+            elif run.state != "done" and self.trainer.train(run, f"[{number}/{len(tasks)}] "):
+                dev = f", STS-B dev {run.dev:.2f}" if run.dev is not None else ""
+                _say(f"  done in {_duration(run.summary['seconds'])}{dev}{_left(known)}")
         for name, words in self.trainer.failures.items():
             _say(f"failed: {name}: {words}")
         return 1 if self.trainer.failures else 0
@@ -130,12 +137,11 @@ class _Work:
         models = [model for entry in self.plan.entries if entry.row.kind == "start" or entry.runs
                   for model in judged(entry, self.plan.chosen(entry), self.out)]
         chosen = LIGHT | _choose(evaluations, self.sweep)
-        if not self.data:
-            chosen = {}
+        if self.judge is None:
             _say("no evaluation: name a folder with SentEval's data with --sts, or by CLEAR_DATA")
-        evaluate(models, chosen, self.environment, _say)
-        found = collect(self.sweep, self.plan, self.out)
-        print(write(self.sweep, found, self.out / self.name))
+        else:
+            self.judge(models, chosen)
+        print(write(self.sweep, collect(self.sweep, self.plan, self.out), self.out / self.name))
         if clean:
             for model in (model for model in models if model.run is not None):
                 shutil.rmtree(model.run.folder / "checkpoints", ignore_errors=True)
@@ -161,32 +167,25 @@ class _Work:
         _say(f"{failed} rows do not start" if failed else "every row that can run starts")
         return 1 if failed else 0
 
-    def _left(self, runs: list[Run]) -> str:
-        seconds = remaining_seconds(runs, runs)
-        return f"; about {_duration(seconds)} of training left" if seconds else ""
 
-    def _dev(self, entry: Run) -> str:
-        return f", STS-B dev {entry.dev:.2f}" if entry.dev is not None else ""
+def _score(sweep: Sweep, judge: Judge | None, run: Run) -> float | None:
+    """The figure that decides a search, of a run; None: it is not there, and `judge` is not there to find it.
 
-
-def _score(sweep: Sweep, data: str, environment: dict[str, str], out: Path):
-    """The figure that decides a search, of a run; None where it is not there. Evaluates for it where `environment` is given."""
-
-    def score(entry: Run) -> float | None:
-        if entry.summary is None:
-            return None
-        if sweep.select == "dev":
-            if entry.dev is None:
-                raise UserError(f"{entry.folder} has no STS-B dev score, by which its search is decided: name the STS data with "
-                                "--sts or CLEAR_DATA, remove that folder, and run the sweep again")
-            return entry.dev
-        model = Judged(str(entry.folder / "best"), entry.config.model.pooling, entry.folder / "sweep", entry)
-        evaluation = sweep.select.split(".")[0]
-        if environment and data:
-            evaluate([model], {evaluation: (LIGHT | sweep.evaluations).get(evaluation, "")}, environment, _say)
-        return metric(model, sweep.select)
-
-    return score
+    Raises:
+        UserError: the run is finished and was not evaluated on STS-B dev, which decides.
+    """
+    if run.summary is None:
+        return None
+    if sweep.select == "dev":
+        if run.dev is None:
+            raise UserError(f"{run.folder} has no STS-B dev score, by which its search is decided: name the STS data with --sts "
+                            "or CLEAR_DATA, remove that folder, and run the sweep again")
+        return run.dev
+    model = Judged(str(run.folder / "best"), run.config.model.pooling, run.folder / "sweep", run)
+    evaluation = sweep.select.split(".")[0]
+    if judge is not None:
+        judge([model], {evaluation: (LIGHT | sweep.evaluations).get(evaluation, "")})
+    return metric(model, sweep.select)
 
 
 def _environment(data: str) -> dict[str, str]:
@@ -217,17 +216,22 @@ def _numbers(text: str, plan: Plan) -> list[int]:
 
 
 def _print_words(plan: Plan, number: str) -> int:
-    entry = plan.resolve(plan.tasks[_numbers(number, plan)[0]])
-    if entry is None:
+    run = plan.resolve(plan.tasks[_numbers(number, plan)[0]])
+    if run is None:
         raise UserError(f"run {number} is of the winner of a search that is not finished; --plan lists its runs")
-    if entry.state != "done":
-        print("\n".join(entry.words(f"--run={entry.folder}")))
+    if run.state != "done":
+        print("\n".join(run.words(f"--run={run.folder}")))
     return 0
 
 
 def _submit() -> int:
     words = [word for word in sys.argv[1:] if word != "slurm" and not word.startswith("--executor")]
     os.execvp("bash", ["bash", str(ROOT / "slurm" / "sweep.sh"), "--", *words])
+
+
+def _left(runs: list[Run]) -> str:
+    seconds = remaining_seconds(runs, runs)
+    return f"; about {_duration(seconds)} of training left" if seconds else ""
 
 
 def _duration(seconds: float) -> str:
@@ -241,4 +245,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    run(main, positional=1)
+    run_command(main, positional=1)

@@ -20,6 +20,7 @@ import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -110,7 +111,13 @@ class Point:
 
     def config(self, seed: int) -> Config:
         """Raises UserError: the recipe or an override is wrong."""
-        return load_config(self.recipe, self.overrides | {"train.seed": str(seed)})
+        if seed not in self._configs:
+            self._configs[seed] = load_config(self.recipe, self.overrides | {"train.seed": str(seed)})
+        return self._configs[seed]
+
+    @cached_property
+    def _configs(self) -> dict[int, Config]:
+        return {}
 
 
 @dataclass(frozen=True)

@@ -214,7 +214,7 @@ class Trainer:
         Raises:
             Left: asked to leave; the run has saved.
         """
-        self._leave_if_asked()
+        self.leave_if_asked()
         run.folder.mkdir(parents=True, exist_ok=True)
         with _locked(run.folder / "sweep.lock") as lock:
             if lock is None:
@@ -229,7 +229,7 @@ class Trainer:
             code = self._process(words, run.folder / "log.txt", (lock,))
         if run.state == "done":
             return True
-        self._leave_if_asked()
+        self.leave_if_asked()
         if code in (0, EXIT_CODES[INTERRUPT], EXIT_CODES[TERMINATE], EXIT_CODES[REQUEUE]):  # it was told itself to leave
             raise Left(code)
         self.failures[run.name] = last_words(run.folder / "log.txt")
@@ -239,13 +239,13 @@ class Trainer:
 
     def try_out(self, run: Run, folder: Path) -> str:
         """Two steps, an evaluation, a checkpoint and an export, in FOLDER.dry-run; returns "" or what went wrong."""
-        self._leave_if_asked()
+        self.leave_if_asked()
         folder.parent.mkdir(parents=True, exist_ok=True)
         log = folder.with_name(f"{folder.name}.txt")
         log.unlink(missing_ok=True)
         words = [*self.launch, str(MAIN), *run.words(f"--run={folder}", "--dry-run=true")]
         code = self._process(words, log)
-        self._leave_if_asked()
+        self.leave_if_asked()
         return "" if code == 0 else last_words(log)
 
     def _process(self, words: list[str], log: Path, descriptors: Iterable[int] = ()) -> int:
@@ -270,7 +270,8 @@ class Trainer:
                     shown = line
                     self.say(f"  {line}")
 
-    def _leave_if_asked(self) -> None:
+    def leave_if_asked(self) -> None:
+        """Raises Left once a signal has asked for it."""
         if wish := self.leaving.wish():
             raise Left(EXIT_CODES[wish])
 

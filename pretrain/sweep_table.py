@@ -74,16 +74,19 @@ def judged(entry: Entry, runs: list[Run], out: Path) -> list[Judged]:
             for run in runs if run.state == "done"]
 
 
-def evaluate(models: list[Judged], evaluations: dict[str, str], environment: dict[str, str], say: Callable[[str], None]) -> None:
-    """Run evaluations that have no result yet; one that fails is said and leaves its figures out."""
+def evaluate(models: list[Judged], evaluations: dict[str, str], *, environment: dict[str, str], say: Callable[[str], None],
+             leave_if_asked: Callable[[], None]) -> None:
+    """Run evaluations (name -> flags) that have no result yet; one that fails is said and leaves its figures out."""
     for model in models:
         for evaluation, flags in evaluations.items():
             if model.results(evaluation).is_file():
                 continue
+            leave_if_asked()
             model.folder.mkdir(parents=True, exist_ok=True)
             log = model.folder / f"{evaluation}.txt"
             with open(log, "wb") as stream:
                 code = subprocess.run(model.words(evaluation, flags), stdout=stream, stderr=stream, env=environment).returncode
+            leave_if_asked()  # Ctrl-C ends the evaluation too
             if code:
                 say(f"  {evaluation} of {model.model} FAILED ({code}): {last_words(log)}")
 

@@ -275,8 +275,8 @@ def test_one_recipe_with_several_seeds_and_single_runs_by_number(tmp_path):
 
 
 def test_a_dry_run_says_which_rows_start(tmp_path):
-    rows = {"good": {}, "bad": {"set": {"train.lr": 13}}, "to come": {"set": {"aug": "tomorrow"}, "needs": ["tomorrow"]}, "as it is": {
-        "kind": "start"}}
+    rows = {"good": {}, "bad": {"set": {"train.lr": 13}}, "to come": {"set": {"aug": "tomorrow"}, "needs": ["tomorrow"]},
+            "as it is": {"kind": "start"}}
     said = sweep(tmp_path, write(tmp_path, rows=rows), "--dry-run", expect=1)
     for line in ("starts  good", "FAILS  bad: error: unlucky", "waits  to come: needs tomorrow", "judged  as it is"):
         assert line in said
