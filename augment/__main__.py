@@ -9,16 +9,21 @@ import os
 import re
 import stat
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import fire
+import numpy as np
 from rich.console import Console
 
 from augment.errors import AugmentationError
-from augment.preview import encode, load_tokenizer, preview, train_tokenizer
-from augment.registry import build, catalogue, needs_synonyms
+from augment.parsed import ParsedSentence, find_parser, parse_texts, without_parse
+from augment.preview import VIEWS, encode, load_tokenizer, preview, train_tokenizer, view_keys
+from augment.registry import build, catalogue, needs_parse, needs_synonyms, needs_text, parse
 from augment.synonym_sources import find_synonyms, read_synonyms
 from augment.synonyms import SynonymTable
+from augment.text import TextEncoder
 from augment.vocabulary import Vocabulary
 
 EXAMPLES = (
@@ -27,23 +32,34 @@ EXAMPLES = (
     "After months of careful work the engineers announced that the new bridge would open in summer.",
     "Rain fell.",
 )
+LONGEST = 1 << 20  # tokens of a sentence shown: any
 SYNTAX = """\
 How to write a specification:
   none                         no augmentation: dropout alone tells the views apart
   del-span,reorder             one after the other
   subs|repeat                  one of them for each sentence, evenly; | binds tighter than ,
   del-span:spans=3:rate=0.1    parameters
+  pi|mv|dn,del-word            augmentations of text stand before those of tokens
 """
+NEEDS = {
+    "synonyms": "a synonym table (--synonyms)",
+    "del": "a tokenizer with [DEL]",
+    "punctuation": "a tokenizer with punctuation marks",
+    "parse": "a dependency parse (--parser; data prepared with --annotate)",
+    "tags": "tags and lemmas (--parser; data prepared with --annotate)",
+    "wordnet": "WordNet",
+}
 
 
 # Raw strings: fire would turn del-span,reorder into a tuple and a text "12" into a number.
-@fire.decorators.SetParseFns(file=str, aug=str, text=str, tokenizer=str, synonyms=str)
+@fire.decorators.SetParseFns(file=str, aug=str, text=str, tokenizer=str, synonyms=str, parser=str)
 def main(
     file: str = "",
     aug: str = "del-span,reorder",
     text: str = "",
     tokenizer: str = "",
     synonyms: str = "",
+    parser: str = "",
     seed: int = 0,
     limit: int = 10,
     list: bool = False,
@@ -65,6 +81,8 @@ def main(
         WordPiece tokenizer is made of the given sentences, whose tokens are mostly whole words.
       synonyms: a table for subs: JSON {word: [synonyms]} (.gz too), or a WordNet folder or zip. Without it:
         $CLEAR_DATA/synonyms/counterfitted_neighbors.json, or an installed WordNet.
+      parser: a spaCy pipeline, by name or folder, for augmentations that read a parse. Without it: $CLEAR_PARSER,
+        else one that is installed.
       seed: another seed, other views.
       limit: at most so many sentences.
       list: print the catalogue instead: every augmentation with its paper, parameters and an example.
@@ -77,11 +95,13 @@ def main(
         raise AugmentationError(f"--seed {seed}: a whole number is needed")
     needs_table = needs_synonyms(aug)  # checks the specification before anything is read or loaded
     sentences = read_sentences(file, text, limit)
+    parses = parse_sentences(aug, sentences, parser)
     if tokenizer:
         fast = load_tokenizer(tokenizer)
         console.print(f"tokenizer: {tokenizer}", highlight=False)
     else:
         extra = related_words(sentences, synonyms) if needs_table else []
+        extra += new_texts(aug, sentences, parses, seed) if parses else []
         fast = train_tokenizer([*sentences, *extra])
         console.print(
             "tokenizer: none given (--tokenizer FOLDER), so a WordPiece one was made of these sentences; a real one cuts rare "
@@ -90,14 +110,37 @@ def main(
         )
     vocabulary = Vocabulary.from_tokenizer(fast)
     table = SynonymTable.load(synonyms or None, fast, vocabulary) if needs_table else None
-    pipeline = build(aug, vocabulary, table)
-    result = preview(sentences, fast, pipeline, seed)
+    pipeline = build(aug, vocabulary, table, text_encoder(fast, vocabulary))
+    result = preview(sentences, fast, pipeline, seed, parses)
     console.print(f"augmentation: {pipeline.name}   seed: {seed}", highlight=False, markup=False)
     if table is not None:
         coverage = table.coverage(encode(sentences, fast, vocabulary))
         console.print(f"synonyms: {table.source}: {coverage}", highlight=False, markup=False)
     console.print(result.table())
     console.print(result.summary(), highlight=False, markup=False)
+
+
+def parse_sentences(aug: str, sentences: Sequence[str], parser: str) -> Sequence[ParsedSentence] | None:
+    """What augmentations of text need; None where there are none."""
+    if not needs_text(aug):
+        return None
+    if not needs_parse(aug):
+        return [without_parse(sentence) for sentence in sentences]
+    return [*parse_texts(sentences, find_parser(parser))]
+
+
+def new_texts(aug: str, sentences: Sequence[str], parses: Sequence[ParsedSentence], seed: int) -> list[str]:
+    """What augmentations of text make of the sentences: their words too must be words of a tokenizer made of them."""
+    text_only = ",".join(stage for stage in str(parse(aug)).split(",") if needs_text(stage))
+    fast = train_tokenizer(sentences)
+    vocabulary = Vocabulary.from_tokenizer(fast)
+    pipeline = build(text_only, vocabulary, encoder=text_encoder(fast, vocabulary))
+    ids = np.arange(len(sentences), dtype=np.uint64)
+    return [text for view in range(VIEWS) for text in pipeline.texts(view_keys(seed, ids, view), parses).values()]
+
+
+def text_encoder(fast: Any, vocabulary: Vocabulary) -> TextEncoder:
+    return TextEncoder(fast.backend_tokenizer, vocabulary.cls_id, vocabulary.sep_id, LONGEST)
 
 
 def read_sentences(file: str, text: str, limit: int) -> list[str]:
@@ -155,11 +198,16 @@ def print_catalogue(console: Console) -> None:
     """Every augmentation with its paper, parameters and an example."""
     for entry in catalogue():
         console.print(f"[bold]{entry.name}[/bold]  ({entry.kind})", highlight=False)
-        lines = [entry.description, f"paper: {entry.paper}"]
+        lines = [entry.description, f"paper: {entry.paper}", f"meaning: {entry.meaning}"]
+        if entry.needs:
+            lines.append("needs: " + ", ".join(NEEDS.get(need, need) for need in entry.needs))
         for parameter in entry.parameters:
             bounds = "" if parameter.low is None else f" ({parameter.low:g} to {parameter.high:g})"
+            bounds = f" (one of {', '.join(parameter.choices)})" if parameter.choices else bounds
             lines.append(f"  {parameter.name}={parameter.default}{bounds}: {parameter.meaning}")
         lines.append(f"example: --aug {entry.example}")
+        if entry.sample:
+            lines.append(" -> ".join(entry.sample))
         for line in lines:
             console.print("    " + line, highlight=False, markup=False, soft_wrap=True)
         console.print()

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from augment import tokens
+from augment import (
+    lexical_colors,
+    lexical_contractions,
+    lexical_discourse,
+    lexical_gender,
+    lexical_letters,
+    lexical_numbers,
+    lexical_places,
+    lexical_random,
+    syntax,
+    tokens,
+)
 from augment.entry import Entry, Parameter
 
 CLEAR = "CLEAR (Wu et al. 2020, arXiv:2012.15466)"
@@ -156,4 +167,17 @@ _ENTRIES = (
     ),
 )
 
-CATALOGUE: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}
+_OF_TEXT = (
+    syntax,
+    lexical_contractions,
+    lexical_numbers,
+    lexical_discourse,
+    lexical_gender,
+    lexical_colors,
+    lexical_places,
+    lexical_letters,
+    lexical_random,
+)
+_TABLES = (_ENTRIES, *(module.ENTRIES for module in _OF_TEXT))
+
+CATALOGUE: dict[str, Entry] = {entry.name: entry for table in _TABLES for entry in table}

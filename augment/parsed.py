@@ -8,6 +8,7 @@ tall": UD's root is `tall` with the child `is`, ClearNLP's is `is`). `relation` 
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -221,6 +222,28 @@ def load_parser(model: str) -> Any:
             "give one that has a tagger and a dependency parser"
         )
     return parser
+
+
+def find_parser(name: str = "") -> str:
+    """`name`, else $CLEAR_PARSER, else an installed spaCy pipeline, an English one first.
+
+    Raises: AugmentationError when there is none.
+    """
+    import importlib.util
+
+    found = name or os.environ.get("CLEAR_PARSER", "")
+    if found:
+        return found
+    if importlib.util.find_spec("spacy") is not None:
+        from spacy.util import get_installed_models
+
+        installed = sorted(get_installed_models(), key=lambda model: (not model.startswith("en_"), model))
+        if installed:
+            return installed[0]
+    raise AugmentationError(
+        "augmentations that read a parse need a spaCy pipeline, and none is installed: python -m spacy download en_core_web_sm, "
+        "or name one, or its folder, with --parser or in CLEAR_PARSER"
+    )
 
 
 def _batches(texts: Iterable[str], size: int) -> Iterator[list[str]]:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from augment.errors import AugmentationError
 from augment.keys import sequence_keys
+from augment.parsed import ParsedSentence
 from augment.ragged import Ragged
 from augment.registry import Pipeline
 from augment.vocabulary import DEL_TOKEN, Vocabulary
@@ -57,16 +58,37 @@ class Preview:
         )
 
 
-def preview(sentences: Sequence[str], tokenizer: Any, pipeline: Pipeline, seed: int) -> Preview:
-    """Two views of each sentence, with the keys that a training run of this seed has in epoch 0."""
+def preview(
+    sentences: Sequence[str],
+    tokenizer: Any,
+    pipeline: Pipeline,
+    seed: int,
+    parses: Sequence[ParsedSentence] | None = None,
+) -> Preview:
+    """Two views of each sentence, with the keys that a training run of this seed has in epoch 0. parses: for augmentations of
+    text; a view that only such have changed is shown as they wrote it, any other as its tokens decode.
+    """
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     batch = encode(sentences, tokenizer, vocabulary)
     ids = np.arange(len(batch), dtype=np.uint64)
-    versions = [batch]
-    versions += [pipeline(batch, sequence_keys(seed, 0, ids, view, "augment")) for view in range(VIEWS)]
+    keys = [view_keys(seed, ids, view) for view in range(VIEWS)]
+    versions = [batch, *(pipeline(batch, key, parses) for key in keys)]
     texts = [[tokenizer.decode(view[row][1:-1].tolist()).strip() for view in versions] for row in range(len(batch))]
+    if parses is not None:
+        for row, sentence in enumerate(sentences):
+            texts[row][0] = sentence
+    if parses is not None and not pipeline.works_on_tokens:
+        for view, key in enumerate(keys):
+            changed_texts = pipeline.texts(key, parses)
+            for row, sentence in enumerate(sentences):
+                texts[row][1 + view] = changed_texts.get(row, sentence)
     changed = [[change(batch[row], view[row]) for view in versions[1:]] for row in range(len(batch))]
     return Preview(texts, np.array(changed), np.stack([version.lengths - 2 for version in versions], axis=1))
+
+
+def view_keys(seed: int, ids: np.ndarray, view: int) -> np.ndarray:
+    """The keys of a view in epoch 0 of a training run: uint64[N]."""
+    return sequence_keys(seed, 0, ids, view, "augment")
 
 
 def encode(sentences: Sequence[str], tokenizer: Any, vocabulary: Vocabulary) -> Ragged:

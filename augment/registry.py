@@ -5,12 +5,14 @@ del-span,reorder        stages, left to right
 subs|repeat             alternatives: one drawn for each sentence, evenly; `none` may be one of them
 subs|repeat,del-span    `|` binds tighter than `,`: one of two, then del-span
 del-span:spans=3:rate=0.1   parameters
+pi|mv|dn,del-word       augmentations of text stand before those of tokens
 """
 
 from __future__ import annotations
 
 import difflib
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +22,10 @@ from augment.catalogue import CATALOGUE
 from augment.entry import Entry
 from augment.errors import AugmentationError
 from augment.keys import bits_per_sequence, derive
+from augment.parsed import ParsedSentence, without_parse
 from augment.ragged import Ragged
 from augment.synonyms import SynonymTable
+from augment.text import TextEncoder, draws_for
 from augment.vocabulary import Vocabulary
 
 IDENTITY = "none"
@@ -63,15 +67,25 @@ class Specification:
 
 
 @dataclass(frozen=True)
+class Bound:
+    """A step made ready: its name, whether it works on text, and its function with all parameters (None: the identity)."""
+
+    name: str
+    is_text: bool
+    function: functools.partial | None
+
+
+@dataclass(frozen=True)
 class Pipeline:
     """A specification made ready for one tokenizer: a Ragged and one key per sequence to a new Ragged of the same N.
 
-    What a sequence becomes depends on its tokens and its key only. Stage i draws with keys derived from i, so
-    a name that stands twice draws anew. Pickles, so it can be handed to workers.
+    What a sequence becomes depends on its tokens (its text and parse, for augmentations of text) and its key only. Stage i
+    draws with keys derived from i, so a name that stands twice draws anew. Pickles, so it can be handed to workers.
     """
 
     specification: Specification
-    stages: tuple[tuple[functools.partial | None, ...], ...]
+    stages: tuple[tuple[Bound, ...], ...]
+    encoder: TextEncoder | None = None
 
     @property
     def name(self) -> str:
@@ -82,11 +96,29 @@ class Pipeline:
     def is_identity(self) -> bool:
         return all(step.name == IDENTITY for step in self.specification.steps)
 
-    def __call__(self, batch: Ragged, keys: np.ndarray) -> Ragged:
-        """keys: uint64[N], as `keys.sequence_keys` makes them. Raises AugmentationError on a batch it cannot take."""
+    @property
+    def needs_text(self) -> bool:
+        """Whether a call needs `sentences`."""
+        return any(step.is_text for stage in self.stages for step in stage)
+
+    @property
+    def works_on_tokens(self) -> bool:
+        return any(map(_works_on_tokens, self.stages))
+
+    def __call__(self, batch: Ragged, keys: np.ndarray, sentences: Sequence[ParsedSentence] | None = None) -> Ragged:
+        """keys: uint64[N], as `keys.sequence_keys` makes them. sentences: the N parses, needed if `needs_text`.
+
+        Sequences whose text no augmentation changed keep their tokens. Raises AugmentationError on a batch it cannot take.
+        """
         if len(keys) != len(batch):
             raise ValueError(f"{len(keys)} keys for {len(batch)} sequences: one key per sequence is needed")
         if self.is_identity or len(batch) == 0:
+            return batch
+        if self.needs_text:
+            if sentences is None:
+                raise AugmentationError(f"{self.name} works on text: the sentences' text and parse are needed, not only tokens")
+            batch = self._rewrite(batch, keys, sentences)
+        if not self.works_on_tokens:
             return batch
         blocks = []
         start = 0
@@ -102,8 +134,38 @@ class Pipeline:
         draws = bits_per_sequence(derive(keys, stage, "alternative"), 1)[:, 0] >> np.uint64(32)
         return ((draws * np.uint64(len(self.stages[stage]))) >> np.uint64(32)).astype(np.int64)
 
+    def texts(self, keys: np.ndarray, sentences: Sequence[ParsedSentence]) -> dict[int, str]:
+        """What the augmentations of text make of N sentences: sentence number -> new text, of those that they change."""
+        changed: dict[int, str] = {}
+        for number, alternatives in enumerate(self.stages):
+            if not any(step.is_text for step in alternatives):
+                break
+            stage_keys, choice = derive(keys, number), self.choices(keys, number)
+            for index, step in enumerate(alternatives):
+                if not step.is_text:
+                    continue
+                rows = np.flatnonzero(choice == index)
+                for row, draws in zip(rows.tolist(), draws_for(stage_keys[rows], step.name)):
+                    sentence = sentences[row]
+                    if row in changed:  # by an earlier stage, so that its parse is gone
+                        sentence = without_parse(changed[row], sentence.language)
+                    new = step.function(sentence, draws)
+                    if new is not None and new != sentence.text:
+                        changed[row] = new
+        return changed
+
+    def _rewrite(self, batch: Ragged, keys: np.ndarray, sentences: Sequence[ParsedSentence]) -> Ragged:
+        changed = self.texts(keys, sentences)
+        if not changed:
+            return batch
+        order = np.arange(len(batch))
+        order[list(changed)] = len(batch) + np.arange(len(changed))
+        return Ragged.concatenate([batch, self.encoder(list(changed.values()))]).take(order)
+
     def _block(self, batch: Ragged, keys: np.ndarray) -> Ragged:
         for number, alternatives in enumerate(self.stages):
+            if not _works_on_tokens(alternatives):
+                continue
             stage_keys = derive(keys, number)
             if len(alternatives) == 1:
                 batch = _apply(alternatives[0], batch, stage_keys)
@@ -131,12 +193,18 @@ def parse(spec: str) -> Specification:
             position += len(text) + 1
         stages.append(tuple(steps))
     stages = tuple(stage for stage in stages if any(step.name != IDENTITY for step in stage))
-    return Specification(stages)
+    specification = Specification(stages)
+    _check_order(specification)
+    return specification
 
 
-def build(spec: str, vocabulary: Vocabulary, synonyms: SynonymTable | None = None) -> Pipeline:
-    """A pipeline for a tokenizer. Raises AugmentationError when the specification is wrong, or when it needs
-    [DEL] or a synonym table that is not there.
+def build(
+    spec: str, vocabulary: Vocabulary, synonyms: SynonymTable | None = None, encoder: TextEncoder | None = None
+) -> Pipeline:
+    """A pipeline for a tokenizer. encoder: how text becomes tokens, for a specification that `needs_text`.
+
+    Raises AugmentationError when the specification is wrong, or needs [DEL], a synonym table, text or a resource that is not
+    there.
     """
     specification = parse(spec)
     if synonyms is not None and synonyms.vocabulary.size != vocabulary.size:
@@ -144,8 +212,8 @@ def build(spec: str, vocabulary: Vocabulary, synonyms: SynonymTable | None = Non
             f"the synonym table was made for a tokenizer of {synonyms.vocabulary.size:,} tokens, this one "
             f"has {vocabulary.size:,}: load the table again with this tokenizer"
         )
-    stages = tuple(tuple(_bind(step, vocabulary, synonyms) for step in stage) for stage in specification.stages)
-    return Pipeline(specification, stages)
+    stages = tuple(tuple(_bind(step, vocabulary, synonyms, encoder) for step in stage) for stage in specification.stages)
+    return Pipeline(specification, stages, encoder)
 
 
 def alternatives(spec: str) -> list[str]:
@@ -167,22 +235,70 @@ def needs_synonyms(spec: str) -> bool:
     return any("synonyms" in CATALOGUE[name].needs for name in names)
 
 
+def needs_text(spec: str) -> bool:
+    """Whether a specification has augmentations of text."""
+    return any(_is_text(step) for step in parse(spec).steps)
+
+
+def needs_parse(spec: str) -> bool:
+    """Whether a specification has augmentations that read tags or the parse."""
+    return any(_reads_parse(step) for step in parse(spec).steps)
+
+
 def catalogue() -> list[Entry]:
     """All augmentations there are."""
     return list(CATALOGUE.values())
 
 
-def _apply(function: functools.partial | None, batch: Ragged, keys: np.ndarray) -> Ragged:
-    return batch if function is None or len(batch) == 0 else function(batch, keys)
+def _is_text(step: Step) -> bool:
+    return step.name != IDENTITY and CATALOGUE[step.name].kind == "text"
 
 
-def _bind(step: Step, vocabulary: Vocabulary, synonyms: SynonymTable | None) -> functools.partial | None:
+def _reads_parse(step: Step) -> bool:
+    return _is_text(step) and not {"parse", "tags"}.isdisjoint(CATALOGUE[step.name].needs)
+
+
+def _check_order(specification: Specification) -> None:
+    """Augmentations of text come first, and only the first stage of them has a parse to read."""
+    after: Step | None = None  # the first augmentation of tokens
+    for number, stage in enumerate(specification.stages):
+        for step in stage:
+            if _is_text(step) and after is not None:
+                raise AugmentationError(
+                    f"{step.name} works on text and stands behind {after.name}, which works on tokens: write it first, as in "
+                    f"'{step.name},{after.name}'"
+                )
+            if number and _reads_parse(step):
+                raise AugmentationError(
+                    f"{step.name} reads the parse of the sentence, which is gone once another augmentation has changed the text: "
+                    f"write it first, or as an alternative, as in '{specification.stages[0][0].name}|{step.name}'"
+                )
+        tokens = [step for step in stage if step.name != IDENTITY and not _is_text(step)]
+        after = after or (tokens[0] if tokens else None)
+
+
+def _works_on_tokens(stage: tuple[Bound, ...]) -> bool:
+    return any(step.function is not None and not step.is_text for step in stage)
+
+
+def _apply(step: Bound, batch: Ragged, keys: np.ndarray) -> Ragged:
+    return batch if step.function is None or step.is_text or len(batch) == 0 else step.function(batch, keys)
+
+
+def _bind(step: Step, vocabulary: Vocabulary, synonyms: SynonymTable | None, encoder: TextEncoder | None) -> Bound:
     if step.name == IDENTITY:
-        return None
+        return Bound(IDENTITY, False, None)
     entry = CATALOGUE[step.name]
-    if entry.kind != "token":
-        raise AugmentationError(f"{step.name} works on text, not on tokens: prepare a corpus with it first")
     arguments = dict(step.parameters)
+    if entry.require is not None:
+        entry.require()
+    if entry.kind == "text":
+        if encoder is None:
+            raise AugmentationError(
+                f"{step.name} works on text, and there are only tokens here: prepare the corpus with --annotate MODEL, which "
+                "keeps text and parse beside the tokens"
+            )
+        return Bound(step.name, True, functools.partial(entry.function, **arguments))
     if "synonyms" in entry.needs:
         if synonyms is None:
             raise AugmentationError(
@@ -194,7 +310,7 @@ def _bind(step: Step, vocabulary: Vocabulary, synonyms: SynonymTable | None) -> 
         vocabulary.require_del(step.name)
     if "punctuation" in entry.needs:
         vocabulary.require_punctuation(step.name)
-    return functools.partial(entry.function, vocabulary=vocabulary, **arguments)
+    return Bound(step.name, False, functools.partial(entry.function, vocabulary=vocabulary, **arguments))
 
 
 def _parse_step(text: str, position: int, spec: str) -> Step:
@@ -250,6 +366,11 @@ def _parse_value(text: str, parameter: Any, where: str) -> Any:
         raise AugmentationError(
             f"{where}: {parameter.name}={text} is not {names.get(kind, kind.__name__)} ({parameter.meaning})"
         ) from None
+    if parameter.choices and value not in parameter.choices:
+        raise AugmentationError(
+            f"{where}: {parameter.name}={text} is none of {', '.join(parameter.choices)} ({parameter.meaning})"
+            + _nearest(text, list(parameter.choices))
+        )
     low = -np.inf if parameter.low is None else parameter.low
     high = np.inf if parameter.high is None else parameter.high
     if kind in (int, float) and not low <= value <= high:  # also catches nan
