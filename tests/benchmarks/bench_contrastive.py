@@ -72,7 +72,7 @@ def in_fresh_process(side: str, size: int, options: argparse.Namespace) -> dict:
              str(options.rounds)]
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
-        sys.exit(done.stderr)
+        sys.exit(done.stderr or f"{side} at {size} ended with status {done.returncode}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
