@@ -273,7 +273,7 @@ def _sentence(doc: Any, language: str) -> ParsedSentence:
         tuple(token.idx + len(token.text) for token in tokens),
         tuple(token.tag_ for token in tokens),
         tuple(token.pos_ for token in tokens),
-        tuple(token.lemma_ for token in tokens),
+        tuple(token.lemma_ or token.lower_ for token in tokens),
         tuple(heads),
         tuple(token.dep_ for token in tokens),
         language,

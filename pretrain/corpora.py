@@ -133,6 +133,12 @@ class DataConfig(BaseModel):
         64, gt=0, description="most text that a shard-writing task holds at a time; it needs 0.3 GB and 8 times that"
     )
 
+    annotate: str | None = Field(
+        None,
+        description="spaCy pipeline, by name or folder: text and parse are kept beside the tokens, which augmentations of text "
+        "(pi, mv, dn, neg ...) need. For units sentence and record",
+    )
+
     @field_validator("sources", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
@@ -154,6 +160,15 @@ class DataConfig(BaseModel):
         for setting, given in refused.items():
             if given and self.unit == "record":
                 raise ValueError(f"{setting} is not for unit record, whose texts stay as they are and belong together")
+        return self
+
+    @model_validator(mode="after")
+    def _one_text_a_sequence(self) -> DataConfig:
+        if self.annotate is not None and (self.keeps_documents or self.long_sentences == "split"):
+            setting = f"unit {self.unit}" if self.keeps_documents else "long_sentences: split"
+            raise ValueError(
+                f"annotate is not for {setting}: a sequence there is not one whole text, and has no parse of its own"
+            )
         return self
 
     @property

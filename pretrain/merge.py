@@ -45,6 +45,7 @@ class Merge(Step):
             os.replace(self.work / "tokenizer", tokenizer)
         config = self.config
         vocabulary = json.loads((self.work / "counts" / "tokenizer" / "00000.json").read_text())["vocabulary_size"]
+        annotation = {"words": counts.pop("annotated_words"), "bytes": counts.pop("annotation_bytes")} if config.annotate else {}
         manifest = {
             "format": FORMAT,
             "unit": config.unit,
@@ -54,6 +55,7 @@ class Merge(Step):
             "token_dtype": token_dtype(vocabulary),
             "tokenizer": "tokenizer",
             "tokenizer_hash": tokenizer_hash(tokenizer),
+            **({"annotation": {**self.plan["annotation"], **annotation}} if config.annotate else {}),
             "splits": summaries,
             "counts": dict(sorted(counts.items())),
             "config": config.model_dump(mode="json"),

@@ -7,6 +7,7 @@ maximum length, crossing into the next document after one more separator token.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,8 @@ from augment.ragged import Ragged, offsets_of, segment_indices
 class Packed:
     """Sequences with special tokens; starts are int64 indices into `sequences.ids`, ascending.
 
-    columns: sequences of one record, which follow each other. labels: int64[records], or None.
+    columns: sequences of one record, which follow each other. labels: int64[records], or None. texts: of data that is to be
+    annotated, what gives the texts of all sequences of records start, ..., stop - 1.
     """
 
     sequences: Ragged
@@ -26,6 +28,7 @@ class Packed:
     document_starts: np.ndarray
     columns: int = 1
     labels: np.ndarray | None = None
+    texts: Callable[[int, int], list[str]] | None = None
 
 
 def fit_sentences(

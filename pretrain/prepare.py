@@ -218,6 +218,10 @@ def _plan(config: DataConfig, tasks: list[Task], work: Path, wanted: dict, out: 
         "buckets": _bucket_count(tasks, config),
         "described": ", ".join(source.source for source in config.sources),
     }
+    if config.annotate is not None:
+        from pretrain.annotate import describe_parser
+
+        plan["annotation"] = describe_parser(config.annotate)
     write_atomically(path, json.dumps(plan).encode())
     return plan
 
@@ -258,7 +262,9 @@ def _jobs(config: DataConfig, work: Path, plan: dict) -> tuple[list[Job], list[S
     if of_records:
         stage("columns", "columns, labels", [rs.AgreeOnColumns(work)], [1])
     stage("tokenizer", "tokenizer", [(rs.MakeRecordTokenizer if of_records else st.MakeTokenizer)(work)], [len(sizes)])
-    stage("build", "write shards", [(rs.BuildRecords if of_records else st.Build)(work)], [max(1, sum(sizes) // count)] * count)
+    building = "write shards" if config.annotate is None else "parse, write shards"
+    work_a_bucket = max(1, sum(sizes) // count) * (1 if config.annotate is None else 2)  # encoded, and then parsed
+    stage("build", building, [(rs.BuildRecords if of_records else st.Build)(work)], [work_a_bucket] * count)
     stage("merge", "manifest", [Merge(work)], [1])
     return jobs, bars
 

@@ -91,6 +91,12 @@ def summary(manifest: dict, out: Path) -> str:
     for split, part in manifest["splits"].items():
         size = f"{part['sequences']:>12,} {unit} {part['tokens']:>14,} tokens in {len(part['shards'])} shards"
         lines.append(f"  {split:8s} {size}")
+    if annotation := manifest.get("annotation"):
+        size = annotation["bytes"] / max(1, sum(part["tokens"] for part in manifest["splits"].values()))
+        lines.append(
+            f"  annotated by {annotation['parser']} ({annotation['language']}): {annotation['words']:,} words, "
+            f"{size:.1f} bytes a token"
+        )
     counts = manifest.get("counts", {})
     lines += [f"  {name.replace('_', ' '):32s} {count:>12,}" for name, count in counts.items() if count]
     if run := manifest.get("run"):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -123,7 +124,13 @@ class BuildRecords(Build):
                 continue
             packed = one_per_sequence(tokens.take((chosen[:, None] * columns + np.arange(columns)).ravel()), self._cls, self._sep)
             packed.columns, packed.labels = columns, None if labels is None else labels[chosen]
+            if self._annotator is not None:
+                packed.texts = partial(self._texts_of_columns, texts, rows[chosen])
             yield split, packed
+
+    def _texts_of_columns(self, texts: bk.Texts, rows: np.ndarray, start: int, stop: int) -> list[str]:
+        chosen = [COLUMNS.index(name) for name in self.columns["columns"]]
+        return [split_joined(joined)[0][column] for joined in texts.decode(rows[start:stop]) for column in chosen]
 
     def _encode_records(self, texts: bk.Texts, rows: np.ndarray) -> tuple[Ragged, np.ndarray | None]:
         """(texts of the records' columns without special tokens, C a record; int64[rows] labels or None)."""

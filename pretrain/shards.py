@@ -30,6 +30,7 @@ from pathlib import Path
 import numpy as np
 
 from augment.ragged import Ragged
+from pretrain.annotation import Annotation
 from pretrain.errors import UserError
 
 FORMAT = "clear-shards-1"
@@ -64,6 +65,7 @@ class Chunk:
     document_starts: int64[D], the same for documents; empty for the units `sentence` and `record`, whose neighbours are
     strangers.
     columns: C names, the first of them "text". labels: int32[N] of records that have labels, else None.
+    annotation: text and parse of every stored sequence, of data prepared with --annotate, else None.
     """
 
     stored: Ragged
@@ -72,6 +74,7 @@ class Chunk:
     document_starts: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     columns: tuple[str, ...] = ("text",)
     labels: np.ndarray | None = None
+    annotation: Annotation | None = None
 
     @property
     def sequences(self) -> Ragged:
@@ -150,10 +153,12 @@ class ShardWriter:
         document_starts: np.ndarray | None = None,
         columns: int = 1,
         labels: np.ndarray | None = None,
+        annotation: dict[str, bytes] | None = None,
     ) -> None:
         """Append one chunk; the starts index into `sequences.ids` (int, ascending).
 
-        columns: sequences of a record, which follow each other. labels: int[records], or None.
+        columns: sequences of a record, which follow each other. labels: int[records], or None. annotation: of the sequences,
+        as `pretrain.annotation.pack` makes it, or None.
         """
         nothing = np.empty(0, np.uint32)
         key = f"{len(self._rows):06d}"
@@ -165,6 +170,7 @@ class ShardWriter:
         sample = {f"{name}.u32": np.ascontiguousarray(a, "<u4").tobytes() for name, a in arrays.items()}
         if labels is not None:
             sample["labels.i32"] = np.ascontiguousarray(labels, "<i4").tobytes()
+        sample.update(annotation or {})
         sample[f"tokens.{self._suffix}"] = np.ascontiguousarray(sequences.ids, self._code).tobytes()
         begin = self._tar.tarstream.offset
         try:
@@ -317,6 +323,7 @@ class ShardReader:
 
     manifest: dict; num_chunks, num_sequences, num_tokens: int; chunk_sizes, chunk_tokens: int64[C];
     unit: "sentence" | "sequence" | "document" | "record"; max_length: int; tokenizer_hash: str; tokenizer_path: Path;
+    annotation: dict, what the manifest says of the parser, None of data that is not annotated;
     columns: tuple of names, ("text",) unless the data is of records, which then are what chunk_sizes and num_sequences
     count; labels: int, how many different labels the records may have, 0 without labels;
     content_hash: str, sha256 over the split's shards.
@@ -343,6 +350,7 @@ class ShardReader:
         self.unit, self.max_length = self.manifest["unit"], int(self.manifest["max_length"])
         self.columns = tuple(self.manifest.get("columns", ("text",)))
         self.labels = int(self.manifest.get("labels", 0))
+        self.annotation = self.manifest.get("annotation")
         self.tokenizer_hash = self.manifest["tokenizer_hash"]
         self.content_hash = hashlib.sha256("".join(shard["sha256"] for shard in summary["shards"]).encode()).hexdigest()
         self.tokenizer_path = self.folder / self.manifest["tokenizer"]
@@ -365,6 +373,7 @@ class ShardReader:
             tokens = np.frombuffer(members[f"tokens.{self._suffix}"], self._code)
             starts = [np.frombuffer(members[f"{name}.u32"], "<u4").astype(np.int64) for name in _STARTS]
             labels = np.frombuffer(members["labels.i32"], "<i4") if self.labels else None
+            annotation = Annotation(members, self.annotation["language"]) if self.annotation else None
         except Exception as error:  # tarfile and numpy raise many kinds; all mean the same to the reader
             raise DamagedShard(file, chunk, f"not a readable chunk ({error})") from error
         sequence_starts, sentence_starts, document_starts = starts
@@ -372,10 +381,12 @@ class ShardReader:
         if len(sequence_starts) != count * len(self.columns) or len(tokens) != length:
             wanted = count * len(self.columns)
             raise DamagedShard(file, chunk, f"{len(sequence_starts)} sequences where the manifest says {wanted}")
+        if annotation is not None and len(annotation) != len(sequence_starts):
+            raise DamagedShard(file, chunk, f"{len(annotation)} texts where the manifest says {len(sequence_starts)}")
         offsets = np.append(sequence_starts, np.int64(length))
         ids = np.arange(self._first[chunk], self._first[chunk + 1], dtype=np.uint64)
         stored = Ragged(tokens.astype(np.int32), offsets)
-        return Chunk(stored, ids, sentence_starts, document_starts, self.columns, labels)
+        return Chunk(stored, ids, sentence_starts, document_starts, self.columns, labels, annotation)
 
     def _fragment(self, chunk: int) -> bytes:
         number, size = int(self._shard[chunk]), int(self._bytes[chunk])

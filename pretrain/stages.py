@@ -20,7 +20,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from loguru import logger
 
 from augment.ragged import Ragged, segment_indices
 from pretrain import buckets as bk
+from pretrain.annotate import Annotator
 from pretrain.corpora import DataConfig, Task, documents
 from pretrain.errors import UserError
 from pretrain.packing import Packed, fit_sentences, full_sentences, one_per_document, one_per_sequence
@@ -260,6 +261,10 @@ class Build(Step):
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._size, self._cls, self._sep = _special_ids(self.work / "tokenizer", self._tokenizer)
+        self._annotator = None
+        if self.config.annotate is not None:
+            parser = self.plan["annotation"]
+            self._annotator = Annotator(parser, self._tokenizer, self.config.max_length, self.work / "parses")
         counts: Counter[str] = Counter()
         runs = bk.open_runs(self.work / "texts", self.buckets, bk.TEXT_RECORD)
         held = sum(run.text_bytes(rank) for run in runs)
@@ -274,7 +279,7 @@ class Build(Step):
                         path = self.out / split / f"shard-{rank:05d}.tar"
                         writer = ShardWriter(path, token_dtype(self._size), self.work / "partial")
                         writers[split] = shards.enter_context(writer)
-                    _write_chunks(writers[split], packed, self.config.chunk_tokens)
+                    self._write_chunks(writers[split], packed, counts)
         records = {split: writer.record for split, writer in writers.items()}
         self.save_counts("build", rank, {"counts": dict(counts), "shards": records})
 
@@ -293,7 +298,10 @@ class Build(Step):
             index = segment_indices(bounds[chosen], sizes)
             part = sentences.take(index)
             if not self.config.keeps_documents:
-                yield split, one_per_sequence(part, self._cls, self._sep)
+                packed = one_per_sequence(part, self._cls, self._sep)
+                if self._annotator is not None:
+                    packed.texts = partial(_texts_of, texts, rows[owner[index]])
+                yield split, packed
                 continue
             documents_ = np.repeat(np.arange(len(chosen)), sizes)
             arguments = (part, documents_, first[index], self.config.max_length, self._cls, self._sep)
@@ -301,6 +309,23 @@ class Build(Step):
                 yield split, full_sentences(*arguments)
             else:
                 yield split, one_per_document(*arguments, counts)
+
+    def _write_chunks(self, writer: ShardWriter, packed: Packed, counts: Counter[str]) -> None:
+        columns = packed.columns
+        offsets = packed.sequences.offsets[::columns]
+        for start, stop in pairwise(chunk_bounds(np.diff(offsets), self.config.chunk_tokens).tolist()):
+            starts = []
+            for values in (packed.sentence_starts, packed.document_starts):
+                low, high = np.searchsorted(values, [offsets[start], offsets[stop]])
+                starts.append(values[low:high] - offsets[start])
+            sequences = packed.sequences.slice(start * columns, stop * columns)
+            labels = None if packed.labels is None else packed.labels[start:stop]
+            annotation = None
+            if self._annotator is not None:
+                texts = packed.texts(start, stop)
+                annotation = self._annotator.members(texts, sequences, counts)
+                self._heartbeat.advance(sum(map(len, texts)))
+            writer.write(sequences, *starts, columns=columns, labels=labels, annotation=annotation)
 
     def _shuffled(self, records: np.ndarray, copies: np.ndarray, place: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
         """Which records make each split, copies included, in their final order: (split, int64[...] into `records`)."""
@@ -393,13 +418,5 @@ def _special_ids(folder: Path, tokenizer: Any) -> tuple[int, int, int]:
     return tokenizer.get_vocab_size(with_added_tokens=True), token("cls_token"), token("sep_token")
 
 
-def _write_chunks(writer: ShardWriter, packed: Packed, chunk_tokens: int) -> None:
-    columns = packed.columns
-    offsets = packed.sequences.offsets[::columns]
-    for start, stop in pairwise(chunk_bounds(np.diff(offsets), chunk_tokens).tolist()):
-        starts = []
-        for values in (packed.sentence_starts, packed.document_starts):
-            low, high = np.searchsorted(values, [offsets[start], offsets[stop]])
-            starts.append(values[low:high] - offsets[start])
-        labels = None if packed.labels is None else packed.labels[start:stop]
-        writer.write(packed.sequences.slice(start * columns, stop * columns), *starts, columns=columns, labels=labels)
+def _texts_of(texts: bk.Texts, rows: np.ndarray, start: int, stop: int) -> list[str]:
+    return texts.decode(rows[start:stop])

@@ -1,0 +1,92 @@
+"""`--annotate MODEL`: the texts of a chunk through a spaCy pipeline, once, for the shard to keep beside the tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from augment.errors import AugmentationError
+from augment.parsed import ParsedSentence, load_parser, parse_texts
+from augment.ragged import Ragged
+from pretrain.annotation import MOST_CHARACTERS, pack
+from pretrain.errors import UserError
+from pretrain.shards import write_atomically
+
+
+def describe_parser(model: str) -> dict[str, str]:
+    """What the manifest says of a parser: name, version, language.
+
+    Raises: UserError when it is not there, or has no tagger or no dependency parser.
+    """
+    try:
+        parser = load_parser(model)
+    except AugmentationError as error:
+        raise UserError(f"--annotate {model}: {error}") from error
+    return {"parser": model, "name": parser.meta["name"], "version": parser.meta["version"], "language": parser.lang}
+
+
+class Annotator:
+    """Parses chunks of texts, in this process; preparation runs as many as it has workers.
+
+    What was parsed is kept under `folder` until the preparation is finished, by the hash of texts and parser, so that a
+    shard whose writing was interrupted does not parse its finished chunks again.
+
+    parser: as `describe_parser` gives it. tokenizer: the `tokenizers` object, without truncation.
+    """
+
+    def __init__(self, parser: dict[str, str], tokenizer: Any, max_length: int, folder: Path):
+        self.parser, self.tokenizer, self.max_length, self.folder = parser, tokenizer, max_length, folder
+
+    def members(self, texts: Sequence[str], sequences: Ragged, counts: Counter[str]) -> dict[str, bytes]:
+        """Members of the shard (`pretrain.annotation`) for the texts of N stored sequences, each as much of it as they hold."""
+        kept = self._as_kept(texts, sequences)
+        long = sum(len(text) > MOST_CHARACTERS for text in kept)
+        counts["texts_too_long_to_parse"] += long
+        members = self._load(kept) or self._parse(kept)
+        counts["annotated_words"] += len(members["word_tags.u16"]) // 2
+        counts["annotation_bytes"] += sum(map(len, members.values()))
+        return members
+
+    def _as_kept(self, texts: Sequence[str], sequences: Ragged) -> list[str]:
+        """Texts cut where their sequences were cut; "" for empty sequences."""
+        kept = [text if length else "" for text, length in zip(texts, sequences.lengths.tolist())]
+        for row in np.flatnonzero(sequences.lengths == self.max_length).tolist():
+            offsets = self.tokenizer.encode(kept[row], add_special_tokens=False).offsets
+            kept[row] = kept[row][: offsets[self.max_length - 3][1]] if len(offsets) > self.max_length - 2 else kept[row]
+        return kept
+
+    def _parse(self, texts: list[str]) -> dict[str, bytes]:
+        language = self.parser["language"]
+        rows = [row for row, text in enumerate(texts) if 0 < len(text) <= MOST_CHARACTERS]
+        sentences = [ParsedSentence(text, (), (), (), (), (), (), (), language) for text in texts]
+        for row, sentence in zip(rows, parse_texts((texts[row] for row in rows), self.parser["parser"])):
+            sentences[row] = sentence
+        try:
+            members = pack(sentences)
+        except ValueError as error:
+            raise UserError(f"--annotate {self.parser['parser']}: {error}. Lower --chunk_tokens.") from error
+        sizes = json.dumps({name: len(data) for name, data in members.items()}).encode()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._path(texts), sizes + b"\n" + b"".join(members.values()))
+        return members
+
+    def _load(self, texts: list[str]) -> dict[str, bytes] | None:
+        path = self._path(texts)
+        if not path.is_file():
+            return None
+        header, _, rest = path.read_bytes().partition(b"\n")
+        members, start = {}, 0
+        for name, size in json.loads(header).items():
+            members[name] = rest[start : start + size]
+            start += size
+        return members
+
+    def _path(self, texts: list[str]) -> Path:
+        digest = hashlib.blake2b(json.dumps([self.parser, texts]).encode(), digest_size=16)
+        return self.folder / f"{digest.hexdigest()}.parse"

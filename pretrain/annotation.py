@@ -1,0 +1,110 @@
+"""`Annotation`: text and parse of a chunk's sequences as compact arrays, and back to `ParsedSentence`.
+
+Of every stored sequence (row k * C + c is column c of record k) a chunk of annotated data has, little-endian:
+
+    texts.utf8            the texts, end to end
+    text_ends.u32         where each ends, in bytes
+    words.u16             how many words each has
+    word_starts.u16, word_ends.u16      of every word, in characters of its text
+    word_heads.u16        the word it depends on, in its text
+    word_tags.u16, word_relations.u8, word_lemmas.u16   rows of the chunk's tables; lemma 0 is the word in lower case
+    tables.json           {"tags": [[tag, part of speech], ...], "relations": [...], "lemmas": [...]}
+
+11 bytes a word and the text; nothing is decoded before a rule asks for the sentence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+
+from augment.parsed import ParsedSentence
+
+MOST_CHARACTERS = 65535  # of a text with a parse: offsets are 16 bits
+_WORD_ARRAYS = {
+    "word_starts": "<u2",
+    "word_ends": "<u2",
+    "word_heads": "<u2",
+    "word_tags": "<u2",
+    "word_lemmas": "<u2",
+    "word_relations": "u1",
+}
+_SUFFIX = {"<u2": "u16", "u1": "u8"}
+
+
+class Annotation:
+    """Text and parse of the N stored sequences of a chunk.
+
+    members: as `pack` makes them. language: of the parser. Raises KeyError or ValueError where members are missing or cut.
+    """
+
+    __slots__ = ("_arrays", "_bounds", "_language", "_lemmas", "_pos", "_relations", "_tags", "_text_ends", "_texts")
+
+    def __init__(self, members: dict[str, bytes], language: str):
+        self._texts, self._language = members["texts.utf8"], language
+        self._text_ends = np.concatenate([[0], np.frombuffer(members["text_ends.u32"], "<u4")]).astype(np.int64)
+        self._bounds = np.concatenate([[0], np.cumsum(np.frombuffer(members["words.u16"], "<u2"), dtype=np.int64)])
+        self._arrays = [np.frombuffer(members[f"{name}.{_SUFFIX[code]}"], code) for name, code in _WORD_ARRAYS.items()]
+        tables = json.loads(members["tables.json"])
+        self._tags, self._pos = [[row[place] for row in tables["tags"]] for place in (0, 1)]
+        self._relations, self._lemmas = tables["relations"], tables["lemmas"]
+        whole = len(self._bounds) == len(self._text_ends) and self._text_ends[-1] == len(self._texts)
+        if not whole or any(len(array) != self._bounds[-1] for array in self._arrays):
+            raise ValueError("texts and words of the annotation do not belong together")
+
+    def __len__(self) -> int:
+        return len(self._text_ends) - 1
+
+    def text(self, row: int) -> str:
+        return self._texts[self._text_ends[row] : self._text_ends[row + 1]].decode()
+
+    def __getitem__(self, row: int) -> ParsedSentence:
+        """The sentence of a row; without words where the row has no text, or one longer than `MOST_CHARACTERS`."""
+        text = self.text(row)
+        words = slice(self._bounds[row], self._bounds[row + 1])
+        starts, ends, heads, tags, lemmas, relations = [array[words].tolist() for array in self._arrays]
+        table = self._lemmas
+        return ParsedSentence(
+            text,
+            tuple(starts),
+            tuple(ends),
+            tuple([self._tags[tag] for tag in tags]),
+            tuple([self._pos[tag] for tag in tags]),
+            tuple([table[n - 1] if n else text[a:b].lower() for n, a, b in zip(lemmas, starts, ends)]),
+            tuple(heads),
+            tuple([self._relations[relation] for relation in relations]),
+            self._language,
+        )
+
+
+def pack(sentences: Sequence[ParsedSentence]) -> dict[str, bytes]:
+    """The members of an annotated chunk, by name. Raises ValueError for more than 256 relations or 65,535 lemmas or tags."""
+    tags: dict[tuple[str, str], int] = {}
+    relations: dict[str, int] = {}
+    lemmas: dict[str, int] = {}
+    columns: dict[str, list[int]] = {name: [] for name in _WORD_ARRAYS}
+    for sentence in sentences:
+        columns["word_starts"] += sentence.starts
+        columns["word_ends"] += sentence.ends
+        columns["word_heads"] += sentence.heads
+        columns["word_tags"] += [tags.setdefault(tag, len(tags)) for tag in zip(sentence.tags, sentence.pos)]
+        columns["word_relations"] += [relations.setdefault(relation, len(relations)) for relation in sentence.deps]
+        columns["word_lemmas"] += [
+            0 if lemma == word.lower() else lemmas.setdefault(lemma, len(lemmas) + 1)
+            for lemma, word in zip(sentence.lemmas, sentence.words)
+        ]
+    if len(relations) > 256 or max(len(tags), len(lemmas)) > 65535:
+        raise ValueError(f"{len(relations)} relations, {len(tags)} tags and {len(lemmas)} lemmas in a chunk are too many")
+    texts = [sentence.text.encode() for sentence in sentences]
+    members = {
+        "texts.utf8": b"".join(texts),
+        "text_ends.u32": np.cumsum([len(text) for text in texts], dtype="<u4").tobytes(),
+        "words.u16": np.array([len(sentence) for sentence in sentences], "<u2").tobytes(),
+    }
+    for name, code in _WORD_ARRAYS.items():
+        members[f"{name}.{_SUFFIX[code]}"] = np.array(columns[name], code).tobytes()
+    tables = {"tags": list(tags), "relations": list(relations), "lemmas": list(lemmas)}
+    members["tables.json"] = json.dumps(tables, ensure_ascii=False, separators=(",", ":")).encode()
+    return members
