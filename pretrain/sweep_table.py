@@ -184,6 +184,7 @@ def tabulate(found: dict[str, Any]) -> str:
     """The table in Markdown: for each row our mean ± std, with several seeds also their max and the seed with the best STS-B
     dev, then the paper's figures."""
     titles = list(found["columns"])
+    higher = [title for title, name in found["columns"].items() if not str(name).startswith(("geometry.", "run."))]  # is better
     lines = [f"# {found['title']}", "", *([f"{found['source']}."] if found["source"] else []), "",
              "| " + " | ".join(["row", "figures", *titles]) + " |", "|---" * (len(titles) + 2) + "|"]
 
@@ -201,15 +202,14 @@ def tabulate(found: dict[str, Any]) -> str:
                 count += f", {row['search']['best'] or 'search unfinished'}"
             line(name, f"ours, {count}", row["mean"], row["std"])
             if len(runs) > 1:
-                line("", "ours, max over seeds", row["max"])
+                line("", "ours, max over seeds", {title: row["max"][title] for title in higher if title in row["max"]})
                 if row["by_dev"]:
                     line("", "ours, seed with the best dev", row["by_dev"])
         if row["paper"] or row["kind"] == "quoted":
             line("" if len(lines) > named else name, "paper", row["paper"])
     lines.append("")
-    if found["paper_reports"]:
-        lines.append(f"The paper's figures: {found['paper_reports']}. Ours: mean ± standard deviation over seeds "
-                     f"{', '.join(map(str, found['seeds']))}, each at its best STS-B dev.")
+    lines.append(f"Ours: mean ± standard deviation over seeds {', '.join(map(str, found['seeds']))}, each at its best STS-B dev."
+                 + (f" The paper's figures: {found['paper_reports']}." if found["paper_reports"] else ""))
     lines += [f"{note}." for note in found["notes"]]
     for row in found["rows"]:
         lines += [f"{row['name']}: {row['note']}."] if row["note"] else []
