@@ -1,12 +1,14 @@
 """Word substitution by WordNet: AugCSE's antonyms, hypernyms, hyponyms and synonyms, VaSCL's synonyms.
 
-Only words that WordNet's tagged texts have come in, not "cognize" for "know". Such a word takes the form of the one that goes ("houses": "buildings", "won": "lost"), its capital, and "a" or "an"
-in front of it. Words of names, verbs that help others, and words of which WordNet knows no such relation stay.
+Only words that WordNet's tagged texts have come in, not "cognize" for "know". Such a word takes the form of the one that goes
+("houses": "buildings", "won": "lost"), its capital, and "a" or "an" in front of it. Words of names, verbs that help others,
+and words of which WordNet knows no such relation stay.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from math import ceil
 
@@ -28,6 +30,7 @@ _NEVER = word_set(
 )
 _NEVER_NOUNS = word_set("one ones thing things way ways part lot number percent time times case kind sort type mr mrs ms dr")
 _ANTONYM_STOPS = word_set("most more less least such same other many much few own due able likely as well very not never ever")
+_VOWEL = re.compile("[aeiouy]")  # abbreviations have none
 Relation = Callable[[str, str], tuple[str, ...]]
 
 
@@ -159,7 +162,7 @@ def _related(relation: str, word: str, part: str, tag: str, hint: str) -> tuple[
         found = [other for synset in source.synsets(lemma, part)[:2] for other in synset.lemmas]
     else:
         found = list(getattr(source, relation)(lemma, part))
-    kept = dict.fromkeys(other for other in found if other.islower() and not _overlaps(other, lemma) and len(other) > 1)
+    kept = dict.fromkeys(other for other in found if other.islower() and not _overlaps(other, lemma) and _VOWEL.search(other[1:]))
     kept = {other: None for other in kept if source.is_attested(other, part)}
     if part == "v":  # without the particle's place, "take in" and the like do not fit an object
         kept = dict.fromkeys(other for other in kept if " " not in other)

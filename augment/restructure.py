@@ -1,0 +1,306 @@
+"""AugCSE's rules that move whole phrases: subject and object exchanged, Yoda's word order, sentences in another order."""
+
+from __future__ import annotations
+
+import re
+
+from augment.entry import Entry
+from augment.lexical_forms import (
+    AUGCSE,
+    Edit,
+    articles,
+    balanced,
+    keeps_capital,
+    lemma_of,
+    lower_first,
+    repeats,
+    upper_first,
+    word_set,
+)
+from augment.parsed import ParsedSentence
+from augment.restructure_forms import RELATIVE, characters, clauses_upward, finite_form, finite_verb, person_of, phrase
+from augment.text import Draws
+
+_OBJECTIVE = {"i": "me", "he": "him", "she": "her", "we": "us", "they": "them", "who": "whom"}
+_NOMINATIVE = {"me": "I", "him": "he", "her": "she", "us": "we", "them": "they", "whom": "who"}
+_APPOSITION = re.compile(r", (?:which|who|whom|whose|where|an?|the)\b")
+_FINITE = ("VBD", "VBZ", "VBP", "MD")
+_SELVES = ("self", "selves")
+_CLAUSES = word_set("advcl ccomp acl acl:relcl xcomp parataxis conj csubj appos")
+_MARKS = tuple(".,;:!?-–—")
+_CLOSING = tuple(".!?;:,\"'”’)]")
+
+
+def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
+    """SentenceSubjectObjectSwitch (NL-Augmenter): the subject of the main clause and its first object exchange places.
+
+    As published: the subtrees of the last *subj* before the root and the first *obj* behind it, objects of prepositions among
+    them, exchanged as they are. Here: phrases of one run of words each, pronouns in their case ("he": "him"), the verb in
+    agreement with its new subject, commas and capitals right; no relative or reflexive pronoun, no "there". Altering. Needs
+    the parse.
+        "She saw the birds." -> "The birds saw her."
+    """
+    root = sentence.root
+    if root < 0:
+        return None
+    subject = sentence.subject(root)
+    verb = sentence.verb(root)
+    if subject is None or subject > verb or not _is_nominal(sentence, subject):
+        return None
+    span = phrase(sentence, subject)
+    if span is None or _is_torn(sentence, *span) or sentence.tags[finite_verb(sentence, root)] not in _FINITE:
+        return None
+    found = _first_object(sentence, root, verb)
+    if found is None or span[1] >= finite_verb(sentence, root) or found[1] <= verb:
+        return None
+    object_head, first, last = found
+    span = span[0], _without_comma(sentence, span[1])
+    last = _without_comma(sentence, last)
+    before, after = characters(sentence, *span), characters(sentence, first, last)
+    if not balanced(before) or not balanced(after):
+        return None
+    opens = not sentence.text[: sentence.starts[span[0]]].strip("\"'“‘([ ")
+    new_subject = _as_subject(sentence, object_head, first, last, opens)
+    new_object = _as_object(sentence, subject, *span)
+    edits = [(sentence.starts[span[0]], *_close(sentence, *span, new_subject))]
+    edits.append((sentence.starts[first], *_close(sentence, first, last, new_object)))
+    edits += _agreement(sentence, root, object_head)
+    result = sentence.edit([*edits, *articles(sentence.text, edits)])
+    if result == sentence.text or repeats(result) > repeats(sentence.text):
+        return None
+    return result
+
+
+def yoda(sentence: ParsedSentence, draws: Draws) -> str | None:
+    """YodaPerturbation (NL-Augmenter after yevbar/Yoda-Script): what follows the finite verb goes to the front of its clause.
+
+    As published: of every piece of text between commas and conjunctions, re-joined from lower-cased tokens. Here: of the main
+    clause and of those coordinated with it that have subjects of their own; what stands in front of the subject stays
+    there; questions, and clauses that quotes or brackets would be torn in, are left. Preserving. Needs the parse.
+        "You still have much to learn." -> "Much to learn, you still have."
+    """
+    edits: list[Edit] = []
+    for root in (i for i, head in enumerate(sentence.heads) if i == head):
+        conjoined = [
+            child
+            for child in sentence.children(root)
+            if sentence.relation(child) == "conj" and sentence.subject(child) is not None
+        ]
+        for head in (root, *conjoined):
+            edit = _yoda(sentence, head, [child for child in conjoined if child > head])
+            if edit and all(edit[0] >= other[1] or edit[1] <= other[0] for other in edits):
+                edits.append(edit)
+    if not edits:
+        return None
+    result = sentence.edit(edits)
+    return None if result == sentence.text or repeats(result) > repeats(sentence.text) else result
+
+
+def sentence_reordering(sentence: ParsedSentence, draws: Draws) -> str | None:
+    """SentenceReordering (NL-Augmenter; Lewis et al. 2020): the sentences of a text in another, random order.
+
+    As published, coreference first resolved by a model, off by default. Here: never their own order; None for a single
+    sentence, which is what most corpora of sentences have, and where quotes or brackets go over sentences. Possibly
+    altering. Needs the parse, for where sentences end.
+        "It rained. He slept." -> "He slept. It rained."
+    """
+    spans = _sentences(sentence)
+    if len(spans) < 2:
+        return None
+    order = list(range(len(spans)))
+    new = draws.sample(order, len(order))
+    if new == order:
+        k = 1 + draws.below(len(order) - 1)
+        new = order[k:] + order[:k]
+    texts = [sentence.text[start:end] for start, end in spans]
+    if len(set(texts)) == 1:
+        return None
+    return sentence.edit([(start, end, texts[source]) for (start, end), source in zip(spans, new)])
+
+
+def _first_object(sentence: ParsedSentence, root: int, verb: int) -> tuple[int, int, int] | None:
+    """(head, first word, last word) of the first object behind the verb, one that a preposition brings among them."""
+    for i in range(verb + 1, len(sentence)):
+        relation = sentence.relation(i)
+        cases = [child for child in sentence.children(i) if sentence.relation(child) == "case" and child < i]
+        if relation not in ("obj", "pobj") and not (relation[:4] in ("obl", "obl:", "nmod") and cases):
+            continue
+        if relation == "nmod:poss" or not _is_nominal(sentence, i):
+            continue
+        if any(step in _CLAUSES for step in clauses_upward(sentence, i, root)):
+            continue
+        span = phrase(sentence, i)
+        if span is None or _is_torn(sentence, span[0], span[1]):
+            return None
+        first = max(cases) + 1 if cases else span[0]
+        while first < i and sentence.pos[first] in ("ADV", "PUNCT"):
+            first += 1
+        return i, first, span[1]
+    return None
+
+
+def _without_comma(sentence: ParsedSentence, last: int) -> int:
+    while sentence.word(last) in _MARKS:
+        last -= 1
+    return last
+
+
+def _is_torn(sentence: ParsedSentence, first: int, last: int) -> bool:
+    """Whether the parser has cut a phrase in two: "Basketball [Tournament]", "the old [man]"."""
+    before = sentence.pos[first - 1] if first else "PUNCT"
+    if before in ("ADJ", "DET") or (before == sentence.pos[first] == "PROPN"):
+        return True
+    return last + 1 < len(sentence) and sentence.pos[last] == sentence.pos[last + 1] and sentence.pos[last] in ("NOUN", "PROPN")
+
+
+def _is_nominal(sentence: ParsedSentence, i: int) -> bool:
+    word = sentence.word(i).lower()
+    if sentence.pos[i] not in ("NOUN", "PROPN", "PRON") or word in RELATIVE or word.endswith(_SELVES):
+        return False
+    return word not in ("there", "what", "other", "another", "one") and sentence.relation(i) != "expl"
+
+
+def _as_subject(sentence: ParsedSentence, head: int, first: int, last: int, opens: bool) -> str:
+    if first == last:
+        new = _NOMINATIVE.get(sentence.word(head).lower(), sentence.word(head))
+        return upper_first(new) if opens else new
+    text = characters(sentence, first, last)
+    return upper_first(text) if opens else text
+
+
+def _as_object(sentence: ParsedSentence, head: int, first: int, last: int) -> str:
+    if first == last and sentence.word(head).lower() in _OBJECTIVE:
+        return _OBJECTIVE[sentence.word(head).lower()]
+    lowered = lower_first(sentence, first) if first == 0 else sentence.word(first)
+    return lowered + sentence.text[sentence.ends[first] : sentence.ends[last]]
+
+
+def _close(sentence: ParsedSentence, first: int, last: int, new: str) -> tuple[int, str]:
+    """(end of what goes, what comes): with the comma behind that an apposition or relative clause in either needs."""
+    end = sentence.ends[last]
+    following = sentence.text[end : end + 1]
+    if following == ",":
+        old = sentence.text[:end]
+        return (end + 1, new) if _has_comma(old[sentence.starts[first] :]) and not _has_comma(new) else (end, new)
+    return end, f"{new}," if _has_comma(new) and following and following not in _CLOSING else new
+
+
+def _has_comma(text: str) -> bool:
+    return ", " in text and ((" and " not in text and " or " not in text) or _APPOSITION.search(text) is not None)
+
+
+def _agreement(sentence: ParsedSentence, root: int, new_subject: int) -> list[Edit]:
+    i = finite_verb(sentence, root)
+    word, tag = sentence.word(i), sentence.tags[i]
+    person, plural = person_of(sentence, new_subject)
+    lower = word.lower()
+    if lower in ("was", "were"):
+        new = finite_form("be", "past", person, plural)
+    elif tag in ("VBZ", "VBP") and lower not in ("'s", "’s", "'re", "'m", "'ve"):
+        lemma = lemma_of(lower, tag, sentence.lemmas[i])
+        new = finite_form(lemma, "present", person, plural)
+    elif lower in ("'s", "'m", "'re"):
+        new = {"is": "'s", "are": "'re", "am": "'m"}[finite_form("be", "present", person, plural)]
+    else:
+        return []
+    return [] if new == lower else [(sentence.starts[i], sentence.ends[i], new)]
+
+
+def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
+    subject = sentence.subject(head)
+    if subject is None or sentence.word(subject).lower() in RELATIVE or sentence.word(subject).lower() in ("what", "whoever"):
+        return None
+    verb = finite_verb(sentence, head)
+    first, subject_last = sentence.subtree(subject)
+    while first < subject and sentence.word(first) in tuple(",;:-–—"):
+        first += 1
+    if not subject_last < verb or sentence.tags[verb] not in _FINITE or _is_torn(sentence, first, subject_last):
+        return None
+    while verb + 1 < len(sentence) and _is_close_to_verb(sentence, verb + 1):
+        verb += 1
+    last = sentence.subtree(head)[1]
+    for other in later:
+        start = sentence.subtree(other)[0]
+        last = min(last, start - 1)
+    while last > verb and (
+        sentence.pos[last] in ("CCONJ",) or sentence.word(last) in (".", ",", ";", ":", "!", "?", "-", "–", "—")
+    ):
+        last -= 1
+    start_rest = verb + 1
+    while start_rest <= last and sentence.word(start_rest) == ",":
+        start_rest += 1
+    if start_rest > last or sentence.word(start_rest) in (":", "-", "–", "—", ";"):
+        return None
+    rest, front = characters(sentence, start_rest, last), characters(sentence, first, verb)
+    if not balanced(rest) or not balanced(front):
+        return None
+    opens = not sentence.text[: sentence.starts[first]].strip("\"'“‘([ ")
+    if opens:
+        rest = upper_first(rest)
+        front = front if keeps_capital(sentence, first) else lower_first(sentence, first) + front[len(sentence.word(first)) :]
+    return sentence.starts[first], sentence.ends[last], f"{rest}, {front}"
+
+
+def _is_close_to_verb(sentence: ParsedSentence, i: int) -> bool:
+    return sentence.word(i).lower() in ("n't", "n’t", "not") or sentence.relation(i) == "compound:prt"
+
+
+def _sentences(sentence: ParsedSentence) -> list[tuple[int, int]]:
+    """Character spans of the sentences of a text; none where one does not end as a sentence does."""
+    bounds: list[list[int]] = []
+    current = None
+    for i in range(len(sentence)):
+        root = i
+        while sentence.heads[root] != root:
+            root = sentence.heads[root]
+        if root != current:
+            bounds.append([i, i])
+            current = root
+        bounds[-1][1] = i
+    spans = [(sentence.starts[first], sentence.ends[last]) for first, last in bounds]
+    texts = [sentence.text[start:end] for start, end in spans]
+    if not all(text[0].isupper() or text[0] in "\"“'‘([" or text[0].isdigit() for text in texts):
+        return []
+    if not all(text.rstrip("\"”'’)]")[-1:] in tuple(".!?") and balanced(text) for text in texts):
+        return []
+    return spans
+
+
+ENTRIES = (
+    Entry(
+        name="subject-object-switch",
+        kind="text",
+        paper=AUGCSE,
+        parameters=(),
+        description="The subject of the main clause and its first object exchange places.",
+        example="subject-object-switch",
+        function=subject_object_switch,
+        meaning="altering",
+        needs=("parse",),
+        sample=("She saw the birds.", "The birds saw her."),
+    ),
+    Entry(
+        name="yoda",
+        kind="text",
+        paper=AUGCSE,
+        parameters=(),
+        description="What follows the finite verb goes to the front of its clause.",
+        example="yoda",
+        function=yoda,
+        meaning="preserving",
+        needs=("parse",),
+        sample=("You still have much to learn.", "Much to learn, you still have."),
+    ),
+    Entry(
+        name="sentence-reordering",
+        kind="text",
+        paper=AUGCSE,
+        parameters=(),
+        description="The sentences of a text in another order.",
+        example="sentence-reordering",
+        function=sentence_reordering,
+        meaning="possibly altering",
+        needs=("parse",),
+        sample=("It rained. He slept.", "He slept. It rained."),
+    ),
+)

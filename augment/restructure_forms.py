@@ -1,0 +1,113 @@
+"""What the rules that need a parse share: phrases as runs of words, number and person, finite forms."""
+
+from __future__ import annotations
+
+from augment.lexical_forms import inflect, word_set
+from augment.parsed import ParsedSentence
+
+_PRESENT_BE = {(1, False): "am", (3, False): "is"}
+_SINGULAR = word_set(
+    "he she it this that each every everyone everybody someone somebody anyone anybody no-one nobody one nothing"
+)
+_PLURAL = word_set("we they these those both many several few others people police cattle most all some")
+_PLURAL_DETERMINERS = word_set("these those both many several few various numerous")
+RELATIVE = word_set("who which that whom whose")
+
+
+def phrase(sentence: ParsedSentence, i: int) -> tuple[int, int] | None:
+    """(first, last) word of the phrase that word i heads, or None where its words are not one run."""
+    first, last = sentence.subtree(i)
+    size, waiting = 0, [i]
+    while waiting:
+        word = waiting.pop()
+        size += 1
+        waiting += sentence.children(word)
+    return (first, last) if size == last - first + 1 else None
+
+
+def characters(sentence: ParsedSentence, first: int, last: int) -> str:
+    """The text from word `first` to word `last`."""
+    return sentence.text[sentence.starts[first] : sentence.ends[last]]
+
+
+def is_plural(sentence: ParsedSentence, i: int) -> bool:
+    """Whether the phrase that word i heads is plural: by pronoun, tag, determiner, or coordination by "and"."""
+    word = sentence.word(i).lower()
+    if word in _SINGULAR:
+        return False
+    if word in _PLURAL or sentence.tags[i] in ("NNS", "NNPS"):
+        return True
+    for child in sentence.children(i):
+        relation = sentence.relation(child)
+        if relation == "conj" and child > i:
+            joined = [*sentence.children(i), *sentence.children(child)]
+            if any(sentence.word(other).lower() in ("and", "&") for other in joined if sentence.relation(other) == "cc"):
+                return True
+        elif child < i and sentence.word(child).lower() in _PLURAL_DETERMINERS:
+            return True
+        elif relation == "nummod" and child < i and sentence.word(child).lower() not in ("one", "1") and word[-1:] != "s":
+            return sentence.tags[i] not in ("NNP", "NN")
+    return False
+
+
+def person_of(sentence: ParsedSentence, i: int) -> tuple[int, bool]:
+    """(1, 2 or 3, whether plural) of the phrase that word i heads. "You" counts as a plural, which its verb forms are."""
+    word = sentence.word(i).lower()
+    if word == "i":
+        return 1, False
+    if word == "you":
+        return 2, True
+    return 3, is_plural(sentence, i)
+
+
+def subject_of(sentence: ParsedSentence, head: int) -> int | None:
+    """The word that says number and person for the clause that `head` heads: its subject, the one shared with the clause it is
+    coordinated with, or what a relative clause hangs on.
+    """
+    for _ in range(8):
+        subject = sentence.subject(head)
+        if subject is not None:
+            if sentence.word(subject).lower() in RELATIVE and sentence.relation(head) in ("acl:relcl", "acl"):
+                return sentence.heads[head]
+            if sentence.relation(subject) == "expl" or sentence.word(subject).lower() == "there":
+                after = [
+                    child for child in sentence.children(head) if child > subject and sentence.pos[child] in ("NOUN", "PROPN")
+                ]
+                real = [child for child in after if sentence.relation(child) in ("nsubj", "attr", "obj")]
+                return real[0] if real else head if sentence.pos[head] in ("NOUN", "PROPN") else subject
+            return subject
+        relation = sentence.relation(head)
+        if relation == "acl:relcl":
+            return sentence.heads[head]
+        if relation != "conj":
+            return None
+        head = sentence.heads[head]
+    return None
+
+
+def finite_form(lemma: str, tense: str, person: int, plural: bool) -> str:
+    """The form of a verb in the "present" or "past" of a person."""
+    if lemma == "be":
+        if tense == "past":
+            return "were" if plural or person == 2 else "was"
+        return _PRESENT_BE.get((person, plural), "are")
+    form = inflect(lemma, "VBD" if tense == "past" else "VBZ" if person == 3 and not plural else "VB")
+    return form or lemma
+
+
+def finite_verb(sentence: ParsedSentence, head: int) -> int:
+    """The word of a clause that carries its tense: the first auxiliary, else its verb."""
+    auxiliaries = sentence.auxiliaries(head)
+    verb = sentence.verb(head)
+    return min([*auxiliaries, verb]) if auxiliaries else verb
+
+
+def clauses_upward(sentence: ParsedSentence, i: int, head: int) -> list[str]:
+    """The relations on the way from word i up to `head`, that of `head` not among them."""
+    relations = []
+    while i != head:
+        relations.append(sentence.relation(i))
+        if sentence.heads[i] == i:
+            break
+        i = sentence.heads[i]
+    return relations

@@ -1,0 +1,195 @@
+"""AugCSE's change of tense."""
+
+from __future__ import annotations
+
+from augment.entry import Entry, Parameter
+from augment.lexical_forms import AUGCSE, Edit, lemma_of, like, rewrite, word_set
+from augment.parsed import ParsedSentence
+from augment.restructure_forms import finite_form, finite_verb, person_of, subject_of
+from augment.text import Draws
+
+_TENSES = ("past", "present", "future")
+_OF_TAG = {"VBD": "past", "VBZ": "present", "VBP": "present"}
+_CLAUSES = word_set("root conj ccomp advcl acl:relcl parataxis csubj csubj:pass relcl pcomp")
+_TIME = word_set("when while if before after until till once unless as whenever since because although though whereas")
+_PAST_MODALS = {"can": "could", "may": "might", "shall": "should"}
+_PRESENT_MODALS = {"could": "can", "might": "may"}
+_MIDDLE = word_set("also always already ever never often usually generally still then now probably only just sometimes soon thus")
+_NOT = ("n't", "n’t", "not")
+_SHORT_NEGATION = {"will": "wo", "can": "ca", "shall": "sha"}
+
+
+def tense(sentence: ParsedSentence, draws: Draws, to: str = "random") -> str | None:
+    """TenseTransformation (Logeswaran et al. 2018, after tenseflow): the sentence in another tense, past, present or future.
+
+    As published: a random one of the three, the sentence's own among them; every verb by itself, participles and infinitives
+    too. Here: one of the other two; only the word of each clause that carries the tense: "do", "have" and "be" as
+    auxiliaries, "will" put in or taken out, number and person by the subject, in the future the present behind "when" and
+    "if"; other modals change with the past ("can": "could") or stay; questions are not put in the future. None where the
+    sentence has no finite verb, or is in that tense already. Possibly altering. Needs the parse.
+        "She does not know where he lives." -> "She did not know where he lived."
+    """
+    clauses = _finite_clauses(sentence)
+    if not clauses:
+        return None
+    root = sentence.root
+    main = next((i for i, head in clauses if head == root), None)
+    current = None if main is None else _tense_of(sentence, main)
+    if current is None or to == current:
+        return None
+    target = to if to != "random" else draws.choice([other for other in _TENSES if other != current])
+    edits: list[Edit] = []
+    for finite, head in clauses:
+        changed = _change(sentence, finite, head, target)
+        if changed is None:
+            return None
+        edits += changed
+    return rewrite(sentence, edits)
+
+
+def _finite_clauses(sentence: ParsedSentence) -> list[tuple[int, int]]:
+    """(word that carries the tense, head) of every finite clause, left to right."""
+    found = []
+    for head, relation in enumerate(sentence.deps):
+        relation = sentence.relation(head)
+        if relation not in _CLAUSES and relation != "ROOT":
+            continue
+        if sentence.pos[head] not in ("VERB", "AUX") and sentence.verb(head) == head:
+            continue
+        finite = finite_verb(sentence, head)
+        tag = sentence.tags[finite]
+        if tag in _OF_TAG or tag == "MD":
+            found.append((finite, head))
+    return found
+
+
+def _tense_of(sentence: ParsedSentence, finite: int) -> str | None:
+    word = sentence.word(finite).lower()
+    if word in ("will", "'ll", "’ll", "wo", "shall"):
+        return "future"
+    if sentence.tags[finite] == "MD":
+        return "past" if word in ("could", "would", "might") else "present"
+    return _OF_TAG.get(sentence.tags[finite])
+
+
+def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> list[Edit] | None:
+    """Edits that put a clause into a tense; None where the sentence cannot be."""
+    word = sentence.word(finite)
+    lower = word.lower()
+    start, end = sentence.starts[finite], sentence.ends[finite]
+    if _in_time_clause(sentence, head, finite) and target == "future":
+        target = "present"
+    if lower in ("will", "'ll", "’ll", "wo"):
+        return [] if target == "future" else _without_will(sentence, finite, head, target)
+    if sentence.tags[finite] == "MD":
+        table = {"past": _PAST_MODALS, "present": _PRESENT_MODALS}.get(target, {})
+        new = table.get({"ca": "can"}.get(lower, lower))
+        if new is None:
+            return []
+        return [(start, end, like(word, _SHORT_NEGATION.get(new, new) if _contracted(sentence, finite) else new))]
+    subject = subject_of(sentence, head)
+    if target == "future":
+        asks = sentence.text.rstrip()[-1:] == "?" and subject is not None and subject > finite
+        if asks and sentence.relation(subject) != "expl":
+            return None
+        return _with_will(sentence, finite, head)
+    if _OF_TAG[sentence.tags[finite]] == target:
+        return []
+    lemma = "be" if lower in ("'s", "’s") and finite != head else lemma_of(lower, sentence.tags[finite], sentence.lemmas[finite])
+    if lower in ("'d", "’d"):
+        return None
+    if lemma == "be" and lower in ("is", "are", "was", "were"):
+        person, plural = 3, lower in ("are", "were")
+        if subject is not None and sentence.word(subject).lower() == "i":
+            person, plural = 1, False
+    elif sentence.tags[finite] == "VBZ":
+        person, plural = 3, False
+    elif sentence.tags[finite] == "VBP" and lower != "am":
+        person, plural = 3, True
+    elif subject is None:
+        person, plural = 3, False
+    else:
+        person, plural = person_of(sentence, subject)
+    new = finite_form(lemma, target, person, plural)
+    if lower[:1] in "'’":
+        return [(start, end, " " + new)]
+    return [(start, end, like(word, new) if len(word) > 1 else new)]
+
+
+def _with_will(sentence: ParsedSentence, finite: int, head: int) -> list[Edit]:
+    word = sentence.word(finite)
+    start, end = sentence.starts[finite], sentence.ends[finite]
+    lemma = lemma_of(word, sentence.tags[finite], sentence.lemmas[finite])
+    negated = finite + 1 < len(sentence) and sentence.word(finite + 1).lower() in _NOT
+    contracted = _contracted(sentence, finite)
+    if word[:1] in "'’":
+        lemma = "have" if word[1:] == "ve" else "be"
+        if word[1:] == "d":
+            return []
+    will = "wo" if contracted else "will"
+    if lemma == "do" and finite != head and finite in sentence.auxiliaries(head):
+        return [(start, end, like(word, will))]
+    if negated:
+        behind = sentence.ends[finite + 1]
+        return [(start, end, like(word, will)), (behind, behind, f" {lemma}")]
+    space = " " if word[:1] in "'’" else ""
+    shared = sentence.relation(head) == "conj" and sentence.subject(head) is None
+    if shared and sentence.tags[finite_verb(sentence, sentence.heads[head])] in _OF_TAG:
+        return [(start, end, space + lemma)]
+    if finite + 1 < len(sentence) and sentence.word(finite + 1).lower() in _MIDDLE and (finite != head or lemma == "be"):
+        behind = sentence.ends[finite + 1]
+        return [(start, end, space + like(word, "will")), (behind, behind, f" {lemma}")]
+    if finite and sentence.word(finite - 1) in _MIDDLE and not space:
+        before = sentence.starts[finite - 1]
+        return [(before, before, "will "), (start, end, lemma)]
+    return [(start, end, space + like(word, f"will {lemma}"))]
+
+
+def _without_will(sentence: ParsedSentence, finite: int, head: int, target: str) -> list[Edit] | None:
+    """The next verb takes the tense, or "do" does where it is negated."""
+    subject = subject_of(sentence, head)
+    if subject is None or subject > finite:
+        return None
+    auxiliaries = [i for i in sentence.auxiliaries(head) if i > finite]
+    verb = min([*auxiliaries, sentence.verb(head)]) if sentence.verb(head) > finite else head
+    if verb <= finite or sentence.tags[verb] not in ("VB", "VBP"):
+        return None
+    person, plural = person_of(sentence, subject)
+    lemma = sentence.word(verb).lower()
+    negation = finite + 1 < len(sentence) and sentence.word(finite + 1).lower() in _NOT
+    start, end = sentence.starts[finite], sentence.ends[finite]
+    space = " " if sentence.word(finite)[:1] in "'’" else ""
+    if not negation:
+        removed = (start - 1, end, "") if sentence.text[start - 1 : start] == " " else (start, end, "")
+        return [removed, (sentence.starts[verb], sentence.ends[verb], finite_form(lemma, target, person, plural))]
+    if lemma == "be":
+        removed = (sentence.ends[finite + 1], sentence.ends[verb], "") if verb == finite + 2 else None
+        return None if removed is None else [(start, end, space + finite_form("be", target, person, plural)), removed]
+    return [(start, end, space + finite_form("do", target, person, plural))]
+
+
+def _contracted(sentence: ParsedSentence, finite: int) -> bool:
+    following = finite + 1
+    return following < len(sentence) and sentence.word(following).lower() in ("n't", "n’t")
+
+
+def _in_time_clause(sentence: ParsedSentence, head: int, finite: int) -> bool:
+    if sentence.relation(head) != "advcl":
+        return False
+    return any(child < finite and sentence.word(child).lower() in _TIME for child in sentence.children(head))
+
+
+ENTRIES = (
+    Entry(
+        name="tense",
+        kind="text",
+        paper=AUGCSE,
+        parameters=(Parameter("to", "random", "the tense to put sentences in", choices=("random", *_TENSES)),),
+        description="The sentence in another tense: past, present or future.",
+        example="tense:to=past",
+        function=tense,
+        meaning="possibly altering",
+        needs=("parse",),
+        sample=("She does not know where he lives.", "She did not know where he lived."),
+    ),
+)
