@@ -39,7 +39,9 @@ def check(report: list[dict]) -> None:
         assert row["error"] < (1e-5 if row["precision"] == "fp32" else 0.25), row
         assert row["precision"] != "fp32" or row["worst_parameter"] < 5e-5, row
         for name, value in row["expected_losses"].items():
-            assert abs(row["losses"][name] - value) < (1e-5 if row["precision"] == "fp32" else 0.05) * abs(value), row
+            # An adversarial step is of the size of the embeddings themselves, and magnifies what float32 rounds.
+            close = 5e-5 if name.endswith("_adversarial") else 1e-5
+            assert abs(row["losses"][name] - value) < (close if row["precision"] == "fp32" else 0.05) * abs(value), row
     assert len({tuple(row["micro_batches"]) for row in report}) > 2  # the splits really were different
 
 
