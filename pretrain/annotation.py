@@ -79,6 +79,22 @@ class Annotation:
         )
 
 
+class Sentences(Sequence[ParsedSentence]):
+    """The parses of n records, one column of each, decoded as they are asked for.
+
+    annotations: of the chunks, by number; chunk, row: int64[n], the chunk of each and its row there.
+    """
+
+    def __init__(self, annotations: dict[int, Annotation], chunk: np.ndarray, row: np.ndarray):
+        self._annotations, self._chunk, self._row = annotations, chunk, row
+
+    def __len__(self) -> int:
+        return len(self._row)
+
+    def __getitem__(self, number: int) -> ParsedSentence:
+        return self._annotations[int(self._chunk[number])][int(self._row[number])]
+
+
 def pack(sentences: Sequence[ParsedSentence]) -> dict[str, bytes]:
     """The members of an annotated chunk, by name. Raises ValueError for more than 256 relations or 65,535 lemmas or tags."""
     tags: dict[tuple[str, str], int] = {}

@@ -207,8 +207,9 @@ class BlockMaker:
         identity_of_text = sequence_identities(original) if self.views else None
         for number, (spec, pipeline) in enumerate(zip(self.views, self.pipelines)):
             keys = sequence_keys(seed, epochs, ids, number, "augment")
-            source, there = self._source(spec, original, places, ids)
-            view = clip(pipeline(source, keys), self.max_length)
+            source, column, there = self._source(spec, original, places, ids)
+            sentences = self._cache.sentences(places, column) if pipeline.needs_text else None
+            view = clip(pipeline(source, keys, sentences), self.max_length)
             if spec.column == NEGATIVE and there is None:
                 there = ~equal_sequences(source, view)
             views.append(view)
@@ -230,23 +231,29 @@ class BlockMaker:
             substitutions,
         )
 
-    def _source(self, spec: ViewSpec, original: Ragged, places: np.ndarray, ids: np.ndarray) -> tuple[Ragged, np.ndarray | None]:
-        """What a view is made of, and, for a column of negatives, where there is one: bool[n]."""
+    def _source(
+        self, spec: ViewSpec, original: Ragged, places: np.ndarray, ids: np.ndarray
+    ) -> tuple[Ragged, np.ndarray, np.ndarray | None]:
+        """What a view is made of, the column that each sequence of it is from (int64[n]), and, for a column of negatives, where
+        there is one: bool[n].
+        """
         columns = self.reader.columns
         if spec.column not in columns[1:]:
-            return original, None
-        source = self._cache.gather(places, columns.index(spec.column))
+            return original, np.zeros(len(original), dtype=np.int64), None
+        column = columns.index(spec.column)
+        source = self._cache.gather(places, column)
         self._check_lengths(source, ids)
         there = source.lengths > 0
         if not there.all():
             rows = np.arange(len(there))
             source = Ragged.concatenate([source, original]).take(np.where(there, rows, rows + len(rows)))
-        return source, there if spec.column == NEGATIVE else None
+        return source, np.where(there, column, 0), there if spec.column == NEGATIVE else None
 
     def draw(self, first_step: int, stop_step: int, lane_start: int, lane_stop: int) -> tuple[np.ndarray, list[dict]]:
         """Load what the steps need: (places of the records in the cache, int64[n]; substitutions)."""
         if self._cache is None:
-            self._cache = ChunkCache(self.reader, self.slots, self.vocabulary.size)
+            keep_text = any(pipeline.needs_text for pipeline in self.pipelines)
+            self._cache = ChunkCache(self.reader, self.slots, self.vocabulary.size, keep_text)
         chunk, index = self.lanes.draw_steps(first_step, stop_step, lane_start, lane_stop)
         needed = set(np.unique(chunk).tolist())
         # Those that are there first: loading one must not push out another that this block is about to use.

@@ -7,6 +7,7 @@ from collections import OrderedDict
 import numpy as np
 
 from augment.ragged import Ragged, offsets_of, segment_indices
+from pretrain.annotation import Annotation, Sentences
 from pretrain.errors import UserError
 from pretrain.shards import ShardReader
 
@@ -18,16 +19,19 @@ class ChunkCache:
     operation over all of them, where a gather from each chunk by itself costs some 30 microseconds a chunk. A lane
     stays in a chunk for many steps, so a slot for every lane means that each chunk is read once an epoch.
 
-    Memory: 4 bytes a token of the largest chunk, 16 bytes a sequence and 12 bytes a record, for each slot.
+    Memory: 4 bytes a token of the largest chunk, 16 bytes a sequence and 12 bytes a record, for each slot; with text, the
+    annotation of the chunk besides, some 12 bytes a token.
 
     Args:
         reader: of the split.
         slots: chunks to keep; grows when one batch needs more.
         vocabulary_size: ids must be below it.
+        keep_text: keep text and parse too, for `sentences`; the data must be annotated.
     """
 
-    def __init__(self, reader: ShardReader, slots: int, vocabulary_size: int) -> None:
-        self.reader, self.vocabulary_size = reader, vocabulary_size
+    def __init__(self, reader: ShardReader, slots: int, vocabulary_size: int, keep_text: bool = False) -> None:
+        self.reader, self.vocabulary_size, self.keep_text = reader, vocabulary_size, keep_text
+        self._annotations: dict[int, Annotation] = {}  # of the chunks in the slots, by slot
         self._tokens = int(reader.chunk_tokens.max(initial=1))
         self._records = int(reader.chunk_sizes.max(initial=1))
         self._columns = len(reader.columns)
@@ -78,6 +82,8 @@ class ChunkCache:
         self._numbers[records] = content.sequence_ids
         if content.labels is not None:
             self._labels[records] = content.labels
+        if self.keep_text:
+            self._annotations[slot] = content.annotation
         self._slot_of[chunk] = slot
         self._lookup[chunk] = slot
 
@@ -91,6 +97,11 @@ class ChunkCache:
         lengths = self._lengths.take(rows)
         ids = self._ids.take(segment_indices(self._starts.take(rows), lengths))
         return Ragged(ids, offsets_of(lengths))
+
+    def sentences(self, places: np.ndarray, column: int | np.ndarray = 0) -> Sentences:
+        """Text and parse of the records at `places`, until the next `load`: n, of one column or of one each (int64[n])."""
+        slot, row = np.divmod(places, self._records)
+        return Sentences(self._annotations, slot, row * self._columns + column)
 
     def numbers(self, places: np.ndarray) -> np.ndarray:
         """The records' numbers in their split: uint64[n]."""

@@ -12,14 +12,16 @@ import torch.distributed as dist
 
 from augment.keys import sequence_keys
 from augment.ragged import Ragged
-from augment.registry import IDENTITY, build, parse
+from augment.registry import IDENTITY, parse
 from augment.synonyms import SynonymTable
 from augment.vocabulary import Vocabulary
+from pretrain.annotation import Sentences
 from pretrain.blocks import clip
 from pretrain.config import Config
 from pretrain.errors import UserError
 from pretrain.masking import Masked, mask_tokens
 from pretrain.microbatches import count_micro_batches, cut, pack
+from pretrain.pipelines import build_for
 from pretrain.shards import DamagedShard, ShardReader
 from pretrain.whole_batch import select_positions
 
@@ -45,7 +47,7 @@ class Heldout:
             raise UserError(f"{reader.folder} has no held-out sequences to evaluate on: prepare it with a share of "
                             "data.prepare.heldout above 0 (and more than one document)")
         wanted = max(config.evaluate.heldout_sequences, config.evaluate.partners)
-        sequences, ids = _first_sequences(reader, wanted, skip_damaged=config.data.damaged == "skip")
+        sequences, ids, sentences = _first_sequences(reader, wanted, skip_damaged=config.data.damaged == "skip")
         self.budget = config.train.micro_batch_tokens
         keys = sequence_keys(SEED, 0, ids, 0, "mask")
         self.count = min(config.evaluate.heldout_sequences, len(sequences))
@@ -57,8 +59,8 @@ class Heldout:
         specs = [config.augment.of_role(role) for role in ("anchor", "positive")]
         if all(str(parse(spec)) == IDENTITY for spec in specs):  # equal texts find each other whatever was learned
             specs[1] = PARTNER_OF_ITSELF
-        self.views = [clip(build(spec, vocabulary, synonyms)(
-            originals, sequence_keys(SEED, 0, ids[:self.partners], view, "augment")), max_length)
+        self.views = [clip(build_for(reader, spec, vocabulary, synonyms)(
+            originals, sequence_keys(SEED, 0, ids[:self.partners], view, "augment"), sentences), max_length)
             for view, spec in enumerate(specs)]
 
     def evaluate(self, engine) -> dict[str, float]:
@@ -133,9 +135,13 @@ def _my_share(batch: Ragged, budget: int) -> list[np.ndarray]:
     return cut(batch.lengths, count)[rank::world]
 
 
-def _first_sequences(reader: ShardReader, wanted: int, skip_damaged: bool) -> tuple[Ragged, np.ndarray]:
-    """The first sequences of the held-out split and their numbers; with `skip_damaged`, of its sound chunks."""
+def _first_sequences(
+    reader: ShardReader, wanted: int, skip_damaged: bool
+) -> tuple[Ragged, np.ndarray, Sentences | None]:
+    """The first sequences of the held-out split, their numbers, and their text and parse if it has them; with `skip_damaged`,
+    of its sound chunks."""
     parts, ids, have = [], [], 0
+    annotations, chunks, rows = {}, [], []
     for index in range(reader.num_chunks):
         try:
             chunk = reader.read(index)
@@ -146,10 +152,14 @@ def _first_sequences(reader: ShardReader, wanted: int, skip_damaged: bool) -> tu
                   file=sys.stderr)
             continue
         parts.append(chunk.sequences)
+        annotations[index] = chunk.annotation
+        chunks.append(np.full(len(chunk.sequences), index))
+        rows.append(np.arange(0, len(chunk.stored), len(chunk.columns)))
         ids.append(chunk.sequence_ids)
         have += len(chunk.sequences)
         if have >= wanted:
             break
     if not parts:
         raise UserError(f"every held-out chunk of {reader.folder} is damaged; prepare the data again")
-    return Ragged.concatenate(parts).slice(0, min(wanted, have)), np.concatenate(ids)[:wanted]
+    sentences = None if reader.annotation is None else Sentences(annotations, np.concatenate(chunks), np.concatenate(rows))
+    return Ragged.concatenate(parts).slice(0, min(wanted, have)), np.concatenate(ids)[:wanted], sentences

@@ -27,12 +27,12 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from augment.errors import AugmentationError
-from augment.registry import build
 from augment.synonyms import SynonymTable
 from augment.vocabulary import Vocabulary
 from pretrain.blocks import NEGATIVE, Block, BlockMaker, RankBatch, ViewSpec, label_names
 from pretrain.errors import UserError
 from pretrain.lanes import Lanes
+from pretrain.pipelines import build_for
 from pretrain.shards import ShardReader
 
 __all__ = ["Loader", "RankBatch", "ViewSpec"]
@@ -67,9 +67,9 @@ class Loader:
         prefetch: blocks that each worker makes ahead.
 
     Raises:
-        UserError: lanes, batch and world size do not fit; two views are labelled; there is nothing to make negatives of; the
-            corpus is smaller than a batch; its longest sequence is longer than max_length. Raised by a worker, it arrives
-            here as it was.
+        UserError: lanes, batch and world size do not fit; two views are labelled; there is nothing to make negatives of; an
+            augmentation works on text, and the data has none; the corpus is smaller than a batch; its longest sequence is
+            longer than max_length. Raised by a worker, it arrives here as it was.
         AugmentationError: a specification is wrong, or that of a labelled view no list of alternatives.
     """
 
@@ -117,7 +117,7 @@ class Loader:
             )
         for view in labelled if not reader.labels else ():
             label_names(view)  # fails now, rather than in a worker
-        pipelines = [build(view.augmentation, vocabulary, synonyms) for view in views]
+        pipelines = [build_for(reader, view.augmentation, vocabulary, synonyms) for view in views]
         for view, pipeline in zip(views, pipelines):
             if view.column == NEGATIVE and NEGATIVE not in reader.columns and pipeline.is_identity:
                 raise UserError(
@@ -288,6 +288,7 @@ def _start_worker(parent: int, worker: int) -> None:
     # first, while the rank is still saving. A worker ends when its parent tells it to, or is gone.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # augmentations of text tokenise here: one core a worker
     signal.set_wakeup_fd(-1)  # the parent's, if it had one: this process must not write into it
     threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
 

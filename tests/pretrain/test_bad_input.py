@@ -103,7 +103,7 @@ def test_damaged_held_out_chunk_is_refused_or_left_out(tmp_path, capsys):
     reader = ShardReader(tmp_path, "heldout")
     with pytest.raises(DamagedShard):
         _first_sequences(reader, 100, skip_damaged=False)
-    kept, numbers = _first_sequences(reader, 100, skip_damaged=True)
+    kept, numbers, _ = _first_sequences(reader, 100, skip_damaged=True)
     first = int(reader.chunk_sizes[0])
     assert len(kept) == 100 and numbers.tolist() == list(range(first, first + 100))
     assert "not comparable" in capsys.readouterr().err

@@ -1,0 +1,31 @@
+"""Augmentation pipelines for prepared data: with its tokenizer, and with its text where a specification needs that."""
+
+from __future__ import annotations
+
+from augment.registry import Pipeline, build, needs_text
+from augment.synonyms import SynonymTable
+from augment.text import TextEncoder
+from augment.vocabulary import Vocabulary
+from pretrain.errors import UserError
+from pretrain.shards import ShardReader
+
+
+def build_for(reader: ShardReader, spec: str, vocabulary: Vocabulary, synonyms: SynonymTable | None) -> Pipeline:
+    """The pipeline of a specification for views of this data.
+
+    Raises:
+        AugmentationError: the specification is wrong, or what it needs is missing.
+        UserError: it has augmentations of text, and the data was prepared without them.
+    """
+    if not needs_text(spec):
+        return build(spec, vocabulary, synonyms)
+    if reader.annotation is None:
+        raise UserError(
+            f"the augmentation {spec!r} works on text, and {reader.folder} holds tokens only: prepare the data with "
+            "--annotate MODEL (a spaCy pipeline, such as en_core_web_sm), which keeps text and parse beside the tokens"
+        )
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(reader.tokenizer_path / "tokenizer.json"))
+    encoder = TextEncoder(tokenizer, vocabulary.cls_id, vocabulary.sep_id, reader.max_length)
+    return build(spec, vocabulary, synonyms, encoder)
