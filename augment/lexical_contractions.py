@@ -148,7 +148,7 @@ def _not(sentence: ParsedSentence, lower: list[str], i: int) -> list[Edit]:
     edits = [(sentence.starts[i - 1], sentence.ends[i - 1], like(old, whole))] if whole != lower[i - 1] else []
     if i + 1 < len(lower) and lower[i + 1] in _PRONOUNS and (i == 1 or lower[i - 2] not in _PRONOUNS):
         return [*edits, (sentence.starts[i], sentence.ends[i], ""), (sentence.ends[i + 1], sentence.ends[i + 1], " not")]
-    return [*edits, (sentence.starts[i], sentence.ends[i], " not")]
+    return [*edits, (sentence.starts[i], sentence.ends[i], "not" if whole == "can" else " not")]
 
 
 def _short_forms(sentence: ParsedSentence, lower: list[str]) -> list[Edit]:

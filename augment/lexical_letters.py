@@ -67,7 +67,10 @@ def phonemes(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str |
     """
     known = _cmudict()
     edits = []
+    urls = [match.span() for match in _URL.finditer(sentence.text)]
     for match in _LETTERS.finditer(sentence.text):
+        if _inside(match.start(), urls):
+            continue
         spoken = known.get(match[0].lower().replace("’", "'"))
         if spoken and draws.chance(rate):
             edits.append((*match.span(), " ".join(spoken[0])))

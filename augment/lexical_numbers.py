@@ -28,7 +28,8 @@ _MONTHS = word_set(
     "january february march april may june july august september october november december jan feb mar apr jun jul aug sep sept "
     "oct nov dec"
 )
-_YEAR_BEFORE = word_set(
+_PLURALS = word_set("people men women children feet")
+_BEFORE_YEARS = _MONTHS | word_set(
     "in since by until till from of during before after around about circa c. between and to late early mid summer winter spring "
     "autumn fall year"
 )
@@ -97,7 +98,7 @@ def _spoken(match: re.Match, text: str) -> str | None:
     if after in _MONTHS and int(digits) <= 31 and after != "may":
         spoken = _words(digits, "ordinal") + " of"
         return spoken if before == "the" else f"the {spoken}"
-    if whole == digits and _is_year(digits) and (before in _YEAR_BEFORE | _MONTHS or not after or not after.endswith("s")):
+    if whole == digits and _is_year(digits) and (before in _BEFORE_YEARS or not (after.endswith("s") or after in _PLURALS)):
         return _words(digits, "year")
     return spoken
 

@@ -20,8 +20,8 @@ _ENCLOSING = re.compile(r"[\"“”()\[\]]")  # inside a word, as in PG("d","K")
 _MOST_DELETED = 30  # nlpaug's aug_max as AugCSE set it
 _STRAY = re.compile(r"(?<=[,;:])(?:\s*[,;:])+")  # marks that a deleted word had kept apart
 _EMPTY = re.compile(r"\s*(?:\(\W*\)|\[\W*\]|“\W*”|(?<!\w)\"[^\w\"]*\"(?!\w))")
-_DANGLING = re.compile(r"(?:\s*[,;:])+(?=\s*[.!?]|$)|(?<=[(\[“])[\s,;:]+")
-_LEADING = re.compile(r"^[\s,;:)\]]+(?=[\w\"“(\[])")
+_DANGLING = re.compile(r"(?:\s*[,;:])+(?=\s*[.!?]|$)|(?<=[(\[“])[\s,;:]+|(?<=\s\")[,;:]\s*")
+_LEADING = re.compile(r"^([\"“(\[]*)[\s,;:)\]]+(?=[\w\"“(\[])")
 
 
 def random_deletion(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -> str | None:
@@ -131,7 +131,7 @@ def _delete(sentence: ParsedSentence, spans: list[tuple[int, int]], deleted: set
     for stray in (_STRAY, _DANGLING):
         if not stray.search(text):
             result = stray.sub("", result)
-    result = _LEADING.sub("", result.lstrip())
+    result = _LEADING.sub(r"\1", result.lstrip())
     if text[spans[0][0]].isupper():
         result = upper_first(result)
     if balanced(text) and not balanced(result):

@@ -38,7 +38,7 @@ def antonym_adjectives(sentence: ParsedSentence, draws: Draws) -> str | None:
     """SentenceAdjectivesAntonymsSwitch (NL-Augmenter): every adjective that has an antonym becomes it.
 
     As published: the first antonym, by alphabet, of the first lemma of the first sense, in the base form. Here: of the
-    adjective's own lemma, in its first two senses, compared where it is ("bigger": "smaller"). Altering. Needs tags and
+    adjective's own lemma, in its first two senses, compared where it is ("bigger": "smaller"). Altering. Needs the parse and
     WordNet.
         "Amanda's mother was very beautiful." -> "Amanda's mother was very ugly."
     """
@@ -49,7 +49,7 @@ def antonyms(sentence: ParsedSentence, draws: Draws) -> str | None:
     """AntonymSubstitute as AugCSE changed it: an odd number of adjectives and adverbs become their antonyms.
 
     As published: all that have one, where their number is odd (NL-Augmenter: even, so that the meaning returns); else
-    unchanged. Here: where it is even, one of them, drawn at random, is left. Altering. Needs tags and WordNet.
+    unchanged. Here: where it is even, one of them, drawn at random, is left. Altering. Needs the parse and WordNet.
         "He is a good and fast runner." -> "He is a bad and fast runner."
     """
     edits = _antonyms(sentence, ("a", "r"), draws)
@@ -62,16 +62,16 @@ def hypernyms(sentence: ParsedSentence, draws: Draws) -> str | None:
     """ReplaceHypernyms (NL-Augmenter, CheckList): a noun becomes a broader term.
 
     As published: one random noun, all occurrences of its letters, by the first hypernym. Here: that word alone, of those
-    that have one, a random hypernym of its most frequent sense, in its number. Altering. Needs tags and WordNet.
+    that have one, a random hypernym of its most frequent sense, in its number. Altering. Needs the parse and WordNet.
         "She lost a spoon." -> "She lost a container."
     """
     return _one_noun(sentence, draws, wordnet().hypernyms)
 
 
 def hyponyms(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """ReplaceHyponyms (NL-Augmenter, CheckList): a noun becomes a narrower term; else as `hypernyms`. Altering. Needs tags and
+    """ReplaceHyponyms (NL-Augmenter, CheckList): a noun becomes a narrower term; else as `hypernyms`. Altering. Needs the parse and
     WordNet.
-        "She lost a spoon." -> "She lost a teaspoon."
+        "The dog barked." -> "The puppy barked."
     """
     return _one_noun(sentence, draws, wordnet().hyponyms)
 
@@ -82,7 +82,7 @@ def synonyms_wordnet(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) 
 
     As published: a random sense's first lemma, adjectives looked up as satellites only, one fixed draw, the base form,
     underscores left in. Here: a random other lemma of the two most frequent senses, in the form of the word. Preserving.
-    Needs tags and WordNet.
+    Needs the parse and WordNet.
         "The big car stopped." -> "The large automobile halted."
     """
     edits = [_replacement(sentence, i, draws.choice(words)) for i, words in _candidates(sentence) if draws.chance(rate)]
@@ -91,7 +91,7 @@ def synonyms_wordnet(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) 
 
 def wordnet_substitution(sentence: ParsedSentence, draws: Draws, rate: float = 0.1) -> str | None:
     """VaSCL's WNet (through nlpaug; Morris et al. 2020, Ren et al. 2019): ceil(rate * n) of n words become WordNet synonyms, at
-    5, 10 and 20%; of words that have any, drawn at random; n counts all words. Preserving. Needs tags and WordNet.
+    5, 10 and 20%; of words that have any, drawn at random; n counts all words. Preserving. Needs the parse and WordNet.
         "The big car stopped." -> "The large car stopped."
     """
     found = _candidates(sentence)
@@ -207,7 +207,7 @@ def _entry(name: str, function: Callable, description: str, meaning: str, sample
         description=description,
         function=function,
         meaning=meaning,
-        needs=("tags", "wordnet"),
+        needs=("parse", "wordnet"),
         sample=sample,
         require=require_wordnet,
         **more,
@@ -241,7 +241,7 @@ ENTRIES = (
         hyponyms,
         "One noun becomes a narrower term of WordNet.",
         "altering",
-        ("She lost a spoon.", "She lost a teaspoon."),
+        ("The dog barked.", "The puppy barked."),
     ),
     _entry(
         "synonyms-wordnet",

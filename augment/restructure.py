@@ -59,7 +59,7 @@ def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
     before, after = characters(sentence, *span), characters(sentence, first, last)
     if not balanced(before) or not balanced(after):
         return None
-    opens = not sentence.text[: sentence.starts[span[0]]].strip("\"'“‘([ ")
+    opens = _opens(sentence, span[0])
     new_subject = _as_subject(sentence, object_head, first, last, opens)
     new_object = _as_object(sentence, subject, *span)
     edits = [(sentence.starts[span[0]], *_close(sentence, *span, new_subject))]
@@ -171,7 +171,7 @@ def _as_subject(sentence: ParsedSentence, head: int, first: int, last: int, open
 def _as_object(sentence: ParsedSentence, head: int, first: int, last: int) -> str:
     if first == last and sentence.word(head).lower() in _OBJECTIVE:
         return _OBJECTIVE[sentence.word(head).lower()]
-    lowered = lower_first(sentence, first) if first == 0 else sentence.word(first)
+    lowered = lower_first(sentence, first) if _opens(sentence, first) else sentence.word(first)
     return lowered + sentence.text[sentence.ends[first] : sentence.ends[last]]
 
 
@@ -234,11 +234,16 @@ def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
     rest, front = characters(sentence, start_rest, last), characters(sentence, first, verb)
     if not balanced(rest) or not balanced(front):
         return None
-    opens = not sentence.text[: sentence.starts[first]].strip("\"'“‘([ ")
+    opens = _opens(sentence, first)
     if opens:
         rest = upper_first(rest)
         front = front if keeps_capital(sentence, first) else lower_first(sentence, first) + front[len(sentence.word(first)) :]
     return sentence.starts[first], sentence.ends[last], f"{rest}, {front}"
+
+
+def _opens(sentence: ParsedSentence, first: int) -> bool:
+    """Whether a word starts the text, and with the capital of a sentence."""
+    return sentence.word(first)[:1].isupper() and not sentence.text[: sentence.starts[first]].strip("\"'“‘([ ")
 
 
 def _is_close_to_verb(sentence: ParsedSentence, i: int) -> bool:

@@ -9,7 +9,7 @@ _PRESENT_BE = {(1, False): "am", (3, False): "is"}
 _SINGULAR = word_set(
     "he she it this that each every everyone everybody someone somebody anyone anybody no-one nobody one nothing"
 )
-_PLURAL = word_set("we they these those both many several few others people police cattle most all some")
+_PLURAL = word_set("we us they them these those both many several few others people police cattle most all some")
 _PLURAL_DETERMINERS = word_set("these those both many several few various numerous")
 RELATIVE = word_set("who which that whom whose")
 
@@ -53,7 +53,7 @@ def is_plural(sentence: ParsedSentence, i: int) -> bool:
 def person_of(sentence: ParsedSentence, i: int) -> tuple[int, bool]:
     """(1, 2 or 3, whether plural) of the phrase that word i heads. "You" counts as a plural, which its verb forms are."""
     word = sentence.word(i).lower()
-    if word == "i":
+    if word in ("i", "me"):
         return 1, False
     if word == "you":
         return 2, True

@@ -164,7 +164,10 @@ def _without_will(sentence: ParsedSentence, finite: int, head: int, target: str)
         return [removed, (sentence.starts[verb], sentence.ends[verb], finite_form(lemma, target, person, plural))]
     if lemma == "be":
         removed = (sentence.ends[finite + 1], sentence.ends[verb], "") if verb == finite + 2 else None
-        return None if removed is None else [(start, end, space + finite_form("be", target, person, plural)), removed]
+        form = finite_form("be", target, person, plural)
+        if removed is None or (form == "am" and _contracted(sentence, finite)):  # there is no "amn't"
+            return None
+        return [(start, end, space + form), removed]
     return [(start, end, space + finite_form("do", target, person, plural))]
 
 

@@ -1,0 +1,47 @@
+"""AugCSE's named sets of augmentations, as `--aug` spells them: `augcse-12-2` is one of its ten, drawn for each sentence.
+
+Members: of the 4-set marked with asterisks in the paper's Table 3; of the 12-set in the released script's order. The 8-set is told
+by a colour and the 16-set by bold type that are lost in the text: the 8-set is taken to be the first eight of the script (it
+holds the 4-set and both augmentations by language models, as section 5.7 requires), and the 16-set to add the four
+that are left of those that need no model and change, or insert, words by knowledge (`ADDED_BY_16`). Inferred, both.
+`augcse-K-2` (the paper's "K-2-Aug") leaves out the two that need a language model; the 4-set has only one of them.
+"""
+
+from __future__ import annotations
+
+DIVERSE_PARAPHRASE, CASUAL_TO_FORMAL = "diverse-paraphrase", "casual-to-formal"
+_LANGUAGE_MODEL = (DIVERSE_PARAPHRASE, CASUAL_TO_FORMAL)
+_TWELVE = (  # the released script's order: its first eight are the 8-set
+    "contractions",
+    DIVERSE_PARAPHRASE,
+    CASUAL_TO_FORMAL,
+    "auxiliary-negation-removal",
+    "tense",
+    "discourse-markers",
+    "subject-object-switch",
+    "random-swap",
+    "city-names",
+    "antonym-adjectives",
+    "yoda",
+    "sentence-reordering",
+)
+ADDED_BY_16 = ("gender-swap", "geo-names", "number-words", "synonyms-wordnet")
+_FOUR = (DIVERSE_PARAPHRASE, "tense", "random-swap", "contractions")
+_SETS = {4: _FOUR, 8: _TWELVE[:8], 12: _TWELVE, 16: (*_TWELVE, *ADDED_BY_16)}
+
+# Name -> specification.
+SETS: dict[str, str] = {f"augcse-{size}": "|".join(names) for size, names in _SETS.items()}
+SETS |= {
+    f"augcse-{size}-{1 if size == 4 else 2}": "|".join(name for name in names if name not in _LANGUAGE_MODEL)
+    for size, names in _SETS.items()
+}
+
+
+def expand(specification: str) -> str:
+    """A specification with the names of sets replaced by their alternatives; names of nothing known stay as they are.
+
+    "augcse-4-1,del-word" is "tense|random-swap|contractions,del-word"; within alternatives, "none|augcse-4-1", the
+    members stand beside the others, each as likely.
+    """
+    stages = (stage.split("|") for stage in specification.split(","))
+    return ",".join("|".join(SETS.get(name.strip(), name) for name in names) for names in stages)

@@ -1,0 +1,290 @@
+"""AugCSE's word-level rules, on sentences tagged by hand."""
+
+import re
+
+import pytest
+from parse_builder import draws, parse, tagged
+
+from augment import lexical_colors as colors_module
+from augment.lexical_colors import colors
+from augment.lexical_forms import balanced, indefinite_article, inflect, lemma_of, like, repeats, word_list
+from augment.lexical_gender import gender_swap
+from augment.lexical_numbers import number_words
+from augment.lexical_places import city_names, geo_names
+from augment.parsed import without_parse
+
+SMALL = set(word_list("small_cities.txt"))
+
+
+def results(function, sentence, keys=40, **parameters):
+    """What a rule makes of a sentence with different keys."""
+    return {function(sentence, draws(key), **parameters) for key in range(keys)}
+
+
+# Inflection ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lemma", "tag", "form"),
+    [
+        ("go", "VBD", "went"), ("go", "VBZ", "goes"), ("stop", "VBG", "stopping"), ("visit", "VBD", "visited"),
+        ("study", "VBZ", "studies"), ("hope", "VBG", "hoping"), ("see", "VBG", "seeing"), ("lie", "VBG", "lying"),
+        ("admit", "VBN", "admitted"), ("play", "VBD", "played"), ("quiz", "NNS", "quizzes"), ("child", "NNS", "children"),
+        ("church", "NNS", "churches"), ("sheep", "NNS", "sheep"), ("body of water", "NNS", "bodies of water"),
+        ("give up", "VBD", "gave up"), ("big", "JJR", "bigger"), ("beautiful", "JJS", "most beautiful"),
+        ("house", "NN", "house"), ("run", "VBP", "run"), ("fast", "RBR", "faster"), ("have", "VBZ", "has"),
+    ],
+)  # fmt: skip
+def test_forms(lemma, tag, form):
+    assert inflect(lemma, tag) == form
+    if " " not in lemma and tag not in ("JJS", "RBR"):
+        assert lemma_of(form, tag) == lemma
+
+
+def test_lemma_hint_is_believed_only_where_it_makes_the_word():
+    assert lemma_of("Planned", "VBD", "planned") == "plan"
+    assert lemma_of("moved", "VBD", "move") == "move"
+    assert lemma_of("was", "VBD", "was") == "be"
+    assert lemma_of("offered", "VBN", "offer") == "offer"
+
+
+def test_forms_agree_with_lemminflect_where_it_is_installed():
+    lemminflect = pytest.importorskip("lemminflect")
+    verbs = [
+        "make",
+        "take",
+        "run",
+        "begin",
+        "occur",
+        "prefer",
+        "carry",
+        "fix",
+        "agree",
+        "die",
+        "tie",
+        "mix",
+        "fly",
+        "write",
+        "develop",
+        "open",
+        "travel",
+        "cut",
+        "put",
+        "show",
+    ]
+    for verb in verbs:
+        for tag in ("VBZ", "VBD", "VBN", "VBG"):
+            assert inflect(verb, tag) in lemminflect.getInflection(verb, tag), (verb, tag)
+    for noun in [
+        "wolf",
+        "bus",
+        "city",
+        "toy",
+        "hero",
+        "knife",
+        "axis",
+        "analysis",
+        "woman",
+        "foot",
+        "box",
+        "glass",
+        "leaf",
+        "potato",
+        "day",
+        "criterion",
+    ]:
+        assert inflect(noun, "NNS") in lemminflect.getInflection(noun, "NNS"), noun
+
+
+@pytest.mark.parametrize(
+    ("words", "article"),
+    [
+        ("hour", "an"), ("house", "a"), ("unicorn", "a"), ("unimportant", "an"), ("European", "a"), ("MP", "an"), ("UFO", "a"),
+        ("8", "an"), ("11", "an"), ("1800", "an"), ("eleven", "an"), ("one", "a"), ("heir", "an"), ("NASA", "a"), ("Étude", "an"),
+        ("\"apple", "an"), ("used", "a"), ("usual", "a"), ("umbrella", "an"), ("unanimous", "a"),
+    ],
+)  # fmt: skip
+def test_indefinite_article(words, article):
+    assert indefinite_article(words) == article
+
+
+def test_capitals_repeats_and_quotes():
+    assert (like("Red", "teal"), like("RED", "teal"), like("red", "teal")) == ("Teal", "TEAL", "teal")
+    assert repeats("The the cat had had, it") == 2 and repeats("a cat, cat") == 0 and repeats("") == 0
+    assert balanced('He said "no" (twice).') and not balanced('He said "no') and not balanced("a) b (")
+
+
+# Colours -------------------------------------------------------------------------------------------------------------------
+
+
+def test_colours_whole_words_only():
+    sentence = tagged("Stan is tan and Alfred hired them.", "Stan/NNP is/VBZ tan/JJ and/CC Alfred/NNP hired/VBD them/PRP ./.")
+    for result in results(colors, sentence):
+        assert result.startswith("Stan is ") and result.endswith(" and Alfred hired them.") and "tan and" not in result
+
+
+@pytest.mark.parametrize(
+    ("text", "tags"),
+    [
+        ("Mr. Brown saw the Red Sea.", "Mr./NNP Brown/NNP saw/VBD the/DT Red/NNP Sea/NNP ./."),
+        ("He ate an orange.", "He/PRP ate/VBD an/DT orange/NN ./."),
+        ("A blue-green bird", "A/DT blue/JJ -/HYPH green/JJ bird/NN"),
+        ("See http://red.com now", "See/VB http://red.com/NN now/RB"),
+        ("Snow", "Snow/NN"),
+        ("", ""),
+    ],
+)
+def test_no_colour(text, tags):
+    assert results(colors, tagged(text, tags)) == {None}
+
+
+def test_colours_repeated_capital_article_and_longest_first():
+    sentence = tagged("Red is red.", "Red/JJ is/VBZ red/JJ ./.")
+    found = results(colors, sentence)
+    assert len(found) > 30 and all(re.fullmatch(r"[A-Z][a-z ]+ is [a-z ]+\.", result) for result in found)
+    assert any(result.lower().split(" is ")[0] != result[:-1].split(" is ")[1] for result in found)
+    for result in results(colors, tagged("He has a red car.", "He/PRP has/VBZ a/DT red/JJ car/NN ./.")):
+        article, colour = re.match(r"He has (an?) ([a-z ]+) car\.", result).groups()
+        assert article == indefinite_article(colour) and colour != "red"
+    for result in results(colors, tagged("a dark blue é", "a/DT dark/JJ blue/JJ é/NN")):
+        assert re.fullmatch(r"an? [a-z ]+ é", result) and "blue" not in result.replace("blue violet", "").replace(" blue", "")
+
+
+def test_colours_are_those_of_css():
+    webcolors = pytest.importorskip("webcolors")
+    assert {name.replace(" ", "") for name in colors_module._all()} == set(webcolors.names("css3"))
+
+
+# Gender --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "tags", "expected"),
+    [
+        ("She saw her.", "She/PRP saw/VBD her/PRP ./.", "He saw him."),
+        ("She saw her dog.", "She/PRP saw/VBD her/PRP$ dog/NN ./.", "He saw his dog."),
+        ("It is his.", "It/PRP is/VBZ his/PRP$ ./.", "It is hers."),
+        ("He hurt himself, and his wife left.", "He/PRP hurt/VBD himself/PRP ,/, and/CC his/PRP$ wife/NN left/VBD ./.",
+         "She hurt herself, and her husband left."),
+        ("An actor and a heroine", "An/DT actor/NN and/CC a/DT heroine/NN", "An actress and a hero"),
+        ("“His” — “HE”!", "“/`` His/PRP$ ”/'' —/: “/`` HE/PRP ”/'' !/.", "“Hers” — “SHE”!"),
+        ("Mrs. Smith met King George.", "Mrs./NNP Smith/NNP met/VBD King/NNP George/NNP ./.", None),
+        ("Martin Luther King spoke.", "Martin/NNP Luther/NNP King/NNP spoke/VBD ./.", None),
+        ("The Isle of Man", "The/DT Isle/NNP of/IN Man/NNP", None),
+        ("A man-made lake", "A/DT man/NN -/HYPH made/VBN lake/NN", None),
+        ("Mädchen", "Mädchen/NNP", None),
+    ],
+)  # fmt: skip
+def test_gender(text, tags, expected):
+    found = results(gender_swap, tagged(text, tags))
+    if text.startswith("Mrs."):
+        assert all(re.fullmatch(r"Mr\. Smith met Queen [A-Z][a-z]+\.", result) for result in found) and len(found) > 5
+    else:
+        assert found == {expected}
+
+
+def test_names_stay_the_same_within_a_sentence_and_differ_between():
+    tags = "Peter/NNP saw/VBD Mary/NNP ,/, but/CC Peter/NNP Fox/NNP hid/VBD ./."
+    found = results(gender_swap, tagged("Peter saw Mary, but Peter Fox hid.", tags))
+    assert len(found) > 30
+    for result in found:
+        first, second, again = re.fullmatch(r"(\w+) saw (\w+), but (\w+) Fox hid\.", result).groups()
+        assert first == again and len({first, second, "Peter", "Mary"}) == 4
+
+
+# Places --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "tags", "pattern"),
+    [
+        ("From Paris to London.", "From/IN Paris/NNP to/IN London/NNP ./.", r"From (.+) to (.+)\."),
+        ("Paris, oh Paris!", "Paris/NNP ,/, oh/UH Paris/NNP !/.", r"(.+), oh \1!"),
+        ("“São Paulo’s” cafés", "“/`` São/NNP Paulo/NNP ’s/POS ”/'' cafés/NNS", r"“(.+)’s” cafés"),
+    ],
+)
+def test_cities(text, tags, pattern):
+    for result in results(city_names, tagged(text, tags)):
+        cities = re.fullmatch(pattern, result).groups()
+        assert set(cities) <= SMALL and len(set(cities)) == len(cities)
+
+
+@pytest.mark.parametrize(
+    ("text", "tags"),
+    [
+        ("Paris Hilton read the London Times.", "Paris/NNP Hilton/NNP read/VBD the/DT London/NNP Times/NNPS ./."),
+        ("New Delhi-based", "New/NNP Delhi/NNP -/HYPH based/VBN"),
+        ("paris", "paris/NN"),
+        ("See paris.com or Comparison", "See/VB paris.com/NN or/CC Comparison/NN"),
+        ("East London", "East/NNP London/NNP"),
+    ],
+)
+def test_no_city(text, tags):
+    assert results(city_names, tagged(text, tags)) == {None}
+
+
+@pytest.mark.parametrize(
+    ("text", "tags", "pattern"),
+    [
+        ("He was born in Portugal.", "He/PRP was/VBD born/VBN in/IN Portugal/NNP ./.", r"He was born in Portugal, .+\."),
+        ("Portugal won.", "Portugal/NNP won/VBD ./.", r"Portugal, .+, won\."),
+        ("In Portugal, he slept", "In/IN Portugal/NNP ,/, he/PRP slept/VBD", r"In Portugal \(.+\), he slept"),
+        ("the United States", "the/DT United/NNP States/NNPS", r"the United States, .+"),
+        ("Vienna is big.", "Vienna/NNP is/VBZ big/JJ ./.", r"Vienna, a city (?:in Austria|of [\d,]+ inhabitants), is big\."),
+    ],
+)
+def test_geo_names(text, tags, pattern):
+    found = results(geo_names, tagged(text, tags))
+    assert all(re.fullmatch(pattern, result) for result in found) and len(found) > 1
+
+
+@pytest.mark.parametrize(
+    ("text", "tags"),
+    [
+        ("Portugal's king", "Portugal/NNP 's/POS king/NN"),
+        ("the Portugal team", "the/DT Portugal/NNP team/NN"),
+        ("New Portugal Street", "New/NNP Portugal/NNP Street/NNP"),
+        ("portugal", "portugal/NN"),
+        ("Portugal-born", "Portugal/NNP -/HYPH born/VBN"),
+    ],
+)
+def test_no_fact(text, tags):
+    assert results(geo_names, tagged(text, tags)) == {None}
+
+
+def test_no_fact_that_the_sentence_has():
+    found = results(geo_names, tagged("Lisbon is in Portugal", "Lisbon/NNP is/VBZ in/IN Portugal/NNP"), 200)
+    assert not any("capital is Lisbon" in result or "a city in Portugal" in result for result in found)
+
+
+# Numbers -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("In 1984 he ran.", "In nineteen eighty-four he ran."),
+        ("1984 people ran.", "One thousand, nine hundred and eighty-four people ran."),
+        ("It cost $5 and £2.50.", "It cost five dollars and two pounds and fifty pence."),
+        ("A $5 ticket, an $8 one", "A five-dollar ticket, an eight-dollar one"),
+        ("50% of 1,200", "Fifty percent of one thousand, two hundred"),
+        ("the 1980s, the 3rd, 2.5 m", "the nineteen eighties, the third, two point five m"),
+        ("at 10:30 am and 9:05", "at ten thirty am and nine oh five"),
+        ("1914–1918", "Nineteen fourteen to nineteen eighteen"),
+        ("on March 5, 2001", "on March fifth, two thousand and one"),
+        ("on 5 March", "on the fifth of March"),
+        ("“3 cafés”", "“Three cafés”"),
+        ("2 and 2", "Two and two"),
+        ("B-52, 3D, 1.2.3, http://x.com/7, 007, H2O", None),
+        ("$5 million", None),
+        ("none", None),
+        ("", None),
+    ],
+)
+def test_numbers(text, expected):
+    assert number_words(without_parse(text), draws()) == expected
+
+
+def test_numbers_need_no_draws():
+    sentence = parse("He has 3.", "He/PRP/nsubj/2 has/VBZ/root/0 3/CD/obj/2 ././punct/2")
+    assert results(number_words, sentence) == {"He has three."}

@@ -1,0 +1,84 @@
+"""All rules over some 300 sentences of Wikipedia, parsed: properties that hold for every one."""
+
+import gzip
+import itertools
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from augment import (
+    lexical_colors,
+    lexical_contractions,
+    lexical_discourse,
+    lexical_gender,
+    lexical_letters,
+    lexical_numbers,
+    lexical_places,
+    lexical_random,
+    lexical_wordnet,
+    restructure,
+    restructure_clause,
+    restructure_tense,
+)
+from augment.errors import AugmentationError
+from augment.keys import sequence_keys
+from augment.lexical_forms import balanced, repeats
+from augment.parsed import parse_texts
+from augment.sets import SETS, expand
+from augment.text import draws_for
+
+SHARED = Path(os.environ.get("CLEAR_SHARED", Path(__file__).parents[3] / "shared"))
+MODULES = (
+    lexical_colors, lexical_contractions, lexical_discourse, lexical_gender, lexical_letters, lexical_numbers, lexical_places,
+    lexical_random, lexical_wordnet, restructure, restructure_clause, restructure_tense,
+)  # fmt: skip
+ENTRIES = [entry for module in MODULES for entry in module.ENTRIES]
+
+
+@pytest.fixture(scope="module")
+def sentences():
+    corpus, model = SHARED / "data" / "text" / "wiki_sentences_200k.txt.gz", SHARED / "models" / "en_ud_ewt"
+    if not corpus.exists() or not model.exists():
+        pytest.skip("no corpus and parser here")
+    with gzip.open(corpus, "rt", encoding="utf-8") as file:
+        texts = [line.strip() for line in itertools.islice(file, 0, 60_000, 200)]
+    return list(parse_texts(texts, str(model)))
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+def test_properties(entry, sentences):
+    if entry.require is not None:
+        try:
+            entry.require()
+        except AugmentationError as error:
+            pytest.skip(str(error))
+    parameters = {parameter.name: parameter.default for parameter in entry.parameters}
+    keys = sequence_keys(1, 0, np.arange(len(sentences)), 1, "augment")
+    passes = [
+        [entry.function(sentence, draws, **parameters) for sentence, draws in zip(sentences, draws_for(keys, entry.name))]
+        for _ in range(2)
+    ]
+    assert passes[0] == passes[1]
+    for sentence, result in zip(sentences, passes[0]):
+        if result is None:
+            continue
+        assert result and result != sentence.text and result == result.strip() and result.count("_") <= sentence.text.count("_")
+        assert "  " not in result or "  " in sentence.text, result
+        if entry.name != "phonemes":  # its letters are no words
+            assert repeats(result) <= repeats(sentence.text), result
+        assert balanced(result) or not balanced(sentence.text), result
+
+
+def test_sets():
+    known = {entry.name for entry in ENTRIES} | {"diverse-paraphrase", "casual-to-formal"}
+    for name, specification in SETS.items():
+        members = specification.split("|")
+        size, without = (int(part) for part in (name.split("-")[1:] + ["0"])[:2])
+        assert len(set(members)) == len(members) == size - without and set(members) <= known
+        assert without == 0 or not {"diverse-paraphrase", "casual-to-formal"} & set(members)
+    for small, large in (("augcse-4", "augcse-8"), ("augcse-8", "augcse-12"), ("augcse-12", "augcse-16")):
+        assert set(SETS[small].split("|")) < set(SETS[large].split("|"))
+    assert expand("none|augcse-4-1,del-word:rate=0.5") == "none|tense|random-swap|contractions,del-word:rate=0.5"
+    assert expand("pi|mv") == "pi|mv"

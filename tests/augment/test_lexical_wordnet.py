@@ -1,0 +1,194 @@
+"""WordNet and the substitutions by it. Skipped where no WordNet is installed; two tests read one written here."""
+
+import pickle
+import shutil
+
+import pytest
+from parse_builder import draws, parse, tagged
+
+from augment import lexical_wordnet
+from augment.errors import AugmentationError
+from augment.lexical_forms import indefinite_article
+from augment.lexical_wordnet import (
+    ENTRIES,
+    antonym_adjectives,
+    antonyms,
+    hypernyms,
+    hyponyms,
+    synonyms_wordnet,
+    wordnet_substitution,
+)
+from augment.wordnet import WordNet, wordnet
+
+
+@pytest.fixture(scope="module")
+def source():
+    try:
+        return wordnet()
+    except AugmentationError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def small(tmp_path):
+    """Four files of two adjectives that are each other's antonyms, in Princeton's format."""
+    head = b"  1 licence\n"
+    hot = "%08d 00 a 01 hot 0 001 ! %08d a 0101 | warm\n"
+    length = len(hot % (0, 0))
+    first, second = len(head), len(head) + length
+    data = head + (hot % (first, second)).encode() + (hot.replace("hot", "ice(p)") % (second, first)).encode()
+    index = head + b"hot a 1 1 ! 1 1 %08d  \nice a 1 1 ! 1 0 %08d  \n" % (first, second)
+    for name in ("noun", "verb", "adv", "adj"):
+        (tmp_path / f"data.{name}").write_bytes(data if name == "adj" else head)
+        (tmp_path / f"index.{name}").write_bytes(index if name == "adj" else head)
+    return tmp_path
+
+
+def test_reads_the_format(small):
+    source = WordNet(small)
+    assert source.antonyms("Hot", "a") == ("ice",) and source.antonyms("ice", "a") == ("hot",)
+    assert source.is_attested("hot", "a") and not source.is_attested("ice", "a") and not source.is_attested("hot", "n")
+    assert source.synsets("a", "a") == source.synsets("zebra", "a") == source.synsets("ho", "a") == ()
+    assert pickle.loads(pickle.dumps(source)).antonyms("hot", "a") == ("ice",)
+
+
+def test_what_is_missing_is_said(tmp_path, small):
+    (small / "data.verb").unlink()
+    for path in (tmp_path / "nowhere", small):
+        with pytest.raises(AugmentationError, match=r"no WordNet that can be read"):
+            WordNet(path)
+
+
+@pytest.mark.slow
+def test_agrees_with_nltk(source, tmp_path, monkeypatch):
+    """nltk's reader over the same files, with the one that Debian's package lacks."""
+    nltk = pytest.importorskip("nltk")
+    if not source.path.is_dir():
+        pytest.skip("WordNet in a zip")
+    corpus = tmp_path / "corpora" / "wordnet"
+    corpus.mkdir(parents=True)
+    for file in source.path.iterdir():
+        if file.is_file():
+            shutil.copy(file, corpus)
+    names = ["adj.all", "adj.pert", "adv.all"] + [f"noun.{i}" for i in range(3, 29)] + [f"verb.{i}" for i in range(29, 44)]
+    (corpus / "lexnames").write_text("".join(f"{i:02d}\t{name}\t1\n" for i, name in enumerate([*names, "adj.ppl"])))
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
+    reader = nltk.corpus.reader.wordnet.WordNetCorpusReader(nltk.data.find("corpora/wordnet"), None)
+    for pos, name in (("n", "noun"), ("v", "verb"), ("a", "adj"), ("r", "adv")):
+        lemmas = [line.split(" ")[0] for line in (source.path / f"index.{name}").read_text().splitlines() if line[0] != " "]
+        for lemma in lemmas[:: len(lemmas) // 150]:
+            theirs = reader.synsets(lemma, pos)
+            ours = source.synsets(lemma, pos)
+            assert [[word.replace("_", " ") for word in sense.lemma_names()] for sense in theirs] == [
+                list(sense.lemmas) for sense in ours
+            ], lemma
+            spelled = [word for word in theirs[0].lemmas() if word.name().lower() == lemma][0]
+            opposites = [word.name().replace("_", " ") for word in spelled.antonyms()]
+            assert source.antonyms(lemma.replace("_", " "), pos, senses=1) == tuple(opposites), lemma
+            for relation in ("hypernyms", "hyponyms"):
+                names = [word.replace("_", " ") for sense in getattr(theirs[0], relation)() for word in sense.lemma_names()]
+                assert set(getattr(source, relation)(lemma, pos)) == set(names), lemma
+
+
+def test_every_lemma_of_an_index_is_found(source):
+    if not source.path.is_dir():
+        pytest.skip("WordNet in a zip")
+    lines = [line for line in (source.path / "index.adv").read_text().splitlines() if line[0] != " "]
+    for line in lines[:: len(lines) // 400]:
+        lemma = line.split(" ")[0]
+        senses = source.synsets(lemma, "r")
+        assert len(senses) == int(line.split(" ")[2])
+        assert all(lemma.replace("_", " ") in [word.lower() for word in sense.lemmas] for sense in senses)
+
+
+def test_relations_of_known_words(source):
+    assert source.antonyms("beautiful", "a") == ("ugly",) and source.antonyms("quickly", "r") == ("slowly",)
+    assert "container" in source.hypernyms("spoon") and "teaspoon" in source.hyponyms("spoon")
+    assert "large" in source.synonyms("big", "a") and "big" not in source.synonyms("big", "a")
+    assert source.synsets("canine", "n")[0].pointers
+
+
+def outcomes(function, sentence, keys=60, **parameters):
+    return {function(sentence, draws(key), **parameters) for key in range(keys)}
+
+
+@pytest.mark.parametrize(
+    ("text", "tags", "expected"),
+    [
+        ("Amanda's mother was very beautiful.", "Amanda/NNP 's/POS mother/NN was/VBD very/RB beautiful/JJ ./.",
+         "Amanda's mother was very ugly."),
+        ("Big bigger BIG", "Big/JJ bigger/JJR BIG/JJ", "Little smaller BIG"),
+        ("A useful, useful “good” é", "A/DT useful/JJ ,/, useful/JJ “/`` good/JJ ”/'' é/NN", "A useless, useless “bad” é"),
+        ("an unable man", "an/DT unable/JJ man/NN", "an able man"),
+        ("the most beautiful Big Apple", "the/DT most/JJS beautiful/JJ Big/NNP Apple/NNP", "the most ugly Big Apple"),
+        ("a well-good http://good.com thing", "a/DT well/RB -/HYPH good/JJ http://good.com/NN thing/NN", None),
+        ("Swim", "Swim/VB", None),
+    ],
+)  # fmt: skip
+def test_antonym_adjectives(source, text, tags, expected):
+    if text.startswith("Big"):
+        assert outcomes(antonym_adjectives, tagged(text, tags)) <= {
+            f"{one} {two} BIG" for one in ("Little", "Small") for two in ("littler", "less", "smaller")
+        }  # fmt: skip
+    else:
+        assert outcomes(antonym_adjectives, tagged(text, tags)) == {expected}
+
+
+def test_antonyms_are_odd(source):
+    even = tagged("He is good and fast.", "He/PRP is/VBZ good/JJ and/CC fast/JJ ./.")
+    assert outcomes(antonyms, even) == {"He is bad and fast.", "He is good and slow."}
+    odd = tagged("He is good, good and quickly fast.", "He/PRP is/VBZ good/JJ ,/, good/JJ and/CC quickly/RB fast/JJ ./.")
+    for result in outcomes(antonyms, odd):
+        assert sum(word in result for word in ("slowly", "slow.")) + result.count("bad") in (1, 3)
+    assert outcomes(antonyms, tagged("Paris", "Paris/NNP")) == {None}
+
+
+def test_hypernyms_and_hyponyms(source):
+    assert outcomes(hypernyms, tagged("Spoons and Paris", "Spoons/NNS and/CC Paris/NNP")) == {"Containers and Paris"}
+    assert "Puppies and Paris" in outcomes(hyponyms, tagged("Dogs and Paris", "Dogs/NNS and/CC Paris/NNP"))
+    repeated = tagged("The dog saw a dog-house, dog.", "The/DT dog/NN saw/VBD a/DT dog/NN -/HYPH house/NN ,/, dog/NN ./.")
+    for function in (hypernyms, hyponyms):
+        for result in outcomes(function, repeated):
+            assert " dog-house" in result and (result.startswith("The dog") != result.endswith(", dog."))
+    for noun in ("owl", "uncle", "arm", "book", "hour"):
+        article = indefinite_article(noun)
+        for result in outcomes(hypernyms, tagged(f"saw {article} {noun}", f"saw/VBD {article}/DT {noun}/NN")) - {None}:
+            assert result.split(" ")[1] == indefinite_article(result.split(" ", 2)[2])
+    assert outcomes(hypernyms, tagged("It is http://a.com", "It/PRP is/VBZ http://a.com/NN")) == {None}
+
+
+@pytest.mark.parametrize("function", [synonyms_wordnet, wordnet_substitution])
+def test_synonyms(source, function):
+    annotation = "The/DT/det/3 big/JJ/amod/3 car/NN/nsubj/4 halted/VBD/root/0 ././punct/4"
+    found = outcomes(function, parse("The big car halted.", annotation), rate=1.0)
+    assert any("automobile" in text or "auto" in text for text in found) and any("large" in text for text in found)
+    assert any("stopped" in text for text in found) and all(text.startswith("The ") and text.endswith(".") for text in found)
+    assert outcomes(function, tagged("Zoë and 12 http://big.com", "Zoë/NNP and/CC 12/CD http://big.com/NN"), rate=1.0) == {None}
+    assert outcomes(function, tagged("", "")) == {None}
+
+
+def test_synonyms_rates(source):
+    sentence = tagged("car car car car car car car car car car", " ".join(["car/NN"] * 10))
+    for rate, changed in ((0.05, 1), (0.1, 1), (0.2, 2)):
+        for key in range(20):
+            result = wordnet_substitution(sentence, draws(key), rate)
+            assert result is None or sum(word != "car" for word in result.split()) >= changed
+    assert synonyms_wordnet(sentence, draws(), rate=0.0) is None
+
+
+def test_verbs_that_help_and_phrasal_verbs_stay(source):
+    phrasal = parse("He gave up.", "He/PRP/nsubj/2 gave/VBD/root/0 up/RP/compound:prt/2 ././punct/2")
+    clear = parse("He gave up.", "He/PRP/nsubj/2 gave/VBD/ROOT/0 up/RP/prt/2 ././punct/2")
+    helping = parse("It had begun.", "It/PRP/nsubj/3 had/VBD/aux/3 begun/VBN/root/0 ././punct/3")
+    assert outcomes(synonyms_wordnet, phrasal, rate=1.0) == outcomes(synonyms_wordnet, clear, rate=1.0) == {None}
+    assert all(text.startswith("It had ") for text in outcomes(synonyms_wordnet, helping, rate=1.0))
+
+
+def test_entries_say_what_they_need(monkeypatch):
+    def missing():
+        raise AugmentationError("no WordNet found")
+
+    assert all(entry.require is not None and "wordnet" in entry.needs for entry in ENTRIES)
+    monkeypatch.setattr(lexical_wordnet, "wordnet", missing)
+    with pytest.raises(AugmentationError, match="no WordNet"):
+        hypernyms(tagged("A spoon", "A/DT spoon/NN"), draws())
