@@ -120,6 +120,11 @@ class ParsedSentence:
                 waiting.append(child)
         return first, last
 
+    def with_relation(self, wanted: frozenset[str]) -> list[int]:
+        """The words whose relation, subtype aside ("acl:relcl" is acl), is one of `wanted`, left to right."""
+        labels = {label for label in set(self.deps) if _CLEARNLP.get(label, label).partition(":")[0] in wanted}
+        return [i for i, label in enumerate(self.deps) if label in labels] if labels else []
+
     def relation(self, i: int) -> str:
         """The relation of word i to its head, in UD's terms ("nsubj:pass", "obj", "aux", "root"), whatever the parser's.
 

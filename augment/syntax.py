@@ -16,7 +16,13 @@ from augment.text import Draws
 
 PAPER, CODE = "paper", "code"
 # Chinese relative clauses stand before their noun, where no comma can part them off.
-_CLAUSES = {"en": frozenset({"acl", "advcl", "ccomp", "csubj"}), "zh": frozenset({"advcl", "ccomp", "csubj"})}
+_CLAUSES = {
+    ("en", PAPER): frozenset({"acl", "advcl", "ccomp", "csubj"}),
+    ("en", CODE): frozenset({"acl", "advcl", "ccomp", "csubj", "xcomp"}),
+    ("zh", PAPER): frozenset({"advcl", "ccomp", "csubj"}),
+    ("zh", CODE): frozenset({"advcl", "ccomp", "csubj", "xcomp"}),
+}
+_NOMINAL_SUBJECT = frozenset({"nsubj"})
 _QUOTES = frozenset('"“”„«»「」『』')
 _FINAL = ".!?…;:,。！？；：，"
 _CLOSING = "\"'”’)]」』）"
@@ -124,10 +130,7 @@ def _changed(sentence: ParsedSentence, edits: list[tuple[int, int, str]]) -> str
 
 def _comma_at_clause(sentence: ParsedSentence, variant: str, comma: str) -> list[tuple[int, int, str]] | None:
     """A comma where the first subordinate clause begins, or ends if the sentence begins with it, and no mark is there yet."""
-    for i in range(len(sentence)):
-        relation = sentence.relation(i).partition(":")[0]
-        if relation not in _CLAUSES[sentence.language] and not (variant == CODE and relation == "xcomp"):
-            continue
+    for i in sentence.with_relation(_CLAUSES[sentence.language, variant]):
         first, last = sentence.subtree(i)
         if variant == PAPER and sentence.tags[first] == "TO":
             continue  # an infinitive: no clause to part off
@@ -139,7 +142,7 @@ def _comma_at_clause(sentence: ParsedSentence, variant: str, comma: str) -> list
 
 def _mark_subject(sentence: ParsedSentence, draws: Draws, variant: str, comma: str) -> list[tuple[int, int, str]] | None:
     """Quotes around the subject of the main clause (else of the first that has one), or a comma behind it."""
-    found = [i for i in range(len(sentence)) if sentence.relation(i) in ("nsubj", "nsubj:pass")]
+    found = sentence.with_relation(_NOMINAL_SUBJECT)
     if not found:
         return None
     root = sentence.root

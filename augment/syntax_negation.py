@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import re
+
 from augment.parsed import ParsedSentence
 from augment.syntax_english import (
     MODALS,
@@ -35,6 +37,7 @@ _INTENSIFIERS = (
 )  # fmt: skip
 _NEGATIVE = frozenset({"no", "not", "n't", "n’t"})
 _WITHOUT = {"no": "some", "nobody": "somebody", "nothing": "something", "nowhere": "somewhere", "none": "some"}
+_ANY_NEGATIVE = re.compile(r"\b(?:never|no|nobody|nothing|nowhere|none)\b", re.IGNORECASE)
 # Adjectives without degrees, which no intensifier can stand before.
 _PLAIN = frozenset((
     "same", "other", "such", "many", "few", "several", "own", "only", "last", "next", "first", "second", "third",
@@ -107,7 +110,7 @@ def intensifier_edits(sentence: ParsedSentence, draws: Draws) -> list[Edit] | No
 def _without_negation(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
     """Edits that take the negative word out of a clause: its `not`, else never, nobody, nothing, or the `no` of an argument."""
     edits = affirm(sentence, clause)
-    if edits:
+    if edits or not _ANY_NEGATIVE.search(sentence.text):
         return edits
     for i in range(len(sentence)):
         lower = sentence.word(i).lower()

@@ -12,6 +12,7 @@ apply. Keyword parameters are those of its `augment.entry.Entry` of kind "text",
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -25,6 +26,9 @@ Item = TypeVar("Item")
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
+MOST_PIECES = 1 << 17  # kept by an encoder: some 30 MB
+# Normalizers that do not look past a space.
+_BY_CHARACTER = frozenset({"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer"})
 
 
 class Draws:
@@ -80,6 +84,10 @@ def draws_for(keys: np.ndarray, name: str) -> list[Draws]:
 class TextEncoder:
     """Strings to a Ragged of `[CLS] tokens [SEP]` of at most `max_length` tokens, as preparation makes them.
 
+    Where the tokenizer never joins what stands on two sides of a space (byte-level BPE and WordPiece with their own
+    pre-tokenizers), tokens are kept by the piece between two spaces: augmented sentences are made of words met before, and
+    looking them up takes a fifth of the time.
+
     tokenizer: a `tokenizers.Tokenizer` (`backend_tokenizer` of a transformers fast tokenizer). Pickles, so that it can be
     handed to workers.
     """
@@ -91,13 +99,65 @@ class TextEncoder:
         self.tokenizer.no_padding()
         self.tokenizer.no_truncation()
         self.cls_id, self.sep_id, self.max_length = cls_id, sep_id, max_length
+        self._by_pieces = _splits_at_spaces(json.loads(tokenizer.to_str()))
+        self._added = [token.content for token in self.tokenizer.get_added_tokens_decoder().values()]
+        # Tokens of pieces at the beginning of a text, and behind a space; None for those that do not stand alone.
+        self._opening: dict[str, list[int] | None] = {}
+        self._inside: dict[str, list[int] | None] = {}
 
     def __call__(self, texts: Sequence[str]) -> Ragged:
-        rows = [encoding.ids for encoding in self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+        rows = self._rows_by_pieces(texts) if self._by_pieces else self._encode(texts)
         room = self.max_length - 2
         lengths = np.array([min(len(row), room) + 2 for row in rows], dtype=np.int64)
-        ids = [token for row in rows for token in (self.cls_id, *row[:room], self.sep_id)]
+        ids: list[int] = []
+        for row in rows:
+            ids.append(self.cls_id)
+            ids += row if len(row) <= room else row[:room]
+            ids.append(self.sep_id)
         return Ragged(np.array(ids, dtype=np.int32), offsets_of(lengths))
+
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def _rows_by_pieces(self, texts: Sequence[str]) -> list[list[int]]:
+        split = [text.split(" ") for text in texts]
+        opening = self._learn(self._opening, {pieces[0] for pieces in split}, "")
+        inside = self._learn(self._inside, {piece for pieces in split for piece in pieces[1:]}, " ")
+        rows, whole = [], []
+        for number, pieces in enumerate(split):
+            found = [opening[pieces[0]], *[inside[piece] for piece in pieces[1:]]]
+            if None in found:
+                whole.append(number)
+                found = []
+            rows.append([token for tokens in found for token in tokens])
+        for number, row in zip(whole, self._encode([texts[number] for number in whole])):
+            rows[number] = row
+        return rows
+
+    def _learn(self, known: dict[str, list[int] | None], pieces: set[str], before: str) -> dict[str, list[int] | None]:
+        """`known`, with the pieces that it lacked: as `before` + piece, None for those that do not stand alone."""
+        if len(known) > MOST_PIECES:
+            known.clear()
+        missing = [piece for piece in pieces if piece not in known]
+        alone = [piece for piece in missing if self._stands_alone(piece)]
+        known.update(dict.fromkeys(missing))
+        known.update(zip(alone, self._encode([before + piece for piece in alone])))
+        return known
+
+    def _stands_alone(self, piece: str) -> bool:
+        """Whether a piece has the same tokens whatever is around it: no white space at its ends, no special token in it."""
+        return bool(piece) and piece == piece.strip() and not any(content in piece for content in self._added)
+
+
+def _splits_at_spaces(settings: dict[str, Any]) -> bool:
+    """Whether a tokenizer (its JSON) cuts text at every space, the space alone or with the word behind it."""
+    before, normalizer = settings["pre_tokenizer"] or {}, settings["normalizer"]
+    steps = (normalizer or {}).get("normalizers") or [normalizer or {"type": "NFC"}]
+    if any(step["type"] not in _BY_CHARACTER for step in steps):
+        return False
+    if settings["model"]["type"] == "WordPiece":
+        return before.get("type") == "BertPreTokenizer"
+    return settings["model"]["type"] == "BPE" and before.get("type") == "ByteLevel" and before.get("use_regex", True)
 
 
 def _mix(value: int) -> int:
