@@ -70,12 +70,20 @@ def run_jobs(jobs: list[Job], work: Path, options: ExecutorOptions) -> bool:
     return True
 
 
+_LOST_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2)
+
+
+class _WorkerLost(BaseException):
+    """Like KeyboardInterrupt: passes whatever handles ordinary errors on its way."""
+
+
 @contextlib.contextmanager
 def _worker_watch(work: Path, options: ExecutorOptions) -> Iterator[None]:
     """End a local stage when a worker process has died.
 
     A process pool never notices that the kernel has killed a worker for want of memory: it waits for the
-    lost task for ever. So a thread looks every few seconds, and interrupts the wait.
+    lost task for ever. So a thread looks every few seconds, and interrupts the wait, by a signal of its own: SIGINT is ignored
+    in what a shell script starts in the background.
 
     Raises: UserError naming the task.
     """
@@ -85,21 +93,23 @@ def _worker_watch(work: Path, options: ExecutorOptions) -> Iterator[None]:
         return
     done, lost = threading.Event(), []
 
+    def interrupt(number: int, frame: object) -> None:
+        raise _WorkerLost
+
     def watch() -> None:
         # Again and again: a pool whose worker died holding a lock may wait for ever in its own clean-up too.
         while not done.wait(10 if lost else 2):
             task = dead_task(work)
             if task:
                 lost.append(task)
-                os.kill(os.getpid(), signal.SIGINT)
+                signal.pthread_kill(threading.main_thread().ident, _LOST_SIGNAL)
 
+    before = signal.signal(_LOST_SIGNAL, interrupt)
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
         yield
-    except KeyboardInterrupt:
-        if not lost:
-            raise
+    except _WorkerLost:
         raise UserError(
             f"The process of task {lost[0]} was killed, most likely for want of memory. Use fewer --workers or a smaller "
             "--bucket_megabytes, and run the same command again: finished tasks are not redone (a new bucket size begins "
@@ -108,6 +118,7 @@ def _worker_watch(work: Path, options: ExecutorOptions) -> Iterator[None]:
     finally:
         done.set()
         watcher.join()
+        signal.signal(_LOST_SIGNAL, before)
 
 
 def _executor(job: Job, work: Path, options: ExecutorOptions) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -335,7 +336,8 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path, monkeypatc
     assert digest(killed) == digest(tmp_path / "whole")
 
 
-def test_a_worker_that_the_kernel_kills_is_noticed(tmp_path):
+@pytest.mark.parametrize("background", [False, True])
+def test_a_worker_that_the_kernel_kills_is_noticed(tmp_path, background):
     corpus = tmp_path / "corpus.txt"
     make_corpus(corpus, documents=400, seed=5)
     code = (
@@ -354,6 +356,8 @@ def test_a_worker_that_the_kernel_kills_is_noticed(tmp_path):
     done = subprocess.run(
         [sys.executable, str(tmp_path / "run.py"), *arguments, "--out", str(tmp_path / "out")],
         env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120,
+        # A shell script starts its background jobs with SIGINT ignored, and Python then has no KeyboardInterrupt.
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_IGN if background else signal.SIG_DFL),
     )  # fmt: skip
     assert done.returncode == 2 and "task read 00002 was killed" in done.stderr
 
