@@ -69,8 +69,9 @@ def hypernyms(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 
 def hyponyms(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """ReplaceHyponyms (NL-Augmenter, CheckList): a noun becomes a narrower term; else as `hypernyms`. Altering. Needs the parse and
-    WordNet.
+    """ReplaceHyponyms (NL-Augmenter, CheckList): a noun becomes a narrower term; else as `hypernyms`.
+
+    Altering. Needs the parse and WordNet.
         "The dog barked." -> "The puppy barked."
     """
     return _one_noun(sentence, draws, wordnet().hyponyms)

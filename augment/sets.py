@@ -1,9 +1,9 @@
 """AugCSE's named sets of augmentations, as `--aug` spells them: `augcse-12-2` is one of its ten, drawn for each sentence.
 
-Members: of the 4-set marked with asterisks in the paper's Table 3; of the 12-set in the released script's order. The 8-set is told
-by a colour and the 16-set by bold type that are lost in the text: the 8-set is taken to be the first eight of the script (it
-holds the 4-set and both augmentations by language models, as section 5.7 requires), and the 16-set to add the four
-that are left of those that need no model and change, or insert, words by knowledge (`ADDED_BY_16`). Inferred, both.
+Members: of the 4-set those with asterisks in the paper's Table 3; of the 12-set those of the released script, in its order. The
+8-set is told by a colour and the 16-set by bold type, both lost in the text. Inferred: the 8-set is the first eight of the
+script (it holds the 4-set and both augmentations by language models, as section 5.7 requires); the 16-set adds four that need
+no model, which the paper says, and keep the meaning by its labels, which it does not say (`ADDED_BY_16`).
 `augcse-K-2` (the paper's "K-2-Aug") leaves out the two that need a language model; the 4-set has only one of them.
 """
 

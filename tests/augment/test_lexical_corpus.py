@@ -75,7 +75,7 @@ def test_sets():
     known = {entry.name for entry in ENTRIES} | {"diverse-paraphrase", "casual-to-formal"}
     for name, specification in SETS.items():
         members = specification.split("|")
-        size, without = (int(part) for part in (name.split("-")[1:] + ["0"])[:2])
+        size, without = (int(part) for part in [*name.split("-")[1:], "0"][:2])
         assert len(set(members)) == len(members) == size - without and set(members) <= known
         assert without == 0 or not {"diverse-paraphrase", "casual-to-formal"} & set(members)
     for small, large in (("augcse-4", "augcse-8"), ("augcse-8", "augcse-12"), ("augcse-12", "augcse-16")):

@@ -1,5 +1,6 @@
 """Random words and unusual letters: counts, what stays, determinism."""
 
+import itertools
 import re
 from math import ceil
 
@@ -82,7 +83,7 @@ def test_punctuation_quotes_brackets_and_units(function):
 def test_deletion_leaves_no_word_twice():
     for key in range(200):
         result = words(random_deletion(without_parse("the a the b the a the b"), draws(key), 0.4))
-        assert all(a != b for a, b in zip(result, result[1:]))
+        assert all(a != b for a, b in itertools.pairwise(result))
 
 
 def test_random_word_uses_all_three():

@@ -28,7 +28,8 @@ def outcomes(function, text, annotation, keys=60, **parameters):
         ("He was seen by them.", "He/PRP/nsubjpass/3 was/VBD/auxpass/3 seen/VBN/ROOT/0 by/IN/agent/3 them/PRP/pobj/4 ././punct/3",
          "They were seen by him."),
         ("Then I met a friend, who ran.",
-         "Then/RB/advmod/3 I/PRP/nsubj/3 met/VBD/root/0 a/DT/det/5 friend/NN/obj/3 ,/,/punct/8 who/WP/nsubj/8 ran/VBD/acl:relcl/5 "
+         "Then/RB/advmod/3 I/PRP/nsubj/3 met/VBD/root/0 a/DT/det/5 friend/NN/obj/3 ,/,/punct/8 who/WP/nsubj/8 "
+         "ran/VBD/acl:relcl/5 "
          "././punct/3", "Then a friend, who ran, met me."),
         ("“Zoë ate apples”", "“/``/punct/3 Zoë/NNP/nsubj/3 ate/VBD/root/0 apples/NNS/obj/3 ”/''/punct/3", "“Apples ate Zoë”"),
         ("He hurt himself.", "He/PRP/nsubj/2 hurt/VBD/root/0 himself/PRP/obj/2 ././punct/2", None),
@@ -58,7 +59,8 @@ def test_subject_object_switch(text, annotation, expected):
          "And fell here, she ran."),
         ("I can swim well.", "I/PRP/nsubj/3 can/MD/aux/3 swim/VB/root/0 well/RB/advmod/3 ././punct/3", "Swim well, I can."),
         ("“Is he here?”", "“/``/punct/4 Is/VBZ/cop/4 he/PRP/nsubj/4 here/RB/root/0 ?/./punct/4 ”/''/punct/4", None),
-        ("He \"came to\" Rome.", "He/PRP/nsubj/3 \"/``/punct/3 came/VBD/root/0 to/IN/case/6 \"/''/punct/6 Rome/NNP/obl/3 ././punct/3",
+        ("He \"came to\" Rome.", "He/PRP/nsubj/3 \"/``/punct/3 came/VBD/root/0 to/IN/case/6 \"/''/punct/6 Rome/NNP/obl/3 "
+        "././punct/3",
          None),
         ("A day", "A/DT/det/2 day/NN/root/0", None),
         ("He ran.", "He/PRP/nsubj/2 ran/VBD/root/0 ././punct/2", None),
@@ -73,10 +75,12 @@ def test_yoda(text, annotation, expected):
     ("text", "annotation", "to", "expected"),
     [
         ("She does not know where he lives.",
-         "She/PRP/nsubj/4 does/VBZ/aux/4 not/RB/advmod/4 know/VB/root/0 where/WRB/advmod/7 he/PRP/nsubj/7 lives/VBZ/ccomp/4 ././punct/4",
+         "She/PRP/nsubj/4 does/VBZ/aux/4 not/RB/advmod/4 know/VB/root/0 where/WRB/advmod/7 he/PRP/nsubj/7 lives/VBZ/ccomp/4 "
+         "././punct/4",
          "past", "She did not know where he lived."),
         ("She does not know where he lives.",
-         "She/PRP/nsubj/4 does/VBZ/aux/4 not/RB/neg/4 know/VB/ROOT/0 where/WRB/advmod/7 he/PRP/nsubj/7 lives/VBZ/ccomp/4 ././punct/4",
+         "She/PRP/nsubj/4 does/VBZ/aux/4 not/RB/neg/4 know/VB/ROOT/0 where/WRB/advmod/7 he/PRP/nsubj/7 lives/VBZ/ccomp/4 "
+         "././punct/4",
          "future", "She will not know where he will live."),
         ("They weren't tall and ran.",
          "They/PRP/nsubj/4 were/VBD/cop/4 n't/RB/advmod/4 tall/JJ/root/0 and/CC/cc/6 ran/VBD/conj/4 ././punct/4",
@@ -90,13 +94,16 @@ def test_yoda(text, annotation, expected):
          "He/PRP/nsubj/2 went/VBD/root/0 when/WRB/advmod/5 she/PRP/nsubj/5 came/VBD/advcl/2 ././punct/2",
          "future", "He will go when she comes."),
         ("I won't be here, I'll run.",
-         "I/PRP/nsubj/5 wo/MD/aux/5 n't/RB/advmod/5 be/VB/cop/5 here/RB/root/0 ,/,/punct/9 I/PRP/nsubj/9 'll/MD/aux/9 run/VB/parataxis/5 "
+         "I/PRP/nsubj/5 wo/MD/aux/5 n't/RB/advmod/5 be/VB/cop/5 here/RB/root/0 ,/,/punct/9 I/PRP/nsubj/9 'll/MD/aux/9 "
+         "run/VB/parataxis/5 "
          "././punct/5", "present", None),
         ("“Zoë has been seen”, he said.",
-         "“/``/punct/5 Zoë/NNP/nsubj:pass/5 has/VBZ/aux/5 been/VBN/aux:pass/5 seen/VBN/ccomp/9 ”/''/punct/5 ,/,/punct/9 he/PRP/nsubj/9 "
+         "“/``/punct/5 Zoë/NNP/nsubj:pass/5 has/VBZ/aux/5 been/VBN/aux:pass/5 seen/VBN/ccomp/9 ”/''/punct/5 ,/,/punct/9 "
+         "he/PRP/nsubj/9 "
          "said/VBD/root/0 ././punct/9", "future", "“Zoë will have been seen”, he will say."),
         ("People also run; people can run.",
-         "People/NNS/nsubj/3 also/RB/advmod/3 run/VBP/root/0 ;/:/punct/3 people/NNS/nsubj/7 can/MD/aux/7 run/VB/parataxis/3 ././punct/3",
+         "People/NNS/nsubj/3 also/RB/advmod/3 run/VBP/root/0 ;/:/punct/3 people/NNS/nsubj/7 can/MD/aux/7 run/VB/parataxis/3 "
+         "././punct/3",
          "past", "People also ran; people could run."),
         ("There are dogs.", "There/EX/expl/2 are/VBP/ROOT/0 dogs/NNS/attr/2 ././punct/2", "past", "There were dogs."),
         ("Is he here?", "Is/VBZ/cop/3 he/PRP/nsubj/3 here/RB/root/0 ?/./punct/3", "future", None),
@@ -134,7 +141,8 @@ def test_finite_forms():
         ("“A!” Zoë? C.", "“/``/punct/2 A/NN/ROOT/0 !/./punct/2 ”/''/punct/2 Zoë/NNP/ROOT/0 ?/./punct/5 C/NN/ROOT/0 ././punct/7",
          {"“A!” C. Zoë?", "Zoë? “A!” C.", "Zoë? C. “A!”", "C. “A!” Zoë?", "C. Zoë? “A!”"}),
         ("Yes. Yes.", "Yes/UH/root/0 ././punct/1 Yes/UH/root/0 ././punct/3", {None}),
-        ("It rained; he slept.", "It/PRP/nsubj/2 rained/VBD/root/0 ;/:/punct/2 he/PRP/nsubj/5 slept/VBD/root/0 ././punct/5", {None}),
+        ("It rained; he slept.", "It/PRP/nsubj/2 rained/VBD/root/0 ;/:/punct/2 he/PRP/nsubj/5 slept/VBD/root/0 ././punct/5",
+        {None}),
         ("“No. Go.”", "“/``/punct/2 No/UH/root/0 ././punct/2 Go/VB/root/0 ././punct/4 ”/''/punct/4", {None}),
         ("See http://a.com. Go", "See/VB/root/0 http://a.com/NN/obj/1 ././punct/1 Go/VB/root/0", {None}),
         ("Go", "Go/VB/root/0", {None}),
@@ -157,7 +165,8 @@ def test_sentence_reordering(text, annotation, expected):
          "Tom/NNP/nsubj/5 and/CC/cc/4 Ann/NNP/compound/4 Lee/NNP/conj/1 saw/VBD/root/0 dogs/NNS/obj/5 ,/,/punct/9 and/CC/cc/9 "
          "ate/VBD/conj/5 it/PRP/obj/9 ././punct/5", "Tom saw dogs, Ann Lee saw dogs, Tom ate it, Ann Lee ate it"),
         ("The man who wrote “Zoë” ran to http://a.com.",
-         "The/DT/det/2 man/NN/nsubj/8 who/WP/nsubj/4 wrote/VBD/acl:relcl/2 “/``/punct/6 Zoë/NNP/obj/4 ”/''/punct/6 ran/VBD/root/0 "
+         "The/DT/det/2 man/NN/nsubj/8 who/WP/nsubj/4 wrote/VBD/acl:relcl/2 “/``/punct/6 Zoë/NNP/obj/4 ”/''/punct/6 "
+         "ran/VBD/root/0 "
          "to/IN/case/10 http://a.com/NN/obl/8 ././punct/8", "man wrote Zoë, man ran http://a.com"),
         ("He ran.", "He/PRP/nsubj/2 ran/VBD/root/0 ././punct/2", None),
         ("I see dogs.", "I/PRP/nsubj/2 see/VBP/root/0 dogs/NNS/obj/2 ././punct/2", None),
@@ -172,7 +181,8 @@ def test_summarization(text, annotation, expected):
     ("text", "annotation", "pattern"),
     [
         ("Peter left.", "Peter/NNP/nsubj/2 left/VBD/root/0 ././punct/2", "Peter {} that he left."),
-        ("I am “Zoë”.", "I/PRP/nsubj/4 am/VBP/cop/4 “/``/punct/4 Zoë/NNP/root/0 ”/''/punct/4 ././punct/4", "I {} that I am “Zoë”."),
+        ("I am “Zoë”.", "I/PRP/nsubj/4 am/VBP/cop/4 “/``/punct/4 Zoë/NNP/root/0 ”/''/punct/4 ././punct/4", "I {} that I am "
+        "“Zoë”."),
         ("The old queens ran, ran.",
          "The/DT/det/3 old/JJ/amod/3 queens/NNS/nsubj/4 ran/VBD/ROOT/0 ,/,/punct/6 ran/VBD/conj/4 ././punct/4",
          "The old queens {} that they ran, ran."),
