@@ -177,7 +177,9 @@ def _is_word(sentence: ParsedSentence, i: int) -> bool:
 
 def _is_free(sentence: ParsedSentence, place: int) -> bool:
     """Whether a quotation mark may stand beside the character at `place`: it is none of a word, or lies outside."""
-    return not sentence.is_english or not 0 <= place < len(sentence.text) or not sentence.text[place].isalnum()
+    if not sentence.is_english or not 0 <= place < len(sentence.text):
+        return True
+    return not sentence.text[place].isalnum() and sentence.text[place] not in "'’-"
 
 
 def _final(sentence: ParsedSentence, mark: str) -> tuple[int, int, str]:

@@ -77,6 +77,8 @@ def indefinite_article(word: str) -> str:
 
 
 def _without_s(word: str) -> str:
+    if word == "has":
+        return "have"
     if word.endswith("ies") and len(word) > 4:
         return word[:-3] + "y"
     if word.endswith(("sses", "xes", "zzes", "ches", "shes", "oes")):
@@ -85,7 +87,9 @@ def _without_s(word: str) -> str:
 
 
 def _present(base: str) -> set[str]:
-    return {base + "s", base + "es", base.removesuffix("y") + "ies", "has" if base == "have" else ""}
+    if base.endswith(("s", "x", "z", "ch", "sh", "o")):
+        return {base + "es", base + base[-1] + "es"}  # misses, quizzes
+    return {base + "s", base.removesuffix("y") + "ies"}
 
 
 def _past(base: str) -> set[str]:
