@@ -74,9 +74,7 @@ def rewrite(sentence: ParsedSentence, edits: Iterable[Edit], agree: bool = True)
     if not edits:
         return None
     result = sentence.edit([*edits, *articles(text, edits)] if agree else edits)
-    if result == text or repeats(result) > repeats(text):
-        return None
-    return result
+    return None if result == text or repeats_more(result, text) else result
 
 
 def articles(text: str, edits: Iterable[Edit]) -> list[Edit]:
@@ -103,6 +101,12 @@ def repeats(text: str) -> int:
         if before[0] == after[0] and before == after.rstrip(_TRAILING) and before[-1].isalnum():
             count += 1
     return count
+
+
+def repeats_more(result: str, text: str) -> bool:
+    """Whether more words follow themselves in `result` than in `text`."""
+    count = repeats(result)
+    return count > 0 and count > repeats(text)
 
 
 @functools.lru_cache(maxsize=1 << 14)

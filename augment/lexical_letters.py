@@ -14,6 +14,7 @@ from augment.text import Draws
 _LETTERS = re.compile(r"(?<![\w@#&/.:\\-])[A-Za-z]+(?:['’][a-z]+)?(?![\w@/\\]|[.:]\w)")
 _ONSET = re.compile(r"(?i)(?:[^aeiouy]*?qu|y(?=[aeiou])|[^aeiouy]+)")
 _URL = re.compile(r"\S*(?:://|www\.|@)\S*|\S+\.(?:com|org|net|edu|gov|io)\b\S*")
+_URL_PARTS = ("://", "www.", "@", ".com", ".org", ".net", ".edu", ".gov", ".io")
 # Homoglyphs of the Latin letters in Cyrillic and Greek and those with a diacritic, of Unicode's confusables; written here.
 _LOOK_ALIKE = {
     "a": "аạȧāąäáâàǎăɑα", "b": "ḅḇƀɓЬ", "c": "сϲċçćĉčƈ", "d": "ḍḏḓđɖɗď", "e": "еẹėȩēęëéêèěĕ", "f": "ƒḟ", "g": "ġģǵĝǧğɡ",
@@ -35,9 +36,9 @@ def pig_latin(sentence: ParsedSentence, draws: Draws) -> str | None:
         "The quick fox isn't here." -> "Ethay ickquay oxfay isn'tway erehay."
     """
     text = sentence.text
-    urls = [match.span() for match in _URL.finditer(text)]
-    words = [match for match in _LETTERS.finditer(text) if not _inside(match.start(), urls)]
-    return rewrite(sentence, [(*word.span(), _pig(word[0])) for word in words], agree=False)
+    urls = _urls(text)
+    result = _LETTERS.sub(lambda word: word[0] if urls and _inside(word.start(), urls) else _pig(word[0]), text)
+    return None if result == text else result
 
 
 def look_alike(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str | None:
@@ -48,12 +49,16 @@ def look_alike(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str
         "The old man" -> "Тhe оḷd mȧn"
     """
     text = sentence.text
-    urls = [match.span() for match in _URL.finditer(text)]
-    letters = list(text)
-    for i, letter in enumerate(letters):
+    urls = _urls(text)
+    threshold = int(rate * (1 << 16))
+    letters = []
+    bits = 0
+    for i, letter in enumerate(text):
+        bits = bits >> 32 or draws.bits()  # 16 bits say whether, the 16 above which one: two letters a draw
         similar = _LOOK_ALIKE.get(letter)
-        if similar is not None and draws.chance(rate) and not _inside(i, urls):
-            letters[i] = draws.choice(similar)
+        if similar is not None and bits & 0xFFFF < threshold and not (urls and _inside(i, urls)):
+            letter = similar[(bits >> 16 & 0xFFFF) * len(similar) >> 16]
+        letters.append(letter)
     result = "".join(letters)
     return None if result == text else result
 
@@ -67,7 +72,7 @@ def phonemes(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str |
     """
     known = _cmudict()
     edits = []
-    urls = [match.span() for match in _URL.finditer(sentence.text)]
+    urls = _urls(sentence.text)
     for match in _LETTERS.finditer(sentence.text):
         if _inside(match.start(), urls):
             continue
@@ -101,6 +106,12 @@ def _pig(word: str) -> str:
     if len(word) > 1 and word.isupper():
         return new.upper()
     return new[0].upper() + new[1:] if word[0].isupper() else new
+
+
+def _urls(text: str) -> list[tuple[int, int]]:
+    if not any(part in text for part in _URL_PARTS):
+        return []
+    return [match.span() for match in _URL.finditer(text)]
 
 
 def _inside(position: int, spans: list[tuple[int, int]]) -> bool:

@@ -24,6 +24,7 @@ _CURRENCIES = {
     "$": ("dollar", "dollars", "cents"), "US$": ("dollar", "dollars", "cents"), "£": ("pound", "pounds", "pence"),
     "€": ("euro", "euros", "cents"),
 }  # fmt: skip
+_LABELS = word_set("no no. nos. vol. p. pp. fig. # §")  # what they number keeps its figure
 _MONTHS = word_set(
     "january february march april may june july august september october november december jan feb mar apr jun jul aug sep sept "
     "oct nov dec"
@@ -72,6 +73,8 @@ def _spoken(match: re.Match, text: str) -> str | None:
     if match["ordinal"]:
         return None if fraction else _words(digits, "ordinal")
     before, after = _around(match, text)
+    if before in _LABELS:
+        return None
     if match["decade"]:
         if fraction or not digits.endswith("0") or len(digits) not in (2, 4):
             return None

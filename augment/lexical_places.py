@@ -108,11 +108,9 @@ def _takes_apposition(sentence: ParsedSentence, i: int, j: int) -> bool:
         return True
     if sentence.tags[following] == "POS" or sentence.word(following)[:1] in ("'", "’", "(", "-"):
         return False
-    return sentence.pos[following] in ("PUNCT", "VERB", "AUX", "ADP", "CCONJ", "SCONJ") and sentence.tags[following] not in (
-        "VBN",
-        "VBG",
-        "JJ",
-    )
+    if sentence.pos[following] in ("VERB", "AUX"):
+        return sentence.tags[following] in ("VBD", "VBZ", "VBP", "MD")
+    return sentence.pos[following] in ("PUNCT", "ADP", "CCONJ", "SCONJ")
 
 
 def _set_off(sentence: ParsedSentence, j: int, fact: str) -> str:
@@ -120,7 +118,7 @@ def _set_off(sentence: ParsedSentence, j: int, fact: str) -> str:
     if following == len(sentence):
         return f", {fact}"
     word, pos = sentence.word(following), sentence.pos[following]
-    if word in (".", "!", "?", ";", ":"):
+    if word in (".", "!", "?", ";", ":", ")", "]"):
         return f", {fact}"
     if pos in ("VERB", "AUX", "ADP", "SCONJ"):
         return f", {fact},"

@@ -11,16 +11,17 @@ from bisect import bisect_left
 from math import ceil
 
 from augment.entry import Entry, Parameter
-from augment.lexical_forms import AUGCSE, balanced, keeps_capital, repeats, upper_first
+from augment.lexical_forms import AUGCSE, balanced, keeps_capital, repeats_more, upper_first
 from augment.parsed import ParsedSentence
 from augment.text import Draws
 
-_WORD = re.compile(r"\w(?:\S*\w)?(?:(?<=\.\w)\.)?")
+# The full stop belongs to "U.S.", and to "Mr." and "J." inside a text.
+_WORD = re.compile(r"\w(?:\S*\w)?(?:(?<=\.\w)\.|(?<=\b[A-Z])\.(?=\s)|(?<=\b[A-Z][a-z])\.(?=\s))?")
 _ENCLOSING = re.compile(r"[\"“”()\[\]]")  # inside a word, as in PG("d","K"): stays where it is
 _MOST_DELETED = 30  # nlpaug's aug_max as AugCSE set it
-_STRAY = re.compile(r"(?<=[,;:])(?:\s*[,;:])+")  # marks that a deleted word had kept apart
+_STRAY = re.compile(r"([,;:])(?:\s*[,;:])+")  # marks that a deleted word had kept apart: the first stays
 _EMPTY = re.compile(r"\s*(?:\(\W*\)|\[\W*\]|“\W*”|(?<!\w)\"[^\w\"]*\"(?!\w))")
-_DANGLING = re.compile(r"(?:\s*[,;:])+(?=\s*[.!?]|$)|(?<=[(\[“])[\s,;:]+|(?<=\s\")[,;:]\s*")
+_DANGLING = re.compile(r"[,;:][\s,;:]*(?=[.!?]|$)|([(\[“]|\s\")\s*[,;:][\s,;:]*|([(\[“])\s+")
 _LEADING = re.compile(r"^([\"“(\[]*)[\s,;:)\]]+(?=[\w\"“(\[])")
 
 
@@ -89,7 +90,7 @@ def random_swap(sentence: ParsedSentence, draws: Draws, rate: float = 0.1) -> st
     if not edits:
         return None
     result = sentence.edit(edits)
-    return None if result == text or repeats(result) > repeats(text) else result
+    return None if result == text or repeats_more(result, text) else result
 
 
 def random_word(sentence: ParsedSentence, draws: Draws, rate: float = 0.15) -> str | None:
@@ -126,17 +127,19 @@ def _delete(sentence: ParsedSentence, spans: list[tuple[int, int]], deleted: set
         parts.append(text[position:start])
         position = end
     result = "".join((*parts, text[position:]))
-    while (emptied := _EMPTY.sub("", result)) != result and not _EMPTY.search(text):
-        result = emptied
-    for stray in (_STRAY, _DANGLING):
-        if not stray.search(text):
-            result = stray.sub("", result)
+    if ('"' in text or "(" in text or "“" in text or "[" in text) and not _EMPTY.search(text):
+        while (emptied := _EMPTY.sub("", result)) != result:
+            result = emptied
+    if _STRAY.search(result) and not _STRAY.search(text):
+        result = _STRAY.sub(r"\1", result)
+    if _DANGLING.search(result) and not _DANGLING.search(text):
+        result = _DANGLING.sub(lambda match: match[1] or match[2] or "", result)
     result = _LEADING.sub(r"\1", result.lstrip())
     if text[spans[0][0]].isupper():
         result = upper_first(result)
     if balanced(text) and not balanced(result):
         return None
-    return None if result == text or repeats(result) > repeats(text) else result
+    return None if result == text or repeats_more(result, text) else result
 
 
 def _inner(sentence: ParsedSentence, span: tuple[int, int]) -> str:

@@ -13,7 +13,7 @@ from augment.lexical_forms import (
     keeps_capital,
     lemma_of,
     lower_first,
-    repeats,
+    repeats_more,
     upper_first,
     word_set,
 )
@@ -45,7 +45,7 @@ def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
         return None
     subject = sentence.subject(root)
     verb = sentence.verb(root)
-    if subject is None or subject > verb or not _is_nominal(sentence, subject):
+    if subject is None or subject > verb or not _is_nominal(sentence, subject) or _is_subordinate(sentence, root, subject):
         return None
     span = phrase(sentence, subject)
     if span is None or _is_torn(sentence, *span) or sentence.tags[finite_verb(sentence, root)] not in _FINITE:
@@ -66,7 +66,7 @@ def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
     edits.append((sentence.starts[first], *_close(sentence, first, last, new_object)))
     edits += _agreement(sentence, root, object_head)
     result = sentence.edit([*edits, *articles(sentence.text, edits)])
-    if result == sentence.text or repeats(result) > repeats(sentence.text):
+    if result == sentence.text or repeats_more(result, sentence.text):
         return None
     return result
 
@@ -93,7 +93,7 @@ def yoda(sentence: ParsedSentence, draws: Draws) -> str | None:
     if not edits:
         return None
     result = sentence.edit(edits)
-    return None if result == sentence.text or repeats(result) > repeats(sentence.text) else result
+    return None if result == sentence.text or repeats_more(result, sentence.text) else result
 
 
 def sentence_reordering(sentence: ParsedSentence, draws: Draws) -> str | None:
@@ -143,6 +143,12 @@ def _without_comma(sentence: ParsedSentence, last: int) -> int:
     while sentence.word(last) in _MARKS:
         last -= 1
     return last
+
+
+def _is_subordinate(sentence: ParsedSentence, head: int, subject: int) -> bool:
+    """Whether a clause that should be a main one is introduced as a subordinate one or a question: the parser has erred."""
+    before = [child for child in sentence.children(head) if child < subject]
+    return any(sentence.relation(child) == "mark" or sentence.tags[child] in ("WRB", "WDT", "WP") for child in before)
 
 
 def _is_torn(sentence: ParsedSentence, first: int, last: int) -> bool:
@@ -212,6 +218,8 @@ def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
         return None
     verb = finite_verb(sentence, head)
     first, subject_last = sentence.subtree(subject)
+    if _is_subordinate(sentence, head, subject):
+        return None
     while first < subject and sentence.word(first) in tuple(",;:-–—"):
         first += 1
     if not subject_last < verb or sentence.tags[verb] not in _FINITE or _is_torn(sentence, first, subject_last):
@@ -232,7 +240,7 @@ def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
     if start_rest > last or sentence.word(start_rest) in (":", "-", "–", "—", ";"):
         return None
     rest, front = characters(sentence, start_rest, last), characters(sentence, first, verb)
-    if not balanced(rest) or not balanced(front):
+    if not balanced(rest) or not balanced(front) or rest.rstrip("\"'”’)")[-1:] in tuple(".!?"):
         return None
     opens = _opens(sentence, first)
     if opens:

@@ -121,8 +121,10 @@ def _objects(sentence: ParsedSentence, head: int, verb: int) -> list[int]:
 
 
 def _name(sentence: ParsedSentence, i: int) -> str:
-    """Word i, with the other words of a name that it is the head of."""
+    """Word i, with the other words of a name that it is the head of, or the number of what is no word, as in "34%"."""
     parts = [i]
+    if not sentence.word(i)[:1].isalnum():
+        parts += [child for child in sentence.children(i) if sentence.relation(child) == "nummod"]
     if sentence.pos[i] == "PROPN":
         parts += [
             child
