@@ -65,15 +65,15 @@ def word_table(name: str) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(line.split("\t")) for line in word_list(name))
 
 
-def rewrite(sentence: ParsedSentence, edits: Iterable[Edit], agree: bool = True) -> str | None:
-    """The text with the edits made, "a" or "an" in front of a replaced word put right (agree); None where nothing changes, or
-    where a word would stand twice in a row that did not before.
+def rewrite(sentence: ParsedSentence, edits: Iterable[Edit]) -> str | None:
+    """The text with the edits made, "a" or "an" in front of a replaced word put right; None where nothing changes, or where
+    a word would stand twice in a row that did not before.
     """
     text = sentence.text
     edits = [edit for edit in edits if text[edit[0] : edit[1]] != edit[2]]
     if not edits:
         return None
-    result = sentence.edit([*edits, *articles(text, edits)] if agree else edits)
+    result = sentence.edit([*edits, *articles(text, edits)])
     return None if result == text or repeats_more(result, text) else result
 
 

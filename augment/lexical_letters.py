@@ -7,7 +7,7 @@ import re
 
 from augment.entry import Entry, Parameter
 from augment.errors import AugmentationError
-from augment.lexical_forms import AUGCSE, rewrite
+from augment.lexical_forms import AUGCSE
 from augment.parsed import ParsedSentence
 from augment.text import Draws
 
@@ -71,15 +71,17 @@ def phonemes(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str |
         "They permit it." -> "They P ER0 M IH1 T it."
     """
     known = _cmudict()
-    edits = []
-    urls = _urls(sentence.text)
-    for match in _LETTERS.finditer(sentence.text):
-        if _inside(match.start(), urls):
-            continue
-        spoken = known.get(match[0].lower().replace("’", "'"))
-        if spoken and draws.chance(rate):
-            edits.append((*match.span(), " ".join(spoken[0])))
-    return rewrite(sentence, edits, agree=False)
+    text = sentence.text
+    urls = _urls(text)
+
+    def speak(word: re.Match) -> str:
+        spoken = known.get(word[0].lower().replace("’", "'"))
+        if not spoken or (urls and _inside(word.start(), urls)) or not draws.chance(rate):
+            return word[0]
+        return " ".join(spoken[0])
+
+    result = _LETTERS.sub(speak, text)
+    return None if result == text else result
 
 
 def require_cmudict() -> None:
