@@ -24,6 +24,8 @@ _BE_HAVE = {
     "had": ("'d", word_set("i you he she we they")), "will": ("'ll", word_set("i you he she it we they that there")),
     "would": ("'d", word_set("i you he she we they")),
 }  # fmt: skip
+_ANY = word_set("any anything anyone anybody anywhere")
+_NEGATIVE_ONLY = word_set("anymore either yet")  # words that want a negation in front of them
 _NOT = word_set("n't n’t not")
 
 
@@ -55,6 +57,7 @@ def auxiliary_negation_removal(sentence: ParsedSentence, draws: Draws) -> str | 
     for i in range(1, len(words)):
         if words[i] not in ("not", "n't") or _is_bound(words, i):
             continue
+        known = len(edits)
         auxiliary = _IRREGULAR.get(words[i - 1], words[i - 1])
         start, end = sentence.starts[i - 1], sentence.ends[i]
         old = sentence.word(i - 1)
@@ -64,18 +67,33 @@ def auxiliary_negation_removal(sentence: ParsedSentence, draws: Draws) -> str | 
             edits.append((start, end, like(old, auxiliary) if len(old) > 1 else auxiliary))
         elif auxiliary in _DO:
             edits += _without_do(sentence, i, auxiliary)
+        if len(edits) > known and "?" not in sentence.text:
+            edits += _assertive(sentence, words, i)
     return rewrite(sentence, edits)
 
 
 def _is_bound(words: list[str], i: int) -> bool:
-    """Whether something else needs this "not": "not only", "not at all", "may or may not", "not A but rather B"."""
+    """Whether something else needs this "not": "not only", "not at all", "not yet", "may or may not"."""
     following = words[i + 1 : i + 2]
     if following and following[0] in ("only", "just", "merely", "least", "necessarily", "until"):
         return True
     if i >= 3 and words[i - 2] == "or" and words[i - 3] == words[i - 1]:
         return True
+    if not _NEGATIVE_ONLY.isdisjoint(words[i + 1 :]):
+        return True
     rest = list(zip(words[i:], words[i + 1 :]))
     return ("at", "all") in rest or ("but", "rather") in rest or ("but", "also") in rest or ("any", "longer") in rest
+
+
+def _assertive(sentence: ParsedSentence, words: list[str], i: int) -> list[Edit]:
+    """ "any" and its like, up to the next punctuation, as they are without a negation: "some"."""
+    edits = []
+    for j in range(i + 1, len(words)):
+        if sentence.pos[j] == "PUNCT":
+            break
+        if words[j] in _ANY:
+            edits.append((sentence.starts[j], sentence.ends[j], like(sentence.word(j), "some" + words[j][3:])))
+    return edits
 
 
 def _without_do(sentence: ParsedSentence, i: int, auxiliary: str) -> list[Edit]:
@@ -148,6 +166,11 @@ def _not(sentence: ParsedSentence, lower: list[str], i: int) -> list[Edit]:
     edits = [(sentence.starts[i - 1], sentence.ends[i - 1], like(old, whole))] if whole != lower[i - 1] else []
     if i + 1 < len(lower) and lower[i + 1] in _PRONOUNS and (i == 1 or lower[i - 2] not in _PRONOUNS):
         return [*edits, (sentence.starts[i], sentence.ends[i], ""), (sentence.ends[i + 1], sentence.ends[i + 1], " not")]
+    for head in (i - 1, sentence.heads[i - 1]):  # "isn't the man here": "is the man not here"
+        subject = sentence.subject(head)
+        if subject is not None and subject > i and sentence.subtree(subject)[0] == i + 1:
+            behind = sentence.ends[sentence.subtree(subject)[1]]
+            return [*edits, (sentence.starts[i], sentence.ends[i], ""), (behind, behind, " not")]
     return [*edits, (sentence.starts[i], sentence.ends[i], "not" if whole == "can" else " not")]
 
 
@@ -173,7 +196,7 @@ def _short_forms(sentence: ParsedSentence, lower: list[str]) -> list[Edit]:
 
 def _contracts(sentence: ParsedSentence, lower: list[str], i: int, following: str) -> bool:
     """Whether the auxiliary i, behind a pronoun, is weak: something that it goes with follows in its clause."""
-    if following in ("PUNCT", "CCONJ", "SCONJ") or sentence.word(i).isupper():
+    if following in ("PUNCT", "CCONJ", "SCONJ") or sentence.word(i).isupper() or lower[i + 1] == "to":
         return False
     if lower[i] in ("has", "have", "had"):  # not the full verb: "he had a dog"
         return sentence.tags[i + 1] in ("VBN", "VBD") or (

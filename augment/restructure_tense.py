@@ -14,7 +14,9 @@ _CLAUSES = word_set("root conj ccomp advcl acl:relcl parataxis csubj csubj:pass 
 _TIME = word_set("when while if before after until till once unless as whenever since because although though whereas")
 _PAST_MODALS = {"can": "could", "may": "might", "shall": "should"}
 _PRESENT_MODALS = {"could": "can", "might": "may"}
-_MIDDLE = word_set("also always already ever never often usually generally still then now probably only just sometimes soon thus")
+_MIDDLE = word_set(
+    "also both all always already ever never often usually generally still then now probably only just sometimes soon thus"
+)
 _NOT = ("n't", "n’t", "not")
 _SHORT_NEGATION = {"will": "wo", "can": "ca", "shall": "sha"}
 
@@ -89,8 +91,11 @@ def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> li
         return [(start, end, like(word, _SHORT_NEGATION.get(new, new) if _contracted(sentence, finite) else new))]
     subject = subject_of(sentence, head)
     if target == "future":
-        asks = sentence.text.rstrip()[-1:] == "?" and subject is not None and subject > finite
-        if asks and sentence.relation(subject) != "expl":
+        # A question, or an inversion: "will" would have to part verb and auxiliary.
+        inverted = (
+            subject is not None and subject > finite and sentence.relation(subject) != "expl" and not _has_there(sentence, head)
+        )
+        if inverted or (finite == 0 and sentence.text.rstrip()[-1:] == "?"):
             return None
         return _with_will(sentence, finite, head)
     if _OF_TAG[sentence.tags[finite]] == target:
@@ -169,6 +174,10 @@ def _without_will(sentence: ParsedSentence, finite: int, head: int, target: str)
             return None
         return [(start, end, space + form), removed]
     return [(start, end, space + finite_form("do", target, person, plural))]
+
+
+def _has_there(sentence: ParsedSentence, head: int) -> bool:
+    return any(sentence.relation(child) == "expl" or sentence.tags[child] == "EX" for child in sentence.children(head))
 
 
 def _contracted(sentence: ParsedSentence, finite: int) -> bool:

@@ -25,6 +25,8 @@ from augment.lexical_discourse import discourse_markers
         ("He can't and won't.",
          "He/PRP/nsubj/2 ca/MD/root/0 n't/RB/advmod/2 and/CC/cc/5 wo/MD/conj/2 n't/RB/advmod/5 ././punct/2",
          "He cannot and will not."),
+        ("Isn't the man here?", "Is/VBZ/cop/5 n't/RB/advmod/5 the/DT/det/4 man/NN/nsubj/5 here/RB/root/0 ?/./punct/5",
+         "Is the man not here?"),
         ("“Let’s go”", "“/``/punct/4 Let/VB/ROOT/0 ’s/PRP/nsubj/4 go/VB/ccomp/2 ”/''/punct/2", "“Let us go”"),
         ("He is not here; he is not there.",
          "He/PRP/nsubj/4 is/VBZ/cop/4 not/RB/advmod/4 here/RB/root/0 ;/:/punct/4 he/PRP/nsubj/9 is/VBZ/cop/9 not/RB/advmod/9 "
@@ -62,6 +64,9 @@ def test_contractions(text, annotation, expected):
          "././punct/5", None),
         ("It may or may not rain.",
          "It/PRP/nsubj/6 may/MD/aux/6 or/CC/cc/4 may/MD/conj/2 not/RB/advmod/6 rain/VB/root/0 ././punct/6", None),
+        ("He isn't here yet.", "He/PRP/nsubj/4 is/VBZ/cop/4 n't/RB/advmod/4 here/RB/root/0 yet/RB/advmod/4 ././punct/4", None),
+        ("I didn't see anyone.", "I/PRP/nsubj/4 did/VBD/aux/4 n't/RB/neg/4 see/VB/ROOT/0 anyone/NN/dobj/4 ././punct/4",
+         "I saw someone."),
         ("Not Bob", "Not/RB/advmod/2 Bob/NNP/root/0", None),
         ("knot http://not.com", "knot/NN/root/0 http://not.com/NN/dep/1", None),
         ("Go", "Go/VB/root/0", None),
