@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import augment_tokenizers
+import parse_builder
 import pytest
 
 from augment import __main__ as command_line
@@ -124,3 +125,30 @@ def test_empty_input_is_an_error():
 def test_augment_imports_no_torch():
     code = "import sys, augment.registry, augment.preview; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_the_list_says_what_text_augmentations_do_to_the_meaning_and_need(call):
+    status, output, _ = call("--list")
+    entry = output[output.index("\nneg  (text)") :]
+    assert status == 0 and "meaning: altering" in entry and "needs: a dependency parse (--parser" in entry
+    assert "variant=paper (one of paper, code)" in entry
+    assert "He travelled widely in Europe. -> He did not travel widely in Europe." in entry
+
+
+def test_text_augmentations_are_shown_as_they_write(call, monkeypatch):
+    text = "Zoë said  “no”."
+    parsed = parse_builder.parse(text, "Zoë/NNP/nsubj/2 said/VBD/ROOT/0 “/``/punct/4 no/UH/obj/2 ”/''/punct/4 ././punct/2")
+    monkeypatch.setattr(command_line, "parse_texts", lambda texts, model: [parsed for _ in texts])
+    status, output, _ = call("--aug", "neg", "--text", text, "--parser", "any")
+    assert status == 0 and "Zoë did not say  “no”." in output and text in output
+    status, output, _ = call("--aug", "neg,del-word:rate=0.9", "--text", text, "--parser", "any")
+    assert status == 0 and "[DEL]" in output
+
+
+def test_a_missing_parser_is_one_clear_error(call, monkeypatch):
+    monkeypatch.delenv("CLEAR_PARSER", raising=False)
+    monkeypatch.setattr("spacy.util.get_installed_models", lambda: [])
+    status, _, error = call("--aug", "pi", "--text", "Rain fell.")
+    assert status == 2 and "spacy download en_core_web_sm" in error and "--parser" in error
+    status, _, error = call("--aug", "pi", "--text", "Rain fell.", "--parser", "nowhere")
+    assert status == 2 and "'nowhere' cannot be loaded" in error

@@ -1,0 +1,129 @@
+"""SDA's four augmentations in Chinese, on parses written by hand with the labels of spaCy's Chinese pipelines and of UD."""
+
+import pytest
+
+from augment.parsed import ParsedSentence
+from augment.syntax import dn, mv, neg, pi
+from augment.text import Draws
+
+_POS = {
+    "NN": "NOUN", "NR": "PROPN", "PN": "PRON", "VV": "VERB", "VE": "VERB", "VC": "AUX", "VA": "ADJ", "AD": "ADV",
+    "PU": "PUNCT", "AS": "PART", "LB": "ADP", "BA": "ADP", "DEC": "PART", "P": "ADP",
+}  # fmt: skip
+
+# name: (text, parse as "word/TAG/relation/head" with heads from 1 and 0 for the root)
+SENTENCES = {
+    "went": ("他去了北京。", "他/PN/nsubj/2 去/VV/ROOT/0 了/AS/aux:asp/2 北京/NR/dobj/2 。/PU/punct/2"),
+    "went UD": ("他去了北京。", "他/PN/nsubj/2 去/VV/ROOT/0 了/AS/aux/2 北京/NR/obj/2 。/PU/punct/2"),
+    "likes not": ("他不喜欢咖啡。", "他/PN/nsubj/3 不/AD/neg/3 喜欢/VV/ROOT/0 咖啡/NN/dobj/3 。/PU/punct/3"),
+    "good": ("天气很好。", "天气/NN/nsubj/3 很/AD/advmod/3 好/VA/ROOT/0 。/PU/punct/3"),
+    "no money": ("我没有钱。", "我/PN/nsubj/2 没有/VE/ROOT/0 钱/NN/dobj/2 。/PU/punct/2"),
+    "money": ("我有钱。", "我/PN/nsubj/2 有/VE/ROOT/0 钱/NN/dobj/2 。/PU/punct/2"),
+    "teacher": ("她是老师。", "她/PN/nsubj/3 是/VC/cop/3 老师/NN/ROOT/0 。/PU/punct/3"),
+    "taken": ("书被他拿走了。", "书/NN/nsubjpass/4 被/LB/auxpass/4 他/PN/nsubj/4 拿走/VV/ROOT/0 了/AS/aux:asp/4 。/PU/punct/4"),
+    "must": ("他必须走。", "他/PN/nsubj/3 必须/VV/aux:modal/3 走/VV/ROOT/0 。/PU/punct/3"),
+    "says": ("他说他去。", "他/PN/nsubj/2 说/VV/ROOT/0 他/PN/nsubj/4 去/VV/ccomp/2 。/PU/punct/2"),
+    "heading": ("法国历史", "法国/NR/nmod/2 历史/NN/ROOT/0"),
+    "question": ("他去北京？", "他/PN/nsubj/2 去/VV/ROOT/0 北京/NR/dobj/2 ？/PU/punct/2"),
+    "quotes": ("他说“不”字https://x.org/不。", "他/PN/nsubj/2 说/VV/ROOT/0 “/PU/punct/4 不/AD/advmod/6 ”/PU/punct/4 字/NN/dobj/2 "
+               "https://x.org/不/NR/dep/2 。/PU/punct/2"),
+}  # fmt: skip
+PHRASES = ("绝对不可能，", "这不应该，", "这不可能，", "这不会，")
+HEADS = ("不得不说，", "不得不承认，", "不可否认，", "毋庸置疑，", "显而易见，", "诚然，")
+
+
+def sentence(name: str) -> ParsedSentence:
+    text, rows = SENTENCES[name]
+    starts, ends, tags, heads, deps, position = [], [], [], [], [], 0
+    for number, field in enumerate(rows.split()):
+        word, tag, relation, head = field.rsplit("/", 3)
+        position = text.index(word, position)
+        starts.append(position)
+        position += len(word)
+        ends.append(position)
+        tags.append(tag)
+        deps.append(relation)
+        heads.append(int(head) - 1 if head != "0" else number)
+    words = tuple(text[a:b] for a, b in zip(starts, ends))
+    pos = tuple(_POS[tag] for tag in tags)
+    return ParsedSentence(text, tuple(starts), tuple(ends), tuple(tags), pos, words, tuple(heads), tuple(deps), "zh")
+
+
+def outcomes(augmentation, name, **parameters):
+    return {augmentation(sentence(name), Draws(key), **parameters) for key in range(300)}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("went", "他没去北京。"),
+        ("went UD", "他没去北京。"),
+        ("likes not", "他喜欢咖啡。"),
+        ("good", "天气不很好。"),
+        ("no money", "我有钱。"),
+        ("money", "我没有钱。"),
+        ("teacher", "她不是老师。"),
+        ("taken", "书没被他拿走。"),
+        ("must", "他不必须走。"),
+        ("says", "他不说他去。"),
+        ("question", "他不去北京？"),
+        ("quotes", "他不说“不”字https://x.org/不。"),
+    ],
+)
+def test_negation_and_double_negation(name, expected):
+    assert outcomes(neg, name) == {expected}
+    double = {None} if name == "question" else {phrase + expected for phrase in PHRASES}
+    assert outcomes(dn, name) == double
+
+
+def test_text_without_a_verb():
+    assert outcomes(neg, "heading") == {phrase + "法国历史" for phrase in PHRASES}
+    assert outcomes(dn, "heading") == outcomes(mv, "heading") == {None}
+    assert outcomes(pi, "heading") == {"法国历史！"}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("went", {f"他{modal}去了北京。" for modal in ("不得不", "应该", "应当", "可能", "也许")}),
+        ("good", {f"天气{modal}很好。" for modal in ("应该", "应当", "可能", "也许")}),
+        ("teacher", {f"她{modal}是老师。" for modal in ("应该", "应当", "可能", "也许")}),
+        ("taken", {f"书{modal}被他拿走了。" for modal in ("不得不", "应该", "应当", "可能", "也许")}),
+        ("must", {f"{head}他必须走。" for head in HEADS}),
+        ("likes not", {f"{head}他不喜欢咖啡。" for head in HEADS}),
+        ("question", {None}),
+    ],
+)
+def test_modal_verbs(name, expected):
+    assert outcomes(mv, name) == expected
+
+
+def test_intensifiers_of_the_code_variant():
+    adjective = sentence("good")
+    assert outcomes(mv, "good", variant="code") == outcomes(mv, "good")  # 很 is one already
+    bare = ParsedSentence("天气好。", (0, 2, 3), (2, 3, 4), ("NN", "VA", "PU"), ("NOUN", "ADJ", "PUNCT"), adjective.lemmas[:3],
+                          (1, 1, 1), ("nsubj", "ROOT", "punct"), "zh")  # fmt: skip
+    assert {"天气非常好。", "天气可能好。"} <= {mv(bare, Draws(key), variant="code") for key in range(300)}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("says", {"他说，他去。"}),
+        ("went", {"“他”去了北京。", "他，去了北京。"}),
+        ("teacher", {"“她”是老师。", "她，是老师。"}),
+        ("quotes", {"他，说“不”字https://x.org/不。"}),
+    ],
+)
+def test_punctuation_insertion(name, expected):
+    assert outcomes(pi, name) == expected
+
+
+@pytest.mark.parametrize("variant", ["paper", "code"])
+@pytest.mark.parametrize("name", SENTENCES)
+def test_no_english_comes_in_and_the_rest_stays(name, variant):
+    text = SENTENCES[name][0]
+    for augmentation in (pi, mv, dn, neg):
+        for new in outcomes(augmentation, name, variant=variant) - {None}:
+            assert new != text and " " not in new and ("https://x.org/不" in new) == ("https" in text)
+            assert new.count("“") == new.count("”")

@@ -1,0 +1,252 @@
+"""Text and parse beside the tokens: the same sentence comes back, and workers run rules on it."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from augment.keys import derive, sequence_keys
+from augment.parsed import ParsedSentence, parse_texts
+from augment.ragged import Ragged
+from augment.syntax import neg, pi
+from augment.text import Draws
+from augment.vocabulary import Vocabulary
+from pretrain import annotate
+from pretrain.annotation import MOST_CHARACTERS, Annotation, pack
+from pretrain.blocks import ViewSpec
+from pretrain.corpora import DataConfig
+from pretrain.errors import UserError
+from pretrain.loader import Loader
+from pretrain.prepare import prepare
+from pretrain.shards import DamagedShard, ShardReader, ShardWriter, split_summary, write_manifest
+from pretrain.tokenizer import load_tokenizer
+
+NAMES = ["Anna", "the old dog", "a café in Zürich", "nobody", "the river", "my sister", "one of them"]
+VERBS = ["has seen", "likes", "didn't find", "must not sell", "is", "carried", "will have"]
+OBJECTS = ["the blue house", "no money", "“a quiet life”", "https://x.org/a?b=c", "what she said", "old friends"]
+SENTENCES = [f"{n[0].upper()}{n[1:]} {v} {o} today." for n in NAMES for v in VERBS for o in OBJECTS]
+
+
+@pytest.fixture(scope="session")
+def parser(tmp_path_factory) -> str:
+    """A spaCy pipeline with a tagger and a dependency parser that has learned three sentences: quick, and mostly wrong."""
+    import spacy
+    from spacy.training import Example
+
+    taught = [
+        ("Anna likes old friends.", "NNP VBZ JJ NNS .", [1, 1, 3, 1, 1], "nsubj ROOT amod obj punct"),
+        ("The river is blue today.", "DT NN VBZ JJ NN .", [1, 3, 3, 3, 3, 3], "det nsubj cop ROOT obl punct"),
+        ("Nobody has seen the house.", "NN VBZ VBN DT NN .", [2, 2, 2, 4, 2, 2], "nsubj aux ROOT det obj punct"),
+    ]
+    pipeline = spacy.blank("en")
+    pipeline.add_pipe("tagger")
+    pipeline.add_pipe("parser", config={"min_action_freq": 1})
+    examples = [
+        Example.from_dict(pipeline.make_doc(text), {"tags": tags.split(), "heads": heads, "deps": deps.split()})
+        for text, tags, heads, deps in taught
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        optimizer = pipeline.initialize(lambda: examples)
+        for _ in range(15):
+            pipeline.update(examples, sgd=optimizer)
+    folder = tmp_path_factory.mktemp("parser") / "tiny"
+    pipeline.to_disk(folder)
+    return str(folder)
+
+
+def config(place: Path, parser: str, **settings) -> DataConfig:
+    settings = {"vocabulary": 400, "heldout": 0.1, "chunk_tokens": 800, "max_length": 24, "annotate": parser, **settings}
+    return DataConfig(sources=[str(place)], **settings)
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory, parser) -> Path:
+    folder = tmp_path_factory.mktemp("annotated")
+    (folder / "corpus.txt").write_text("\n".join(SENTENCES) + "\n")
+    prepare(config(folder / "corpus.txt", parser), folder / "data", workers=1, progress=False)
+    return folder / "data"
+
+
+def a_loader(data: Path, views: list[ViewSpec], workers: int = 0, batch: int = 32, steps: int = 6) -> Loader:
+    reader = ShardReader(data)
+    vocabulary = Vocabulary.from_tokenizer(load_tokenizer(reader.tokenizer_path))
+    return Loader(
+        reader, vocabulary, seed=5, global_batch=batch, lanes=4, rank=0, world_size=1, views=views, mask_rate=0.15,
+        mask_copies=1, workers=workers, start_step=0, stop_step=steps, max_length=24,
+    )  # fmt: skip
+
+
+def test_a_chunk_gives_back_what_was_put_in():
+    sentences = [
+        ParsedSentence("Ä 😀b!", (0, 2, 4), (1, 4, 5), ("NN", "X", "."), ("NOUN", "X", "PUNCT"), ("ä", "b", "!"), (1, 1, 1),
+                       ("nsubj", "ROOT", "punct"), "xx"),
+        ParsedSentence("", (), (), (), (), (), (), (), "xx"),
+        ParsedSentence("Went went", (0, 5), (4, 9), ("VBD", "VBD"), ("VERB", "VERB"), ("go", "went"), (0, 0),
+                       ("ROOT", "conj"), "xx"),
+    ]  # fmt: skip
+    annotation = Annotation(pack(sentences), "xx")
+    assert len(annotation) == 3 and [annotation[row] for row in range(3)] == sentences
+    assert annotation.text(0) == "Ä 😀b!"
+    members = pack(sentences)
+    with pytest.raises(ValueError, match="do not belong together"):
+        Annotation({**members, "word_heads.u16": members["word_heads.u16"][:-2]}, "xx")
+    empty = Annotation(pack([]), "xx")
+    assert len(empty) == 0
+
+
+def test_every_sequence_has_its_text_and_its_parse(data, parser):
+    tokenizer = load_tokenizer(ShardReader(data).tokenizer_path)
+    for split in ("train", "heldout"):
+        reader = ShardReader(data, split)
+        assert reader.annotation["language"] == "en" and reader.annotation["parser"] == parser
+        for chunk in map(reader.read, range(reader.num_chunks)):
+            texts = [chunk.annotation.text(row) for row in range(len(chunk.stored))]
+            assert [row.tolist() for row in (chunk.stored[i] for i in range(len(texts)))] == tokenizer(texts)["input_ids"]
+            assert list(parse_texts(texts, parser)) == [chunk.annotation[row] for row in range(len(texts))]
+    read = ShardReader(data)
+    stored = {read.read(c).annotation.text(i) for c in range(read.num_chunks) for i in range(len(read.read(c).stored))}
+    assert len(stored) > 200 and stored <= set(SENTENCES)
+    manifest = json.loads((data / "manifest.json").read_text())
+    assert manifest["annotation"]["words"] > 1500 and manifest["annotation"]["bytes"] > 0
+    assert not (data / ".work").exists()
+
+
+def test_texts_are_cut_where_their_tokens_are(tmp_path, parser):
+    (tmp_path / "long.txt").write_text("\n".join(sentence[:-1] + " and then again it rained." for sentence in SENTENCES[:80]))
+    prepare(config(tmp_path / "long.txt", parser, max_length=12), tmp_path / "data", workers=1, progress=False)
+    reader = ShardReader(tmp_path / "data")
+    chunk = reader.read(0)
+    tokenizer = load_tokenizer(reader.tokenizer_path)
+    assert (chunk.stored.lengths == 12).any()
+    for row in range(len(chunk.stored)):
+        assert tokenizer(chunk.annotation.text(row))["input_ids"] == chunk.stored[row].tolist()
+
+
+def test_records_have_a_text_for_every_column(tmp_path, parser):
+    records = [
+        {"text": text, "positive": SENTENCES[-number - 1], **({"negative": "It rains."} if number % 3 else {})}
+        for number, text in enumerate(SENTENCES[:60])
+    ]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, records)))
+    settings = config(tmp_path / "pairs.jsonl", parser, unit="record", heldout=0.1)
+    prepare(settings, tmp_path / "data", workers=1, progress=False)
+    chunk = ShardReader(tmp_path / "data").read(0)
+    texts = [chunk.annotation.text(row) for row in range(len(chunk.stored))]
+    wanted = {(r["text"], r["positive"], r.get("negative", "")) for r in records}
+    assert {tuple(texts[row : row + 3]) for row in range(0, len(texts), 3)} <= wanted
+    views = [ViewSpec("anchor", "none"), ViewSpec("positive", "pi"), ViewSpec("negative", "neg")]
+    batch = next(iter(a_loader(tmp_path / "data", views, batch=16, steps=1)))
+    tokenizer = load_tokenizer(tmp_path / "data" / "tokenizer")
+    records_of = {tuple(tokenizer(text)["input_ids"]): record for text, *record in wanted}
+    for row in range(16):
+        text, positive, negative = (tokenizer.decode(view[row][1:-1]).strip() for view in (batch.original, *batch.views[1:]))
+        record = records_of[tuple(batch.original[row].tolist())]
+        assert batch.present[2][row] == bool(record[1])
+        # of its own column, or of the text where there is none
+        assert set(positive.split()) & set(record[0].split()) and set(negative.split()) & set((record[1] or text).split())
+
+
+def test_an_interrupted_shard_does_not_parse_again(tmp_path, parser, monkeypatch):
+    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES) + "\n")
+    settings = config(tmp_path / "corpus.txt", parser)
+    parsed = Counter()
+
+    def counting(texts, model):
+        texts = list(texts)
+        parsed.update(texts)
+        return parse_texts(texts, model)
+
+    monkeypatch.setattr(annotate, "parse_texts", counting)
+    members, calls = annotate.Annotator.members, []
+
+    def failing(self, *arguments):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return members(self, *arguments)
+
+    monkeypatch.setattr(annotate.Annotator, "members", failing)
+    with pytest.raises(BaseException):  # noqa: B017 - however the executor passes it on
+        prepare(settings, tmp_path / "data", workers=1, progress=False)
+    before = sum(parsed.values())
+    manifest = prepare(settings, tmp_path / "data", workers=1, progress=False)
+    assert before > 0 and max(parsed.values()) == 1
+    assert sum(parsed.values()) == sum(part["sequences"] for part in manifest["splits"].values())
+
+
+def test_a_text_too_long_to_parse_keeps_its_place(tmp_path, parser):
+    annotator = annotate.Annotator(annotate.describe_parser(parser), None, 10, tmp_path / "parses")
+    counts: Counter[str] = Counter()
+    texts = ["A dog ran.", "x" * (MOST_CHARACTERS + 1), "", "It rains."]
+    sequences = Ragged.from_sequences([[1, 2, 3], [1, 9, 3], [], [1, 2, 3]])
+    annotation = Annotation(annotator.members(texts, sequences, counts), "en")
+    assert [len(annotation[row]) for row in range(4)] == [4, 0, 0, 3]
+    assert counts["texts_too_long_to_parse"] == 1 and neg(annotation[1], Draws(0)) is None
+
+
+def test_batches_are_the_same_whoever_makes_them(data):
+    positive, negative = ViewSpec("positive", "pi|mv|dn", labelled=True), ViewSpec("negative", "neg,del-word:rate=0.2")
+    views = [ViewSpec("anchor", "none"), positive, negative]
+    alone, helped = (list(a_loader(data, views, workers)) for workers in (0, 3))
+    assert len(alone) == len(helped) == 6
+    for one, other in zip(alone, helped):
+        assert all(a == b for a, b in zip(one.views, other.views))
+        assert np.array_equal(one.labels, other.labels) and set(one.labels.tolist()) <= {0, 1, 2, 3}
+        assert one.views[0] == one.original
+        for row in np.flatnonzero(one.labels == 3):  # nothing applied: the tokens as they are
+            assert one.views[1][row].tolist() == one.original[row].tolist()
+
+
+def test_a_view_is_what_the_rule_makes_of_the_stored_parse(data):
+    reader = ShardReader(data)
+    tokenizer = load_tokenizer(reader.tokenizer_path)
+    by_number = {}
+    for chunk in map(reader.read, range(reader.num_chunks)):
+        for row, number in enumerate(chunk.sequence_ids.tolist()):
+            by_number[number] = chunk.annotation[row]
+    batch = next(iter(a_loader(data, [ViewSpec("positive", "pi"), ViewSpec("negative", "neg")])))
+    for view, (name, rule) in enumerate((("pi", pi), ("neg", neg))):
+        keys = derive(sequence_keys(5, batch.epoch, batch.sequence_ids, view, "augment"), 0, name)
+        for row, number in enumerate(batch.sequence_ids.tolist()):
+            new = rule(by_number[number], Draws(int(keys[row])))
+            expected = batch.original[row].tolist() if new is None else tokenizer(new)["input_ids"]
+            got = batch.views[view][row].tolist()
+            assert got == (expected if len(expected) <= 24 else [*expected[:23], expected[-1]])
+
+
+def test_a_damaged_annotation_is_named(data, tmp_path):
+    reader = ShardReader(data)
+    chunk = reader.read(0)
+    members = pack([chunk.annotation[row] for row in range(len(chunk.stored) - 1)])
+    with ShardWriter(tmp_path / "train" / "shard-00000.tar", "uint16") as shard:
+        shard.write(chunk.stored, annotation=members)
+    write_manifest(tmp_path, {**reader.manifest, "splits": {"train": split_summary([shard.record])}})
+    with pytest.raises(DamagedShard, match="texts where the manifest says"):
+        ShardReader(tmp_path).read(0)
+
+
+def test_data_without_text_says_how_to_prepare(tmp_path):
+    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES) + "\n")
+    prepare(config(tmp_path / "corpus.txt", None), tmp_path / "data", workers=1, progress=False)
+    assert ShardReader(tmp_path / "data").annotation is None and ShardReader(tmp_path / "data").read(0).annotation is None
+    with pytest.raises(UserError, match=r"'pi\|mv' works on text.*--annotate MODEL"):
+        a_loader(tmp_path / "data", [ViewSpec("positive", "pi|mv")])
+
+
+@pytest.mark.parametrize("settings", [{"unit": "sequence"}, {"unit": "document"}, {"long_sentences": "split"}])
+def test_a_sequence_must_be_one_text(settings):
+    with pytest.raises(ValueError, match="annotate is not for"):
+        config(Path("x.txt"), "en_core_web_sm", **settings)
+
+
+def test_a_missing_parser_is_found_out_before_any_work(tmp_path):
+    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES) + "\n")
+    with pytest.raises(UserError, match="--annotate nowhere: the parser 'nowhere' cannot be loaded"):
+        prepare(config(tmp_path / "corpus.txt", "nowhere"), tmp_path / "data", workers=1, progress=False)
+    assert not (tmp_path / "data" / "manifest.json").exists()
