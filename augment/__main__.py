@@ -21,6 +21,7 @@ from augment.errors import AugmentationError
 from augment.parsed import ParsedSentence, find_parser, parse_texts, without_parse
 from augment.preview import VIEWS, encode, load_tokenizer, preview, train_tokenizer, view_keys
 from augment.registry import build, catalogue, needs_parse, needs_synonyms, needs_text, parse
+from augment.sets import SETS
 from augment.synonym_sources import find_synonyms, read_synonyms
 from augment.synonyms import SynonymTable
 from augment.text import TextEncoder
@@ -40,7 +41,8 @@ How to write a specification:
   subs|repeat                  one of them for each sentence, evenly; | binds tighter than ,
   del-span:spans=3:rate=0.1    parameters
   pi|mv|dn,del-word            augmentations of text stand before those of tokens
-"""
+  augcse-12-2                  a set of alternatives, by name: {sets}
+""".format(sets=", ".join(SETS))
 NEEDS = {
     "synonyms": "a synonym table (--synonyms)",
     "del": "a tokenizer with [DEL]",

@@ -13,6 +13,10 @@ from augment import (
     lexical_numbers,
     lexical_places,
     lexical_random,
+    lexical_wordnet,
+    restructure,
+    restructure_clause,
+    restructure_tense,
     syntax,
     tokens,
 )
@@ -177,6 +181,10 @@ _OF_TEXT = (
     lexical_places,
     lexical_letters,
     lexical_random,
+    lexical_wordnet,
+    restructure,
+    restructure_clause,
+    restructure_tense,
 )
 _TABLES = (_ENTRIES, *(module.ENTRIES for module in _OF_TEXT))
 

@@ -6,6 +6,7 @@ subs|repeat             alternatives: one drawn for each sentence, evenly; `none
 subs|repeat,del-span    `|` binds tighter than `,`: one of two, then del-span
 del-span:spans=3:rate=0.1   parameters
 pi|mv|dn,del-word       augmentations of text stand before those of tokens
+augcse-12-2             a set of alternatives by its name (`augment.sets`)
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from augment.errors import AugmentationError
 from augment.keys import bits_per_sequence, derive
 from augment.parsed import ParsedSentence, without_parse
 from augment.ragged import Ragged
+from augment.sets import SETS, expand
 from augment.synonyms import SynonymTable
 from augment.text import TextEncoder, draws_for
 from augment.vocabulary import Vocabulary
@@ -184,6 +186,7 @@ def parse(spec: str) -> Specification:
     """A specification from its text. Raises AugmentationError that names the place and the nearest name."""
     if not isinstance(spec, str):
         raise AugmentationError(f"a specification is a text such as 'del-span,reorder', not {spec!r}")
+    spec = expand(spec)
     stages = []
     position = 0
     for stage in spec.split(","):
@@ -328,7 +331,7 @@ def _parse_step(text: str, position: int, spec: str) -> Step:
         return Step(IDENTITY)
     if name not in CATALOGUE:
         raise AugmentationError(
-            f"there is no augmentation {name!r} ({place}){_nearest(name, [*CATALOGUE, IDENTITY])}; there are "
+            f"there is no augmentation {name!r} ({place}){_nearest(name, [*CATALOGUE, *SETS, IDENTITY])}; there are "
             f"{', '.join([*CATALOGUE, IDENTITY])} (python -m augment --list)"
         )
     entry = CATALOGUE[name]

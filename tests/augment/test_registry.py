@@ -12,6 +12,7 @@ from augment.errors import AugmentationError
 from augment.keys import derive, sequence_keys
 from augment.ragged import Ragged
 from augment.registry import alternatives, build, catalogue, needs_synonyms, parse
+from augment.sets import SETS
 
 VOCABULARY = reference.vocabulary()
 
@@ -157,3 +158,12 @@ def test_catalogue_is_complete():
         assert entry.kind in ("token", "text") and entry.paper and entry.description and entry.function.__doc__
         assert parse(entry.example).steps[0].name == entry.name
         assert all(parameter.meaning for parameter in entry.parameters)
+
+
+def test_sets_stand_for_their_members():
+    assert parse("augcse-4-1,del-word") == parse("tense|random-swap|contractions,del-word")
+    with pytest.raises(AugmentationError, match="did you mean 'augcse-4-1'"):
+        parse("augcse-4-l")
+    for name in SETS:
+        if name.count("-") == 2:  # those without language models
+            assert len(parse(name).stages[0]) >= 3
