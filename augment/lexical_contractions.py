@@ -26,6 +26,7 @@ _BE_HAVE = {
 }  # fmt: skip
 _ANY = word_set("any anything anyone anybody anywhere")
 _NEGATIVE_ONLY = word_set("anymore either yet")  # words that want a negation in front of them
+_SHORT = {"'m": "am", "'re": "are", "'ve": "have", "'ll": "will"}
 _NOT = word_set("n't n’t not")
 
 
@@ -129,21 +130,28 @@ def _expansions(sentence: ParsedSentence, lower: list[str]) -> list[Edit]:
         start, end = sentence.starts[i], sentence.ends[i]
         if word == "n't" and lower[i - 1] != "ai":
             edits += _not(sentence, lower, i)
-        elif word == "'m" and lower[i - 1] == "i":
-            edits.append((start, end, " am"))
-        elif word == "'re":
-            edits.append((start, end, " are"))
-        elif word == "'ve":
-            edits.append((start, end, " have"))
-        elif word == "'ll":
-            edits.append((start, end, " will"))
         elif word == "'s" and lower[i - 1] == "let":
             edits.append((start, end, " us"))
-        elif word == "'s" and sentence.tags[i] != "POS" and lower[i - 1] in _CONTRACTS_IS | {"when", "why", "here"}:
-            edits.append((start, end, " has" if _perfect(sentence, lower, i) else " is"))
-        elif word == "'d" and lower[i - 1] in _PRONOUNS | {"who"}:
-            edits.append((start, end, " had" if _perfect(sentence, lower, i) or lower[i + 1 : i + 2] == ["better"] else " would"))
+        elif (whole := full_form(sentence, lower, i)) is not None:
+            edits.append((start, end, f" {whole}"))
     return edits
+
+
+def full_form(sentence: ParsedSentence, lower: list[str], i: int) -> str | None:
+    """The auxiliary that word i is short for ("'ve": "have"); None where it is none, or a possessive.
+
+    lower: the words in lower case, apostrophes straight.
+    """
+    word = lower[i]
+    if word == "'s":
+        if sentence.tags[i] == "POS" or lower[i - 1] not in _CONTRACTS_IS | {"when", "why", "here"}:
+            return None
+        return "has" if _perfect(sentence, lower, i) else "is"
+    if word == "'d":
+        if lower[i - 1] not in _PRONOUNS | {"who"}:
+            return None
+        return "had" if _perfect(sentence, lower, i) or lower[i + 1 : i + 2] == ["better"] else "would"
+    return _SHORT.get(word)
 
 
 def _perfect(sentence: ParsedSentence, lower: list[str], i: int) -> bool:

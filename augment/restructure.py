@@ -18,7 +18,16 @@ from augment.lexical_forms import (
     word_set,
 )
 from augment.parsed import ParsedSentence
-from augment.restructure_forms import RELATIVE, characters, clauses_upward, finite_form, finite_verb, person_of, phrase
+from augment.restructure_forms import (
+    RELATIVE,
+    characters,
+    clauses_upward,
+    finite_form,
+    finite_verb,
+    person_of,
+    phrase,
+    spelled_out,
+)
 from augment.text import Draws
 
 _OBJECTIVE = {"i": "me", "he": "him", "she": "her", "we": "us", "they": "them", "who": "whom"}
@@ -64,7 +73,10 @@ def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
     new_object = _as_object(sentence, subject, *span)
     edits = [(sentence.starts[span[0]], *_close(sentence, *span, new_subject))]
     edits.append((sentence.starts[first], *_close(sentence, first, last, new_object)))
-    edits += _agreement(sentence, root, object_head)
+    agreement = _agreement(sentence, root, object_head)
+    if agreement is None or _joins_pronoun(sentence, subject, span) or _joins_pronoun(sentence, object_head, (first, last)):
+        return None
+    edits += agreement
     result = sentence.edit([*edits, *articles(sentence.text, edits)])
     if result == sentence.text or repeats_more(result, sentence.text):
         return None
@@ -191,24 +203,33 @@ def _close(sentence: ParsedSentence, first: int, last: int, new: str) -> tuple[i
     return end, f"{new}," if _has_comma(new) and following and following not in _CLOSING else new
 
 
+def _joins_pronoun(sentence: ParsedSentence, head: int, span: tuple[int, int]) -> bool:
+    """Whether a phrase of several words holds a pronoun whose case would have to change: "Ann and I"."""
+    joined = [head, *(child for child in sentence.children(head) if sentence.relation(child) == "conj")]
+    words = {sentence.word(i).lower() for i in joined}
+    return span[0] < span[1] and not words.isdisjoint(_OBJECTIVE.keys() | _NOMINATIVE.keys())
+
+
 def _has_comma(text: str) -> bool:
     return ", " in text and ((" and " not in text and " or " not in text) or _APPOSITION.search(text) is not None)
 
 
-def _agreement(sentence: ParsedSentence, root: int, new_subject: int) -> list[Edit]:
+def _agreement(sentence: ParsedSentence, root: int, new_subject: int) -> list[Edit] | None:
+    """Edits that put the finite verb in agreement with a new subject, short forms spelled out; None where that cannot be."""
     i = finite_verb(sentence, root)
     word, tag = sentence.word(i), sentence.tags[i]
+    whole = spelled_out(sentence, i)
+    if whole is None:
+        return None
     person, plural = person_of(sentence, new_subject)
-    lower = word.lower()
+    lower = whole.lower()
+    new = lower
     if lower in ("was", "were"):
         new = finite_form("be", "past", person, plural)
-    elif tag in ("VBZ", "VBP") and lower not in ("'s", "’s", "'re", "'m", "'ve"):
-        lemma = lemma_of(lower, tag, sentence.lemmas[i])
-        new = finite_form(lemma, "present", person, plural)
-    elif lower in ("'s", "'m", "'re"):
-        new = {"is": "'s", "are": "'re", "am": "'m"}[finite_form("be", "present", person, plural)]
-    else:
-        return []
+    elif tag in ("VBZ", "VBP") or lower in ("am", "are", "is", "have", "has"):
+        new = finite_form(lemma_of(lower, tag, sentence.lemmas[i]), "present", person, plural)
+    if word[:1] in "'’":
+        return [(sentence.starts[i], sentence.ends[i], f" {new}")]
     return [] if new == lower else [(sentence.starts[i], sentence.ends[i], new)]
 
 
@@ -240,12 +261,20 @@ def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
     if start_rest > last or sentence.word(start_rest) in (":", "-", "–", "—", ";"):
         return None
     rest, front = characters(sentence, start_rest, last), characters(sentence, first, verb)
+    finite = finite_verb(sentence, head)
+    if sentence.word(finite)[:1] in "'’":  # "we've" cannot end a clause
+        whole = spelled_out(sentence, finite)
+        if whole is None:
+            return None
+        front = f"{characters(sentence, first, finite - 1)} {whole}{sentence.text[sentence.ends[finite] : sentence.ends[verb]]}"
     if not balanced(rest) or not balanced(front) or rest.rstrip("\"'”’)")[-1:] in tuple(".!?"):
         return None
     opens = _opens(sentence, first)
     if opens:
         rest = upper_first(rest)
         front = front if keeps_capital(sentence, first) else lower_first(sentence, first) + front[len(sentence.word(first)) :]
+    if first and sentence.pos[first - 1] not in ("PUNCT", "CCONJ", "SCONJ"):
+        return sentence.ends[first - 1], sentence.ends[last], f", {rest}, {front}"
     return sentence.starts[first], sentence.ends[last], f"{rest}, {front}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from augment.lexical_contractions import full_form
 from augment.lexical_forms import inflect, word_set
 from augment.parsed import ParsedSentence
 
@@ -93,6 +94,13 @@ def finite_form(lemma: str, tense: str, person: int, plural: bool) -> str:
         return _PRESENT_BE.get((person, plural), "are")
     form = inflect(lemma, "VBD" if tense == "past" else "VBZ" if person == 3 and not plural else "VB")
     return form or lemma
+
+
+def spelled_out(sentence: ParsedSentence, i: int) -> str | None:
+    """A verb as it is written when it stands by itself: "have" for "'ve", the word itself for others, None for what cannot."""
+    if sentence.word(i)[:1] not in "'’":
+        return sentence.word(i)
+    return full_form(sentence, [word.lower().replace("’", "'") for word in sentence.words], i)
 
 
 def finite_verb(sentence: ParsedSentence, head: int) -> int:

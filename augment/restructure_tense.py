@@ -5,7 +5,7 @@ from __future__ import annotations
 from augment.entry import Entry, Parameter
 from augment.lexical_forms import AUGCSE, Edit, lemma_of, like, rewrite, word_set
 from augment.parsed import ParsedSentence
-from augment.restructure_forms import finite_form, finite_verb, person_of, subject_of
+from augment.restructure_forms import finite_form, finite_verb, person_of, spelled_out, subject_of
 from augment.text import Draws
 
 _TENSES = ("past", "present", "future")
@@ -100,9 +100,10 @@ def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> li
         return _with_will(sentence, finite, head)
     if _OF_TAG[sentence.tags[finite]] == target:
         return []
-    lemma = "be" if lower in ("'s", "’s") and finite != head else lemma_of(lower, sentence.tags[finite], sentence.lemmas[finite])
-    if lower in ("'d", "’d"):
+    lower = (spelled_out(sentence, finite) or "").lower()
+    if lower in ("", "would"):
         return None
+    lemma = lemma_of(lower, sentence.tags[finite], sentence.lemmas[finite])
     if lemma == "be" and lower in ("is", "are", "was", "were"):
         person, plural = 3, lower in ("are", "were")
         if subject is not None and sentence.word(subject).lower() == "i":
@@ -116,7 +117,7 @@ def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> li
     else:
         person, plural = person_of(sentence, subject)
     new = finite_form(lemma, target, person, plural)
-    if lower[:1] in "'’":
+    if word[:1] in "'’":
         return [(start, end, " " + new)]
     return [(start, end, like(word, new) if len(word) > 1 else new)]
 
@@ -124,13 +125,12 @@ def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> li
 def _with_will(sentence: ParsedSentence, finite: int, head: int) -> list[Edit]:
     word = sentence.word(finite)
     start, end = sentence.starts[finite], sentence.ends[finite]
-    lemma = lemma_of(word, sentence.tags[finite], sentence.lemmas[finite])
+    whole = spelled_out(sentence, finite)
+    if whole is None or whole == "would":
+        return []
+    lemma = lemma_of(whole, sentence.tags[finite], sentence.lemmas[finite])
     negated = finite + 1 < len(sentence) and sentence.word(finite + 1).lower() in _NOT
     contracted = _contracted(sentence, finite)
-    if word[:1] in "'’":
-        lemma = "have" if word[1:] == "ve" else "be"
-        if word[1:] == "d":
-            return []
     will = "wo" if contracted else "will"
     if lemma == "do" and finite != head and finite in sentence.auxiliaries(head):
         return [(start, end, like(word, will))]

@@ -2,7 +2,6 @@
 
 import gzip
 import itertools
-import os
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +28,7 @@ from augment.parsed import parse_texts
 from augment.sets import SETS, expand
 from augment.text import draws_for
 
-SHARED = Path(os.environ.get("CLEAR_SHARED", Path(__file__).parents[3] / "shared"))
+SHARED = Path(__file__).parents[3] / "shared"
 MODULES = (
     lexical_colors, lexical_contractions, lexical_discourse, lexical_gender, lexical_letters, lexical_numbers, lexical_places,
     lexical_random, lexical_wordnet, restructure, restructure_clause, restructure_tense,
