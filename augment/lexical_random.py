@@ -31,7 +31,7 @@ def random_deletion(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -
     Here: punctuation and the text between stay as they are, without the marks that would stand side by side or alone and
     the brackets and quotes that would be empty; a word that would follow itself goes too. None for fewer than two words.
     Possibly altering. Needs nothing.
-        "The old man sat by the sea." -> "Old sat sea."
+        "The old man sat by the sea." -> "Old sea."
     """
     spans = _spans(sentence)
     if len(spans) < 2 or rate == 0:
@@ -45,7 +45,7 @@ def random_crop(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -> st
 
     The place is drawn evenly. The original left a text of one word, and raised an error inside, unchanged: None here.
     Possibly altering. Needs nothing.
-        "The old man sat by the sea." -> "The old sea."
+        "The old man sat by the sea." -> "The sea."
     """
     spans = _spans(sentence)
     if len(spans) < 2 or rate == 0:
@@ -97,7 +97,7 @@ def random_word(sentence: ParsedSentence, draws: Draws, rate: float = 0.15) -> s
     """RandomWordAugmentation (AugCSE through nlpaug, rate 0.15): one of deletion, cropping and swapping, drawn evenly.
 
     Possibly altering. Needs tags (for names).
-        "The old man sat by the sea." -> "The man sat by the sea."
+        "The old man sat by the sea." -> "Old man sat by sea."
     """
     return draws.choice((random_deletion, random_crop, random_swap))(sentence, draws, rate)
 
@@ -165,7 +165,7 @@ ENTRIES = (
         example="random-deletion:rate=0.6",
         function=random_deletion,
         meaning="possibly altering",
-        sample=("The old man sat by the sea.", "Old sat sea."),
+        sample=("The old man sat by the sea.", "Old sea."),
     ),
     Entry(
         name="random-crop",
@@ -176,7 +176,7 @@ ENTRIES = (
         example="random-crop:rate=0.6",
         function=random_crop,
         meaning="possibly altering",
-        sample=("The old man sat by the sea.", "The old sea."),
+        sample=("The old man sat by the sea.", "The sea."),
     ),
     Entry(
         name="random-swap",
@@ -200,6 +200,6 @@ ENTRIES = (
         function=random_word,
         meaning="possibly altering",
         needs=("tags",),
-        sample=("The old man sat by the sea.", "The man sat by the sea."),
+        sample=("The old man sat by the sea.", "Old man sat by sea."),
     ),
 )
