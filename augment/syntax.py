@@ -132,12 +132,18 @@ def _comma_at_clause(sentence: ParsedSentence, variant: str, comma: str) -> list
     """A comma where the first subordinate clause begins, or ends if the sentence begins with it, and no mark is there yet."""
     for i in sentence.with_relation(_CLAUSES[sentence.language, variant]):
         first, last = sentence.subtree(i)
-        if variant == PAPER and sentence.tags[first] == "TO":
-            continue  # an infinitive: no clause to part off
+        if variant == PAPER and _is_phrase(sentence, i, first):
+            continue
         edit = _comma_behind(sentence, first - 1 if first else last, comma)
         if edit:
             return [edit]
     return None
+
+
+def _is_phrase(sentence: ParsedSentence, i: int, first: int) -> bool:
+    """Whether the clause of word i, whose first word is `first`, is none to part off: "to go", "(the ease) of going"."""
+    of_noun = sentence.tags[i] == "VBG" and sentence.tags[first] == "IN" and sentence.relation(i) == "acl"
+    return sentence.tags[first] == "TO" or of_noun
 
 
 def _mark_subject(sentence: ParsedSentence, draws: Draws, variant: str, comma: str) -> list[tuple[int, int, str]] | None:
