@@ -117,6 +117,11 @@ def test_every_sequence_has_its_text_and_its_parse(data, parser):
     assert not (data / ".work").exists()
 
 
+@pytest.mark.slow
+def test_several_processes_parse_in_order(parser):
+    assert list(parse_texts(SENTENCES, parser, batch_size=7, processes=2)) == list(parse_texts(SENTENCES, parser))
+
+
 def test_texts_are_cut_where_their_tokens_are(tmp_path, parser):
     (tmp_path / "long.txt").write_text("\n".join(sentence[:-1] + " and then again it rained." for sentence in SENTENCES[:80]))
     prepare(config(tmp_path / "long.txt", parser, max_length=12), tmp_path / "data", workers=1, progress=False)
