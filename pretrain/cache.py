@@ -1,0 +1,221 @@
+"""Augment a corpus once: prepared data in, records with their augmentations and labels out, to train on like any other data.
+
+    python -m pretrain.cache --data data/annotated --aug augcse-12-2 --out data/augcse
+    python -m pretrain.cache --data data/annotated --aug 'tense|yoda|random-swap' --resample 4 --out data/augcse_resampled
+    python -m pretrain.cache --data data/annotated --positive 'pi|mv|dn' --negative neg --out data/sda
+    python -m pretrain.main --objective augcse --data data/augcse --aug none --augment.augmented none
+
+--aug writes AugCSE's records (text, augmented, label): one augmentation a sentence, drawn evenly from the set and fixed by the
+seed; the last label, "none", where the sentence came out as it was, white space and quotes aside. --positive and --negative
+write SDA's (text, positive, negative). A column is empty where nothing has changed: its view is then the sentence itself, and a
+negative is absent. Splits, their order and the tokenizer are those of the data; the cache holds tokens, no text or parse.
+
+The same bytes come out with any number of workers, and after any number of kills: run the same command again. A task holds one
+chunk (64 thousand tokens) and its parse.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from augment.registry import alternatives, parse
+from pretrain import cache_stages as cs
+from pretrain import command
+from pretrain.errors import UserError
+from pretrain.executors import ExecutorOptions, Job, run_jobs
+from pretrain.prepare import _locked, _make_folder, _quiet
+from pretrain.progress import Display, Stage, peak_memory
+from pretrain.shards import MANIFEST, ShardReader, read_manifest, write_atomically, write_manifest
+from pretrain.stages import SPLITS
+from pretrain.validation import faults, nearest, rows
+
+_OWN = [
+    ("data", "folder", "required", "prepared data; with --annotate for augmentations of text"),
+    ("out", "folder", "required", "folder for the shards, the tokenizer and the manifest"),
+    ("aug", "text", "none", "column `augmented` and labels: alternatives 'a|b|c', or a set such as augcse-12-2"),
+    ("positive", "text", "none", "column `positive`: any specification, as 'pi|mv|dn'"),
+    ("negative", "text", "none", "column `negative`: any specification, as neg"),
+    ("seed", "int", "42", "of all draws"),
+    ("resample", "int", "1", "copies of every training sentence, each with draws of its own"),
+    ("synonyms", "path", "none", "synonym table, for augmentations that need one; none: the usual places"),
+    ("progress", "bool", "True", "show progress bars"),
+]
+
+
+def cache(
+    data: Path | str,
+    out: Path | str,
+    columns: dict[str, str],
+    seed: int = 42,
+    copies: int = 1,
+    synonyms: str | None = None,
+    progress: bool = True,
+    **execution: Any,
+) -> dict:
+    """Augment the sentences of prepared data into the folder `out`; returns its manifest ({}: submitted to Slurm).
+
+    columns: column -> specification; "augmented" (with labels), or "positive" and "negative", or any of them together. seed,
+    copies: copy k of the training split is drawn as epoch k of a run of that seed draws. The held-out split has one copy.
+    execution: fields of `ExecutorOptions`; they change nothing in the shards.
+
+    A finished cache of the same data and settings is left as it is, an unfinished one is gone on with.
+
+    Raises: UserError or AugmentationError for data that has columns already, a specification that is wrong, or cannot be made
+    of this data, a folder that holds something else.
+    """
+    data, out = Path(data), Path(out)
+    try:
+        options = ExecutorOptions(**execution)
+    except ValidationError as error:
+        raise UserError("execution: " + faults(error, lambda key: f"there is no option {key}")) from None
+    readers = {split: ShardReader(data, split) for split in SPLITS}
+    made = _what_is_made(readers, columns, seed, copies)
+    if (out / MANIFEST).is_file():
+        manifest = read_manifest(out)
+        _refuse_other(out, manifest.get("cache", {}), made)
+        return manifest
+    cs.open_pipelines(readers["train"], made["columns"], synonyms)  # fails now, by name, rather than in a task
+    began = time.time()
+    work = out / ".work"
+    _make_folder(work)
+    with _locked(work):
+        plan = {"data": str(data.resolve()), "synonyms": synonyms, "made": made, "tasks": _tasks(readers, copies)}
+        _write_plan(out, work / "plan.json", plan)
+        sizes = [task["sequences"] for task in plan["tasks"]]
+        jobs = [Job("augment", [cs.AugmentShard(work)], len(sizes)), Job("manifest", [cs.MergeCache(work)], 1)]
+        stages = [Stage("augment", "augment", sizes), Stage("manifest", "manifest", [1])]
+        with _quiet(options.executor), Display(work, stages, enabled=progress):
+            if not run_jobs(jobs, work, options):
+                return {}
+        manifest = read_manifest(out)
+        manifest["run"] = {
+            "seconds": round(time.time() - began, 1),
+            "workers": options.parallel,
+            "executor": options.executor,
+            "peak_task_bytes": peak_memory(work),
+            "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }
+        write_manifest(out, manifest)
+        shutil.rmtree(work, ignore_errors=True)
+    return manifest
+
+
+def _what_is_made(readers: dict[str, ShardReader], columns: dict[str, str], seed: int, copies: int) -> dict[str, Any]:
+    """All that decides what the shards are, checked."""
+    reader = readers["train"]
+    if not columns or not set(columns) <= set(cs.VIEW_NUMBERS):
+        raise UserError("there is nothing to make: give --aug 'a|b|c' (AugCSE's records), or --positive and --negative (SDA's)")
+    if reader.columns != ("text",) or reader.labels:
+        found = ", ".join([*reader.columns, *["labels"] * bool(reader.labels)])
+        raise UserError(f"{reader.folder} has more than texts already ({found}): a cache is made of data with texts alone")
+    for column, spec in columns.items():
+        if cs.is_identity(spec):
+            raise UserError(f"the augmentation {spec!r} of the column {column!r} changes nothing: name one that does")
+    if cs.LABELLED in columns:
+        alternatives(columns[cs.LABELLED])
+    if copies < 1:
+        raise UserError(f"--resample {copies}: how many copies of every sentence, 1 or more")
+    return {
+        "content": {split: reader.content_hash for split, reader in readers.items()},
+        "columns": {column: str(parse(spec)) for column, spec in columns.items()},
+        "seed": seed,
+        "copies": copies,
+    }
+
+
+def _tasks(readers: dict[str, ShardReader], copies: int) -> list[dict[str, Any]]:
+    """A task for every shard of the cache, in the order of its shards: copy 0 of all shards of a split, copy 1, ..."""
+    tasks = []
+    for split, reader in readers.items():
+        number = 0
+        for copy in range(copies if split == "train" else 1):
+            first = 0
+            for shard in reader.manifest["splits"][split]["shards"]:
+                chunks = len(shard["chunks"])
+                sequences = int(reader.chunk_sizes[first : first + chunks].sum())
+                tasks.append({"split": split, "number": number, "copy": copy, "first_chunk": first, "chunks": chunks,
+                              "sequences": sequences})  # fmt: skip
+                first, number = first + chunks, number + 1
+    return tasks
+
+
+def _write_plan(out: Path, path: Path, plan: dict[str, Any]) -> None:
+    """The plan is written down before any task starts; that of an unfinished cache must be the same."""
+    if path.is_file():
+        _refuse_other(out, json.loads(path.read_text()).get("made", {}), plan["made"])
+    write_atomically(path, json.dumps(plan).encode())
+
+
+def _refuse_other(out: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    for key, value in wanted.items():
+        if found.get(key) != value:
+            raise UserError(
+                f"{out} holds something else: {key} is {found.get(key)!r} there and {value!r} now. Choose another --out, or "
+                "remove that folder"
+            )
+
+
+def summary(manifest: dict, out: Path) -> str:
+    """What came out, for people."""
+    if not manifest:
+        return f"submitted to Slurm; progress: {out}/.work/logs, result: {out}/manifest.json"
+    lines = [f"{out}: columns {', '.join(manifest['columns'])}; {manifest.get('labels', 0)} labels"]
+    for split, part in manifest["splits"].items():
+        size = f"{part['sequences']:>12,} records {part['tokens']:>14,} tokens in {len(part['shards'])} shards"
+        lines.append(f"  {split:8s} {size}")
+    lines.append(f"  {'column':10s} {'augmentation':34s} {'drawn':>10s} {'changed':>9s} {'not applicable':>15s}")
+    for column, rates in manifest["cache"]["rates"].items():
+        for name, found in rates.items():
+            lines.append(
+                f"  {column:10s} {name:34s} {found['drawn']:>10,} {found['rate']:>9.2%} "
+                f"{found['not_applicable'] / max(1, found['drawn']):>15.2%}"
+            )
+    if run := manifest.get("run"):
+        lines.append(f"  {run['seconds']} s with {run['workers']} workers, largest task {run['peak_task_bytes'] / 1e6:.0f} MB")
+    return "\n".join(lines)
+
+
+def help_text() -> str:
+    """Every flag with its type, default and meaning."""
+    parts = [(__doc__ or "").rstrip(), "Flags:\n\n" + command.key_table(_OWN)]
+    return "\n\n".join([*parts, "Where it runs:\n\n" + command.key_table(rows(ExecutorOptions))])
+
+
+def _cache(**flags: str) -> int:
+    own, execution = {name for name, *_ in _OWN}, set(ExecutorOptions.model_fields)
+    for key in flags:
+        if key not in own | execution:
+            raise UserError(f"unknown flag --{key}" + nearest(key, sorted(own | execution), "--"))
+    for key in ("data", "out"):
+        if key not in flags:
+            raise UserError(f"--{key} is missing: python -m pretrain.cache --data DATA --aug 'a|b|c' --out CACHE")
+    numbers = {}
+    for key, default in (("seed", "42"), ("resample", "1")):
+        try:
+            numbers[key] = int(flags.get(key, default))
+        except ValueError:
+            raise UserError(f"--{key} {flags[key]} is no whole number") from None
+    meant = {"augmented": flags.get("aug"), "positive": flags.get("positive"), "negative": flags.get("negative")}
+    columns = {column: spec for column, spec in meant.items() if spec is not None}
+    options = {key: None if value in ("none", "None") else value for key, value in flags.items() if key in execution}
+    try:
+        manifest = cache(
+            flags["data"], flags["out"], columns, numbers["seed"], numbers["resample"], flags.get("synonyms"),
+            command.as_bool(flags.get("progress", "True"), "progress"), **options,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        print("interrupted; run the same command again to go on from here", file=sys.stderr)
+        return 130
+    print(summary(manifest, Path(flags["out"])))
+    return 0
+
+
+if __name__ == "__main__":
+    command.run(_cache, help_text)
