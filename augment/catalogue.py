@@ -14,9 +14,11 @@ from augment import (
     lexical_places,
     lexical_random,
     lexical_wordnet,
+    neural,
     restructure,
     restructure_clause,
     restructure_tense,
+    rewriting,
     syntax,
     tokens,
 )
@@ -185,6 +187,8 @@ _OF_TEXT = (
     restructure,
     restructure_clause,
     restructure_tense,
+    neural,
+    rewriting,
 )
 _TABLES = (_ENTRIES, *(module.ENTRIES for module in _OF_TEXT))
 
