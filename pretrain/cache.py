@@ -30,7 +30,8 @@ from pretrain import cache_stages as cs
 from pretrain import command
 from pretrain.errors import UserError
 from pretrain.executors import ExecutorOptions, Job, run_jobs
-from pretrain.prepare import _locked, _make_folder, _quiet
+from pretrain.folder_lock import folder_lock
+from pretrain.prepare import _make_folder, _quiet
 from pretrain.progress import Display, Stage, peak_memory
 from pretrain.shards import MANIFEST, ShardReader, read_manifest, write_atomically, write_manifest
 from pretrain.stages import SPLITS
@@ -85,7 +86,7 @@ def cache(
     began = time.time()
     work = out / ".work"
     _make_folder(work)
-    with _locked(work):
+    with folder_lock(work):
         plan = {"data": str(data.resolve()), "synonyms": synonyms, "made": made, "tasks": _tasks(readers, copies)}
         _write_plan(out, work / "plan.json", plan)
         sizes = [task["sequences"] for task in plan["tasks"]]

@@ -75,9 +75,7 @@ class Augmented:
         return np.where(self.outcome == CHANGED, numbers.take(self.taken), len(names) - 1)
 
 
-def augment(
-    pipeline: Pipeline, source: Ragged, keys: np.ndarray, sentences: Annotation | None, max_length: int
-) -> Augmented:
+def augment(pipeline: Pipeline, source: Ragged, keys: np.ndarray, sentences: Annotation | None, max_length: int) -> Augmented:
     """Augment N sentences and tell which have changed.
 
     source: their tokens. keys: uint64[N]. sentences: their parses, for a pipeline that `needs_text`. max_length: longer ones are

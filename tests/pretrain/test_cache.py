@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
-from run_helpers import command, curve, finish, start
+from run_helpers import ROOT, command, curve, finish, start
 from tokenizers import Tokenizer
 
 from augment.catalogue import CATALOGUE
@@ -29,6 +34,7 @@ from pretrain.blocks import ViewSpec, number_of_labels
 from pretrain.cache import cache
 from pretrain.corpora import DataConfig
 from pretrain.errors import UserError
+from pretrain.folder_lock import folder_lock
 from pretrain.loader import Loader
 from pretrain.prepare import prepare
 from pretrain.shards import ShardReader
@@ -227,6 +233,33 @@ def test_the_same_bytes_with_any_number_of_workers_and_after_a_break(tiny_data, 
     assert digest(tmp_path / "broken") == digest(tmp_path / "one")
     again = make(tiny_data, tmp_path / "broken", columns, copies=3)
     assert len(began) == 5 and again["splits"]["train"]["sequences"] == 3 * ShardReader(tiny_data).num_sequences
+
+
+def test_a_process_killed_alone_leaves_a_folder_that_can_be_finished(tiny_data, tmp_path):
+    code = (
+        "import os, signal, sys; from pretrain import cache, cache_stages as s; run = s.AugmentShard.run\n"
+        "def killed(self, data=None, rank=0, world_size=1):\n"
+        "    run(self, data, rank, world_size)\n"
+        "    if rank: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "s.AugmentShard.run = killed\n"
+        "cache.cache(sys.argv[1], sys.argv[2], {'augmented': sys.argv[3]}, 3, 3, progress=False, workers=1)\n"
+    )
+    words = [sys.executable, "-c", code, str(tiny_data), str(tmp_path / "killed"), TOKENS]
+    process = subprocess.Popen(words, cwd=ROOT, start_new_session=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    try:
+        assert process.wait(timeout=120) == -signal.SIGKILL
+        make(tiny_data, tmp_path / "killed", {"augmented": TOKENS}, copies=3)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # datatrove's manager outlives it
+    make(tiny_data, tmp_path / "whole", {"augmented": TOKENS}, copies=3)
+    assert digest(tmp_path / "killed") == digest(tmp_path / "whole")
+
+
+def test_two_at_once_are_refused(tiny_data, tmp_path):
+    (tmp_path / "cache" / ".work").mkdir(parents=True)
+    with folder_lock(tmp_path / "cache" / ".work"), pytest.raises(UserError, match="being made by another process"):
+        make(tiny_data, tmp_path / "cache", {"augmented": TOKENS})
 
 
 def test_copies_have_draws_of_their_own_and_the_first_is_the_fixed_one(tiny_data, tmp_path):
