@@ -203,10 +203,16 @@ def _fill(loaded: Loaded, words: _Words, works: list[_Work], top_k: int) -> None
     if not any(found):
         return
     inputs = {name: encoded[name].to(device) for name in ("input_ids", "attention_mask")}
-    with torch.inference_mode():
-        logits = model(**inputs).logits[torch.arange(len(works)), is_mask.int().argmax(1)].float()
+    rows, places = torch.arange(len(works), device=device), is_mask.int().argmax(1).to(device)
+    # Scores of the whole vocabulary at the masks alone: over all tokens they are half of the work, and gigabytes of memory.
+    at_masks = model.get_output_embeddings().register_forward_pre_hook(lambda _, states: (states[0][rows, places][:, None],))
+    try:
+        with torch.inference_mode():
+            logits = model(**inputs).logits[:, 0].float()
+    finally:
+        at_masks.remove()
     mask = tokenizer.mask_token
-    allowed = np.stack([_allowed(words, *row, mask) for row in zip(works, spots, texts, ends)])
+    allowed = np.stack([_allowed(words, *each, mask) for each in zip(works, spots, texts, ends)])
     logits = logits.masked_fill(~torch.from_numpy(allowed).to(device), -torch.inf)
     values, ids = (part.cpu() for part in logits.topk(min(top_k, logits.shape[1])))
     cumulative = torch.softmax(values.double(), 1).cumsum(1).numpy()
