@@ -27,7 +27,8 @@ def folder_lock(work: Path) -> Iterator[None]:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise UserError(f"{work.parent} is being made by another process; wait for it, or choose another --out.") from error
+            raise UserError(f"{work.parent} is being prepared by another process; wait for it, or choose another --out.") \
+                from error
         except OSError:
             pass  # a network file system without locks: two processes would still write the same bytes
         yield

@@ -14,7 +14,6 @@ for 207 MB of text in 16 buckets of 13 MB, 0.60 GB with buckets of 42 MB. The to
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import math
 import os
@@ -31,12 +30,12 @@ from pydantic import ValidationError
 from pretrain.corpora import DataConfig, Task, plan_tasks
 from pretrain.errors import UserError
 from pretrain.executors import ExecutorOptions, Job, run_jobs
+from pretrain.folder_lock import LOCK, folder_lock
 from pretrain.progress import Display, Stage, peak_memory
 from pretrain.shards import MANIFEST, raise_if_disk_full, read_manifest, write_atomically, write_manifest
 from pretrain.validation import faults
 
 _SMALL_BUCKET = 4 << 20  # text bytes: below this a bucket is not worth a task
-LOCK = "lock"
 _MOST_BUCKETS = 1024  # the index of a run file grows with it; beyond, a bucket is read in several parts
 
 
@@ -62,12 +61,12 @@ def prepare(config: DataConfig, out: Path | str, executor: str = "local", worker
         manifest = read_manifest(out)
         _refuse_other_config(out, manifest.get("config", {}), wanted, "holds data prepared")
         if work.is_dir():  # left by a kill after the last stage, or by Slurm
-            with contextlib.suppress(UserError), _locked(work):  # if it is held: its owner tidies up
+            with contextlib.suppress(UserError), folder_lock(work):  # if it is held: its owner tidies up
                 shutil.rmtree(work, ignore_errors=True)
         return manifest
     began = time.time()
     _make_folder(work)
-    with _locked(work):
+    with folder_lock(work):
         tasks = plan_tasks(config.sources, records=config.unit == "record")
         if overwrite:
             _refuse_own_output(config, tasks, out)
@@ -164,21 +163,6 @@ def _refuse_other_config(out: Path, found: dict, wanted: dict, what: str) -> Non
             + (f" ({len(differing) - 1} more keys differ)" if len(differing) > 1 else "")
             + ". Choose another --out, or give --overwrite true to make it anew."
         )
-
-
-@contextlib.contextmanager
-def _locked(work: Path) -> Iterator[None]:
-    """Only one preparation of a folder at a time; the lock goes with the process, however it ends."""
-    with open(work / LOCK, "w") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(
-                f"{work.parent} is being prepared by another process; wait for it, or choose another --out."
-            ) from error
-        except OSError:
-            pass  # a network file system without locks: two preparations would still write the same bytes
-        yield
 
 
 @contextlib.contextmanager

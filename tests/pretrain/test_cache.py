@@ -258,7 +258,7 @@ def test_a_process_killed_alone_leaves_a_folder_that_can_be_finished(tiny_data, 
 
 def test_two_at_once_are_refused(tiny_data, tmp_path):
     (tmp_path / "cache" / ".work").mkdir(parents=True)
-    with folder_lock(tmp_path / "cache" / ".work"), pytest.raises(UserError, match="being made by another process"):
+    with folder_lock(tmp_path / "cache" / ".work"), pytest.raises(UserError, match="being prepared by another process"):
         make(tiny_data, tmp_path / "cache", {"augmented": TOKENS})
 
 

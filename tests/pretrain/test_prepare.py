@@ -23,7 +23,8 @@ import pytest
 
 from pretrain.corpora import DataConfig
 from pretrain.errors import UserError
-from pretrain.prepare import LOCK, find_or_prepare, prepare
+from pretrain.folder_lock import LOCK, folder_lock
+from pretrain.prepare import find_or_prepare, prepare
 from pretrain.prepare_cli import main
 from pretrain.shards import ShardReader
 from pretrain.stages import Step
@@ -496,3 +497,21 @@ def test_minhash_removes_near_duplicate_documents(tmp_path):
     (tmp_path / "x.txt").write_text(text)
     manifest = prepare(config(tmp_path / "x.txt", dedup="minhash"), tmp_path / "out", workers=2, progress=False)
     assert manifest["counts"]["documents_near_duplicate"] == len(altered) > 3
+
+
+def test_a_child_that_outlives_a_killed_preparation_does_not_hold_its_folder(tmp_path):
+    """datatrove's manager is a forked child, which a SIGKILL of its parent alone leaves behind."""
+    code = ("import os, sys, time; from pathlib import Path; from pretrain.folder_lock import folder_lock\n"
+            "with folder_lock(Path(sys.argv[1])):\n"
+            "    if os.fork() == 0: print('child', flush=True); time.sleep(30); os._exit(0)\n"
+            "    time.sleep(30)\n")
+    parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], env={**os.environ, "PYTHONPATH": str(ROOT)},
+                              stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert parent.stdout.readline() == "child\n"
+    parent.kill()
+    parent.wait()
+    try:
+        with folder_lock(tmp_path):
+            pass
+    finally:
+        os.killpg(parent.pid, signal.SIGKILL)
