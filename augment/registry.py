@@ -67,6 +67,11 @@ class Specification:
     def steps(self) -> tuple[Step, ...]:
         return tuple(step for stage in self.stages for step in stage)
 
+    @property
+    def is_identity(self) -> bool:
+        """Whether it changes nothing."""
+        return all(step.name == IDENTITY for step in self.steps)
+
 
 @dataclass(frozen=True)
 class Bound:
@@ -96,7 +101,7 @@ class Pipeline:
 
     @property
     def is_identity(self) -> bool:
-        return all(step.name == IDENTITY for step in self.specification.steps)
+        return self.specification.is_identity
 
     @property
     def needs_text(self) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 
+from augment.lexical_forms import indefinite_article
 from augment.parsed import ParsedSentence
 from augment.syntax_english import (
     MODALS,
@@ -22,7 +23,6 @@ from augment.syntax_english import (
     without_word,
 )
 from augment.text import Draws
-from augment.verbs import indefinite_article
 
 _PREFIXES = {
     # The paper's examples (sections 3.1 and 4.3), and the code's list.

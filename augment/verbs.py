@@ -71,11 +71,6 @@ def looks_past(word: str) -> bool:
     return word.endswith("ed") or word in BASE_OF_PAST
 
 
-def indefinite_article(word: str) -> str:
-    """ "a" or "an", by the first letter: for words whose sound follows it."""
-    return "an" if word[:1].lower() in _VOWELS else "a"
-
-
 def _without_s(word: str) -> str:
     if word == "has":
         return "have"

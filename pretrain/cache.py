@@ -17,7 +17,6 @@ chunk (64 thousand tokens) and its parse.
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -31,9 +30,9 @@ from pretrain import command
 from pretrain.errors import UserError
 from pretrain.executors import ExecutorOptions, Job, run_jobs
 from pretrain.folder_lock import folder_lock
-from pretrain.prepare import _make_folder, _quiet
-from pretrain.progress import Display, Stage, peak_memory
-from pretrain.shards import MANIFEST, ShardReader, read_manifest, write_atomically, write_manifest
+from pretrain.prepare import finish, make_folder, quiet
+from pretrain.progress import Display, Stage
+from pretrain.shards import MANIFEST, ShardReader, read_manifest, write_atomically
 from pretrain.stages import SPLITS
 from pretrain.validation import faults, nearest, rows
 
@@ -85,27 +84,17 @@ def cache(
     cs.open_pipelines(readers["train"], made["columns"], synonyms)  # fails now, by name, rather than in a task
     began = time.time()
     work = out / ".work"
-    _make_folder(work)
+    make_folder(work)
     with folder_lock(work):
         plan = {"data": str(data.resolve()), "synonyms": synonyms, "made": made, "tasks": _tasks(readers, copies)}
         _write_plan(out, work / "plan.json", plan)
         sizes = [task["sequences"] for task in plan["tasks"]]
         jobs = [Job("augment", [cs.AugmentShard(work)], len(sizes)), Job("manifest", [cs.MergeCache(work)], 1)]
         stages = [Stage("augment", "augment", sizes), Stage("manifest", "manifest", [1])]
-        with _quiet(options.executor), Display(work, stages, enabled=progress):
+        with quiet(options.executor), Display(work, stages, enabled=progress):
             if not run_jobs(jobs, work, options):
                 return {}
-        manifest = read_manifest(out)
-        manifest["run"] = {
-            "seconds": round(time.time() - began, 1),
-            "workers": options.parallel,
-            "executor": options.executor,
-            "peak_task_bytes": peak_memory(work),
-            "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        }
-        write_manifest(out, manifest)
-        shutil.rmtree(work, ignore_errors=True)
-    return manifest
+        return finish(out, work, began, options)
 
 
 def _what_is_made(readers: dict[str, ShardReader], columns: dict[str, str], seed: int, copies: int) -> dict[str, Any]:
@@ -117,7 +106,7 @@ def _what_is_made(readers: dict[str, ShardReader], columns: dict[str, str], seed
         found = ", ".join([*reader.columns, *["labels"] * bool(reader.labels)])
         raise UserError(f"{reader.folder} has more than texts already ({found}): a cache is made of data with texts alone")
     for column, spec in columns.items():
-        if cs.is_identity(spec):
+        if parse(spec).is_identity:
             raise UserError(f"the augmentation {spec!r} of the column {column!r} changes nothing: name one that does")
     if cs.LABELLED in columns:
         alternatives(columns[cs.LABELLED])

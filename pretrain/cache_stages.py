@@ -19,12 +19,11 @@ import numpy as np
 from augment.identity import equal_sequences
 from augment.keys import sequence_keys
 from augment.ragged import Ragged
-from augment.registry import IDENTITY, Pipeline, needs_synonyms, parse
-from augment.synonyms import SynonymTable
+from augment.registry import Pipeline, parse
 from augment.vocabulary import Vocabulary
 from pretrain.annotation import Annotation
 from pretrain.blocks import ViewSpec, clip, label_names
-from pretrain.pipelines import build_for
+from pretrain.pipelines import build_for, synonyms_for
 from pretrain.progress import Heartbeat
 from pretrain.shards import Chunk, ShardReader, ShardWriter, split_summary, write_manifest
 from pretrain.stages import SPLITS, Step
@@ -198,13 +197,8 @@ def open_pipelines(reader: ShardReader, columns: dict[str, str], synonyms: str |
     """Column -> its augmentation, ready for this data. Raises as `pipelines.build_for`, and where a synonym table is missing."""
     tokenizer = load_tokenizer(reader.tokenizer_path)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
-    table = SynonymTable.load(synonyms, tokenizer, vocabulary) if any(map(needs_synonyms, columns.values())) else None
+    table = synonyms_for(columns.values(), synonyms, tokenizer, vocabulary)
     return {column: build_for(reader, spec, vocabulary, table) for column, spec in columns.items()}
-
-
-def is_identity(spec: str) -> bool:
-    """Whether a specification changes nothing."""
-    return all(step.name == IDENTITY for step in parse(spec).steps)
 
 
 def _no_counts(columns: dict[str, str]) -> dict[str, dict[str, Counter[str]]]:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from augment.keys import sequence_keys
 from augment.ragged import Ragged
-from augment.registry import IDENTITY, parse
+from augment.registry import parse
 from augment.synonyms import SynonymTable
 from augment.vocabulary import Vocabulary
 from pretrain.annotation import Sentences
@@ -57,7 +57,7 @@ class Heldout:
         self.partners = min(config.evaluate.partners, len(sequences))
         originals = sequences.slice(0, self.partners)
         specs = [config.augment.of_role(role) for role in ("anchor", "positive")]
-        if all(str(parse(spec)) == IDENTITY for spec in specs):  # equal texts find each other whatever was learned
+        if all(parse(spec).is_identity for spec in specs):  # equal texts find each other whatever was learned
             specs[1] = PARTNER_OF_ITSELF
         self.views = [clip(build_for(reader, spec, vocabulary, synonyms)(
             originals, sequence_keys(SEED, 0, ids[:self.partners], view, "augment"), sentences), max_length)

@@ -18,8 +18,6 @@ from rich.table import Table
 from augment.errors import AugmentationError
 from augment.identity import equal_sequences, sequence_identities
 from augment.ragged import Ragged
-from augment.registry import needs_synonyms
-from augment.synonyms import SynonymTable
 from augment.vocabulary import Vocabulary
 from pretrain import command
 from pretrain.blocks import label_names
@@ -28,7 +26,7 @@ from pretrain.errors import UserError
 from pretrain.loader import Loader, RankBatch, ViewSpec
 from pretrain.masking import Masked
 from pretrain.microbatches import count_micro_batches
-from pretrain.objectives import view_specs
+from pretrain.pipelines import synonyms_for
 from pretrain.shards import ShardReader
 
 HELP = """\
@@ -65,12 +63,13 @@ def inspect(
     if number >= world:
         raise UserError(f"--rank {number} of --world-size {world}: ranks count from 0 to {world - 1}")
     settings = load_config(config or _default_recipe(), overrides)
-    from pretrain.tokenizer import load_tokenizer  # transformers: seconds, so not for --help and wrong flags
+    from pretrain.objectives import view_specs  # these two import transformers: seconds, so not for --help and wrong flags
+    from pretrain.tokenizer import load_tokenizer
 
     reader = ShardReader(settings.data_folder, split)
     tokenizer = load_tokenizer(reader.tokenizer_path)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
-    views = views_of(settings)
+    views = view_specs(settings)
     batch = load_batch(settings, reader, tokenizer, vocabulary, views, wanted, number, world)
     console = Console(highlight=False, markup=False)
     console.width = max(console.width, 110)  # the table's; lines wrap where the terminal does
@@ -91,11 +90,6 @@ def inspect(
         console.print()
         for line in sequence_lines(batch, row, tokenizer, views, names):
             console.print(line, soft_wrap=True)
-
-
-def views_of(settings: Config) -> list[ViewSpec]:
-    """The views that training with this configuration makes."""
-    return view_specs(settings)
 
 
 def described(reader: ShardReader) -> str:
@@ -125,9 +119,7 @@ def load_batch(
     world_size: int,
 ) -> RankBatch:
     """The rank's batch of a step, from the same Loader as training's."""
-    synonyms = None
-    if any(needs_synonyms(view.augmentation) for view in views):
-        synonyms = SynonymTable.load(settings.augment.synonyms, tokenizer, vocabulary)
+    synonyms = synonyms_for([view.augmentation for view in views], settings.augment.synonyms, tokenizer, vocabulary)
     mlm = settings.objective.mlm
     loader = Loader(
         reader,

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from augment.registry import Pipeline, build, needs_text
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from augment.registry import Pipeline, build, needs_synonyms, needs_text
 from augment.synonyms import SynonymTable
 from augment.text import TextEncoder
 from augment.vocabulary import Vocabulary
 from pretrain.errors import UserError
 from pretrain.shards import ShardReader
+
+
+def synonyms_for(specs: Iterable[str], path: Path | str | None, tokenizer: Any, vocabulary: Vocabulary) -> SynonymTable | None:
+    """The synonym table (`SynonymTable.load`) if any of the specifications needs one: loading it takes seconds."""
+    return SynonymTable.load(path, tokenizer, vocabulary) if any(map(needs_synonyms, specs)) else None
 
 
 def build_for(reader: ShardReader, spec: str, vocabulary: Vocabulary, synonyms: SynonymTable | None) -> Pipeline:

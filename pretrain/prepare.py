@@ -65,7 +65,7 @@ def prepare(config: DataConfig, out: Path | str, executor: str = "local", worker
                 shutil.rmtree(work, ignore_errors=True)
         return manifest
     began = time.time()
-    _make_folder(work)
+    make_folder(work)
     with folder_lock(work):
         tasks = plan_tasks(config.sources, records=config.unit == "record")
         if overwrite:
@@ -73,7 +73,7 @@ def prepare(config: DataConfig, out: Path | str, executor: str = "local", worker
             _clear(out)
         plan = _plan(config, tasks, work, wanted, out)
         jobs, stages = _jobs(config, work, plan)
-        with _quiet(execution.executor), Display(work, stages, enabled=show):
+        with quiet(execution.executor), Display(work, stages, enabled=show):
             try:
                 finished = run_jobs(jobs, work, execution)
             except OSError as error:  # of a file that datatrove keeps: its logs, its completion marks
@@ -81,16 +81,22 @@ def prepare(config: DataConfig, out: Path | str, executor: str = "local", worker
                 raise
         if not finished:
             return {}
-        manifest = read_manifest(out)
-        manifest["run"] = {
-            "seconds": round(time.time() - began, 1),
-            "workers": execution.parallel,
-            "executor": execution.executor,
-            "peak_task_bytes": peak_memory(work),
-            "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        }
-        write_manifest(out, manifest)
-        shutil.rmtree(work, ignore_errors=True)
+        manifest = finish(out, work, began, execution)
+    return manifest
+
+
+def finish(out: Path, work: Path, began: float, execution: ExecutorOptions) -> dict:
+    """Write down how the folder was made, and remove the work folder; returns the manifest. began: seconds since the epoch."""
+    manifest = read_manifest(out)
+    manifest["run"] = {
+        "seconds": round(time.time() - began, 1),
+        "workers": execution.parallel,
+        "executor": execution.executor,
+        "peak_task_bytes": peak_memory(work),
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    write_manifest(out, manifest)
+    shutil.rmtree(work, ignore_errors=True)
     return manifest
 
 
@@ -108,7 +114,7 @@ def find_or_prepare(data_dir: Path | str, config: DataConfig) -> dict:
     data_dir = Path(data_dir)
     if not (data_dir / MANIFEST).is_file():
         print(f"{data_dir} holds no prepared data yet; preparing it", file=sys.stderr, flush=True)
-        _make_folder(data_dir)
+        make_folder(data_dir)
         recipe = data_dir / "prepare.json"
         write_atomically(recipe, config.model_dump_json(indent=1).encode())
         root = str(Path(__file__).resolve().parent.parent)
@@ -122,7 +128,8 @@ def find_or_prepare(data_dir: Path | str, config: DataConfig) -> dict:
     return read_manifest(data_dir)
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """Make a folder for output. Raises: UserError if that cannot be."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -166,7 +173,7 @@ def _refuse_other_config(out: Path, found: dict, wanted: dict, what: str) -> Non
 
 
 @contextlib.contextmanager
-def _quiet(executor: str) -> Iterator[None]:
+def quiet(executor: str) -> Iterator[None]:
     """Keep datatrove's per-task log lines out of the terminal of a local run (errors reach us as exceptions).
 
     Through the environment, because the worker processes set up their own logging; see `pretrain.stages`.

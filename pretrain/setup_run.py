@@ -13,7 +13,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from augment.registry import needs_synonyms
 from augment.synonyms import SynonymTable
 from augment.vocabulary import Vocabulary
 from pretrain import checkpoint, checkpoint_folder
@@ -22,7 +21,7 @@ from pretrain.encoder import SentenceEncoder, build_encoder, load_encoder
 from pretrain.errors import UserError
 from pretrain.export import export, read_policy
 from pretrain.objectives import view_specs
-from pretrain.pipelines import build_for
+from pretrain.pipelines import build_for, synonyms_for
 from pretrain.prepare import find_or_prepare
 from pretrain.shards import MANIFEST, ShardReader
 from pretrain.throughput import choose_precision as measure_precision
@@ -158,8 +157,7 @@ def open_data(config: Config) -> Data:
                         "back, or prepare the data anew with it (--data.prepare.tokenizer FOLDER) in another folder")
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     views = [view.augmentation for view in view_specs(config)]
-    synonyms = SynonymTable.load(config.augment.synonyms, tokenizer, vocabulary) \
-        if any(map(needs_synonyms, views)) else None
+    synonyms = synonyms_for(views, config.augment.synonyms, tokenizer, vocabulary)
     for spec in views:
         build_for(train, spec, vocabulary, synonyms)  # fails now, by name, rather than in a worker
     return Data(train, heldout, tokenizer, vocabulary, synonyms)

@@ -68,12 +68,13 @@ class StepResult:
 
 @dataclass
 class _Plan:
-    """What all ranks agreed on: micro-batches of views, of each masking and of each sequence-level pass, and the global
-    batch's counts, lengths, and what its context says (`BatchContext`).
+    """What all ranks agreed on: micro-batches of views, of each masking, of the momentum encoder's view and of each
+    sequence-level pass, and the global batch's counts, lengths, and what its context says (`BatchContext`).
     """
 
     views: int
     masked: int
+    followed: int
     sequence: dict[tuple[str, str], int]
     sequence_counts: dict[str, tuple[int, int]]
     tokens: int
@@ -159,6 +160,7 @@ class WholeBatch:
             count_micro_batches(views.lengths, self.budget),
             count_micro_batches(masked[0].lengths, self.budget) if masked else 0,
             views.num_tokens + sum(m.num_tokens for m in masked) + sum(view.num_tokens for view in read), leave,
+            count_micro_batches(self._followed(batch).lengths, self.budget) if self.objective.momentum_role and len(views) else 0,
             *(len(m.positions) for m in batch.masked),
             *(count_micro_batches(view.lengths, self._sequence_budget) for view in read), *(view.num_tokens for view in read)]
         labels = [] if batch.labels is None else [batch.labels]
@@ -167,7 +169,7 @@ class WholeBatch:
         numbers = every[:, :len(heads)].cpu().numpy()
         rows = every[:, len(heads):].unflatten(1, (-1, count)).transpose(0, 1).flatten(1)  # [what, N], rank-major = lane-major
         copies, views_there = len(batch.masked), len(batch.identities)
-        of_passes = numbers[:, 4 + copies:].reshape(self.world, 2, len(passes))
+        of_passes = numbers[:, 5 + copies:].reshape(self.world, 2, len(passes))
         tokens: dict[str, tuple[int, int]] = {}
         for index, (name, _) in enumerate(passes):
             before = tokens.get(name, (0, 0))
@@ -175,7 +177,8 @@ class WholeBatch:
         return _Plan(views=int(numbers[:, 0].max()), masked=int(numbers[:, 1].max()),
                      sequence={key: int(of_passes[:, 0, i].max()) for i, key in enumerate(passes)}, sequence_counts=tokens,
                      tokens=int(numbers[:, 2].sum()), leave=int(numbers[:, 3].max()),
-                     masked_counts=numbers[:, 4:4 + copies].sum(0), lengths=rows[0].cpu(),
+                     followed=int(numbers[:, 4].max()),
+                     masked_counts=numbers[:, 5:5 + copies].sum(0), lengths=rows[0].cpu(),
                      identities=dict(zip(roles, rows[1:1 + views_there])),
                      present=dict(zip(roles, rows[1 + views_there:1 + 2 * views_there].bool())),
                      labels=None if batch.labels is None else rows[-1])
@@ -211,7 +214,7 @@ class WholeBatch:
                 step=step, progress=step / self.objective.steps, seed=self.seed, present=plan.present, labels=plan.labels,
                 groups=torch.arange(self.world, device=self.device).repeat_interleave(count),
                 identities=plan.identities if self.mask_duplicates else None)
-        follower = self._follow(batch, step) if self.objective.momentum_role else None
+        follower = self._follow(batch, plan.followed) if plan.followed else None
         losses = self._sequence_level(batch, whole, plan, weights, context) if plan.sequence else {}
         with self.clock("loss"):
             whole.requires_grad_()
@@ -231,21 +234,21 @@ class WholeBatch:
         losses |= {name: term.item() for name, term in terms.items()}
         return whole.detach(), losses, context.measures
 
-    def _follow(self, batch: RankBatch, step: int) -> Tensor:
+    def _followed(self, batch: RankBatch) -> Ragged:
+        """The view that the momentum encoder embeds."""
+        return batch.views[self.objective.roles.index(self.objective.momentum_role)]
+
+    def _follow(self, batch: RankBatch, micro_batches: int) -> Tensor:
         """The momentum encoder, one step on, and its vectors of the global batch: float32[N, d]."""
-        if step:
+        if batch.step:
             self.objective.follow()
-        view = batch.views[self.objective.roles.index(self.objective.momentum_role)]
+        view = self._followed(batch)
         with self.clock("encode"):
             vectors = torch.zeros(len(view), self.engine.module.encoder.hidden_size, device=self.device)
-            for part in cut(view.lengths, self._agreed_micro_batches(view)):
+            for part in cut(view.lengths, micro_batches):
                 ids, lengths = pack(view, part, self.device)
                 vectors[torch.from_numpy(part).to(self.device)] = self.engine("momentum", ids, lengths)
         return self._gather(vectors).flatten(0, 1)
-
-    def _agreed_micro_batches(self, view: Ragged) -> int:
-        count = torch.tensor([count_micro_batches(view.lengths, self.budget)])
-        return int(self._gather(count).max())
 
     # ---- losses of one sequence at a time, conditioned on the whole batch -----------------------------------------------
 

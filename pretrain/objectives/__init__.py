@@ -42,7 +42,7 @@ def build_objective(config: Config, encoder: SentenceEncoder, tokenizer: Any = N
         if part == "mlm":
             continue
         more = {"augcse": {"number_of_labels": number_of_labels}, "diffcse": {"tokenizer": tokenizer}}.get(part, {})
-        system, name = (SYSTEMS[part], part) if part in SYSTEMS else _plug_in(part)
+        system, name = _system(part)
         terms[name] = system(config, encoder, **more)
     return WholeObjective(config, terms)
 
@@ -53,28 +53,15 @@ def view_specs(config: Config) -> list[ViewSpec]:
     Raises:
         UserError: a view that needs an augmentation of its own has none.
     """
-    roles, labelled = _roles(config)
-    return [ViewSpec(role, config.augment.of_role(role), role == labelled) for role in roles]
+    systems = [_system(part)[0] for part in config.objective.parts if part != "mlm"]
+    labelled = {system.labelled_role_of(config) for system in systems}
+    roles = dict.fromkeys(role for system in systems for role in system.roles_of(config))
+    return [ViewSpec(role, config.augment.of_role(role), role in labelled) for role in roles]
 
 
-def _roles(config: Config) -> tuple[tuple[str, ...], str | None]:
-    """Roles of the views, and the one whose augmentation must be known."""
-    roles: dict[str, None] = {}
-    settings, labelled = config.objective, None
-    for part in settings.parts:
-        if part == "mlm":
-            continue
-        if (part == "simcse" and settings.simcse.hard_negatives) or (part == "sda" and settings.sda.negatives):
-            own = ("anchor", "positive", "negative")
-        elif part == "augcse":
-            own = ("anchor", "augmented") if settings.augcse.positive == "augmented" else ("anchor", "positive", "augmented")
-            labelled = "augmented" if settings.augcse.discriminator_weight else None
-        elif part == "declutr":
-            own = ("anchor", "positive", *(f"positive{i}" for i in range(2, settings.declutr.positives + 1)))
-        else:
-            own = ("anchor", "positive") if part in SYSTEMS else _plug_in(part)[0].roles
-        roles |= dict.fromkeys(own)
-    return tuple(roles), labelled
+def _system(part: str) -> tuple[type[Objective], str]:
+    """The class of a summand of the objective's name, and the name of its losses' section."""
+    return (SYSTEMS[part], part) if part in SYSTEMS else _plug_in(part)
 
 
 def _plug_in(name: str) -> tuple[type[Objective], str]:

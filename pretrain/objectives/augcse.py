@@ -14,7 +14,7 @@ from pretrain.heads import batch_norm_head
 from pretrain.losses.adversary import Discriminator, discriminator_accuracy, discriminator_loss, reverse_gradient
 from pretrain.losses.contrastive import symmetric_info_nce
 from pretrain.objectives.base import BatchContext, Objective, Views
-from pretrain.objectives.parts import joint, local_groups
+from pretrain.objectives.parts import joint, pair
 
 
 class Augcse(Objective):
@@ -25,15 +25,19 @@ class Augcse(Objective):
     that it changed nothing. The discriminator's dropout is the same on every rank.
     """
 
-    roles = ("anchor", "positive", "augmented")
-    labelled_role = "augmented"
+    @classmethod
+    def roles_of(cls, config: Config) -> tuple[str, ...]:
+        return ("anchor", "augmented") if config.objective.augcse.positive == "augmented" else ("anchor", "positive", "augmented")
+
+    @classmethod
+    def labelled_role_of(cls, config: Config) -> str | None:
+        return "augmented" if config.objective.augcse.discriminator_weight else None
 
     def __init__(self, config: Config, encoder: SentenceEncoder, number_of_labels: int):
         """`number_of_labels`: augmentations, and one for "nothing changed"."""
         super().__init__()
         self.settings = settings = config.objective.augcse
-        if settings.positive == "augmented":
-            self.roles = ("anchor", "augmented")
+        self.roles = self.roles_of(config)
         self.number_of_labels = number_of_labels
         outputs = {"augmentation": number_of_labels, "bool": 2, "order": 2}[settings.labels]
         self.head = batch_norm_head(encoder.hidden_size, initializer_range=None)
@@ -55,9 +59,7 @@ class Augcse(Objective):
         z = dict(zip(self.roles, joint(self.head, [views[role] for role in self.roles]), strict=True))
         positive = "augmented" if settings.positive == "augmented" else "positive"
         losses = {"augcse": symmetric_info_nce(z["anchor"], z[positive], settings.temperature,
-                                               groups=local_groups(settings, context),
-                                               anchor_identities=context.identity("anchor"),
-                                               positive_identities=context.identity(positive))}
+                                               **pair(settings, context, positive))}
         if settings.discriminator_weight:
             logits, labels = self._discriminate(z["anchor"], z["augmented"], context)
             losses["augcse_discriminator"] = discriminator_loss(logits, labels)
@@ -71,12 +73,12 @@ class Augcse(Objective):
                             "with labels")
         nothing_changed = context.labels == self.number_of_labels - 1
         labels = {"augmentation": context.labels, "bool": (~nothing_changed).long()}.get(self.settings.labels)
-        pair = [original, augmented]
+        shown = [original, augmented]
         if labels is None:  # order: is the first of the two the augmented one?
             labels = torch.randint(0, 2, (len(original),), generator=context.generator(1)).to(original.device)
             swap = labels.bool()[:, None]
-            pair = [torch.where(swap, augmented, original), torch.where(swap, original, augmented)]
-        features = reverse_gradient(torch.cat(pair, 1), -self.alpha(context.progress))
+            shown = [torch.where(swap, augmented, original), torch.where(swap, original, augmented)]
+        features = reverse_gradient(torch.cat(shown, 1), -self.alpha(context.progress))
         with torch.random.fork_rng(devices=[original.device] if original.is_cuda else []):
             torch.manual_seed(context.generator(2).initial_seed())
             return self.discriminator(features), labels

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pretrain.config import Config
 from pretrain.encoder import SentenceEncoder
 
 Views = dict[str, Tensor]
@@ -72,19 +73,27 @@ class Objective(nn.Module):
     Subclass it in a file of your own and train with `--objective FILE.py:CLASS`; it is built as CLASS(config, encoder), with
     `config.objective.options` for its settings.
 
-    roles: the views that it embeds of each sequence.
-    labelled_role: the role whose augmentation it must know (`BatchContext.labels`).
+    roles: the views that it embeds of each sequence (`roles_of`, where settings decide).
     smallest_batch: the fewest sequences that its losses are defined for.
     sequence_roles: roles whose views `sequence_loss` reads, in passes of their own.
     momentum_role: the role that the momentum encoder embeds, if it has one.
     """
 
     roles: tuple[str, ...] = ("anchor", "positive")
-    labelled_role: str | None = None
     smallest_batch: int = 2
     sequence_roles: tuple[str, ...] = ()
     sequence_term: str = ""
     momentum_role: str | None = None
+
+    @classmethod
+    def roles_of(cls, config: Config) -> tuple[str, ...]:
+        """The roles under a configuration: the data is opened before the model is built."""
+        return cls.roles
+
+    @classmethod
+    def labelled_role_of(cls, config: Config) -> str | None:
+        """The role whose augmentation it must know (`BatchContext.labels`), if any."""
+        return None
 
     def weights(self, step: int) -> dict[str, float]:
         """Weight of every named loss at this step; one whose weights are all 0 is not computed at all."""

@@ -17,7 +17,7 @@ from pretrain.heads import batch_norm_head
 from pretrain.losses.contrastive import info_nce
 from pretrain.losses.replaced_token import replaced_token_loss
 from pretrain.objectives.base import BatchContext, Objective, Views, running_statistics_kept
-from pretrain.objectives.parts import joint, local_groups
+from pretrain.objectives.parts import joint, pair
 
 
 class Diffcse(Objective):
@@ -56,9 +56,7 @@ class Diffcse(Objective):
         z = joint(self.head, [views["anchor"], views["positive"]])
         for role, vectors in zip(("anchor", "positive"), z):
             context.condition(role, vectors)
-        return {"diffcse": info_nce(z[0], z[1], self.settings.temperature, groups=local_groups(self.settings, context),
-                                    anchor_identities=context.identity("anchor"),
-                                    positive_identities=context.identity("positive"))}
+        return {"diffcse": info_nce(z[0], z[1], self.settings.temperature, **pair(self.settings, context))}
 
     def conditions(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         with running_statistics_kept(self.head):

@@ -21,6 +21,12 @@ def local_groups(settings: Term, context: BatchContext) -> Tensor | None:
     return context.groups if settings.scope == "local" else None
 
 
+def pair(settings: Term, context: BatchContext, positive: str = "positive") -> dict[str, Tensor | None]:
+    """What a loss of anchors and positives wants to know of the batch (arguments of `losses.contrastive.info_nce`)."""
+    return {"groups": local_groups(settings, context), "anchor_identities": context.identity("anchor"),
+            "positive_identities": context.identity(positive)}
+
+
 def stacked_identities(context: BatchContext, roles: Sequence[str]) -> Tensor | None:
     """int64[len(roles), N], or None where duplicates count as negatives."""
     return None if context.identities is None else torch.stack([context.identities[role] for role in roles])

@@ -12,7 +12,9 @@ from pretrain.heads import batch_norm_head, simcse_head
 from pretrain.losses.contrastive import info_nce, nt_xent, relaxed_negative_info_nce, symmetric_info_nce
 from pretrain.momentum import MomentumEncoder
 from pretrain.objectives.base import BatchContext, Objective, Views
-from pretrain.objectives.parts import joint, local_groups, stacked_identities
+from pretrain.objectives.parts import joint, local_groups, pair, stacked_identities
+
+WITH_NEGATIVE = ("anchor", "positive", "negative")
 
 
 class Simcse(Objective):
@@ -23,13 +25,16 @@ class Simcse(Objective):
     has `hard_negative_logit` added. The MLP head is trained only: the exported vector is the one before it.
     """
 
+    @classmethod
+    def roles_of(cls, config: Config) -> tuple[str, ...]:
+        return WITH_NEGATIVE if config.objective.simcse.hard_negatives else cls.roles
+
     def __init__(self, config: Config, encoder: SentenceEncoder):
         super().__init__()
         self.settings = settings = config.objective.simcse
-        if settings.hard_negatives:
-            if settings.form != "one-direction":
-                raise UserError(f"objective.simcse.hard_negatives goes with form=one-direction, not {settings.form}")
-            self.roles = ("anchor", "positive", "negative")
+        if settings.hard_negatives and settings.form != "one-direction":
+            raise UserError(f"objective.simcse.hard_negatives goes with form=one-direction, not {settings.form}")
+        self.roles = self.roles_of(config)
         self.head = simcse_head(encoder.hidden_size) if settings.head == "mlp" else nn.Identity()
 
     def weights(self, step: int) -> dict[str, float]:
@@ -39,17 +44,17 @@ class Simcse(Objective):
         return 2 * batch - 2 if self.settings.form == "2n-2" else (2 * batch if self.settings.hard_negatives else batch) - 1
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
-        settings, groups = self.settings, local_groups(self.settings, context)
+        settings = self.settings
         z = joint(self.head, [views[role] for role in self.roles])
         if settings.form == "2n-2":
-            return {"simcse": nt_xent(z, settings.temperature, groups=groups, identities=stacked_identities(context, self.roles))}
+            return {"simcse": nt_xent(z, settings.temperature, groups=local_groups(settings, context),
+                                      identities=stacked_identities(context, self.roles))}
         loss = info_nce if settings.form == "one-direction" else symmetric_info_nce
         more = {}
         if settings.hard_negatives:
             more = {"negatives": z[2], "own_negative_bias": settings.hard_negative_logit,
                     "negative_identities": context.identity("negative")}
-        return {"simcse": loss(z[0], z[1], settings.temperature, groups=groups, anchor_identities=context.identity("anchor"),
-                               positive_identities=context.identity("positive"), **more)}
+        return {"simcse": loss(z[0], z[1], settings.temperature, **pair(settings, context), **more)}
 
 
 class Sda(Objective):
@@ -58,11 +63,14 @@ class Sda(Objective):
     negation.
     """
 
+    @classmethod
+    def roles_of(cls, config: Config) -> tuple[str, ...]:
+        return WITH_NEGATIVE if config.objective.sda.negatives else cls.roles
+
     def __init__(self, config: Config, encoder: SentenceEncoder):
         super().__init__()
         self.settings = config.objective.sda
-        if self.settings.negatives:
-            self.roles = ("anchor", "positive", "negative")
+        self.roles = self.roles_of(config)
         self.head = batch_norm_head(encoder.hidden_size)
 
     def weights(self, step: int) -> dict[str, float]:
@@ -74,8 +82,7 @@ class Sda(Objective):
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         settings = self.settings
         z = joint(self.head, [views[role] for role in self.roles])
-        same = {"groups": local_groups(settings, context), "anchor_identities": context.identity("anchor"),
-                "positive_identities": context.identity("positive")}
+        same = pair(settings, context)
         if not settings.negatives:
             return {"sda": info_nce(z[0], z[1], settings.temperature, **same)}
         return {"sda": relaxed_negative_info_nce(z[0], z[1], z[2], context.present["negative"], settings.temperature,
@@ -113,9 +120,7 @@ class Esimcse(Objective):
             more["negatives"] = self.queue[:filled]
             if context.identities is not None:
                 more["negative_identities"] = self.queue_identities[:filled]
-        return {"esimcse": info_nce(z[0], z[1], self.settings.temperature, groups=local_groups(self.settings, context),
-                                    anchor_identities=context.identity("anchor"),
-                                    positive_identities=context.identity("positive"), **more)}
+        return {"esimcse": info_nce(z[0], z[1], self.settings.temperature, **pair(self.settings, context), **more)}
 
     @torch.no_grad()
     def remember(self, vectors: Tensor, identities: Tensor) -> None:
@@ -130,10 +135,14 @@ class Declutr(Objective):
     neighbours under NT-Xent (equation 4), beside masked language modelling; no head.
     """
 
+    @classmethod
+    def roles_of(cls, config: Config) -> tuple[str, ...]:
+        return (*cls.roles, *(f"positive{i}" for i in range(2, config.objective.declutr.positives + 1)))
+
     def __init__(self, config: Config, encoder: SentenceEncoder):
         super().__init__()
         self.settings = config.objective.declutr
-        self.roles = ("anchor", "positive", *(f"positive{i}" for i in range(2, self.settings.positives + 1)))
+        self.roles = self.roles_of(config)
 
     def weights(self, step: int) -> dict[str, float]:
         return {"declutr": self.settings.weight * self.settings.rise(step)}

@@ -12,7 +12,7 @@ from pretrain.heads import batch_norm_head
 from pretrain.losses.contrastive import info_nce
 from pretrain.losses.virtual_adversarial import adversarial_noise, divergence
 from pretrain.objectives.base import BatchContext, Objective, Views
-from pretrain.objectives.parts import joint, local_groups
+from pretrain.objectives.parts import joint, pair
 
 RADIUS_OF_WORD = 0.01
 
@@ -45,9 +45,7 @@ class Vadvcse(Objective):
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         z = joint(self.head, [views["anchor"], views["positive"]])
-        return {"vadvcse": info_nce(z[0], z[1], self.settings.temperature, groups=local_groups(self.settings, context),
-                                    anchor_identities=context.identity("anchor"),
-                                    positive_identities=context.identity("positive"))}
+        return {"vadvcse": info_nce(z[0], z[1], self.settings.temperature, **pair(self.settings, context))}
 
     def conditions(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         self._statistics = self.head.statistics(torch.cat([views["anchor"], views["positive"]]))

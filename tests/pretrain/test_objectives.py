@@ -1,5 +1,6 @@
 """Objectives as they are put together: names, plug-ins, heads, momentum, and what they refuse."""
 
+import numpy as np
 import pytest
 import torch
 from exactness_worker import CASES, LABELS, VOCABULARY, WIDTH, FakeTokenizer, build
@@ -147,8 +148,6 @@ def test_edits_depend_on_a_sequences_key_and_not_on_its_neighbours():
     term = model.objective.terms["diffcse"].eval()
     lengths = torch.tensor([7, 5, 9])
     ids = torch.randint(5, VOCABULARY, (21,), generator=torch.Generator().manual_seed(0))
-    import numpy as np
-
     keys = np.array([11, 12, 13], dtype=np.uint64)
     whole = term.edit(ids, lengths, keys)
     assert torch.equal(whole[7:12], term.edit(ids[7:12], lengths[1:2], keys[1:2]))
