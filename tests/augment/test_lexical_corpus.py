@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import os
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,6 @@ from augment.parsed import parse_texts
 from augment.sets import SETS, expand
 from augment.text import draws_for
 
-SHARED = Path(__file__).parents[3] / "shared"
 MODULES = (
     lexical_colors, lexical_contractions, lexical_discourse, lexical_gender, lexical_letters, lexical_numbers, lexical_places,
     lexical_random, lexical_wordnet, restructure, restructure_clause, restructure_tense,
@@ -38,12 +38,13 @@ ENTRIES = [entry for module in MODULES for entry in module.ENTRIES]
 
 @pytest.fixture(scope="module")
 def sentences():
-    corpus, model = SHARED / "data" / "text" / "wiki_sentences_200k.txt.gz", SHARED / "models" / "en_ud_ewt"
-    if not corpus.exists() or not model.exists():
-        pytest.skip("no corpus and parser here")
+    data, model = os.environ.get("CLEAR_DATA", ""), os.environ.get("CLEAR_PARSER", "")
+    corpus = Path(data, "text", "wiki_sentences_200k.txt.gz")
+    if not data or not corpus.exists() or not model:
+        pytest.skip("CLEAR_DATA has no text/wiki_sentences_200k.txt.gz, or CLEAR_PARSER names no spaCy pipeline")
     with gzip.open(corpus, "rt", encoding="utf-8") as file:
         texts = [line.strip() for line in itertools.islice(file, 0, 60_000, 200)]
-    return list(parse_texts(texts, str(model)))
+    return list(parse_texts(texts, model))
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
