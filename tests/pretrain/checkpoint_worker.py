@@ -11,6 +11,7 @@ from pathlib import Path
 
 import deepspeed
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from pretrain import checkpoint
@@ -213,6 +214,8 @@ def main() -> None:
     for action, arguments in scenario["actions"]:
         globals()[action](Path(arguments.pop("root")), **arguments, out=out)
     Path(f"{scenario['out']}.{os.environ['RANK']}").write_text(json.dumps(out))
+    dist.barrier()
+    dist.destroy_process_group()  # gloo's threads, alive at the interpreter's end, may abort the process
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ def main() -> None:
     if rank == 0:
         torch.save(gradients, sys.argv[1])
     dist.barrier()
+    dist.destroy_process_group()  # gloo's threads, alive at the interpreter's end, may abort the process
 
 
 if __name__ == "__main__":
