@@ -16,7 +16,7 @@ import json
 import statistics
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from finetune.finetuning import FineTuning, Interrupted, Recipe, choose_precisio
 from finetune.glue_data import NLI, Examples, load
 from finetune.labelled import Encoded, Source, encode_examples, open_source
 from finetune.results import Evaluation, TaskResult, folder_for, table, write
-from pretrain.command import run
+from pretrain.command import as_count, as_rate, run
 from pretrain.durable import replace_durably, to_json
 from pretrain.errors import UserError
 from pretrain.leaving import EXIT_CODES, Leaving
@@ -74,8 +74,8 @@ TRAINING = (
 
 
 def main(
-    model: str, data: str = "", seeds: str = "1", epochs: str = "2", max_train: str = "0", precision: str = "auto",
-    token_budget: str = "16384", out: str = "",
+    model: str, data: str = "", seeds: str = "1", epochs: str = "2", max_train: str = "0", lr: str = "",
+    batch_size: str = "", precision: str = "auto", token_budget: str = "16384", out: str = "",
 ) -> int:
     """Fine-tune an encoder on NLI as Nie et al. do and judge it on ANLI; a stopped command goes on where it was.
 
@@ -86,33 +86,33 @@ def main(
         data: folder that holds ANLI/, and NLI/ or GLUE/ to train on; the environment's CLEAR_DATA when not given.
         seeds: how many; figures are their mean.
         epochs, max_train: fewer epochs, or training examples of each set, for a quick trial; the result is marked incomplete.
+        lr, batch_size: in place of Nie et al.'s 1e-5 and 128, which are for hundreds of millions of parameters; marked too.
         precision: auto (bf16 on a GPU, else fp32), fp32 or bf16.
         token_budget: most tokens of one forward pass; bounds memory.
         out: folder for results; not given: RUN/report, or results/MODEL. Each seed's file is in its anli/.
     """
-    for flag, value, least in (
-        ("seeds", seeds, 1), ("epochs", epochs, 1), ("max_train", max_train, 0), ("token_budget", token_budget, MAX_LENGTH)
-    ):
-        if not value.isdecimal() or int(value) < least:
-            raise UserError(f"--{flag} {value!r}: give a whole number, {least} or more")
+    seed_count, most = as_count(seeds, "seeds", 1), as_count(max_train, "max_train")
+    budget = as_count(token_budget, "token_budget", MAX_LENGTH)
+    recipe = replace(RECIPE, epochs=as_count(epochs, "epochs", 1), lr=as_rate(lr) or RECIPE.lr,
+                     batch_size=as_count(batch_size, "batch_size", 1) if batch_size else RECIPE.batch_size)
     chosen = choose_precision(precision)
-    sets = load_sets(data, int(max_train))
+    sets = load_sets(data, most)
     source = open_source(model)
     folder = folder_for(source.model, out)
     leaving = Leaving(folder, watch_file=False)
-    recipe = Recipe(**(asdict(RECIPE) | {"epochs": int(epochs)}))
     try:
         result = evaluate(
-            source, sets, recipe, int(seeds), folder / "anli", chosen, int(token_budget),
+            source, sets, recipe, seed_count, folder / "anli", chosen, budget,
             wish=lambda: EXIT_CODES.get(leaving.wish(), 0),
         )
     except Interrupted as interrupted:
         print("stopped; what is done is kept, and the same command goes on from there", file=sys.stderr)
         return interrupted.code
-    if int(max_train):
-        result.incomplete(f"at most {int(max_train):,} training examples of each set")
-    if recipe.epochs != RECIPE.epochs:
-        result.incomplete(f"{epochs} epochs in place of {RECIPE.epochs}")
+    if most:
+        result.incomplete(f"at most {most:,} training examples of each set")
+    for name in ("epochs", "lr", "batch_size"):
+        if getattr(recipe, name) != getattr(RECIPE, name):
+            result.incomplete(f"{name} {getattr(recipe, name):g} in place of {getattr(RECIPE, name):g}")
     print(table(result))
     print(f"  {result.seconds:.0f} s of fine-tuning; all figures: {write(result, folder)}")
     return 0

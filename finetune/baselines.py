@@ -26,7 +26,7 @@ from finetune.data import read_sentences, spaced
 from finetune.geometry_measures import SPECTRUM_FLOOR
 from finetune.models import EmbeddingModel, open_model, resolve_run
 from pretrain.architectures import FAMILIES
-from pretrain.command import run
+from pretrain.command import as_count, run
 from pretrain.errors import UserError
 from pretrain.pooling import SECOND_STATE
 from pretrain.sentence_transformers_format import layer_weights
@@ -207,8 +207,7 @@ def main(
     if not out:
         raise UserError("give --out, the folder to write")
     for name, value in (("dimensions", dimensions or "2"), ("sentences", sentences)):
-        if not value.isdecimal() or int(value) < 2:
-            raise UserError(f"--{name} {value!r}: give a whole number, 2 or more")
+        as_count(value, name, 2)
     needed = {"lsa": ("data",), "averaged": ("model",), "whitening": ("model", "source")}[kind]
     for name, value in (("model", model), ("data", data), ("source", source), ("pooling", pooling)):
         if name in needed and not value:

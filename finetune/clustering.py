@@ -26,7 +26,7 @@ from threadpoolctl import threadpool_limits
 from finetune.data import csv_columns, find, known_name
 from finetune.models import EmbeddingModel, open_model
 from finetune.results import Evaluation, TaskResult, finish
-from pretrain.command import run
+from pretrain.command import as_count, run
 from pretrain.errors import UserError
 
 SETS = {  # name: (texts, classes) as published
@@ -208,12 +208,11 @@ def main(model: str, tasks: str = "", pooling: str = "", data: str = "", max_len
         max_length: tokens that texts are cut to, as in VaSCL's code; 0 leaves them whole.
         out: folder for the result file; not given: RUN/report, or results/MODEL.
     """
-    if not max_length.isdecimal():
-        raise UserError(f"--max_length {max_length!r}: give a whole number of tokens, 0 for whole texts")
+    longest = as_count(max_length, "max_length")
     names = [check_name(name.strip()) for name in tasks.split(",") if name.strip()] or list(SIX)
     for name in names:  # before the model: a missing file should not cost the loading
         find(data, "clustering", f"{name}.csv")
-    opened = open_model(model, pooling, max_length=int(max_length) or None)
+    opened = open_model(model, pooling, max_length=longest or None)
     result = evaluate(opened, names, data, int(max_length) or None)
     finish(result, opened, out)
     return 0

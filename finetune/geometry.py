@@ -29,7 +29,7 @@ from finetune.nli_distance import read_triplets
 from finetune.projector import write_projector
 from finetune.results import Evaluation, TaskResult, folder_for, slug, table, write
 from finetune.sts import StsEvaluator
-from pretrain.command import run
+from pretrain.command import as_count, run
 from pretrain.durable import replace_durably
 from pretrain.errors import UserError
 from pretrain.monitors import effective_rank
@@ -73,7 +73,7 @@ def geometry(
     """
     if not models:
         raise UserError("name a model: python -m finetune.geometry RUN_OR_MODEL ...; --help says more")
-    count, chosen_seed = _number(sentences, "sentences", 10, measures.AS_CODED_LIMIT), _number(seed, "seed", 0, 2**31 - 1)
+    count, chosen_seed = as_count(sentences, "sentences", 10, measures.AS_CODED_LIMIT), as_count(seed, "seed", 0, 2**31 - 1)
     wanted = [name.strip() for name in measure.split(",") if name.strip()]
     for name in wanted:
         known_name(name, MEASURES, "measure", plain=str)
@@ -328,12 +328,6 @@ def _read_triplets(data: str, seed: int) -> tuple[list[tuple[str, str, str]], st
     if len(rows) > NLI_SAMPLE:
         rows = [rows[n] for n in np.sort(np.random.default_rng(seed).choice(len(rows), NLI_SAMPLE, replace=False))]
     return rows, files[0].name
-
-
-def _number(text: str, flag: str, low: int, high: int) -> int:
-    if not str(text).isdecimal() or not low <= int(text) <= high:
-        raise UserError(f"--{flag} {text!r}: give a whole number from {low} to {high}")
-    return int(text)
 
 
 def _say(model: EmbeddingModel, what: str) -> None:

@@ -23,7 +23,7 @@ from finetune.glue_data import TABLE_1, TASKS, TaskData, load, prediction_lines,
 from finetune.glue_runs import EPOCHS, MAX_LENGTH, Options, Run, RunStore, choose
 from finetune.labelled import open_source
 from finetune.results import Evaluation, TaskResult, folder_for, table, write
-from pretrain.command import as_bool, run
+from pretrain.command import as_bool, as_count, as_rate, run
 from pretrain.durable import replace_durably
 from pretrain.errors import UserError
 from pretrain.leaving import EXIT_CODES, Leaving
@@ -60,10 +60,10 @@ def main(
         gather: do no runs, report on those that are there.
     """
     options = Options(
-        _number(seeds, "seeds", 1), as_bool(sweep, "sweep"), as_bool(mnli_init, "mnli_init"), as_bool(predict, "predict"),
-        _number(epochs, "epochs", 1), _number(max_train, "max_train", 0), _rate(lr),
-        _number(batch_size, "batch_size", 1) if batch_size else 0, choose_precision(precision),
-        _number(token_budget, "token_budget", MAX_LENGTH),
+        as_count(seeds, "seeds", 1), as_bool(sweep, "sweep"), as_bool(mnli_init, "mnli_init"), as_bool(predict, "predict"),
+        as_count(epochs, "epochs", 1), as_count(max_train, "max_train", 0), as_rate(lr),
+        as_count(batch_size, "batch_size", 1) if batch_size else 0, choose_precision(precision),
+        as_count(token_budget, "token_budget", MAX_LENGTH),
     )
     if options.sweep and (options.lr or options.batch_size):
         raise UserError("--sweep tries its own rates and batches: leave --lr and --batch_size out, or --sweep")
@@ -96,22 +96,6 @@ def main(
     print(table(result))
     print(f"  {result.seconds:.0f} s of fine-tuning; all figures: {write(result, folder)}")
     return 0
-
-
-def _number(text: str, flag: str, least: int) -> int:
-    if not str(text).isdecimal() or int(text) < least:
-        raise UserError(f"--{flag} {text!r}: give a whole number, {least} or more")
-    return int(text)
-
-
-def _rate(text: str) -> float:
-    try:
-        rate = float(text) if text else 0.0
-    except ValueError:
-        rate = -1.0
-    if not 0 <= rate < 1 or (text and rate == 0):
-        raise UserError(f"--lr {text!r}: give a learning rate such as 2e-5")
-    return rate
 
 
 def _load_tasks(names: str, data: str) -> tuple[dict[str, TaskData], list[str]]:

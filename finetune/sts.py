@@ -25,7 +25,7 @@ from scipy import stats
 
 from finetune.data import known_name, lines, senteval_folder
 from finetune.models import open_model, require_finite
-from pretrain.command import as_bool, run
+from pretrain.command import as_bool, as_count, run
 from pretrain.errors import UserError
 
 SEVEN_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
@@ -381,9 +381,8 @@ def evaluate_model(
     poolings = parse_poolings(pooling) if pooling else []
     # Before the model: a mistyped name should not cost the loading.
     chosen = evaluator.choose([task.strip() for task in tasks.split(",") if task.strip()] or None)
-    if not token_budget.isdecimal() or int(token_budget) < 1:
-        raise UserError(f"--token_budget {token_budget!r}: give a whole number of tokens, 1 or more")
-    opened = open_model(model, poolings[0] if poolings else "", int(token_budget), quiet=len(poolings) != 1)
+    budget = as_count(token_budget, "token_budget", 1)
+    opened = open_model(model, poolings[0] if poolings else "", budget, quiet=len(poolings) != 1)
     if (several := opened.encode_poolings) is None:
         results = evaluator.evaluate_poolings(lambda sentences: {opened.pooling: opened.encode(sentences)}, chosen)
     else:

@@ -112,6 +112,26 @@ def as_bool(value: bool | str, flag: str) -> bool:
     return text in ("true", "1", "yes")
 
 
+def as_count(value: int | str, flag: str, least: int = 0, most: int | None = None) -> int:
+    """A flag's whole number, from `least` to `most`."""
+    text = str(value)
+    if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
+        allowed = f"{least} or more" if most is None else f"from {least} to {most}"
+        raise UserError(f"--{flag} {text!r}: give a whole number, {allowed}")
+    return int(text)
+
+
+def as_rate(value: str, flag: str = "lr") -> float:
+    """A flag's learning rate; 0.0 where it is not given."""
+    try:
+        rate = float(value) if value else 0.0
+    except ValueError:
+        rate = -1.0
+    if not 0 <= rate < 1 or (value and rate == 0):  # nan is not within either
+        raise UserError(f"--{flag} {value!r}: give a learning rate such as 2e-5")
+    return rate
+
+
 def key_table(rows: list[tuple[str, str, str, str]]) -> str:
     """Rows of (key, type, default, meaning) as text for a terminal."""
     width = max(60, shutil.get_terminal_size((110, 24)).columns)

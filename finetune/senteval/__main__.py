@@ -8,7 +8,7 @@ from finetune.models import open_model
 from finetune.results import finish
 from finetune.senteval.evaluate import PROTOCOLS, choose_tasks, evaluate, read_tasks
 from finetune.senteval.protocol import SETTINGS
-from pretrain.command import run
+from pretrain.command import as_count, run
 from pretrain.errors import UserError
 
 
@@ -33,15 +33,13 @@ def main(
     for name, value, known in (("protocol", protocol, PROTOCOLS), ("setting", setting, SETTINGS)):
         if value not in known:
             raise UserError(f"--{name} {value!r}: choose one of {', '.join(known)}")
-    for name, value in (("seed", seed), ("hidden", hidden)):
-        if not value.isdecimal():
-            raise UserError(f"--{name} {value!r}: give a whole number, 0 or more")
+    numbers = as_count(seed, "seed"), as_count(hidden, "hidden")
     chosen, remarks = choose_tasks(tasks, protocol, setting, data)
     for remark in remarks:
         print(f"note: {remark}", file=sys.stderr)
     read = read_tasks(chosen, data)  # before the model: a missing file should not cost the loading
     opened = open_model(model, pooling)
-    result = evaluate(opened, read, protocol, setting, int(seed), int(hidden))
+    result = evaluate(opened, read, protocol, setting, *numbers)
     for remark in remarks:
         result.notes.append(remark)
     finish(result, opened, out)

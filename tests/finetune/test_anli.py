@@ -137,6 +137,17 @@ def test_figures_and_a_stopped_run(source, tmp_path):
             anli.evaluate(source, sets, recipe, 2, tmp_path / "broken")
 
 
+def test_another_recipe_is_asked_for_and_said(source, tmp_path):
+    data = write_anli(tmp_path / "data", training=("snli",))
+    anli.main(str(source.model.folder), data=data, epochs="1", lr="1e-3", batch_size="8", max_train="6", out=str(tmp_path / "out"))
+    result = json.loads(next((tmp_path / "out").glob("anli*.json")).read_text())
+    said = "\n".join(result["notes"])
+    for words in ("at most 6 ", "epochs 1 in place of 2", "lr 0.001 in place of 1e-05", "batch_size 8 in place of 128"):
+        assert words in said
+    settings = json.loads(next((tmp_path / "out" / "anli").glob("*.json")).read_text())["settings"]
+    assert (settings["epochs"], settings["lr"], settings["batch_size"]) == (1, 1e-3, 8)
+
+
 real_data = pytest.mark.skipif(
     not os.environ.get("CLEAR_DATA") or not (Path(os.environ["CLEAR_DATA"]) / "ANLI").is_dir(),
     reason="CLEAR_DATA names no folder with ANLI/",

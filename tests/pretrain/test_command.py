@@ -2,7 +2,7 @@
 
 import pytest
 
-from pretrain.command import as_bool, run
+from pretrain.command import as_bool, as_count, as_rate, run
 from pretrain.errors import UserError
 
 
@@ -78,3 +78,15 @@ def test_switches():
     assert as_bool(True, "f") and as_bool("yes", "f") and not as_bool("False", "f")
     with pytest.raises(UserError, match="--f is a switch"):
         as_bool("maybe", "f")
+
+
+def test_numbers():
+    assert as_count("0", "f") == 0 and as_count(7, "f", 7, 7) == 7
+    for value, least, most, allowed in (("x", 0, None, "0 or more"), ("1.5", 1, None, "1 or more"), ("-1", 0, None, "0 or more"),
+                                        ("9", 2, 8, "from 2 to 8")):
+        with pytest.raises(UserError, match=f"--f '{value}': give a whole number, {allowed}"):
+            as_count(value, "f", least, most)
+    assert as_rate("") == 0.0 and as_rate("2e-5") == 2e-5
+    for value in ("fast", "0", "1", "-1e-5", "nan"):
+        with pytest.raises(UserError, match="give a learning rate such as 2e-5"):
+            as_rate(value)
