@@ -20,7 +20,7 @@ from rich.console import Console
 from augment.errors import AugmentationError
 from augment.parsed import ParsedSentence, find_parser, parse_texts, without_parse
 from augment.preview import VIEWS, encode, load_tokenizer, preview, train_tokenizer, view_keys
-from augment.registry import build, catalogue, needs_parse, needs_synonyms, needs_text, parse
+from augment.registry import build, build_texts, catalogue, needs_parse, needs_synonyms, needs_text
 from augment.sets import SETS
 from augment.synonym_sources import find_synonyms, read_synonyms
 from augment.synonyms import SynonymTable
@@ -50,6 +50,7 @@ NEEDS = {
     "parse": "a dependency parse (--parser; data prepared with --annotate)",
     "tags": "tags and lemmas (--parser; data prepared with --annotate)",
     "wordnet": "WordNet",
+    "vectors": "word vectors",
 }
 
 
@@ -97,13 +98,13 @@ def main(
         raise AugmentationError(f"--seed {seed}: a whole number is needed")
     needs_table = needs_synonyms(aug)  # checks the specification before anything is read or loaded
     sentences = read_sentences(file, text, limit)
-    parses = parse_sentences(aug, sentences, parser)
+    texts = view_texts(aug, sentences, parser, seed)
     if tokenizer:
         fast = load_tokenizer(tokenizer)
         console.print(f"tokenizer: {tokenizer}", highlight=False)
     else:
         extra = related_words(sentences, synonyms) if needs_table else []
-        extra += new_texts(aug, sentences, parses, seed) if parses else []
+        extra += [text for view in texts for text in view.values()]  # their words too must be words of the tokenizer
         fast = train_tokenizer([*sentences, *extra])
         console.print(
             "tokenizer: none given (--tokenizer FOLDER), so a WordPiece one was made of these sentences; a real one cuts rare "
@@ -113,7 +114,7 @@ def main(
     vocabulary = Vocabulary.from_tokenizer(fast)
     table = SynonymTable.load(synonyms or None, fast, vocabulary) if needs_table else None
     pipeline = build(aug, vocabulary, table, text_encoder(fast, vocabulary))
-    result = preview(sentences, fast, pipeline, seed, parses)
+    result = preview(sentences, fast, pipeline, seed, texts)
     console.print(f"augmentation: {pipeline.name}   seed: {seed}", highlight=False, markup=False)
     if table is not None:
         coverage = table.coverage(encode(sentences, fast, vocabulary))
@@ -122,23 +123,20 @@ def main(
     console.print(result.summary(), highlight=False, markup=False)
 
 
-def parse_sentences(aug: str, sentences: Sequence[str], parser: str) -> Sequence[ParsedSentence] | None:
-    """What augmentations of text need; None where there are none."""
-    if not needs_text(aug):
-        return None
+def parse_sentences(aug: str, sentences: Sequence[str], parser: str) -> Sequence[ParsedSentence]:
+    """The sentences, parsed where an augmentation reads that."""
     if not needs_parse(aug):
         return [without_parse(sentence) for sentence in sentences]
     return [*parse_texts(sentences, find_parser(parser))]
 
 
-def new_texts(aug: str, sentences: Sequence[str], parses: Sequence[ParsedSentence], seed: int) -> list[str]:
-    """What augmentations of text make of the sentences: their words too must be words of a tokenizer made of them."""
-    text_only = ",".join(stage for stage in str(parse(aug)).split(",") if needs_text(stage))
-    fast = train_tokenizer(sentences)
-    vocabulary = Vocabulary.from_tokenizer(fast)
-    pipeline = build(text_only, vocabulary, encoder=text_encoder(fast, vocabulary))
-    ids = np.arange(len(sentences), dtype=np.uint64)
-    return [text for view in range(VIEWS) for text in pipeline.texts(view_keys(seed, ids, view), parses).values()]
+def view_texts(aug: str, sentences: Sequence[str], parser: str, seed: int) -> list[dict[int, str]]:
+    """What augmentations of text make of the sentences, by number, for every view; nothing where there are none."""
+    if not needs_text(aug):
+        return [{}] * VIEWS
+    pipeline, ids = build_texts(aug), np.arange(len(sentences), dtype=np.uint64)
+    parses = parse_sentences(aug, sentences, parser)
+    return [pipeline.texts(view_keys(seed, ids, view), parses) for view in range(VIEWS)]
 
 
 def text_encoder(fast: Any, vocabulary: Vocabulary) -> TextEncoder:
@@ -206,7 +204,8 @@ def print_catalogue(console: Console) -> None:
         for parameter in entry.parameters:
             bounds = "" if parameter.low is None else f" ({parameter.low:g} to {parameter.high:g})"
             bounds = f" (one of {', '.join(parameter.choices)})" if parameter.choices else bounds
-            lines.append(f"  {parameter.name}={parameter.default}{bounds}: {parameter.meaning}")
+            without = f"; without it: ${parameter.variable}" if parameter.variable else ""
+            lines.append(f"  {parameter.name}={parameter.default}{bounds}: {parameter.meaning}{without}")
         lines.append(f"example: --aug {entry.example}")
         if entry.sample:
             lines.append(" -> ".join(entry.sample))

@@ -13,7 +13,8 @@ Meaning = Literal["preserving", "possibly altering", "altering"]
 class Parameter:
     """A parameter as `name:key=value` sets it. The type is that of the default: int, float, bool or str.
 
-    low, high: bounds of a number. choices: what a str may be; empty: anything.
+    low, high: bounds of a number. choices: what a str may be; empty: anything. variable: of the environment, which says the
+    value where the specification leaves it empty.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Parameter:
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
+    variable: str = ""
 
 
 @dataclass(frozen=True)
@@ -29,14 +31,17 @@ class Entry:
     """An augmentation.
 
     kind "token": function(batch: Ragged, keys: uint64[N], vocabulary, **parameters) -> Ragged of the same N.
-    kind "text": function(sentence: ParsedSentence, draws: Draws, **parameters) -> str | None (`augment.text`).
+    kind "text": function(sentence: ParsedSentence, draws: Draws, **parameters) -> str | None (`augment.text`); with `batch`,
+    function(sentences: Sequence[ParsedSentence], draws: Sequence[Draws], **parameters) -> list[str | None] of N sentences with
+    their N draws, where a sentence becomes the same whoever shares its batch.
     paper: where it is from. description: what it does. example: a specification. sample: (before, after), of text.
     meaning: what it does to the meaning.
     needs: of tokens "synonyms" (a SynonymTable, by keyword), "del" (a tokenizer with [DEL]), "punctuation" (one with
     punctuation marks); of text "parse" (heads and relations, tags and lemmas too), "tags" (tags, parts of speech and lemmas),
-    "wordnet", "model:NAME".
-    check: a rule over all parameters together, that returns what is wrong, or None. require: called before any use, raises
-    AugmentationError when something on this machine (a word list, WordNet, a model) is missing.
+    "wordnet", "vectors", "model:NAME".
+    check: a rule over all parameters together, that returns what is wrong, or None. require: called when a pipeline is built,
+    raises AugmentationError when something on this machine (a word list, WordNet) is missing. load: the same for what the
+    parameters name, with their values: loads models and word vectors into this process.
     """
 
     name: str
@@ -51,3 +56,5 @@ class Entry:
     sample: tuple[str, str] | None = None
     check: Callable[[dict[str, Any]], str | None] | None = None
     require: Callable[[], None] | None = None
+    load: Callable[[dict[str, Any]], Any] | None = None
+    batch: bool = False

@@ -1,29 +1,28 @@
 """Words substituted or inserted by draws from a masked language model: VaSCL's and AugCSE's contextual augmentation.
 
-Any masked language model with a fast tokenizer serves, an export of this project among them. The functions that end in
-`_texts` take a batch, which is what a device needs; those of one sentence call them, and give the same up to the rounding
-of the model.
+Any masked language model with a fast tokenizer serves, an export of this project among them. The functions take all sentences
+that chose them at once; a sentence becomes the same alone (`neural_models.passes`).
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
+from typing import Any
 
 import numpy as np
 
 from augment.entry import Entry, Parameter
 from augment.lexical_forms import AUGCSE, indefinite_article, upper_first
-from augment.neural_models import Loaded, find_model, load_masked_lm
+from augment.neural_models import Loaded, Pass, load_masked_lm, on_device, passes, require_named
 from augment.parsed import ParsedSentence
 from augment.text import Draws
 
 VARIABLE = "CLEAR_MASKED_LM"
 NEED = "model:masked language model"
-BATCH = 32  # sentences a forward pass
 _ACTIONS = ("substitute", "insert", "random")
 # A word of letters between white space, less the punctuation around it: no part of "U.S.", "don't", "well-known" or a URL.
 _ALONE = re.compile(r"(?<!\S)[\"“‘'(\[]*([^\W\d_]+)[\"”’')\],.;:!?…]*(?!\S)")
@@ -33,8 +32,13 @@ _SEEN = 64  # characters looked at for a neighbour
 
 
 def contextual(
-    sentence: ParsedSentence, draws: Draws, model: str = "", rate: float = 0.1, action: str = "substitute", top_k: int = 100
-) -> str | None:
+    sentences: Sequence[ParsedSentence],
+    draws: Sequence[Draws],
+    model: str,
+    rate: float = 0.1,
+    action: str = "substitute",
+    top_k: int = 100,
+) -> list[str | None]:
     """Contextual substitution (VaSCL, Zhang et al. 2022, section 4.4, at 5, 10 and 20%; through nlpaug, Ma 2019).
 
     ceil(rate * n) of n words are masked, one after the other in random order, the earlier ones already replaced, and
@@ -46,49 +50,32 @@ def contextual(
     Possibly altering. Needs a masked language model.
         "The old man sat by the sea." -> "The old man stood by the sea."
 
-    Raises: AugmentationError when the model is missing, cannot be loaded or is none.
+    Raises: AugmentationError when the model cannot be loaded or is none, or its device is not there.
     """
-    return contextual_texts([sentence], [draws], model, rate, action, top_k)[0]
+    loaded, words = on_device(load_masked_lm(model)), _words_of(model)
+    works = [_Work.begin(sentence, own, rate, action, words.cased) for sentence, own in zip(sentences, draws, strict=True)]
+    while waiting := [work for work in works if work.spots]:
+        _fill(loaded, words, waiting, top_k)
+    results = [work.sentence.edit(work.edits) for work in works]
+    return [None if new == sentence.text else new for sentence, new in zip(sentences, results)]
 
 
 def random_contextual_word(
-    sentence: ParsedSentence, draws: Draws, model: str = "", rate: float = 0.3, action: str = "random", top_k: int = 100
-) -> str | None:
+    sentences: Sequence[ParsedSentence],
+    draws: Sequence[Draws],
+    model: str,
+    rate: float = 0.3,
+    action: str = "random",
+    top_k: int = 100,
+) -> list[str | None]:
     """RandomContextualWordAugmentation (AugCSE through nlpaug, rate 0.3): `contextual`, substituting or inserting by a coin.
 
     Possibly altering. Needs a masked language model.
         "The old man sat by the sea." -> "The very old man sat down by the sea."
 
-    Raises: AugmentationError when the model is missing, cannot be loaded or is none.
+    Raises: AugmentationError when the model cannot be loaded or is none, or its device is not there.
     """
-    return contextual_texts([sentence], [draws], model, rate, action, top_k, name="random-contextual-word")[0]
-
-
-def contextual_texts(
-    sentences: Sequence[ParsedSentence],
-    draws: Sequence[Draws],
-    model: str = "",
-    rate: float = 0.1,
-    action: str = "substitute",
-    top_k: int = 100,
-    name: str = "contextual",
-) -> list[str | None]:
-    """`contextual` of N sentences with their N draws, `BATCH` at a time on the device; `name`: for messages."""
-    example = "distilbert-base-uncased, or an export of this project"
-    source = find_model(model, "model", VARIABLE, name, "a masked language model", example)
-    loaded, words = load_masked_lm(source), _words_of(source)
-    results: list[str | None] = [None] * len(sentences)
-    # Of one length: a batch is as long as its longest sentence.
-    order = sorted(range(len(sentences)), key=lambda i: len(sentences[i].text))
-    for start in range(0, len(order), BATCH):
-        rows = order[start : start + BATCH]
-        works = [_Work.begin(sentences[i], draws[i], rate, action, words.cased) for i in rows]
-        while waiting := [work for work in works if work.spots]:
-            _fill(loaded, words, waiting, top_k)
-        for i, work in zip(rows, works):
-            new = work.sentence.edit(work.edits)
-            results[i] = None if new == work.sentence.text else new
-    return results
+    return contextual(sentences, draws, model, rate, action, top_k)
 
 
 @dataclass
@@ -117,22 +104,30 @@ class _Work:
         return text, spot[0] + moved + len(mask)
 
 
-def _replaceable(sentence: ParsedSentence, cased: bool) -> list[tuple[int, int]]:
-    """The words, (start, end), that a model can fill in; one without capitals knows no names."""
-    spans = list(zip(sentence.starts, sentence.ends))
+def plain_words(sentence: ParsedSentence) -> list[tuple[int, int]]:
+    """Words of letters that stand alone, (start, end): no parts of short forms, compounds with hyphens or URLs, no
+    abbreviations. Of Chinese, all words of letters.
+    """
+    text, spans = sentence.text, list(zip(sentence.starts, sentence.ends))
     if sentence.language == "zh":
-        return [(start, end) for start, end in spans if end - start == 1 and _is_chinese(sentence.text[start])]
-    alone = {match.span(1) for match in _ALONE.finditer(sentence.text)}
-    text = sentence.text
+        return [(start, end) for start, end in spans if text[start:end].isalpha()]
+    alone = {match.span(1) for match in _ALONE.finditer(text)}
     return [
         (start, end)
         for start, end in spans
         if (start, end) in alone
         and (end - start == 1 or not text[start:end].isupper())
-        and (cased or start == spans[0][0] or not text[start].isupper())
         and (end - start > 1 or text[start:end] in "aI")
         and not (text[end : end + 1] == "." and text[start:end] in _TITLES)
     ]
+
+
+def _replaceable(sentence: ParsedSentence, cased: bool) -> list[tuple[int, int]]:
+    """The words, (start, end), that a model can fill in; one without capitals knows no names."""
+    text, spans = sentence.text, plain_words(sentence)
+    if sentence.language == "zh":
+        return [(start, end) for start, end in spans if end - start == 1 and _is_chinese(text[start])]
+    return [span for span in spans if cased or span[0] == sentence.starts[0] or not text[span[0]].isupper()]
 
 
 def _is_chinese(character: str) -> bool:
@@ -160,7 +155,7 @@ def _words_of(source: str) -> _Words:
     """Word pieces: tokens without "##"; byte-level or SentencePiece tokens: those that bring their space, and, where no space
     is, those that have a twin that does.
     """
-    model, tokenizer, _ = load_masked_lm(source)
+    model, tokenizer = load_masked_lm(source)
     tokens = tokenizer.convert_ids_to_tokens(list(range(min(len(tokenizer), model.config.vocab_size))))
     special = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}
     space = next((mark for mark in "Ġ▁" if sum(token.startswith(mark) for token in tokens) > len(tokens) // 20), "")
@@ -188,40 +183,50 @@ def _words_of(source: str) -> _Words:
 
 
 def _fill(loaded: Loaded, words: _Words, works: list[_Work], top_k: int) -> None:
-    """The next spot of every sentence, in one forward pass."""
-    import torch
-
-    model, tokenizer, device = loaded
+    """The next spot of every sentence."""
+    tokenizer, longest = loaded.tokenizer, _longest(loaded)
     spots = [work.spots.pop() for work in works]
     texts, ends = zip(*(work.masked(spot, tokenizer.mask_token) for work, spot in zip(works, spots)))
-    encoded = tokenizer(
-        list(texts), padding=True, truncation=True, max_length=_longest(loaded), return_offsets_mapping=True, return_tensors="pt"
-    )
-    offsets = encoded.pop("offset_mapping")
-    is_mask = (encoded["input_ids"] == tokenizer.mask_token_id) & (offsets[:, :, 1] == torch.tensor(ends)[:, None])
-    found = is_mask.any(1).tolist()  # behind the longest length that the model takes, there is none
-    if not any(found):
-        return
-    inputs = {name: encoded[name].to(device) for name in ("input_ids", "attention_mask")}
-    rows, places = torch.arange(len(works), device=device), is_mask.int().argmax(1).to(device)
+    encoded = tokenizer(list(texts), truncation=True, max_length=longest, return_offsets_mapping=True)
+    masks = [
+        [place for place, (token, (_, stop)) in enumerate(zip(*row)) if token == tokenizer.mask_token_id and stop == end]
+        for *row, end in zip(encoded["input_ids"], encoded["offset_mapping"], ends)
+    ]
+    seen = [i for i, places in enumerate(masks) if places]  # of what the model is too short for, there is no mask
+    for batch in passes(loaded, [encoded["input_ids"][i] for i in seen], longest):
+        ours = [seen[number] for number in batch.numbers]
+        logits = _at_masks(loaded.model, batch, [masks[seen[row]][0] for row in batch.rows])[: len(ours)]
+        allowed = np.stack([_allowed(words, works[i], spots[i], texts[i], ends[i], tokenizer.mask_token) for i in ours])
+        values, ids = _likeliest(logits, allowed, top_k)
+        for row, i in enumerate(ours):
+            if allowed[row].any():
+                cumulative = values[row].cumsum()
+                place = int(np.searchsorted(cumulative, works[i].draws.uniform() * cumulative[-1], side="right"))
+                new = _in_case(words, works[i], spots[i], words.texts[int(ids[row, place])])
+                works[i].edits.append((*spots[i], new + " " * works[i].inserts))
+
+
+def _at_masks(model: Any, batch: Pass, places: Sequence[int]) -> Any:
+    """float32[R, V]: the scores of all words at one place of every row."""
+    import torch
+
+    rows, columns = torch.arange(len(places), device=batch.ids.device), torch.tensor(places, device=batch.ids.device)
     # Scores of the whole vocabulary at the masks alone: over all tokens they are half of the work, and gigabytes of memory.
-    at_masks = model.get_output_embeddings().register_forward_pre_hook(lambda _, states: (states[0][rows, places][:, None],))
+    at_masks = model.get_output_embeddings().register_forward_pre_hook(lambda _, states: (states[0][rows, columns][:, None],))
     try:
         with torch.inference_mode():
-            logits = model(**inputs).logits[:, 0].float()
+            return model(input_ids=batch.ids, attention_mask=batch.mask).logits[:, 0].float()
     finally:
         at_masks.remove()
-    mask = tokenizer.mask_token
-    allowed = np.stack([_allowed(words, *each, mask) for each in zip(works, spots, texts, ends)])
-    logits = logits.masked_fill(~torch.from_numpy(allowed).to(device), -torch.inf)
+
+
+def _likeliest(logits: Any, allowed: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities, float64[n, K], and tokens of the `top_k` allowed words with the largest scores; 0 of what is not allowed."""
+    import torch
+
+    logits = logits.masked_fill(~torch.from_numpy(allowed).to(logits.device), -torch.inf)
     values, ids = (part.cpu() for part in logits.topk(min(top_k, logits.shape[1])))
-    cumulative = torch.softmax(values.double(), 1).cumsum(1).numpy()
-    for row, (work, spot) in enumerate(zip(works, spots)):
-        if not found[row] or not allowed[row].any():
-            continue
-        place = int(np.searchsorted(cumulative[row], work.draws.uniform() * cumulative[row, -1], side="right"))
-        new = _in_case(words, work, spot, words.texts[int(ids[row, place])])
-        work.edits.append((*spot, new + " " * work.inserts))
+    return torch.softmax(values.double(), 1).numpy(), ids.numpy()
 
 
 def _allowed(words: _Words, work: _Work, spot: tuple[int, int], text: str, end: int, mask: str) -> np.ndarray:
@@ -259,7 +264,17 @@ def _longest(loaded: Loaded) -> int:
     return min(loaded.tokenizer.model_max_length, getattr(loaded.model.config, "max_position_embeddings", 512) - 2)
 
 
-_MODEL = Parameter("model", "", f"the masked language model, a folder or a hub name; without it: ${VARIABLE}")
+def _load(name: str) -> Callable[[dict[str, Any]], None]:
+    """`Entry.load` of the augmentation `name`."""
+
+    def load(values: dict[str, Any]) -> None:
+        example = "distilbert-base-uncased, or an export of this project"
+        _words_of(require_named(values["model"], name, "model", VARIABLE, "a masked language model", example))
+
+    return load
+
+
+_MODEL = Parameter("model", "", "the masked language model, a folder or a hub name", variable=VARIABLE)
 _ACTION = "substitute words, insert some, or one of the two for each sentence"
 
 
@@ -283,6 +298,8 @@ ENTRIES = (
         function=contextual,
         meaning="possibly altering",
         needs=(NEED,),
+        load=_load("contextual"),
+        batch=True,
         sample=("The old man sat by the sea.", "The old man stood by the sea."),
     ),
     Entry(
@@ -295,6 +312,8 @@ ENTRIES = (
         function=random_contextual_word,
         meaning="possibly altering",
         needs=(NEED,),
+        load=_load("random-contextual-word"),
+        batch=True,
         sample=("The old man sat by the sea.", "The very old man sat down by the sea."),
     ),
 )

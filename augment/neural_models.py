@@ -1,47 +1,95 @@
-"""Finding and loading the models that augmentations of text call: from a folder or by a hub name, once per process.
+"""The models that augmentations of text call: found in a folder or by a hub name, loaded once per process, run in fixed shapes.
 
-A model is named in the specification (`contextual:model=FOLDER`) or in an environment variable. torch and transformers
-are imported when a model is loaded, not before.
+A model is named in the specification (`contextual:model=FOLDER`) or in an environment variable. It is loaded on the CPU when a
+pipeline is built, and moved to its device when it is first used: a process that only builds the pipeline and hands it to workers
+touches no device. torch and transformers are imported when a model is loaded, not before.
 """
 
 from __future__ import annotations
 
 import functools
+import multiprocessing
 import os
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from augment.errors import AugmentationError
 
 DEVICE = "CLEAR_AUGMENT_DEVICE"
+_WIDTH = 16  # tokens: widths of a pass are multiples of it
+_ROWS_OF_CPU, _ROWS = 8, 64  # sequences a pass: what fills two cores with sentences, and a GPU
 
 
 class Loaded(NamedTuple):
-    """A model in evaluation mode, float32, on its device, and its tokenizer."""
+    """A model in evaluation mode, float32, and its tokenizer."""
 
     model: Any
     tokenizer: Any
-    device: Any
+
+    @property
+    def device(self) -> Any:
+        return next(self.model.parameters()).device
+
+    @property
+    def rows(self) -> int:
+        """Sequences of every pass through the model."""
+        return _ROWS_OF_CPU if self.device.type == "cpu" else _ROWS
 
 
-def find_model(given: str, parameter: str, variable: str, name: str, what: str, example: str) -> str:
-    """The folder or hub name of a model: `given`, else the environment's `variable`.
+class Pass(NamedTuple):
+    """Sequences that run together. numbers: int[n], which; ids, mask: int64[R, L] on the device, n of the R rows theirs."""
 
-    parameter: of the augmentation `name`, that names it. what: what it must be. example: a public one.
+    numbers: list[int]
+    rows: list[int]
+    ids: Any
+    mask: Any
 
-    Raises: AugmentationError when neither is set.
+
+def passes(loaded: Loaded, sequences: Sequence[Sequence[int]], longest: int) -> Iterator[Pass]:
+    """Sequences of token ids (none longer than `longest`) as batches of their like in length, padded at the right.
+
+    A sequence's scores must not depend on the others: a matrix product of another shape may sum in another order, and the last
+    bits of a score decide now and then which word is drawn. So every pass has R rows, where there are fewer sequences the first
+    of them again, and a width that follows from the sequence's own length. At least one column is padding: without any,
+    transformers passes no mask, and attention takes another way.
+
+    `Pass.rows` are the numbers of all R rows.
     """
-    found = given or os.environ.get(variable, "")
-    if not found:
+    import torch
+
+    widths: dict[int, list[int]] = {}
+    for number, sequence in enumerate(sequences):
+        widths.setdefault(min(-(-(len(sequence) + 1) // _WIDTH) * _WIDTH, longest + 1), []).append(number)
+    for width, members in sorted(widths.items()):
+        for start in range(0, len(members), loaded.rows):
+            numbers = members[start : start + loaded.rows]
+            rows = numbers + numbers[:1] * (loaded.rows - len(numbers))
+            ids = torch.full((loaded.rows, width), loaded.tokenizer.pad_token_id)
+            mask = torch.zeros_like(ids)
+            for row, number in enumerate(rows):
+                sequence = sequences[number]
+                ids[row, : len(sequence)] = torch.tensor(sequence)
+                mask[row, : len(sequence)] = 1
+            yield Pass(numbers, rows, ids.to(loaded.device), mask.to(loaded.device))
+
+
+def require_named(given: str, name: str, parameter: str, variable: str, what: str, example: str) -> str:
+    """The folder or hub name of a model that the augmentation `name` was given by its `parameter`, or by the environment's
+    `variable`. what: what it must be. example: a public one.
+
+    Raises: AugmentationError when there is none.
+    """
+    if not given:
         raise AugmentationError(
             f"{name} needs {what}, and none is given: name a folder or a hub name (such as {example}) in the specification, "
             f"{name}:{parameter}=FOLDER, or in {variable}, which also takes names with ':' ',' or '|' in them"
         )
-    return found
+    return given
 
 
 @functools.lru_cache(maxsize=4)
 def load_masked_lm(source: str) -> Loaded:
-    """A masked language model with its fast tokenizer.
+    """A masked language model with its fast tokenizer, on the CPU until `on_device` moves it.
 
     Raises: AugmentationError when there is none at `source`, or it has no masked-language head or no mask token.
     """
@@ -58,9 +106,9 @@ def load_masked_lm(source: str) -> Loaded:
     return loaded
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=8)
 def load_seq2seq(source: str) -> Loaded:
-    """An encoder-decoder with its tokenizer.
+    """An encoder-decoder with its tokenizer, on the CPU until `on_device` moves it.
 
     Raises: AugmentationError when there is none at `source`, or weights are missing.
     """
@@ -85,8 +133,9 @@ def _load(source: str, kind: Any, what: str) -> tuple[Loaded, list[str]]:
         ) from error
     if len(tokenizer) <= len({*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}):  # what transformers makes of nothing
         raise AugmentationError(f"the model {source!r} has no tokenizer: give a folder that has its files too (tokenizer.json)")
-    device = _device()
-    return Loaded(model.eval().to(device), tokenizer, device), sorted(report["missing_keys"])
+    if tokenizer.pad_token_id is None:
+        raise AugmentationError(f"the tokenizer of {source!r} has no padding token: give a model that was trained with one")
+    return Loaded(model.eval(), tokenizer), sorted(report["missing_keys"])
 
 
 def _transformers() -> Any:
@@ -101,14 +150,21 @@ def _transformers() -> Any:
     return transformers
 
 
-def _device() -> Any:
-    """$CLEAR_AUGMENT_DEVICE, else the first CUDA device, else the CPU."""
+def on_device(loaded: Loaded) -> Loaded:
+    """The model, moved to $CLEAR_AUGMENT_DEVICE, else to the first CUDA device, else on the CPU.
+
+    Raises: AugmentationError when that device is not there, or not for this process.
+    """
     import torch
 
     name = os.environ.get(DEVICE, "") or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.empty(0, device=name).device
+        device = torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
-        raise AugmentationError(
-            f"{DEVICE}={name} is no device of this machine ({str(error).splitlines()[0]}): give cpu, cuda or cuda:NUMBER"
-        ) from error
+        message = f"{DEVICE}={name} is no device of this process ({str(error).splitlines()[0]}): give cpu, cuda or cuda:NUMBER"
+        if multiprocessing.parent_process() is not None:
+            message += ". Loader workers have no GPU: make the views once with python -m pretrain.cache, or set it to cpu"
+        raise AugmentationError(message) from error
+    if loaded.device != device:
+        loaded.model.to(device)
+    return loaded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,8 @@ from rich.text import Text
 
 from augment.errors import AugmentationError
 from augment.keys import sequence_keys
-from augment.parsed import ParsedSentence
+from augment.pipeline import Pipeline
 from augment.ragged import Ragged
-from augment.registry import Pipeline
 from augment.vocabulary import DEL_TOKEN, Vocabulary
 
 VIEWS = 2
@@ -63,25 +62,23 @@ def preview(
     tokenizer: Any,
     pipeline: Pipeline,
     seed: int,
-    parses: Sequence[ParsedSentence] | None = None,
+    view_texts: Sequence[Mapping[int, str]],
 ) -> Preview:
-    """Two views of each sentence, with the keys that a training run of this seed has in epoch 0. parses: for augmentations of
-    text; a view that only such have changed is shown as they wrote it, any other as its tokens decode.
+    """Two views of each sentence, with the keys that a training run of this seed has in epoch 0.
+
+    view_texts: for every view what augmentations of text made of sentences, by number (`Pipeline.texts`). A pipeline of such
+    alone is shown as they wrote it, any other as its tokens decode.
     """
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     batch = encode(sentences, tokenizer, vocabulary)
     ids = np.arange(len(batch), dtype=np.uint64)
     keys = [view_keys(seed, ids, view) for view in range(VIEWS)]
-    versions = [batch, *(pipeline(batch, key, parses) for key in keys)]
+    versions = [batch, *(pipeline.tokens(batch, key, texts) for key, texts in zip(keys, view_texts, strict=True))]
     texts = [[tokenizer.decode(view[row][1:-1].tolist()).strip() for view in versions] for row in range(len(batch))]
-    if parses is not None:
-        for row, sentence in enumerate(sentences):
-            texts[row][0] = sentence
-    if parses is not None and not pipeline.works_on_tokens:
-        for view, key in enumerate(keys):
-            changed_texts = pipeline.texts(key, parses)
-            for row, sentence in enumerate(sentences):
-                texts[row][1 + view] = changed_texts.get(row, sentence)
+    for row, sentence in enumerate(sentences if pipeline.needs_text else ()):
+        texts[row][0] = sentence
+        if not pipeline.works_on_tokens:
+            texts[row][1:] = [view.get(row, sentence) for view in view_texts]
     changed = [[change(batch[row], view[row]) for view in versions[1:]] for row in range(len(batch))]
     return Preview(texts, np.array(changed), np.stack([version.lengths - 2 for version in versions], axis=1))
 

@@ -13,29 +13,22 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 from typing import Any
-
-import numpy as np
 
 from augment.catalogue import CATALOGUE
 from augment.entry import Entry
 from augment.errors import AugmentationError
-from augment.keys import bits_per_sequence, derive
-from augment.parsed import ParsedSentence, without_parse
-from augment.ragged import Ragged
-from augment.sets import SETS, expand
+from augment.pipeline import Bound, Pipeline
+from augment.sets import SETS, WITHOUT_MODELS, expand
 from augment.synonyms import SynonymTable
-from augment.text import TextEncoder, draws_for
+from augment.text import TextEncoder
 from augment.vocabulary import Vocabulary
 
 IDENTITY = "none"
-# Tokens augmented at a time: what a stage allocates stays in the cache, and the hundred or so array
-# operations of a pipeline cost little beside their work. Two views of del-span,reorder, one core, source
-# tokens/s: at 29 tokens a sequence 14 million with blocks of 2**14, 20 with 2**17, 13 with 2**20; at 512
-# tokens 39, 121 and 163.
-BLOCK_TOKENS = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -73,120 +66,6 @@ class Specification:
         return all(step.name == IDENTITY for step in self.steps)
 
 
-@dataclass(frozen=True)
-class Bound:
-    """A step made ready: its name, whether it works on text, and its function with all parameters (None: the identity)."""
-
-    name: str
-    is_text: bool
-    function: functools.partial | None
-
-
-@dataclass(frozen=True)
-class Pipeline:
-    """A specification made ready for one tokenizer: a Ragged and one key per sequence to a new Ragged of the same N.
-
-    What a sequence becomes depends on its tokens (its text and parse, for augmentations of text) and its key only. Stage i
-    draws with keys derived from i, so a name that stands twice draws anew. Pickles, so it can be handed to workers.
-    """
-
-    specification: Specification
-    stages: tuple[tuple[Bound, ...], ...]
-    encoder: TextEncoder | None = None
-
-    @property
-    def name(self) -> str:
-        """The canonical specification."""
-        return str(self.specification)
-
-    @property
-    def is_identity(self) -> bool:
-        return self.specification.is_identity
-
-    @property
-    def needs_text(self) -> bool:
-        """Whether a call needs `sentences`."""
-        return any(step.is_text for stage in self.stages for step in stage)
-
-    @property
-    def works_on_tokens(self) -> bool:
-        return any(map(_works_on_tokens, self.stages))
-
-    def __call__(self, batch: Ragged, keys: np.ndarray, sentences: Sequence[ParsedSentence] | None = None) -> Ragged:
-        """keys: uint64[N], as `keys.sequence_keys` makes them. sentences: the N parses, needed if `needs_text`.
-
-        Sequences whose text no augmentation changed keep their tokens. Raises AugmentationError on a batch it cannot take.
-        """
-        if len(keys) != len(batch):
-            raise ValueError(f"{len(keys)} keys for {len(batch)} sequences: one key per sequence is needed")
-        if self.is_identity or len(batch) == 0:
-            return batch
-        if self.needs_text:
-            if sentences is None:
-                raise AugmentationError(f"{self.name} works on text: the sentences' text and parse are needed, not only tokens")
-            batch = self._rewrite(batch, keys, sentences)
-        if not self.works_on_tokens:
-            return batch
-        blocks = []
-        start = 0
-        while start < len(batch):
-            reach = batch.offsets[start] + BLOCK_TOKENS
-            stop = max(start + 1, int(np.searchsorted(batch.offsets, reach, side="right")) - 1)
-            blocks.append(self._block(batch.slice(start, stop), keys[start:stop]))
-            start = stop
-        return Ragged.concatenate(blocks)
-
-    def choices(self, keys: np.ndarray, stage: int = 0) -> np.ndarray:
-        """Which alternative of a stage each sequence takes, from 0: int64[N]. A function of the keys alone."""
-        draws = bits_per_sequence(derive(keys, stage, "alternative"), 1)[:, 0] >> np.uint64(32)
-        return ((draws * np.uint64(len(self.stages[stage]))) >> np.uint64(32)).astype(np.int64)
-
-    def texts(self, keys: np.ndarray, sentences: Sequence[ParsedSentence]) -> dict[int, str]:
-        """What the augmentations of text make of N sentences: sentence number -> new text, of those that they change."""
-        changed: dict[int, str] = {}
-        for number, alternatives in enumerate(self.stages):
-            if not any(step.is_text for step in alternatives):
-                break
-            stage_keys, choice = derive(keys, number), self.choices(keys, number)
-            for index, step in enumerate(alternatives):
-                if not step.is_text:
-                    continue
-                rows = np.flatnonzero(choice == index)
-                for row, draws in zip(rows.tolist(), draws_for(stage_keys[rows], step.name)):
-                    sentence = sentences[row]
-                    if row in changed:  # by an earlier stage, so that its parse is gone
-                        sentence = without_parse(changed[row], sentence.language)
-                    new = step.function(sentence, draws)
-                    if new is not None and new != sentence.text:
-                        changed[row] = new
-        return changed
-
-    def _rewrite(self, batch: Ragged, keys: np.ndarray, sentences: Sequence[ParsedSentence]) -> Ragged:
-        changed = self.texts(keys, sentences)
-        if not changed:
-            return batch
-        order = np.arange(len(batch))
-        order[list(changed)] = len(batch) + np.arange(len(changed))
-        return Ragged.concatenate([batch, self.encoder(list(changed.values()))]).take(order)
-
-    def _block(self, batch: Ragged, keys: np.ndarray) -> Ragged:
-        for number, alternatives in enumerate(self.stages):
-            if not _works_on_tokens(alternatives):
-                continue
-            stage_keys = derive(keys, number)
-            if len(alternatives) == 1:
-                batch = _apply(alternatives[0], batch, stage_keys)
-                continue
-            choice = self.choices(keys, number)
-            groups = [np.flatnonzero(choice == index) for index in range(len(alternatives))]
-            parts = [
-                _apply(function, batch.take(group), stage_keys[group])
-                for function, group in zip(alternatives, groups, strict=True)
-            ]
-            batch = Ragged.concatenate(parts).take(np.argsort(np.concatenate(groups)))
-        return batch
-
-
 def parse(spec: str) -> Specification:
     """A specification from its text. Raises AugmentationError that names the place and the nearest name."""
     if not isinstance(spec, str):
@@ -211,8 +90,10 @@ def build(
 ) -> Pipeline:
     """A pipeline for a tokenizer. encoder: how text becomes tokens, for a specification that `needs_text`.
 
-    Raises AugmentationError when the specification is wrong, or needs [DEL], a synonym table, text or a resource that is not
-    there.
+    Models and word vectors are loaded now, into this process, so that workers forked from it share them.
+
+    Raises AugmentationError when the specification is wrong, or needs [DEL], a synonym table, text, a model or another resource
+    that is not there; what several augmentations lack is one error.
     """
     specification = parse(spec)
     if synonyms is not None and synonyms.vocabulary.size != vocabulary.size:
@@ -220,8 +101,39 @@ def build(
             f"the synonym table was made for a tokenizer of {synonyms.vocabulary.size:,} tokens, this one "
             f"has {vocabulary.size:,}: load the table again with this tokenizer"
         )
-    stages = tuple(tuple(_bind(step, vocabulary, synonyms, encoder) for step in stage) for stage in specification.stages)
+    if encoder is None and (of_text := [step.name for step in specification.steps if _is_text(step)]):
+        raise AugmentationError(
+            f"{of_text[0]} works on text, and there are only tokens here: prepare the corpus with --annotate MODEL, which "
+            "keeps text and parse beside the tokens"
+        )
+    _require(specification, spec)
+    stages = tuple(
+        tuple(_bind_text(step) if _is_text(step) else _bind_tokens(step, vocabulary, synonyms) for step in stage)
+        for stage in specification.stages
+    )
     return Pipeline(specification, stages, encoder)
+
+
+def build_texts(spec: str) -> Pipeline:
+    """A pipeline for `Pipeline.texts` alone, without a tokenizer. Raises as `build`, but for what tokens would need."""
+    specification = parse(spec)
+    _require(Specification(tuple(tuple(filter(_is_text, stage)) for stage in specification.stages)), spec)
+    stages = tuple(
+        tuple(_bind_text(step) if _is_text(step) else Bound(step.name, False, None) for step in stage)
+        for stage in specification.stages
+    )
+    return Pipeline(specification, stages)
+
+
+def from_environment(specs: Iterable[str]) -> dict[str, str]:
+    """What the environment says in place of specifications, variable -> value: models and files that they leave open."""
+    used = {}
+    for step in (step for spec in specs for step in parse(spec).steps if step.name != IDENTITY):
+        values = dict(step.parameters)
+        for parameter in CATALOGUE[step.name].parameters:
+            if parameter.variable and not values[parameter.name] and parameter.variable in os.environ:
+                used[parameter.variable] = os.environ[parameter.variable]
+    return used
 
 
 def alternatives(spec: str) -> list[str]:
@@ -285,28 +197,47 @@ def _check_order(specification: Specification) -> None:
         after = after or (tokens[0] if tokens else None)
 
 
-def _works_on_tokens(stage: tuple[Bound, ...]) -> bool:
-    return any(step.function is not None and not step.is_text for step in stage)
+def _require(specification: Specification, spec: str) -> None:
+    """Raises one AugmentationError for all that the augmentations lack on this machine. spec: as it was written."""
+    lacking = {}
+    for step in dict.fromkeys(step for step in specification.steps if step.name != IDENTITY):
+        entry = CATALOGUE[step.name]
+        try:
+            if entry.require is not None:
+                entry.require()
+            if entry.load is not None:
+                entry.load(_values(step))
+        except AugmentationError as error:
+            lacking[str(error)] = entry
+    if not lacking:
+        return
+    message = ". ".join(text.rstrip(".") for text in lacking)
+    written = [name.strip() for stage in spec.split(",") for name in stage.split("|")]
+    smaller = {name: WITHOUT_MODELS[name] for name in written if name in WITHOUT_MODELS}
+    if smaller and any(need.startswith("model:") for entry in lacking.values() for need in entry.needs):
+        message += ". " + ", ".join(f"{small} is {name} without language models" for name, small in smaller.items())
+    raise AugmentationError(message)
 
 
-def _apply(step: Bound, batch: Ragged, keys: np.ndarray) -> Ragged:
-    return batch if step.function is None or step.is_text or len(batch) == 0 else step.function(batch, keys)
+def _values(step: Step) -> dict[str, Any]:
+    """A step's parameters, those left empty as the environment says them."""
+    values = dict(step.parameters)
+    for parameter in CATALOGUE[step.name].parameters:
+        if parameter.variable and not values[parameter.name]:
+            values[parameter.name] = os.environ.get(parameter.variable, "")
+    return values
 
 
-def _bind(step: Step, vocabulary: Vocabulary, synonyms: SynonymTable | None, encoder: TextEncoder | None) -> Bound:
+def _bind_text(step: Step) -> Bound:
+    entry = CATALOGUE[step.name]
+    return Bound(step.name, True, functools.partial(entry.function, **_values(step)), entry.batch)
+
+
+def _bind_tokens(step: Step, vocabulary: Vocabulary, synonyms: SynonymTable | None) -> Bound:
     if step.name == IDENTITY:
         return Bound(IDENTITY, False, None)
     entry = CATALOGUE[step.name]
-    arguments = dict(step.parameters)
-    if entry.require is not None:
-        entry.require()
-    if entry.kind == "text":
-        if encoder is None:
-            raise AugmentationError(
-                f"{step.name} works on text, and there are only tokens here: prepare the corpus with --annotate MODEL, which "
-                "keeps text and parse beside the tokens"
-            )
-        return Bound(step.name, True, functools.partial(entry.function, **arguments))
+    arguments = _values(step)
     if "synonyms" in entry.needs:
         if synonyms is None:
             raise AugmentationError(
@@ -334,6 +265,11 @@ def _parse_step(text: str, position: int, spec: str) -> Step:
         if settings:
             raise AugmentationError(f"'{IDENTITY}' {place} takes no parameters")
         return Step(IDENTITY)
+    if name in SETS:  # without parameters it would have been expanded
+        raise AugmentationError(
+            f"{name} {place} is a set, which takes no parameters: write its members out, {SETS[name]}, or name models in the "
+            "environment (python -m augment --list)"
+        )
     if name not in CATALOGUE:
         raise AugmentationError(
             f"there is no augmentation {name!r} ({place}){_nearest(name, [*CATALOGUE, *SETS, IDENTITY])}; there are "
@@ -379,8 +315,8 @@ def _parse_value(text: str, parameter: Any, where: str) -> Any:
             f"{where}: {parameter.name}={text} is none of {', '.join(parameter.choices)} ({parameter.meaning})"
             + _nearest(text, list(parameter.choices))
         )
-    low = -np.inf if parameter.low is None else parameter.low
-    high = np.inf if parameter.high is None else parameter.high
+    low = -inf if parameter.low is None else parameter.low
+    high = inf if parameter.high is None else parameter.high
     if kind in (int, float) and not low <= value <= high:  # also catches nan
         raise AugmentationError(f"{where}: {parameter.name}={text} is outside {low:g}..{high:g} ({parameter.meaning})")
     return value

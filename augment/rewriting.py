@@ -1,16 +1,16 @@
 """Sentences rewritten by encoder-decoder models: back-translation, paraphrase, a formal style.
 
-The functions that end in `_texts` take a batch, which is what a device needs; those of one sentence call them, and give the
-same up to the rounding of the model. Draws belong to the sentence: beam search draws only among its results, and sampling
-adds each sentence's own Gumbel noise to the model's log-probabilities and takes the largest sum, which is a draw from them
-(Gumbel 1954; Maddison et al. 2014, "A* sampling", section 2).
+The functions take all sentences that chose them at once; a sentence becomes the same alone (`neural_models.passes`). Draws
+belong to the sentence: beam search draws only among its results, and sampling adds each sentence's own Gumbel noise to the
+model's log-probabilities and takes the largest sum, which is a draw from them (Gumbel 1954; Maddison et al. 2014, "A*
+sampling", section 2).
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +19,12 @@ import numpy as np
 from augment.entry import Entry, Parameter
 from augment.errors import AugmentationError
 from augment.lexical_forms import AUGCSE
-from augment.neural_models import Loaded, find_model, load_seq2seq
+from augment.neural_models import Loaded, load_seq2seq, on_device, passes, require_named
 from augment.parsed import ParsedSentence
 from augment.text import Draws
 
 FORWARD, BACK = "CLEAR_TRANSLATION_FORWARD", "CLEAR_TRANSLATION_BACK"
 MULTILINGUAL, FORMAL = "CLEAR_TRANSLATION_MULTILINGUAL", "CLEAR_FORMAL_MODEL"
-BATCH = 32  # sentences generated at a time
 _TO_FORMAL = "transfer Casual to Formal: "  # what Styleformer was trained with
 _PICKS = ("best", "different", "diverse", "random")
 _QUOTES = str.maketrans("“”‘’", "\"\"''")
@@ -48,23 +47,27 @@ class Search:
 
 
 def back_translation(
-    sentence: ParsedSentence, draws: Draws, forward: str = "", back: str = "", beams: int = 5, top_p: float = 0.0,
+    sentences: Sequence[ParsedSentence], draws: Sequence[Draws], forward: str, back: str, beams: int = 5, top_p: float = 0.0,
     pick: str = "best", max_length: int = 128,
-) -> str | None:  # fmt: skip
+) -> list[str | None]:  # fmt: skip
     """BackTranslation (AugCSE, A.2): into another language by one model (English to German) and back by another.
 
     None where it comes back the same, spaces, quotes and capitals aside. Preserving. Needs two translation models.
         "The old man sat by the sea." -> "The old man was sitting by the sea."
 
-    Raises: AugmentationError when a model is missing, cannot be loaded or is none.
+    Raises: AugmentationError when a model cannot be loaded or is none, or its device is not there.
     """
-    return back_translation_texts([sentence], [draws], forward, back, beams, top_p, pick, max_length)[0]
+    there, again = on_device(load_seq2seq(forward)), on_device(load_seq2seq(back))
+    search = Search(beams, top_p, pick, max_length)
+    texts = [sentence.text for sentence in sentences]
+    pivots = _first(_generate(there, texts, draws, search))
+    return _picked(texts, _generate(again, pivots, draws, search), draws, pick)
 
 
 def diverse_paraphrase(
-    sentence: ParsedSentence, draws: Draws, forward: str = "", back: str = "", beams: int = 5, top_p: float = 0.0,
+    sentences: Sequence[ParsedSentence], draws: Sequence[Draws], forward: str, back: str, beams: int = 5, top_p: float = 0.0,
     pick: str = "diverse", max_length: int = 128,
-) -> str | None:  # fmt: skip
+) -> list[str | None]:  # fmt: skip
     """DiverseParaphrase (AugCSE, A.2): back-translation, and of its `beams` results the one least like the sentence.
 
     Least like: sharing the fewest runs of one to three words. The original chooses by DiPS (Kumar et al. 2019), whose
@@ -72,78 +75,46 @@ def diverse_paraphrase(
     Preserving. Needs two translation models.
         "The old man sat by the sea." -> "An elderly man was sitting at the seaside."
 
-    Raises: AugmentationError when a model is missing, cannot be loaded or is none.
+    Raises: AugmentationError when a model cannot be loaded or is none, or its device is not there.
     """
-    search = (beams, top_p, pick, max_length)
-    return back_translation_texts([sentence], [draws], forward, back, *search, name="diverse-paraphrase")[0]
+    return back_translation(sentences, draws, forward, back, beams, top_p, pick, max_length)
 
 
 def multilingual_back_translation(
-    sentence: ParsedSentence, draws: Draws, model: str = "", source: str = "en", pivot: str = "de", beams: int = 5,
-    top_p: float = 0.0, pick: str = "best", max_length: int = 128,
-) -> str | None:  # fmt: skip
+    sentences: Sequence[ParsedSentence], draws: Sequence[Draws], model: str, source: str = "en", pivot: str = "de",
+    beams: int = 5, top_p: float = 0.0, pick: str = "best", max_length: int = 128,
+) -> list[str | None]:  # fmt: skip
     """MultilingualBackTranslation (AugCSE, A.2): into a language and back by one model of many (M2M100).
 
     source, pivot: codes of the two languages, as the model writes them (en, de; eng_Latn of NLLB; en_XX of mBART).
     None where it comes back the same. Preserving. Needs a translation model of many languages.
         "The old man sat by the sea." -> "The old man sat on the sea."
 
-    Raises: AugmentationError when the model is missing, cannot be loaded, or has no such languages.
+    Raises: AugmentationError when the model cannot be loaded, or has no such languages, or its device is not there.
     """
-    return multilingual_texts([sentence], [draws], model, source, pivot, beams, top_p, pick, max_length)[0]
-
-
-def casual_to_formal(
-    sentence: ParsedSentence, draws: Draws, model: str = "", beams: int = 5, top_p: float = 0.0, pick: str = "different",
-    max_length: int = 128,
-) -> str | None:  # fmt: skip
-    """Casual2Formal (AugCSE, A.2, through Styleformer): rewritten in a formal style by a T5.
-
-    The original keeps results that a second model, of entailment, finds adequate (0.95 or more) and ranks them; here the
-    likeliest that is different stands. Preserving. Needs a model of that style.
-        "What you upto" -> "What are you currently doing?"
-
-    Raises: AugmentationError when the model is missing, cannot be loaded or is none.
-    """
-    return casual_to_formal_texts([sentence], [draws], model, beams, top_p, pick, max_length)[0]
-
-
-def back_translation_texts(
-    sentences: Sequence[ParsedSentence], draws: Sequence[Draws], forward: str = "", back: str = "", beams: int = 5,
-    top_p: float = 0.0, pick: str = "best", max_length: int = 128, name: str = "back-translation",
-) -> list[str | None]:  # fmt: skip
-    """`back_translation` of N sentences with their N draws, `BATCH` at a time on the device; `name`: for messages."""
-    what = "two translation models, into another language (forward) and back"
-    there = load_seq2seq(find_model(forward, "forward", FORWARD, name, what, "facebook/wmt19-en-de"))
-    again = load_seq2seq(find_model(back, "back", BACK, name, what, "facebook/wmt19-de-en"))
-    search = Search(beams, top_p, pick, max_length)
-    texts = [sentence.text for sentence in sentences]
-    pivots = _first(_generate(there, texts, draws, search))
-    return _picked(texts, _generate(again, pivots, draws, search), draws, pick)
-
-
-def multilingual_texts(
-    sentences: Sequence[ParsedSentence], draws: Sequence[Draws], model: str = "", source: str = "en", pivot: str = "de",
-    beams: int = 5, top_p: float = 0.0, pick: str = "best", max_length: int = 128,
-) -> list[str | None]:  # fmt: skip
-    """`multilingual_back_translation` of N sentences with their N draws, `BATCH` at a time on the device."""
-    name, what = "multilingual-back-translation", "a translation model of many languages"
-    loaded = load_seq2seq(find_model(model, "model", MULTILINGUAL, name, what, "facebook/m2m100_418M"))
+    loaded = on_device(load_seq2seq(model))
     search = Search(beams, top_p, pick, max_length)
     texts = [sentence.text for sentence in sentences]
     pivots = _first(_generate(loaded, texts, draws, search, languages=(source, pivot)))
     return _picked(texts, _generate(loaded, pivots, draws, search, languages=(pivot, source)), draws, pick)
 
 
-def casual_to_formal_texts(
-    sentences: Sequence[ParsedSentence], draws: Sequence[Draws], model: str = "", beams: int = 5, top_p: float = 0.0,
+def casual_to_formal(
+    sentences: Sequence[ParsedSentence], draws: Sequence[Draws], model: str, beams: int = 5, top_p: float = 0.0,
     pick: str = "different", max_length: int = 128,
 ) -> list[str | None]:  # fmt: skip
-    """`casual_to_formal` of N sentences with their N draws, `BATCH` at a time on the device."""
-    what, example = "a model that rewrites in a formal style", "prithivida/informal_to_formal_styletransfer"
-    loaded = load_seq2seq(find_model(model, "model", FORMAL, "casual-to-formal", what, example))
+    """Casual2Formal (AugCSE, A.2, through Styleformer): rewritten in a formal style by a T5.
+
+    The original keeps results that a second model, of entailment, finds adequate (0.95 or more) and ranks them; here the
+    likeliest that is different stands. Preserving. Needs a model of that style.
+        "What you upto" -> "What are you currently doing?"
+
+    Raises: AugmentationError when the model cannot be loaded or is none, or its device is not there.
+    """
+    loaded = on_device(load_seq2seq(model))
     texts = [sentence.text for sentence in sentences]
-    found = _generate(loaded, [_TO_FORMAL + text for text in texts], draws, Search(beams, top_p, pick, max_length))
+    prompts = [_TO_FORMAL + text if text else "" for text in texts]
+    found = _generate(loaded, prompts, draws, Search(beams, top_p, pick, max_length))
     return _picked(texts, found, draws, pick)
 
 
@@ -157,7 +128,7 @@ def _generate(
     """What a model makes of each text, likeliest first: none of an empty text, of one that is too long, and no unfinished one."""
     import torch
 
-    model, tokenizer, device = loaded
+    model, tokenizer = loaded
     options: dict[str, Any] = {"do_sample": False, "num_beams": 1 if search.top_p else search.beams}
     options["num_return_sequences"] = options["num_beams"]
     if languages:
@@ -169,26 +140,22 @@ def _generate(
     seeds = [one.bits() for one in draws] if search.top_p else []
     ids = [tokenizer(text).input_ids if text else [] for text in texts]
     results: list[list[str]] = [[] for _ in texts]
-    # Of one length: a batch is as long as its longest text.
-    order = sorted((i for i, row in enumerate(ids) if 0 < len(row) <= longest), key=lambda i: len(ids[i]))
-    for start in range(0, len(order), BATCH):
-        rows = order[start : start + BATCH]
-        batch = tokenizer.pad({"input_ids": [ids[i] for i in rows]}, return_tensors="pt").to(device)
+    fitting = [i for i, row in enumerate(ids) if 0 < len(row) <= longest]
+    for batch in passes(loaded, [ids[i] for i in fitting], longest):
         if search.top_p:
-            options["logits_processor"] = _sampling(search.top_p, [seeds[i] for i in rows])
+            options["logits_processor"] = _sampling(search.top_p, [seeds[fitting[row]] for row in batch.rows])
         with torch.inference_mode():
             output = model.generate(
-                input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], max_length=None, max_new_tokens=longest,
-                **options,
-            )  # fmt: skip
+                input_ids=batch.ids, attention_mask=batch.mask, max_length=None, max_new_tokens=longest, **options
+            )
         end = model.generation_config.eos_token_id
         # An end in the last place may be the library's (forced_eos_token_id), not the model's.
         finished = torch.isin(output[:, 1:longest].cpu(), torch.tensor(end)).any(1).tolist()
         found = tokenizer.batch_decode(output, skip_special_tokens=True)
         width = options["num_return_sequences"]
-        for place, i in enumerate(rows):
+        for place, number in enumerate(batch.numbers):
             span = range(place * width, (place + 1) * width)
-            results[i] = [found[j].strip() for j in span if finished[j] and found[j].strip()]
+            results[fitting[number]] = [found[j].strip() for j in span if finished[j] and found[j].strip()]
     return results
 
 
@@ -221,9 +188,7 @@ def _sampling(top_p: float, seeds: Sequence[int]) -> Any:
     return LogitsProcessorList([TopPLogitsWarper(top_p), Gumbel()])
 
 
-def _picked(
-    texts: Sequence[str], candidates: Sequence[list[str]], draws: Sequence[Draws], pick: str
-) -> list[str | None]:
+def _picked(texts: Sequence[str], candidates: Sequence[list[str]], draws: Sequence[Draws], pick: str) -> list[str | None]:
     """For every text the result that `pick` names (`Search`), None where there is none."""
     results: list[str | None] = []
     for text, found, one in zip(texts, candidates, draws):
@@ -256,8 +221,32 @@ def _words(text: str) -> list[str]:
     return re.findall(r"\w+", text.lower())
 
 
+def _load_pair(name: str) -> Callable[[dict[str, Any]], None]:
+    """`Entry.load` of the augmentation `name`, which translates by two models."""
+    what = "two translation models, into another language (forward) and back"
+
+    def load(values: dict[str, Any]) -> None:
+        for parameter, variable, languages in (("forward", FORWARD, "en-de"), ("back", BACK, "de-en")):
+            example = f"facebook/wmt19-{languages}"
+            load_seq2seq(require_named(values[parameter], name, parameter, variable, what, example))
+
+    return load
+
+
+def _load_multilingual(values: dict[str, Any]) -> None:
+    name, what = "multilingual-back-translation", "a translation model of many languages"
+    found = require_named(values["model"], name, "model", MULTILINGUAL, what, "facebook/m2m100_418M")
+    for code in (values["source"], values["pivot"]):
+        _language_id(load_seq2seq(found).tokenizer, code)
+
+
+def _load_formal(values: dict[str, Any]) -> None:
+    what, example = "a model that rewrites in a formal style", "prithivida/informal_to_formal_styletransfer"
+    load_seq2seq(require_named(values["model"], "casual-to-formal", "model", FORMAL, what, example))
+
+
 def _model(name: str, meaning: str, variable: str) -> Parameter:
-    return Parameter(name, "", f"{meaning}, a folder or a hub name; without it: ${variable}")
+    return Parameter(name, "", f"{meaning}, a folder or a hub name", variable=variable)
 
 
 def _search(pick: str) -> tuple[Parameter, ...]:
@@ -281,6 +270,8 @@ ENTRIES = (
         description="Translated into another language and back.",
         example="back-translation:forward=facebook/wmt19-en-de:back=facebook/wmt19-de-en",
         function=back_translation,
+        load=_load_pair("back-translation"),
+        batch=True,
         meaning="preserving",
         needs=_PAIR_NEEDED,
         sample=("The old man sat by the sea.", "The old man was sitting by the sea."),
@@ -298,6 +289,8 @@ ENTRIES = (
         description="Translated into another language and back by one model of many languages.",
         example="multilingual-back-translation:model=facebook/m2m100_418M:pivot=fr",
         function=multilingual_back_translation,
+        load=_load_multilingual,
+        batch=True,
         meaning="preserving",
         needs=("model:translation of many languages",),
         sample=("The old man sat by the sea.", "The old man sat on the sea."),
@@ -310,6 +303,8 @@ ENTRIES = (
         description="Translated into another language and back, the result that is least like the sentence.",
         example="diverse-paraphrase:forward=facebook/wmt19-en-de:back=facebook/wmt19-de-en",
         function=diverse_paraphrase,
+        load=_load_pair("diverse-paraphrase"),
+        batch=True,
         meaning="preserving",
         needs=_PAIR_NEEDED,
         sample=("The old man sat by the sea.", "An elderly man was sitting at the seaside."),
@@ -322,6 +317,8 @@ ENTRIES = (
         description="Rewritten in a formal style.",
         example="casual-to-formal:model=prithivida/informal_to_formal_styletransfer",
         function=casual_to_formal,
+        load=_load_formal,
+        batch=True,
         meaning="preserving",
         needs=("model:formal style",),
         sample=("What you upto", "What are you currently doing?"),

@@ -7,7 +7,8 @@ A text augmentation is a function of a parsed sentence and of draws that belong 
 
 It edits by character offset (`ParsedSentence.edit`), leaves the rest of the text as it is, and returns None where it does not
 apply. Keyword parameters are those of its `augment.entry.Entry` of kind "text", which stands in the module's own table,
-`ENTRIES`; `augment.catalogue` collects the tables.
+`ENTRIES`; `augment.catalogue` collects the tables. One that calls a model takes sentences and draws as two sequences and returns
+a list (`Entry.batch`): it is given all sentences of a block that chose it, and batches them on the device itself.
 """
 
 from __future__ import annotations

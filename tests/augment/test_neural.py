@@ -1,5 +1,6 @@
 """Words by a masked language model, with tiny random ones: which words may come where, and how often each is drawn."""
 
+import pickle
 import re
 import subprocess
 import sys
@@ -11,11 +12,12 @@ from parse_builder import draws
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertForMaskedLM, BertModel, PreTrainedTokenizerFast, RobertaConfig, RobertaForMaskedLM
 
+from augment import neural
 from augment.errors import AugmentationError
-from augment.neural import VARIABLE, contextual, contextual_texts, random_contextual_word
-from augment.neural_models import DEVICE, load_masked_lm
+from augment.neural import VARIABLE, contextual, random_contextual_word
+from augment.neural_models import DEVICE, load_masked_lm, on_device, passes
 from augment.parsed import ParsedSentence, without_parse
-from augment.registry import build, parse
+from augment.registry import build, build_texts, parse
 from augment.text import TextEncoder, draws_for
 from augment.vocabulary import Vocabulary
 
@@ -87,7 +89,12 @@ def save(folder, tokenizer, lm, special):
 
 def many(text, model, count, **parameters):
     sentence = without_parse(text)
-    return contextual_texts([sentence] * count, draws_for(np.arange(count, dtype=np.uint64), "contextual"), model, **parameters)
+    return contextual([sentence] * count, draws_for(np.arange(count, dtype=np.uint64), "contextual"), model, **parameters)
+
+
+def one(sentence, own, model, *parameters):
+    """A sentence alone."""
+    return contextual([sentence], [own], model, *parameters)[0]
 
 
 def test_only_the_chosen_words_change(bert):
@@ -106,7 +113,7 @@ def test_only_the_chosen_words_change(bert):
 def test_what_is_no_plain_word_stays(bert):
     for key in range(20):
         for text in TEXTS:
-            new = contextual(without_parse(text), draws(key), bert, 1.0)
+            new = one(without_parse(text), draws(key), bert, 1.0)
             assert new != text
             if new is None:
                 continue
@@ -117,7 +124,7 @@ def test_what_is_no_plain_word_stays(bert):
             assert not re.search(r"(?i)\b(\w+) \1\b", new), new
             assert not re.search(r"(?i)\b(a (apple|old|an|i)|an (?!apple|old|i)\w+)\b", new), new
             assert new[:1].isupper() == text[:1].isupper() or new[0] == "I"
-    assert [contextual(without_parse(text), draws(), bert, 1.0) for text in ("...", "", "12")] == [None] * 3
+    assert [one(without_parse(text), draws(), bert, 1.0) for text in ("...", "", "12")] == [None] * 3
 
 
 def test_insertion(bert, roberta):
@@ -132,12 +139,12 @@ def test_insertion(bert, roberta):
     lengths = {len(new.split()) for new in many(TEXTS[0], bert, 40, rate=0.3, action="random")}
     assert lengths == {7, 10}
     sentence = without_parse(TEXTS[0])
-    assert random_contextual_word(sentence, draws(5), bert) == contextual(sentence, draws(5), bert, 0.3, "random")
+    assert random_contextual_word([sentence], [draws(5)], bert) == contextual([sentence], [draws(5)], bert, 0.3, "random")
 
 
 def test_words_are_drawn_from_the_models_distribution(bert):
     """One word masked, by hand: frequencies of 4,000 draws against softmax over the words allowed."""
-    lm, tokenizer, _ = load_masked_lm(bert)
+    lm, tokenizer = load_masked_lm(bert)
     found = many("He saw", bert, 4000, rate=0.5)
     first = [new.split()[0].lower() for new in found if new.endswith(" saw")]
     with torch.inference_mode():
@@ -157,13 +164,50 @@ def test_a_sentence_does_not_know_its_batch(bert, roberta):
     sentences = [without_parse(text) for text in TEXTS * 6]
     keys = np.arange(len(sentences), dtype=np.uint64)
     for model in (bert, roberta):
-        together = contextual_texts(sentences, draws_for(keys, "contextual"), model, 0.3, "random")
+        together = contextual(sentences, draws_for(keys, "contextual"), model, 0.3, "random")
         assert together == [
-            contextual(sentence, one, model, 0.3, "random") for sentence, one in zip(sentences, draws_for(keys, "contextual"))
+            one(sentence, own, model, 0.3, "random") for sentence, own in zip(sentences, draws_for(keys, "contextual"))
         ]
         assert len({*together}) > 12
-        others = contextual_texts(sentences, draws_for(keys, "random-contextual-word"), model, 0.3, "random")
+        others = contextual(sentences, draws_for(keys, "random-contextual-word"), model, 0.3, "random")
         assert others != together
+
+
+@pytest.fixture(scope="module")
+def wide(bert, tmp_path_factory):
+    """Matrices large enough for a library to cut them in different ways."""
+    folder = tmp_path_factory.mktemp("wide")
+    tokenizer = load_masked_lm(bert).tokenizer
+    torch.manual_seed(1)
+    config = BertConfig(
+        vocab_size=len(tokenizer), hidden_size=320, num_hidden_layers=2, num_attention_heads=5, intermediate_size=640
+    )
+    BertForMaskedLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def test_scores_are_the_same_to_the_bit_whoever_shares_the_batch(wide):
+    """Alone, in any place, beside any others: not only the drawn word is the same."""
+    loaded = on_device(load_masked_lm(wide))
+    random = np.random.default_rng(0)
+    sequences = [[2, *random.integers(5, 20, length).tolist(), 4, 3] for length in random.integers(1, 60, 150)]
+
+    def scores(order):
+        rows = {}
+        for batch in passes(loaded, [sequences[i] for i in order], 64):
+            logits = neural._at_masks(loaded.model, batch, [len(sequences[order[row]]) - 2 for row in batch.rows])
+            assert batch.ids.shape[0] == loaded.rows and batch.mask[:, -1].sum() == 0
+            rows |= {order[number]: logits[place] for place, number in enumerate(batch.numbers)}
+        return rows
+
+    whole, shuffled = scores(range(150)), scores(random.permutation(150).tolist())
+    assert sorted(whole) == sorted(shuffled) == [*range(150)]
+    assert all(torch.equal(whole[i], shuffled[i]) for i in range(150))
+    for i in range(0, 150, 25):
+        assert torch.equal(scores([i])[i], whole[i])
+    plain = loaded.model(input_ids=torch.tensor([sequences[0]])).logits[0, -2]  # neither padding nor others
+    torch.testing.assert_close(whole[0], plain, rtol=1e-4, atol=1e-5)
 
 
 def test_byte_level_words(roberta):
@@ -188,7 +232,7 @@ def test_chinese_words_of_one_character(bert):
     text = "他去北京人"
     sentence = ParsedSentence(text, (0, 1, 2, 4), (1, 2, 4, 5), *[("",) * 4] * 3, (0, 1, 2, 3), ("",) * 4, "zh")
     for key in range(20):
-        new = contextual(sentence, draws(key), bert, 1.0)
+        new = one(sentence, draws(key), bert, 1.0)
         assert len(new) == 5 and new[2:4] == "北京" and {new[0], new[1], new[4]} <= set("中国人") and new[4] != "人"
 
 
@@ -200,11 +244,19 @@ def test_in_a_specification(bert, monkeypatch):
     keys = np.arange(8, dtype=np.uint64)
     named = build(f"contextual:rate=0.3:model={bert}", vocabulary, encoder=encoder).texts(keys, sentences)
     assert len(named) == 8
+    monkeypatch.delenv(VARIABLE, raising=False)
     with pytest.raises(AugmentationError, match=rf"contextual needs a masked language model.*model=FOLDER.*{VARIABLE}"):
-        monkeypatch.delenv(VARIABLE, raising=False)
-        build("contextual", vocabulary, encoder=encoder).texts(keys, sentences)
+        build("contextual", vocabulary, encoder=encoder)
+    with pytest.raises(AugmentationError, match="'/no/folder' is no folder here"):
+        build("none|contextual:model=/no/folder", vocabulary, encoder=encoder)
     monkeypatch.setenv(VARIABLE, bert)
-    assert build("contextual:rate=0.3", vocabulary, encoder=encoder).texts(keys, sentences) == named
+    pipeline = build("contextual:rate=0.3", vocabulary, encoder=encoder)
+    monkeypatch.delenv(VARIABLE)  # what the environment said is kept, for workers that have another
+    assert (
+        pickle.loads(pickle.dumps(pipeline)).texts(keys, sentences)
+        == named
+        == build_texts(f"contextual:rate=0.3:model={bert}|contextual:rate=0.3:model={bert}").texts(keys, sentences)
+    )
     with pytest.raises(AugmentationError, match="did you mean 'substitute'"):
         parse("contextual:action=substitut")
 
@@ -212,18 +264,17 @@ def test_in_a_specification(bert, monkeypatch):
 def test_models_that_do_not_serve(bert, tmp_path, monkeypatch):
     sentence = without_parse(TEXTS[0])
     with pytest.raises(AugmentationError, match="cannot be loaded as a masked language model: '/no/folder' is no folder here"):
-        contextual(sentence, draws(), "/no/folder")
+        one(sentence, draws(), "/no/folder")
     encoder = tmp_path / "encoder"
     BertModel(BertConfig(vocab_size=50, **SIZES)).save_pretrained(encoder)
     with pytest.raises(AugmentationError, match="has no tokenizer"):
-        contextual(sentence, draws(), str(encoder))
+        one(sentence, draws(), str(encoder))
     load_masked_lm(bert).tokenizer.save_pretrained(encoder)
     with pytest.raises(AugmentationError, match=r"no weights for cls.predictions.*give a masked language model with its head"):
-        contextual(sentence, draws(), str(encoder))
+        one(sentence, draws(), str(encoder))
     monkeypatch.setenv(DEVICE, "abacus")
-    load_masked_lm.cache_clear()
     with pytest.raises(AugmentationError, match=f"{DEVICE}=abacus is no device"):
-        contextual(sentence, draws(), bert)
+        one(sentence, draws(), bert)
 
 
 def test_the_catalogue_imports_no_torch():

@@ -7,12 +7,14 @@ import augment_reference as reference
 import numpy as np
 import pytest
 
-from augment import registry, tokens
+from augment import pipeline as pipelines
+from augment import tokens
+from augment.catalogue import CATALOGUE
 from augment.errors import AugmentationError
 from augment.keys import derive, sequence_keys
 from augment.ragged import Ragged
 from augment.registry import alternatives, build, catalogue, needs_synonyms, parse
-from augment.sets import SETS
+from augment.sets import SETS, WITHOUT_MODELS
 
 VOCABULARY = reference.vocabulary()
 
@@ -123,7 +125,7 @@ def test_a_sequence_does_not_know_its_batch_nor_the_blocks(spec, monkeypatch):
     assert pipeline(batch.take(order), keys[order]) == whole.take(order)
     one_by_one = [pipeline(batch.slice(i, i + 1), keys[i : i + 1]) for i in range(len(batch))]
     assert Ragged.concatenate(one_by_one) == whole
-    monkeypatch.setattr(registry, "BLOCK_TOKENS", 257)
+    monkeypatch.setattr(pipelines, "BLOCK_TOKENS", 257)
     assert pipeline(batch, keys) == whole
     assert pickle.loads(pickle.dumps(pipeline))(batch, keys) == whole
 
@@ -164,6 +166,10 @@ def test_sets_stand_for_their_members():
     assert parse("augcse-4-1,del-word") == parse("tense|random-swap|contractions,del-word")
     with pytest.raises(AugmentationError, match="did you mean 'augcse-4-1'"):
         parse("augcse-4-l")
-    for name in SETS:
-        if name.count("-") == 2:  # those without language models
-            assert len(parse(name).stages[0]) >= 3
+    for size in (4, 8, 12, 16):
+        whole, without = f"augcse-{size}", WITHOUT_MODELS[f"augcse-{size}"]
+        members = [step.name for step in parse(whole).steps]
+        models = [name for name in members if any(need.startswith("model:") for need in CATALOGUE[name].needs)]
+        assert len({*members}) == size and without == f"augcse-{size}-{len(models)}"
+        assert [step.name for step in parse(without).steps] == [name for name in members if name not in models]
+    assert len(SETS) == 8

@@ -18,17 +18,16 @@ from augment import rewriting
 from augment.errors import AugmentationError
 from augment.neural_models import load_seq2seq
 from augment.parsed import without_parse
-from augment.registry import build
+from augment.registry import build, build_texts, from_environment
 from augment.rewriting import (
     BACK,
+    FORMAL,
     FORWARD,
     Search,
     back_translation,
-    back_translation_texts,
     casual_to_formal,
     diverse_paraphrase,
     multilingual_back_translation,
-    multilingual_texts,
 )
 from augment.text import Draws, TextEncoder, draws_for
 from augment.vocabulary import Vocabulary
@@ -90,6 +89,11 @@ def some_draws(count, name="x"):
     return draws_for(np.arange(count, dtype=np.uint64), name)
 
 
+def one(function, sentence, own, *models, **settings):
+    """A sentence alone."""
+    return function([sentence], [own], *models, **settings)[0]
+
+
 def test_beams_are_those_of_each_text_alone(there):
     """A batch with padding against `generate` of one text at a time, unpadded, without the options of ours."""
     loaded = load_seq2seq(there)
@@ -104,28 +108,28 @@ def test_beams_are_those_of_each_text_alone(there):
 
 
 def test_back_translation_is_two_models_one_after_the_other(there, back):
-    results = back_translation_texts(SENTENCES, some_draws(5), there, back, max_length=64)
-    one_by_one = [back_translation(s, one, there, back, max_length=64) for s, one in zip(SENTENCES, some_draws(5))]
+    results = back_translation(SENTENCES, some_draws(5), there, back, max_length=64)
+    one_by_one = [one(back_translation, s, own, there, back, max_length=64) for s, own in zip(SENTENCES, some_draws(5))]
     assert results == one_by_one and results[3] is None and sum(result is not None for result in results) >= 3
     search = Search(5, 0.0, "best", 64)
     pivot = rewriting._generate(load_seq2seq(there), [TEXTS[0]], [draws()], search)[0][0]
     again = rewriting._generate(load_seq2seq(back), [pivot], [draws()], search)[0]
     assert results[0] == again[0] and {result for result in results if result}.isdisjoint(TEXTS)
-    assert diverse_paraphrase(SENTENCES[0], draws(), there, back, max_length=64) in again
+    assert one(diverse_paraphrase, SENTENCES[0], draws(), there, back, max_length=64) in again
 
 
 @pytest.mark.parametrize("pick", ["best", "random"])
 def test_samples_belong_to_the_sentence(there, back, pick):
     many = [SENTENCES[0]] * 20 + SENTENCES
     settings = {"forward": there, "back": back, "top_p": 0.95, "pick": pick, "max_length": 64}
-    together = back_translation_texts(many, some_draws(25), **settings)
-    assert together == [back_translation(sentence, one, **settings) for sentence, one in zip(many, some_draws(25))]
+    together = back_translation(many, some_draws(25), **settings)
+    assert together == [one(back_translation, *pair, **settings) for pair in zip(many, some_draws(25))]
     assert len({*together[:20]}) > 3  # samples differ, the sentence being the same
-    assert together != back_translation_texts(many, some_draws(25, "y"), **settings)
+    assert together != back_translation(many, some_draws(25, "y"), **settings)
 
 
 def test_random_picks_are_drawn_among_beams(there, back):
-    found = back_translation_texts([SENTENCES[0]] * 40, some_draws(40), there, back, pick="random", max_length=64)
+    found = back_translation([SENTENCES[0]] * 40, some_draws(40), there, back, pick="random", max_length=64)
     assert 1 < len({*found}) <= 5
 
 
@@ -140,7 +144,7 @@ def test_gumbel_noise_samples_from_the_softmax():
 
 def test_sentences_and_outputs_too_long_are_left_out(there, back):
     long = without_parse("the sea " * 9)  # 82 tokens or so
-    assert back_translation_texts([long], [draws()], there, back, max_length=64) == [None]
+    assert back_translation([long], [draws()], there, back, max_length=64) == [None]
     assert rewriting._generate(load_seq2seq(there), ["the sea"], [draws()], Search(2, 0.0, "best", 64))[0]
     model = load_seq2seq(there).model
     bias = model.final_logits_bias[0, 2].item()
@@ -152,10 +156,10 @@ def test_sentences_and_outputs_too_long_are_left_out(there, back):
 
 
 def test_many_languages(multilingual):
-    results = multilingual_texts(SENTENCES, some_draws(5), multilingual, *LANGUAGES, top_p=1.0, max_length=64)
+    settings = {"top_p": 1.0, "max_length": 64}
+    results = multilingual_back_translation(SENTENCES, some_draws(5), multilingual, *LANGUAGES, **settings)
     assert any(results) and results[3] is None and not any("Latn" in result for result in results if result)
-    one = multilingual_back_translation(SENTENCES[0], some_draws(1)[0], multilingual, *LANGUAGES, top_p=1.0, max_length=64)
-    assert one == results[0]
+    assert results[0] == one(multilingual_back_translation, SENTENCES[0], some_draws(1)[0], multilingual, *LANGUAGES, **settings)
     loaded = load_seq2seq(multilingual)
     seen = []
     handle = loaded.model.register_forward_pre_hook(
@@ -166,17 +170,17 @@ def test_many_languages(multilingual):
     assert seen[1][1][0, -1] == loaded.tokenizer.convert_tokens_to_ids("eng_Latn")  # what the output begins with
     assert loaded.tokenizer("rain").input_ids[0] == loaded.tokenizer.convert_tokens_to_ids("deu_Latn")
     with pytest.raises(AugmentationError, match=r"has no language 'de': give source and pivot as its tokenizer"):
-        multilingual_back_translation(SENTENCES[0], draws(), multilingual, "eng_Latn", "de")
+        build_texts(f"multilingual-back-translation:model={multilingual}:source=eng_Latn:pivot=de")
 
 
 def test_casual_to_formal(t5, monkeypatch):
     seen = []
     generate = rewriting._generate
     monkeypatch.setattr(rewriting, "_generate", lambda loaded, texts, *rest: seen.extend(texts) or generate(loaded, texts, *rest))
-    results = [casual_to_formal(SENTENCES[0], Draws(key), t5, top_p=1.0) for key in range(4)]
+    results = [one(casual_to_formal, SENTENCES[0], Draws(key), t5, top_p=1.0) for key in range(4)]
     assert seen[0] == "transfer Casual to Formal: the old man sat by the sea"
     assert len({*results}) > 1
-    assert casual_to_formal(SENTENCES[3], draws(), t5) is None
+    assert one(casual_to_formal, SENTENCES[3], draws(), t5) is None
 
 
 def test_which_result_is_taken():
@@ -190,18 +194,37 @@ def test_which_result_is_taken():
     assert rewriting._shared("the man", "the man sat") == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
 
 
-def test_what_is_missing_is_said(there, monkeypatch):
-    for variable in (FORWARD, BACK):
+def test_what_is_missing_is_said_when_a_pipeline_is_built(there, monkeypatch):
+    for variable in (FORWARD, BACK, FORMAL):
         monkeypatch.delenv(variable, raising=False)
     with pytest.raises(AugmentationError, match=f"diverse-paraphrase needs two translation.*forward=FOLDER, or in {FORWARD}"):
-        diverse_paraphrase(SENTENCES[0], draws())
+        build_texts("diverse-paraphrase")
     monkeypatch.setenv(FORWARD, there)
     with pytest.raises(AugmentationError, match=f"back-translation needs two .*back=FOLDER, or in {BACK}"):
-        back_translation(SENTENCES[0], draws())
+        build_texts("back-translation")
     with pytest.raises(AugmentationError, match="cannot be loaded as an encoder-decoder"):
-        back_translation(SENTENCES[0], draws(), back="/no/folder")
+        build_texts("back-translation:back=/no/folder")
     fast = load_seq2seq(there).tokenizer
     vocabulary = Vocabulary.from_tokenizer(fast)
     encoder = TextEncoder(fast.backend_tokenizer, vocabulary.cls_id, vocabulary.sep_id, 64)
-    with pytest.raises(AugmentationError, match="casual-to-formal needs a model that rewrites"):
-        build("casual-to-formal", vocabulary, encoder=encoder).texts(np.arange(1, dtype=np.uint64), SENTENCES[:1])
+    with pytest.raises(AugmentationError) as caught:
+        build("none|augcse-8", vocabulary, encoder=encoder)
+    message = str(caught.value)  # of both augmentations, and the way round them
+    assert f"or in {BACK}" in message and f"or in {FORMAL}" in message and "\n" not in message
+    assert message.endswith("augcse-8-2 is augcse-8 without language models")
+    with pytest.raises(AugmentationError, match=r"augcse-8 at character 1 of .* is a set, which takes no parameters"):
+        build_texts("augcse-8:beams=2")
+
+
+def test_sets_take_their_models_from_the_environment(there, back, t5, monkeypatch):
+    for variable, model in ((FORWARD, there), (BACK, back), (FORMAL, t5)):
+        monkeypatch.setenv(variable, model)
+    used = {FORWARD: there, BACK: back, FORMAL: t5}
+    assert from_environment(["augcse-8", "pi"]) == used and from_environment(["augcse-8-2"]) == {}
+    assert from_environment([f"diverse-paraphrase:forward={there}"]) == {BACK: back}
+    first = "diverse-paraphrase:top_p=0.9:max_length=64|none|casual-to-formal:top_p=0.9:max_length=64"
+    keys = np.arange(40, dtype=np.uint64)
+    pipeline, many = build_texts(f"{first},back-translation:top_p=0.95:max_length=64"), SENTENCES * 8
+    together = pipeline.texts(keys, many)
+    assert len({*together.values()}) > 3
+    assert together == {i: text for i in range(40) for text in pipeline.texts(keys[i : i + 1], many[i : i + 1]).values()}

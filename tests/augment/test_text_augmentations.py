@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from parse_builder import parse as by_hand
 
+from augment.catalogue import CATALOGUE
+from augment.entry import Entry, Parameter
 from augment.errors import AugmentationError
 from augment.keys import bits_per_sequence, derive, sequence_keys
 from augment.parsed import find_parser, parse_texts, without_parse
@@ -133,6 +135,41 @@ def test_a_sentence_does_not_know_its_batch(prepared):
     pipeline = pickle.loads(pickle.dumps(build("pi|mv|dn,del-word:rate=0.3", vocabulary, encoder=encoder)))
     whole, rows = pipeline(batch, keys, sentences), np.arange(79, -1, -7)
     assert pipeline(batch.take(rows), keys[rows], [sentences[row] for row in rows]) == whole.take(rows)
+
+
+def test_a_function_of_batches_is_called_once_with_all_that_chose_it(prepared, monkeypatch):
+    vocabulary, encoder, sentences, batch, keys = prepared
+    calls = []
+
+    def reverse(given, draws, mark):
+        calls.append(len(given))
+        return [None if own.chance(0.5) else sentence.text[::-1] + mark for sentence, own in zip(given, draws)]
+
+    loaded = []
+    entry = Entry(
+        "reverse", "text", "this test", (Parameter("mark", "", "put at the end", variable="REVERSE_MARK"),), "backwards",
+        "reverse", reverse, "altering", load=loaded.append, batch=True,
+    )  # fmt: skip
+    monkeypatch.setitem(CATALOGUE, "reverse", entry)
+    monkeypatch.setenv("REVERSE_MARK", "?")
+    pipeline = build("reverse|mv|none,reverse:mark=!", vocabulary, encoder=encoder)
+    assert loaded == [{"mark": "?"}, {"mark": "!"}]
+    found, choices = pipeline.texts(keys, sentences), pipeline.choices(keys)
+    assert calls == [(choices == 0).sum(), 80]
+    for row, sentence in enumerate(sentences):
+        alone = pipeline.texts(keys[row : row + 1], [sentence])
+        assert alone == ({0: found[row]} if row in found else {})
+        own = Draws(int(derive(keys[row : row + 1], 0, "reverse")[0]))
+        text = sentence.text
+        if choices[row] == 0 and not own.chance(0.5):
+            text = text[::-1] + "?"
+        elif choices[row] == 1:
+            text = mv(sentence, Draws(int(derive(keys[row : row + 1], 0, "mv")[0]))) or text
+        if not Draws(int(derive(keys[row : row + 1], 1, "reverse")[0])).chance(0.5):
+            text = text[::-1] + "!"
+        assert found.get(row, sentence.text) == text
+    assert pipeline(batch, keys, sentences) == pipeline.tokens(batch, keys, found)
+    assert build("reverse", vocabulary, encoder=encoder).texts(keys[:0], []) == {}
 
 
 def test_text_and_token_augmentations_may_be_alternatives(prepared):
