@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from augment import (
+    embedding,
     lexical_colors,
     lexical_contractions,
     lexical_discourse,
@@ -187,6 +188,7 @@ _OF_TEXT = (
     restructure,
     restructure_clause,
     restructure_tense,
+    embedding,
     neural,
     rewriting,
 )
