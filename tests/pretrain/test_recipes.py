@@ -1,7 +1,6 @@
 """Recipes and sweep files of the papers: valid, with the published values, told here once more; and the documented objective."""
 
 import statistics
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import yaml
 from run_helpers import command, finish, records, start
 
 from augment.catalogue import CATALOGUE
+from augment.registry import needs_text, parse
 from pretrain.config import load_config, to_yaml, validate_config
 from pretrain.objectives import view_specs
 from pretrain.sweep_file import expand, read_sweep
@@ -45,10 +45,10 @@ SETTINGS = {
 }
 # What each objective is given beside its temperature of 0.05.
 OBJECTIVES = {
-    "simcse_bert": {"form": "one-direction", "head": "mlp", "hard_negatives": False},
-    "simcse_roberta": {"form": "one-direction", "head": "mlp", "hard_negatives": False},
-    "simcse_supervised_bert": {"form": "one-direction", "hard_negatives": True, "hard_negative_logit": 0.0},
-    "simcse_supervised_roberta": {"form": "one-direction", "hard_negatives": True, "hard_negative_logit": 0.0},
+    "simcse_bert": {"form": "one-direction", "head": "mlp", "hard_negatives": False, "keep_head": False},
+    "simcse_roberta": {"form": "one-direction", "head": "mlp", "hard_negatives": False, "keep_head": False},
+    "simcse_supervised_bert": {"form": "one-direction", "hard_negatives": True, "hard_negative_logit": 0.0, "keep_head": True},
+    "simcse_supervised_roberta": {"form": "one-direction", "hard_negatives": True, "hard_negative_logit": 0.0, "keep_head": True},
     "vascl_bert": {"neighbours": 16, "radius": 15.0, "projection_size": 128, "neighbourhood_weight": 1.0},
     "vascl_roberta": {"neighbours": 16, "radius": 15.0, "projection_size": 128, "neighbourhood_weight": 1.0},
     "augcse_bert": {"discriminator_weight": 5e-3, "alpha": -1.0, "labels": "augmentation", "positive": "original"},
@@ -140,21 +140,25 @@ def test_recipes_that_share_data_prepare_it_alike():
 # ---- sweep files ----------------------------------------------------------------------------------------------------------
 
 
-def stub(name):
-    """An augmentation that is to come, with a rate."""
-    return replace(CATALOGUE["repeat"], name=name)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_row_is_valid_and_waits_for_no_augmentation(path):
+    for entry in expand(read_sweep(path), path.parent, {}):  # resolves and validates every row
+        assert not entry.missing and not entry.row.needs
+        assert entry.runs == (entry.row.kind == "trained")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_row_is_valid_or_waits_for_augmentations_that_it_names(path, monkeypatch):
-    sweep = read_sweep(path)
-    entries = expand(sweep, path.parent, {})  # resolves and validates every row whose augmentations exist
-    for entry in entries:
-        assert set(entry.missing) == {need for need in entry.row.needs if need not in CATALOGUE}
-        assert entry.runs == (entry.row.kind == "trained" and not entry.missing)
-    for need in {need for entry in entries for need in entry.missing}:
-        monkeypatch.setitem(CATALOGUE, need, stub(need))
-    assert not any(entry.missing for entry in expand(sweep, path.parent, {}))  # nothing else stands in their way
+def test_rows_have_the_text_and_name_the_models_that_their_augmentations_need(path):
+    """Augmentations of text need annotated data; a model or vectors come from the environment, and the row's note says which."""
+    for entry in expand(read_sweep(path), path.parent, {}):
+        for point in entry.points:
+            config = point.config(42)
+            augmentations = {view.augmentation for view in view_specs(config)}
+            if any(map(needs_text, augmentations)):
+                assert config.data.prepare.annotate and "parsed" in str(config.data.folder), entry.name
+            variables = [parameter.variable for name in augmentations for step in parse(name).steps if step.name in CATALOGUE
+                         for parameter in CATALOGUE[step.name].parameters if parameter.variable]
+            assert all(variable in entry.row.note for variable in variables), entry.name
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
@@ -190,6 +194,10 @@ def test_rows_of_the_tables_are_what_they_are_called():
     simcse, large = rows["SimCSE-RoBERTa-base"].points[0].config(42), rows["VaSCL-RoBERTa-large"].points[0].config(42)
     assert (simcse.objective.vascl.neighbourhood_weight, simcse.train.lr, simcse.train.head_lr_scale) == (0, 3e-5, 1)
     assert (large.model.init, large.objective.vascl.radius) == ("roberta-large", 30)
+    for number, size in ((8, 4), (9, 3)):
+        path = CONFIGS / "sweeps" / f"augcse_table{number}.yaml"
+        sets = [parse(entry.points[0].config(42).augment.augmented).steps for entry in expand(read_sweep(path), path.parent, {})]
+        assert [len(steps) for steps in sets] == ([4, 8, 12, 16] if number == 8 else [6, 10, 14]) and len(sets) == size
 
 
 # ---- an objective of one's own, from the documentation ------------------------------------------------------------------
