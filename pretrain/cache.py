@@ -24,7 +24,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from augment.registry import alternatives, parse
+from augment.registry import alternatives, from_environment, parse
 from pretrain import cache_stages as cs
 from pretrain import command
 from pretrain.errors import UserError
@@ -117,6 +117,7 @@ def _what_is_made(readers: dict[str, ShardReader], columns: dict[str, str], seed
         "columns": {column: str(parse(spec)) for column, spec in columns.items()},
         "seed": seed,
         "copies": copies,
+        "environment": from_environment(columns.values()),
     }
 
 

@@ -101,11 +101,15 @@ def described(reader: ShardReader) -> str:
 
 
 def names_of_labels(views: list[ViewSpec], reader: ShardReader) -> list[str] | None:
-    """What each label of the labelled view means: its number where the data has labels. None without such a view."""
+    """What each label of the labelled view means, None without such a view. Of data with labels: what its manifest says, as that
+    of a cache does, else their numbers.
+    """
     labelled = [view for view in views if view.labelled]
     if not labelled:
         return None
-    return [str(number) for number in range(reader.labels)] if reader.labels else label_names(labelled[0])
+    if not reader.labels:
+        return label_names(labelled[0])
+    return reader.manifest.get("label_names") or [str(number) for number in range(reader.labels)]
 
 
 def load_batch(

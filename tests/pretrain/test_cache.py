@@ -17,11 +17,13 @@ import numpy as np
 import pytest
 from run_helpers import ROOT, command, curve, finish, start
 from tokenizers import Tokenizer
+from transformers import BertConfig, BertForMaskedLM
 
 from augment.catalogue import CATALOGUE
 from augment.entry import Entry
 from augment.errors import AugmentationError
 from augment.keys import derive, sequence_keys
+from augment.neural import VARIABLE as MASKED_LM
 from augment.parsed import without_parse
 from augment.ragged import Ragged
 from augment.registry import alternatives, build
@@ -161,6 +163,39 @@ def test_rules_of_text_give_the_same_from_the_stored_parse(annotated, tmp_path):
                 assert columns["augmented"][place] == [vocabulary.cls_id, *ids, vocabulary.sep_id]
             place += 1
     assert place == len(labels) and len(set(labels.tolist())) > 5
+
+
+@pytest.fixture(scope="module")
+def masked_lm(annotated, tmp_path_factory) -> str:
+    """A small random masked language model with the data's tokenizer."""
+    folder, tokenizer = tmp_path_factory.mktemp("lm"), load_tokenizer(ShardReader(annotated).tokenizer_path)
+    config = BertConfig(vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+                        intermediate_size=32, initializer_range=0.3, max_position_embeddings=66)  # fmt: skip
+    BertForMaskedLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def test_models_named_by_the_environment_are_part_of_what_is_made(annotated, masked_lm, tmp_path, monkeypatch):
+    columns = {"augmented": "contextual:rate=0.3|random-swap"}
+    monkeypatch.delenv(MASKED_LM, raising=False)
+    with pytest.raises(AugmentationError, match=f"contextual needs a masked language model.*{MASKED_LM}"):
+        make(annotated, tmp_path / "cache", columns)
+    monkeypatch.setenv(MASKED_LM, masked_lm)
+    manifest = make(annotated, tmp_path / "cache", columns)
+    assert manifest["cache"]["environment"] == {MASKED_LM: masked_lm}
+    assert manifest["cache"]["rates"]["augmented"]["contextual:rate=0.3"]["rate"] > 0.8
+    monkeypatch.setenv(MASKED_LM, "another")
+    with pytest.raises(UserError, match="holds something else: environment"):
+        make(annotated, tmp_path / "cache", columns)
+
+
+@pytest.mark.slow
+def test_a_model_gives_the_same_bytes_with_any_number_of_workers(annotated, masked_lm, tmp_path, monkeypatch):
+    monkeypatch.setenv(MASKED_LM, masked_lm)
+    for workers in (1, 2):
+        make(annotated, tmp_path / str(workers), {"augmented": "contextual:rate=0.3|random-swap"}, copies=3, workers=workers)
+    assert digest(tmp_path / "1") == digest(tmp_path / "2")
 
 
 def plain(text: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 from augment.ragged import Ragged
 from augment.vocabulary import Vocabulary
 from pretrain import inspect as inspection
+from pretrain.cache import cache
 from pretrain.loader import Loader, ViewSpec
 from pretrain.shards import ShardReader, write_folder
 from pretrain.tokenizer import load_tokenizer, save_tokenizer, tokenizer_hash, train_tokenizer
@@ -141,6 +142,17 @@ def test_columns_labels_and_what_is_absent(tmp_path, folder):
     assert re.search(r"labels: \d\d\.\d% crop, \d\d\.\d% reorder, 0\.0% none", shown["plain"])
     assert inspection.described(ShardReader(tmp_path / "labelled")) == "records (text, positive, negative; 3 labels)"
     assert inspection.described(ShardReader(folder)) == "sequences (unit sentence)"
+
+
+def test_labels_of_a_cache_have_the_names_of_its_manifest(monkeypatch, capsys, folder, recipe, tmp_path):
+    manifest = cache(folder, tmp_path / "cached", {"augmented": "crop:rate=0.5|del-word|reorder"}, progress=False)
+    flags = ["--objective.name", "augcse", "--data", tmp_path / "cached", "--aug", "none", "--augment.augmented", "none"]
+    code, out, _ = run(monkeypatch, capsys, "--config", recipe, *flags, "--show", 8)
+    assert code == 0 and manifest["labels"] == 4
+    for name in ("crop:rate=0.5", "del-word", "reorder", "none"):
+        assert re.search(rf"labels: .*\d% {name}(,|$)", out, re.MULTILINE)
+    shown = re.findall(r"^\s+label  (.*)$", out, re.MULTILINE)
+    assert len(shown) == 8 and {*shown} <= {*manifest["label_names"]}
 
 
 def test_shared_tokens():
