@@ -127,19 +127,26 @@ def save_whitened(model: EmbeddingModel, matrix: np.ndarray, bias: np.ndarray, o
 def _sentence_transformer(model: EmbeddingModel) -> Any:
     """The same vectors from sentence-transformers' own modules."""
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer, WeightedLayerPooling
+    from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer, WeightedLayerPooling
+
+    from finetune.embed import POOLER
 
     source = str(model.folder or model.name)
     if model.pooling == "own modules":
         return SentenceTransformer(source, device="cpu")
-    second = SECOND_STATE[model.pooling]
+    pooling = "cls" if model.pooling == POOLER else model.pooling
+    second = SECOND_STATE[pooling]
     transformer = Transformer(source, config_kwargs={"output_hidden_states": True} if second is not None else None)
     width, modules = transformer.get_embedding_dimension(), [transformer]
     if second is not None:
         layers = transformer.auto_model.config.num_hidden_layers
         weights = torch.nn.Parameter(torch.tensor(layer_weights(second, layers)))
         modules.append(WeightedLayerPooling(width, layers, 0, weights))
-    whole = SentenceTransformer(modules=[*modules, Pooling(width, "cls" if model.pooling == "cls" else "mean")], device="cpu")
+    modules.append(Pooling(width, "cls" if pooling == "cls" else "mean"))
+    if model.head is not None and model.pooling in (model.trained_pooling, POOLER):
+        weight, bias = (tensor.detach().cpu() for tensor in model.head.layers[0].parameters())
+        modules.append(Dense(width, width, activation_function=torch.nn.Tanh(), init_weight=weight, init_bias=bias))
+    whole = SentenceTransformer(modules=modules, device="cpu")
     config = transformer.auto_model.config
     if config.model_type in FAMILIES:
         whole.max_seq_length = FAMILIES[config.model_type].usable_positions(config)

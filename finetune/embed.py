@@ -9,26 +9,34 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoModel, AutoTokenizer
 
 from finetune.models import resolve_run
 from pretrain.encoder import SentenceEncoder, load_encoder
 from pretrain.errors import UserError
-from pretrain.export import read_policy
-from pretrain.pooling import SECOND_STATE, check_pooling, pool
+from pretrain.export import read_kept_head, read_policy
+from pretrain.heads import ProjectionHead, simcse_head
+from pretrain.pooling import SECOND_STATE, check_pooling
 
 POOLINGS = tuple(SECOND_STATE)
+POOLER = "pooler"
+"""The first token's state through the pooler that a checkpoint brings (`load_pooler`); no pooling to train with."""
 
 
 def parse_poolings(names: str) -> list[str]:
-    """Poolings of a comma-separated list, "all" for every one.
+    """Poolings of a comma-separated list, "all" for every one but `pooler`, which stands alone.
 
     Raises:
         UserError: an unknown pooling, or none at all.
     """
     if names == "all":
         return list(POOLINGS)
-    chosen = [check_pooling(name.strip()) for name in names.split(",") if name.strip()]
+    given = [name.strip() for name in names.split(",") if name.strip()]
+    if given == [POOLER]:
+        return given
+    if POOLER in given:
+        raise UserError(f"--pooling {names}: {POOLER} is judged alone; give it in a command of its own")
+    chosen = [check_pooling(name) for name in given]
     if not chosen:
         raise UserError(f"no pooling given; choose from {', '.join(POOLINGS)}, or all")
     return list(dict.fromkeys(chosen))
@@ -50,6 +58,7 @@ def embed_poolings(
 ) -> dict[str, np.ndarray]:
     """Sentence vectors under several poolings at once: pooling -> float32[N, d], in the order of `sentences`.
 
+    An encoder with a head (`load_model`) applies it to vectors of the pooling that it was trained for, and to no others.
     The encoder runs once for each distinct second hidden state that the poolings need: `cls`, `mean` and one
     other share a pass, all five take three.
 
@@ -73,19 +82,20 @@ def embed_poolings(
             for second, names in passes.items():
                 states = encoder.states(ids, lengths, second)
                 for name in names:
-                    vectors[name][batch] = pool(states, name).cpu().numpy()
+                    vectors[name][batch] = encoder.vectors(states, name).cpu().numpy()
     finally:
         encoder.train(was_training)
     return vectors
 
 
-def load_model(model: str | Path) -> tuple[SentenceEncoder, Any]:
+def load_model(model: str | Path, pooler: bool = False) -> tuple[SentenceEncoder, Any]:
     """(encoder, tokenizer) of a run folder, export, Hugging Face folder or hub name; on the GPU if any.
 
-    A run folder stands for its `export/`, or, while it has none, for the `best/` so far.
+    A run folder stands for its `export/`, or, while it has none, for the `best/` so far. The encoder of an export that keeps a
+    head for use has it (`SentenceEncoder.head`); with `pooler` its pooling is `cls` and its head the checkpoint's own pooler.
 
     Raises:
-        UserError: nothing there to load, an unsupported model type, or a tokenizer that does not fit.
+        UserError: nothing there to load, an unsupported model type, a tokenizer that does not fit, or no pooler.
     """
     source, _ = resolve_run(str(model))
     try:
@@ -101,9 +111,38 @@ def load_model(model: str | Path) -> tuple[SentenceEncoder, Any]:
         raise UserError(f"{source} holds no tokenizer ({' or '.join(files)}); copy the one that the model was trained with there")
     policy = read_policy(source)  # an export of ours says how it was pooled in training
     encoder = load_encoder(source, tokenizer, policy["pooling"] if policy else "mean")
-    if policy:
-        print(f"trained for {encoder.pooling} pooling", file=sys.stderr)
+    if pooler:
+        encoder.pooling, encoder.head = "cls", load_pooler(source)
+    else:
+        encoder.head = read_kept_head(source)
+    if policy and not pooler:
+        through = ", through the head that it keeps" if encoder.head is not None else ""
+        print(f"trained for {encoder.pooling} pooling{through}", file=sys.stderr)
     return encoder.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
+
+
+def load_pooler(source: str | Path) -> ProjectionHead:
+    """The pooler in a Hugging Face folder or of a hub name: a linear map of d to d and tanh, float32.
+
+    In BERT's checkpoints next-sentence prediction trained it; in those of SimCSE it is the head of the contrastive loss, which
+    supervised models are judged with (`princeton-nlp/sup-simcse-bert-base-uncased`; SimCSE's `--pooler cls`).
+
+    Raises:
+        UserError: the checkpoint has no weights of one, or its pooler computes something else.
+    """
+    try:
+        model, report = AutoModel.from_pretrained(source, dtype=torch.float32, output_loading_info=True)
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot load a model from {source!r}: {error}") from error
+    pooler = getattr(model, "pooler", None)
+    if pooler is None or any("pooler." in key for key in report["missing_keys"]):
+        raise UserError(f"--pooling {POOLER}: {source} has no weights of a pooler; choose one of {', '.join(POOLINGS)}")
+    if not isinstance(getattr(pooler, "activation", None), torch.nn.Tanh):
+        raise UserError(f"--pooling {POOLER}: the pooler of {source} is not a linear map and tanh; "
+                        f"choose one of {', '.join(POOLINGS)}")
+    head = simcse_head(model.config.hidden_size)
+    head.layers[0].load_state_dict(pooler.dense.state_dict())
+    return head.eval()
 
 
 def _tokenize(tokenizer: Any, sentences: Sequence[str], max_length: int) -> list[np.ndarray]:

@@ -58,6 +58,7 @@ def open_source(model: str | Path) -> Source:
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(f"{model}: its tokenizer has no fast version (tokenizer.json); convert it with transformers first")
     policy = read_policy(folder)
+    encoder.head = None  # one that the model keeps for sentence vectors: the task brings its own
     encoder.cpu()
 
     def embed(sentences: list[str]) -> np.ndarray:

@@ -17,11 +17,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pretrain.errors import UserError
+
+if TYPE_CHECKING:
+    from pretrain.heads import ProjectionHead
 
 EmbedFunction = Callable[[list[str]], np.ndarray]
 
@@ -33,7 +36,7 @@ class EmbeddingModel:
     name: str
     """What reports call it."""
     pooling: str
-    """How it makes vectors: a name of `pretrain.pooling`, "own modules" (sentence-transformers) or "function"."""
+    """How it makes vectors: a name of `pretrain.pooling`, "pooler", "own modules" (sentence-transformers) or "function"."""
     trained_pooling: str | None
     """The pooling it was trained for, where the model says so."""
     encode: Callable[[Sequence[str]], np.ndarray]
@@ -50,6 +53,9 @@ class EmbeddingModel:
     """N sentences and names of poolings -> float32[N, d] by pooling, in as few passes as they need together; None: the model
     brings the one way in which it makes vectors."""
 
+    head: ProjectionHead | None = None
+    """What vectors by the trained pooling, or by "pooler", go through; vectors by another pooling do not."""
+
     @property
     def identity(self) -> str:
         """What tells these weights from others of the same name: folder, size and time of the weights; else the name."""
@@ -63,7 +69,8 @@ class EmbeddingModel:
     def remark(self) -> str | None:
         """What must be said aloud about the pooling, if anything."""
         if self.trained_pooling is not None and self.pooling != self.trained_pooling:
-            return f"{self.name} was trained for {self.trained_pooling} pooling and is judged by {self.pooling} pooling"
+            judged = f"{self.name} was trained for {self.trained_pooling} pooling and is judged by {self.pooling} pooling"
+            return f"{judged}, without the head that it keeps" if self.head is not None else judged
         return None
 
 
@@ -76,7 +83,8 @@ def open_model(
     Args:
         model: see the module's description.
         pooling: name of `pretrain.pooling` ("" means the pooling that the model was trained for; where it does not say,
-            mean, which is said aloud). Not for functions and sentence-transformers models, which bring their own.
+            mean, which is said aloud), or "pooler": the first token's state through the checkpoint's own pooler. Not for
+            functions and sentence-transformers models, which bring their own.
         token_budget: most tokens of one packed forward pass; batch_size: sentences of one padded pass, for models that
             cannot run packed.
         max_length: most tokens of a text, special ones included, for protocols that cut texts. Functions, and
@@ -216,14 +224,14 @@ def _packed(
     """A masked language model through the project's packed encoder; other architectures by sentence-transformers."""
     from transformers import AutoConfig
 
-    from finetune.embed import embed_poolings, load_model
+    from finetune.embed import POOLER, embed_poolings, load_model
     from pretrain.architectures import FAMILIES
     from pretrain.export import read_policy
     from pretrain.pooling import check_pooling
 
     policy = read_policy(source)
     trained = policy["pooling"] if policy else None
-    chosen = check_pooling(pooling or trained or "mean")
+    chosen = POOLER if pooling == POOLER else check_pooling(pooling or trained or "mean")
     if not pooling and trained is None and not quiet:
         print(f"note: {name} does not say how it was pooled in training: mean pooling; --pooling chooses", file=sys.stderr)
     folder = Path(source) if Path(source).is_dir() else None
@@ -232,22 +240,26 @@ def _packed(
     except (OSError, ValueError) as error:
         raise UserError(f"cannot load a model from {source!r}: {error}") from error
     if model_type not in FAMILIES:
-        padded = _padded(source, name, chosen, batch_size, max_length)
+        padded, head = _padded(source, name, chosen, batch_size, max_length), None
 
         def several(sentences: Sequence[str], poolings: Sequence[str]) -> dict[str, np.ndarray]:
             others = {other: _padded(source, name, other, batch_size, max_length) for other in poolings if other != chosen}
             return {one: others.get(one, padded)(list(sentences)) for one in poolings}
     else:
-        encoder, tokenizer = load_model(source)
+        encoder, tokenizer = load_model(source, pooler=chosen == POOLER)
+        head = encoder.head
 
         def several(sentences: Sequence[str], poolings: Sequence[str]) -> dict[str, np.ndarray]:
             return embed_poolings(encoder, tokenizer, sentences, poolings, token_budget, max_length)
 
+    pooled = "cls" if chosen == POOLER else chosen
+
     def encode(sentences: list[str]) -> np.ndarray:
-        return several(sentences, [chosen])[chosen]
+        return several(sentences, [pooled])[pooled]
 
     return EmbeddingModel(
-        name, chosen, trained, lambda sentences: distinct(encode, sentences, name), folder, run, max_length, several
+        name, chosen, trained, lambda sentences: distinct(encode, sentences, name), folder, run, max_length,
+        None if chosen == POOLER else several, head,
     )
 
 

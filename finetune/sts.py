@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -368,7 +369,8 @@ def evaluate_model(
     Args:
         model: a run folder, an export, a Hugging Face or sentence-transformers folder or hub name, or file.py:function.
         pooling: poolings to judge, by commas, or "all": cls, mean, first-last, embedding-last, last-two; cls and mean when not
-            given. Functions and sentence-transformers models bring their own.
+            given. Alone, "pooler": cls through the checkpoint's own pooler. Functions and sentence-transformers models bring
+            their own.
         data: folder holding SentEval/STS and SentEval/SICK; the environment's CLEAR_DATA when not given.
         tasks: task names by commas; all that the data folder holds when not given.
         token_budget: most tokens in one forward pass; halve it when memory runs out.
@@ -383,6 +385,9 @@ def evaluate_model(
     chosen = evaluator.choose([task.strip() for task in tasks.split(",") if task.strip()] or None)
     budget = as_count(token_budget, "token_budget", 1)
     opened = open_model(model, poolings[0] if poolings else "", budget, quiet=len(poolings) != 1)
+    if opened.head is not None and opened.encode_poolings is not None and len(poolings) != 1:
+        print(f"note: {opened.name} keeps a head: {opened.trained_pooling} pooling is judged through it, others without it",
+              file=sys.stderr)
     if (several := opened.encode_poolings) is None:
         results = evaluator.evaluate_poolings(lambda sentences: {opened.pooling: opened.encode(sentences)}, chosen)
     else:

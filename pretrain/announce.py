@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from pretrain.config import Config
 from pretrain.encoder import SentenceEncoder
+from pretrain.export import read_policy
 from pretrain.metrics_file import read_metrics
 from pretrain.objectives import WholeObjective
 from pretrain.precision import DTYPES
@@ -64,6 +65,8 @@ def announce(config: Config, recipe: Path | str | None, explicit: bool, telemetr
         f"encoder    {encoder.lm.config.model_type}, {format_count(parameters)} parameters, pooling {encoder.pooling}"
         + (f"; sizes and dropout are those of {config.model.init}" if config.model.init else ""),
     ]
+    if config.model.init and (read_policy(config.model.init) or {}).get("kept_head"):
+        lines.append(f"           {config.model.init} keeps a head for use: it is left behind, training starts from the encoder")
     if objective.roles:
         by_spec: dict[str, list[str]] = {}
         for role in objective.roles:
@@ -72,6 +75,8 @@ def announce(config: Config, recipe: Path | str | None, explicit: bool, telemetr
         pool = train.global_batch // (world if objective.is_local else 1)
         lines.append(f"objective  {config.objective.name}; {specs}; {objective.negatives(pool):,} negatives per anchor "
                      f"({len(objective.roles)} views x {pool:,} sequences, {'local' if objective.is_local else 'global'})")
+        if objective.kept_head is not None:
+            lines.append("head       kept: evaluated and exported vectors are its output")
     else:
         lines.append(f"objective  {config.objective.name}, {objective.masked_copies} masking(s) a sequence")
     if torch.cuda.is_available() and config.model.attention_dropout > 0 and find_spec("flash_attn") is None:

@@ -38,8 +38,13 @@ class SentenceEncoder(nn.Module):
     `torch.autocast` for bfloat16 or float16: sentence vectors and losses are float32 all the same.
     """
 
-    def __init__(self, lm: PreTrainedModel, pooling: str = "mean"):
-        """`lm`: a masked language model of a supported family, loaded with attn_implementation="packed"."""
+    def __init__(self, lm: PreTrainedModel, pooling: str = "mean", head: nn.Module | None = None):
+        """
+        Args:
+            lm: a masked language model of a supported family, loaded with attn_implementation="packed".
+            head: what sentence vectors [N, H] by `pooling` go through, of an export that keeps one. (Heads in training are the
+                objective's.)
+        """
         super().__init__()
         self.family = family_of(lm.config.model_type)
         if lm.config._attn_implementation != ATTENTION_NAME:
@@ -52,6 +57,7 @@ class SentenceEncoder(nn.Module):
             )
         self.lm = lm
         self.pooling = check_pooling(pooling)
+        self.head = head
         self._first_position = self.family.first_position(lm.config)
         self._pad_id = lm.config.pad_token_id or 0
 
@@ -83,7 +89,12 @@ class SentenceEncoder(nn.Module):
     def embed(self, ids: Tensor, lengths: Tensor, pooling: str | None = None, edit: EditEmbeddings | None = None) -> Tensor:
         """Sentence vectors [N, H], float32 (float64 from a float64 model), by `pooling` or its own; `edit` as in `states`."""
         pooling = check_pooling(pooling or self.pooling)
-        return pool(self.states(ids, lengths, SECOND_STATE[pooling], edit=edit), pooling)
+        return self.vectors(self.states(ids, lengths, SECOND_STATE[pooling], edit=edit), pooling)
+
+    def vectors(self, states: PackedStates, pooling: str) -> Tensor:
+        """Sentence vectors [N, H] of hidden states: pooled, and through its head, if it has one, where `pooling` is its own."""
+        vectors = pool(states, pooling)
+        return vectors if self.head is None or pooling != self.pooling else self.head(vectors)
 
     def mlm_logits(self, hidden: Tensor) -> Tensor:
         """Vocabulary logits [P, V] of hidden states [P, H], by the library's own head."""

@@ -6,9 +6,9 @@ Reads a checkpoint's safetensors: no GPU, no DeepSpeed, no process group. The fo
 
     config.json, model.safetensors    transformers' own format, masked-language head included
     tokenizer.json ...                the tokenizer of the run's data
-    modules.json, 1_*, 2_*            pooling as trained, for sentence-transformers
-    heads.safetensors                 what was trained on top (projection head), for post-training; not needed to embed
-    clear.json                        pooling, step, scores and recipe, for programs
+    modules.json, 1_*, 2_* ...        pooling as trained, and the head behind it where one is kept, for sentence-transformers
+    heads.safetensors                 all that was trained on top (projection head); not needed to embed
+    clear.json                        pooling, head, step, scores and recipe, for programs
     training_config.yaml              the recipe, every key written out
     README.md                         the model card, filled from the run
 """
@@ -33,8 +33,9 @@ from pretrain import command
 from pretrain.architectures import config_from, family_of
 from pretrain.checkpoint_folder import STEP_FOLDER, candidates, latest, problem_with, read_json, read_tensors
 from pretrain.errors import UserError
+from pretrain.heads import ProjectionHead, simcse_head
 from pretrain.model_card import model_card
-from pretrain.sentence_transformers_format import write_modules
+from pretrain.sentence_transformers_format import read_head, write_modules
 from pretrain.tokenizer import tokenizer_hash
 
 FORMAT_VERSION = 1
@@ -179,13 +180,16 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
     with _without_progress_bars():  # the run has one of its own
         model.save_pretrained(out)
     tokenizer.save_pretrained(out)
-    write_modules(out, pooling, model.config.hidden_size, model.config.num_hidden_layers, longest)
+    kept = state.get("kept_head")
+    folder = write_modules(out, pooling, model.config.hidden_size, model.config.num_hidden_layers, longest,
+                           None if kept is None else _kept_head(checkpoint, heads, kept))
     if heads:
         save_file(heads, out / "heads.safetensors", metadata={"format": "pt"})
     (out / "training_config.yaml").write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), "utf-8")
     policy = {
         "format_version": FORMAT_VERSION,
         "pooling": pooling,
+        "kept_head": None if kept is None else {"folder": folder, "name": kept},
         "max_length": longest,
         "hidden_size": model.config.hidden_size,
         "step": state["step"],
@@ -216,6 +220,22 @@ def read_policy(folder: str | Path) -> dict[str, Any] | None:
     """What an export says of itself (clear.json: "pooling", "step", "recipe" ...); None: the folder is not one."""
     path = Path(folder) / MARK
     return json.loads(path.read_text("utf-8")) if path.is_file() else None
+
+
+def read_kept_head(folder: str | Path) -> ProjectionHead | None:
+    """What the pooled vectors of an export go through in use; None: nothing, or the folder is no export of ours."""
+    kept = (read_policy(folder) or {}).get("kept_head")
+    return None if kept is None else read_head(Path(folder) / kept["folder"])
+
+
+def _kept_head(checkpoint: Path, heads: dict[str, torch.Tensor], name: str) -> ProjectionHead:
+    """The head `name` (`WholeObjective.kept_head_name`) with its weights among the checkpoint's `heads`."""
+    weights = {key.removeprefix(f"{name}."): tensor for key, tensor in heads.items() if key.startswith(f"{name}.")}
+    head = simcse_head(len(weights["layers.0.bias"])) if "layers.0.bias" in weights else None
+    if head is None or set(weights) != set(head.state_dict()):
+        raise UserError(f"{checkpoint} keeps the head {name!r} for use, but holds no weights of it that fit")
+    head.load_state_dict(weights)
+    return head
 
 
 def _rebuild(
@@ -261,7 +281,8 @@ def main(run: str | None = None, out: str | None = None, step: str = "latest") -
         raise UserError("name a run folder: python -m pretrain.export runs/NAME [--step latest|best|N] [--out FOLDER]")
     folder = export(run, out, step)
     policy = read_policy(folder)
-    print(f"exported step {policy['step']:,} of {run} to {folder} (pooling {policy['pooling']})")
+    kept = f", through the head in {policy['kept_head']['folder']}" if policy.get("kept_head") else ""
+    print(f"exported step {policy['step']:,} of {run} to {folder} (pooling {policy['pooling']}{kept})")
     print(f"  AutoModel.from_pretrained({str(folder)!r})\n  SentenceTransformer({str(folder)!r})")
     return 0
 

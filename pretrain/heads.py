@@ -1,4 +1,4 @@
-"""Heads on sentence vectors: trained beside the encoder in float32, dropped when it is exported."""
+"""Heads on sentence vectors: trained beside the encoder in float32; an export has none but one that is kept for use."""
 
 from __future__ import annotations
 
@@ -121,6 +121,14 @@ class WholeBatchNorm(nn.BatchNorm1d):
 def simcse_head(size: int, initializer_range: float | None = 0.02) -> ProjectionHead:
     """Linear(d, d), tanh: SimCSE's "MLP pooler" (Gao et al. 2021), new and not the checkpoint's; BERT's initialisation."""
     return ProjectionHead(size, size, size, layers=1, output_activation="tanh", initializer_range=initializer_range)
+
+
+def is_simcse_head(head: nn.Module) -> bool:
+    """Whether it is a `simcse_head` of some size, whatever its weights."""
+    if not isinstance(head, ProjectionHead) or [type(part) for part in head.layers] != [nn.Linear, nn.Tanh]:
+        return False
+    linear = head.layers[0]
+    return linear.in_features == linear.out_features and linear.bias is not None
 
 
 def vascl_head(size: int, out_features: int = 128, initializer_range: float | None = 0.02) -> ProjectionHead:

@@ -67,7 +67,8 @@ class Heldout:
         """Evaluate in inference mode; the same dict on every rank.
 
         heldout_mlm_loss: mean cross-entropy (nats) over the masked tokens.
-        partner_found: share of first views whose nearest second view (cosine of the pooled vectors, no projection) is their own.
+        partner_found: share of first views whose nearest second view (cosine of the vectors in use: pooled, and through no head
+            but one that is kept) is their own.
         partner_among: how many second views there were.
         """
         with evaluation_mode(engine.module), torch.no_grad():
@@ -100,12 +101,12 @@ def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
 
 
 def embed_sharded(engine, sequences: Ragged, budget: int) -> np.ndarray:
-    """Sentence vectors float32[N, d] of `sequences`, computed by all ranks together, whole on each."""
+    """Sentence vectors in use, float32[N, d], of `sequences`, computed by all ranks together, whole on each."""
     vectors = torch.zeros(len(sequences), engine.module.encoder.hidden_size, device=engine.device)
     with torch.no_grad():
         for part in _my_share(sequences, budget):
             ids, lengths = pack(sequences, part, engine.device)
-            vectors[torch.from_numpy(part).to(engine.device)] = engine.module("embed", ids, lengths)
+            vectors[torch.from_numpy(part).to(engine.device)] = engine.module("vectors", ids, lengths)
     dist.all_reduce(vectors)
     return vectors.cpu().numpy()
 

@@ -38,8 +38,9 @@ class SentenceModel(nn.Module):
                     parameter.requires_grad_(False)
 
     def forward(self, stage: str, *inputs):
-        stages: dict[str, Callable] = {"embed": self._embed, "condition": self._condition, "sequence": self._sequence,
-                                       "relate": self._relate, "momentum": self._momentum, "idle": self._idle, "mlm": self._mlm}
+        stages: dict[str, Callable] = {"embed": self._embed, "vectors": self._vectors, "condition": self._condition,
+                                       "sequence": self._sequence, "relate": self._relate, "momentum": self._momentum,
+                                       "idle": self._idle, "mlm": self._mlm}
         return stages[stage](*inputs)
 
     def _autocast(self, device: torch.device) -> AbstractContextManager:
@@ -52,6 +53,11 @@ class SentenceModel(nn.Module):
         with self._autocast(ids.device):
             vectors = self.encoder.embed(ids, lengths)
         return vectors if vectors.dtype == torch.float64 else vectors.float()
+
+    def _vectors(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        """As `_embed`, and through the head that is kept for use, if any: the vectors that are evaluated and exported."""
+        head = self.objective.kept_head
+        return self._embed(ids, lengths) if head is None else head(self._embed(ids, lengths))
 
     def _momentum(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """As `_embed`, by the encoder that follows the trained one, without dropout."""

@@ -44,13 +44,14 @@ def model_card(policy: dict[str, Any], metrics: Path, parameters: int, architect
         architecture: transformers' model type.
     """
     records = [record for record in read_metrics(metrics) if record.get("step", 0) <= policy["step"]]
-    recipe, progress = policy["recipe"], policy["progress"]
+    recipe, progress, head = policy["recipe"], policy["progress"], policy["kept_head"]
     sections = [
         _front_matter(recipe),
         f"# {recipe['name']}\n\nA sentence encoder ({architecture}, {format_count(parameters)} parameters, "
         f"{policy['hidden_size']} dimensions, sequences of up to {policy['max_length']} tokens), trained "
-        f"{_objective(recipe)}. Sentence vectors: {_pooling(policy['pooling'])}.",
-        _usage(policy["pooling"]),
+        f"{_objective(recipe)}. Sentence vectors: {_pooling(policy['pooling'])}"
+        + (f", through the head it was trained with (`{head['folder']}`: a linear map and tanh)." if head else "."),
+        _usage(policy["pooling"], head),
         _training(policy, recipe, progress),
         _table("Evaluation", *_scores(records, "at start" if recipe["model"].get("init") else "untrained")),
         _table("Losses", *_losses(records)),
@@ -108,13 +109,15 @@ def _pooling(pooling: str) -> str:
     }[pooling]
 
 
-def _usage(pooling: str) -> str:
+def _usage(pooling: str, head: dict[str, str] | None) -> str:
+    pools = f"pools as trained ({pooling})" + (", then the head" if head else "")
+    kept = f"`AutoModel` alone lacks the head in `{head['folder']}`. " if head else ""
     return f"""## Usage
 
 ```python
 from sentence_transformers import SentenceTransformer
 
-model = SentenceTransformer("PATH")  # this folder; pools as trained ({pooling})
+model = SentenceTransformer("PATH")  # this folder; {pools}
 vectors = model.encode(["A man is playing a guitar.", "Someone plays an instrument."])
 print(model.similarity(vectors, vectors))
 ```
@@ -128,8 +131,8 @@ encoder = AutoModel.from_pretrained("PATH")
 masked = AutoModelForMaskedLM.from_pretrained("PATH")
 ```
 
-`heads.safetensors` has the heads that were trained on top of the sentence vectors and dropped for use, if
-any. `training_config.yaml` is the whole recipe."""
+{kept}`heads.safetensors` has all heads that were trained on top of the pooled vectors, if any; embedding does
+not need it. `training_config.yaml` is the whole recipe."""
 
 
 def _training(policy: dict[str, Any], recipe: dict[str, Any], progress: dict[str, Any]) -> str:
@@ -202,7 +205,9 @@ def _table(title: str, header: tuple[str, ...], rows: list[tuple[str, ...]]) -> 
 
 
 def _limits(recipe: dict[str, Any]) -> str:
+    supervised = "simcse" in _parts(recipe) and recipe["objective"]["simcse"]["hard_negatives"]
+    tuned = "tuned on the positives and hard negatives that its data gives" if supervised else "not tuned on labelled pairs"
     return (
-        "## Limits\n\nThe model knows what its training text knew, biases included, in the language of that text. It was not "
-        "tuned on labelled pairs; scores above are what was measured in the run, and nothing else was."
+        "## Limits\n\nThe model knows what its training text knew, biases included, in the language of that text. It was "
+        f"{tuned}; scores above are what was measured in the run, and nothing else was."
     )

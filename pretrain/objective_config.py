@@ -62,11 +62,19 @@ class SimcseConfig(Term):
     form: Literal["one-direction", "symmetric", "2n-2"] = Field(
         "one-direction", description="one-direction: rows of view 1 against view 2, N-1 negatives (the public code); symmetric: "
         "both directions (CLIP); 2n-2: NT-Xent")
-    head: Literal["mlp", "none"] = Field("mlp", description="mlp: a new d x d layer with tanh, trained only (the public code)")
+    head: Literal["mlp", "none"] = Field("mlp", description="mlp: a new d x d layer with tanh (the public code)")
+    keep_head: bool = Field(False, description="whether the sentence vector that is evaluated and exported is the head's output "
+                            "(the public code for supervised models) or what enters it (unsupervised ones, --mlp_only_train)")
     hard_negatives: bool = Field(False, description="supervised: the data's `negative` column adds a hard negative a row, a "
                                  "negative for every row (one-direction only)")
     hard_negative_logit: float = Field(0.0, description="constant added to the logit of a row's own hard negative; the code's "
                                        "hard_negative_weight, 0: weight 1")
+
+    @model_validator(mode="after")
+    def _head_to_keep(self) -> SimcseConfig:
+        if self.keep_head and self.head == "none":
+            raise ValueError("keep_head=true keeps the head for use, and head=none has none: set head mlp, or keep_head false")
+        return self
 
 
 class VasclConfig(Term):

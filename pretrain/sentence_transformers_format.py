@@ -1,4 +1,4 @@
-"""The files by which sentence-transformers finds an encoder's pooling.
+"""The files by which sentence-transformers finds an encoder's pooling, and the head behind it where one is kept.
 
 Written by hand, in the format that every version of the library since 2 reads, so that exporting does not need it.
 """
@@ -9,15 +9,19 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
 from pretrain.errors import UserError
+from pretrain.heads import ProjectionHead, simcse_head
 from pretrain.pooling import SECOND_STATE, check_pooling
 
 MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
 
 
-def write_modules(out: Path, pooling: str, hidden_size: int, layers: int, max_length: int) -> None:
+def write_modules(
+    out: Path, pooling: str, hidden_size: int, layers: int, max_length: int, head: ProjectionHead | None = None
+) -> str | None:
     """Write modules.json and what it names into the export folder `out`.
 
     `cls` and `mean` are the library's own poolings. The others average two hidden states before the mean over
@@ -27,6 +31,10 @@ def write_modules(out: Path, pooling: str, hidden_size: int, layers: int, max_le
         pooling: A name of `pretrain.pooling`.
         hidden_size, layers: Of the encoder.
         max_length: Longest sequence in tokens, special ones included.
+        head: What the pooled vectors go through: a `pretrain.heads.simcse_head`.
+
+    Returns:
+        Name of the head's folder in `out`; None without one.
     """
     second = SECOND_STATE[check_pooling(pooling)]
     modules = [("", "Transformer")]
@@ -50,6 +58,17 @@ def write_modules(out: Path, pooling: str, hidden_size: int, layers: int, max_le
         "include_prompt": True,
     })  # fmt: skip
     modules.append((folder.name, "Pooling"))
+    if head is not None:
+        folder = out / f"{len(modules)}_Dense"
+        folder.mkdir()
+        linear = head.layers[0]
+        _write(folder / "config.json", {
+            "in_features": linear.in_features, "out_features": linear.out_features, "bias": True,
+            "activation_function": "torch.nn.modules.activation.Tanh",
+        })  # fmt: skip
+        tensors = {f"linear.{name}": tensor.detach().contiguous() for name, tensor in linear.named_parameters()}
+        save_file(tensors, folder / "model.safetensors")
+        modules.append((folder.name, "Dense"))
     _write(out / "sentence_bert_config.json", transformer)
     _write(out / "modules.json", [
         {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
@@ -58,6 +77,22 @@ def write_modules(out: Path, pooling: str, hidden_size: int, layers: int, max_le
     _write(out / "config_sentence_transformers.json", {
         "__version__": {}, "prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine",
     })  # fmt: skip
+    return None if head is None else folder.name
+
+
+def read_head(folder: Path) -> ProjectionHead:
+    """The head in the folder that `write_modules` named.
+
+    Raises:
+        UserError: it is not there, or damaged.
+    """
+    try:
+        tensors = load_file(folder / "model.safetensors")
+        head = simcse_head(len(tensors["linear.bias"]))
+        head.layers[0].load_state_dict({name.removeprefix("linear."): tensor for name, tensor in tensors.items()})
+    except (OSError, SafetensorError, KeyError, RuntimeError) as error:
+        raise UserError(f"{folder} does not hold the head that the export keeps: {error}. Export the run again") from error
+    return head.eval()
 
 
 def layer_weights(second: int, layers: int) -> list[float]:

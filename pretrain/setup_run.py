@@ -243,13 +243,19 @@ MAY_CHANGE = {"train": {"micro_batch_tokens", "lr", "clip", "precision", "zero",
               "data": {"folder", "prepare", "workers", "damaged"}}
 
 
+def _completed(settings: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """The settings, with the default of every key that is newer than they are."""
+    nested = {key for key, value in settings.items() if isinstance(value, dict) and isinstance(defaults.get(key), dict)}
+    return defaults | settings | {key: _completed(settings[key], defaults[key]) for key in nested}
+
+
 def _same_run(config: Config, before: dict[str, Any], source: Path) -> None:
     """A resumed run must be the same run.
 
     Raises:
         UserError: names the first key that differs, with both values.
     """
-    now = config.model_dump(mode="json")
+    now, before = config.model_dump(mode="json"), _completed(before, Config().model_dump(mode="json"))
     for section in ("data", "model", "augment", "objective", "train"):
         for key, value in now[section].items():
             if key not in MAY_CHANGE.get(section, ()) and value != before[section].get(key):

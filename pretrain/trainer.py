@@ -150,7 +150,8 @@ def save_checkpoint(config: Config, engine, reader: ShardReader, progress: Progr
     distinct = {json.dumps(row, sort_keys=True): row for rows in every for row in rows}
     progress.substitutions = [distinct[key] for key in sorted(distinct)]
     state = {"progress": asdict(progress), "step": progress.step, "config": config.model_dump(mode="json"),
-             "tokenizer_hash": reader.tokenizer_hash, "data_hash": reader.content_hash, "world_size": dist.get_world_size()}
+             "tokenizer_hash": reader.tokenizer_hash, "data_hash": reader.content_hash, "world_size": dist.get_world_size(),
+             "kept_head": engine.module.objective.kept_head_name}
     return checkpoint.save(config.run_folder / "checkpoints", engine, state, config.checkpoint.keep)
 
 

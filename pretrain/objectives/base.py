@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from pretrain.config import Config
 from pretrain.encoder import SentenceEncoder
+from pretrain.heads import ProjectionHead
 
 Views = dict[str, Tensor]
 """Role -> float32[N, d], the sentence vectors of the whole global batch."""
@@ -68,7 +69,7 @@ class BatchContext:
 
 
 class Objective(nn.Module):
-    """Base of all objectives; its submodules are the heads, kept in float32 and dropped at export.
+    """Base of all objectives; its submodules are the heads, in float32, dropped at export but for `kept_head`.
 
     Subclass it in a file of your own and train with `--objective FILE.py:CLASS`; it is built as CLASS(config, encoder), with
     `config.objective.options` for its settings.
@@ -102,6 +103,12 @@ class Objective(nn.Module):
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         """Named sentence-level losses, unweighted scalars."""
         raise NotImplementedError
+
+    @property
+    def kept_head(self) -> ProjectionHead | None:
+        """The head whose output is the sentence vector in use: evaluated in training, exported, judged. None: the vector in use
+        is the pooled one. One linear map of d to d with bias, and tanh (`pretrain.heads.simcse_head`)."""
+        return None
 
     def negatives(self, batch: int) -> int:
         """How many negatives an anchor has in a batch of so many sequences; for what is shown."""

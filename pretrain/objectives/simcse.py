@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from pretrain.config import Config
 from pretrain.encoder import SentenceEncoder
 from pretrain.errors import UserError
-from pretrain.heads import batch_norm_head, simcse_head
+from pretrain.heads import ProjectionHead, batch_norm_head, simcse_head
 from pretrain.losses.contrastive import info_nce, nt_xent, relaxed_negative_info_nce, symmetric_info_nce
 from pretrain.momentum import MomentumEncoder
 from pretrain.objectives.base import BatchContext, Objective, Views
@@ -22,7 +22,8 @@ class Simcse(Objective):
     premise's is the entailed hypothesis and its hard negative the contradicting one (data with columns).
 
     Equation 1 and, with hard negatives, 5: as the public code has it, every row sees all hard negatives, and only its own
-    has `hard_negative_logit` added. The MLP head is trained only: the exported vector is the one before it.
+    has `hard_negative_logit` added. The MLP head is trained only, and the vector in use is the one before it, unless `keep_head`:
+    the public code drops it at test after unsupervised training (`cls_before_pooler`) and keeps it after supervised.
     """
 
     @classmethod
@@ -36,6 +37,10 @@ class Simcse(Objective):
             raise UserError(f"objective.simcse.hard_negatives goes with form=one-direction, not {settings.form}")
         self.roles = self.roles_of(config)
         self.head = simcse_head(encoder.hidden_size) if settings.head == "mlp" else nn.Identity()
+
+    @property
+    def kept_head(self) -> ProjectionHead | None:
+        return self.head if self.settings.keep_head else None
 
     def weights(self, step: int) -> dict[str, float]:
         return {"simcse": self.settings.weight * self.settings.rise(step)}

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from pretrain.config import Config
 from pretrain.errors import UserError
+from pretrain.heads import ProjectionHead, is_simcse_head
 from pretrain.momentum import MomentumEncoder
 from pretrain.objectives.base import BatchContext, Objective, Views
 
@@ -53,6 +54,15 @@ class WholeObjective(nn.Module):
             raise UserError(f"train.global_batch={config.train.global_batch} is too small for objective {config.objective.name}, "
                             f"which needs {smallest} sequences or more")
         self.smallest_batch = smallest
+        keeping = {name: term.kept_head for name, term in terms.items() if term.kept_head is not None}
+        if len(keeping) > 1:
+            raise UserError(f"objective {config.objective.name}: {' and '.join(keeping)} each keep a head for use, and sentence "
+                            "vectors can go through one only; let one keep it (objective.simcse.keep_head)")
+        for name, head in keeping.items():
+            if not is_simcse_head(head):
+                raise UserError(f"objective {config.objective.name}: the head that {name} keeps for use is not one linear map of "
+                                "d to d, with bias, and tanh, which is what exports can hold; make it by "
+                                "pretrain.heads.simcse_head(d), or keep none")
 
     def weights(self, step: int) -> dict[str, float]:
         """Weight of every named loss at this step."""
@@ -60,6 +70,17 @@ class WholeObjective(nn.Module):
         for term in self.terms.values():
             result |= term.weights(step)
         return result
+
+    @property
+    def kept_head(self) -> ProjectionHead | None:
+        """The head that sentence vectors in use go through (`Objective.kept_head`), if any term keeps one."""
+        return next((term.kept_head for term in self.terms.values() if term.kept_head is not None), None)
+
+    @property
+    def kept_head_name(self) -> str | None:
+        """Name of `kept_head` among this module's, by which an export finds its weights in a checkpoint."""
+        head = self.kept_head
+        return None if head is None else next(name for name, module in self.named_modules() if module is head)
 
     def needs_views(self, step: int) -> bool:
         return any(weight > 0 for name, weight in self.weights(step).items() if name != "mlm")

@@ -133,6 +133,9 @@ def test_batches_keep_the_budget_and_cover_every_row_once():
 def test_poolings_are_parsed():
     assert parse_poolings("all") == list(POOLINGS)
     assert parse_poolings("mean, cls,mean") == ["mean", "cls"]
+    assert parse_poolings("pooler") == ["pooler"]
+    with pytest.raises(UserError, match="pooler is judged alone"):
+        parse_poolings("cls,pooler")
     with pytest.raises(UserError, match="unknown pooling 'median'"):
         parse_poolings("cls,median")
     with pytest.raises(UserError, match="no pooling given"):

@@ -2,15 +2,18 @@
 
 import json
 import math
+import shutil
 import sys
 
 import numpy as np
 import pytest
+import torch
 from model_folders import SENTENCES, make_tokenizer, save_bert, save_run
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.models import Pooling, StaticEmbedding, Transformer
-from transformers import AlbertConfig, AlbertModel
+from transformers import AlbertConfig, AlbertModel, AutoTokenizer, BertModel
 
+from finetune.baselines import _sentence_transformer
 from finetune.models import distinct, kind_of, open_model
 from pretrain.errors import UserError
 
@@ -40,6 +43,33 @@ def test_hugging_face_folder(hugging_face, pooling, capsys):
     np.testing.assert_allclose(model.encode(SENTENCES), padded(hugging_face, pooling), atol=2e-5)
     assert model.remark is None
     assert open_model(hugging_face).pooling == "mean" and "does not say how it was pooled" in capsys.readouterr().err
+
+
+def with_pooler(bert, folder):
+    """The same encoder with a trained pooler, as SimCSE's authors publish theirs: no masked-language head."""
+    shutil.copytree(bert, folder)
+    torch.manual_seed(2)
+    model = BertModel.from_pretrained(bert, add_pooling_layer=True)
+    torch.nn.init.normal_(model.pooler.dense.weight, std=0.3)
+    torch.nn.init.normal_(model.pooler.dense.bias, std=0.3)
+    model.save_pretrained(folder)
+    return model.eval()
+
+
+def test_the_pooler_that_a_checkpoint_brings(hugging_face, tmp_path):
+    reference = with_pooler(hugging_face, tmp_path / "simcse")
+    model, tokenizer = open_model(tmp_path / "simcse", "pooler"), AutoTokenizer.from_pretrained(tmp_path / "simcse")
+    with torch.no_grad():
+        expected = reference(**tokenizer(SENTENCES, padding=True, return_tensors="pt")).pooler_output.numpy()
+    assert (model.pooling, model.trained_pooling, model.remark, model.encode_poolings) == ("pooler", None, None, None)
+    np.testing.assert_allclose(model.encode(SENTENCES), expected, atol=1e-5)
+    np.testing.assert_allclose(_sentence_transformer(model).encode(SENTENCES), expected, atol=1e-5)
+    cls = open_model(tmp_path / "simcse", "cls")
+    assert cls.head is None and np.abs(cls.encode(SENTENCES) - expected).max() > 0.1
+    with pytest.raises(UserError, match="has no weights of a pooler; choose one of cls, mean"):
+        open_model(hugging_face, "pooler")
+    with pytest.raises(UserError, match="runs padded only"):
+        open_model(albert(tmp_path / "albert"), "pooler")
 
 
 def albert(folder):

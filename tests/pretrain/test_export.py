@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerFast
@@ -21,6 +22,7 @@ from pretrain.encoder import build_encoder, load_encoder
 from pretrain.errors import UserError
 from pretrain.export import export, main, read_policy
 from pretrain.metrics_file import to_line
+from pretrain.objectives import build_objective
 from pretrain.pooling import SECOND_STATE
 from pretrain.sentence_transformers_format import layer_weights
 from pretrain.tokenizer import tokenizer_hash
@@ -50,10 +52,10 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 class Model(nn.Module):
     """Shaped like the trained module: an encoder and an objective with a head."""
 
-    def __init__(self, encoder) -> None:
+    def __init__(self, encoder, objective=None) -> None:
         super().__init__()
         self.encoder = encoder
-        self.objective = nn.ModuleDict({"projection": nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16))})
+        self.objective = objective or nn.ModuleDict({"projection": nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16))})
 
 
 class Engine:
@@ -62,8 +64,10 @@ class Engine:
         self.optimizer = torch.optim.AdamW(module.parameters())
 
 
-def make_run(folder: Path, kind: str = "bert", pooling: str = "mean", layers: int = 3, steps: tuple[int, ...] = (7,)):
-    """A run folder with checkpoints; returns the encoder as it was at the last."""
+def make_run(folder: Path, kind: str = "bert", pooling: str = "mean", layers: int = 3, steps: tuple[int, ...] = (7,),
+             simcse: dict | None = None):
+    """A run folder with checkpoints, of the objective simcse where its settings are given; returns the encoder as it was at the
+    last, and the tokenizer."""
     torch.manual_seed(len(kind) + layers)
     tokenizer = make_tokenizer()
     data = folder / "data"
@@ -80,16 +84,19 @@ def make_run(folder: Path, kind: str = "bert", pooling: str = "mean", layers: in
             "folder": str(folder),
             "model": {"type": recipe_type, "pooling": pooling, **sizes},
             "data": {"folder": str(data)},
+            "objective": {} if simcse is None else {"name": "simcse", "simcse": simcse, "mlm": {"weight": 0.0}},
         },
         "test",
     )
-    engine = Engine(Model(encoder))
+    objective = None if simcse is None else build_objective(config, encoder)
+    engine = Engine(Model(encoder, objective))
     for step in steps:
         state = {
             "step": step,
             "config": config.model_dump(mode="json"),
             "tokenizer_hash": tokenizer_hash(data),
             "progress": {"tokens": 123456, "seconds": 3725.0},
+            "kept_head": None if objective is None else objective.kept_head_name,
         }
         checkpoint.save(folder / "checkpoints", engine, state, keep=9)
     return encoder, tokenizer
@@ -121,6 +128,74 @@ def test_sentence_transformers_encodes_as_trained(tmp_path, kind, pooling):
     assert worst(expected[0], expected[1]) > 0.01
     again = load_encoder(out, AutoTokenizer.from_pretrained(out), pooling).eval()  # --init
     assert worst(embed(again, tokenizer), expected) < 1e-6
+
+
+def by_hand(out: Path, rows: np.ndarray) -> np.ndarray:
+    """tanh(W x + b) in float64, of the weights that the run trained, by their names there."""
+    heads = load_file(out / "heads.safetensors")
+    weight, bias = (heads[f"terms.simcse.head.layers.0.{name}"].double().numpy() for name in ("weight", "bias"))
+    return np.tanh(rows.astype(np.float64) @ weight.T + bias)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "first-last"])
+def test_a_kept_head_is_part_of_the_sentence_vector(tmp_path, pooling, capsys):
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Pooling
+
+    from finetune.baselines import _sentence_transformer
+    from finetune.models import open_model
+
+    encoder, tokenizer = make_run(tmp_path, pooling=pooling, simcse={"keep_head": True, "hard_negatives": True})
+    out = export(tmp_path)
+    pooled = embed(encoder, tokenizer)
+    expected = by_hand(out, pooled)
+    assert worst(expected, pooled) > 0.1
+    model = open_model(out)
+    assert worst(model.encode(SENTENCES), expected) < 1e-6
+    own = SentenceTransformer(str(out), device="cpu")
+    assert worst(own.encode(SENTENCES), model.encode(SENTENCES)) < 1e-6
+    assert worst(_sentence_transformer(model).encode(SENTENCES), expected) < 1e-6  # what whitening builds on
+    policy, kinds = read_policy(out), [m["type"].rsplit(".", 1)[1] for m in json.loads((out / "modules.json").read_text())]
+    assert kinds[-2:] == ["Pooling", "Dense"] and (model.remark, model.pooling) == (None, pooling)
+    assert policy["kept_head"] == {"folder": f"{len(kinds) - 1}_Dense", "name": "terms.simcse.head"}
+    own.save_pretrained(str(tmp_path / "theirs"))  # the library writes the same module
+    theirs = tmp_path / "theirs" / policy["kept_head"]["folder"]
+    ours = json.loads((out / theirs.name / "config.json").read_text())
+    assert ours.items() <= json.loads((theirs / "config.json").read_text()).items()
+    assert {name: tensor.tolist() for name, tensor in load_file(theirs / "model.safetensors").items()} == {
+        name: tensor.tolist() for name, tensor in load_file(out / theirs.name / "model.safetensors").items()}
+    card = (out / "README.md").read_text()
+    assert "tuned on the positives and hard negatives" in card
+    assert f"`{theirs.name}`: a linear map and tanh" in card and f"pools as trained ({pooling}), then the head" in card
+
+    capsys.readouterr()
+    mean = open_model(out, "mean")  # another pooling has no head
+    assert "judged by mean pooling, without the head that it keeps" in mean.remark and mean.remark in capsys.readouterr().err
+    both = model.encode_poolings(SENTENCES, ["mean", pooling])
+    assert worst(both["mean"], mean.encode(SENTENCES)) == 0 and worst(both[pooling], expected) < 1e-6
+    assert worst(both["mean"], SentenceTransformer(modules=[own[0], Pooling(16, "mean")], device="cpu").encode(SENTENCES)) < 1e-5
+
+    again = load_encoder(out, AutoTokenizer.from_pretrained(out), pooling).eval()  # --init: the encoder alone
+    assert again.head is None and worst(embed(again, tokenizer), pooled) < 1e-6
+    shutil.rmtree(out / theirs.name)
+    with pytest.raises(UserError, match=f"{theirs.name} does not hold the head"):
+        open_model(out)
+
+
+def test_a_head_that_is_not_kept_leaves_the_export_as_it_was(tmp_path):
+    make_run(tmp_path / "kept", pooling="cls", simcse={"keep_head": True})
+    make_run(tmp_path / "dropped", pooling="cls", simcse={})
+    kept, dropped = export(tmp_path / "kept"), export(tmp_path / "dropped")
+    card = (dropped / "README.md").read_text()
+    assert read_policy(dropped)["kept_head"] is None and "then the head" not in card and "not tuned on labelled pairs" in card
+    differ = {"2_Dense/config.json", "2_Dense/model.safetensors"}  # beside what names the run or the head
+    named = {"modules.json", "clear.json", "README.md", "training_config.yaml"}
+    files = {path.relative_to(kept).as_posix() for path in kept.rglob("*") if path.is_file()}
+    assert files == differ | {path.relative_to(dropped).as_posix() for path in dropped.rglob("*") if path.is_file()}
+    for name in files - differ - named:
+        assert (kept / name).read_bytes() == (dropped / name).read_bytes(), name
+    modules = [json.loads((folder / "modules.json").read_text()) for folder in (kept, dropped)]
+    assert modules[0][:-1] == modules[1] and modules[0][-1]["path"] == "2_Dense"
 
 
 @pytest.mark.parametrize("pooling", ["first-last", "last-two", "embedding-last"])
@@ -175,8 +250,6 @@ def test_what_is_written_beside_the_weights(tmp_path):
     policy = json.loads((out / "clear.json").read_text())
     assert policy["pooling"] == "mean" and policy["step"] == 7 and policy["max_length"] == 20
     assert policy["recipe"]["model"]["hidden_size"] == 16 and "torch" in policy["versions"]
-    from safetensors.torch import load_file
-
     heads = load_file(out / "heads.safetensors")
     assert set(heads) == set(policy["heads"]) >= {"projection.0.weight", "projection.1.running_mean"}
     assert validate_config(__import__("yaml").safe_load((out / "training_config.yaml").read_text()), "x").name == "test"

@@ -1,17 +1,24 @@
 """Objectives as they are put together: names, plug-ins, heads, momentum, and what they refuse."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
 from exactness_worker import CASES, LABELS, VOCABULARY, WIDTH, FakeTokenizer, build
 from run_helpers import command, curve, finish, start
 
+from finetune.models import open_model
+from finetune.sts import StsEvaluator
 from pretrain.config import load_config, validate_config
 from pretrain.encoder import build_encoder
 from pretrain.errors import UserError
+from pretrain.export import read_policy
+from pretrain.model import SentenceModel
 from pretrain.momentum import MomentumEncoder
-from pretrain.objectives import build_objective, view_specs
+from pretrain.objectives import BatchContext, build_objective, view_specs
 from pretrain.optimizer import parameter_groups
+from pretrain.setup_run import _same_run
 
 MINE = '''
 from pretrain.objectives import Objective
@@ -85,11 +92,71 @@ def test_schedules_of_the_terms():
     ({"name": "diffcse", "diffcse": {"generator": "/nowhere"}}, "/nowhere"),
     ({"name": "vascl", "vascl": {"neighbours": 32}}, "global_batch=32 is too small"),
     ({"name": "simcse", "simcse": {"hard_negatives": True, "form": "2n-2"}}, "one-direction"),
+    ({"name": "simcse", "simcse": {"keep_head": True, "head": "none"}}, "head=none has none"),
     ({"name": "absent.py:Mine"}, "there is no file"),
 ])
 def test_what_cannot_be_built_is_one_clear_message(settings, said):
     with pytest.raises(UserError, match=said):
         build_objective(config(**settings), encoder(), FakeTokenizer(), LABELS)
+
+
+def test_a_kept_head_decides_what_vectors_are_in_use_and_nothing_else():
+    settings = {"name": "clear+simcse", "mlm": {"weight": 0.0}}
+    models = {}
+    for keep in (True, False):
+        torch.manual_seed(0)
+        objective = build_objective(config(**settings, simcse={"keep_head": keep}), encoder("cls"))
+        models[keep] = SentenceModel(encoder("cls"), objective).eval()
+    models[False].load_state_dict(models[True].state_dict())  # the same parameters, under the same names
+    generator = torch.Generator().manual_seed(1)
+    ids, lengths = torch.randint(5, VOCABULARY, (21,), generator=generator), torch.tensor([7, 5, 9])
+    kept, dropped = ({stage: models[keep](stage, ids, lengths) for stage in ("embed", "vectors")} for keep in (True, False))
+    linear = models[True].objective.terms["simcse"].head.layers[0]
+    assert torch.equal(kept["embed"], dropped["embed"]) and torch.equal(dropped["vectors"], dropped["embed"])
+    assert torch.allclose(kept["vectors"], torch.tanh(kept["embed"] @ linear.weight.T + linear.bias), atol=1e-6)
+    assert models[True].objective.kept_head_name == "terms.simcse.head" and models[False].objective.kept_head_name is None
+    views = torch.randn(2, 32, WIDTH, generator=generator)
+    numbers = torch.arange(32)
+    context = BatchContext(0, 0.0, torch.zeros_like(numbers), None, {}, None, 0)
+    gradients = []
+    for model in models.values():
+        sum(model("relate", views, context).values()).backward()
+        gradients.append({name: p.grad for name, p in model.objective.named_parameters()})
+    assert all(torch.equal(gradients[0][name], gradients[1][name]) for name in gradients[0]) and len(gradients[0])
+
+
+KEEPER = """
+from pretrain.heads import simcse_head, vascl_head
+from pretrain.objectives.simcse import Simcse
+
+
+class Keeper(Simcse):
+    kept_head = property(lambda self: self.head)
+
+
+class Other(Keeper):
+    def __init__(self, config, encoder):
+        super().__init__(config, encoder)
+        self.head = vascl_head(encoder.hidden_size)
+"""
+
+
+def test_only_one_head_can_be_kept_and_only_one_that_exports_can_hold(tmp_path):
+    path = tmp_path / "keeper.py"
+    path.write_text(KEEPER)
+    assert build_objective(config(name=f"simcse+{path}:Keeper"), encoder()).kept_head_name == "terms.Keeper.head"
+    with pytest.raises(UserError, match="simcse and Keeper each keep a head"):
+        build_objective(config(name=f"simcse+{path}:Keeper", simcse={"keep_head": True}), encoder())
+    with pytest.raises(UserError, match="Other keeps for use is not one linear map"):
+        build_objective(config(name=f"{path}:Other"), encoder())
+
+
+def test_a_checkpoint_older_than_a_key_had_its_default(tmp_path):
+    old = config(name="simcse").model_dump(mode="json")
+    del old["objective"]["simcse"]["keep_head"], old["objective"]["options"], old["train"]["head_lr_scale"]
+    _same_run(config(name="simcse"), old, tmp_path)
+    with pytest.raises(UserError, match=r"objective\.simcse="):
+        _same_run(config(name="simcse", simcse={"keep_head": True}), old, tmp_path)
 
 
 def test_augmentations_to_be_told_apart_must_be_given():
@@ -168,3 +235,34 @@ def test_a_run_with_a_momentum_queue_resumes_bitwise(tiny_data, tmp_path):
     finish(start(command(tiny_data, tmp_path / "parts", resume="auto", **flags)))
     whole, parts = curve(tmp_path / "whole"), curve(tmp_path / "parts")
     assert [whole[step]["loss"] for step in (4, 5, 6)] == [parts[step]["loss"] for step in (4, 5, 6)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks, zero", [(1, 0), (2, 3)])
+def test_a_run_that_keeps_its_head_is_judged_alike_in_training_and_from_its_export(tiny_data, tmp_path, ranks, zero):
+    benchmark = tmp_path / "STS" / "STSBenchmark"
+    benchmark.mkdir(parents=True)
+    words = ["river", "stone", "engine", "garden", "letter", "teacher", "window", "planet", "market", "soldier"]
+    pairs = [(f"The {a} finds the {b}.", f"The {b} follows a {c}.") for a, b, c in zip(words, words[3:], words[1:])]
+    rows = [f"g\tf\ty\t{n}\t{n * 3 % 6}\t{one}\t{two}\n" for n, (one, two) in enumerate(pairs)]
+    (benchmark / "sts-dev.csv").write_text("".join(rows))
+    flags = {"objective__name": "simcse", "objective__mlm__weight": 0, "aug": "none", "model__pooling": "cls", "train__steps": 4,
+             "train__warmup_steps": 0, "checkpoint__every": 2, "evaluate__every": 2, "evaluate__sts": tmp_path,
+             "train__zero": zero, "train__lr": "1e-2"}
+    curves = {}
+    for keep in (True, False):
+        run = tmp_path / f"keep-{keep}"
+        finish(start(command(tiny_data, run, objective__simcse__keep_head=keep, **flags), ranks))
+        curves[keep] = curve(run)
+        for part in ("export", "best"):
+            policy = read_policy(run / part)
+            assert (policy["kept_head"] is not None) == keep
+            judged = StsEvaluator(tmp_path).evaluate(open_model(run / part).encode, ["STS-B-dev"])["STS-B-dev"]
+            assert judged["spearman_all"] == pytest.approx(curves[keep][policy["step"]]["evaluation"]["stsb-dev"], abs=1e-6)
+    assert [row.get("loss") for row in curves[True].values()] == [row.get("loss") for row in curves[False].values()]
+    evaluations = [[curves[keep][step]["evaluation"] for step in (0, 2, 4)] for keep in (True, False)]
+    assert evaluations[0] != evaluations[1]
+    run, before = tmp_path / "keep-True", curves[True][4]
+    shutil.rmtree(run / "checkpoints" / "step-00000004")
+    finish(start(command(tiny_data, run, objective__simcse__keep_head=True, resume="auto", **flags), ranks))
+    assert {key: curve(run)[4][key] for key in ("loss", "evaluation")} == {key: before[key] for key in ("loss", "evaluation")}
