@@ -2,11 +2,13 @@
 
 Each augmentation of the catalogue is compared on the sentences that it changes, as AugCSE's appendix A.14 does: the share it
 changes is given beside. A model that runs packed gets the augmented tokens themselves; any other gets them as text.
+Augmentations of text need the sentences' parses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,11 +19,14 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoTokenizer
 
 from augment.errors import AugmentationError
+from augment.identity import equal_sequences
 from augment.keys import sequence_keys
+from augment.parsed import ParsedSentence
 from augment.preview import change, encode, train_tokenizer
 from augment.ragged import Ragged
 from augment.registry import build, catalogue, needs_synonyms, parse
 from augment.synonyms import SynonymTable
+from augment.text import TextEncoder
 from augment.vocabulary import Vocabulary
 from finetune import geometry_measures as measures
 from finetune.embed import POOLINGS, embed_sentences, load_model
@@ -33,6 +38,7 @@ from pretrain.errors import UserError
 from pretrain.heldout import evaluation_mode
 from pretrain.masking import Masked, mask_tokens
 from pretrain.microbatches import count_micro_batches, cut, pack
+from pretrain.precision import DTYPES
 from pretrain.whole_batch import select_positions
 
 COMPOSITION = "del-span,reorder"
@@ -41,6 +47,22 @@ MASK_ROUNDS = 2
 """Maskings averaged for the pseudo-perplexity: at 0.15 a short sentence shows two tokens a round."""
 LOGIT_TOKENS = 4096
 """Tokens of one pass that makes logits: 15% of them by a vocabulary of 50,000 are 120 MB."""
+LONGEST = 1 << 20
+"""Tokens of a text for a model that says no limit."""
+
+
+@dataclass(frozen=True)
+class Rewriting:
+    """One augmentation of N sentences.
+
+    rows: Ragged of N, their tokens. changed: bool[N], where the tokens are others, or, of an augmentation of text, where it
+    wrote another text. texts: sentence number -> text, of those that an augmentation of text has changed and none of tokens.
+    """
+
+    name: str
+    rows: Ragged
+    changed: np.ndarray
+    texts: dict[int, str]
 
 
 @dataclass(frozen=True)
@@ -62,11 +84,16 @@ class AugmentedSentences:
     """N sentences, their vectors and their augmentations, by one model.
 
     Attributes: sentences; originals (Ragged); vectors float32[N, d]; has_mlm_head, and if not, why_no_perplexity; notes, what
-    must be said beside the figures.
+    must be said beside the figures; encoder (None for a model that does not run packed), tokenizer, vocabulary.
+    parses: of the N sentences, for augmentations of text. precision: of the model's products, a name of `pretrain.precision`.
     """
 
-    def __init__(self, model: EmbeddingModel, sentences: Sequence[str], seed: int = 0):
-        self.sentences, self.seed, self.notes = list(sentences), seed, []
+    def __init__(
+        self, model: EmbeddingModel, sentences: Sequence[str], seed: int = 0, parses: Sequence[ParsedSentence] | None = None,
+        precision: str = "fp32",
+    ):
+        self.sentences, self.seed, self.notes, self.parses = list(sentences), seed, [], parses
+        self.precision = DTYPES[precision]
         self.encoder, self.tokenizer = _packed(model)
         if self.tokenizer is None:
             self.tokenizer = _own_tokenizer(model)
@@ -77,38 +104,92 @@ class AugmentedSentences:
         longest = self.encoder.max_positions if self.encoder is not None else None
         self.originals = clip(encode(self.sentences, self.tokenizer, self.vocabulary), longest)
         self._model, self._longest, self._synonyms = model, longest, None
-        self.vectors = self._embed(self.originals, self.sentences)
+        self._text_encoder = None
+        if parses is not None:
+            ends = (self.vocabulary.cls_id, self.vocabulary.sep_id)
+            self._text_encoder = TextEncoder(self.tokenizer.backend_tokenizer, *ends, longest or LONGEST)
         self.why_no_perplexity = _why_no_perplexity(model, self.encoder)
         self.has_mlm_head = not self.why_no_perplexity
 
-    def view(self, specification: str) -> View:
+    @cached_property
+    def vectors(self) -> np.ndarray:
+        """Of the originals: float32[N, d]."""
+        return self.embed(self.originals, self.sentences)
+
+    def rewrite(self, specification: str) -> Rewriting:
         """The sentences under an augmentation, with the keys that training with this seed has in epoch 0.
 
         Raises:
-            AugmentationError: an unknown specification, or one that needs [DEL] or synonyms that are not there.
+            AugmentationError: an unknown specification, or one that needs [DEL], synonyms, a parse or a model that are not there.
         """
         if needs_synonyms(specification) and self._synonyms is None:
             self._synonyms = SynonymTable.load(None, self.tokenizer, self.vocabulary)
-        pipeline = build(specification, self.vocabulary, self._synonyms if needs_synonyms(specification) else None)
-        ids = np.arange(len(self.originals), dtype=np.uint64)
-        rows = clip(pipeline(self.originals, sequence_keys(self.seed, 0, ids, 0, "augment")), self._longest)
-        changed = np.array([not np.array_equal(rows[n], self.originals[n]) for n in range(len(rows))])
+        synonyms = self._synonyms if needs_synonyms(specification) else None
+        pipeline = build(specification, self.vocabulary, synonyms, self._text_encoder)
+        keys = sequence_keys(self.seed, 0, np.arange(len(self.originals), dtype=np.uint64), 0, "augment")
+        if pipeline.needs_text and not pipeline.works_on_tokens:
+            return self.rewritten(pipeline.name, pipeline.texts(keys, self.parses))
+        rows = clip(pipeline(self.originals, keys, self.parses), self._longest)
+        return Rewriting(pipeline.name, rows, ~equal_sequences(self.originals, rows), {})
+
+    def rewritten(self, name: str, texts: dict[int, str]) -> Rewriting:
+        """The sentences with new texts for some: sentence number -> text."""
+        if not texts:
+            return Rewriting(name, self.originals, np.zeros(len(self.originals), dtype=bool), {})
+        which = np.array(sorted(texts))
+        order = np.arange(len(self.originals))
+        order[which] = len(order) + np.arange(len(which))
+        made = clip(self._text_encoder([texts[n] for n in which.tolist()]), self._longest)
+        changed = np.isin(np.arange(len(order)), which)
+        return Rewriting(name, Ragged.concatenate([self.originals, made]).take(order), changed, texts)
+
+    def view(self, specification: str) -> View:
+        """`rewrite`, with vectors of the sentences that it changes. Raises the same."""
+        found = self.rewrite(specification)
         vectors = self.vectors.copy()
-        which = np.flatnonzero(changed)
+        which = np.flatnonzero(found.changed)
         if len(which):
-            texts = [] if self.encoder is not None else [self.text(rows[n]) for n in which]
-            vectors[which] = self._embed(rows.take(which), texts)
-        return View(pipeline.name, rows, changed, vectors)
+            vectors[which] = self.vectors_of(found, which)
+        return View(found.name, found.rows, found.changed, vectors)
+
+    def vectors_of(self, rewriting: Rewriting, which: np.ndarray) -> np.ndarray:
+        """Of the sentences numbered by `which` (int64[K]) as an augmentation wrote them: float32[K, d]."""
+        texts = [] if self.encoder is not None else [self.text_of(rewriting, n) for n in which.tolist()]
+        return self.embed(rewriting.rows.take(which), texts)
 
     def text(self, row: np.ndarray) -> str:
         """A row of tokens as text, without [CLS] and [SEP]."""
         return self.tokenizer.decode(row[1:-1].tolist()).strip()
 
-    def _embed(self, rows: Ragged, texts: Sequence[str]) -> np.ndarray:
-        if self.encoder is None:
-            return self._model.encode(texts)
-        given = _GivenTokens(rows)
-        return embed_sentences(self.encoder, given, range(len(rows)), self._model.pooling)
+    def text_of(self, rewriting: Rewriting, number: int) -> str:
+        """A sentence as an augmentation wrote it: its text, or else its tokens decoded."""
+        return rewriting.texts[number] if number in rewriting.texts else self.text(rewriting.rows[number])
+
+    def embed(self, rows: Ragged, texts: Sequence[str]) -> np.ndarray:
+        """Vectors of K sentences, float32[K, d]: of their tokens, or, for a model that does not run packed, of their texts."""
+        with self.autocast():
+            if self.encoder is None:
+                return self._model.encode(texts)
+            given = _GivenTokens(rows)
+            return embed_sentences(self.encoder, given, range(len(rows)), self._model.pooling)
+
+    def autocast(self) -> AbstractContextManager:
+        """For everything that the model computes."""
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        if self.precision is torch.float32:
+            return torch.autocast(device, enabled=False)
+        return torch.autocast(device, dtype=self.precision)
+
+    def losses_of(self, masked: Masked) -> np.ndarray:
+        """Cross-entropy (nats) of every hidden token, in the order of `masked.positions`: float64[P].
+
+        Raises:
+            UserError: the model has no trained masked-language head.
+        """
+        if not self.has_mlm_head:
+            raise UserError(f"no pseudo-perplexity: {self.why_no_perplexity}")
+        with self.autocast():
+            return _losses(self.encoder, masked)
 
     @cached_property
     def original_losses(self) -> np.ndarray:
@@ -123,15 +204,13 @@ class AugmentedSentences:
         Raises:
             UserError: the model has no trained masked-language head.
         """
-        if not self.has_mlm_head:
-            raise UserError(f"no pseudo-perplexity: {self.why_no_perplexity}")
         sums = np.zeros((len(rows), 2))
         ids = np.arange(len(rows), dtype=np.uint64)
         for number in range(MASK_ROUNDS):
             keys = sequence_keys(self.seed, number, ids, 0, "mask")
             masked = mask_tokens(rows, keys, self.vocabulary, rate=MASK_RATE, mask=1.0, random=0.0)
             owners = rows.rows()[masked.positions]
-            np.add.at(sums[:, 0], owners, _losses(self.encoder, masked))
+            np.add.at(sums[:, 0], owners, self.losses_of(masked))
             np.add.at(sums[:, 1], owners, 1)
         return sums
 
@@ -144,7 +223,7 @@ def pseudo_perplexity(losses: np.ndarray) -> float:
 
 @torch.inference_mode()
 def _losses(encoder: SentenceEncoder, masked: Masked) -> np.ndarray:
-    """Cross-entropy (nats) of every hidden token, in the order of `masked.positions`."""
+    """`AugmentedSentences.losses_of` by an encoder, in passes of `LOGIT_TOKENS`."""
     device = next(encoder.parameters()).device
     lengths = masked.batch.lengths
     budget = max(LOGIT_TOKENS, int(lengths.max(initial=1)))
