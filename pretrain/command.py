@@ -116,8 +116,8 @@ def as_count(value: int | str, flag: str, least: int = 0, most: int | None = Non
     """A flag's whole number, from `least` to `most`."""
     text = str(value)
     if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
-        allowed = f"{least} or more" if most is None else f"from {least} to {most}"
-        raise UserError(f"--{flag} {text!r}: give a whole number, {allowed}")
+        allowed = f", {least} or more" if most is None else f" from {least} to {most}"
+        raise UserError(f"--{flag} {text!r}: give a whole number{allowed}")
     return int(text)
 
 
