@@ -1,8 +1,8 @@
 """Words substituted by near ones in a space of word vectors: AugCSE's RandomWordEmbAugmentation.
 
 Vectors come from a local file and are read once per process: of the most frequent words, with which such files begin, those of
-letters alone, as unit vectors (float32: 20 MB for 100,000 words of 50 numbers). A word's neighbours are looked for when it is
-first met, in one product with all vectors (some milliseconds), and kept.
+letters alone, as unit vectors in float32 (with the words 42 MB for 100,000 of 50 numbers). A word's neighbours are looked for
+when it is first met, in one product with all vectors (milliseconds), and kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from augment.parsed import ParsedSentence
 from augment.text import Draws
 
 VARIABLE = "CLEAR_WORD_VECTORS"
-_KNOWN_NEIGHBOURS = 1 << 15  # words whose neighbours are kept: 13 MB at 100 of them
+_KNOWN_NEIGHBOURS = 1 << 15  # words whose neighbours are kept: 17 MB at 100 of them
 _MARKS = ".,;:!?…\"'“”‘’()[]"
 _ACTIONS = ("substitute", "insert", "random")
 # What stands near these in such a space does another work in the sentence: near "the" are "of" and "in".
@@ -72,7 +72,7 @@ def random_word_embedding(
             continue
         beside = {word.strip(_MARKS).lower() for word in (*text[:start].split()[-1:], *text[end:].split()[:1])}
         near = vectors.neighbours(vectors.rows[text[start:end].lower()], top_k)
-        allowed = [vectors.words[row] for row in near if vectors.words[row].lower() not in beside]
+        allowed = [vectors.words[row] for row in near.tolist() if vectors.words[row].lower() not in beside]
         if allowed:
             edits.append((start, end, like(text[start:end], draws.choice(allowed))))
     return rewrite(sentence, edits)
@@ -90,13 +90,13 @@ class WordVectors:
         self.rows = {word.lower(): row for row, word in enumerate(words)}
         self.neighbours = functools.lru_cache(maxsize=_KNOWN_NEIGHBOURS)(self._neighbours)
 
-    def _neighbours(self, row: int, count: int) -> tuple[int, ...]:
-        """The rows of the `count` other words (all, where there are fewer) with the largest cosine, the nearest first."""
+    def _neighbours(self, row: int, count: int) -> np.ndarray:
+        """int32[K]: the rows of the `count` other words (or all) with the largest cosine, the nearest first."""
         cosines = self.matrix @ self.matrix[row]
         cosines[row] = -np.inf
         count = min(count, len(self.words) - 1)
         near = np.argpartition(-cosines, count - 1)[:count]
-        return tuple(near[np.lexsort((near, -cosines[near]))].tolist())
+        return near[np.lexsort((near, -cosines[near]))].astype(np.int32)
 
 
 @functools.lru_cache(maxsize=2)
