@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from augment.entry import Entry
-from augment.lexical_forms import AUGCSE, Edit, inflect, like, rewrite, upper_first, word_set
+from augment.inflection import inflect
+from augment.lexical_forms import AUGCSE, Edit, like, rewrite, upper_first, word_set
 from augment.parsed import ParsedSentence
 from augment.text import Draws
 
@@ -25,7 +26,7 @@ _BE_HAVE = {
     "would": ("'d", word_set("i you he she we they")),
 }  # fmt: skip
 _ANY = word_set("any anything anyone anybody anywhere")
-_NEGATIVE_ONLY = word_set("anymore either yet")  # words that want a negation in front of them
+_NEGATIVE_ONLY = word_set("anymore either yet nor ever until till neither")  # words that want a negation in front of them
 _SHORT = {"'m": "am", "'re": "are", "'ve": "have", "'ll": "will"}
 _NOT = word_set("n't n’t not")
 
@@ -56,7 +57,7 @@ def auxiliary_negation_removal(sentence: ParsedSentence, draws: Draws) -> str | 
         return None
     edits: list[Edit] = []
     for i in range(1, len(words)):
-        if words[i] not in ("not", "n't") or _is_bound(words, i):
+        if words[i] not in ("not", "n't") or needs_negation(words, i):
             continue
         known = len(edits)
         auxiliary = _IRREGULAR.get(words[i - 1], words[i - 1])
@@ -69,16 +70,19 @@ def auxiliary_negation_removal(sentence: ParsedSentence, draws: Draws) -> str | 
         elif auxiliary in _DO:
             edits += _without_do(sentence, i, auxiliary)
         if len(edits) > known and "?" not in sentence.text:
-            edits += _assertive(sentence, words, i)
+            edits += assertive(sentence, words, i)
     return rewrite(sentence, edits)
 
 
-def _is_bound(words: list[str], i: int) -> bool:
-    """Whether something else needs this "not": "not only", "not at all", "not yet", "may or may not"."""
+def needs_negation(words: list[str], i: int) -> bool:
+    """Whether something needs the negative word i: "not only", "not at all", "not yet", "may or may not", "could not but".
+
+    words: in lower case, apostrophes straight.
+    """
     following = words[i + 1 : i + 2]
-    if following and following[0] in ("only", "just", "merely", "least", "necessarily", "until"):
+    if following and following[0] in ("only", "just", "merely", "least", "necessarily", "until", "but", "simply"):
         return True
-    if i >= 3 and words[i - 2] == "or" and words[i - 3] == words[i - 1]:
+    if i >= 2 and words[i - 2] == "or" and (words[i - 1] in words[max(0, i - 4) : i - 2] or words[i - 1] in _DO):
         return True
     if not _NEGATIVE_ONLY.isdisjoint(words[i + 1 :]):
         return True
@@ -86,8 +90,8 @@ def _is_bound(words: list[str], i: int) -> bool:
     return ("at", "all") in rest or ("but", "rather") in rest or ("but", "also") in rest or ("any", "longer") in rest
 
 
-def _assertive(sentence: ParsedSentence, words: list[str], i: int) -> list[Edit]:
-    """ "any" and its like, up to the next punctuation, as they are without a negation: "some"."""
+def assertive(sentence: ParsedSentence, words: list[str], i: int) -> list[Edit]:
+    """ "any" and its like behind word i, up to the next punctuation, as they are without a negation: "some"."""
     edits = []
     for j in range(i + 1, len(words)):
         if sentence.pos[j] == "PUNCT":
@@ -112,11 +116,26 @@ def _without_do(sentence: ParsedSentence, i: int, auxiliary: str) -> list[Edit]:
     if form is None:
         return []
     opens = sentence.word(i - 1)[:1].isupper()
+    joined = joined_base_forms(sentence, verb)
+    others = [(sentence.starts[j], sentence.ends[j], inflect(sentence.word(j).lower(), tag)) for j in joined]
     if not between:
-        return [(sentence.starts[i - 1], sentence.ends[verb], upper_first(form) if opens else form)]
+        return [(sentence.starts[i - 1], sentence.ends[verb], upper_first(form) if opens else form), *others]
     first = sentence.word(i + 1)
     edits = [(sentence.starts[i - 1], sentence.ends[i + 1], upper_first(first) if opens else first)]
-    return [*edits, (sentence.starts[verb], sentence.ends[verb], form)]
+    return [*edits, (sentence.starts[verb], sentence.ends[verb], form), *others]
+
+
+def joined_base_forms(sentence: ParsedSentence, verb: int) -> list[int]:
+    """The base forms coordinated with a verb, which share its auxiliary: "did not eat or drink"."""
+    return [
+        child
+        for child in sentence.children(verb)
+        if sentence.relation(child) == "conj"
+        and sentence.tags[child] == "VB"
+        and sentence.word(child).lower() != "be"
+        and not sentence.auxiliaries(child)
+        and sentence.subject(child) is None
+    ]
 
 
 def _expansions(sentence: ParsedSentence, lower: list[str]) -> list[Edit]:
@@ -160,6 +179,8 @@ def _perfect(sentence: ParsedSentence, lower: list[str], i: int) -> bool:
         if sentence.pos[j] == "ADV" or lower[j] in ("n't", "not"):
             continue
         if lower[i] == "'s":  # "it's been" has "has"; "it's called" is a passive
+            if sentence.relation(i) == "aux" and sentence.tags[j] == "VBN":
+                return True
             return lower[j] in ("been", "got", "had", "become", "come", "gone", "grown", "happened", "taken")
         return sentence.tags[j] == "VBN" or (sentence.tags[j] == "VBD" and lower[j] != "be")
     return False
@@ -193,7 +214,7 @@ def _short_forms(sentence: ParsedSentence, lower: list[str]) -> list[Edit]:
             continue
         first, second = lower[i], lower[i + 1]
         following = sentence.pos[i + 2] if i + 2 < len(lower) else "PUNCT"
-        if second == "not" and first in _CONTRACTED and following not in ("PUNCT", "PRON") and not _is_bound(lower, i + 1):
+        if second == "not" and first in _CONTRACTED and following not in ("PUNCT", "PRON") and not needs_negation(lower, i + 1):
             edits.append((sentence.starts[i], sentence.ends[i + 1], like(sentence.word(i), _CONTRACTED[first])))
             last = i + 1
         elif second in _BE_HAVE and first in _BE_HAVE[second][1] and _contracts(sentence, lower, i + 1, following):

@@ -1,4 +1,4 @@
-"""What the word-level rules share: word lists, inflection, capitals, "a" and "an", and edits that keep a text well-formed."""
+"""What rules share: word lists, capitals, "a" and "an", and edits that keep a text well-formed."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ _Y_OR_W = (  # written with a vowel, spoken with a consonant
 )  # fmt: skip
 _NOT_Y = ("unid", "unim", "unin", "unint", "unif", "unic", "uninh")
 _REALLY_Y = ("uniform", "unify", "unifi", "unicorn", "unicycl", "unicamer", "unidirect", "unicell", "unicode")
+_CLOSED_CLASSES = frozenset({"DET", "ADP", "SCONJ", "CCONJ", "ADV", "AUX", "PART", "PRON", "INTJ"})
 
 
 def word_set(words: str) -> frozenset[str]:
@@ -31,25 +32,27 @@ def word_set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-_FORM_TAGS = {"NNP": "NN", "NNPS": "NNS", "VBP": "VB"}
-_VOWELS = tuple("aeiou")
-_CLOSED = re.compile(r"(?:[^aeiou]*|[^aeiou]*qu)[aeiouy][^aeiouwxy]")  # one syllable that ends in one vowel, one consonant
-_DOUBLED = re.compile(r"([^aeioulsfz])\1$")
-# What a verb or noun that ends in a silent e is like without it: "creat", "mov", "caus", "chang", "requir", "titl", "decid".
-_DROPS_E = re.compile(r"(?:[^aeiou]at|creat|[ui]at|[vcuz]|(?<!cu)[^s]s|[dnr]g|(?<![aeo])[aiou]r|[^aeioul]l|[cv]id)$")
-_BE = word_set("am is are was were be been being 'm 're ’m ’re")
-_HAVE_AND_DO = {"has": "have", "had": "have", "having": "have", "does": "do", "did": "do", "done": "do", "doing": "do"}
-_ENDINGS = {  # (ending, letters to cut, letters to add) of forms that the rules of spelling make
-    "NNS": (("ies", 3, "y"), ("es", 2, ""), ("s", 1, "")),
-    "VBZ": (("ies", 3, "y"), ("es", 2, ""), ("s", 1, "")),
-    "VBD": (("ied", 3, "y"), ("ed", 2, "")),
-    "VBN": (("ied", 3, "y"), ("ed", 2, "")),
-    "VBG": (("ying", 4, "ie"), ("ing", 3, "")),
-    "JJR": (),
-    "JJS": (),
-    "RBR": (),
-    "RBS": (),
-}
+# Words made of names: by ending, and the common words with that ending; the others.
+_PEOPLE = re.compile(r"(?:.ian|.ean|.ese)$")
+_COMMON = re.compile(
+    r"[^eo]ician$|(?:^|[^glvgs])arian$|historian|civilian|guardian|comedian|median|custodian|ptilian|meridian|strian|thespian|ibian"
+    r"|avian|ruffian|simian|plebeian|ocean|cetacean|crustacean|terranean|(?:^|[^b])clean|bean$|^mean|^lean|^dean|cheese|geese|diocese|obese|these"
+)
+_PEOPLES = word_set(
+    "american african mexican jamaican moroccan rican dominican republican anglican corsican tuscan german roman norman "
+    "ottoman cuban tibetan afghan moldovan kenyan ugandan rwandan venezuelan angolan samoan texan alaskan mohican pakistani "
+    "israeli iraqi kuwaiti saudi yemeni nepali bengali punjabi hindu arab arabic turk turkish czech slovak slovene serb croat "
+    "pole dane swede swedish scot scottish finn finnish greek dutch french swiss welsh irish english british briton spanish "
+    "spaniard danish polish jew jewish kurd kurdish flemish cornish moorish thai tamil zulu maori inuit celtic nordic slavic "
+    "germanic hebrew latin baltic arctic antarctic olympic islamic catholic protestant buddhist muslim nazi viking byzantine "
+    "filipino philippine argentine icelandic londoner parisian yorker englishman frenchman englishmen frenchmen irishman "
+    "irishmen"
+)
+# In front of a name these are no part of it: "former England captain".
+_BEFORE_NAMES = word_set(
+    "former current future fellow late early many most other only both several all some modern ancient young old older local "
+    "author singer actor actress writer director producer composer footballer guitarist drummer journalist historian poet"
+)
 
 
 @functools.cache
@@ -138,112 +141,34 @@ def like(original: str, new: str) -> str:
     return new
 
 
-@functools.lru_cache(maxsize=1 << 16)
-def inflect(lemma: str, tag: str) -> str | None:
-    """A form of a lemma by its Penn Treebank tag, or None where there is none: ("child", "NNS") is "children".
-
-    By the rules of spelling and `word_lists/irregular_forms.tsv`. Of several words a verb's first is inflected, and a noun's
-    last ("body of water": that before the preposition). Adjectives and adverbs without a form of their own are compared
-    by "more" and "most".
-    """
-    tag = _FORM_TAGS.get(tag, tag)
-    if tag in ("NN", "VB", "JJ", "RB"):
-        return lemma
-    words = lemma.split(" ")
-    if len(words) > 1 and tag[0] in "NV":
-        place = 0 if tag[0] == "V" else len(words) - 1
-        if tag[0] == "N":
-            place = next((i - 1 for i, word in enumerate(words) if i and word in ("of", "in", "for", "to", "at")), place)
-        form = inflect(words[place], tag)
-        return " ".join((*words[:place], form, *words[place + 1 :])) if form else None
-    if (lemma, tag) in _irregular():
-        return _irregular()[lemma, tag]
-    if tag in ("JJR", "JJS", "RBR", "RBS"):
-        compared = _irregular().get((lemma, f"JJ{tag[-1]}")) if tag[0] == "R" else None
-        return compared or f"{'more' if tag[-1] == 'R' else 'most'} {lemma}"
-    if tag not in ("NNS", "VBZ", "VBD", "VBN", "VBG") or not lemma[-1:].isalpha():
-        return None
-    return _regular(lemma, tag)
-
-
-def _regular(lemma: str, tag: str) -> str:
-    stem = lemma[:-1] + "i" if lemma[-1] == "y" and lemma[-2:-1] not in _VOWELS and len(lemma) > 1 else lemma
-    if tag in ("NNS", "VBZ"):
-        hisses = lemma.endswith(("s", "x", "z", "ch", "sh")) or (tag == "VBZ" and lemma[-1] == "o" and lemma[-2:] != "oo")
-        return stem + ("es" if hisses or stem != lemma else "s")
-    doubled = lemma + lemma[-1] if _CLOSED.fullmatch(lemma) else lemma
-    if tag == "VBG":
-        if lemma.endswith("ie"):
-            return lemma[:-2] + "ying"
-        return (lemma[:-1] if lemma[-1] == "e" and lemma[-2:-1] not in tuple("eoy") and len(lemma) > 2 else doubled) + "ing"
-    if lemma[-1] == "e":
-        return lemma + "d"
-    return (stem if stem != lemma else doubled) + "ed"
-
-
-def lemma_of(word: str, tag: str, hint: str = "") -> str:
-    """The lower-case lemma of a word by its Penn Treebank tag.
-
-    hint: the parse's; believed where it makes the word by `inflect`, as small pipelines leave many forms as they are.
-    """
-    return _lemma_of(word.lower(), tag, hint.lower())
-
-
-@functools.lru_cache(maxsize=1 << 16)
-def _lemma_of(word: str, tag: str, hint: str) -> str:
-    tag = _FORM_TAGS.get(tag, tag)
-    if word in _BE:
-        return "be"
-    if word in _HAVE_AND_DO:
-        return _HAVE_AND_DO[word]
-    if tag not in ("NNS", "VBZ", "VBD", "VBN", "VBG", "JJR", "JJS", "RBR", "RBS"):
-        return word
-    if hint and hint != word and inflect(hint, tag) == word and not _DOUBLED.search(hint):
-        return hint
-    known = _lemmas().get((word, tag))
-    if known is not None:
-        return known
-    for ending, cut, added in _ENDINGS[tag]:
-        if word.endswith(ending):
-            stem = word[:-cut] + added
-            candidates = [stem, stem + "e", stem[:-1]]
-            if _DOUBLED.search(stem) and stem != "add":
-                candidates = [stem[:-1]]
-            elif _DROPS_E.search(stem):
-                candidates = [stem + "e", stem]
-            for candidate in candidates:
-                if len(candidate) > 1 and inflect(candidate, tag) == word:
-                    return candidate
-    return word
-
-
-@functools.lru_cache(maxsize=1)
-def _irregular() -> dict[tuple[str, str], str]:
-    """{(lemma, tag): form}"""
-    tags = {"NNS": ("NNS",), "VBD": ("VBD", "VBN", "VBG"), "JJR": ("JJR", "JJS")}
-    table = {(row[0], tag): form for row in word_table("irregular_forms.tsv") for tag, form in zip(tags[row[1]], row[2:])}
-    return {**table, ("have", "VBZ"): "has", ("be", "VBZ"): "is"}
-
-
-@functools.lru_cache(maxsize=1)
-def _lemmas() -> dict[tuple[str, str], str]:
-    """{(form, tag): lemma}"""
-    return {(form, tag): lemma for (lemma, tag), form in _irregular().items()}
-
-
 def is_name(sentence: ParsedSentence, i: int) -> bool:
     """Whether word i is (part of) a proper name."""
     return sentence.tags[i] in ("NNP", "NNPS") or sentence.pos[i] == "PROPN"
 
 
 def keeps_capital(sentence: ParsedSentence, i: int) -> bool:
-    """Whether word i is written with a capital wherever it stands: names, "I", what has capitals inside, "French"."""
-    word = sentence.word(i)
-    if word == "I" or word.startswith(("I'", "I’")) or not word[:1].isupper():
+    """Whether word i is written with a capital wherever it stands: names and what names begin with ("Northern" in front of
+    "Ireland"), "I", what has capitals inside, single letters, and words made of names ("French", "Americans").
+    """
+    word, pos = sentence.word(i), sentence.pos[i]
+    lower = word.lower()
+    if not word[:1].isupper() or lower == "i" or lower.startswith(("i'", "i’")) or word[1:] != lower[1:]:
         return True
-    if is_name(sentence, i) or any(letter.isupper() for letter in word[1:]):
+    if pos in _CLOSED_CLASSES:
+        return False
+    if (is_name(sentence, i) and pos not in ("ADJ", "VERB", "NUM")) or len(word) == 1:
         return True
-    return sentence.tags[i][:1] in ("J", "N") and word.endswith(("ian", "ish", "ese", "ean", "ench", "erman", "utch", "eek"))
+    if sentence.tags[i][:1] not in ("J", "N"):
+        return False
+    if i + 1 < len(sentence) and is_name(sentence, i + 1) and lower not in _BEFORE_NAMES:
+        return True
+    return _is_made_of_a_name(lower)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _is_made_of_a_name(lower: str) -> bool:
+    singular = lower[:-1] if lower.endswith("s") and not lower.endswith(("ss", "us", "is")) else lower
+    return singular in _PEOPLES or (_PEOPLE.search(singular) is not None and _COMMON.search(singular) is None)
 
 
 def lower_first(sentence: ParsedSentence, i: int) -> str:

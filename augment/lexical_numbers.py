@@ -19,6 +19,7 @@ _NUMBER = re.compile(
 # What may stand right in front of a number and behind it; anything else makes it a part of something: B-52, 3D, 1.2.3, a URL.
 _BEFORE = re.compile(r"(?:^|[\s(\[\"“'‘—])$")
 _AFTER = re.compile(r"(?:[.,;:!?)\]\"”'’—]*(?:\s|$)|[)\]\"”]|—)")
+_SENTENCE_END = re.compile(r"(?:[a-z]{4}\.|[!?])[\"”’)]?\s[\"“‘(]?$")
 _SCALE = re.compile(r"\s(thousand|million|billion|trillion|hundred)\b")
 _CURRENCIES = {
     "$": ("dollar", "dollars", "cents"), "US$": ("dollar", "dollars", "cents"), "£": ("pound", "pounds", "pence"),
@@ -55,10 +56,12 @@ def number_words(sentence: ParsedSentence, draws: Draws) -> str | None:
         new = _spoken(match, text)
         if new is not None:
             edits.append((start, end, new))
-    if edits and not text[: edits[0][0]].strip("\"'“‘([ "):
-        start, end, new = edits[0]
-        edits[0] = (start, end, upper_first(new))
-    return rewrite(sentence, edits)
+    return rewrite(sentence, [(start, end, upper_first(new) if _opens(text, start) else new) for start, end, new in edits])
+
+
+def _opens(text: str, start: int) -> bool:
+    """Whether a sentence starts here: the text's first, or behind a full stop that is none of an abbreviation."""
+    return not text[:start].strip("\"'“‘([ ") or _SENTENCE_END.search(text, max(0, start - 12), start) is not None
 
 
 def _spoken(match: re.Match, text: str) -> str | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from augment.inflection import inflect
 from augment.lexical_contractions import full_form
-from augment.lexical_forms import inflect, word_set
+from augment.lexical_forms import word_set
 from augment.parsed import ParsedSentence
 
 _PRESENT_BE = {(1, False): "am", (3, False): "is"}

@@ -9,25 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from augment.inflection import lemma_of, may_be_past, participle
+from augment.lexical_forms import Edit, like, lower_first
 from augment.parsed import ParsedSentence
-from augment.verbs import base_form, looks_past, participle
-
-Edit = tuple[int, int, str]
 
 _BE = frozenset({"am", "is", "are", "was", "were", "'s", "'m", "'re", "’s", "’m", "’re"})
 _PAST_BE = frozenset({"was", "were"})
 _HAVE = frozenset({"have", "has", "had", "'ve", "’ve", "'s", "’s"})
-_DO = frozenset({"do", "does", "did"})
+_PAIRS = {'"': '"', "“": "”", "'": "'", "‘": "’", "(": ")", "[": "]"}
+_NEED = frozenset({"need", "needs", "needed"})
 _NOT = frozenset({"not", "n't", "n’t"})
 _NEGATIVE_ADVERBS = frozenset({"never", "hardly", "scarcely", "rarely", "seldom", "neither", "nor"})
 _FULL = {"ca": "can", "wo": "will", "sha": "shall"}  # what is left of can't, won't, shan't
+_CLOSING_QUOTES = frozenset("\"'”’")
+_OBJECTS = frozenset({"me", "him", "us", "them", "it", "you", "himself", "herself"})
+_ALSO_BASE = frozenset({"found", "saw", "lay", "fell", "ground", "wound", "bore", "rent", "bound", "have", "do", "are", "am"})
 _FINITE = frozenset({"VBZ", "VBP", "VBD", "MD"})
 _BESIDE = frozenset({"conj", "parataxis", "ccomp", "list"})
-_CLOSED = frozenset({"DET", "ADP", "SCONJ", "CCONJ", "ADV", "AUX", "PART", "PRON", "INTJ"})
-# Adjectives that keep their capital: those made of names. The few that only look so are listed.
-_OF_NAMES = ("an", "ish", "ese", "ench", "wiss", "utch", "eek", "ic")
-_COMMON = frozenset({"human", "urban", "suburban", "organic", "public", "basic", "historic", "electric", "economic", "foolish"})
-
 # What stands before the base form. The code's "can't avoid to" is left out: no verb can follow it.
 MODALS = {
     "paper": ("must", "should", "ought to", "have to", "cannot but", "cannot help but"),
@@ -44,7 +42,8 @@ _BEFORE_HAVE = frozenset({"must", "should", "ought to", "have to", "need to"})  
 class Clause:
     """A clause with a verb. head: the word that heads it. verb: its main verb or copula. auxiliaries: those before it, in
     order. finite: the word that carries tense: the first auxiliary, else the verb. subject: or None. negation: the `not`
-    that belongs to it, or None. inverted: whether the finite word stands before the subject, as in questions.
+    that belongs to it, or None. focus: whether it has a `not only` or the like, which is no negation, and bars another one.
+    inverted: whether the finite word stands before the subject, as in questions.
     """
 
     head: int
@@ -53,6 +52,7 @@ class Clause:
     finite: int
     subject: int | None
     negation: int | None
+    focus: bool
     inverted: bool
 
 
@@ -64,14 +64,28 @@ def clause_of(sentence: ParsedSentence, head: int) -> Clause | None:
     auxiliaries = tuple(a for a in sentence.auxiliaries(head) if a < verb and sentence.tags[a] != "TO")
     finite = auxiliaries[0] if auxiliaries else verb
     subject = sentence.subject(head)
+    if not auxiliaries and sentence.tags[finite] in ("VBD", "VBZ", "VBN") and (speaker := _speaker(sentence, finite)) is not None:
+        subject = speaker
     nots = [
         child
         for word in ({head, verb, *auxiliaries})
         for child in sentence.children(word)
-        if sentence.word(child).lower() in _NOT and child > finite and not _is_focus(sentence, child)
+        if sentence.word(child).lower() in _NOT and child > finite
     ]
+    negation = min((i for i in nots if not _is_focus(sentence, i)), default=None)
     inverted = subject is not None and finite < subject and bool(auxiliaries)
-    return Clause(head, verb, auxiliaries, finite, subject, min(nots, default=None), inverted)
+    return Clause(head, verb, auxiliaries, finite, subject, negation, bool(nots) and negation is None, inverted)
+
+
+def _speaker(sentence: ParsedSentence, verb: int) -> int | None:
+    """Who speaks in '"No," said John', even where a parser has taken him for the object."""
+    if not verb or sentence.word(verb - 1)[-1:] not in _CLOSING_QUOTES:
+        return None
+    for child in sentence.children(verb):
+        nominal = sentence.pos[child] in ("NOUN", "PROPN", "PRON", "ADJ") and sentence.word(child).lower() not in _OBJECTS
+        if nominal and sentence.relation(child) in ("obj", "nsubj") and sentence.subtree(child)[0] == verb + 1:
+            return child
+    return None
 
 
 def main_clause(sentence: ParsedSentence) -> Clause | None:
@@ -97,24 +111,35 @@ def _finite_tag(sentence: ParsedSentence, clause: Clause) -> str:
     must have missed: VBD for "finished" taken for a participle, VBP for "feature" taken for a base form.
     """
     tag = sentence.tags[clause.finite]
-    if clause.auxiliaries or clause.subject is None or clause.subject > clause.finite:
+    if clause.auxiliaries or clause.subject is None:
         return tag
-    if tag == "VBN" and looks_past(sentence.word(clause.finite)) and not _has_other_tense(sentence, clause.finite):
+    if clause.subject > clause.finite and _speaker(sentence, clause.finite) != clause.subject:
+        return tag
+    if tag == "VBN" and may_be_past(sentence.word(clause.finite)) and not _has_other_tense(sentence, clause.finite):
         return "VBD"
     if tag == "VB" and not _is_infinitive(sentence, clause):
-        return "VBP"
+        tag = "VBP"
+    word = sentence.word(clause.finite).lower()
+    if tag == "VBP" and word not in _ALSO_BASE and lemma_of(word, "VBD") != word:
+        return "VBD"  # "shook"
     return tag
 
 
 def _has_other_tense(sentence: ParsedSentence, i: int) -> bool:
-    return any(tag in _FINITE for number, tag in enumerate(sentence.tags) if number != i)
+    """Whether a verb with a tense stands up to the next semicolon or full stop: "the salt obtained was pure"."""
+    for number, tag in enumerate(sentence.tags):
+        if number > i and sentence.word(number) in (";", ".", "!", "?"):
+            return False
+        if tag in _FINITE and number != i:
+            return True
+    return False
 
 
 def is_assertion(sentence: ParsedSentence, clause: Clause) -> bool:
-    """Whether the clause states something: no imperative, no infinitive, no question."""
-    tag = sentence.tags[clause.finite]
-    alone = clause.subject is None and (tag == "VB" or (tag == "VBP" and clause.finite == 0) or tag in ("VBG", "VBN"))
-    return not alone and not is_question(sentence)
+    """Whether the clause states something: no imperative, no infinitive, no question, nothing that ends in a question mark."""
+    alone = clause.subject is None and sentence.tags[clause.finite] in ("VB", "VBP", "VBG", "VBN")
+    asked = any(sentence.word(child)[:1] == "?" for child in sentence.children(clause.head) if child > clause.finite)
+    return not alone and not clause.inverted and not asked and not is_question(sentence)
 
 
 def _is_finite(sentence: ParsedSentence, clause: Clause) -> bool:
@@ -127,13 +152,20 @@ def _is_focus(sentence: ParsedSentence, i: int) -> bool:
 
 
 def negate(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
-    """Edits that put a `not` into a clause that has none."""
+    """Edits that put a `not` into a clause that has none: with `do` before a full verb, whose coordinated verbs take the base
+    form with it ("He came and saw": "did not come and see").
+    """
     finite = clause.finite
     word, tag = sentence.word(finite), sentence.tags[finite]
     lower = word.lower()
     start, end = sentence.starts[finite], sentence.ends[finite]
+    following = sentence.word(finite + 1).lower() if finite + 1 < len(sentence) else ""
+    if clause.negation is not None or clause.focus or following in _NOT:
+        return None
     if end < len(sentence.text) and sentence.text[end] in "-/":  # part of a compound that the parser has cut
         return None
+    if lower == "be" and not clause.auxiliaries and not _opens_clause(sentence, clause):
+        return None  # "So be it", "if need be"
     if (clause.auxiliaries and tag in _FINITE) or lower in _BE or tag == "MD":
         if clause.inverted or (clause.subject is not None and clause.subject > finite and lower in _BE and is_question(sentence)):
             place = sentence.ends[sentence.subtree(clause.subject)[1]]
@@ -143,19 +175,73 @@ def negate(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
         return [(end, end, " not")]
     tag = _finite_tag(sentence, clause)
     if tag in ("VBZ", "VBP", "VBD"):
-        base = base_form(word, tag, sentence.lemmas[finite])
-        if tag == "VBD" and base == lower and not looks_past(word):
+        base = lemma_of(word, tag, sentence.lemmas[finite])
+        if tag == "VBD" and base == lower and not may_be_past(word):
             return None  # the parse has no base form for it, or it is no past at all
+        if base == "do" and (finite + 1 == len(sentence) or sentence.pos[finite + 1] == "PUNCT"):
+            return [(end, end, " not")]  # "I do."
         auxiliary = {"VBZ": "does", "VBP": "do", "VBD": "did"}[tag]
-        return [(start, end, f"{like(word, auxiliary)} not {base}")]
+        rest = [
+            (sentence.starts[i], sentence.ends[i], lemma_of(sentence.word(i), tag, sentence.lemmas[i]))
+            for i in coordinated(sentence, clause, tag)
+        ]
+        return _in_place(sentence, clause, f"{auxiliary} not {base}", rest)
     if tag == "VB" and clause.subject is None and not _is_infinitive(sentence, clause):
-        return [(start, end, f"{like(word, 'do')} not {lower}")]  # an imperative
+        return [(start, end, like(word, f"do not {lower}"))]  # an imperative
     if tag in ("VB", "VBG", "VBN"):  # to go, going, gone: nothing finite, `not` stands before
-        place = sentence.starts[finite - 1] if tag == "VB" and finite and sentence.tags[finite - 1] == "TO" else start
-        if place == 0:
-            return [(0, 1, "Not " + sentence.text[0].lower())]
+        first = finite - 1 if tag == "VB" and finite and sentence.tags[finite - 1] == "TO" else finite
+        place = sentence.starts[first]
+        if sentence.word(first)[:1].isupper() and not any(letter.isalnum() for letter in sentence.text[:place]):
+            return [(place, place + 1, "Not " + sentence.text[place].lower())]
         return [(place, place, "not ")]
     return None
+
+
+def _opens_clause(sentence: ParsedSentence, clause: Clause) -> bool:
+    """Whether nothing but adverbs and punctuation stands before the finite verb, as in imperatives, or it has a "to"."""
+    before = range(sentence.subtree(clause.head)[0], clause.finite)
+    return clause.subject is None and all(
+        sentence.pos[i] in ("ADV", "PUNCT", "INTJ", "CCONJ") or sentence.tags[i] == "TO" for i in before
+    )
+
+
+def coordinated(sentence: ParsedSentence, clause: Clause, tag: str) -> list[int]:
+    """The verbs in the clause's tense that share its subject by "and" or "or", without an auxiliary of their own, up to the
+    first that does not: "came, saw and conquered".
+    """
+    found = []
+    heads = [clause.head]
+    for head in heads:
+        for child in sentence.children(head):
+            if child < clause.finite or sentence.relation(child) != "conj":
+                continue
+            joints = [*sentence.children(child), *sentence.children(head)]
+            words = {sentence.word(i).lower() for i in joints if sentence.relation(i) == "cc" and clause.finite < i < child}
+            mistaken = tag == "VBD" and sentence.tags[child] == "VBN" and may_be_past(sentence.word(child))
+            if (sentence.tags[child] != tag and not mistaken) or not words <= {"and", "or"}:
+                break
+            own = sentence.verb(child) != child or sentence.word(child).lower() in _BE or sentence.auxiliaries(child)
+            if own or sentence.subject(child) is not None:
+                break
+            found.append(child)
+            heads.append(child)
+    return found
+
+
+def _in_place(sentence: ParsedSentence, clause: Clause, new: str, rest: list[Edit]) -> list[Edit] | None:
+    """The edits that put `new` for the finite verb; where a subject follows it ('said John', "Here comes the bus"), `new`
+    stands behind the subject, as nothing but a form of "be" inverts by itself.
+    """
+    finite, subject = clause.finite, clause.subject
+    start, end = sentence.starts[finite], sentence.ends[finite]
+    word = sentence.word(finite)
+    if subject is None or subject < finite or word.lower() in _BE:
+        return [(start, end, like(word, new)), *rest]
+    first, last = sentence.subtree(subject)
+    named = sentence.text[sentence.starts[first] : sentence.ends[last]]
+    if first != finite + 1 or "," in named or rest or word[:1].isupper():
+        return None
+    return [(start, sentence.ends[last], f"{named} {new}")]
 
 
 def affirm(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
@@ -174,12 +260,17 @@ def affirm(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
 
 def without_word(sentence: ParsedSentence, i: int) -> Edit:
     """The edit that deletes word i with the space before it; at the beginning of the text the next word gets its capital."""
-    start, end = sentence.starts[i], sentence.ends[i]
+    return without_words(sentence, i, i)
+
+
+def without_words(sentence: ParsedSentence, first: int, last: int) -> Edit:
+    """The edit that deletes words `first` to `last`, as `without_word` does one."""
+    start, end = sentence.starts[first], sentence.ends[last]
     if start and sentence.text[start - 1] == " ":
         return start - 1, end, ""
-    if start == 0 and i + 1 < len(sentence):
-        following = sentence.starts[i + 1]
-        return 0, following + 1, like(sentence.word(0), sentence.text[following])
+    if start == 0 and last + 1 < len(sentence):
+        following = sentence.starts[last + 1]
+        return 0, following + 1, like(sentence.word(0)[:1], sentence.text[following])
     return start, end, ""
 
 
@@ -191,10 +282,10 @@ def add_modal(sentence: ParsedSentence, clause: Clause, modal: str) -> list[Edit
     finite, text = clause.finite, sentence.text
     word, tag = sentence.word(finite), sentence.tags[finite]
     lower = word.lower()
-    if clause.inverted or not is_assertion(sentence, clause) or (clause.negation is not None and modal not in _BEFORE_NOT):
+    if not is_assertion(sentence, clause) or (clause.negation is not None and modal not in _BEFORE_NOT):
         return None
     start, end = sentence.starts[finite], sentence.ends[finite]
-    if (start and text[start - 1] in "-/") or (end < len(text) and text[end] in "-/"):
+    if (start and text[start - 1] in "-/") or (end < len(text) and text[end] in "-/") or _bars_modal(sentence, finite, modal):
         return None
     space = " " if lower[0] in "'’" else ""  # he's
     following = [a for a in (*clause.auxiliaries[1:], clause.verb) if a != finite]
@@ -203,7 +294,7 @@ def add_modal(sentence: ParsedSentence, clause: Clause, modal: str) -> list[Edit
     if perfect:
         if modal not in _BEFORE_HAVE:
             return None
-        return _with_not(sentence, clause, space + _agreeing(modal, "VBD" if lower == "had" else tag, lower), "have")
+        return _with_not(sentence, clause, space + _agreeing(modal, "VBD" if lower == "had" else tag, lower), "have", [])
     if any(sentence.word(child).lower() in _NEGATIVE_ADVERBS for child in sentence.children(clause.head)):
         return None  # never cannot but
     tag = _finite_tag(sentence, clause)
@@ -215,28 +306,43 @@ def add_modal(sentence: ParsedSentence, clause: Clause, modal: str) -> list[Edit
     elif clause.auxiliaries or tag not in ("VBZ", "VBP", "VBD"):
         return None
     else:
-        base = base_form(word, "VBD" if past else tag, sentence.lemmas[finite])
-        if past and base == lower and not looks_past(word):
+        base = lemma_of(word, "VBD" if past else tag, sentence.lemmas[finite])
+        if past and base == lower and not may_be_past(word):
             return None
         done = participle(word, base)
-    if past and modal in _BEFORE_NOT:
-        return _with_not(sentence, clause, f"{space}{modal}", f"have {done}")
-    return _with_not(sentence, clause, space + _agreeing(modal, "VBD" if past else tag, lower), base)
+    finished = past and modal in _BEFORE_NOT
+    rest = []
+    for i in coordinated(sentence, clause, "VBD" if past else "VBZ" if tag == "VBZ" else "VBP") if base else ():
+        lemma = lemma_of(sentence.word(i), "VBD" if past else tag, sentence.lemmas[i])
+        rest.append((sentence.starts[i], sentence.ends[i], participle(sentence.word(i), lemma) if finished else lemma))
+    if finished:
+        return _with_not(sentence, clause, f"{space}{modal}", f"have {done}", rest)
+    return _with_not(sentence, clause, space + _agreeing(modal, "VBD" if past else tag, lower), base, rest)
 
 
-def _with_not(sentence: ParsedSentence, clause: Clause, modal: str, rest: str) -> list[Edit]:
-    """The finite word becomes "modal rest"; in a negated clause `rest` follows the `not`."""
+def _bars_modal(sentence: ParsedSentence, finite: int, modal: str) -> bool:
+    """Whether a modal verb cannot stand before the finite one: "is to go", "used to go", "had better go"; "has to go" takes
+    those without "to" alone.
+    """
+    lower = sentence.word(finite).lower()
+    following = sentence.word(finite + 1).lower() if finite + 1 < len(sentence) else ""
+    if following == "to":
+        return lower in _BE or lower == "used" or (lower in _HAVE | _NEED and modal.endswith(" to"))
+    return lower == "ai" or (following == "better" and lower in ("had", "'d", "’d"))
+
+
+def _with_not(sentence: ParsedSentence, clause: Clause, modal: str, verb: str, rest: list[Edit]) -> list[Edit] | None:
+    """The finite word becomes "modal verb"; in a negated clause `verb` follows the `not`."""
     start, end = sentence.starts[clause.finite], sentence.ends[clause.finite]
-    modal = like(sentence.word(clause.finite), modal)
-    rest = " " + rest if rest else ""
     if clause.negation is None:
-        return [(start, end, modal + rest)]
-    if modal == "ought to":  # ought not to go
-        modal, rest = "ought", " to" + rest
+        return _in_place(sentence, clause, f"{modal} {verb}" if verb else modal, rest)
+    modal, verb = like(sentence.word(clause.finite), modal), f" {verb}" if verb else ""
+    if modal.lower() == "ought to":  # ought not to go
+        modal, verb = modal[:-3], " to" + verb
     place = sentence.ends[clause.negation]
     if sentence.word(clause.negation).lower() == "not":
-        return [(start, end, modal), (place, place, rest)] if sentence.starts[clause.negation] > end else None
-    return [(start, place, f"{modal} not{rest}")] if sentence.starts[clause.negation] == end else None  # isn't: must not be
+        return [(start, end, modal), (place, place, verb), *rest] if sentence.starts[clause.negation] > end else None
+    return [(start, place, f"{modal} not{verb}"), *rest] if sentence.starts[clause.negation] == end else None
 
 
 def _agreeing(modal: str, tag: str, finite: str) -> str:
@@ -247,43 +353,41 @@ def _agreeing(modal: str, tag: str, finite: str) -> str:
 
 
 def prefixed(sentence: ParsedSentence, prefix: str, edits: Sequence[Edit] = ()) -> list[Edit]:
-    """`edits`, and before the sentence a phrase such as "It is not true that": behind a conjunction or an adverb with a comma
-    that opens it ("But", "However,"), and with no capital on the first word after it, unless that is a name or I.
+    """`edits`, and before the sentence a phrase such as "It is not true that": behind a quotation mark or bracket that the whole
+    sentence stands in, behind a conjunction, an interjection or an adverb with a comma ("But", "However,"), and with no
+    capital on the first word after it, unless that is written with one everywhere.
     """
-    first = 0
-    if len(sentence) > 2:
-        comma = sentence.word(1) == ","
-        if (sentence.pos[0] == "CCONJ" and not _is_paired(sentence)) or (comma and sentence.pos[0] == "ADV"):
-            first = 2 if comma else 1
+    opening = first = 1 if _is_enclosed(sentence) else 0
+    while len(sentence) > first + 2:
+        marked = sentence.word(first + 1) in (",", ";")
+        conjoins = sentence.pos[first] == "CCONJ" and not _is_paired(sentence, first)
+        if not conjoins and not (marked and sentence.pos[first] in ("ADV", "INTJ")):
+            break
+        first += 2 if marked else 1
     place = sentence.starts[first]
-    if first:
+    if first > opening:
         return [(place, place, prefix[0].lower() + prefix[1:] + " "), *edits]
-    rest = [edit for edit in edits if edit[0] >= sentence.ends[0]]
-    opening = [edit for edit in edits if edit[0] < sentence.ends[0]]
-    if not opening:
-        return [(place, place, prefix + " "), (place, sentence.ends[0], _without_capital(sentence)), *rest]
+    end = sentence.ends[first]
+    rest = [edit for edit in edits if edit[0] >= end]
+    early = [edit for edit in edits if edit[0] < end]
+    if not early:
+        return [(place, place, prefix + " "), (place, end, lower_first(sentence, first)), *rest]
     # The first word is edited itself, and by rules that write lower case.
-    (start, end, new), *others = opening
+    (start, end, new), *others = early
     return [(place, place, prefix + " "), (start, end, new[:1].lower() + new[1:]), *others, *rest]
 
 
-def _is_paired(sentence: ParsedSentence) -> bool:
-    return sentence.word(0).lower() in ("both", "either", "neither")
+def _is_enclosed(sentence: ParsedSentence) -> bool:
+    """Whether the sentence opens with a quotation mark or bracket that closes behind its root, or nowhere."""
+    closing = _PAIRS.get(sentence.word(0)) if len(sentence) > 1 else None
+    if closing is None:
+        return False
+    place = sentence.text.find(closing, sentence.ends[0])
+    return place < 0 or place > sentence.starts[sentence.root]
 
 
-def _without_capital(sentence: ParsedSentence) -> str:
-    word, pos = sentence.word(0), sentence.pos[0]
-    if word == "I" or (len(word) > 1 and word != word[0] + word[1:].lower()) or pos == "PROPN":
-        return word
-    if len(word) == 1 and word != "A":
-        return word
-    if pos in _CLOSED:
-        return word.lower()
-    following_name = len(sentence) > 1 and sentence.pos[1] == "PROPN"
-    lower = word.lower()
-    if following_name or (pos == "ADJ" and lower.endswith(_OF_NAMES) and lower not in _COMMON):
-        return word
-    return lower
+def _is_paired(sentence: ParsedSentence, i: int) -> bool:
+    return sentence.word(i).lower() in ("both", "either", "neither")
 
 
 def is_question(sentence: ParsedSentence) -> bool:
@@ -294,8 +398,3 @@ def _is_infinitive(sentence: ParsedSentence, clause: Clause) -> bool:
     return any(sentence.tags[child] == "TO" for child in sentence.children(clause.head)) or (
         clause.verb > 0 and sentence.tags[clause.verb - 1] == "TO"
     )
-
-
-def like(word: str, new: str) -> str:
-    """`new` with the capital that `word` has."""
-    return new[0].upper() + new[1:] if word[:1].isupper() else new

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import re
 
-from augment.lexical_forms import indefinite_article
+from augment.lexical_contractions import assertive, needs_negation
+from augment.lexical_forms import indefinite_article, is_name, like
 from augment.parsed import ParsedSentence
 from augment.syntax_english import (
     MODALS,
@@ -16,11 +17,12 @@ from augment.syntax_english import (
     affirm,
     clause_of,
     is_assertion,
-    like,
+    is_question,
     main_clause,
     negate,
     prefixed,
     without_word,
+    without_words,
 )
 from augment.text import Draws
 
@@ -37,7 +39,7 @@ _INTENSIFIERS = (
 )  # fmt: skip
 _NEGATIVE = frozenset({"no", "not", "n't", "n’t"})
 _WITHOUT = {"no": "some", "nobody": "somebody", "nothing": "something", "nowhere": "somewhere", "none": "some"}
-_ANY_NEGATIVE = re.compile(r"\b(?:never|no|nobody|nothing|nowhere|none)\b", re.IGNORECASE)
+_ANY_NEGATIVE = re.compile(r"\b(?:never|no|nobody|nothing|nowhere|none|neither|nor)\b", re.IGNORECASE)
 # Adjectives without degrees, which no intensifier can stand before.
 _PLAIN = frozenset((
     "same", "other", "such", "many", "few", "several", "own", "only", "last", "next", "first", "second", "third",
@@ -54,17 +56,19 @@ def negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list
         clause = main_clause(sentence)
         if clause is None:
             return _fragment(sentence)
-        return _without_negation(sentence, clause) or negate(sentence, clause)
-    return _first_hit(sentence) or prefixed(sentence, draws.choice(_PREFIXES["code"]))
+        is_negative, edits = _without_negation(sentence, clause)
+        return edits if is_negative else negate(sentence, clause)
+    return _first_hit(sentence) or (None if is_question(sentence) else prefixed(sentence, draws.choice(_PREFIXES["code"])))
 
 
 def double_negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Edit] | None:
     """`augment.syntax.dn`."""
     clause = main_clause(sentence)
-    if clause is None or not is_assertion(sentence, clause):
+    if clause is None or clause.subject is None or not is_assertion(sentence, clause):
         return None
     if variant == "paper":
-        edits = _without_negation(sentence, clause) or negate(sentence, clause)
+        is_negative, edits = _without_negation(sentence, clause)
+        edits = edits if is_negative else negate(sentence, clause)
         return prefixed(sentence, draws.choice(_PREFIXES["paper"]), edits) if edits else None
     edits, count = _negate_two(sentence)
     if count == 1:
@@ -107,18 +111,64 @@ def intensifier_edits(sentence: ParsedSentence, draws: Draws) -> list[Edit] | No
     return edits or None
 
 
-def _without_negation(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
-    """Edits that take the negative word out of a clause: its `not`, else never, nobody, nothing, or the `no` of an argument."""
-    edits = affirm(sentence, clause)
-    if edits or not _ANY_NEGATIVE.search(sentence.text):
-        return edits
+def _without_negation(sentence: ParsedSentence, clause: Clause) -> tuple[bool, list[Edit] | None]:
+    """(whether a clause is negative, edits that take its negation away, None where there is no way): its `not`, else `no longer`,
+    never, nobody, nothing, the `no` of an argument, or "neither ... nor". "Any" behind it becomes "some".
+    """
+    if clause.negation is not None:
+        return True, _without_not(sentence, clause)
+    if not _ANY_NEGATIVE.search(sentence.text):
+        return False, None
+    found, edits = _negative_word(sentence, clause)
+    if found is None or sentence.word(found).lower() == "neither":  # "either ... or" leaves nothing negative behind
+        return found is not None, edits
+    return True, _with_some(sentence, found, edits)
+
+
+def _is_negative(sentence: ParsedSentence, clause: Clause) -> bool:
+    return clause.negation is not None or _without_negation(sentence, clause)[0]
+
+
+def _without_not(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
+    return _with_some(sentence, clause.negation, affirm(sentence, clause))
+
+
+def _with_some(sentence: ParsedSentence, negative: int, edits: list[Edit] | None) -> list[Edit] | None:
+    """Edits that take the negative word away, with those that make its "any" a "some"; None where something needs it."""
+    if not edits:
+        return None
+    words = [word.lower().replace("’", "'") for word in sentence.words]
+    if needs_negation(words, negative):
+        return None
+    return edits if is_question(sentence) else [*edits, *assertive(sentence, words, negative)]
+
+
+def _negative_word(sentence: ParsedSentence, clause: Clause) -> tuple[int | None, list[Edit] | None]:
+    """(the negative word of a clause that is none of its verb, edits that make it positive)."""
     for i in range(len(sentence)):
         lower = sentence.word(i).lower()
         if lower == "never" and sentence.heads[i] in (clause.head, clause.verb):
-            return None if clause.inverted else [without_word(sentence, i)]
-        if lower in _WITHOUT and (edit := _without_no(sentence, i, clause.head)):
-            return [edit]
-    return None
+            return i, None if clause.inverted else [without_word(sentence, i)]
+        if lower in ("neither", "nor") and (other := _paired(sentence, i)) is not None:
+            if other < 0:
+                return i, None
+            pair = ((i, "either"), (other, "or"))
+            return i, [(sentence.starts[j], sentence.ends[j], like(sentence.word(j), new)) for j, new in pair]
+        if lower in _WITHOUT:
+            following = sentence.word(i + 1).lower() if i + 1 < len(sentence) else ""
+            if lower == "no" and following == "longer":
+                return i, [without_words(sentence, i, i + 1)]
+            if edit := _without_no(sentence, i, clause.head):
+                return i, [edit]
+    return None, None
+
+
+def _paired(sentence: ParsedSentence, i: int) -> int | None:
+    """The `nor` that goes with the `neither` at word i, -1 where it stands by itself; None where it belongs to a noun."""
+    if sentence.word(i).lower() == "nor":
+        return -1
+    nor = [j for j in range(i + 1, len(sentence)) if sentence.word(j).lower() == "nor"]
+    return nor[0] if len(nor) == 1 else -1
 
 
 def _without_no(sentence: ParsedSentence, i: int, head: int) -> Edit | None:
@@ -129,19 +179,25 @@ def _without_no(sentence: ParsedSentence, i: int, head: int) -> Edit | None:
         return None
     if head >= 0 and sentence.heads[owner] != head and owner != head:
         return None
+    if lower == "no" and owner == i + 1 and sentence.word(owner).lower() == "one":
+        return sentence.starts[i], sentence.ends[owner], like(sentence.word(i), "someone")
     return sentence.starts[i], sentence.ends[i], like(sentence.word(i), _WITHOUT[lower])
 
 
 def _fragment(sentence: ParsedSentence) -> list[Edit] | None:
-    """A sentence without a verb: `no` for the article of its noun, else before it; `not` before anything else."""
+    """A sentence without a verb: `no` for the article of its noun, or before a noun without one; `not` before anything else."""
     root = sentence.root
-    nominal = sentence.pos[root] in ("NOUN", "PROPN")
+    nominal = sentence.pos[root] == "NOUN" and not is_name(sentence, 0)
+    nominal = nominal and not sentence.word(root).lower().endswith(("thing", "body", "one"))
     if nominal:
         for child in sentence.children(root):
-            if sentence.word(child).lower() in ("a", "an", "the"):
+            if sentence.word(child).lower() in ("a", "an", "the") and child < root:
                 return [(sentence.starts[child], sentence.ends[child], like(sentence.word(child), "no"))]
             if sentence.word(child).lower() == "no":
                 return [without_word(sentence, child)]
+            if sentence.relation(child) in ("det", "nmod:poss", "nummod", "case", "det:predet", "prep"):
+                nominal = nominal and child > root
+    nominal = nominal and sentence.subtree(root)[0] == 0 and "," not in sentence.text[: sentence.starts[root]]
     return prefixed(sentence, "No" if nominal else "Not")
 
 
@@ -153,7 +209,8 @@ def _first_hit(sentence: ParsedSentence) -> list[Edit] | None:
             edits = _remove_at(sentence, i)
         elif sentence.relation(i) in ("aux", "aux:pass") or i == sentence.verb(root):
             clause = clause_of(sentence, sentence.heads[i] if i != sentence.verb(root) else root)
-            edits = negate(sentence, clause) if clause and clause.negation is None else None
+            is_negative, edits = _without_negation(sentence, clause) if clause else (True, None)
+            edits = edits if is_negative else negate(sentence, clause)
         elif i == root:
             edits = _fragment(sentence)
         else:
@@ -172,7 +229,7 @@ def _remove_at(sentence: ParsedSentence, i: int) -> list[Edit] | None:
     for candidate in (head, sentence.heads[head]):
         clause = clause_of(sentence, candidate)
         if clause and clause.negation == i:
-            return affirm(sentence, clause)
+            return _without_not(sentence, clause)
     return None
 
 
@@ -193,7 +250,7 @@ def _negate_two(sentence: ParsedSentence) -> tuple[list[Edit], int]:
             continue
         head = root if is_main else sentence.heads[i]
         clause = None if head in negated else clause_of(sentence, head)
-        if clause is not None and clause.negation is None and (found := negate(sentence, clause)):
+        if clause is not None and not _is_negative(sentence, clause) and (found := negate(sentence, clause)):
             edits, count = edits + found, count + 1
             negated.add(head)
     return edits, count
