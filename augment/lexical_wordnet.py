@@ -13,7 +13,8 @@ from collections.abc import Callable
 from math import ceil
 
 from augment.entry import Entry, Parameter
-from augment.lexical_forms import AUGCSE, Edit, inflect, lemma_of, like, rewrite, word_set
+from augment.inflection import inflect, lemma_of
+from augment.lexical_forms import AUGCSE, Edit, like, rewrite, word_set
 from augment.parsed import ParsedSentence
 from augment.text import Draws
 from augment.wordnet import require_wordnet, wordnet
@@ -31,6 +32,10 @@ _NEVER = word_set(
 _NEVER_NOUNS = word_set("one ones thing things way ways part lot number percent time times case kind sort type mr mrs ms dr")
 _ANTONYM_STOPS = word_set("most more less least such same other many much few own due able likely as well very not never ever")
 _VOWEL = re.compile("[aeiouy]")  # abbreviations have none
+# What fits no noun's place, plurals by themselves ("bounds") and what wants an object ("looking at"), and no adjective's ("a
+# same day", "he is middle").
+_UNFIT_NOUN = re.compile(r"(?<!\blen)(?<!\bserie)(?<!\bspecie)(?<!\bcorp)(?<!\bmean)(?<!\bnew)(?<=[^aiosu])s$| (?:at|of|in|on)$")
+_UNFIT_ADJECTIVES = word_set("same middle")
 Relation = Callable[[str, str], tuple[str, ...]]
 
 
@@ -156,6 +161,8 @@ def _related(relation: str, word: str, part: str, tag: str, hint: str) -> tuple[
     if part == "n" and word in _NEVER_NOUNS:
         return ()
     lemma = lemma_of(word, tag, hint)
+    if lemma in (_NEVER if relation == "synonyms" else _ANTONYM_STOPS) or (part == "v" and lemma in _NEVER):
+        return ()
     source = wordnet()
     if not source.synsets(lemma, part):
         return ()
@@ -167,7 +174,9 @@ def _related(relation: str, word: str, part: str, tag: str, hint: str) -> tuple[
     kept = {other: None for other in kept if source.is_attested(other, part)}
     if part == "v":  # without the particle's place, "take in" and the like do not fit an object
         kept = dict.fromkeys(other for other in kept if " " not in other)
-    return tuple(kept)
+    if part == "n":
+        kept = dict.fromkeys(other for other in kept if not _UNFIT_NOUN.search(other))
+    return tuple(other for other in kept if other not in _UNFIT_ADJECTIVES)
 
 
 def _overlaps(other: str, lemma: str) -> bool:

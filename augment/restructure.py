@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 from augment.entry import Entry
+from augment.inflection import lemma_of
 from augment.lexical_forms import (
     AUGCSE,
     Edit,
     articles,
     balanced,
     keeps_capital,
-    lemma_of,
     lower_first,
     repeats_more,
     upper_first,
@@ -37,6 +37,8 @@ _FINITE = ("VBD", "VBZ", "VBP", "MD")
 _SELVES = ("self", "selves")
 _CLAUSES = word_set("advcl ccomp acl acl:relcl xcomp parataxis conj csubj appos")
 _MARKS = tuple(".,;:!?-–—")
+_INTRODUCING = ("IN", "TO", "WRB", "CC")  # a phrase that begins so is no subject: the parser has erred
+_PARTING = tuple('.!?;:"“”')
 _CLOSING = tuple(".!?;:,\"'”’)]")
 
 
@@ -63,8 +65,10 @@ def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
     if found is None or span[1] >= finite_verb(sentence, root) or found[1] <= verb:
         return None
     object_head, first, last = found
-    span = span[0], _without_comma(sentence, span[1])
-    last = _without_comma(sentence, last)
+    span = _without_marks(sentence, *span)
+    first, last = _without_marks(sentence, first, last)
+    if sentence.tags[span[0]] in _INTRODUCING or not _is_one_clause(sentence, span[1], first):
+        return None
     before, after = characters(sentence, *span), characters(sentence, first, last)
     if not balanced(before) or not balanced(after):
         return None
@@ -145,16 +149,23 @@ def _first_object(sentence: ParsedSentence, root: int, verb: int) -> tuple[int, 
         if span is None or _is_torn(sentence, span[0], span[1]):
             return None
         first = max(cases) + 1 if cases else span[0]
-        while first < i and sentence.pos[first] in ("ADV", "PUNCT"):
+        while first < i and (sentence.pos[first] == "PUNCT" or (sentence.pos[first] == "ADV" and sentence.heads[first] == i)):
             first += 1
         return i, first, span[1]
     return None
 
 
-def _without_comma(sentence: ParsedSentence, last: int) -> int:
-    while sentence.word(last) in _MARKS:
+def _without_marks(sentence: ParsedSentence, first: int, last: int) -> tuple[int, int]:
+    while first < last and sentence.word(last) in _MARKS:
         last -= 1
-    return last
+    while first < last and sentence.word(first) in _MARKS:
+        first += 1
+    return first, last
+
+
+def _is_one_clause(sentence: ParsedSentence, first: int, last: int) -> bool:
+    """Whether no quotation mark, semicolon or end of a sentence stands between two words."""
+    return not any(sentence.word(i)[:1] in _PARTING for i in range(first + 1, last))
 
 
 def _is_subordinate(sentence: ParsedSentence, head: int, subject: int) -> bool:
@@ -168,7 +179,13 @@ def _is_torn(sentence: ParsedSentence, first: int, last: int) -> bool:
     before = sentence.pos[first - 1] if first else "PUNCT"
     if before in ("ADJ", "DET") or (before == sentence.pos[first] == "PROPN"):
         return True
-    return last + 1 < len(sentence) and sentence.pos[last] == sentence.pos[last + 1] and sentence.pos[last] in ("NOUN", "PROPN")
+    if last + 1 == len(sentence):
+        return False
+    nominal = ("NOUN", "PROPN")
+    behind = sentence.text[sentence.ends[last]]
+    if not (behind.isspace() or behind in ".,;:!?)]\"'’”—–") or sentence.word(last + 1) == "(":
+        return True  # "Cr3+", "the CRT (Claiming Rule Teams) class"
+    return sentence.pos[last] in nominal and sentence.pos[last + 1] in nominal
 
 
 def _is_nominal(sentence: ParsedSentence, i: int) -> bool:
@@ -215,22 +232,32 @@ def _has_comma(text: str) -> bool:
 
 
 def _agreement(sentence: ParsedSentence, root: int, new_subject: int) -> list[Edit] | None:
-    """Edits that put the finite verb in agreement with a new subject, short forms spelled out; None where that cannot be."""
-    i = finite_verb(sentence, root)
-    word, tag = sentence.word(i), sentence.tags[i]
-    whole = spelled_out(sentence, i)
-    if whole is None:
-        return None
+    """Edits that put the finite verb, and those coordinated with it that share its subject, in agreement with a new subject,
+    short forms spelled out; None where that cannot be.
+    """
     person, plural = person_of(sentence, new_subject)
-    lower = whole.lower()
-    new = lower
-    if lower in ("was", "were"):
-        new = finite_form("be", "past", person, plural)
-    elif tag in ("VBZ", "VBP") or lower in ("am", "are", "is", "have", "has"):
-        new = finite_form(lemma_of(lower, tag, sentence.lemmas[i]), "present", person, plural)
-    if word[:1] in "'’":
-        return [(sentence.starts[i], sentence.ends[i], f" {new}")]
-    return [] if new == lower else [(sentence.starts[i], sentence.ends[i], new)]
+    edits = []
+    heads = [root]
+    for head in heads:
+        shared = [child for child in sentence.children(head) if sentence.relation(child) == "conj"]
+        heads += [child for child in shared if sentence.subject(child) is None]
+        i = finite_verb(sentence, head)
+        tag = sentence.tags[i]
+        if tag not in _FINITE:
+            continue
+        whole = spelled_out(sentence, i)
+        if whole is None:
+            return None
+        new = lower = whole.lower()
+        if lower in ("was", "were"):
+            new = finite_form("be", "past", person, plural)
+        elif tag in ("VBZ", "VBP") or lower in ("am", "are", "is", "have", "has"):
+            new = finite_form(lemma_of(lower, tag, sentence.lemmas[i]), "present", person, plural)
+        if sentence.word(i)[:1] in "'’":
+            edits.append((sentence.starts[i], sentence.ends[i], f" {new}"))
+        elif new != lower:
+            edits.append((sentence.starts[i], sentence.ends[i], new))
+    return edits
 
 
 def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
@@ -238,6 +265,8 @@ def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
     if subject is None or sentence.word(subject).lower() in RELATIVE or sentence.word(subject).lower() in ("what", "whoever"):
         return None
     verb = finite_verb(sentence, head)
+    if verb > head:  # what follows its subject's predicate: the parser has erred
+        return None
     first, subject_last = sentence.subtree(subject)
     if _is_subordinate(sentence, head, subject):
         return None
@@ -279,8 +308,11 @@ def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
 
 
 def _opens(sentence: ParsedSentence, first: int) -> bool:
-    """Whether a word starts the text, and with the capital of a sentence."""
-    return sentence.word(first)[:1].isupper() and not sentence.text[: sentence.starts[first]].strip("\"'“‘([ ")
+    """Whether a word starts the text, one of its sentences or a quotation, and with the capital of a sentence."""
+    if not sentence.word(first)[:1].isupper():
+        return False
+    before = sentence.text[: sentence.starts[first]].rstrip()
+    return not before.strip("\"'“‘([ ") or before[-1] in "“‘" or before.rstrip("\"'“‘([”’) ")[-1:] in tuple(".!?")
 
 
 def _is_close_to_verb(sentence: ParsedSentence, i: int) -> bool:

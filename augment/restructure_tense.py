@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from augment.entry import Entry, Parameter
-from augment.lexical_forms import AUGCSE, Edit, lemma_of, like, rewrite, word_set
+from augment.inflection import lemma_of
+from augment.lexical_contractions import joined_base_forms
+from augment.lexical_forms import AUGCSE, Edit, like, rewrite, word_set
 from augment.parsed import ParsedSentence
 from augment.restructure_forms import finite_form, finite_verb, person_of, spelled_out, subject_of
 from augment.text import Draws
@@ -91,6 +93,8 @@ def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> li
         return [(start, end, like(word, _SHORT_NEGATION.get(new, new) if _contracted(sentence, finite) else new))]
     subject = subject_of(sentence, head)
     if target == "future":
+        if subject is None and finite and sentence.word(finite - 1)[-1:] in "\"'”’":
+            return None  # '"No," said John', where John has been taken for the object
         # A question, or an inversion: "will" would have to part verb and auxiliary.
         inverted = (
             subject is not None and subject > finite and sentence.relation(subject) != "expl" and not _has_there(sentence, head)
@@ -100,14 +104,18 @@ def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> li
         return _with_will(sentence, finite, head)
     if _OF_TAG[sentence.tags[finite]] == target:
         return []
+    following = sentence.word(finite + 1).lower() if finite + 1 < len(sentence) else ""
+    if (lower, following) == ("used", "to") or following == "better":  # "used to go", "had better go"
+        return None
     lower = (spelled_out(sentence, finite) or "").lower()
     if lower in ("", "would"):
         return None
     lemma = lemma_of(lower, sentence.tags[finite], sentence.lemmas[finite])
     if lemma == "be" and lower in ("is", "are", "was", "were"):
         person, plural = 3, lower in ("are", "were")
-        if subject is not None and sentence.word(subject).lower() == "i":
-            person, plural = 1, False
+        pronoun = sentence.word(subject).lower() if subject is not None else ""
+        if pronoun in ("i", "he", "she", "it"):  # "if he were"
+            person, plural = (1 if pronoun == "i" else 3), False
     elif sentence.tags[finite] == "VBZ":
         person, plural = 3, False
     elif sentence.tags[finite] == "VBP" and lower != "am":
@@ -117,6 +125,8 @@ def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> li
     else:
         person, plural = person_of(sentence, subject)
     new = finite_form(lemma, target, person, plural)
+    if new == "am" and _contracted(sentence, finite):  # there is no "amn't"
+        return [(start, sentence.ends[finite + 1], like(word, "am not"))]
     if word[:1] in "'’":
         return [(start, end, " " + new)]
     return [(start, end, like(word, new) if len(word) > 1 else new)]
@@ -164,9 +174,14 @@ def _without_will(sentence: ParsedSentence, finite: int, head: int, target: str)
     negation = finite + 1 < len(sentence) and sentence.word(finite + 1).lower() in _NOT
     start, end = sentence.starts[finite], sentence.ends[finite]
     space = " " if sentence.word(finite)[:1] in "'’" else ""
+    # "will come and see": the coordinated base forms take the tense too
+    joined = [
+        (sentence.starts[i], sentence.ends[i], finite_form(sentence.word(i).lower(), target, person, plural))
+        for i in joined_base_forms(sentence, head)
+    ]
     if not negation:
         removed = (start - 1, end, "") if sentence.text[start - 1 : start] == " " else (start, end, "")
-        return [removed, (sentence.starts[verb], sentence.ends[verb], finite_form(lemma, target, person, plural))]
+        return [removed, (sentence.starts[verb], sentence.ends[verb], finite_form(lemma, target, person, plural)), *joined]
     if lemma == "be":
         removed = (sentence.ends[finite + 1], sentence.ends[verb], "") if verb == finite + 2 else None
         form = finite_form("be", target, person, plural)

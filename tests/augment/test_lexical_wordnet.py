@@ -178,6 +178,18 @@ def test_synonyms_rates(source):
     assert synonyms_wordnet(sentence, draws(), rate=0.0) is None
 
 
+def test_words_that_fit_no_sentence_stay_out(source):
+    different = tagged("a different day", "a/DT different/JJ day/NN")
+    assert outcomes(antonym_adjectives, different) <= {None, "a similar day", "a like day"}
+    for word in ("borders", "games"):  # no "boundses", no "cardses"
+        for function in (hypernyms, hyponyms):
+            assert not any(text.endswith("ses") for text in outcomes(function, tagged(word, f"{word}/NNS")) - {None})
+    look = tagged("a look", "a/DT look/NN")
+    assert not any(text.endswith((" at", " of")) for text in outcomes(synonyms_wordnet, look, rate=1.0) - {None})
+    laugh = tagged("We had to laugh.", "We/PRP had/VBD to/TO laugh/VB ./.")
+    assert all(text.startswith("We had to ") for text in outcomes(synonyms_wordnet, laugh, rate=1.0) - {None})
+
+
 def test_verbs_that_help_and_phrasal_verbs_stay(source):
     phrasal = parse("He gave up.", "He/PRP/nsubj/2 gave/VBD/root/0 up/RP/compound:prt/2 ././punct/2")
     clear = parse("He gave up.", "He/PRP/nsubj/2 gave/VBD/ROOT/0 up/RP/prt/2 ././punct/2")
