@@ -50,7 +50,6 @@ NEEDS = {
     "parse": "a dependency parse (--parser; data prepared with --annotate)",
     "tags": "tags and lemmas (--parser; data prepared with --annotate)",
     "wordnet": "WordNet",
-    "vectors": "word vectors",
 }
 
 
@@ -200,7 +199,7 @@ def print_catalogue(console: Console) -> None:
         console.print(f"[bold]{entry.name}[/bold]  ({entry.kind})", highlight=False)
         lines = [entry.description, f"paper: {entry.paper}", f"meaning: {entry.meaning}"]
         if entry.needs:
-            lines.append("needs: " + ", ".join(NEEDS.get(need, need) for need in entry.needs))
+            lines.append("needs: " + ", ".join(NEEDS.get(need, need.replace("model:", "a model: ")) for need in entry.needs))
         for parameter in entry.parameters:
             bounds = "" if parameter.low is None else f" ({parameter.low:g} to {parameter.high:g})"
             bounds = f" (one of {', '.join(parameter.choices)})" if parameter.choices else bounds

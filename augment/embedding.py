@@ -188,7 +188,7 @@ ENTRIES = (
         example="random-word-embedding:path=glove.6B.50d.txt",
         function=random_word_embedding,
         meaning="possibly altering",
-        needs=("vectors",),
+        needs=("model:word vectors",),
         sample=("The old man sat by the sea.", "The young man stood by the sea."),
         load=_load,
     ),

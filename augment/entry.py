@@ -38,7 +38,7 @@ class Entry:
     meaning: what it does to the meaning.
     needs: of tokens "synonyms" (a SynonymTable, by keyword), "del" (a tokenizer with [DEL]), "punctuation" (one with
     punctuation marks); of text "parse" (heads and relations, tags and lemmas too), "tags" (tags, parts of speech and lemmas),
-    "wordnet", "vectors", "model:NAME".
+    "wordnet", "model:NAME" (a model or vectors that the parameters name).
     check: a rule over all parameters together, that returns what is wrong, or None. require: called when a pipeline is built,
     raises AugmentationError when something on this machine (a word list, WordNet) is missing. load: the same for what the
     parameters name, with their values: loads models and word vectors into this process.

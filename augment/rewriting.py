@@ -226,9 +226,13 @@ def _load_pair(name: str) -> Callable[[dict[str, Any]], None]:
     what = "two translation models, into another language (forward) and back"
 
     def load(values: dict[str, Any]) -> None:
-        for parameter, variable, languages in (("forward", FORWARD, "en-de"), ("back", BACK, "de-en")):
-            example = f"facebook/wmt19-{languages}"
-            load_seq2seq(require_named(values[parameter], name, parameter, variable, what, example))
+        lacking = [pair for pair in (("forward", FORWARD), ("back", BACK)) if not values[pair[0]]]
+        if lacking:
+            parameters, variables = zip(*lacking)
+            example = "facebook/wmt19-en-de and facebook/wmt19-de-en"
+            require_named("", name, "=FOLDER:".join(parameters), " and ".join(variables), what, example)
+        load_seq2seq(values["forward"])
+        load_seq2seq(values["back"])
 
     return load
 

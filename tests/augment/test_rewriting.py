@@ -197,7 +197,8 @@ def test_which_result_is_taken():
 def test_what_is_missing_is_said_when_a_pipeline_is_built(there, monkeypatch):
     for variable in (FORWARD, BACK, FORMAL):
         monkeypatch.delenv(variable, raising=False)
-    with pytest.raises(AugmentationError, match=f"diverse-paraphrase needs two translation.*forward=FOLDER, or in {FORWARD}"):
+    both = f"diverse-paraphrase needs two translation.*forward=FOLDER:back=FOLDER, or in {FORWARD} and {BACK}"
+    with pytest.raises(AugmentationError, match=both):
         build_texts("diverse-paraphrase")
     monkeypatch.setenv(FORWARD, there)
     with pytest.raises(AugmentationError, match=f"back-translation needs two .*back=FOLDER, or in {BACK}"):
