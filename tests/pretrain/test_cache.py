@@ -198,6 +198,21 @@ def test_a_model_gives_the_same_bytes_with_any_number_of_workers(annotated, mask
     assert digest(tmp_path / "1") == digest(tmp_path / "2")
 
 
+def test_forked_loader_workers_run_a_model_that_was_loaded_before(annotated, masked_lm, monkeypatch):
+    monkeypatch.setenv(MASKED_LM, masked_lm)
+    reader = ShardReader(annotated)
+    vocabulary = Vocabulary.from_tokenizer(load_tokenizer(reader.tokenizer_path))
+    views = [ViewSpec("anchor", "none"), ViewSpec("positive", "contextual:rate=0.3|random-swap")]
+    found = []
+    for workers in (0, 2):  # blocks of other sentences: each becomes the same
+        loader = Loader(reader, vocabulary, seed=3, global_batch=16, lanes=4, rank=0, world_size=1, views=views, mask_rate=0.15,
+                        mask_copies=0, workers=workers, start_step=0, stop_step=4)  # fmt: skip
+        found.append([batch.views[1] for batch in loader])
+        original = [batch.original for batch in loader]
+    assert found[0] == found[1]
+    assert sum(first != second for first, second in zip(original, found[0])) == 4
+
+
 def plain(text: str) -> str:
     return re.sub(r"\s+", " ", re.sub("[’‘]", "'", re.sub("[“”]", '"', text))).strip()
 
