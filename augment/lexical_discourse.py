@@ -61,6 +61,8 @@ def _is_adverb(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bo
         return False
     if sentence.heads[i] <= j or words[i - 1] in _NOT_ADVERB or words[j + 1] in _NAMING:
         return False
+    if sentence.tags[i - 1] in ("POS", "PRP$", "DT"):
+        return False  # "his later works", taken for a verb
     if sentence.tags[j + 1] in ("VB", "VBN", "VBG") and not any(word < i for word in sentence.auxiliaries(sentence.heads[i])):
         return False  # "the salt thus obtained"
     return words[i - 1] not in _STOPS or words[i - 1] == ","

@@ -54,10 +54,11 @@ def look_alike(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str
     letters = []
     bits = 0
     for i, letter in enumerate(text):
-        bits = bits >> 32 or draws.bits()  # 16 bits say whether, the 16 above which one: two letters a draw
         similar = _LOOK_ALIKE.get(letter)
-        if similar is not None and bits & 0xFFFF < threshold and not (urls and _inside(i, urls)):
-            letter = similar[(bits >> 16 & 0xFFFF) * len(similar) >> 16]
+        if similar is not None:
+            bits = bits >> 32 or draws.bits()  # 16 bits say whether, the 16 above which one: two letters a draw
+            if bits & 0xFFFF < threshold and not (urls and _inside(i, urls)):
+                letter = similar[(bits >> 16 & 0xFFFF) * len(similar) >> 16]
         letters.append(letter)
     result = "".join(letters)
     return None if result == text else result

@@ -198,9 +198,9 @@ def _is_bound(sentence: ParsedSentence, i: int) -> bool:
     word = sentence.word(i)
     if not word.isalpha() or (len(word) > 1 and not word[1:].islower()) or len(word) == 1:
         return True
-    if word[0].isupper() and i:
-        return True
     text, start, end = sentence.text, sentence.starts[i], sentence.ends[i]
+    if word[0].isupper() and text[:start].strip("\"'“‘([ "):
+        return True
     if text[start - 1 : start] in ("-", "–", "/", "_", "@", "#", ".") or text[end : end + 1] in ("-", "–", "/", "_", "@"):
         return True
     relation = sentence.relation(i)

