@@ -85,7 +85,7 @@ def augment(pipeline: Pipeline, source: Ragged, keys: np.ndarray, sentences: Ann
     normalised = [row for row, text in texts.items() if normalise(text) == normalise(sentences.text(row))]
     outcome = np.full(len(source), NOT_APPLICABLE, dtype=np.int64)
     if pipeline.works_on_tokens:
-        everything = clip(pipeline(source, keys, sentences), max_length)
+        everything = clip(pipeline.tokens(source, keys, texts), max_length)
         rows = np.flatnonzero(~equal_sequences(source, everything))
         tokens = everything.take(rows)
     else:

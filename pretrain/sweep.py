@@ -90,8 +90,6 @@ def main(
         return _print_words(everything, words_of)
     for key in replaced(sweep, overrides):
         print(f"note: --{key} is set for all runs, in place of what the file says", file=sys.stderr)
-    for entry in (entry for entry in entries if entry.missing):
-        print(f"not run: {entry.name}: needs the augmentations {', '.join(entry.missing)}, which do not exist yet")
     for entry in (entry for entry in entries if entry.row.kind == "start" and not judged(entry, [], folder)):
         print(f"not judged: {entry.name}: {entry.points[0].recipe.name} starts from random weights; --init names a model")
     work = _Work(sweep, everything, trainer, judge, folder, table)
@@ -155,8 +153,7 @@ class _Work:
         failed = 0
         for entry in self.plan.entries:
             if not entry.runs:
-                _say(f"{'waits' if entry.missing else 'judged' if entry.row.kind == 'start' else 'quoted'}  {entry.name}"
-                     + (f": needs {', '.join(entry.missing)}" if entry.missing else ""))
+                _say(f"{'judged' if entry.row.kind == 'start' else 'quoted'}  {entry.name}")
                 continue
             folder = self.out / self.name / "dry-run" / slug(entry.name)
             probe = Run(entry.name, entry.points[0], self.plan.seeds[0], folder)

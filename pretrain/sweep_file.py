@@ -10,7 +10,7 @@
       JS: {set: {objective.vadvcse.divergence: js}, paper: {STS-B dev: 84.55}}
 
 `grid` multiplies the rows by every combination of its values; `search` tries every combination for each row with the first
-seed, and trains the best one by `select` with all seeds. A row whose augmentations do not exist yet names them in `needs`.
+seed, and trains the best one by `select` with all seeds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from augment.registry import catalogue
 from pretrain.config import SHORT_FLAGS, Config, load_config
 from pretrain.errors import UserError
 from pretrain.validation import faults, read_yaml
@@ -49,8 +48,7 @@ class Row(BaseModel):
     recipe: Path | None = Field(None, description="in place of the sweep's")
     set: dict[str, Any] = Field(default_factory=dict, description="overrides; {times: X} multiplies the value in force")
     search: dict[str, list[Any]] | None = Field(None, description="in place of the sweep's; {}: nothing is searched")
-    needs: list[str] = Field(default_factory=list, description="augmentations that this row names and that may not exist yet")
-    pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two"] | None = Field(
+    pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two", "pooler"] | None = Field(
         None, description="pooling to judge by, where it is not the one trained with")
     paper: dict[str, float] = Field(default_factory=dict, description="the paper's figures, by column")
     note: str = Field("", description="what must be known to compare")
@@ -122,17 +120,15 @@ class Point:
 
 @dataclass(frozen=True)
 class Entry:
-    """A row made ready. points: one, or those of a search; none for rows that are quoted. missing: augmentations that it needs
-    and that do not exist, so that it is not run."""
+    """A row made ready. points: one, or those of a search; none for rows that are quoted."""
 
     name: str
     row: Row
     points: tuple[Point, ...]
-    missing: tuple[str, ...] = ()
 
     @property
     def runs(self) -> bool:
-        return self.row.kind == "trained" and not self.missing
+        return self.row.kind == "trained"
 
     @property
     def searched(self) -> bool:
@@ -171,22 +167,19 @@ def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "")
     flags = {SHORT_FLAGS.get(key, key): value for key, value in given.items()}
     if taken := sorted(OURS & flags.keys()):
         raise UserError(f"--{taken[0]} is set by the sweep itself; --out names the folder and --seeds the seeds")
-    there = {entry.name for entry in catalogue()}
     entries = []
     for name, row in sweep.rows.items():
-        missing = tuple(need for need in row.needs if need not in there)
         for cell in _combinations(sweep.grid if row.kind == "trained" else {}):
             title = ", ".join([name, *(f"{key.split('.')[-1]} {text_of(value)}" for key, value in cell.items())])
-            entry = Entry(title, row, (), missing)
+            entry = Entry(title, row, ())
             if row.kind != "quoted":
                 recipe = _recipe(folder / (row.recipe or sweep.recipe), size)
                 axes = sweep.search if row.search is None else row.search
                 searched = _combinations(axes if row.kind == "trained" else {})
                 try:
                     points = tuple(_point(recipe, sweep.set, row.set | cell | found, flags, found) for found in searched)
-                    if not missing:
-                        for point in points:
-                            point.config(sweep.seeds[0])
+                    for point in points:
+                        point.config(sweep.seeds[0])
                 except UserError as error:
                     raise UserError(f"row {title!r}: {error}") from None
                 different = {tuple(sorted(point.overrides.items())): point for point in points}

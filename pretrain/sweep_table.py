@@ -142,10 +142,10 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
     rows = []
     dev = next(title for title, name in columns_of(sweep).items() if name == "dev")
     for entry in plan.entries:
-        row: dict[str, Any] = {"name": entry.name, "kind": entry.row.kind, "needs": list(entry.missing), "note": entry.row.note,
+        row: dict[str, Any] = {"name": entry.name, "kind": entry.row.kind, "note": entry.row.note,
                                "paper": entry.row.paper, "runs": []}
         rows.append(row)
-        if entry.row.kind == "quoted" or entry.missing:
+        if entry.row.kind == "quoted":
             continue
         runs = plan.chosen(entry)
         row["wanted"] = len(plan.seeds) if entry.row.kind == "trained" else 1
@@ -194,9 +194,7 @@ def tabulate(found: dict[str, Any]) -> str:
 
     for row in found["rows"]:
         name, runs, named = row["name"].replace("|", "\\|"), row["runs"], len(lines)
-        if row["needs"]:
-            line(name, f"not run: needs the augmentations {', '.join(row['needs'])}", {})
-        elif row["kind"] != "quoted":
+        if row["kind"] != "quoted":
             count = f"{len(runs)} of {row['wanted']} seeds" if row["kind"] == "trained" else "as it is"
             if row.get("search"):
                 count += f", {row['search']['best'] or 'search unfinished'}"

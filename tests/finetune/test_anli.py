@@ -139,7 +139,8 @@ def test_figures_and_a_stopped_run(source, tmp_path):
 
 def test_another_recipe_is_asked_for_and_said(source, tmp_path):
     data = write_anli(tmp_path / "data", training=("snli",))
-    anli.main(str(source.model.folder), data=data, epochs="1", lr="1e-3", batch_size="8", max_train="6", out=str(tmp_path / "out"))
+    words = {"epochs": "1", "lr": "1e-3", "batch_size": "8", "max_train": "6"}
+    anli.main(str(source.model.folder), data=data, out=str(tmp_path / "out"), **words)
     result = json.loads(next((tmp_path / "out").glob("anli*.json")).read_text())
     said = "\n".join(result["notes"])
     for words in ("at most 6 ", "epochs 1 in place of 2", "lr 0.001 in place of 1e-05", "batch_size 8 in place of 128"):

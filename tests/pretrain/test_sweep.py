@@ -86,11 +86,6 @@ def test_recipes_of_another_size_stand_in(tmp_path):
         entries_of(tmp_path, size="huge", **recipe)
 
 
-def test_a_row_whose_augmentation_does_not_exist_waits(tmp_path):
-    waiting = entries_of(tmp_path, rows={"later": {"set": {"augment.positive": "tomorrow"}, "needs": ["tomorrow", "repeat"]}})[0]
-    assert waiting.missing == ("tomorrow",) and not waiting.runs
-
-
 # ---- runs ---------------------------------------------------------------------------------------------------------------
 
 
@@ -208,11 +203,10 @@ def sweep(tmp_path, *words, expect=0):
 
 def test_runs_are_trained_once_and_tabulated_beside_the_paper(tmp_path):
     rows = {"good": {"set": {"train.lr": 1e-4}, "paper": {"STS-B": 62.5}}, "bad": {"set": {"train.lr": 13}},
-            "to come": {"set": {"augment.positive": "tomorrow"}, "needs": ["tomorrow"], "paper": {"STS-B": 99.0}},
             "of others": {"kind": "quoted", "paper": {"STS-B": 50.0}}}
     path = write(tmp_path, rows=rows, columns={"STS-B": "sts.STS-B"}, seeds=[1, 3], paper_reports="the best of five")
     said = sweep(tmp_path, path, "--sts", tmp_path, expect=1)  # evaluations are there already: the stand-in has written them
-    assert "4 runs: 0 done, 0 begun, 4 to do" in said and "not run: to come: needs the augmentations tomorrow" in said
+    assert "4 runs: 0 done, 0 begun, 4 to do" in said
     assert said.count("failed: bad, seed") == 2 and "error: unlucky" in said
     found = json.loads((tmp_path / "out" / "sweep" / "results.json").read_text())
     good = found["rows"][0]
@@ -222,7 +216,7 @@ def test_runs_are_trained_once_and_tabulated_beside_the_paper(tmp_path):
     assert "| good | ours, 2 of 2 seeds | 62.00 ± 1.41 | 82.00 ± 1.41 | 62.00 ± 1.41 | 0.20 ± 0.00 |" in table
     assert "|  | ours, max over seeds | 63.00 |" in table and "|  | ours, seed with the best dev | 63.00 |" in table
     assert "|  | paper | 62.50 |" in table and "| of others | paper | 50.00 |" in table
-    assert "| to come | not run: needs the augmentations tomorrow |" in table and "the best of five" in table
+    assert "the best of five" in table
     assert "good, seed 1: 1 alarms, the first at step 2: collapsing" in table
     again = sweep(tmp_path, path, "--sts", tmp_path, expect=1)
     assert "4 runs: 2 done, 0 begun, 2 to do; about" in again
@@ -275,14 +269,13 @@ def test_one_recipe_with_several_seeds_and_single_runs_by_number(tmp_path):
 
 
 def test_a_dry_run_says_which_rows_start(tmp_path):
-    rows = {"good": {}, "bad": {"set": {"train.lr": 13}}, "to come": {"set": {"aug": "tomorrow"}, "needs": ["tomorrow"]},
-            "as it is": {"kind": "start"}}
+    rows = {"good": {}, "bad": {"set": {"train.lr": 13}}, "as it is": {"kind": "start"}}
     said = sweep(tmp_path, write(tmp_path, rows=rows), "--dry-run", expect=1)
-    for line in ("starts  good", "FAILS  bad: error: unlucky", "waits  to come: needs tomorrow", "judged  as it is"):
+    for line in ("starts  good", "FAILS  bad: error: unlucky", "judged  as it is"):
         assert line in said
     assert "1 rows do not start" in said
     assert not list((tmp_path / "out" / "sweep" / "dry-run").glob("*.dry-run"))
-    assert "every row that can run starts" in sweep(tmp_path, tmp_path / "sweep.yaml", "--dry-run", "--rows", "good,come")
+    assert "every row that can run starts" in sweep(tmp_path, tmp_path / "sweep.yaml", "--dry-run", "--rows", "good")
 
 
 # ---- Slurm, with stand-ins for its commands -----------------------------------------------------------------------------
