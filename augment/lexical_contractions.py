@@ -227,6 +227,8 @@ def _contracts(sentence: ParsedSentence, lower: list[str], i: int, following: st
     """Whether the auxiliary i, behind a pronoun, is weak: something that it goes with follows in its clause."""
     if following in ("PUNCT", "CCONJ", "SCONJ") or sentence.word(i).isupper() or lower[i + 1] == "to":
         return False
+    if following == "PRON" and (i + 2 == len(lower) or sentence.pos[i + 2] == "PUNCT"):
+        return False  # "What is it?"
     if lower[i] in ("has", "have", "had"):  # not the full verb: "he had a dog"
         return sentence.tags[i + 1] in ("VBN", "VBD") or (
             sentence.pos[i + 1] == "ADV" and i + 2 < len(lower) and sentence.tags[i + 2] in ("VBN", "VBD")

@@ -8,6 +8,7 @@ from augment.lexical_contractions import joined_base_forms
 from augment.lexical_forms import AUGCSE, Edit, like, rewrite, word_set
 from augment.parsed import ParsedSentence
 from augment.restructure_forms import finite_form, finite_verb, person_of, spelled_out, subject_of
+from augment.syntax_english import is_of_title, speaker
 from augment.text import Draws
 
 _TENSES = ("past", "present", "future")
@@ -81,6 +82,8 @@ def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> li
     word = sentence.word(finite)
     lower = word.lower()
     start, end = sentence.starts[finite], sentence.ends[finite]
+    if is_of_title(sentence, finite):
+        return None
     if _in_time_clause(sentence, head, finite) and target == "future":
         target = "present"
     if lower in ("will", "'ll", "’ll", "wo"):
@@ -93,8 +96,8 @@ def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> li
         return [(start, end, like(word, _SHORT_NEGATION.get(new, new) if _contracted(sentence, finite) else new))]
     subject = subject_of(sentence, head)
     if target == "future":
-        if subject is None and finite and sentence.word(finite - 1)[-1:] in "\"'”’":
-            return None  # '"No," said John', where John has been taken for the object
+        if speaker(sentence, finite) is not None:  # '"No," said John'
+            return None
         # A question, or an inversion: "will" would have to part verb and auxiliary.
         inverted = (
             subject is not None and subject > finite and sentence.relation(subject) != "expl" and not _has_there(sentence, head)

@@ -6,26 +6,28 @@ grammatical way. A clause is named by the word that heads it; `ParsedSentence.ve
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
 from dataclasses import dataclass
 
 from augment.inflection import lemma_of, may_be_past, participle
-from augment.lexical_forms import Edit, like, lower_first
+from augment.lexical_forms import Edit, like
 from augment.parsed import ParsedSentence
 
 _BE = frozenset({"am", "is", "are", "was", "were", "'s", "'m", "'re", "’s", "’m", "’re"})
 _PAST_BE = frozenset({"was", "were"})
 _HAVE = frozenset({"have", "has", "had", "'ve", "’ve", "'s", "’s"})
-_PAIRS = {'"': '"', "“": "”", "'": "'", "‘": "’", "(": ")", "[": "]"}
 _NEED = frozenset({"need", "needs", "needed"})
 _NOT = frozenset({"not", "n't", "n’t"})
 _NEGATIVE_ADVERBS = frozenset({"never", "hardly", "scarcely", "rarely", "seldom", "neither", "nor"})
 _FULL = {"ca": "can", "wo": "will", "sha": "shall"}  # what is left of can't, won't, shan't
 _CLOSING_QUOTES = frozenset("\"'”’")
+_MARKS = re.compile(r"[,;:!?\"“”—]")
+_SPEAKERS = frozenset({"i", "he", "she", "we", "they"})
+_TAKEN_FOR = frozenset({"nsubj", "obj", "iobj", "attr", "obl:npmod", "obl:unmarked", "dep"})
 _OBJECTS = frozenset({"me", "him", "us", "them", "it", "you", "himself", "herself"})
 _ALSO_BASE = frozenset({"found", "saw", "lay", "fell", "ground", "wound", "bore", "rent", "bound", "have", "do", "are", "am"})
 _FINITE = frozenset({"VBZ", "VBP", "VBD", "MD"})
-_SUBORDINATE = frozenset({"acl", "advcl", "ccomp", "xcomp"})
+_OF_OTHER_CLAUSES = frozenset({"acl", "advcl", "ccomp", "xcomp", "conj"})
 _BESIDE = frozenset({"conj", "parataxis", "ccomp", "list"})
 # What stands before the base form. The code's "can't avoid to" is left out: no verb can follow it.
 MODALS = {
@@ -65,8 +67,8 @@ def clause_of(sentence: ParsedSentence, head: int) -> Clause | None:
     auxiliaries = tuple(a for a in sentence.auxiliaries(head) if a < verb and sentence.tags[a] != "TO")
     finite = auxiliaries[0] if auxiliaries else verb
     subject = sentence.subject(head)
-    if not auxiliaries and sentence.tags[finite] in ("VBD", "VBZ", "VBN") and (speaker := _speaker(sentence, finite)) is not None:
-        subject = speaker
+    if not auxiliaries and sentence.tags[finite] in ("VBD", "VBZ", "VBN") and (spoken := speaker(sentence, finite)) is not None:
+        subject = spoken
     nots = [
         child
         for word in ({head, verb, *auxiliaries})
@@ -78,13 +80,18 @@ def clause_of(sentence: ParsedSentence, head: int) -> Clause | None:
     return Clause(head, verb, auxiliaries, finite, subject, negation, bool(nots) and negation is None, inverted)
 
 
-def _speaker(sentence: ParsedSentence, verb: int) -> int | None:
-    """Who speaks in '"No," said John', even where a parser has taken him for the object."""
-    if not verb or sentence.word(verb - 1)[-1:] not in _CLOSING_QUOTES:
+def speaker(sentence: ParsedSentence, verb: int) -> int | None:
+    """Who speaks in '"No," said John', whatever a parser has taken him for."""
+    following = verb + 1
+    if not verb or following == len(sentence) or sentence.word(verb - 1)[-1:] not in _CLOSING_QUOTES:
+        return None
+    if sentence.word(following).lower() in _SPEAKERS:
+        return following
+    if sentence.pos[following] in ("ADP", "ADV", "PUNCT") or sentence.word(following).lower() in _OBJECTS:
         return None
     for child in sentence.children(verb):
-        nominal = sentence.pos[child] in ("NOUN", "PROPN", "PRON", "ADJ") and sentence.word(child).lower() not in _OBJECTS
-        if nominal and sentence.relation(child) in ("obj", "nsubj") and sentence.subtree(child)[0] == verb + 1:
+        nominal = sentence.pos[child] in ("NOUN", "PROPN", "PRON", "ADJ") and sentence.relation(child) in _TAKEN_FOR
+        if nominal and sentence.subtree(child)[0] == following:
             return child
     return None
 
@@ -114,7 +121,7 @@ def _finite_tag(sentence: ParsedSentence, clause: Clause) -> str:
     tag = sentence.tags[clause.finite]
     if clause.auxiliaries or clause.subject is None:
         return tag
-    if clause.subject > clause.finite and _speaker(sentence, clause.finite) != clause.subject:
+    if clause.subject > clause.finite and speaker(sentence, clause.finite) != clause.subject:
         return tag
     if tag == "VBN" and may_be_past(sentence.word(clause.finite)) and not _has_other_tense(sentence, clause.finite):
         return "VBD"
@@ -127,15 +134,15 @@ def _finite_tag(sentence: ParsedSentence, clause: Clause) -> str:
 
 
 def _has_other_tense(sentence: ParsedSentence, i: int) -> bool:
-    """Whether a verb with a tense that is not of a subordinate clause stands up to the next semicolon or full stop: "the salt
-    obtained was pure".
+    """Whether a verb with a tense that is of no subordinate or coordinated clause stands up to the next semicolon or full stop:
+    "the salt obtained was pure".
     """
     for number, tag in enumerate(sentence.tags):
         if number > i and sentence.word(number) in (";", ".", "!", "?"):
             return False
         if tag in _FINITE and number != i:
             head = sentence.heads[number] if sentence.relation(number) in ("aux", "aux:pass", "cop") else number
-            if sentence.relation(head).partition(":")[0] not in _SUBORDINATE:
+            if sentence.relation(head).partition(":")[0] not in _OF_OTHER_CLAUSES:
                 return True
     return False
 
@@ -167,8 +174,8 @@ def negate(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
     following = sentence.word(finite + 1).lower() if finite + 1 < len(sentence) else ""
     if clause.negation is not None or clause.focus or following in _NOT:
         return None
-    if end < len(sentence.text) and sentence.text[end] in "-/":  # part of a compound that the parser has cut
-        return None
+    if (end < len(sentence.text) and sentence.text[end] in "-/") or is_of_title(sentence, finite):
+        return None  # part of a compound that the parser has cut, or of a name
     if lower == "be" and not clause.auxiliaries and not _opens_clause(sentence, clause):
         return None  # "So be it", "if need be"
     if (clause.auxiliaries and tag in _FINITE) or lower in _BE or tag == "MD":
@@ -210,6 +217,14 @@ def _opens_clause(sentence: ParsedSentence, clause: Clause) -> bool:
     )
 
 
+def is_of_title(sentence: ParsedSentence, i: int) -> bool:
+    """Whether a verb has a capital that no sentence starts with: it is (part of) a name, or of a heading."""
+    word = sentence.word(i)
+    if not word[:1].isupper() or word[1:] != word[1:].lower() or not i:
+        return False
+    return any(letter.isalnum() for letter in sentence.text[: sentence.starts[i]]) and sentence.word(i - 1)[-1:].isalnum()
+
+
 def coordinated(sentence: ParsedSentence, clause: Clause, tag: str) -> list[int]:
     """The verbs in the clause's tense that share its subject by "and" or "or", without an auxiliary of their own, up to the
     first that does not: "came, saw and conquered".
@@ -244,7 +259,7 @@ def _in_place(sentence: ParsedSentence, clause: Clause, new: str, rest: list[Edi
         return [(start, end, like(word, new)), *rest]
     first, last = sentence.subtree(subject)
     named = sentence.text[sentence.starts[first] : sentence.ends[last]]
-    if first != finite + 1 or "," in named or rest or word[:1].isupper():
+    if first != finite + 1 or _MARKS.search(named) or rest or word[:1].isupper():
         return None
     return [(start, sentence.ends[last], f"{named} {new}")]
 
@@ -291,6 +306,8 @@ def add_modal(sentence: ParsedSentence, clause: Clause, modal: str) -> list[Edit
         return None
     start, end = sentence.starts[finite], sentence.ends[finite]
     if (start and text[start - 1] in "-/") or (end < len(text) and text[end] in "-/") or _bars_modal(sentence, finite, modal):
+        return None
+    if is_of_title(sentence, finite):
         return None
     space = " " if lower[0] in "'’" else ""  # he's
     following = [a for a in (*clause.auxiliaries[1:], clause.verb) if a != finite]
@@ -355,44 +372,6 @@ def _agreeing(modal: str, tag: str, finite: str) -> str:
         return _PAST_MODALS.get(modal, modal)
     third = tag == "VBZ" or finite in ("is", "'s", "’s")
     return _THIRD_MODALS.get(modal, modal) if third else modal
-
-
-def prefixed(sentence: ParsedSentence, prefix: str, edits: Sequence[Edit] = ()) -> list[Edit]:
-    """`edits`, and before the sentence a phrase such as "It is not true that": behind a quotation mark or bracket that the whole
-    sentence stands in, behind a conjunction, an interjection or an adverb with a comma ("But", "However,"), and with no
-    capital on the first word after it, unless that is written with one everywhere.
-    """
-    opening = first = 1 if _is_enclosed(sentence) else 0
-    while len(sentence) > first + 2:
-        marked = sentence.word(first + 1) in (",", ";")
-        conjoins = sentence.pos[first] == "CCONJ" and not _is_paired(sentence, first)
-        if not conjoins and not (marked and sentence.pos[first] in ("ADV", "INTJ")):
-            break
-        first += 2 if marked else 1
-    place = sentence.starts[first]
-    if first > opening:
-        return [(place, place, prefix[0].lower() + prefix[1:] + " "), *edits]
-    end = sentence.ends[first]
-    rest = [edit for edit in edits if edit[0] >= end]
-    early = [edit for edit in edits if edit[0] < end]
-    if not early:
-        return [(place, place, prefix + " "), (place, end, lower_first(sentence, first)), *rest]
-    # The first word is edited itself, and by rules that write lower case.
-    (start, end, new), *others = early
-    return [(place, place, prefix + " "), (start, end, new[:1].lower() + new[1:]), *others, *rest]
-
-
-def _is_enclosed(sentence: ParsedSentence) -> bool:
-    """Whether the sentence opens with a quotation mark or bracket that closes behind its root, or nowhere."""
-    closing = _PAIRS.get(sentence.word(0)) if len(sentence) > 1 else None
-    if closing is None:
-        return False
-    place = sentence.text.find(closing, sentence.ends[0])
-    return place < 0 or place > sentence.starts[sentence.root]
-
-
-def _is_paired(sentence: ParsedSentence, i: int) -> bool:
-    return sentence.word(i).lower() in ("both", "either", "neither")
 
 
 def is_question(sentence: ParsedSentence) -> bool:

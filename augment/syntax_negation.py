@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from augment.lexical_contractions import assertive, needs_negation
-from augment.lexical_forms import indefinite_article, is_name, like
+from augment.lexical_forms import indefinite_article, is_name, like, lower_first
 from augment.parsed import ParsedSentence
 from augment.syntax_english import (
     MODALS,
@@ -20,12 +21,12 @@ from augment.syntax_english import (
     is_question,
     main_clause,
     negate,
-    prefixed,
     without_word,
     without_words,
 )
 from augment.text import Draws
 
+_PAIRS = {'"': '"', "“": "”", "'": "'", "‘": "’", "(": ")", "[": "]"}
 _PREFIXES = {
     # The paper's examples (sections 3.1 and 4.3), and the code's list.
     "paper": ("It is not true that", "It can't be that", "It is not the fact that", "Not that"),
@@ -58,7 +59,7 @@ def negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list
             return _fragment(sentence)
         is_negative, edits = _without_negation(sentence, clause)
         return edits if is_negative else negate(sentence, clause)
-    return _first_hit(sentence) or (None if is_question(sentence) else prefixed(sentence, draws.choice(_PREFIXES["code"])))
+    return _first_hit(sentence) or (None if is_question(sentence) else _prefixed(sentence, draws.choice(_PREFIXES["code"])))
 
 
 def double_negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Edit] | None:
@@ -69,10 +70,10 @@ def double_negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) 
     if variant == "paper":
         is_negative, edits = _without_negation(sentence, clause)
         edits = edits if is_negative else negate(sentence, clause)
-        return prefixed(sentence, draws.choice(_PREFIXES["paper"]), edits) if edits else None
+        return _prefixed(sentence, draws.choice(_PREFIXES["paper"]), edits) if edits else None
     edits, count = _negate_two(sentence)
     if count == 1:
-        edits = prefixed(sentence, draws.choice(_PREFIXES["code"]), edits)
+        edits = _prefixed(sentence, draws.choice(_PREFIXES["code"]), edits)
     return edits or None
 
 
@@ -158,6 +159,8 @@ def _negative_word(sentence: ParsedSentence, clause: Clause) -> tuple[int | None
             following = sentence.word(i + 1).lower() if i + 1 < len(sentence) else ""
             if lower == "no" and following == "longer":
                 return i, [without_words(sentence, i, i + 1)]
+            if lower == "no" and following in ("other", "sooner"):  # "no other than"
+                return i, None
             if edit := _without_no(sentence, i, clause.head):
                 return i, [edit]
     return None, None
@@ -184,6 +187,44 @@ def _without_no(sentence: ParsedSentence, i: int, head: int) -> Edit | None:
     return sentence.starts[i], sentence.ends[i], like(sentence.word(i), _WITHOUT[lower])
 
 
+def _prefixed(sentence: ParsedSentence, prefix: str, edits: Sequence[Edit] = ()) -> list[Edit]:
+    """`edits`, and before the sentence a phrase such as "It is not true that": behind a quotation mark or bracket that the whole
+    sentence stands in, behind a conjunction, an interjection or an adverb with a comma ("But", "However,"), and with no
+    capital on the first word after it, unless that is written with one everywhere.
+    """
+    opening = first = 1 if _is_enclosed(sentence) else 0
+    while len(sentence) > first + 2:
+        marked = sentence.word(first + 1) in (",", ";")
+        conjoins = sentence.pos[first] == "CCONJ" and not _is_paired(sentence, first)
+        if not conjoins and not (marked and sentence.pos[first] in ("ADV", "INTJ")):
+            break
+        first += 2 if marked else 1
+    place = sentence.starts[first]
+    if first > opening:
+        return [(place, place, prefix[0].lower() + prefix[1:] + " "), *edits]
+    end = sentence.ends[first]
+    rest = [edit for edit in edits if edit[0] >= end]
+    early = [edit for edit in edits if edit[0] < end]
+    if not early:
+        return [(place, place, prefix + " "), (place, end, lower_first(sentence, first)), *rest]
+    # The first word is edited itself, and by rules that write lower case.
+    (start, end, new), *others = early
+    return [(place, place, prefix + " "), (start, end, new[:1].lower() + new[1:]), *others, *rest]
+
+
+def _is_enclosed(sentence: ParsedSentence) -> bool:
+    """Whether the sentence opens with a quotation mark or bracket that closes behind its root, or nowhere."""
+    closing = _PAIRS.get(sentence.word(0)) if len(sentence) > 1 else None
+    if closing is None:
+        return False
+    place = sentence.text.find(closing, sentence.ends[0])
+    return place < 0 or place > sentence.starts[sentence.root]
+
+
+def _is_paired(sentence: ParsedSentence, i: int) -> bool:
+    return sentence.word(i).lower() in ("both", "either", "neither")
+
+
 def _fragment(sentence: ParsedSentence) -> list[Edit] | None:
     """A sentence without a verb: `no` for the article of its noun, or before a noun without one; `not` before anything else."""
     root = sentence.root
@@ -198,7 +239,7 @@ def _fragment(sentence: ParsedSentence) -> list[Edit] | None:
             if sentence.relation(child) in ("det", "nmod:poss", "nummod", "case", "det:predet", "prep"):
                 nominal = nominal and child > root
     nominal = nominal and sentence.subtree(root)[0] == 0 and "," not in sentence.text[: sentence.starts[root]]
-    return prefixed(sentence, "No" if nominal else "Not")
+    return _prefixed(sentence, "No" if nominal else "Not")
 
 
 def _first_hit(sentence: ParsedSentence) -> list[Edit] | None:

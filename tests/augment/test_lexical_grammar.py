@@ -37,6 +37,7 @@ from augment.lexical_discourse import discourse_markers
          "there/RB/parataxis/4 ././punct/4", "He's not here; he's not there."),
         ("Dogs do not bark.", "Dogs/NNS/nsubj/4 do/VBP/aux/4 not/RB/neg/4 bark/VB/ROOT/0 ././punct/4", "Dogs don't bark."),
         ("They have gone.", "They/PRP/nsubj/3 have/VBP/aux/3 gone/VBN/ROOT/0 ././punct/3", "They've gone."),
+        ("What is it?", "What/WP/root/0 is/VBZ/cop/1 it/PRP/nsubj/1 ?/./punct/1", None),
         ("They have dogs.", "They/PRP/nsubj/2 have/VBP/ROOT/0 dogs/NNS/dobj/2 ././punct/2", None),
         ("Yes, it is.", "Yes/UH/discourse/4 ,/,/punct/4 it/PRP/nsubj/4 is/VBZ/root/0 ././punct/4", None),
         ("http://x.com/don", "http://x.com/don/NN/root/0", None),

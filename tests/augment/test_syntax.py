@@ -185,6 +185,16 @@ SENTENCES = {
         "It/PRP/nsubj/2 extended/VBN/ROOT/0 what/WP/obj/5 we/PRP/nsubj/5 had/VBD/ccomp/2 ././punct/2",
         "It/PRP/nsubj/2 extended/VBN/ROOT/0 what/WP/dobj/5 we/PRP/nsubj/5 had/VBD/ccomp/2 ././punct/2",
     ),
+    "of a title": (
+        "It sells The Makes Here.",
+        "It/PRP/nsubj/2 sells/NNS/nmod/4 The/DT/det/4 Makes/VBZ/ROOT/0 Here/RB/advmod/4 ././punct/4",
+        None,
+    ),
+    "no other": (
+        "It was no other than Bob.",
+        "It/PRP/nsubj/4 was/VBD/cop/4 no/DT/det/4 other/JJ/ROOT/0 than/IN/case/6 Bob/NNP/obl/4 ././punct/4",
+        "It/PRP/nsubj/2 was/VBD/ROOT/0 no/DT/det/4 other/JJ/acomp/2 than/IN/prep/4 Bob/NNP/pobj/5 ././punct/2",
+    ),
     "shook": ("They shook it.", "They/PRP/nsubj/2 shook/VBP/ROOT/0 it/PRP/obj/2 ././punct/2", None),  # a tagger's error
 }
 LABELS = ("UD", "ClearNLP")
@@ -245,6 +255,8 @@ def outcomes(augmentation, name, labels="UD", **parameters):
         ("enclosed", "“Yes; but he did not leave.”"),
         ("participle", "He did not recall it; he slept."),
         ("extended", "It did not extend what we had."),
+        ("of a title", None),
+        ("no other", None),
         ("shook", "They did not shake it."),
     ],
 )
