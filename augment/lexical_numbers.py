@@ -19,6 +19,8 @@ _NUMBER = re.compile(
 # What may stand right in front of a number and behind it; anything else makes it a part of something: B-52, 3D, 1.2.3, a URL.
 _BEFORE = re.compile(r"(?:^|[\s(\[\"“'‘—])$")
 _AFTER = re.compile(r"(?:[.,;:!?)\]\"”'’—]*(?:\s|$)|[)\]\"”]|—)")
+_GROUP_BEHIND = re.compile(r"(?<![\d,.]\d{3})[ \u00a0]\d{3}(?!\d)")
+_GROUP_BEFORE = re.compile(r"(?<!\d)\d{1,3}[ \u00a0]$")
 _SENTENCE_END = re.compile(r"(?:[a-z]{4}\.|[!?])[\"”’)]?\s[\"“‘(]?$")
 _SCALE = re.compile(r"\s(thousand|million|billion|trillion|hundred)\b")
 _CURRENCIES = {
@@ -53,6 +55,8 @@ def number_words(sentence: ParsedSentence, draws: Draws) -> str | None:
         start, end = match.span()
         if not _BEFORE.search(text, max(0, start - 1), start) or not _AFTER.match(text, end):
             continue
+        if _GROUP_BEHIND.match(text, end) or (end - start == 3 and _GROUP_BEFORE.search(text, max(0, start - 5), start)):
+            continue  # "10 000"
         new = _spoken(match, text)
         if new is not None:
             edits.append((start, end, new))
@@ -87,6 +91,8 @@ def _spoken(match: re.Match, text: str) -> str | None:
         if fraction or match["to"][0] == "0":
             return None
         to = match["to"].replace(",", "")
+        if int(to) < int(digits) and not (len(digits) == 4 and len(to) == 2):
+            return None  # no range: "the 767-300", "won 3-2"
         if before in _MONTHS and int(digits) <= 31 and int(to) <= 31:
             return f"{_words(digits, 'ordinal')} to {_words(to, 'ordinal')}"
         if len(digits) == 4 and len(to) == 4 and whole == digits and _is_year(digits) and _is_year(to):

@@ -114,11 +114,13 @@ def wordnet_substitution(sentence: ParsedSentence, draws: Draws, rate: float = 0
 
 def _antonyms(sentence: ParsedSentence, parts: tuple[str, ...], draws: Draws) -> list[Edit]:
     edits = []
+    words = sentence.text.lower().split()
     for i, pos in enumerate(sentence.pos):
         part = _POS.get(pos)
         if part not in parts or sentence.tags[i] not in _TAGS[part]:
             continue
         found = _related("antonyms", sentence.word(i).lower(), part, sentence.tags[i], sentence.lemmas[i])
+        found = [word for word in found if word not in words] if found else found  # "the left and right side"
         edit = _replacement(sentence, i, draws.choice(found)) if found and not _is_bound(sentence, i) else None
         if edit:
             edits.append(edit)

@@ -63,9 +63,17 @@ def _finite_clauses(sentence: ParsedSentence) -> list[tuple[int, int]]:
             continue
         finite = finite_verb(sentence, head)
         tag = sentence.tags[finite]
-        if tag in _OF_TAG or tag == "MD":
+        if (tag in _OF_TAG and not _shares_auxiliary(sentence, finite, head)) or tag == "MD":
             found.append((finite, head))
     return found
+
+
+def _shares_auxiliary(sentence: ParsedSentence, finite: int, head: int) -> bool:
+    """Whether a verb is a participle that a tagger has taken for a past: "was convicted and sentenced"."""
+    if finite != head or sentence.relation(head) != "conj" or sentence.tags[head] != "VBD" or sentence.subject(head) is not None:
+        return False
+    first = sentence.heads[head]
+    return sentence.tags[first] == "VBN" and bool(sentence.auxiliaries(first)) and sentence.word(head).lower().endswith("ed")
 
 
 def _tense_of(sentence: ParsedSentence, finite: int) -> str | None:

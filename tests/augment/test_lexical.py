@@ -301,6 +301,8 @@ def test_no_fact_that_the_sentence_has():
         ("the 1980s, the 3rd, 2.5 m", "the nineteen eighties, the third, two point five m"),
         ("They were built. 59 left!", "They were built. Fifty-nine left!"),
         ("No. 4 and vol. 59 left", None),
+        ("a 767-300 won 3-2, c. 10 000 or 1 234 567 times", None),
+        ("In 1999 300 ran, 5-10", "In nineteen ninety-nine three hundred ran, five to ten"),
         ("at 10:30 am and 9:05", "at ten thirty am and nine oh five"),
         ("1914–1918", "Nineteen fourteen to nineteen eighteen"),
         ("on March 5, 2001", "on March fifth, two thousand and one"),

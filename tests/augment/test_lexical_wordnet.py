@@ -155,6 +155,7 @@ def test_antonyms_are_odd(source):
         ("an unable man", "an/DT unable/JJ man/NN", {"an able man"}),
         ("See http://good.com/fast", "See/VB http://good.com/fast/NN", {None}),
         ("No day", "No/DT day/NN", {None}),
+        ("the good and bad days", "the/DT good/JJ and/CC bad/JJ days/NNS", {None}),
     ],
 )  # fmt: skip
 def test_antonyms(source, text, tags, expected):
