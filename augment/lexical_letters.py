@@ -51,15 +51,14 @@ def look_alike(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str
     text = sentence.text
     urls = _urls(text)
     threshold = int(rate * (1 << 16))
-    letters = []
+    letters = list(text)
     bits = 0
     for i, letter in enumerate(text):
-        similar = _LOOK_ALIKE.get(letter)
-        if similar is not None:
+        if letter in _LOOK_ALIKE:
             bits = bits >> 32 or draws.bits()  # 16 bits say whether, the 16 above which one: two letters a draw
             if bits & 0xFFFF < threshold and not (urls and _inside(i, urls)):
-                letter = similar[(bits >> 16 & 0xFFFF) * len(similar) >> 16]
-        letters.append(letter)
+                similar = _LOOK_ALIKE[letter]
+                letters[i] = similar[(bits >> 16 & 0xFFFF) * len(similar) >> 16]
     result = "".join(letters)
     return None if result == text else result
 
