@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from augment.errors import AugmentationError
-from augment.parsed import ParsedSentence, load_parser, parse_texts
+from augment.parsed import ParsedSentence, find_parser, load_parser, parse_texts
 from augment.ragged import Ragged
 from pretrain.annotation import MOST_CHARACTERS, pack
 from pretrain.errors import UserError
@@ -20,11 +20,12 @@ from pretrain.shards import write_atomically
 
 
 def describe_parser(model: str) -> dict[str, str]:
-    """What the manifest says of a parser: name, version, language.
+    """What the manifest says of a parser ("auto": `find_parser`'s): name, version, language.
 
     Raises: UserError when it is not there, or has no tagger or no dependency parser.
     """
     try:
+        model = find_parser() if model == "auto" else model
         parser = load_parser(model)
     except AugmentationError as error:
         raise UserError(f"--annotate {model}: {error}") from error

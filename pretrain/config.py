@@ -26,6 +26,8 @@ class LoadingConfig(Section):
     folder: Path | None = Field(None, description="prepared data (manifest.json inside); none: data/NAME, prepared on "
                                 "first use from data.prepare. Flag --data")
     prepare: DataConfig = Field(default_factory=DataConfig, description="how to prepare the data if the folder has none")
+    cache: int = Field(0, ge=0, description="0: all views are augmented anew in every epoch; k: positives, negatives and "
+                       "labelled augmentations are made once, k of every sentence, and kept beside the data (pretrain.cache)")
     lanes: int = Field(16, ge=1, description="parallel streams that make up the data order: a multiple of every world "
                        "size that the run should resume on, and a divisor of train.global_batch")
     workers: int = Field(1, ge=0, description="loader processes a rank; 0 loads in the training process")

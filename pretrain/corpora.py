@@ -136,7 +136,7 @@ class DataConfig(BaseModel):
     annotate: str | None = Field(
         None,
         description="spaCy pipeline, by name or folder: text and parse are kept beside the tokens, which augmentations of text "
-        "(pi, mv, dn, neg ...) need. For units sentence and record",
+        "(pi, mv, dn, neg ...) need; auto: $CLEAR_PARSER, or else one that is installed. For units sentence and record",
     )
 
     @field_validator("sources", mode="before")

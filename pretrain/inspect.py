@@ -63,9 +63,11 @@ def inspect(
     if number >= world:
         raise UserError(f"--rank {number} of --world-size {world}: ranks count from 0 to {world - 1}")
     settings = load_config(config or _default_recipe(), overrides)
-    from pretrain.objectives import view_specs  # these two import transformers: seconds, so not for --help and wrong flags
+    from pretrain.cached_views import trains_on  # these import transformers: seconds, so not for --help and wrong flags
+    from pretrain.objectives import view_specs
     from pretrain.tokenizer import load_tokenizer
 
+    settings = trains_on(settings)
     reader = ShardReader(settings.data_folder, split)
     tokenizer = load_tokenizer(reader.tokenizer_path)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from finetune.sts import StsEvaluator
-from pretrain import announce, checkpoint, command, setup_run
+from pretrain import announce, cached_views, checkpoint, command, setup_run
 from pretrain import engine as engines
 from pretrain.blocks import number_of_labels
 from pretrain.config import SHORT_FLAGS, describe, load_config, to_yaml
@@ -59,7 +59,8 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
     torch.manual_seed(settings.train.seed)
     encoder = setup_run.make_encoder(settings, data.tokenizer)
     setup_run.check_budget(settings, encoder)
-    views = view_specs(settings)
+    loaded = cached_views.trains_on(settings)
+    views = view_specs(loaded)
     labelled = next((view for view in views if view.labelled), None)
     objective = build_objective(settings, encoder, data.tokenizer,
                                 number_of_labels(labelled, data.train) if labelled is not None else 0)
@@ -80,7 +81,7 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
         workers=settings.data.workers, start_step=progress.step, stop_step=stop_step, synonyms=data.synonyms,
         max_length=encoder.max_positions, damaged=settings.data.damaged,
         known_damaged={s["chunk"] for s in progress.substitutions})
-    heldout = Heldout(data.heldout, data.vocabulary, settings, data.synonyms, encoder.max_positions)
+    heldout = Heldout(data.heldout, data.vocabulary, loaded, data.synonyms, encoder.max_positions)
     sts = StsEvaluator(settings.evaluate.sts or os.environ.get("CLEAR_DATA"))
     with_sts = setup_run.sts_everywhere(settings, "STS-B-dev" in sts.available())
     embed = text_embedder(engine, data.tokenizer, encoder.max_positions, settings.train.micro_batch_tokens)

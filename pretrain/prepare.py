@@ -20,7 +20,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -109,23 +109,29 @@ def find_or_prepare(data_dir: Path | str, config: DataConfig) -> dict:
 
     Raises: UserError if preparation fails; it has said why.
     """
-    import subprocess
-
     data_dir = Path(data_dir)
     if not (data_dir / MANIFEST).is_file():
         print(f"{data_dir} holds no prepared data yet; preparing it", file=sys.stderr, flush=True)
         make_folder(data_dir)
         recipe = data_dir / "prepare.json"
         write_atomically(recipe, config.model_dump_json(indent=1).encode())
-        root = str(Path(__file__).resolve().parent.parent)
-        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
-        # Without the launcher's variables, which would make the child take itself for a rank.
-        environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
-        command = [sys.executable, "-m", "pretrain.prepare", "--config", str(recipe), "--out", str(data_dir)]
-        done = subprocess.run(command, env={**environment, "PYTHONPATH": path})
-        if done.returncode:
-            raise UserError(f"Preparing {data_dir} failed (exit {done.returncode}); the reason is above.")
+        in_own_process("pretrain.prepare", ["--config", str(recipe), "--out", str(data_dir)], f"Preparing {data_dir}")
     return read_manifest(data_dir)
+
+
+def in_own_process(module: str, words: Sequence[str], what: str) -> None:
+    """Run `python -m module words...`, without the launcher's variables, which would make it take itself for a rank.
+
+    Raises: UserError if it fails; it has said why.
+    """
+    import subprocess
+
+    root = str(Path(__file__).resolve().parent.parent)
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
+    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+    done = subprocess.run([sys.executable, "-m", module, *words], env={**environment, "PYTHONPATH": path})
+    if done.returncode:
+        raise UserError(f"{what} failed (exit {done.returncode}); the reason is above.")
 
 
 def make_folder(folder: Path) -> None:

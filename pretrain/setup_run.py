@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from augment.synonyms import SynonymTable
 from augment.vocabulary import Vocabulary
-from pretrain import checkpoint, checkpoint_folder
+from pretrain import cached_views, checkpoint, checkpoint_folder
 from pretrain.config import Config
 from pretrain.encoder import SentenceEncoder, build_encoder, load_encoder
 from pretrain.errors import UserError
@@ -144,12 +144,15 @@ def find_data(config: Config) -> None:
     if config.model.init is not None and recipe.tokenizer is None:
         recipe = recipe.model_copy(update={"tokenizer": config.model.init})  # a checkpoint's ids are its own tokenizer's
     find_or_prepare(folder, recipe)
+    if config.data.cache:
+        cached_views.make(config)
 
 
 def open_data(config: Config) -> Data:
     """Find the prepared data, or prepare it on rank 0; check that its tokenizer has what the run needs."""
-    folder = config.data_folder
     on_rank_zero(lambda: find_data(config))
+    config = cached_views.trains_on(config)
+    folder = config.data_folder
     train, heldout = ShardReader(folder, "train"), ShardReader(folder, "heldout")
     tokenizer = load_tokenizer(folder / "tokenizer")
     if tokenizer_hash(folder) != train.tokenizer_hash:

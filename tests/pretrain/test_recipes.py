@@ -10,6 +10,7 @@ from run_helpers import command, finish, records, start
 
 from augment.catalogue import CATALOGUE
 from augment.registry import needs_text, parse
+from pretrain.cached_views import trains_on
 from pretrain.config import load_config, to_yaml, validate_config
 from pretrain.objectives import view_specs
 from pretrain.sweep_file import expand, read_sweep
@@ -148,16 +149,20 @@ def test_every_row_is_valid(path):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_rows_have_the_text_and_name_the_models_that_their_augmentations_need(path):
-    """Augmentations of text need annotated data; a model or vectors come from the environment, and the row's note says which."""
-    for entry in expand(read_sweep(path), path.parent, {}):
+    """Augmentations of text need annotated data; a model or vectors come from the environment, and a note says which."""
+    sweep = read_sweep(path)
+    for entry in expand(sweep, path.parent, {}):
+        notes = " ".join([entry.row.note, *sweep.notes])
         for point in entry.points:
             config = point.config(42)
             augmentations = {view.augmentation for view in view_specs(config)}
+            if config.data.cache and entry.runs:
+                assert trains_on(config).data.folder.name.startswith(f"{config.data.folder.name}.cache-"), entry.name
             if any(map(needs_text, augmentations)):
                 assert config.data.prepare.annotate and "parsed" in str(config.data.folder), entry.name
             variables = [parameter.variable for name in augmentations for step in parse(name).steps if step.name in CATALOGUE
                          for parameter in CATALOGUE[step.name].parameters if parameter.variable]
-            assert all(variable in entry.row.note for variable in variables), entry.name
+            assert all(variable in notes for variable in variables), entry.name
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)

@@ -1,0 +1,76 @@
+"""`data.cache`: views that are made once, before training, and read from a folder beside the data.
+
+What AugCSE and SDA do: the sentences are augmented before training, and every epoch sees the same. The run's positive, negative
+and labelled views become columns of data that `pretrain.cache` makes of the prepared data, in FOLDER.cache-DIGEST, one for each
+set of specifications; the run then trains on that folder as on any other, and the views take their columns as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+from augment.registry import from_environment, needs_text, parse
+from pretrain.cache_stages import LABELLED, VIEW_NUMBERS
+from pretrain.config import Config
+from pretrain.errors import UserError
+from pretrain.objectives import view_specs
+from pretrain.prepare import in_own_process
+from pretrain.shards import MANIFEST
+
+
+def columns_of(config: Config) -> dict[str, str]:
+    """What is to be made once: column -> specification.
+
+    Raises:
+        UserError: nothing is, two views would share a column, or the anchor's text would have to be rewritten.
+    """
+    columns: dict[str, str] = {}
+    for view in view_specs(config):
+        if view.role == "anchor":
+            if needs_text(view.augmentation):
+                raise UserError(f"data.cache keeps the anchor as it is, and augment.anchor={view.augmentation} would rewrite its "
+                                "text: set augment.anchor to none or to augmentations of tokens, or data.cache=0")
+        elif not parse(view.augmentation).is_identity:
+            if view.column in columns or view.column not in VIEW_NUMBERS:
+                raise UserError(f"data.cache makes one view each of {', '.join(VIEW_NUMBERS)}, and the objective "
+                                f"{config.objective.name} has {view.role} besides: set data.cache=0")
+            columns[view.column] = view.augmentation
+    if not columns:
+        raise UserError(f"data.cache={config.data.cache} and nothing to make: no view of the objective but the anchor is "
+                        "augmented; set augment.positive, augment.negative or augment.augmented, or data.cache=0")
+    return columns
+
+
+def cache_folder(config: Config, columns: dict[str, str]) -> Path:
+    """Where they lie: beside the data, by a digest of what they are."""
+    made = {"columns": {name: str(parse(spec)) for name, spec in columns.items()}, "copies": config.data.cache,
+            "environment": from_environment(columns.values())}
+    digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:8]
+    return config.data_folder.with_name(f"{config.data_folder.name}.cache-{digest}")
+
+
+def make(config: Config) -> None:
+    """Make the cache if it is not there; call it on one rank, when the data is prepared."""
+    columns = columns_of(config)
+    folder = cache_folder(config, columns)
+    words = ["--data", str(config.data_folder), "--out", str(folder), "--resample", str(config.data.cache)]
+    for column, spec in columns.items():
+        words += ["--aug" if column == LABELLED else f"--{column}", spec]
+    if config.augment.synonyms is not None:
+        words += ["--synonyms", str(config.augment.synonyms)]
+    if not (folder / MANIFEST).is_file():
+        print(f"making the views {', '.join(columns)} once, in {folder}", file=sys.stderr, flush=True)
+        in_own_process("pretrain.cache", words, f"Making {folder}")
+
+
+def trains_on(config: Config) -> Config:
+    """The configuration of what the loader reads: `config` itself, or, with `data.cache`, columns that are taken as they are."""
+    if not config.data.cache:
+        return config
+    columns = columns_of(config)
+    views = {"anchor": config.augment.of_role("anchor"), **dict.fromkeys(columns, "none")}
+    data = config.data.model_copy(update={"folder": cache_folder(config, columns), "cache": 0})
+    return config.model_copy(update={"data": data, "augment": config.augment.model_copy(update=views)})

@@ -1,0 +1,68 @@
+"""`data.cache`: a run that has its views made once is the run on a cache that was made by hand."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from run_helpers import ROOT, command, curve, finish, start
+
+from pretrain.cache import cache
+from pretrain.cached_views import columns_of, trains_on
+from pretrain.config import load_config
+from pretrain.errors import UserError
+from pretrain.objectives import view_specs
+
+LABELLED = "del-word:rate=0.5|reorder"
+
+
+def config(**flags):
+    return load_config(ROOT / "configs" / "augcse_micro.yaml", {key.replace("__", "."): value for key, value in flags.items()})
+
+
+def test_the_same_run_as_on_a_cache_made_by_hand_and_resumes(tiny_data, tmp_path):
+    common = {"objective.name": "augcse", "objective.mlm.weight": 0, "aug": "none", "train.steps": 6, "resume": "auto"}
+    words = command(tiny_data, tmp_path / "run", **common, **{"augment.augmented": LABELLED, "data.cache": 2})
+    said = finish(start(words))
+    assert "making the views augmented once" in said
+    cache(tiny_data, tmp_path / "by_hand", {"augmented": LABELLED}, copies=2, progress=False)
+    finish(start(command(tmp_path / "by_hand", tmp_path / "second", **common, **{"augment.augmented": "none"})))
+    assert curve(tmp_path / "run") == curve(tmp_path / "second")
+    assert f"augmented: {LABELLED}" in (tmp_path / "run" / "config.yaml").read_text()  # what the views are
+
+    complete = curve(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-00000006")
+    said = finish(start(words))
+    assert "making the views" not in said and curve(tmp_path / "run") == complete
+
+    line = [sys.executable, "-m", "pretrain.inspect", *words[1:]]
+    line = [word for word in line if not word.startswith("--run") and word != str(tmp_path / "run")]
+    seen = subprocess.run(line, cwd=ROOT, env=os.environ | {"COLUMNS": "200"}, capture_output=True, text=True)
+    assert seen.returncode == 0 and "del-word:rate=0.5" in seen.stdout and ".cache-" in seen.stdout, seen.stdout + seen.stderr
+
+
+def test_a_folder_for_each_set_of_views():
+    one, other = config(data__cache="1"), config(data__cache="1", augment__augmented="tense|yoda")
+    folders = {trains_on(settings).data_folder for settings in (one, other, config(data__cache="2"))}
+    assert len(folders) == 3 and all(folder.name.startswith("augcse_micro.cache-") for folder in folders)
+    assert trains_on(one).augment.of_role("augmented") == "none" and trains_on(config(data__cache="0")).data.cache == 0
+    assert trains_on(one).data_folder == trains_on(config(data__cache="1", train__seed="7")).data_folder
+    assert one.augment.of_role("augmented") == "augcse-12-2"  # the run's own configuration stays
+
+
+def test_token_augmentations_of_the_anchor_stay_in_the_loader():
+    specs = {"augment__anchor": "crop:rate=0.8", "augment__positive": "reorder"}
+    settings = trains_on(config(**specs, objective="sda", augment__negative="neg"))
+    assert [view.augmentation for view in view_specs(settings)] == ["crop:rate=0.8", "none", "none"]
+    assert columns_of(config(**specs, objective="simcse")) == {"positive": "reorder"}
+
+
+@pytest.mark.parametrize(("flags", "said"), [
+    ({"augment.augmented": "none", "objective": "simcse"}, "nothing to make"),
+    ({"augment.anchor": "pi"}, "augment.anchor=pi would rewrite its text"),
+    ({"objective": "declutr", "augment.positive": "crop:rate=0.8"}, "has positive2 besides"),
+])
+def test_what_cannot_be_made_once_is_one_message(flags, said):
+    with pytest.raises(UserError, match=said):
+        columns_of(load_config(ROOT / "configs" / "augcse_micro.yaml", {"data.cache": "1", **flags}))
