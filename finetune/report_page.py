@@ -23,7 +23,7 @@ a { color: var(--accent); } nav { margin: 1rem 0; display: flex; flex-wrap: wrap
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; margin: .5rem 0; max-width: max-content; }
 .scroll:focus-visible { outline: 2px solid var(--accent); }
 table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .65rem; text-align: right; white-space: nowrap; }
+th, td { padding: .3rem .8rem .3rem .55rem; text-align: right; white-space: nowrap; }
 thead th { border-bottom: 1px solid var(--line); font-weight: 600; vertical-align: bottom; white-space: normal;
   min-width: 4.2rem; }
 tbody th, thead th:first-child { text-align: left; font-weight: 400; position: sticky; left: 0; background: var(--paper); }
@@ -39,7 +39,7 @@ td { position: relative; } td sup { color: var(--accent); font-size: .65em; posi
 figure { margin: 0; border: 1px solid var(--line); border-radius: 6px; padding: .5rem; }
 figure svg { display: block; width: 100%; height: auto; max-height: 26rem; }
 details { margin: 1.5rem 0; } summary { cursor: pointer; color: var(--accent); }
-@media (max-width: 30rem) { main { padding: 1rem .75rem 3rem; } th, td { padding: .3rem .45rem; }
+@media (max-width: 30rem) { main { padding: 1rem .75rem 3rem; } th, td { padding: .3rem .75rem .3rem .35rem; }
   tbody th { min-width: 7.5rem; max-width: 8.5rem; } }
 """
 
