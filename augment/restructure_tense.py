@@ -90,7 +90,7 @@ def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> li
     word = sentence.word(finite)
     lower = word.lower()
     start, end = sentence.starts[finite], sentence.ends[finite]
-    if is_of_title(sentence, finite):
+    if is_of_title(sentence, finite) or lower == "ai":  # "ain't"
         return None
     if _in_time_clause(sentence, head, finite) and target == "future":
         target = "present"
@@ -101,7 +101,11 @@ def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> li
         new = table.get({"ca": "can"}.get(lower, lower))
         if new is None:
             return []
-        return [(start, end, like(word, _SHORT_NEGATION.get(new, new) if _contracted(sentence, finite) else new))]
+        new = like(word, _SHORT_NEGATION.get(new, new) if _contracted(sentence, finite) else new)
+        return [(start, end, f"{new} " if _is_cannot(sentence, finite) else new)]  # "could not"
+    following = sentence.word(finite + 1).lower() if finite + 1 < len(sentence) else ""
+    if (lower, following) == ("used", "to") or (lower in ("had", "'d", "’d") and following == "better"):  # "had better go"
+        return [] if target == "past" else None
     subject = subject_of(sentence, head)
     if target == "future":
         if speaker(sentence, finite) is not None:  # '"No," said John'
@@ -115,9 +119,6 @@ def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> li
         return _with_will(sentence, finite, head)
     if _OF_TAG[sentence.tags[finite]] == target:
         return []
-    following = sentence.word(finite + 1).lower() if finite + 1 < len(sentence) else ""
-    if (lower, following) == ("used", "to") or following == "better":  # "used to go", "had better go"
-        return None
     lower = (spelled_out(sentence, finite) or "").lower()
     if lower in ("", "would"):
         return None
@@ -209,6 +210,13 @@ def _has_there(sentence: ParsedSentence, head: int) -> bool:
 def _contracted(sentence: ParsedSentence, finite: int) -> bool:
     following = finite + 1
     return following < len(sentence) and sentence.word(following).lower() in ("n't", "n’t")
+
+
+def _is_cannot(sentence: ParsedSentence, finite: int) -> bool:
+    """Whether a "not" is written together with the word that carries the tense."""
+    following = finite + 1
+    joined = following < len(sentence) and sentence.starts[following] == sentence.ends[finite]
+    return joined and sentence.word(following).lower() == "not"
 
 
 def _in_time_clause(sentence: ParsedSentence, head: int, finite: int) -> bool:

@@ -16,6 +16,7 @@ from augment.parsed import ParsedSentence
 _BE = frozenset({"am", "is", "are", "was", "were", "'s", "'m", "'re", "’s", "’m", "’re"})
 _PAST_BE = frozenset({"was", "were"})
 _HAVE = frozenset({"have", "has", "had", "'ve", "’ve", "'s", "’s"})
+_HAD = frozenset({"had", "'d", "’d"})
 _NEED = frozenset({"need", "needs", "needed"})
 _NOT = frozenset({"not", "n't", "n’t"})
 _NEGATIVE_ADVERBS = frozenset({"never", "hardly", "scarcely", "rarely", "seldom", "neither", "nor"})
@@ -23,6 +24,7 @@ _FULL = {"ca": "can", "wo": "will", "sha": "shall"}  # what is left of can't, wo
 _CLOSING_QUOTES = frozenset("\"'”’")
 _MARKS = re.compile(r"[,;:!?\"“”—]")
 _SPEAKERS = frozenset({"i", "he", "she", "we", "they"})
+_THIRD = frozenset({"he", "she", "it"})
 _TAKEN_FOR = frozenset({"nsubj", "obj", "iobj", "attr", "obl:npmod", "obl:unmarked", "dep"})
 _OBJECTS = frozenset({"me", "him", "us", "them", "it", "you", "himself", "herself"})
 _ALSO_BASE = frozenset({"found", "saw", "lay", "fell", "ground", "wound", "bore", "rent", "bound", "have", "do", "are", "am"})
@@ -128,6 +130,8 @@ def _finite_tag(sentence: ParsedSentence, clause: Clause) -> str:
     if tag == "VB" and not _is_infinitive(sentence, clause):
         tag = "VBP"
     word = sentence.word(clause.finite).lower()
+    if tag == "VBP" and sentence.word(clause.subject).lower() in _THIRD and may_be_past(word):
+        return "VBD"  # "it cost"
     if tag == "VBP" and word not in _ALSO_BASE and lemma_of(word, "VBD") != word:
         return "VBD"  # "shook"
     return tag
@@ -176,6 +180,8 @@ def negate(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
         return None
     if (end < len(sentence.text) and sentence.text[end] in "-/") or is_of_title(sentence, finite):
         return None  # part of a compound that the parser has cut, or of a name
+    if lower in _HAD and following == "better" and "VB" in sentence.tags[finite + 2 : finite + 3]:
+        return [(sentence.ends[finite + 1], sentence.ends[finite + 1], " not")]  # "had better not go"
     if lower == "be" and not clause.auxiliaries and not _opens_clause(sentence, clause):
         return None  # "So be it", "if need be"
     if (clause.auxiliaries and tag in _FINITE) or lower in _BE or tag == "MD":
@@ -279,7 +285,9 @@ def affirm(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
 
 
 def without_word(sentence: ParsedSentence, i: int) -> Edit:
-    """The edit that deletes word i with the space before it; at the beginning of the text the next word gets its capital."""
+    """The edit that deletes word i with the space before it; where it opens the text, a quotation or a bracket, with the space
+    behind it, and the next word gets its capital.
+    """
     return without_words(sentence, i, i)
 
 
@@ -288,9 +296,9 @@ def without_words(sentence: ParsedSentence, first: int, last: int) -> Edit:
     start, end = sentence.starts[first], sentence.ends[last]
     if start and sentence.text[start - 1] == " ":
         return start - 1, end, ""
-    if start == 0 and last + 1 < len(sentence):
+    if not sentence.text[:start][-1:].isalnum() and last + 1 < len(sentence):
         following = sentence.starts[last + 1]
-        return 0, following + 1, like(sentence.word(0)[:1], sentence.text[following])
+        return start, following + 1, like(sentence.word(first)[:1], sentence.text[following])
     return start, end, ""
 
 
@@ -350,7 +358,7 @@ def _bars_modal(sentence: ParsedSentence, finite: int, modal: str) -> bool:
     following = sentence.word(finite + 1).lower() if finite + 1 < len(sentence) else ""
     if following == "to":
         return lower in _BE or lower == "used" or (lower in _HAVE | _NEED and modal.endswith(" to"))
-    return lower == "ai" or (following == "better" and lower in ("had", "'d", "’d"))
+    return lower == "ai" or (following == "better" and lower in _HAD)
 
 
 def _with_not(sentence: ParsedSentence, clause: Clause, modal: str, verb: str, rest: list[Edit]) -> list[Edit] | None:

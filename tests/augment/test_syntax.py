@@ -51,6 +51,17 @@ SENTENCES = {
         "A/DT/det/2 history/NN/ROOT/0 of/IN/case/4 France/NNP/nmod/2 ././punct/2",
         "A/DT/det/2 history/NN/ROOT/0 of/IN/prep/2 France/NNP/pobj/3 ././punct/2",
     ),
+    "opens with never": (
+        "“Never give up!”",
+        "“/``/punct/3 Never/RB/advmod/3 give/VB/ROOT/0 up/RP/compound:prt/3 !/./punct/3 ”/''/punct/3",
+        "“/``/punct/3 Never/RB/neg/3 give/VB/ROOT/0 up/RP/prt/3 !/./punct/3 ”/''/punct/3",
+    ),
+    "had better": (
+        "He had better go.",
+        "He/PRP/nsubj/2 had/VBD/ROOT/0 better/RBR/advmod/4 go/VB/xcomp/2 ././punct/2",
+        "He/PRP/nsubj/4 had/VBD/aux/4 better/RBR/advmod/4 go/VB/ROOT/0 ././punct/4",
+    ),
+    "it cost": ("It cost them.", "It/PRP/nsubj/2 cost/VBP/ROOT/0 them/PRP/obj/2 ././punct/2", None),
     "word": ("Rain", "Rain/NN/ROOT/0", None),
     "imperative": ("Run!", "Run/VB/ROOT/0 !/./punct/1", None),
     "quotes": (
@@ -258,6 +269,9 @@ def outcomes(augmentation, name, labels="UD", **parameters):
         ("of a title", None),
         ("no other", None),
         ("shook", "They did not shake it."),
+        ("opens with never", "“Give up!”"),
+        ("had better", "He had better not go."),
+        ("it cost", "It did not cost them."),
     ],
 )
 def test_negation(name, expected, labels):
@@ -337,6 +351,7 @@ def test_double_negation_needs_a_statement(name):
             "must have been|should have been|ought to have been|had to be|could not but be|could not help but be",
         ),
         ("no longer", "must be|should be|ought to be|has to be|cannot but be|cannot help but be"),
+        ("it cost", "must have cost|should have cost|ought to have cost|had to cost|could not but cost|could not help but cost"),
         (
             "shook",
             "must have shaken|should have shaken|ought to have shaken|had to shake|could not but shake|could not help but shake",
@@ -350,12 +365,14 @@ def test_modal_verbs(name, expected, labels):
         "travel": "travelled", "tall": "is not", "contraction": "aren't", "repeated": "ran", "passive": "was", "have": "has",
         "url": "works", "perfect": "'ve", "does not": "does not",
         "never": "has", "came and saw": "came and saw", "said": "said John", "has to": "has to", "there": "were",
-        "no longer": "is", "shook": "shook",
+        "no longer": "is", "shook": "shook", "it cost": "cost",
     }[name]  # fmt: skip
     assert outcomes(mv, name, labels) == {text.replace(finite, form, 1) for form in expected.split("|")}
 
 
-@pytest.mark.parametrize("name", ["heading", "word", "imperative", "question", "cannot", "can", "used to", "ain't", "so be it"])
+@pytest.mark.parametrize(
+    "name", ["heading", "word", "imperative", "question", "cannot", "can", "used to", "ain't", "so be it", "had better"]
+)
 def test_no_modal_verb_where_none_can_stand(name):
     assert outcomes(mv, name) == {None}
 
