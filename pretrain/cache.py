@@ -24,7 +24,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from augment.registry import alternatives, from_environment, parse
+from augment.registry import alternatives, from_environment, needs_synonyms, parse
 from pretrain import cache_stages as cs
 from pretrain import command
 from pretrain.errors import UserError
@@ -76,7 +76,7 @@ def cache(
     except ValidationError as error:
         raise UserError("execution: " + faults(error, lambda key: f"there is no option {key}")) from None
     readers = {split: ShardReader(data, split) for split in SPLITS}
-    made = _what_is_made(readers, columns, seed, copies)
+    made = _what_is_made(readers, columns, seed, copies, synonyms)
     if (out / MANIFEST).is_file():
         manifest = read_manifest(out)
         _refuse_other(out, manifest.get("cache", {}), made)
@@ -97,7 +97,9 @@ def cache(
         return finish(out, work, began, options)
 
 
-def _what_is_made(readers: dict[str, ShardReader], columns: dict[str, str], seed: int, copies: int) -> dict[str, Any]:
+def _what_is_made(
+    readers: dict[str, ShardReader], columns: dict[str, str], seed: int, copies: int, synonyms: str | None
+) -> dict[str, Any]:
     """All that decides what the shards are, checked."""
     reader = readers["train"]
     if not columns or not set(columns) <= set(cs.VIEW_NUMBERS):
@@ -118,6 +120,7 @@ def _what_is_made(readers: dict[str, ShardReader], columns: dict[str, str], seed
         "seed": seed,
         "copies": copies,
         "environment": from_environment(columns.values()),
+        "synonyms": synonyms if any(map(needs_synonyms, columns.values())) else None,
     }
 
 

@@ -11,14 +11,16 @@ import hashlib
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
-from augment.registry import from_environment, needs_text, parse
+from augment.registry import from_environment, needs_synonyms, needs_text, parse
 from pretrain.cache_stages import LABELLED, VIEW_NUMBERS
 from pretrain.config import Config
 from pretrain.errors import UserError
 from pretrain.objectives import view_specs
 from pretrain.prepare import in_own_process
-from pretrain.shards import MANIFEST
+from pretrain.shards import MANIFEST, ShardReader, read_manifest
+from pretrain.stages import SPLITS
 
 
 def columns_of(config: Config) -> dict[str, str]:
@@ -46,24 +48,41 @@ def columns_of(config: Config) -> dict[str, str]:
 
 def cache_folder(config: Config, columns: dict[str, str]) -> Path:
     """Where they lie: beside the data, by a digest of what they are."""
-    made = {"columns": {name: str(parse(spec)) for name, spec in columns.items()}, "copies": config.data.cache,
-            "environment": from_environment(columns.values())}
+    made: dict[str, Any] = {"columns": {name: str(parse(spec)) for name, spec in columns.items()}, "copies": config.data.cache,
+                            "environment": from_environment(columns.values())}
+    if config.augment.synonyms is not None and any(map(needs_synonyms, columns.values())):
+        made["synonyms"] = str(config.augment.synonyms)
     digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:8]
     return config.data_folder.with_name(f"{config.data_folder.name}.cache-{digest}")
 
 
 def make(config: Config) -> None:
-    """Make the cache if it is not there; call it on one rank, when the data is prepared."""
+    """Make the cache if it is not there; call it on one rank, when the data is prepared.
+
+    Raises:
+        UserError: the data has columns or labels already, the cache is one of other data that stood in its place, or making it
+            failed.
+    """
     columns = columns_of(config)
     folder = cache_folder(config, columns)
+    readers = {split: ShardReader(config.data_folder, split) for split in SPLITS}
+    if readers["train"].columns != ("text",) or readers["train"].labels:
+        raise UserError(f"data.cache={config.data.cache} makes views of texts, and {config.data_folder} has columns or labels of "
+                        "its own: to train on them as they are, set data.cache=0 and "
+                        + ", ".join(f"augment.{column}=none" for column in columns))
+    if (folder / MANIFEST).is_file():
+        content = {split: reader.content_hash for split, reader in readers.items()}
+        if read_manifest(folder).get("cache", {}).get("content") != content:
+            raise UserError(f"{folder} has views of other data than {config.data_folder} has now: remove that folder, and they "
+                            "are made anew")
+        return
     words = ["--data", str(config.data_folder), "--out", str(folder), "--resample", str(config.data.cache)]
     for column, spec in columns.items():
         words += ["--aug" if column == LABELLED else f"--{column}", spec]
     if config.augment.synonyms is not None:
         words += ["--synonyms", str(config.augment.synonyms)]
-    if not (folder / MANIFEST).is_file():
-        print(f"making the views {', '.join(columns)} once, in {folder}", file=sys.stderr, flush=True)
-        in_own_process("pretrain.cache", words, f"Making {folder}")
+    print(f"making the views {', '.join(columns)} once, in {folder}", file=sys.stderr, flush=True)
+    in_own_process("pretrain.cache", words, f"Making {folder}")
 
 
 def trains_on(config: Config) -> Config:

@@ -102,7 +102,8 @@ def identity(config: Config) -> str:
     for section, keys in FREE.items():
         for key in keys:
             tree.get(section, {}).pop(key, None)
-    tree["data"] = {"folder": str(config.data_folder.resolve()), "lanes": config.data.lanes}
+    cached = {"cache": config.data.cache} if config.data.cache else {}
+    tree["data"] = {"folder": str(config.data_folder.resolve()), "lanes": config.data.lanes, **cached}
     if config.model.init is not None and Path(config.model.init).exists():
         tree["model"]["init"] = str(Path(config.model.init).resolve())
     for key in ("name", "folder", "checkpoint"):

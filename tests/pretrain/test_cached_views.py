@@ -1,5 +1,6 @@
 """`data.cache`: a run that has its views made once is the run on a cache that was made by hand."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -8,11 +9,13 @@ import sys
 import pytest
 from run_helpers import ROOT, command, curve, finish, start
 
+from pretrain import cached_views
 from pretrain.cache import cache
-from pretrain.cached_views import columns_of, trains_on
+from pretrain.cached_views import columns_of, make, trains_on
 from pretrain.config import load_config
 from pretrain.errors import UserError
 from pretrain.objectives import view_specs
+from pretrain.shards import ShardReader
 
 LABELLED = "del-word:rate=0.5|reorder"
 
@@ -49,6 +52,38 @@ def test_a_folder_for_each_set_of_views():
     assert trains_on(one).augment.of_role("augmented") == "none" and trains_on(config(data__cache="0")).data.cache == 0
     assert trains_on(one).data_folder == trains_on(config(data__cache="1", train__seed="7")).data_folder
     assert one.augment.of_role("augmented") == "augcse-12-2"  # the run's own configuration stays
+
+
+def test_a_synonym_table_makes_other_views_where_one_is_needed():
+    def folder(**flags):
+        return trains_on(config(data__cache="1", **flags)).data_folder
+
+    assert folder(augment__augmented="subs|reorder", augment__synonyms="a.json") not in (
+        folder(augment__augmented="subs|reorder"), folder(augment__augmented="subs|reorder", augment__synonyms="b.json"))
+    assert folder(augment__augmented="reorder", augment__synonyms="a.json") == folder(augment__augmented="reorder")
+
+
+def test_views_of_data_that_was_replaced_are_refused(tiny_data, tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(cached_views, "in_own_process", lambda module, words, what: made.append(words))
+    data = tmp_path / "data"
+    shutil.copytree(tiny_data, data)
+    settings = config(data=str(data), data__cache="1", augment__augmented=LABELLED)
+    make(settings)
+    assert len(made) == 1
+    folder = trains_on(settings).data_folder
+    shutil.copytree(data, folder)
+    manifest = json.loads((folder / "manifest.json").read_text()) | {"columns": ["text", "augmented"]}
+    manifest["cache"] = {"content": {split: ShardReader(data, split).content_hash for split in ("train", "heldout")}}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    make(settings)
+    assert len(made) == 1  # it is there
+    manifest["cache"]["content"]["heldout"] = "other"
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match=r"views of other data.*remove that folder"):
+        make(settings)
+    with pytest.raises(UserError, match=r"columns or labels of its own.*data.cache=0 and augment.augmented=none"):
+        make(config(data=str(folder), data__cache="1", augment__augmented=LABELLED))
 
 
 def test_token_augmentations_of_the_anchor_stay_in_the_loader():

@@ -101,7 +101,7 @@ def test_a_run_is_known_by_what_makes_it_what_it_is(tmp_path, monkeypatch):
     plain = digest(data__folder="d")
     assert digest(2, data__folder="d") != plain
     for other in ({"train__lr": 1e-5}, {"objective__simcse__temperature": 0.1}, {"model__pooling": "cls"}, {"train__steps": 9},
-                  {"aug": "crop"}, {"evaluate__every": 7}, {"data__lanes": 8}):
+                  {"aug": "crop"}, {"evaluate__every": 7}, {"data__lanes": 8}, {"data__cache": 1}):
         assert digest(**{"data__folder": "d", **other}) != plain, other
     assert digest(data__folder="e") != plain
     for same in ({"name": "x"}, {"train__threads": 2}, {"train__micro_batch_tokens": 999}, {"evaluate__sts": "s"},
