@@ -75,8 +75,8 @@ class Quality:
 
     def rewrite(self, specification: str) -> Rewriting:
         """`AugmentedSentences.rewrite`; what an augmentation with a model wrote is kept, by its specification and the model."""
-        steps = [CATALOGUE[step.name] for step in parse(specification).steps]
-        if not any(need.startswith("model:") for entry in steps for need in entry.needs):
+        entries = [CATALOGUE[step.name] for step in parse(specification).steps if step.name in CATALOGUE]  # not "none"
+        if not any(need.startswith("model:") for entry in entries for need in entry.needs):
             return self.sentences.rewrite(specification)
         path = self._path("text", specification, json.dumps([specification, from_environment([specification])]).encode())
         if not path.is_file():

@@ -217,12 +217,13 @@ def test_an_encoder_without_tokenizer_or_masked_language_head(parser, tmp_path):
     (tmp_path / "mine.py").write_text(code)
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
     model, where = f"{tmp_path / 'mine.py'}:embed", {"text": str(tmp_path / "texts.txt"), "parser": parser, "out": str(tmp_path)}
-    aq.main(model, **where, aug="number-words;del-word", also="crop")
+    aq.main(model, **where, aug="number-words;del-word", also="crop;number-words|none")
     found = json.loads((tmp_path / "results.json").read_text())
     before, after = [(len(text), text.count("s"), 1) for text in (TEXTS[0], TEXTS[0].replace("2", "two"))]
     cosine = np.dot(before, after) / np.linalg.norm(before) / np.linalg.norm(after)
     assert found["augmentations"]["number-words"]["cosine"] == pytest.approx(cosine, abs=1e-3)  # of all eight about the same
-    assert list(found["augmentations"]) == ["number-words", "del-word", "crop"]
+    assert list(found["augmentations"]) == ["number-words", "del-word", "crop", "number-words|none"]
+    assert 0 < found["augmentations"]["number-words|none"]["rate"] <= 40
     assert "loss_all" not in found["augmentations"]["number-words"] and "loss" not in (tmp_path / "table.md").read_text()
     assert any("does not run as a masked language model" in note for note in found["notes"])
 
