@@ -19,6 +19,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from augment.parsed import ParsedSentence, find_parser, parse_texts
+from augment.registry import needs_text
 from finetune import geometry_measures as measures
 from finetune import geometry_plots as plots
 from finetune import intents
@@ -55,7 +57,7 @@ PROTOCOL = (
 
 def geometry(
     *models: str, pooling: str = "", data: str = "", out: str = "", measure: str = "", aug: str = "", text: str = "",
-    sentences: str = "1000", neighbours: str = "stackoverflow", seed: str = "0",
+    parser: str = "", sentences: str = "1000", neighbours: str = "stackoverflow", seed: str = "0",
 ) -> None:
     """Measure the geometry of encoders' sentence vectors.
 
@@ -64,8 +66,9 @@ def geometry(
     data: folder with SentEval/, clustering/ and NLI/; the environment's CLEAR_DATA when not given.
     out: where results go; RUN/report or results/NAME when not given. Several models get a folder each in it.
     measure: some of sts, neighbourhood, nli, augmentation, by commas; all that have data when not given.
-    aug: augmentations, separated by semicolons: "del-span,reorder;subs"; all of the catalogue when not given.
+    aug: augmentations, separated by semicolons: "del-span,reorder;subs;yoda"; all of tokens when not given.
     text: sentences to augment, one a line (.gz too); those of STS-B when not given.
+    parser: for augmentations of text, a spaCy pipeline, by name or folder; without it $CLEAR_PARSER, else an installed one.
     sentences: how many of them, evenly spaced; at most 2000.
     neighbours: sets for the neighbourhoods, by commas: of clustering/, and SNIPS, BANKING77, CLINC150, HWU64, ATIS of intents/.
         VaSCL's figure is of stackoverflow alone.
@@ -79,11 +82,16 @@ def geometry(
         known_name(name, MEASURES, "measure", plain=str)
     sets = [name.strip() for name in neighbours.split(",") if name.strip()]
     sets = [name.upper() if name.upper() in intents.SETS else name for name in sets]
+    specifications = [one.strip() for one in aug.split(";") if one.strip()]
+    of_text = [one for one in specifications if needs_text(one)]  # every mistake is found here, before any work
     inputs, missing = _inputs(data, wanted or list(MEASURES), bool(wanted), sets, text, count, chosen_seed)
+    if of_text and "augmentation" in inputs:
+        chosen, source_of_text, _ = inputs["augmentation"]
+        inputs["augmentation"] = chosen, source_of_text, list(parse_texts(chosen, find_parser(parser)))
     for source in models:
         model = open_model(source, pooling)
         folder = folder_for(model, Path(out) / slug(source) if out and len(models) > 1 else out)
-        evaluation = measure_model(model, inputs, [a for a in aug.split(";") if a.strip()], chosen_seed, folder)
+        evaluation = measure_model(model, inputs, specifications, chosen_seed, folder)
         evaluation.notes += missing
         path = write(evaluation, folder)
         print(table(evaluation))
@@ -190,11 +198,12 @@ def measure_nli(model: EmbeddingModel, triplets: Sequence[tuple[str, str, str]],
 
 
 def measure_augmentations(
-    model: EmbeddingModel, sentences: Sequence[str], source: str, aug: Sequence[str], seed: int, evaluation: Evaluation,
-    where: Path,
+    model: EmbeddingModel, sentences: Sequence[str], source: str, parses: Sequence[ParsedSentence] | None, aug: Sequence[str],
+    seed: int, evaluation: Evaluation, where: Path,
 ) -> None:
-    """A task for every augmentation, one for the projections; writes the projector's files."""
-    augmented = AugmentedSentences(model, sentences, seed)
+    """A task for every augmentation, one for the projections; writes the projector's files. parses: of the sentences, for
+    augmentations of text."""
+    augmented = AugmentedSentences(model, sentences, seed, parses)
     if not augmented.has_mlm_head:
         evaluation.notes.append(f"no pseudo-perplexity: {augmented.why_no_perplexity}")
     made = views(augmented, aug or default_specifications(), bool(aug), lambda name: _say(model, f"augmentation {name}"))
@@ -273,11 +282,11 @@ def _inputs(
         evaluator = StsEvaluator(root)
         return [*evaluator.load("STS-B"), *evaluator.load("STS-B-dev")]
 
-    def sentences() -> tuple[list[str], str]:
+    def sentences() -> tuple[list[str], str, None]:
         if text:
-            return spaced(read_sentences(Path(text), "text"), count), Path(text).name
+            return spaced(read_sentences(Path(text), "text"), count), Path(text).name, None
         found = dict.fromkeys(s for part in sts() for side in (part.first, part.second) for s in side)
-        return spaced(list(found), count), "STS-B dev and test"
+        return spaced(list(found), count), "STS-B dev and test", None
 
     readers = {
         "sts": sts,

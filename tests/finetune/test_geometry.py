@@ -18,6 +18,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
 from augment.errors import AugmentationError
+from augment.parsed import ParsedSentence
 from finetune import geometry, geometry_plots
 from finetune import geometry_measures as measures
 from finetune.geometry_augmentations import AugmentedSentences, compare, pseudo_perplexity, views
@@ -393,6 +394,42 @@ def test_the_command_writes_numbers_figures_and_projector_files(folder, data, tm
     assert len(tensors) == sum(map(len, points["pca"].values()))
 
 
+def test_augmentations_of_text_are_measured_from_a_parse(folder, data, tmp_path, monkeypatch):
+    texts = [f"the {one} eats {number} old apple{'s' if number > 1 else ''}" for one in WORDS[:4] for number in (1, 2, 3)]
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
+    asked = []
+
+    def parse(sentences, parser):
+        asked.append((list(sentences), parser))
+        return (unparsed(text) for text in sentences)
+
+    monkeypatch.setattr(geometry, "parse_texts", parse)
+    where = {"pooling": "mean", "data": str(data), "out": str(tmp_path), "text": str(tmp_path / "texts.txt")}
+    geometry.geometry(str(folder), **where, measure="augmentation", aug="number-words; reorder", parser="mine")
+    assert asked == [(texts, "mine")]
+    tasks = read(tmp_path / "geometry-mean.json").tasks
+    model = open_model(folder, "mean")
+    pairs = [(text, text.replace("1", "one").replace("2", "two").replace("3", "three")) for text in texts]
+    before, after = (model.encode(side) for side in zip(*pairs))
+    found = tasks["augmentation/number-words"].scores
+    assert found["changed"] == 100
+    assert found["cosine"] == pytest.approx(float(1 - measures.pair_distances(before, after).mean()), abs=1e-6)
+    assert found["gromov_hausdorff"] == pytest.approx(measures.gromov_hausdorff(before, after), abs=1e-6)
+    assert set(tasks["projection"].details["tsne"]) == {"original", "number-words", "reorder"}
+    geometry.geometry(str(folder), **where, measure="augmentation", aug="reorder")  # of tokens: nothing is parsed
+    assert len(asked) == 1
+
+
+def unparsed(text):
+    """Words between blanks, all of one kind."""
+    starts = [0, *(place + 1 for place, letter in enumerate(text) if letter == " ")]
+    words = text.split(" ")
+    ends = tuple(start + len(word) for start, word in zip(starts, words))
+    same = [("X",) * len(words) for _ in range(2)]
+    heads = (0,) * len(words)
+    return ParsedSentence(text, tuple(starts), ends, *same, tuple(words), heads, ("ROOT", *("dep",) * (len(words) - 1)))
+
+
 def test_neighbourhoods_of_intents(data, tmp_path):
     rng = np.random.default_rng(1)
     for part, rows in (("train", 24), ("valid", 9), ("test", 12)):
@@ -437,10 +474,11 @@ def test_what_is_missing_is_said_and_an_explicit_wish_is_an_error(data, tmp_path
         ({"measure": "nlii"}, "did you mean 'nli'"),
         ({"sentences": "many"}, "whole number from 10 to 2000"),
         ({"text": "nowhere.txt", "measure": "augmentation"}, "no such file"),
+        ({"measure": "augmentation", "aug": "del-word;yodaa"}, "did you mean 'yoda'"),
     ],
 )
 def test_bad_flags_are_one_message(flags, message, data):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises((UserError, AugmentationError), match=message):
         geometry.geometry("missing", data=str(data), **flags)
 
 
