@@ -27,7 +27,7 @@ from pretrain.loader import Loader, RankBatch, ViewSpec
 from pretrain.masking import Masked
 from pretrain.microbatches import count_micro_batches
 from pretrain.pipelines import synonyms_for
-from pretrain.shards import ShardReader
+from pretrain.shards import MANIFEST, ShardReader
 
 HELP = """\
 python -m pretrain.inspect: a training batch as the model will see it, decoded
@@ -67,7 +67,10 @@ def inspect(
     from pretrain.objectives import view_specs
     from pretrain.tokenizer import load_tokenizer
 
-    settings = trains_on(settings)
+    copies, settings = settings.data.cache, trains_on(settings)
+    if copies and not (settings.data_folder / MANIFEST).is_file():
+        raise UserError(f"the views that data.cache={copies} makes once are not in {settings.data_folder} yet: a run makes them "
+                        "(pretrain/main.py, with --dry-run too), and --data.cache 0 shows them as they would be drawn anew")
     reader = ShardReader(settings.data_folder, split)
     tokenizer = load_tokenizer(reader.tokenizer_path)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
