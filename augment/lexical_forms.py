@@ -17,10 +17,11 @@ _LISTS = Path(__file__).parent / "word_lists"
 _ARTICLE = re.compile(r"(?<![\w'’-])([Aa]n?)\s$")
 _TRAILING = ".,;:!?)\"'’”]"
 _VOWEL_LETTERS = frozenset("AEFHILMNORSX")  # their names start with a vowel: an MP, an FBI
+_SPELLED_U = frozenset({"UK", "UN", "US", "UEFA", "UNESCO", "UNICEF", "UNHCR", "URL", "USB", "UTC", "UV"})  # a UK, a UNESCO
 _SILENT_H = ("heir", "honest", "honor", "honour", "hour")
 _Y_OR_W = (  # written with a vowel, spoken with a consonant
-    "eu", "ewe", "once", "one", "oui", "ouija", "ubiquit", "ufo", "ugand", "ukrain", "uni", "unanim", "ura", "use", "usa", "usu",
-    "uten", "uter", "util", "utop",
+    "eu", "ewe", "once", "one", "oui", "ouija", "ubiquit", "ufo", "ugand", "ukrain", "ukulele", "uni", "unanim", "ura", "use",
+    "usa", "usu", "utah", "uten", "uter", "util", "utop",
 )  # fmt: skip
 _NOT_Y = ("unid", "unim", "unin", "unint", "unif", "unic", "uninh")
 _REALLY_Y = ("uniform", "unify", "unifi", "unicorn", "unicycl", "unicamer", "unidirect", "unicell", "unicode")
@@ -120,9 +121,11 @@ def indefinite_article(words: str) -> str:
     if not word:
         return "a"
     if word[0].isdigit():
-        return "an" if word[0] == "8" or word in ("11", "18") or re.fullmatch(r"1[18]\d\d", word) else "a"
+        return "an" if word[0] == "8" or re.fullmatch(r"1[18](?:th|\d\d)?", word) else "a"
     if word.isupper() and (len(word) == 1 or not re.search("[AEIOU]", word)):
         return "an" if word[0] in _VOWEL_LETTERS else "a"
+    if word in _SPELLED_U:
+        return "a"
     if lower.startswith(_SILENT_H):
         return "an"
     if lower.startswith(_NOT_Y) and not lower.startswith(_REALLY_Y):
