@@ -213,7 +213,7 @@ def main(model: str, tasks: str = "", pooling: str = "", data: str = "", max_len
     for name in names:  # before the model: a missing file should not cost the loading
         find(data, "clustering", f"{name}.csv")
     opened = open_model(model, pooling, max_length=longest or None)
-    result = evaluate(opened, names, data, int(max_length) or None)
+    result = evaluate(opened, names, data, longest or None)
     finish(result, opened, out)
     return 0
 

@@ -24,6 +24,7 @@ def config(**flags):
     return load_config(ROOT / "configs" / "augcse_micro.yaml", {key.replace("__", "."): value for key, value in flags.items()})
 
 
+@pytest.mark.slow
 def test_the_same_run_as_on_a_cache_made_by_hand_and_resumes(tiny_data, tmp_path):
     common = {"objective.name": "augcse", "objective.mlm.weight": 0, "aug": "none", "train.steps": 6, "resume": "auto"}
     words = command(tiny_data, tmp_path / "run", **common, **{"augment.augmented": LABELLED, "data.cache": 2})
