@@ -1,7 +1,8 @@
-"""SentEval's supervised tasks beside the official code, driven by the same encoder: the same figures, and how much sooner.
+"""SentEval's tasks beside the official code, driven by the same encoder: the same figures, and how much sooner.
 
     git clone https://github.com/princeton-nlp/SimCSE
     python tests/benchmarks/bench_senteval.py --official SimCSE/SentEval --model RUN --tasks MR,TREC,MRPC [--seeds 1111,1112]
+    python tests/benchmarks/bench_senteval.py --official SimCSE/SentEval --model RUN --tasks STS12,STS13,STS-B,SICK-R
 
 The official code needs a GPU and an old Python; a copy of it in a temporary folder is changed to run here (every
 `.cuda()` goes, two calls that NumPy and Python have dropped are replaced) and otherwise left alone. Both sides get the model by
@@ -9,6 +10,10 @@ the same function: theirs in batches of 128 in order of length, as its `batcher`
 once. Ours and theirs in turn, task by task, one process, one thread each unless --threads says more; wall-clock time with
 encoding in it, and without. Figures: test accuracy of each seed for both, and the difference of ours (seed 1111) from the mean
 of theirs. CLEAR_DATA must name the data.
+
+Similarity tasks have no seed: printed are the largest differences between their aggregations and ours, Pearson and Spearman
+apart, as correlations (not x 100). The official code's rounding puts an order among pairs of a sentence with itself, which
+are tied here, so Spearman is also compared with those pairs at exactly 1 on its side.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ import shutil
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import fire
@@ -30,7 +36,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-OFFICIAL_NAMES = {"SICK-E": "SICKEntailment"}
+OFFICIAL_NAMES = {"SICK-E": "SICKEntailment", "STS-B": "STSBenchmark", "SICK-R": "SICKRelatedness"}
+SIMILARITY = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
 
 
 def main(official: str, model: str, tasks: str = "MR,TREC,MRPC", seeds: str = "1111", threads: str = "1", pooling: str = "",
@@ -54,6 +61,9 @@ def main(official: str, model: str, tasks: str = "MR,TREC,MRPC", seeds: str = "1
         classifier = {"nhid": 0, "optim": chosen.classifier.optimizer, "batch_size": chosen.classifier.batch_size,
                       "tenacity": chosen.classifier.tenacity, "epoch_size": chosen.classifier.epoch_size}
         for task in tasks.split(","):
+            if task in SIMILARITY:
+                rows.append({"task": task, **compare_similarity(engine, encoder, task, downstream)})
+                continue
             row = {"task": task, "official": [], "ours": [], "official_seconds": [], "ours_seconds": [], "encoding": []}
             for seed in map(int, seeds.split(",")):
                 start = time.perf_counter()
@@ -81,6 +91,43 @@ def main(official: str, model: str, tasks: str = "MR,TREC,MRPC", seeds: str = "1
         print(f"{machine}, {threads} thread(s); torch {torch.__version__}, numpy {np.__version__}")
         if json_file:
             Path(json_file).write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def compare_similarity(engine, encoder, task: str, downstream: Path) -> dict[str, float]:
+    """Largest |ours - official| over a task's aggregations; the official code gets the same vectors, as float64."""
+    from finetune.senteval.evaluate import evaluate, read_tasks
+
+    vectors: dict[str, np.ndarray] = {}
+
+    def encode(sentences):  # a sentence's vector depends, by rounding, on who shares its pass
+        if missing := [sentence for sentence in dict.fromkeys(sentences) if sentence not in vectors]:
+            vectors.update(zip(missing, encoder.encode(missing)))
+        return np.stack([vectors[sentence] for sentence in sentences])
+
+    scores = evaluate(replace(encoder, encode=encode), read_tasks([task]), report=lambda _: None).tasks[task].scores
+
+    def batcher(parameters, batch):
+        return encode([" ".join(words) for words in batch]).astype(np.float64)
+
+    def cosine(first, second):
+        lengths = np.linalg.norm(first) * np.linalg.norm(second)
+        return np.dot(first, second) / lengths if lengths else 0.0  # as theirs, by nan_to_num
+
+    def tied(first, second):
+        return 1.0 if first.any() and np.array_equal(first, second) else cosine(first, second)
+
+    differences = {}
+    for name, similarity in (("", cosine), (", ties kept", tied)):
+        parameters = {"task_path": str(downstream), "batch_size": 4096, "similarity": similarity}
+        found = engine.SE(parameters, batcher).eval(OFFICIAL_NAMES.get(task, task))
+        for kind in ("pearson", "spearman"):
+            if task in ("STS-B", "SICK-R"):  # its "all" is of train, dev and test together
+                official = {"all": found["test"][kind][0]}
+            else:
+                official = found["all"][kind]
+            differences[kind + name] = max(abs(scores[f"{kind}_{of}"] / 100 - value) for of, value in official.items())
+    print(f"{task}: largest difference " + "; ".join(f"{name} {value:.1e}" for name, value in differences.items()), flush=True)
+    return differences
 
 
 def print_row(row: dict) -> None:
