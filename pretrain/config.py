@@ -169,6 +169,7 @@ SHORT_FLAGS = {"aug": "augment.spec", "data": "data.folder", "init": "model.init
                "resume": "checkpoint.resume", "run": "folder", "sts": "evaluate.sts", "steps": "train.steps"}
 ELSEWHERE_KNOWN_AS = {"batch_size": "'train.global_batch' (sequences a step over all ranks)", "learning_rate": "'train.lr'",
                       "epochs": "'train.steps'; the epochs that it makes are said at the start",
+                      "seeds": "'train.seed', of one run; several in turn: python -m pretrain.sweep --config RECIPE --seeds 1,2",
                       "gradient_accumulation_steps": "'train.micro_batch_tokens'; micro-batches are cut by tokens"}
 NO_YAML = {f"augment.{key}" for key in ("spec", "anchor", "positive", "negative", "augmented")}  # 'none' is no null there
 
