@@ -132,12 +132,15 @@ def on_rank_zero(action: Callable[[], None], hours: float = 48) -> None:
 
 
 def find_data(config: Config) -> None:
-    """Prepare the data folder if it holds none; call it on one rank.
+    """Prepare the data folder if it holds none, and make what `data.cache` wants once; call it on one rank.
 
     Raises:
-        UserError: --data names a folder without prepared data, and nothing says what it should be prepared from.
+        UserError: --data names a folder without prepared data, and nothing says what it should be prepared from; or
+            `data.cache` wants views that cannot be made once.
     """
     folder, recipe = config.data_folder, config.data.prepare
+    if config.data.cache:
+        cached_views.columns_of(config)  # what cannot be made once is said before hours of preparation
     if config.data.folder is not None and not (folder / MANIFEST).is_file() and "sources" not in recipe.model_fields_set:
         raise UserError(f"{folder} holds no prepared data. Prepare it: python -m pretrain.prepare --source ... --out {folder}; "
                         "or say what from: --data.prepare.sources 'wiki.txt.gz,books/*.txt'")

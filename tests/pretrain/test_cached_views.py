@@ -9,7 +9,7 @@ import sys
 import pytest
 from run_helpers import ROOT, command, curve, finish, start
 
-from pretrain import cached_views
+from pretrain import cached_views, setup_run
 from pretrain.cache import cache
 from pretrain.cached_views import columns_of, make, trains_on
 from pretrain.config import load_config
@@ -99,6 +99,7 @@ def test_token_augmentations_of_the_anchor_stay_in_the_loader():
     ({"augment.anchor": "pi"}, "augment.anchor=pi would rewrite its text"),
     ({"objective": "declutr", "augment.positive": "crop:rate=0.8"}, "has positive2 besides"),
 ])
-def test_what_cannot_be_made_once_is_one_message(flags, said):
+def test_what_cannot_be_made_once_is_one_message_before_data_is_prepared(flags, said, monkeypatch):
+    monkeypatch.setattr(setup_run, "find_or_prepare", None)
     with pytest.raises(UserError, match=said):
-        columns_of(load_config(ROOT / "configs" / "augcse_micro.yaml", {"data.cache": "1", **flags}))
+        setup_run.find_data(load_config(ROOT / "configs" / "augcse_micro.yaml", {"data.cache": "1", **flags}))
