@@ -23,6 +23,7 @@ CURVES = {
     "uniformity": "uniformity",
     "effective_rank": "effective rank",
     "length_r2": "R² of the length from the vector",
+    "discriminator_accuracy": "augmentations that AugCSE's discriminator tells (share)",
     "gradient_norm": "gradient norm",
     "tokens_per_second": "tokens per second",
 }
