@@ -123,6 +123,16 @@ def test_sentence_transformers_folder_brings_its_pooling(hugging_face, tmp_path)
         open_model(tmp_path / "st", "cls")
 
 
+def test_the_prompt_that_a_model_brings_stands_before_every_sentence(hugging_face, tmp_path):
+    modules = [Transformer(str(hugging_face)), Pooling(32, "mean")]
+    prompted = SentenceTransformer(modules=modules, device="cpu", prompts={"x": "cats "}, default_prompt_name="x")
+    prompted.save(str(tmp_path / "st"))
+    expected = open_model(hugging_face, "mean").encode([f"cats {sentence}" for sentence in SENTENCES])
+    found = open_model(tmp_path / "st").encode(SENTENCES)
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    assert not np.allclose(found, open_model(hugging_face, "mean").encode(SENTENCES), atol=1e-3)
+
+
 def test_static_embeddings(tmp_path):
     tokenizer = make_tokenizer()
     table = np.random.RandomState(0).randn(len(tokenizer), 8).astype(np.float32)
