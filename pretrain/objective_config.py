@@ -16,7 +16,7 @@ PLUG_IN = re.compile(r"^(?P<file>.+\.py):(?P<name>\w+)$")
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, allow_inf_nan=False)
 
 
 class Term(Section):
@@ -129,6 +129,13 @@ class VadvcseConfig(Term):
     radius: float | None = Field(None, gt=0, description="epsilon of ball and closed-form; none: 0.01 of the mean norm of a "
                                  "word embedding")
     clean_gradient: bool = Field(True, description="whether the clean output learns too (the packages: yes; the paper stops it)")
+
+    @model_validator(mode="after")
+    def _radius_of_something(self) -> VadvcseConfig:
+        if self.radius is not None and self.projection == "smart":
+            raise ValueError(f"objective.vadvcse.radius={self.radius:g} is of the projections ball and closed-form; smart divides "
+                             "by the norm and has none: set objective.vadvcse.projection, or leave the radius out")
+        return self
 
 
 class SdaConfig(Term):

@@ -54,6 +54,10 @@ def test_none_is_an_augmentation():
     ({"model.heads": "3"}, ["model.heads=3"]),
     ({"train.steps": "10", "train.warmup_steps": "10"}, ["warmup_steps=10"]),
     ({"objective.mlm.weight": "0", "objective.contrastive.weight": "0"}, ["switched off"]),
+    ({"objective.simcse.temperature": "inf"}, ["objective.simcse.temperature", "finite"]),
+    ({"objective.augcse.alpha": "nan"}, ["objective.augcse.alpha", "finite"]),
+    ({"train.lr": "inf"}, ["train.lr", "finite"]),
+    ({"objective.vadvcse.radius": "0.3"}, ["radius=0.3", "smart", "objective.vadvcse.projection"]),
 ])
 def test_a_mistake_is_one_message_that_says_what_and_where(overrides, words):
     with pytest.raises(UserError) as caught:
