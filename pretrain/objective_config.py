@@ -133,8 +133,8 @@ class VadvcseConfig(Term):
     @model_validator(mode="after")
     def _radius_of_something(self) -> VadvcseConfig:
         if self.radius is not None and self.projection == "smart":
-            raise ValueError(f"objective.vadvcse.radius={self.radius:g} is of the projections ball and closed-form; smart divides "
-                             "by the norm and has none: set objective.vadvcse.projection, or leave the radius out")
+            raise ValueError(f"objective.vadvcse.radius={self.radius:g} is of the projections ball and closed-form; smart has "
+                             "none, it divides by the norm: set objective.vadvcse.projection, or leave the radius out")
         return self
 
 
