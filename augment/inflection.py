@@ -20,10 +20,13 @@ _DOUBLED = re.compile(r"([^aeioulsfz])\1$")
 _ENDS_DOUBLED = word_set("add ebb egg err purr whirr butt putt boycott")
 _ENDS_IN_EE = word_set("agree disagree free decree guarantee referee knee")  # other words in -eed are no past forms
 # "travell" of "travelled": "quell", "misspell", "install", "enthrall", "appall" have their own two.
-_BRITISH = re.compile(r"[aeiou].*(?:(?<!qu)(?<!sp)ell|(?<![pr])(?<!st)(?<!c)(?<!squ)all)$|cill$|(?:focu|bia|ga)ss$")
+_BRITISH = re.compile(r"[aeiou].*(?:(?<!qu)(?<!sp)ell|(?<![pr])(?<!st)(?<!c)(?<!squ)all)$|cill$|(?:focu|bia|ga)ss$|^buss$")
 # What a verb or noun that ends in a silent e is like without it: "creat", "mov", "chang", "requir", "titl", "decid", "combin".
 _DROPS_E = re.compile(
-    r"(?:[^aeiou]at|creat|[ui]at|[vcu]|[^z]z|(?<!cu)[^s]s|[dr]g|[aeiu]n?g|(?<![aeo])[aiu]r|(?:ad|gn|pl|st|rsc)or|[^aeioulrw]l|[^aeo]il"
+    # "caus", "us" and "accus" of "use" and its like; "bus", "virus", "bias" and "lens" are whole.
+    r"(?:(?:[aof]|xc|cc|^rec|ten|^(?:(?:dis)?ab|re|mis|dis|over|a?m|bem|r|per|enth|cont)?)us"
+    r"|[^su]s(?<![gi]as)(?<!canvas)(?<!atlas)(?<!tmas)(?<!\blens)(?<!\biris)(?<!trellis)(?<!pelvis)(?<!ropolis)"
+    r"|[^aeiou]at|creat|[ui]at|[vcu]|[^z]z|[dr]g|[aeiu]n?g|(?<![aeo])[aiu]r|(?:ad|gn|pl|st|rsc)or|[^aeioulrw]l|[^aeo]il"
     r"|[^aeo][aiu]d|[^e]ed|[^o]od|sum|ib|[^aeo]ut|[aeio]th|[^aeiou]in|[cksh]ap|vok|[mv]ot|(?<![eo])not)$"
 )
 _ENDS_IN_IE = word_set("die lie tie vie belie untie underlie overlie")
@@ -36,6 +39,7 @@ _ENDINGS = {  # (ending, letters to cut, letters to add) of forms that the rules
     "VBN": (("ied", 3, "y"), ("ed", 2, "")),
     "VBG": (("ing", 3, ""),),
 }
+_OWN_VBZ = {"have": "has", "be": "is", "quiz": "quizzes", "whiz": "whizzes"}
 # Verbs that inherit the forms of the irregular one behind the prefix: "overslept". Those that only look so are listed.
 _PREFIX = re.compile(r"(?:re|over|out|under|un|mis|fore|inter)(?=[a-z]{3})")
 _NOT_PREFIXED = word_set("relay relie outfit refit")
@@ -181,7 +185,7 @@ def _rows() -> tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]:
 @functools.lru_cache(maxsize=1)
 def _irregular() -> dict[tuple[str, str], str]:
     """{(lemma, tag): form}, of several the first."""
-    table = {("have", "VBZ"): "has", ("be", "VBZ"): "is"}
+    table = {(lemma, "VBZ"): form for lemma, form in _OWN_VBZ.items()}
     for lemma, tags, forms in _rows():
         for tag, form in zip(tags, forms):
             table.setdefault((lemma, tag), form)
@@ -191,7 +195,7 @@ def _irregular() -> dict[tuple[str, str], str]:
 @functools.lru_cache(maxsize=1)
 def _lemmas() -> dict[tuple[str, str], str]:
     """{(form, tag): lemma}, of several the first."""
-    table: dict[tuple[str, str], str] = {("has", "VBZ"): "have", ("is", "VBZ"): "be"}
+    table: dict[tuple[str, str], str] = {(form, "VBZ"): lemma for lemma, form in _OWN_VBZ.items()}
     for lemma, tags, forms in _rows():
         for tag, form in zip(tags, forms):
             table.setdefault((form, tag), lemma)
