@@ -181,26 +181,26 @@ def negate(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
     if (end < len(sentence.text) and sentence.text[end] in "-/") or is_of_title(sentence, finite):
         return None  # part of a compound that the parser has cut, or of a name
     if lower in _HAD and following == "better" and "VB" in sentence.tags[finite + 2 : finite + 3]:
-        return [(sentence.ends[finite + 1], sentence.ends[finite + 1], " not")]  # "had better not go"
+        return [(sentence.ends[finite + 1], sentence.ends[finite + 1], like(word, " not"))]  # "had better not go"
     if lower == "be" and not clause.auxiliaries and not _opens_clause(sentence, clause):
         return None  # "So be it", "if need be"
     if (clause.auxiliaries and tag in _FINITE) or lower in _BE or tag == "MD":
         if clause.inverted or (clause.subject is not None and clause.subject > finite and lower in _BE and is_question(sentence)):
             place = sentence.ends[sentence.subtree(clause.subject)[1]]
-            return [(place, place, " not")]
+            return [(place, place, like(word, " not"))]
         if lower == "can":
-            return [(start, end, word + "not")]
-        return [(end, end, " not")]
+            return [(start, end, like(word, "cannot"))]
+        return [(end, end, like(word, " not"))]
     tag = _finite_tag(sentence, clause)
     if tag in ("VBZ", "VBP", "VBD"):
         base = lemma_of(word, tag, sentence.lemmas[finite])
         if tag == "VBD" and base == lower and not may_be_past(word):
             return None  # the parse has no base form for it, or it is no past at all
         if base == "do" and (finite + 1 == len(sentence) or sentence.pos[finite + 1] == "PUNCT"):
-            return [(end, end, " not")]  # "I do."
+            return [(end, end, like(word, " not"))]  # "I do."
         auxiliary = {"VBZ": "does", "VBP": "do", "VBD": "did"}[tag]
         rest = [
-            (sentence.starts[i], sentence.ends[i], lemma_of(sentence.word(i), tag, sentence.lemmas[i]))
+            (sentence.starts[i], sentence.ends[i], like(sentence.word(i), lemma_of(sentence.word(i), tag, sentence.lemmas[i])))
             for i in coordinated(sentence, clause, tag)
         ]
         return _in_place(sentence, clause, f"{auxiliary} not {base}", rest)
@@ -208,10 +208,10 @@ def negate(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
         return [(start, end, like(word, f"do not {lower}"))]  # an imperative
     if tag in ("VB", "VBG", "VBN"):  # to go, going, gone: nothing finite, `not` stands before
         first = finite - 1 if tag == "VB" and finite and sentence.tags[finite - 1] == "TO" else finite
-        place = sentence.starts[first]
-        if sentence.word(first)[:1].isupper() and not any(letter.isalnum() for letter in sentence.text[:place]):
+        place, opening = sentence.starts[first], sentence.word(first)
+        if opening[:1].isupper() and not opening.isupper() and not any(letter.isalnum() for letter in sentence.text[:place]):
             return [(place, place + 1, "Not " + sentence.text[place].lower())]
-        return [(place, place, "not ")]
+        return [(place, place, "NOT " if opening.isupper() else "not ")]
     return None
 
 

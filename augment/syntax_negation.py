@@ -27,6 +27,7 @@ from augment.syntax_english import (
 from augment.text import Draws
 
 _PAIRS = {'"': '"', "“": "”", "'": "'", "‘": "’", "(": ")", "[": "]"}
+_APOSTROPHES = frozenset("'‘’")
 _PREFIXES = {
     # The paper's examples (sections 3.1 and 4.3), and the code's list.
     "paper": ("It is not true that", "It can't be that", "It is not the fact that", "Not that"),
@@ -202,21 +203,28 @@ def _prefixed(sentence: ParsedSentence, prefix: str, edits: Sequence[Edit] = ())
     place = sentence.starts[first]
     if first > opening:
         return [(place, place, prefix[0].lower() + prefix[1:] + " "), *edits]
-    end = sentence.ends[first]
+    if sentence.word(first) in _APOSTROPHES and sentence.starts[first + 1 : first + 2] == sentence.ends[first : first + 1]:
+        first += 1  # "'Tis"; `place` stays before the apostrophe
+    begin, end = sentence.starts[first], sentence.ends[first]
     rest = [edit for edit in edits if edit[0] >= end]
     early = [edit for edit in edits if edit[0] < end]
     if not early:
-        return [(place, place, prefix + " "), (place, end, lower_first(sentence, first)), *rest]
+        return [(place, place, prefix + " "), (begin, end, lower_first(sentence, first)), *rest]
     # The first word is edited itself, and by rules that write lower case.
     (start, end, new), *others = early
     return [(place, place, prefix + " "), (start, end, new[:1].lower() + new[1:]), *others, *rest]
 
 
 def _is_enclosed(sentence: ParsedSentence) -> bool:
-    """Whether the sentence opens with a quotation mark or bracket that closes behind its root, or nowhere."""
+    """Whether the sentence opens with a quotation mark or bracket that closes behind its root, or nowhere; a single one must
+    close, as it may be an apostrophe ("'Tis true").
+    """
     closing = _PAIRS.get(sentence.word(0)) if len(sentence) > 1 else None
     if closing is None:
         return False
+    if sentence.word(0) in _APOSTROPHES:
+        marks = (i for i in range(1, len(sentence)) if sentence.word(i) == closing and sentence.tags[i] != "POS")
+        return next(marks, -1) > sentence.root
     place = sentence.text.find(closing, sentence.ends[0])
     return place < 0 or place > sentence.starts[sentence.root]
 

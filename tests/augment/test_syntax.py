@@ -278,6 +278,40 @@ def test_negation(name, expected, labels):
     assert outcomes(neg, name, labels) == {expected}
 
 
+@pytest.mark.parametrize(
+    ("text", "annotation", "expected"),
+    [
+        ("IT IS TRUE.", "IT/PRP/nsubj/3 IS/VBZ/cop/3 TRUE/JJ/root/0 ././punct/3", "IT IS NOT TRUE."),
+        ("THEY CAN GO.", "THEY/PRP/nsubj/3 CAN/MD/aux/3 GO/VB/root/0 ././punct/3", "THEY CANNOT GO."),
+        ("Can they go?", "Can/MD/aux/3 they/PRP/nsubj/3 go/VB/root/0 ?/./punct/3", "Can they not go?"),
+        ("IS HE OLD?", "IS/VBZ/cop/3 HE/PRP/nsubj/3 OLD/JJ/root/0 ?/./punct/3", "IS HE NOT OLD?"),
+        ("HE CAME AND SAW.", "HE/PRP/nsubj/2 CAME/VBD/root/0 AND/CC/cc/4 SAW/VBD/conj/2 ././punct/2", "HE DID NOT COME AND SEE."),
+        ("HE HAD BETTER GO.", "HE/PRP/nsubj/2 HAD/VBD/root/0 BETTER/RBR/advmod/4 GO/VB/xcomp/2 ././punct/2",
+         "HE HAD BETTER NOT GO."),
+        ("GOING HOME.", "GOING/VBG/root/0 HOME/RB/advmod/1 ././punct/1", "NOT GOING HOME."),
+        ("Going home.", "Going/VBG/root/0 home/RB/advmod/1 ././punct/1", "Not going home."),
+    ],
+)  # fmt: skip
+def test_negation_keeps_capitals(text, annotation, expected):
+    assert neg(parse(text, annotation), Draws(0)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "annotation", "expected"),
+    [  # a heading that a parser finds no verb in: an apostrophe opens no quotation, single quotes do
+        ("'Tis true.", "'/``/punct/3 Tis/RB/advmod/3 true/JJ/root/0 ././punct/3", "Not 'tis true."),
+        ("‘Tis true of the dogs’ house.",
+         "‘/``/punct/3 Tis/RB/advmod/3 true/JJ/root/0 of/IN/case/8 the/DT/det/6 dogs/NNS/nmod:poss/8 ’/POS/case/6 "
+         "house/NN/obl/3 ././punct/3", "Not ‘tis true of the dogs’ house."),
+        ("'Quite true.'", "'/``/punct/3 Quite/RB/advmod/3 true/JJ/root/0 ././punct/3 '/''/punct/3", "'Not quite true.'"),
+        ("'Tis' is true.", "'/``/punct/2 Tis/NN/nsubj/5 '/''/punct/2 is/VBZ/cop/5 true/JJ/root/0 ././punct/5",
+         "'Tis' is not true."),
+    ],
+)  # fmt: skip
+def test_an_apostrophe_opens_no_quotation(text, annotation, expected):
+    assert neg(parse(text, annotation), Draws(0)) == expected
+
+
 @pytest.mark.parametrize("labels", LABELS)
 @pytest.mark.parametrize(
     ("name", "rest"),
