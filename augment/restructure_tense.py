@@ -164,7 +164,8 @@ def _with_will(sentence: ParsedSentence, finite: int, head: int) -> list[Edit]:
     if shared and sentence.tags[finite_verb(sentence, sentence.heads[head])] in _OF_TAG:
         return [(start, end, space + lemma)]
     if finite + 1 < len(sentence) and sentence.word(finite + 1).lower() in _MIDDLE and (finite != head or lemma == "be"):
-        behind = sentence.ends[finite + 1]
+        is_negated = sentence.word(finite + 2).lower() == "not" if finite + 2 < len(sentence) else False
+        behind = sentence.ends[finite + 1 + is_negated]  # "will generally not be"
         return [(start, end, space + like(word, "will")), (behind, behind, f" {lemma}")]
     if finite and sentence.word(finite - 1) in _MIDDLE and not space:
         before = sentence.starts[finite - 1]
