@@ -110,7 +110,7 @@ def word_vectors(path: str, limit: int) -> WordVectors:
     if not file.is_file():
         raise AugmentationError(f"the word vectors {path} are no file: give one in GloVe's or word2vec's text format")
     try:
-        with (gzip.open if file.suffix == ".gz" else open)(file, "rt", encoding="utf-8", newline="\n") as opened:
+        with (gzip.open if file.suffix == ".gz" else open)(file, "rt", encoding="utf-8-sig", newline="\n") as opened:
             words, matrix = _read(opened, path, limit)
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise AugmentationError(
@@ -127,11 +127,12 @@ def _read(lines: TextIO, path: str, limit: int) -> tuple[list[str], np.ndarray]:
     for number, (word, numbers) in _entries(lines, path):
         if not word.isalpha() or word.lower() in words:
             continue
-        try:
-            vector = np.array(numbers, dtype=np.float32)
-        except ValueError:
-            vector = np.array([np.nan])
-        length = np.linalg.norm(vector)
+        with np.errstate(over="ignore"):  # what does not fit is refused below, in one message
+            try:
+                vector = np.array(numbers, dtype=np.float32)
+            except ValueError:
+                vector = np.array([np.nan])
+            length = np.linalg.norm(vector)
         if not np.isfinite(length):
             raise AugmentationError(f"the word vectors {path}, line {number}: {word!r} has something else than numbers")
         if length == 0:

@@ -128,6 +128,19 @@ def test_formats(glove, tmp_path):
     assert first.words == plain.words[:5] and first.matrix.nbytes == 5 * 8 * 4 and {*first.rows.values()} == {*range(5)}
 
 
+def test_a_byte_order_mark_belongs_to_no_word(tmp_path):
+    for name, first in (("glove.txt", ""), ("w2v.txt", "2 2\n")):
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + f"{first}dog 3 4\ncat 1 0\n".encode())
+        assert word_vectors(str(tmp_path / name), 100).words == ["dog", "cat"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_that_overflow_are_one_message(tmp_path):
+    (tmp_path / "vectors.txt").write_text("dog 1 2\ncat 1e30 1e30\n")
+    with pytest.raises(AugmentationError, match="line 2: 'cat' has something else than numbers"):
+        word_vectors(str(tmp_path / "vectors.txt"), 100)
+
+
 def test_chinese_words_of_the_parse(tmp_path):
     path = tmp_path / "zh.txt"
     path.write_text("北京 1 0\n上海 1 0.1\n他 0 1\n她 0.1 1\n", encoding="utf-8")
