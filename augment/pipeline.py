@@ -158,7 +158,13 @@ def _rewritten(
     """Each sentence with what a step makes of it: all of them in one call, or one after the other as they are decoded."""
     if step.batch:
         batch = list(sentences)
-        yield from zip(batch, step.function(batch, draws) if batch else [])
+        results = step.function(batch, draws) if batch else []
+        if len(results) != len(batch):
+            raise AugmentationError(
+                f"the augmentation {step.name} gave {len(results)} results for {len(batch)} sentences: its function must return "
+                "a list with a text, or None, for each of them, in their order"
+            )
+        yield from zip(batch, results, strict=True)
     else:
-        for sentence, own in zip(sentences, draws):
+        for sentence, own in zip(sentences, draws, strict=True):
             yield sentence, step.function(sentence, own)

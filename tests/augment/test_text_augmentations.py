@@ -172,6 +172,15 @@ def test_a_function_of_batches_is_called_once_with_all_that_chose_it(prepared, m
     assert build("reverse", vocabulary, encoder=encoder).texts(keys[:0], []) == {}
 
 
+@pytest.mark.parametrize("results", [[], ["one"], ["one", "two", "three"]])
+def test_a_function_of_batches_that_loses_a_sentence_is_named(prepared, monkeypatch, results):
+    entry = Entry("lossy", "text", "this test", (), "some", "lossy", lambda given, draws: results, "altering", batch=True)
+    monkeypatch.setitem(CATALOGUE, "lossy", entry)
+    pipeline = build("lossy", prepared[0], encoder=prepared[1])
+    with pytest.raises(AugmentationError, match=f"augmentation lossy gave {len(results)} results for 2 sentences"):
+        pipeline.texts(prepared[4][:2], prepared[2][:2])
+
+
 def test_text_and_token_augmentations_may_be_alternatives(prepared):
     vocabulary, encoder, sentences, batch, keys = prepared
     pipeline = build("mv|del-word", vocabulary, encoder=encoder)
