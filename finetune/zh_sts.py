@@ -17,7 +17,7 @@ import numpy as np
 from finetune.data import find, known_name, lines
 from finetune.models import EmbeddingModel, open_model
 from finetune.results import Evaluation, TaskResult, finish
-from finetune.sts import Pairs, distinct_sentences, score_task, unit_vectors
+from finetune.sts import Pairs, checked_vectors, distinct_sentences, score_task
 from pretrain.command import run
 from pretrain.errors import UserError
 
@@ -52,8 +52,8 @@ def read(path: Path) -> Pairs:
 def correlations(model: EmbeddingModel, pairs: Pairs) -> tuple[float, float]:
     """(Spearman, Pearson) x 100 of cosine against gold; NaN where either is constant. A zero vector's cosines count as 0."""
     sentences = distinct_sentences([pairs])
-    unit = unit_vectors(model.encode(sentences), sentences, "")
-    scores = score_task([pairs], unit, {sentence: number for number, sentence in enumerate(sentences)})
+    vectors = checked_vectors(model.encode(sentences), sentences, "")
+    scores = score_task([pairs], vectors, {sentence: number for number, sentence in enumerate(sentences)})
     return scores["spearman_all"], scores["pearson_all"]
 
 

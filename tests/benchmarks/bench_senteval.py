@@ -12,8 +12,7 @@ encoding in it, and without. Figures: test accuracy of each seed for both, and t
 of theirs. CLEAR_DATA must name the data.
 
 Similarity tasks have no seed: printed are the largest differences between their aggregations and ours, Pearson and Spearman
-apart, as correlations (not x 100). The official code's rounding puts an order among pairs of a sentence with itself, which
-are tied here, so Spearman is also compared with those pairs at exactly 1 on its side.
+apart, as correlations (not x 100).
 """
 
 from __future__ import annotations
@@ -107,25 +106,16 @@ def compare_similarity(engine, encoder, task: str, downstream: Path) -> dict[str
     scores = evaluate(replace(encoder, encode=encode), read_tasks([task]), report=lambda _: None).tasks[task].scores
 
     def batcher(parameters, batch):
-        return encode([" ".join(words) for words in batch]).astype(np.float64)
-
-    def cosine(first, second):
-        lengths = np.linalg.norm(first) * np.linalg.norm(second)
-        return np.dot(first, second) / lengths if lengths else 0.0  # as theirs, by nan_to_num
-
-    def tied(first, second):
-        return 1.0 if first.any() and np.array_equal(first, second) else cosine(first, second)
+        return encode([" ".join(words) for words in batch])
 
     differences = {}
-    for name, similarity in (("", cosine), (", ties kept", tied)):
-        parameters = {"task_path": str(downstream), "batch_size": 4096, "similarity": similarity}
-        found = engine.SE(parameters, batcher).eval(OFFICIAL_NAMES.get(task, task))
-        for kind in ("pearson", "spearman"):
-            if task in ("STS-B", "SICK-R"):  # its "all" is of train, dev and test together
-                official = {"all": found["test"][kind][0]}
-            else:
-                official = found["all"][kind]
-            differences[kind + name] = max(abs(scores[f"{kind}_{of}"] / 100 - value) for of, value in official.items())
+    found = engine.SE({"task_path": str(downstream), "batch_size": 4096}, batcher).eval(OFFICIAL_NAMES.get(task, task))
+    for kind in ("pearson", "spearman"):
+        if task in ("STS-B", "SICK-R"):  # its "all" is of train, dev and test together
+            official = {"all": found["test"][kind][0]}
+        else:
+            official = found["all"][kind]
+        differences[kind] = max(abs(scores[f"{kind}_{of}"] / 100 - value) for of, value in official.items())
     print(f"{task}: largest difference " + "; ".join(f"{name} {value:.1e}" for name, value in differences.items()), flush=True)
     return differences
 
