@@ -18,7 +18,7 @@ from augment.errors import AugmentationError
 from augment.registry import parse as parse_augmentation
 from pretrain.corpora import DataConfig
 from pretrain.errors import UserError
-from pretrain.objective_config import ObjectiveConfig, Section
+from pretrain.objective_config import ObjectiveConfig, Section, readers, unused
 from pretrain.validation import default_text, faults, read_yaml, type_name
 
 
@@ -184,7 +184,8 @@ def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
 
     Raises:
         UserError: the file is missing or not YAML; a key is unknown (the nearest is named); a value is not of its
-            type or contradicts another.
+            type or contradicts another; an override is of an objective that is not in the sum. (A recipe may have sections of
+            others: the config.yaml of a run has them all.)
     """
     tree: dict[str, Any] = {}
     where = "flags"
@@ -192,7 +193,11 @@ def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
         where, tree = str(recipe), read_yaml(Path(recipe))
     for key, value in overrides.items():
         _set(tree, SHORT_FLAGS.get(key, key), value)
-    return validate_config(tree, where)
+    config = validate_config(tree, where)
+    if idle := unused(config.objective.name, overrides):
+        raise UserError(f"{', '.join(idle)} would change nothing: the objective in force is {config.objective.name}. Leave it "
+                        f"out, or name {readers(idle)} with --objective, alone or in a sum (clear+vadvcse)")
+    return config
 
 
 def validate_config(tree: dict[str, Any], where: str) -> Config:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -74,6 +75,13 @@ class SimcseConfig(Term):
     def _head_to_keep(self) -> SimcseConfig:
         if self.keep_head and self.head == "none":
             raise ValueError("keep_head=true keeps the head for use, and head=none has none: set head mlp, or keep_head false")
+        return self
+
+    @model_validator(mode="after")
+    def _one_direction_has_hard_negatives(self) -> SimcseConfig:
+        if self.hard_negatives and self.form != "one-direction":
+            raise ValueError(f"objective.simcse.hard_negatives goes with objective.simcse.form=one-direction, not {self.form}: "
+                             "set one of them otherwise")
         return self
 
 
@@ -165,6 +173,13 @@ class EsimcseConfig(Term):
     queue: float = Field(2.5, ge=0, description="length of the queue of negatives, in global batches; 0: none")
     momentum: float = Field(0.995, gt=0, lt=1, description="of the encoder that fills the queue")
 
+    @model_validator(mode="after")
+    def _queue_of_all_ranks(self) -> EsimcseConfig:
+        if self.scope == "local" and self.queue:
+            raise ValueError(f"objective.esimcse.scope=local: the queue (objective.esimcse.queue={self.queue:g}) holds vectors "
+                             "of all ranks, so negatives are not local; set the queue to 0, or scope global")
+        return self
+
 
 class DeclutrConfig(Term):
     """DeCLUTR (Giorgi et al. 2021): spans of the same document; give the views the augmentation `span`."""
@@ -235,3 +250,21 @@ class ObjectiveConfig(Section):
     def masked_copies(self) -> int:
         """How many maskings of a sequence the token-level loss wants."""
         return self.mlm.copies if self.mlm.weight > 0 else 0
+
+
+def unused(name: str, keys: Iterable[str]) -> list[str]:
+    """Those of the dotted keys that the objective `name` does not read: settings of objectives that are not in its sum.
+
+    `objective.mlm` is everyone's. An objective of one's own may derive from any of ours, so beside one nothing is unused.
+    """
+    parts = name.split("+")
+    if any(map(PLUG_IN.match, parts)):
+        return []
+    others = {"options", *map(ObjectiveConfig.section, OBJECTIVES)} - {"mlm", *map(ObjectiveConfig.section, parts)}
+    return [key for key in keys if key.startswith("objective.") and key.split(".")[1] in others]
+
+
+def readers(keys: Iterable[str]) -> str:
+    """The objectives whose settings the dotted keys are, as one names them."""
+    own = {"contrastive": "clear", "options": "FILE.py:CLASS"}
+    return " and ".join(dict.fromkeys(own.get(section, section) for section in (key.split(".")[1] for key in keys)))

@@ -28,6 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from pretrain.config import SHORT_FLAGS, Config, load_config
 from pretrain.errors import UserError
+from pretrain.objective_config import ObjectiveConfig, readers, unused
 from pretrain.validation import faults, read_yaml
 
 Overrides = dict[str, str]
@@ -159,15 +160,16 @@ def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "")
     Args:
         folder: what recipes' paths are relative to.
         given: overrides of the command line, which win over the file's; a relative value ({times: 2}) multiplies theirs.
+            Those of an objective's section are of the rows with that objective.
         size: the recipes of that size in place of the file's (`micro`: simcse_micro.yaml for simcse_bert.yaml).
 
     Raises:
-        UserError: a recipe or an override is wrong; the row is named.
+        UserError: a recipe or an override is wrong; the row is named. A flag is of an objective that no row has.
     """
     flags = {SHORT_FLAGS.get(key, key): value for key, value in given.items()}
     if taken := sorted(OURS & flags.keys()):
         raise UserError(f"--{taken[0]} is set by the sweep itself; --out names the folder and --seeds the seeds")
-    entries = []
+    entries, used = [], set()
     for name, row in sweep.rows.items():
         for cell in _combinations(sweep.grid if row.kind == "trained" else {}):
             title = ", ".join([name, *(f"{key.split('.')[-1]} {text_of(value)}" for key, value in cell.items())])
@@ -178,6 +180,7 @@ def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "")
                 searched = _combinations(axes if row.kind == "trained" else {})
                 try:
                     points = tuple(_point(recipe, sweep.set, row.set | cell | found, flags, found) for found in searched)
+                    used |= {key for point in points for key in flags if key in point.overrides}
                     for point in points:
                         point.config(sweep.seeds[0])
                 except UserError as error:
@@ -185,6 +188,8 @@ def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "")
                 different = {tuple(sorted(point.overrides.items())): point for point in points}
                 entry = replace(entry, points=tuple(different.values()))
             entries.append(entry)
+    if idle := [key for key in unused("mlm", flags) if key not in used]:
+        raise UserError(f"--{idle[0]} would change nothing: no row has the objective {readers(idle[:1])}. Leave it out")
     return entries
 
 
@@ -211,6 +216,9 @@ def _combinations(axes: dict[str, list[Any]]) -> list[dict[str, Any]]:
 
 def _point(recipe: Path, common: dict[str, Any], own: dict[str, Any], flags: Overrides, found: dict[str, Any]) -> Point:
     both = {SHORT_FLAGS.get(key, key): value for key, value in (common | own).items()}
+    if unused("mlm", flags):
+        idle = unused(str(flags.get("objective.name") or both.get("objective.name") or _objective(recipe)), flags)
+        flags = {key: value for key, value in flags.items() if key not in idle}
     factors = {key: value for key, value in both.items() if isinstance(value, dict) and set(value) == {"times"}}
     overrides = {key: text_of(value) for key, value in both.items() if key not in factors} | flags
     for key, factor in factors.items():
@@ -219,6 +227,12 @@ def _point(recipe: Path, common: dict[str, Any], own: dict[str, Any], flags: Ove
             base = getattr(base, part)
         overrides[key] = text_of(type(base)(base * factor["times"]))
     return Point(recipe, overrides, ", ".join(f"{key.split('.')[-1]} {text_of(value)}" for key, value in found.items()))
+
+
+def _objective(recipe: Path) -> str:
+    """The objective that a recipe names, not yet validated."""
+    section = read_yaml(recipe).get("objective")
+    return str(section["name"]) if isinstance(section, dict) and "name" in section else ObjectiveConfig().name
 
 
 def _recipe(path: Path, size: str) -> Path:

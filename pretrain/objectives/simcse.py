@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from pretrain.config import Config
 from pretrain.encoder import SentenceEncoder
-from pretrain.errors import UserError
 from pretrain.heads import ProjectionHead, batch_norm_head, simcse_head
 from pretrain.losses.contrastive import info_nce, nt_xent, relaxed_negative_info_nce, symmetric_info_nce
 from pretrain.momentum import MomentumEncoder
@@ -33,8 +32,6 @@ class Simcse(Objective):
     def __init__(self, config: Config, encoder: SentenceEncoder):
         super().__init__()
         self.settings = settings = config.objective.simcse
-        if settings.hard_negatives and settings.form != "one-direction":
-            raise UserError(f"objective.simcse.hard_negatives goes with form=one-direction, not {settings.form}")
         self.roles = self.roles_of(config)
         self.head = simcse_head(encoder.hidden_size) if settings.head == "mlp" else nn.Identity()
 

@@ -58,6 +58,12 @@ def test_none_is_an_augmentation():
     ({"objective.augcse.alpha": "nan"}, ["objective.augcse.alpha", "finite"]),
     ({"train.lr": "inf"}, ["train.lr", "finite"]),
     ({"objective.vadvcse.radius": "0.3"}, ["radius=0.3", "smart", "objective.vadvcse.projection"]),
+    ({"objective.vascl.neighbours": "7"}, ["objective.vascl.neighbours", "in force is clear", "name vascl with --objective"]),
+    ({"objective": "simcse", "objective.contrastive": "{weight: 2}"}, ["objective.contrastive", "is simcse", "name clear"]),
+    ({"objective.options": "{margin: 1}", "objective.sda.margin": "1"}, ["in force is clear", "FILE.py:CLASS and sda"]),
+    ({"objective": "simcse", "objective.simcse.hard_negatives": "true", "objective.simcse.form": "2n-2"},
+     ["objective.simcse.hard_negatives", "one-direction"]),
+    ({"objective": "esimcse", "objective.esimcse.scope": "local"}, ["scope=local", "all ranks", "queue to 0"]),
 ])
 def test_a_mistake_is_one_message_that_says_what_and_where(overrides, words):
     with pytest.raises(UserError) as caught:
@@ -65,6 +71,18 @@ def test_a_mistake_is_one_message_that_says_what_and_where(overrides, words):
     for word in words:
         assert word in str(caught.value)
     assert "\n" not in str(caught.value) and "pydantic" not in str(caught.value)
+
+
+@pytest.mark.parametrize("overrides", [
+    {"objective": "clear+vadvcse", "objective.vadvcse.sigma": "1e-4", "objective.contrastive.weight": "2",
+     "objective.mlm.rate": "0.2", "objective.mask_duplicates": "false"},
+    {"objective": "mine.py:Mine", "objective.options": "{margin: 1}", "objective.simcse.temperature": "0.1"},
+    {"objective": "esimcse", "objective.esimcse.scope": "local", "objective.esimcse.queue": "0"},
+])
+def test_settings_of_what_is_in_the_sum_are_taken(overrides, tmp_path):
+    config = load_config(None, overrides)
+    (tmp_path / "config.yaml").write_text(to_yaml(config))  # as a run writes it, with every section
+    assert load_config(tmp_path / "config.yaml", {"train.lr": str(config.train.lr)}) == config
 
 
 def test_a_missing_recipe_names_the_nearest(tmp_path):

@@ -46,6 +46,7 @@ def entries_of(folder, given=None, size="", **tree):
     ({"recipe": "simcse_mikro.yaml"}, ["no recipe", "simcse_mikro.yaml"]),
     ({"rows": {"one": {"set": {"train.lrr": 1}}}}, ["row 'one'", "did you mean 'train.lr'"]),
     ({"rows": {"one": {"set": {"augment.positive": "tomorrow"}}}}, ["row 'one'", "no augmentation 'tomorrow'"]),
+    ({"rows": {"one": {"set": {"objective.vascl.neighbours": 7}}}}, ["row 'one'", "in force is simcse", "vascl"]),
     ({"set": {"checkpoint.resume": "auto"}, "rows": {"one": {"set": {"objective.simcse.temperature": -1}}}}, ["temperature"]),
 ])
 def test_a_mistake_is_one_message_that_says_what_and_where(tmp_path, tree, words):
@@ -66,6 +67,18 @@ def test_the_command_line_wins_and_relative_values_multiply_what_it_says(tmp_pat
     assert replaced(read_sweep(path), given) == ["train.lr"]
     with pytest.raises(UserError, match="--seeds"):
         expand(read_sweep(path), tmp_path, {"train.seed": "3"})
+
+
+def test_flags_of_an_objective_are_of_the_rows_that_have_it(tmp_path):
+    rows = {"SimCSE": {}, "VaSCL": {"recipe": str(ROOT / "configs" / "vascl_micro.yaml")},
+            "both": {"set": {"objective.name": "simcse+vascl"}}, "quoted": {"kind": "quoted"}}
+    given = {"objective.vascl.neighbours": "7", "objective.mlm.weight": "0.5"}
+    points = [entry.points[0] for entry in entries_of(tmp_path, given, rows=rows) if entry.points]
+    assert ["objective.vascl.neighbours" in point.overrides for point in points] == [False, True, True]
+    assert [point.config(1).objective.vascl.neighbours for point in points] == [16, 7, 7]
+    assert all(point.config(1).objective.mlm.weight == 0.5 for point in points)
+    with pytest.raises(UserError, match=r"--objective\.sda\.margin would change nothing: no row has the objective sda"):
+        entries_of(tmp_path, {"objective.sda.margin": "1"}, rows=rows)
 
 
 def test_a_grid_makes_rows_and_a_search_makes_points(tmp_path):
