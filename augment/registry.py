@@ -106,7 +106,7 @@ def build(
             f"{of_text[0]} works on text, and there are only tokens here: prepare the corpus with --annotate MODEL, which "
             "keeps text and parse beside the tokens"
         )
-    _require(specification, spec)
+    _require(specification.steps, spec)
     stages = tuple(
         tuple(_bind_text(step) if _is_text(step) else _bind_tokens(step, vocabulary, synonyms) for step in stage)
         for stage in specification.stages
@@ -117,12 +117,22 @@ def build(
 def build_texts(spec: str) -> Pipeline:
     """A pipeline for `Pipeline.texts` alone, without a tokenizer. Raises as `build`, but for what tokens would need."""
     specification = parse(spec)
-    _require(Specification(tuple(tuple(filter(_is_text, stage)) for stage in specification.stages)), spec)
+    _require(filter(_is_text, specification.steps), spec)
     stages = tuple(
         tuple(_bind_text(step) if _is_text(step) else Bound(step.name, False, None) for step in stage)
         for stage in specification.stages
     )
     return Pipeline(specification, stages)
+
+
+def require(specs: Iterable[str], load: bool = True) -> None:
+    """Look for all that augmentations need on this machine, the table of synonyms aside. load: models and word vectors are
+    loaded into this process; False: they must be named, and are not opened.
+
+    Raises AugmentationError, one for all that several lack.
+    """
+    specs = list(specs)
+    _require((step for spec in specs for step in parse(spec).steps), ",".join(specs), load)
 
 
 def from_environment(specs: Iterable[str]) -> dict[str, str]:
@@ -153,6 +163,11 @@ def needs_synonyms(spec: str) -> bool:
     """Whether a specification needs a synonym table: loading one takes seconds."""
     names = [step.name for step in parse(spec).steps if step.name != IDENTITY]
     return any("synonyms" in CATALOGUE[name].needs for name in names)
+
+
+def loads_models(spec: str) -> bool:
+    """Whether a specification has augmentations that load a model or word vectors."""
+    return any(step.name != IDENTITY and CATALOGUE[step.name].load is not None for step in parse(spec).steps)
 
 
 def needs_text(spec: str) -> bool:
@@ -197,16 +212,16 @@ def _check_order(specification: Specification) -> None:
         after = after or (tokens[0] if tokens else None)
 
 
-def _require(specification: Specification, spec: str) -> None:
+def _require(steps: Iterable[Step], spec: str, load: bool = True) -> None:
     """Raises one AugmentationError for all that the augmentations lack on this machine. spec: as it was written."""
     lacking = {}
-    for step in dict.fromkeys(step for step in specification.steps if step.name != IDENTITY):
+    for step in dict.fromkeys(step for step in steps if step.name != IDENTITY):
         entry = CATALOGUE[step.name]
         try:
             if entry.require is not None:
                 entry.require()
-            if entry.load is not None:
-                entry.load(_values(step))
+            if entry.load is not None and (load or not _names_models(step)):
+                entry.load(_values(step))  # says what is not named before it loads anything
         except AugmentationError as error:
             lacking[str(error)] = entry
     if not lacking:
@@ -226,6 +241,12 @@ def _values(step: Step) -> dict[str, Any]:
         if parameter.variable and not values[parameter.name]:
             values[parameter.name] = os.environ.get(parameter.variable, "")
     return values
+
+
+def _names_models(step: Step) -> bool:
+    """Whether a step, or the environment for it, names all models or files that it loads."""
+    values = _values(step)
+    return all(values[parameter.name] for parameter in CATALOGUE[step.name].parameters if parameter.variable)
 
 
 def _bind_text(step: Step) -> Bound:

@@ -60,7 +60,7 @@ def announce(config: Config, recipe: Path | str | None, explicit: bool, telemetr
     lines += [
         f"run        {config.run_folder}" + (f", resumed from {resumed} at step {start}" if resumed else ""),
         f"devices    {world} x {where}; ZeRO {train.zero}, {train.precision}",
-        f"data       {config.data_folder}: {data.train.num_sequences:,} sequences, {data.train.num_tokens:,} tokens, "
+        f"data       {data.train.folder}: {data.train.num_sequences:,} sequences, {data.train.num_tokens:,} tokens, "
         f"unit {data.train.unit}; {epochs:.3g} epochs in {train.steps:,} steps",
         f"encoder    {encoder.lm.config.model_type}, {format_count(parameters)} parameters, pooling {encoder.pooling}"
         + (f"; sizes and dropout are those of {config.model.init}" if config.model.init else ""),

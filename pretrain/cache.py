@@ -25,6 +25,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from augment.registry import alternatives, from_environment, needs_synonyms, parse
+from augment.rules import rules_digest
 from pretrain import cache_stages as cs
 from pretrain import command
 from pretrain.errors import UserError
@@ -102,7 +103,7 @@ def _what_is_made(
 ) -> dict[str, Any]:
     """All that decides what the shards are, checked."""
     reader = readers["train"]
-    if not columns or not set(columns) <= set(cs.VIEW_NUMBERS):
+    if not columns or not set(columns) <= set(cs.COLUMNS):
         raise UserError("there is nothing to make: give --aug 'a|b|c' (AugCSE's records), or --positive and --negative (SDA's)")
     if reader.columns != ("text",) or reader.labels:
         found = ", ".join([*reader.columns, *["labels"] * bool(reader.labels)])
@@ -120,6 +121,7 @@ def _what_is_made(
         "seed": seed,
         "copies": copies,
         "environment": from_environment(columns.values()),
+        "rules": rules_digest(),
         "synonyms": synonyms if any(map(needs_synonyms, columns.values())) else None,
     }
 
@@ -147,12 +149,15 @@ def _write_plan(out: Path, path: Path, plan: dict[str, Any]) -> None:
     write_atomically(path, json.dumps(plan).encode())
 
 
+_MEANT = {"rules": "the digest of the augmentations' code and word lists"}
+
+
 def _refuse_other(out: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
     for key, value in wanted.items():
         if found.get(key) != value:
             raise UserError(
-                f"{out} holds something else: {key} is {found.get(key)!r} there and {value!r} now. Choose another --out, or "
-                "remove that folder"
+                f"{out} holds something else: {_MEANT.get(key, key)} is {found.get(key)!r} there and {value!r} now. Choose "
+                "another --out, or remove that folder"
             )
 
 

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,9 +30,7 @@ from pretrain.stages import SPLITS, Step
 from pretrain.tokenizer import load_tokenizer
 
 LABELLED = "augmented"
-# The columns of a cache, each with the number that its view has among those of augcse and sda: the draws of a cache are those
-# that a run of the same seed makes on-line in its first epoch.
-VIEW_NUMBERS = {"positive": 1, "negative": 2, LABELLED: 2}
+COLUMNS = ("positive", "negative", LABELLED)
 OUTCOMES = ("not_applicable", "same", "changed")
 NOT_APPLICABLE, SAME, CHANGED = range(len(OUTCOMES))
 # Marks that are written one way or another, to the one that keyboards have.
@@ -131,6 +129,7 @@ class AugmentShard(Step):
         reader = ShardReader(self.plan["data"], task["split"])
         pipelines = open_pipelines(reader, made["columns"], self.plan["synonyms"])
         counts = _no_counts(made["columns"])
+        numbers = {column: view_number(column, made["columns"]) for column in made["columns"]}
         path = self.out / task["split"] / f"shard-{task['number']:05d}.tar"
         with (
             Heartbeat(self.work, "augment", rank) as heartbeat,
@@ -139,7 +138,7 @@ class AugmentShard(Step):
             for number in range(task["first_chunk"], task["first_chunk"] + task["chunks"]):
                 chunk = reader.read(number)
                 columns = {
-                    column: _augment_chunk(column, pipeline, chunk, made["seed"], task["copy"], reader.max_length)
+                    column: _augment_chunk(numbers[column], pipeline, chunk, made["seed"], task["copy"], reader.max_length)
                     for column, pipeline in pipelines.items()
                 }
                 stored = merge_columns(chunk.sequences, list(columns.values()))
@@ -205,8 +204,18 @@ def _no_counts(columns: dict[str, str]) -> dict[str, dict[str, Counter[str]]]:
     return {column: {name: Counter() for name in names_of(spec)} for column, spec in columns.items()}
 
 
-def _augment_chunk(column: str, pipeline: Pipeline, chunk: Chunk, seed: int, copy: int, max_length: int) -> Augmented:
-    keys = sequence_keys(seed, copy, chunk.sequence_ids, VIEW_NUMBERS[column], "augment")
+def view_number(column: str, columns: Iterable[str]) -> int:
+    """The number that a column's view draws with, a different one for each of a cache's `columns`.
+
+    It is the view's number on-line in augcse (anchor 0, positive 1, augmented 2), in sda (anchor, positive, negative) and in
+    sda+augcse, with all four: there, a cache's copy k is what a run of the same seed draws in its epoch k. Under a name in
+    another order (augcse+sda) the on-line views are numbered otherwise and draw otherwise.
+    """
+    return {"positive": 1, "negative": 2, LABELLED: 3 if "negative" in columns else 2}[column]
+
+
+def _augment_chunk(number: int, pipeline: Pipeline, chunk: Chunk, seed: int, copy: int, max_length: int) -> Augmented:
+    keys = sequence_keys(seed, copy, chunk.sequence_ids, number, "augment")
     return augment(pipeline, chunk.sequences, keys, chunk.annotation, max_length)
 
 

@@ -2,7 +2,8 @@
 
 What AugCSE and SDA do: the sentences are augmented before training, and every epoch sees the same. The run's positive, negative
 and labelled views become columns of data that `pretrain.cache` makes of the prepared data, in FOLDER.cache-DIGEST, one for each
-set of specifications; the run then trains on that folder as on any other, and the views take their columns as they are.
+set of specifications, number of copies, synonym table, models that the environment names, and version of the rules; the run then
+trains on that folder as on any other, and the views take their columns as they are.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from augment.registry import from_environment, needs_synonyms, needs_text, parse
-from pretrain.cache_stages import LABELLED, VIEW_NUMBERS
+from augment.registry import from_environment, loads_models, needs_synonyms, needs_text, parse
+from augment.rules import rules_digest
+from pretrain.cache_stages import COLUMNS, LABELLED
 from pretrain.config import Config
 from pretrain.errors import UserError
 from pretrain.objectives import view_specs
@@ -36,8 +38,8 @@ def columns_of(config: Config) -> dict[str, str]:
                 raise UserError(f"data.cache keeps the anchor as it is, and augment.anchor={view.augmentation} would rewrite its "
                                 "text: set augment.anchor to none or to augmentations of tokens, or data.cache=0")
         elif not parse(view.augmentation).is_identity:
-            if view.column in columns or view.column not in VIEW_NUMBERS:
-                raise UserError(f"data.cache makes one view each of {', '.join(VIEW_NUMBERS)}, and the objective "
+            if view.column in columns or view.column not in COLUMNS:
+                raise UserError(f"data.cache makes one view each of {', '.join(COLUMNS)}, and the objective "
                                 f"{config.objective.name} has {view.role} besides: set data.cache=0")
             columns[view.column] = view.augmentation
     if not columns:
@@ -47,13 +49,18 @@ def columns_of(config: Config) -> dict[str, str]:
 
 
 def cache_folder(config: Config, columns: dict[str, str]) -> Path:
-    """Where they lie: beside the data, by a digest of what they are."""
+    """Where they lie: beside the data, by a digest of what they are, so that views of older rules are never taken for these."""
     made: dict[str, Any] = {"columns": {name: str(parse(spec)) for name, spec in columns.items()}, "copies": config.data.cache,
-                            "environment": from_environment(columns.values())}
+                            "environment": from_environment(columns.values()), "rules": rules_digest()}
     if config.augment.synonyms is not None and any(map(needs_synonyms, columns.values())):
         made["synonyms"] = str(config.augment.synonyms)
     digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:8]
     return config.data_folder.with_name(f"{config.data_folder.name}.cache-{digest}")
+
+
+def is_made(config: Config) -> bool:
+    """Whether they lie there already."""
+    return (cache_folder(config, columns_of(config)) / MANIFEST).is_file()
 
 
 def make(config: Config) -> None:
@@ -81,8 +88,18 @@ def make(config: Config) -> None:
         words += ["--aug" if column == LABELLED else f"--{column}", spec]
     if config.augment.synonyms is not None:
         words += ["--synonyms", str(config.augment.synonyms)]
+    if any(map(loads_models, columns.values())):
+        words += ["--workers", "1"]  # every worker would load the models, and move them to the one GPU
     print(f"making the views {', '.join(columns)} once, in {folder}", file=sys.stderr, flush=True)
     in_own_process("pretrain.cache", words, f"Making {folder}")
+
+
+def why_others(config: Config) -> str:
+    """Why a resumed run may find other views than it was trained on, and what to do: the end of an error that names them."""
+    named = ", ".join(f"{key}={value}" for key, value in from_environment(columns_of(config).values()).items()) or "none"
+    return (f"data.cache makes these views of {config.data_folder}. Most likely the augmentations' rules (code, word lists) have "
+            f"changed since, or the models that the environment names (now: {named}): go on with the version and environment of "
+            "that run, or start a new one from its export with --init. Or else the data has changed: point --data at that run's")
 
 
 def trains_on(config: Config) -> Config:

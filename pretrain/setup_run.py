@@ -23,6 +23,7 @@ from pretrain.export import export, read_policy
 from pretrain.objectives import view_specs
 from pretrain.pipelines import build_for, synonyms_for
 from pretrain.prepare import find_or_prepare
+from pretrain.resources import require_resources
 from pretrain.shards import MANIFEST, ShardReader
 from pretrain.throughput import choose_precision as measure_precision
 from pretrain.tokenizer import load_tokenizer, tokenizer_hash
@@ -137,10 +138,13 @@ def find_data(config: Config) -> None:
     Raises:
         UserError: --data names a folder without prepared data, and nothing says what it should be prepared from; or
             `data.cache` wants views that cannot be made once.
+        AugmentationError: the augmentations need something that this machine lacks.
     """
     folder, recipe = config.data_folder, config.data.prepare
-    if config.data.cache:
-        cached_views.columns_of(config)  # what cannot be made once is said before hours of preparation
+    # What cannot be made, and what is missing for it, is said before hours of preparation.
+    made = cached_views.is_made(config) if config.data.cache else (folder / MANIFEST).is_file()
+    if not made:
+        require_resources([view.augmentation for view in view_specs(config)], config.augment.synonyms)
     if config.data.folder is not None and not (folder / MANIFEST).is_file() and "sources" not in recipe.model_fields_set:
         raise UserError(f"{folder} holds no prepared data. Prepare it: python -m pretrain.prepare --source ... --out {folder}; "
                         "or say what from: --data.prepare.sources 'wiki.txt.gz,books/*.txt'")
@@ -221,8 +225,8 @@ def resume_from(config: Config, data: Data) -> tuple[Path | None, dict[str, Any]
         raise UserError(f"{source} was trained with another tokenizer ({state['tokenizer_hash'][:12]}) than that of the data in "
                         f"{config.data_folder} ({data.train.tokenizer_hash[:12]}); point --data at the data of that run")
     if state["data_hash"] != data.train.content_hash:
-        raise UserError(f"{source} was trained on other data than {config.data_folder} (same tokenizer, other shards); "
-                        "point --data at the data of that run")
+        raise UserError(f"{source} was trained on other data than {data.train.folder} (same tokenizer, other shards); "
+                        + (cached_views.why_others(config) if config.data.cache else "point --data at the data of that run"))
     _same_run(config, state["config"], source)
     return source, state
 

@@ -30,6 +30,7 @@ from augment.registry import alternatives, build
 from augment.sets import SETS
 from augment.text import Draws, TextEncoder
 from augment.vocabulary import Vocabulary
+from pretrain import cache as cache_command
 from pretrain import cache_stages
 from pretrain.annotation import Annotation, pack
 from pretrain.blocks import ViewSpec, number_of_labels
@@ -283,6 +284,17 @@ def test_the_same_bytes_with_any_number_of_workers_and_after_a_break(tiny_data, 
     assert digest(tmp_path / "broken") == digest(tmp_path / "one")
     again = make(tiny_data, tmp_path / "broken", columns, copies=3)
     assert len(began) == 5 and again["splits"]["train"]["sequences"] == 3 * ShardReader(tiny_data).num_sequences
+
+
+def test_a_cache_of_other_rules_is_named_and_a_cache_draws_each_column_for_itself(tiny_data, tmp_path, monkeypatch):
+    columns = {"negative": "del-word:rate=0.5", "augmented": "del-word:rate=0.5"}
+    manifest = make(tiny_data, tmp_path / "cache", columns)
+    assert re.fullmatch("[0-9a-f]{12}", manifest["cache"]["rules"])
+    found, _ = records_of(tmp_path / "cache")
+    assert sum(one == other for one, other in zip(found["negative"], found["augmented"])) < len(found["text"]) / 4
+    monkeypatch.setattr(cache_command, "rules_digest", lambda: "other")
+    with pytest.raises(UserError, match=r"cache holds something else: the digest of .* code and word lists.*remove that folder"):
+        make(tiny_data, tmp_path / "cache", columns)
 
 
 def test_a_process_killed_alone_leaves_a_folder_that_can_be_finished(tiny_data, tmp_path):

@@ -5,12 +5,15 @@ import os
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from run_helpers import ROOT, command, curve, finish, start
 
-from pretrain import cached_views, setup_run
+from augment.errors import AugmentationError
+from pretrain import announce, cached_views, setup_run
 from pretrain.cache import cache
+from pretrain.cache_stages import view_number
 from pretrain.cached_views import columns_of, make, trains_on
 from pretrain.config import load_config
 from pretrain.errors import UserError
@@ -64,6 +67,30 @@ def test_a_synonym_table_makes_other_views_where_one_is_needed():
     assert folder(augment__augmented="reorder", augment__synonyms="a.json") == folder(augment__augmented="reorder")
 
 
+def test_other_rules_make_other_views(monkeypatch):
+    settings = config(data__cache="1")
+    before = trains_on(settings).data_folder
+    assert trains_on(settings).data_folder == before
+    monkeypatch.setattr(cached_views, "rules_digest", lambda: "other")
+    assert trains_on(settings).data_folder != before
+
+
+def test_one_worker_where_every_worker_would_load_a_model(tiny_data, monkeypatch):
+    made = []
+    monkeypatch.setattr(cached_views, "in_own_process", lambda module, words, what: made.append(words))
+    make(config(data=str(tiny_data), data__cache="1", augment__augmented="contextual:model=folder|reorder"))
+    make(config(data=str(tiny_data), data__cache="1", augment__augmented=LABELLED))
+    assert made[0][-2:] == ["--workers", "1"] and "--workers" not in made[1]
+
+
+@pytest.mark.parametrize("name", ["augcse", "sda", "sda+augcse"])
+def test_columns_draw_with_the_numbers_of_the_views_on_line(name):
+    views = view_specs(config(objective=name, augment__positive="pi", augment__negative="neg", augment__augmented=LABELLED))
+    made = {view.column for view in views if view.role != "anchor"}
+    for number, view in enumerate(views):
+        assert view.role == "anchor" or view_number(view.column, made) == number
+
+
 def test_views_of_data_that_was_replaced_are_refused(tiny_data, tmp_path, monkeypatch):
     made = []
     monkeypatch.setattr(cached_views, "in_own_process", lambda module, words, what: made.append(words))
@@ -103,3 +130,59 @@ def test_what_cannot_be_made_once_is_one_message_before_data_is_prepared(flags, 
     monkeypatch.setattr(setup_run, "find_or_prepare", None)
     with pytest.raises(UserError, match=said):
         setup_run.find_data(load_config(ROOT / "configs" / "augcse_micro.yaml", {"data.cache": "1", **flags}))
+
+
+@pytest.mark.parametrize(("flags", "error", "said"), [
+    ({"augment.augmented": "contextual|random-word-embedding"}, AugmentationError,
+     "contextual needs a masked language model.*random-word-embedding needs word vectors"),
+    ({"augment.augmented": "contextual|reorder", "data.cache": "0"}, AugmentationError, "contextual needs a masked language"),
+    ({"augment.augmented": "subs|reorder", "augment.synonyms": "/no/table.json"}, AugmentationError,
+     "synonym table /no/table.json does not exist"),
+    ({"augment.augmented": "random-word-embedding:path=/no/file|reorder"}, UserError, "Loading the models.*the reason is above"),
+])
+def test_what_is_missing_is_one_message_before_data_is_prepared(flags, error, said, tmp_path, monkeypatch, capfd):
+    monkeypatch.delenv("CLEAR_MASKED_LM", raising=False)
+    monkeypatch.delenv("CLEAR_WORD_VECTORS", raising=False)
+    monkeypatch.setattr(setup_run, "find_or_prepare", None)
+    settings = load_config(ROOT / "configs" / "augcse_micro.yaml", {"data": str(tmp_path / "data"), "data.cache": "1", **flags})
+    with pytest.raises(error, match=said):
+        setup_run.find_data(settings)
+    assert error is AugmentationError or "the word vectors /no/file are no file" in capfd.readouterr().err
+
+
+def test_views_that_are_there_need_no_models(tmp_path, monkeypatch):
+    monkeypatch.delenv("CLEAR_MASKED_LM", raising=False)
+    settings = config(data=str(tmp_path / "data"), data__cache="1", augment__augmented="contextual|reorder",
+                      **{"data.prepare.sources": "any.txt"})
+    folder = trains_on(settings).data_folder
+    folder.mkdir()
+    (folder / "manifest.json").write_text("{}")
+    asked = []
+    monkeypatch.setattr(setup_run, "find_or_prepare", lambda *_: asked.append("data"))
+    monkeypatch.setattr(cached_views, "make", lambda *_: asked.append("views"))
+    setup_run.find_data(settings)
+    assert asked == ["data", "views"]
+
+
+def test_a_run_that_finds_other_views_is_told_which_and_why(tmp_path, monkeypatch):
+    monkeypatch.setenv("CLEAR_MASKED_LM", "other/model")
+    settings = config(run=str(tmp_path / "run"), data__cache="1", augment__augmented="contextual|reorder", resume="step")
+    folder = trains_on(settings).data_folder
+    data = SimpleNamespace(train=SimpleNamespace(folder=folder, tokenizer_hash="same", content_hash="now"))
+    monkeypatch.setattr(setup_run, "on_rank_zero", lambda action: None)
+    monkeypatch.setattr(setup_run.checkpoint, "problem_with", lambda source: None)
+    monkeypatch.setattr(setup_run.checkpoint, "read_state", lambda source: {"tokenizer_hash": "same", "data_hash": "then"})
+    with pytest.raises(UserError, match=rf"{folder.name} .*rules \(code, word lists\).*now: CLEAR_MASKED_LM=other/model"):
+        setup_run.resume_from(settings, data)
+
+
+def test_a_run_names_the_folder_that_it_reads(monkeypatch):
+    monkeypatch.setattr(announce.dist, "get_world_size", lambda: 1)
+    settings, lines = config(data__cache="1"), []
+    folder = trains_on(settings).data_folder
+    model = SimpleNamespace(parameters=lambda: [], config=SimpleNamespace(model_type="bert"))
+    encoder = SimpleNamespace(lm=model, pooling="mean")
+    train = SimpleNamespace(folder=folder, num_sequences=70, num_tokens=700, unit="record")
+    announce.announce(settings, None, True, SimpleNamespace(say=lines.append), SimpleNamespace(train=train), encoder,
+                      SimpleNamespace(roles=(), masked_copies=1), 1, None, 0)
+    assert any(line.startswith(f"data       {folder}: 70 sequences") for line in lines)
