@@ -51,8 +51,11 @@ def open_source(model: str | Path) -> Source:
     """Open a run folder, an export, a Hugging Face folder or a hub name for fine-tuning.
 
     Raises:
-        UserError: nothing there to load, a model type without packed attention, or no fast tokenizer.
+        UserError: a function, nothing there to load, a model type without packed attention, or no fast tokenizer.
     """
+    if ":" in str(model) and not Path(model).exists():  # as `open_model` knows it
+        raise UserError(f"{model}: a function cannot be fine-tuned, its weights are out of reach; give the run folder, export, "
+                        "Hugging Face folder or hub name of its encoder")
     folder, run = resolve_run(str(model))
     encoder, tokenizer = load_model(folder)
     if not getattr(tokenizer, "is_fast", False):

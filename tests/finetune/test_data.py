@@ -3,14 +3,18 @@
 import csv
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import datasets
 import pytest
+from huggingface_hub import constants
 
 from finetune import data as data_command
+from finetune import data_fetch
 from finetune.cola_probe import read as read_cola
 from finetune.data import csv_columns, data_root, find, lines, senteval_folder
 from finetune.data_catalogue import CATALOGUE, DataSet, Part, check, choose, report
@@ -316,8 +320,24 @@ def test_without_network_the_message_says_what_to_do(tmp_path, monkeypatch):
         raise ConnectionError("Couldn't reach the Hub\nand much more")
 
     monkeypatch.setattr(datasets, "load_dataset", no_network)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)  # what the cache holds, without asking the hub
     with pytest.raises(UserError, match=r"'train' of nyu-mll/glue: Couldn't reach the Hub\. Without network, give --source"):
         fetch("GLUE/RTE", tmp_path)
+
+
+@pytest.mark.parametrize("answer", ["refused", "none"])
+def test_a_hub_that_does_not_answer_is_said_soon(tmp_path, monkeypatch, answer):
+    monkeypatch.setattr(data_fetch, "HUB_ANSWERS", 0.2)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: pytest.fail("its libraries would try on and on"))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
+        if answer == "refused":
+            server.close()
+        begun = time.monotonic()
+        with pytest.raises(UserError, match=r"nyu-mll/glue: http://127\.0\.0\.1:\d+ does not answer.*give --source"):
+            fetch("GLUE/RTE", tmp_path)
+    assert time.monotonic() - begun < 5
 
 
 def test_fetch_mistakes_are_one_message(tmp_path):

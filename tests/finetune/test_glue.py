@@ -470,6 +470,9 @@ def test_bad_input_is_one_message(folders, data, tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             glue.main(model, **{"data": str(data), "out": str(tmp_path), **words})
+    for function in ("my_encoder.py:embed", "package.module:embed"):
+        with pytest.raises(UserError, match=r"a function cannot be fine-tuned.*run folder"):
+            glue.main(function, tasks="RTE", data=str(data), out=str(tmp_path))
     with pytest.raises(UserError, match=r"no such|is not there|cannot load"):
         glue.main(str(tmp_path / "nothing"), tasks="RTE", data=str(data), out=str(tmp_path))
     (tmp_path / "GLUE" / "RTE").mkdir(parents=True)
