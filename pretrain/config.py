@@ -81,8 +81,9 @@ class AugmentConfig(Section):
             UserError: the role needs a specification of its own, and has none.
         """
         if role == "augmented" and self.augmented is None:
-            raise UserError("the objective tells augmentations apart and was given none: set augment.augmented, such as "
-                            "--augment.augmented 'del-word|reorder|subs'")
+            raise UserError("the objective has a view `augmented`, and augment.augmented does not say how it is made: set it to "
+                            "the alternatives that a discriminator is to tell, as --augment.augmented 'del-word|reorder|subs', "
+                            "or, without a discriminator, to any augmentation or none")
         own = {"anchor": self.anchor, "positive": self.positive, "negative": self.negative, "augmented": self.augmented}
         return own.get(role.rstrip("0123456789")) or self.spec
 

@@ -10,6 +10,7 @@ from run_helpers import command, curve, finish, start
 
 from finetune.models import open_model
 from finetune.sts import StsEvaluator
+from pretrain.blocks import ViewSpec
 from pretrain.config import load_config, validate_config
 from pretrain.encoder import build_encoder
 from pretrain.errors import UserError
@@ -158,9 +159,14 @@ def test_a_checkpoint_older_than_a_key_had_its_default(tmp_path):
         _same_run(config(name="simcse", simcse={"keep_head": True}), old, tmp_path)
 
 
-def test_augmentations_to_be_told_apart_must_be_given():
-    with pytest.raises(UserError, match=r"augment\.augmented"):
-        view_specs(config(name="augcse"))
+def test_how_augcses_view_is_augmented_must_be_said():
+    for weight in (0.005, 0):
+        with pytest.raises(UserError, match=r"set it to the alternatives .*, or, without a discriminator, to any .* or none"):
+            view_specs(config(name="augcse", augcse={"discriminator_weight": weight}))
+    ablation = config(name="augcse", augcse={"discriminator_weight": 0, "positive": "augmented"})
+    ablation.augment.augmented = "none"
+    assert view_specs(ablation)[-1] == ViewSpec("augmented", "none", False)
+    assert build_objective(ablation, encoder()).roles == ("anchor", "augmented")
 
 
 def test_an_objective_of_ones_own(tmp_path):
