@@ -128,8 +128,9 @@ def reference_gradients(model: SentenceModel, whole: dict, config, world: int, s
             context["discriminator"] = discriminator = double(term.discriminator.lm)
         if "esimcse" in systems:
             term = model.objective.terms["esimcse"]
-            filled = int(term.filled)
-            context |= {"queue": term.queue[:filled].clone(), "queue_ids": term.queue_identities[:filled].clone()}
+            filled = int(term.filled) if term.momentum_role else 0
+            queues = (term.queue[:filled].clone(), term.queue_identities[:filled].clone()) if filled else ((), ())
+            context |= dict(zip(("queue", "queue_ids"), queues))
         for system in systems:
             chosen = {role: vectors[role] for role in model.objective.terms[system].roles}
             losses |= SYSTEMS[system](ref, chosen, context, config)
@@ -190,10 +191,14 @@ CASES = {
     "sda_no_negatives": {"objective": {"name": "sda", "sda": {"negatives": False}, **ALONE}},
     "declutr": {"objective": {"name": "declutr"}},
     "esimcse": {"objective": {"name": "esimcse", **ALONE}},
+    "esimcse_local": {"objective": {"name": "esimcse", "esimcse": {"queue": 0.0, "scope": "local"}, **ALONE}},
     "vascl": {"objective": {"name": "vascl", "vascl": {"neighbours": 4, "radius": 2.0}, **ALONE}},
     "vascl_paper": {"objective": {
         "name": "vascl", "vascl": {"neighbours": 4, "radius": 2.0, "grad_to_encoder": "paper"}, **ALONE}},
+    "vascl_local": {"objective": {
+        "name": "vascl", "vascl": {"neighbours": 4, "radius": 2.0, "grad_to_encoder": "paper", "scope": "local"}, **ALONE}},
     "augcse": {"objective": {"name": "augcse", "augcse": {"discriminator_weight": 0.5}, **ALONE}},
+    "augcse_local": {"objective": {"name": "augcse", "augcse": {"discriminator_weight": 0.5, "scope": "local"}, **ALONE}},
     "augcse_paper": {"objective": {
         "name": "augcse", "augcse": {"discriminator_weight": 0.5, "discriminator": "paper", "alpha": 3.0}, **ALONE}},
     "augcse_order": {"objective": {
@@ -246,7 +251,7 @@ def build(case: str, stage: int, precision: str, dropout: float):
         for name, parameter in objective.named_parameters():
             if parameter.ndim == 2 and ".head." in name:
                 parameter.mul_(8)
-        if "esimcse" in objective.terms:
+        if "esimcse" in objective.terms and objective.terms["esimcse"].momentum_role:
             objective.terms["esimcse"].queue.normal_()
             objective.terms["esimcse"].queue_identities.copy_(torch.arange(-20, -20 + len(objective.terms["esimcse"].queue)))
             objective.terms["esimcse"].filled.fill_(24)  # the last ones are texts of this batch

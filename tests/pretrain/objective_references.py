@@ -89,6 +89,11 @@ def same(anchor, positive, candidates):
     return (candidates[None] == anchor[:, None]) | (candidates[None] == positive[:, None])
 
 
+def elsewhere(settings, ctx):
+    """bool[N, N]: sequences of other ranks, where the objective's scope is local; else none."""
+    return (ctx["groups"][:, None] != ctx["groups"][None]) & (settings.scope == "local")
+
+
 def nt_xent(first, second, temperature, identities, group=None):
     count = len(first)
     z, target = torch.cat([first, second]), (torch.arange(2 * count) + count) % (2 * count)
@@ -150,13 +155,13 @@ def declutr(ref, v, ctx, config):
 
 
 def esimcse(ref, v, ctx, config):
-    z = {role: torch.tanh(ref.linear(x, "terms.esimcse.head.layers.0")) for role, x in v.items()}
+    settings, z = config.objective.esimcse, {r: torch.tanh(ref.linear(x, "terms.esimcse.head.layers.0")) for r, x in v.items()}
     candidates, index = z["positive"], torch.arange(len(z["anchor"]))
-    excluded = same(ctx["ids"]["anchor"], ctx["ids"]["positive"], ctx["ids"]["positive"])
+    excluded = same(ctx["ids"]["anchor"], ctx["ids"]["positive"], ctx["ids"]["positive"]) | elsewhere(settings, ctx)
     if len(ctx["queue"]):
         candidates = torch.cat([candidates, ctx["queue"].double()])
         excluded = torch.cat([excluded, same(ctx["ids"]["anchor"], ctx["ids"]["positive"], ctx["queue_ids"])], 1)
-    return {"esimcse": nce(z["anchor"], candidates, config.objective.esimcse.temperature, index, excluded)}
+    return {"esimcse": nce(z["anchor"], candidates, settings.temperature, index, excluded)}
 
 
 def vascl(ref, v, ctx, config):
@@ -166,9 +171,10 @@ def vascl(ref, v, ctx, config):
         return ref.linear(F.relu(ref.linear(x, "terms.vascl.head.layers.0")), "terms.vascl.head.layers.2")
 
     pair = (ctx["ids"]["anchor"], ctx["ids"]["positive"])
-    losses = {"vascl": nt_xent(head(v["anchor"]), head(v["positive"]), settings.temperature, pair)}
+    group = ctx["groups"] if settings.scope == "local" else None
+    losses = {"vascl": nt_xent(head(v["anchor"]), head(v["positive"]), settings.temperature, pair, group)}
     e = v["anchor"].detach()
-    likeness = (e @ e.T).masked_fill(pair[0][:, None] == pair[0][None], -torch.inf)
+    likeness = (e @ e.T).masked_fill((pair[0][:, None] == pair[0][None]) | elsewhere(settings, ctx), -torch.inf)
     neighbours = likeness.topk(settings.neighbours, 1).indices
     start = F.normalize(torch.rand(e.shape, generator=ctx["generator"](0), dtype=torch.float32).double() - 0.5, dim=1)
     start.requires_grad_()
@@ -194,9 +200,9 @@ def augcse(ref, v, ctx, config):
     settings, roles = config.objective.augcse, list(v)
     z = dict(zip(roles, ref.batch_norm_head(torch.cat([v[r] for r in roles]), "terms.augcse.head").chunk(len(roles))))
     positive = "augmented" if settings.positive == "augmented" else "positive"
-    ids, index = ctx["ids"], torch.arange(len(z["anchor"]))
-    forward = nce(z["anchor"], z[positive], settings.temperature, index, same(ids["anchor"], ids[positive], ids[positive]))
-    back = nce(z[positive], z["anchor"], settings.temperature, index, same(ids[positive], ids["anchor"], ids["anchor"]))
+    ids, index, far = ctx["ids"], torch.arange(len(z["anchor"])), elsewhere(settings, ctx)
+    forward = nce(z["anchor"], z[positive], settings.temperature, index, same(ids["anchor"], ids[positive], ids[positive]) | far)
+    back = nce(z[positive], z["anchor"], settings.temperature, index, same(ids[positive], ids["anchor"], ids["anchor"]) | far)
     losses = {"augcse": (forward + back) / 2}
     if settings.discriminator_weight:
         labels, first, second = ctx["labels"], z["anchor"], z["augmented"]

@@ -12,6 +12,7 @@ import pytest
 WORKER = Path(__file__).with_name("exactness_worker.py")
 CLEAR = "mlm,double_mlm,clear_mean,clear_cls,clear_batch_norm,clear_no_head,clear_local,contrastive_only,not_yet"
 SYSTEMS = "simcse,simcse_supervised,sda,declutr,esimcse,vascl,vascl_paper,augcse,augcse_order,vadvcse,diffcse"
+LOCAL = "vascl_local,augcse_local,esimcse_local"
 SWITCHES = ("simcse_symmetric,simcse_all,sda_no_negatives,augcse_paper,augcse_bool,vadvcse_ball,vadvcse_two_steps,diffcse_sample,"
             "clear+vadvcse")
 PARTITIONED = "clear_mean,not_yet,double_mlm,esimcse,vascl_paper,augcse_order,vadvcse_two_steps,diffcse,clear+vadvcse"
@@ -45,7 +46,7 @@ def check(report: list[dict]) -> None:
     assert len({tuple(row["micro_batches"]) for row in report}) > 2  # the splits really were different
 
 
-@pytest.mark.parametrize("world,stage,cases", [(1, 0, CLEAR), (1, 0, SWITCHES), (2, 1, f"{CLEAR},{SYSTEMS}"),
+@pytest.mark.parametrize("world,stage,cases", [(1, 0, CLEAR), (1, 0, SWITCHES), (2, 1, f"{CLEAR},{SYSTEMS},{LOCAL}"),
                                                (2, 3, PARTITIONED)])
 def test_gradients_equal_the_whole_batch_on_one_device(tmp_path, world, stage, cases):
     check(launch(tmp_path, world, stage, cases))
@@ -55,4 +56,4 @@ def test_gradients_equal_the_whole_batch_on_one_device(tmp_path, world, stage, c
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_gradients_for_every_world_and_stage(tmp_path, world, stage):
-    check(launch(tmp_path, world, stage, f"{CLEAR},{SYSTEMS},{SWITCHES}"))
+    check(launch(tmp_path, world, stage, f"{CLEAR},{SYSTEMS},{LOCAL},{SWITCHES}"))
