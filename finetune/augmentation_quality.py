@@ -43,6 +43,7 @@ from pretrain.precision import DTYPES
 
 FORMAT = 1  # of what is kept
 SAMPLES = 5
+SAMPLE_CHARACTERS = 120  # of a sample, where there are enough so short: they are for reading
 PARSED_AT_ONCE = 1000
 WORK = (1, 1, 3)
 """What a sentence costs to encode, to parse and under masks, about, in that order: for the estimate of the time left."""
@@ -102,7 +103,6 @@ class Quality:
         figures: dict[str, Any] = {"rate": 100 * len(which) / len(self.order), "changed": len(which)}
         figures |= {"not_applicable": int((~rewriting.changed).sum()), "same": int(rewriting.changed.sum()) - len(which)}
         in_order = self.order[np.isin(self.order, which)]
-        figures["samples"] = [self._shown(rewriting, n) for n in in_order[:SAMPLES].tolist()]
         if not len(which):
             return figures
         pairs = {n: (self._original(rewriting, n), self._plain(rewriting, n)) for n in which.tolist()}
@@ -116,6 +116,12 @@ class Quality:
             for name, changes in zip(("loss_all", "loss_kept"), self._masked.changes(rewriting, which)):
                 figures |= _mean(name, changes)
         return figures
+
+    def samples(self, rewriting: Rewriting) -> list[list[str]]:
+        """[before, after] of the first sentences that it changes, short ones first of all."""
+        changed = self.order[np.isin(self.order, changed_rows(self.sentences, rewriting))].tolist()
+        changed.sort(key=lambda n: len(self.sentences.sentences[n]) > SAMPLE_CHARACTERS)  # stable
+        return [self._shown(rewriting, n) for n in changed[:SAMPLES]]
 
     def _path(self, kind: str, name: str, content: bytes) -> Path:
         digest = hashlib.blake2b(self._settings + content, digest_size=8).hexdigest()
@@ -184,7 +190,8 @@ def measure_all(quality: Quality, specifications: Sequence[str]) -> tuple[dict[s
         replace_durably(quality.kept(written[name]), to_json(_without_nan(quality.measure(written[name]))))
         done += quality.work(written[name])
         _say("measured", done, total, began, name)
-    return {name: json.loads(quality.kept(rewriting).read_text()) for name, rewriting in written.items()}, notes
+    figures = {name: json.loads(quality.kept(rewriting).read_text()) for name, rewriting in written.items()}
+    return {name: row | {"samples": quality.samples(written[name])} for name, row in figures.items()}, notes
 
 
 def table(figures: dict[str, dict[str, Any]], has_losses: bool) -> str:
@@ -204,7 +211,7 @@ def table(figures: dict[str, dict[str, Any]], has_losses: bool) -> str:
 
 
 def samples(figures: dict[str, dict[str, Any]]) -> str:
-    """Markdown: of every augmentation the first sentences that it changes, before and after."""
+    """Markdown: of every augmentation some sentences that it changes, before and after."""
     parts = []
     for name, row in figures.items():
         pairs = "\n\n".join(f"- {before}\n+ {after}" for before, after in row["samples"])
