@@ -1,0 +1,98 @@
+"""slurm/sweep.sh on a real cluster: an array over rows and seeds, the table, and the same command again.
+
+Needs a cluster that these commands reach (SLURM_CONF), on which this folder and pytest's temporary folder are visible.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "pretrain"))
+SCRIPT = ROOT / "slurm" / "sweep.sh"
+ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT.pop("CLEAR_DATA", None)  # nothing is judged here: a table of what the runs say
+
+
+def command(*words, check=True, cwd=None):
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, env=ENVIRONMENT, cwd=cwd)
+    assert not check or done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def cluster_answers():
+    return bool(shutil.which("sbatch") and command("timeout", "10", "sinfo", "-h", "-o", "%R", check=False))
+
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.skipif(not cluster_answers(), reason="no Slurm cluster answers sinfo; point SLURM_CONF at one"),
+]
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A sweep of two rows and two seeds over a small model and corpus."""
+    from run_helpers import TINY, write_corpus
+
+    corpus, data = write_corpus(tmp_path / "corpus.txt"), tmp_path / "data"
+    command(sys.executable, "-m", "pretrain.prepare", "--source", corpus, "--out", data, "--vocabulary", "512",
+            "--max_length", "48", "--heldout", "0.05", "--chunk_tokens", "2048", "--progress", "false", cwd=ROOT)
+    settings = {key: yaml.safe_load(str(value)) for key, value in TINY.items()} | {
+        "data.folder": str(data), "train.steps": 4, "evaluate.every": 2, "checkpoint.every": 2}
+    rows = {"slow": {"set": {"train.lr": 1e-4}}, "fast": {"set": {"train.lr": 1e-3}}}
+    sweep = {"title": "Two rates", "recipe": str(ROOT / "configs" / "clear_micro.yaml"), "seeds": [1, 2], "set": settings,
+             "columns": {"STS-B dev": "dev", "s/step": "run.seconds_per_step"}, "rows": rows}
+    path = tmp_path / "rates.yaml"
+    path.write_text(yaml.safe_dump(sweep, sort_keys=False))
+    return path
+
+
+def states(job):
+    """The states of a job, or of an array's tasks."""
+    return re.findall(r"JobState=(\w+)", command("scontrol", "show", "job", job, check=False))
+
+
+def submit(folder, file, *flags):
+    options = ("--time=10", "--ntasks=1", "--mem=2G", "--oversubscribe")
+    printed = command(SCRIPT, *options, "--", file, "--out", "out", *flags, cwd=folder)
+    return re.findall(r"job (\d+)", printed), printed
+
+
+def wait(job, folder, seconds=500):
+    until = time.monotonic() + seconds
+    while set(states(job)) - {"COMPLETED"}:
+        logs = "\n".join(path.read_text()[-1500:] for path in folder.glob("slurm-*.out"))
+        assert time.monotonic() < until and "FAILED" not in states(job), f"after {seconds} s:\n{logs}"
+        time.sleep(1)
+
+
+def test_an_array_trains_what_one_process_trains_and_the_table_follows(tmp_path, file):
+    from run_helpers import curve
+
+    jobs, printed = submit(tmp_path, file)
+    try:
+        assert len(jobs) == 2 and "(0,1,2,3)" in printed
+        wait(jobs[-1], tmp_path)
+        table = (tmp_path / "out" / "rates" / "table.md").read_text()
+        assert table.count("ours, 2 of 2 seeds") == 2
+        found = json.loads((tmp_path / "out" / "rates" / "results.json").read_text())
+        assert [row["name"] for row in found["rows"]] == ["slow", "fast"]
+        alone = ("--out", tmp_path / "alone", "--rows", "fast", "--seeds", "2")
+        command(sys.executable, "-m", "pretrain.sweep", file, *alone, cwd=ROOT)
+        run = next((tmp_path / "alone" / "runs").iterdir())
+        assert curve(run) == curve(tmp_path / "out" / "runs" / run.name)
+        jobs, printed = submit(tmp_path, file)
+        assert len(jobs) == 1 and "all runs are done; gathering" in printed
+        wait(jobs[-1], tmp_path)
+    finally:
+        for job in jobs:
+            command("scancel", job, check=False)
