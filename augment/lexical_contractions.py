@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from augment.entry import Entry
 from augment.inflection import inflect
-from augment.lexical_forms import AUGCSE, Edit, like, rewrite, upper_first, word_set
+from augment.lexical_forms import AUGCSE, Edit, like, overlap, rewrite, upper_first, word_set
 from augment.parsed import ParsedSentence
 from augment.text import Draws
 
@@ -27,6 +27,7 @@ _BE_HAVE = {
 }  # fmt: skip
 _ANY = word_set("any anything anyone anybody anywhere")
 _NEGATIVE_ONLY = word_set("anymore either yet nor ever until till neither")  # words that want a negation in front of them
+_NEGATIVE = word_set("not n't never no without")  # another negation: "any" behind it is its own
 _SHORT = {"'m": "am", "'re": "are", "'ve": "have", "'ll": "will"}
 _NOT = word_set("n't n’t not")
 
@@ -59,18 +60,20 @@ def auxiliary_negation_removal(sentence: ParsedSentence, draws: Draws) -> str | 
     for i in range(1, len(words)):
         if words[i] not in ("not", "n't") or needs_negation(words, i):
             continue
-        known = len(edits)
         auxiliary = _IRREGULAR.get(words[i - 1], words[i - 1])
         start, end = sentence.starts[i - 1], sentence.ends[i]
         old = sentence.word(i - 1)
+        found: list[Edit] = []
         if auxiliary in _NEGATED:
             if words[i - 1] == "ca" and words[i] == "not":
                 continue
-            edits.append((start, end, like(old, auxiliary) if len(old) > 1 else auxiliary))
+            found = [(start, end, like(old, auxiliary) if len(old) > 1 else auxiliary)]
         elif auxiliary in _DO:
-            edits += _without_do(sentence, i, auxiliary)
-        if len(edits) > known and "?" not in sentence.text:
-            edits += assertive(sentence, words, i)
+            found = _without_do(sentence, i, auxiliary)
+        if found and "?" not in sentence.text:
+            found += assertive(sentence, words, i)
+        if not overlap(found, edits):  # "do not do not go": the verb of the first is the auxiliary of the second
+            edits += found
     return rewrite(sentence, edits)
 
 
@@ -91,10 +94,10 @@ def needs_negation(words: list[str], i: int) -> bool:
 
 
 def assertive(sentence: ParsedSentence, words: list[str], i: int) -> list[Edit]:
-    """ "any" and its like behind word i, up to the next punctuation, as they are without a negation: "some"."""
+    """ "any" and its like behind word i, up to the next punctuation or negation, as they are without a negation: "some"."""
     edits = []
     for j in range(i + 1, len(words)):
-        if sentence.pos[j] == "PUNCT":
+        if sentence.pos[j] == "PUNCT" or words[j] in _NEGATIVE:
             break
         if words[j] in _ANY:
             edits.append((sentence.starts[j], sentence.ends[j], like(sentence.word(j), "some" + words[j][3:])))
@@ -113,11 +116,12 @@ def _without_do(sentence: ParsedSentence, i: int, auxiliary: str) -> list[Edit]:
     form = inflect(sentence.word(verb).lower(), tag)
     if sentence.word(verb).lower() == "be":
         return [(sentence.starts[i - 1], sentence.starts[i + 1], "")] if auxiliary == "do" else []
-    if form is None:
+    joined = joined_base_forms(sentence, verb)
+    forms = [inflect(sentence.word(j).lower(), tag) for j in joined]
+    if form is None or None in forms:
         return []
     opens = sentence.word(i - 1)[:1].isupper()
-    joined = joined_base_forms(sentence, verb)
-    others = [(sentence.starts[j], sentence.ends[j], inflect(sentence.word(j).lower(), tag)) for j in joined]
+    others = [(sentence.starts[j], sentence.ends[j], other) for j, other in zip(joined, forms)]
     if not between:
         return [(sentence.starts[i - 1], sentence.ends[verb], upper_first(form) if opens else form), *others]
     first = sentence.word(i + 1)

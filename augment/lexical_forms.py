@@ -81,6 +81,12 @@ def rewrite(sentence: ParsedSentence, edits: Iterable[Edit]) -> str | None:
     return None if result == text or repeats_more(result, text) else result
 
 
+def overlap(edits: Iterable[Edit], others: Iterable[Edit]) -> bool:
+    """Whether an edit of `edits` and one of `others` cannot both be made (`ParsedSentence.edit`)."""
+    others = list(others)
+    return any(start < last and first < end for start, end, _ in edits for first, last, _ in others)
+
+
 def articles(text: str, edits: Iterable[Edit]) -> list[Edit]:
     """Edits of "a" and "an" in front of words that are replaced by others that want the other one."""
     changes = []

@@ -26,6 +26,7 @@ from augment.restructure_forms import (
     finite_verb,
     person_of,
     phrase,
+    sentence_spans,
     spelled_out,
 )
 from augment.text import Draws
@@ -116,11 +117,12 @@ def sentence_reordering(sentence: ParsedSentence, draws: Draws) -> str | None:
     """SentenceReordering (NL-Augmenter; Lewis et al. 2020): the sentences of a text in another, random order.
 
     As published, coreference first resolved by a model, off by default. Here: never their own order; None for a single
-    sentence, which is what most corpora of sentences have, and where quotes or brackets go over sentences. Possibly
-    altering. Needs the parse, for where sentences end.
+    sentence, which is what most corpora of sentences have, and where quotes or brackets go over sentences. A sentence ends
+    in . ! or ?, behind no abbreviation ("No. 132"), and the next one starts with a capital, whatever the parser says.
+    Possibly altering. Needs the parse, for where sentences end.
         "It rained. He slept." -> "He slept. It rained."
     """
-    spans = _sentences(sentence)
+    spans = sentence_spans(sentence)
     if len(spans) < 2:
         return None
     order = list(range(len(spans)))
@@ -317,27 +319,6 @@ def _opens(sentence: ParsedSentence, first: int) -> bool:
 
 def _is_close_to_verb(sentence: ParsedSentence, i: int) -> bool:
     return sentence.word(i).lower() in ("n't", "n’t", "not") or sentence.relation(i) == "compound:prt"
-
-
-def _sentences(sentence: ParsedSentence) -> list[tuple[int, int]]:
-    """Character spans of the sentences of a text; none where one does not end as a sentence does."""
-    bounds: list[list[int]] = []
-    current = None
-    for i in range(len(sentence)):
-        root = i
-        while sentence.heads[root] != root:
-            root = sentence.heads[root]
-        if root != current:
-            bounds.append([i, i])
-            current = root
-        bounds[-1][1] = i
-    spans = [(sentence.starts[first], sentence.ends[last]) for first, last in bounds]
-    texts = [sentence.text[start:end] for start, end in spans]
-    if not all(text[0].isupper() or text[0] in "\"“'‘([" or text[0].isdigit() for text in texts):
-        return []
-    if not all(text.rstrip("\"”'’)]")[-1:] in tuple(".!?") and balanced(text) for text in texts):
-        return []
-    return spans
 
 
 ENTRIES = (

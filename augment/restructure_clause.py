@@ -90,7 +90,7 @@ def factive_verb(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 def _subjects(sentence: ParsedSentence, head: int) -> list[int]:
     subject, clause = sentence.subject(head), head
-    while subject is None and sentence.relation(clause) == "conj":
+    while subject is None and sentence.relation(clause) == "conj" and sentence.heads[clause] != clause:
         clause = sentence.heads[clause]
         subject = sentence.subject(clause)
     if subject is None or sentence.relation(subject) == "expl" or sentence.pos[subject] not in ("NOUN", "PROPN", "PRON", "NUM"):

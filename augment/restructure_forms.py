@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from augment.inflection import inflect
 from augment.lexical_contractions import full_form
-from augment.lexical_forms import word_set
+from augment.lexical_forms import balanced, word_set
 from augment.parsed import ParsedSentence
 
 _PRESENT_BE = {(1, False): "am", (3, False): "is"}
@@ -14,6 +16,15 @@ _SINGULAR = word_set(
 _PLURAL = word_set("we us they them these those both many several few others people police cattle most all some")
 _PLURAL_DETERMINERS = word_set("these those both many several few various numerous")
 RELATIVE = word_set("who which that whom whose")
+_SENTENCE_ENDS, _OPENING, _CLOSING = tuple(".!?"), "\"'“‘([", "\"'”’)]"
+# Single quotes, the closing one where no other apostrophe stands; what looks like one is taken for one.
+_SINGLE_OPENING, _SINGLE_CLOSING = re.compile(r"(?<![^\s(\[\"“])['‘](?=\S)"), re.compile(r"(?<=\S)['’](?!\w)")
+# Titles, references and the like, whose full stop ends no sentence in front of a number or a name.
+_ABBREVIATIONS = word_set(
+    "a.m adm al approx apr assoc aug ave bros c ca capt cf ch chap cmdr co col corp cpl dec dept dr e.g ed eds eg esp etc ex "
+    "feb fig figs fr ft gen gov hon i.e ie inc jan jr jul lt ltd maj messrs mr mrs ms mt mts nos nov oct p p.m pp pres "
+    "prof pt rep rev sen sept sgt sr st ste supt v viz vol vols vs"
+)
 
 
 def phrase(sentence: ParsedSentence, i: int) -> tuple[int, int] | None:
@@ -30,6 +41,48 @@ def phrase(sentence: ParsedSentence, i: int) -> tuple[int, int] | None:
 def characters(sentence: ParsedSentence, first: int, last: int) -> str:
     """The text from word `first` to word `last`."""
     return sentence.text[sentence.starts[first] : sentence.ends[last]]
+
+
+def sentence_spans(sentence: ParsedSentence) -> list[tuple[int, int]]:
+    """Character spans of the sentences of a text; none where one does not end as a sentence does."""
+    bounds: list[list[int]] = []
+    current = None
+    for i in range(len(sentence)):
+        root = i
+        while sentence.heads[root] != root:
+            root = sentence.heads[root]
+        if root != current and (not bounds or _ends_before(sentence, i)):
+            bounds.append([i, i])
+        current = root
+        bounds[-1][1] = i
+    spans = [(sentence.starts[first], sentence.ends[last]) for first, last in bounds]
+    texts = [sentence.text[start:end] for start, end in spans]
+    if not all(text.rstrip(_CLOSING)[-1:] in _SENTENCE_ENDS and _is_whole(text) for text in texts):
+        return []
+    return spans
+
+
+def _is_whole(text: str) -> bool:
+    """Whether no quotation mark or bracket, single quotes among them, is open at an end of a text."""
+    return balanced(text) and len(_SINGLE_OPENING.findall(text)) == len(_SINGLE_CLOSING.findall(text))
+
+
+def _ends_before(sentence: ParsedSentence, i: int) -> bool:
+    """Whether a sentence may end in front of word i: behind . ! or ?, but no abbreviation or initial, and before a capital;
+    quotes and brackets aside.
+    """
+    before, behind = sentence.text[: sentence.starts[i]], sentence.text[sentence.starts[i] :]
+    ended = before.rstrip().rstrip(_CLOSING)
+    if ended[-1:] not in _SENTENCE_ENDS or not before[-1:].isspace() or not behind.lstrip(_OPENING)[:1].isupper():
+        return False
+    word = ended[:-1].split()[-1:] if ended[-1] == "." else []
+    return not word or not _is_abbreviation(word[0].lstrip(_OPENING))
+
+
+def _is_abbreviation(word: str) -> bool:
+    """Whether the full stop behind a word may be its own: "Mr", "No" (as "no" ends sentences), "J" or "U.S"."""
+    initials = word.isupper() and all(len(part) == 1 for part in word.split(".")) and word != "I"
+    return initials or word == "No" or word.lower() in _ABBREVIATIONS
 
 
 def is_plural(sentence: ParsedSentence, i: int) -> bool:

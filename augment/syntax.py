@@ -93,7 +93,7 @@ def neg(sentence: ParsedSentence, draws: Draws, variant: str = PAPER) -> str | N
     Meaning: altering. Needs the parse.
     """
     edits = _language(sentence).negation_edits(sentence, draws, variant)
-    return sentence.edit(edits) if edits else None
+    return _changed(sentence, edits) if edits else None
 
 
 def dn(sentence: ParsedSentence, draws: Draws, variant: str = PAPER) -> str | None:
@@ -107,7 +107,7 @@ def dn(sentence: ParsedSentence, draws: Draws, variant: str = PAPER) -> str | No
     Meaning: preserving. Needs the parse.
     """
     edits = _language(sentence).double_negation_edits(sentence, draws, variant)
-    return sentence.edit(edits) if edits else None
+    return _changed(sentence, edits) if edits else None
 
 
 def _language(sentence: ParsedSentence):

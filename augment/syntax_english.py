@@ -23,6 +23,7 @@ _NEGATIVE_ADVERBS = frozenset({"never", "hardly", "scarcely", "rarely", "seldom"
 _FULL = {"ca": "can", "wo": "will", "sha": "shall"}  # what is left of can't, won't, shan't
 _CLOSING_QUOTES = frozenset("\"'”’")
 _MARKS = re.compile(r"[,;:!?\"“”—]")
+_ENDS_SPEECH = tuple(",.!?-–—…")
 _SPEAKERS = frozenset({"i", "he", "she", "we", "they"})
 _THIRD = frozenset({"he", "she", "it"})
 _TAKEN_FOR = frozenset({"nsubj", "obj", "iobj", "attr", "obl:npmod", "obl:unmarked", "dep"})
@@ -83,9 +84,11 @@ def clause_of(sentence: ParsedSentence, head: int) -> Clause | None:
 
 
 def speaker(sentence: ParsedSentence, verb: int) -> int | None:
-    """Who speaks in '"No," said John', whatever a parser has taken him for."""
+    """Who speaks in '"No," said John', whatever a parser has taken him for; no mark inside the quotes: a title ('"Up" won')."""
     following = verb + 1
     if not verb or following == len(sentence) or sentence.word(verb - 1)[-1:] not in _CLOSING_QUOTES:
+        return None
+    if not sentence.text[: sentence.ends[verb - 1]].rstrip("\"'”’ ").endswith(_ENDS_SPEECH):
         return None
     if sentence.word(following).lower() in _SPEAKERS:
         return following

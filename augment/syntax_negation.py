@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 
 from augment.lexical_contractions import assertive, needs_negation
-from augment.lexical_forms import indefinite_article, is_name, like, lower_first
+from augment.lexical_forms import indefinite_article, is_name, like, lower_first, overlap
 from augment.parsed import ParsedSentence
 from augment.syntax_english import (
     MODALS,
@@ -289,7 +289,7 @@ def _negate_two(sentence: ParsedSentence) -> tuple[list[Edit], int]:
     for i in range(len(sentence)):
         if count < 2 and sentence.word(i).lower() in _NEGATIVE:
             found = _remove_at(sentence, i)
-            if found:
+            if found and not overlap(found, edits):
                 edits, count = edits + found, count + 1
                 negated |= {sentence.heads[i], sentence.heads[sentence.heads[i]]}
     root = sentence.root
@@ -299,7 +299,8 @@ def _negate_two(sentence: ParsedSentence) -> tuple[list[Edit], int]:
             continue
         head = root if is_main else sentence.heads[i]
         clause = None if head in negated else clause_of(sentence, head)
-        if clause is not None and not _is_negative(sentence, clause) and (found := negate(sentence, clause)):
+        found = None if clause is None or _is_negative(sentence, clause) else negate(sentence, clause)
+        if found and not overlap(found, edits):
             edits, count = edits + found, count + 1
             negated.add(head)
     return edits, count

@@ -83,6 +83,23 @@ def test_contractions(text, annotation, expected):
         ("He doesn't smoke, nor do I.",
          "He/PRP/nsubj/4 does/VBZ/aux/4 n't/RB/advmod/4 smoke/VB/root/0 ,/,/punct/7 nor/CC/cc/7 do/VBP/conj/4 I/PRP/nsubj/7 "
          "././punct/4", None),
+        # "Any" is made "some" once, by the negation that it stands behind; without that one going it stays.
+        ("He does not see and does not hear any dog.",
+         "He/PRP/nsubj/4 does/VBZ/aux/4 not/RB/advmod/4 see/VB/root/0 and/CC/cc/8 does/VBZ/aux/8 not/RB/advmod/8 hear/VB/conj/4 "
+         "any/DT/det/10 dog/NN/obj/8 ././punct/4", "He sees and hears some dog."),
+        ("He does not see and doesn't hear any dog.",
+         "He/PRP/nsubj/4 does/VBZ/aux/4 not/RB/neg/4 see/VB/ROOT/0 and/CC/cc/4 does/VBZ/aux/8 n't/RB/neg/8 hear/VB/conj/4 "
+         "any/DT/det/10 dog/NN/dobj/8 ././punct/4", "He sees and hears some dog."),
+        ("He did not go without any dog.",
+         "He/PRP/nsubj/4 did/VBD/aux/4 not/RB/neg/4 go/VB/ROOT/0 without/IN/prep/4 any/DT/det/7 dog/NN/pobj/5 ././punct/4",
+         "He went without any dog."),
+        # The verb of one "do" is the other.
+        ("They do not do not go.",
+         "They/PRP/nsubj/6 do/VBP/aux/6 not/RB/advmod/6 do/VBP/aux/6 not/RB/advmod/6 go/VB/root/0 ././punct/6",
+         "They do not go."),
+        # A coordinated base form that has no other form.
+        ("He did not eat or ½.", "He/PRP/nsubj/4 did/VBD/aux/4 not/RB/advmod/4 eat/VB/root/0 or/CC/cc/6 ½/VB/conj/4 ././punct/4",
+         None),
         ("Not Bob", "Not/RB/advmod/2 Bob/NNP/root/0", None),
         ("knot http://not.com", "knot/NN/root/0 http://not.com/NN/dep/1", None),
         ("Go", "Go/VB/root/0", None),

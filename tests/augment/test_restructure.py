@@ -200,6 +200,29 @@ def test_finite_forms():
          {"He slept. It rained."}),
         ("“A!” Zoë? C.", "“/``/punct/2 A/NN/ROOT/0 !/./punct/2 ”/''/punct/2 Zoë/NNP/ROOT/0 ?/./punct/5 C/NN/ROOT/0 ././punct/7",
          {"“A!” C. Zoë?", "Zoë? “A!” C.", "Zoë? C. “A!”", "C. “A!” Zoë?", "C. Zoë? “A!”"}),
+        ("It rained.  (“No.” He  slept.) ",
+         "It/PRP/nsubj/2 rained/VBD/ROOT/0 ././punct/2 (/-LRB-/punct/8 “/``/punct/8 No/UH/dep/8 ././punct/8 ”/''/punct/8 "
+         "He/PRP/nsubj/10 slept/VBD/ROOT/0 ././punct/10 )/-RRB-/punct/10", {"(“No.” He  slept.)  It rained. "}),
+        # The parser's boundaries that are none: behind abbreviations and initials, before numbers and small letters.
+        ("He ran No. 132. It is c. 10 000 years.",
+         "He/PRP/nsubj/2 ran/VBD/root/0 No/NN/obj/2 ././punct/2 132/CD/ROOT/0 ././punct/5 It/PRP/nsubj/8 is/VBZ/ROOT/0 "
+         "c/NN/root/0 ././punct/9 10/CD/nummod/13 000/CD/nummod/13 years/NNS/ROOT/0 ././punct/13",
+         {"It is c. 10 000 years. He ran No. 132."}),
+        ("He saw dogs, etc.', 5,336.",
+         "He/PRP/nsubj/2 saw/VBD/root/0 dogs/NNS/obj/2 ,/,/punct/2 etc/FW/conj/3 ././punct/2 '/''/punct/2 ,/,/punct/2 "
+         "5,336/CD/ROOT/0 ././punct/9", {None}),
+        ("He met Dr. Lee. J. Roe of the U.S. Army (cf. Smith) fell.",
+         "He/PRP/nsubj/2 met/VBD/ROOT/0 Dr./NNP/obj/2 Lee/NNP/ROOT/0 ././punct/4 J./NNP/ROOT/0 Roe/NNP/ROOT/0 of/IN/case/11 "
+         "the/DT/det/11 U.S./NNP/compound/11 Army/NNP/ROOT/0 (/-LRB-/punct/14 cf./FW/dep/14 Smith/NNP/root/0 )/-RRB-/punct/14 "
+         "fell/VBD/root/0 ././punct/16", {"J. Roe of the U.S. Army (cf. Smith) fell. He met Dr. Lee."}),
+        ("It fell.he slept.", "It/PRP/nsubj/2 fell/VBD/root/0 ././punct/2 he/PRP/nsubj/5 slept/VBD/root/0 ././punct/5", {None}),
+        ("It is 5 p.m. so. He said no. Go.",
+         "It/PRP/nsubj/4 is/VBZ/cop/4 5/CD/nummod/4 p.m./NN/root/0 so/RB/ROOT/0 ././punct/5 He/PRP/nsubj/8 said/VBD/root/0 "
+         "no/UH/obj/8 ././punct/8 Go/VB/dep/8 ././punct/8", {"He said no. Go. It is 5 p.m. so."}),
+        ("'It is. He's up.'", "'/``/punct/3 It/PRP/nsubj/3 is/VBZ/root/0 ././punct/3 He/PRP/nsubj/7 's/VBZ/cop/7 up/RB/root/0 "
+         "././punct/7 '/''/punct/7", {None}),
+        ("'It's.' He's up.", "'/``/punct/3 It/PRP/nsubj/3 's/VBZ/root/0 ././punct/3 '/''/punct/3 He/PRP/nsubj/8 's/VBZ/cop/8 "
+         "up/RB/root/0 ././punct/8", {"He's up. 'It's.'"}),
         ("Yes. Yes.", "Yes/UH/root/0 ././punct/1 Yes/UH/root/0 ././punct/3", {None}),
         ("It rained; he slept.", "It/PRP/nsubj/2 rained/VBD/root/0 ;/:/punct/2 he/PRP/nsubj/5 slept/VBD/root/0 ././punct/5",
         {None}),
@@ -263,6 +286,11 @@ def test_factive_verb(text, annotation, pattern):
     verbs = {result[len(before) : -len(after)] for result in found}
     assert len(found) > 8 and all(result.startswith(before) and result.endswith(after) for result in found)
     assert all(verb.isalpha() for verb in verbs) and ("knew" in verbs) == ("am" not in text)
+
+
+def test_a_root_that_is_said_to_be_coordinated():
+    """What hangs on white space becomes a root and keeps its relation."""
+    assert outcomes(summarization, "Runs there.", "Runs/VBZ/conj/0 there/RB/advmod/1 ././punct/1", 2) == {None}
 
 
 @pytest.mark.parametrize("function", [subject_object_switch, yoda, tense, sentence_reordering, summarization, factive_verb])

@@ -456,6 +456,41 @@ def test_code_variant_of_negation_takes_the_first_hit_from_the_left():
     assert dn(parsed, Draws(0), variant="code") == "Men who cannot pay did not leave."
 
 
+@pytest.mark.parametrize(("conjoined", "negation", "object_", "head"), [("8", "advmod", "obj", 10), ("4", "neg", "dobj", 10)])
+def test_two_negations_that_reach_one_word(conjoined, negation, object_, head):
+    """The second "any" is of both clauses; each edit is made once."""
+    parsed = parse(
+        "He does not see and does not hear any dog.",
+        f"He/PRP/nsubj/4 does/VBZ/aux/4 not/RB/{negation}/4 see/VB/ROOT/0 and/CC/cc/{conjoined} does/VBZ/aux/8 "
+        f"not/RB/{negation}/8 hear/VB/conj/4 any/DT/det/{head} dog/NN/{object_}/8 ././punct/4",
+    )
+    assert dn(parsed, Draws(0), variant="code") == "He does see and does hear some dog."
+    assert neg(parsed, Draws(0)) == "He does see and does not hear any dog."
+
+
+def test_edits_of_two_clauses_over_one_word_are_not_both_made():
+    """The subject that a "not" is put behind has a clause with a "not" of its own; the prefix makes up for the second."""
+    rows = (
+        "“/``/punct/2 Yes/UH/ccomp/5 ,/,/punct/5 ”/''/punct/2 said/VBD/ROOT/0 men/NNS/nsubj/5 who/WP/nsubj/10 do/VBP/aux/10 "
+        "n't/RB/{}/10 pay/VB/{}/6 ././punct/5"
+    )
+    for negation, clause in (("advmod", "acl:relcl"), ("neg", "relcl")):
+        parsed = parse("“Yes,” said men who don't pay.", rows.format(negation, clause))
+        found = {dn(parsed, Draws(key), variant="code") for key in range(100)}
+        assert len(found) > 5 and all(text.endswith(" “Yes,” said men who do pay.") for text in found)
+
+
+@pytest.mark.parametrize("relations", [("nsubj", "obj"), ("nsubj", "dobj")])
+def test_a_title_says_nothing(relations):
+    subject, object_ = relations
+    parsed = parse(
+        "The film “Up” won prizes.",
+        f"The/DT/det/2 film/NN/compound/4 “/``/punct/4 Up/NNP/{subject}/6 ”/''/punct/4 won/VBD/ROOT/0 prizes/NNS/{object_}/6 "
+        "././punct/6",
+    )
+    assert neg(parsed, Draws(0)) == "The film “Up” did not win prizes."
+
+
 @pytest.mark.parametrize("variant", ["paper", "code"])
 @pytest.mark.parametrize("labels", LABELS)
 @pytest.mark.parametrize("name", SENTENCES)

