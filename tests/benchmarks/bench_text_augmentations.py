@@ -4,7 +4,8 @@
 
 1. Each rule as a loader worker runs it: the parse decoded, the rule, the new text's tokens (`Pipeline.__call__` on the
    annotation of a chunk). Every rule in a process of its own, forked before any rule has run. Cold: its first sentences, what
-   it loads and looks up among them. Warm: after a pass over other sentences, sentences that it has not seen, median of blocks.
+   it loads and looks up among them. Warm: sentences that it has not seen, after a pass over other sentences, by an encoder that
+   has met the words of 60 thousand others, as a worker's has after some seconds; median of blocks.
 
 2. The ten rules of augcse-12-2, each on every sentence. Ours, in one process, what `pretrain.prepare --annotate` and
    `pretrain.cache` do, less the files: tokens, one parse in batches (`parse_texts`), packed, and from there all ten as in 1.
@@ -60,6 +61,7 @@ from pretrain.tokenizer import train_tokenizer
 
 GOAL, GOAL_RATIO = 20_000, 10
 BLOCKS = 4  # measured: one cold, the others warm
+MET = 60_000  # sentences whose words a warm encoder has met
 WARM_UP = 8  # times as many sentences as a block has, between the two
 MAX_LENGTH = 128
 SET = "augcse-12-2"
@@ -79,15 +81,19 @@ class Block:
 class Corpus:
     """The sentences of both parts. tokenizer: trained on them."""
 
-    def __init__(self, texts: list[str], parser: str):
+    def __init__(self, texts: list[str], others: list[str], parser: str):
         self.texts, self.parser = texts, parser
         self.tokenizer = train_tokenizer(iter(texts), "bpe", 16384)
         self.vocabulary = Vocabulary.from_tokenizer(self.tokenizer)
+        self.warm_encoder = self.encoder()
+        self.warm_encoder(others)
 
-    def pipeline(self, specification: str) -> Pipeline:
-        """With an encoder of its own, that has met no words yet."""
-        encoder = TextEncoder(self.tokenizer.backend_tokenizer, self.vocabulary.cls_id, self.vocabulary.sep_id, MAX_LENGTH)
-        return build(specification, self.vocabulary, encoder=encoder)
+    def encoder(self) -> TextEncoder:
+        """One that has met no words yet."""
+        return TextEncoder(self.tokenizer.backend_tokenizer, self.vocabulary.cls_id, self.vocabulary.sep_id, MAX_LENGTH)
+
+    def pipeline(self, specification: str, encoder: TextEncoder | None = None) -> Pipeline:
+        return build(specification, self.vocabulary, encoder=encoder or self.encoder())
 
     def block(self, start: int, stop: int, folder: Path) -> Block:
         texts = self.texts[start:stop]
@@ -105,7 +111,8 @@ def main() -> None:
     console = Console(width=120, highlight=False)
     with gzip.open(find(None, "text", "wiki_sentences_200k.txt.gz"), "rt", encoding="utf-8") as file:
         texts = [line.strip() for _, line in zip(range(max((BLOCKS + WARM_UP) * given.block, given.corpus)), file)]
-    corpus = Corpus(texts, parser)
+        others = [line.strip() for _, line in zip(range(MET), file)]
+    corpus = Corpus(texts, others, parser)
     console.print(machine(parser))
     words = statistics.mean(len(text.split()) for text in texts)
     with tempfile.TemporaryDirectory() as folder:
@@ -149,6 +156,7 @@ def each_rule(corpus: Corpus, specification: str, blocks: list[Block]) -> list[s
         return str(error)
     first, warm_up, *others = blocks
     cold = rate(pipeline, first)
+    pipeline = corpus.pipeline(specification, corpus.warm_encoder)
     rate(pipeline, warm_up)
     warm = [rate(pipeline, block) for block in others]
     changed = sum(len(pipeline.texts(block.keys, block.sentences)) for block in others)
