@@ -38,9 +38,10 @@ def check(report: list[dict]) -> None:
     for row in report:
         # float32 against float64; bfloat16 has 8 bits of mantissa, so its gradient only points the same way.
         assert row["error"] < (1e-5 if row["precision"] == "fp32" else 0.25), row
-        assert row["precision"] != "fp32" or row["worst_parameter"] < 5e-5, row
+        # An adversarial step is of the size of the embeddings themselves, and magnifies what float32 rounds.
+        magnified = any(name.endswith("_adversarial") for name in row["expected_losses"])
+        assert row["precision"] != "fp32" or row["worst_parameter"] < (2e-4 if magnified else 5e-5), row
         for name, value in row["expected_losses"].items():
-            # An adversarial step is of the size of the embeddings themselves, and magnifies what float32 rounds.
             close = 5e-5 if name.endswith("_adversarial") else 1e-5
             assert abs(row["losses"][name] - value) < (close if row["precision"] == "fp32" else 0.05) * abs(value), row
     assert len({tuple(row["micro_batches"]) for row in report}) > 2  # the splits really were different
