@@ -4,36 +4,19 @@ Needs a cluster that these commands reach (SLURM_CONF), on which this folder and
 """
 
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+from slurm_cluster import ENVIRONMENT, ROOT, command, needs_a_cluster, states
 
-ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "finetune"))
 SCRIPT = ROOT / "slurm" / "finetune_glue.sh"
-ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
 
-
-def command(*words, check=True, cwd=None):
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, env=ENVIRONMENT, cwd=cwd)
-    assert not check or done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-def cluster_answers():
-    return bool(shutil.which("sbatch") and command("timeout", "10", "sinfo", "-h", "-o", "%R", check=False))
-
-
-pytestmark = [
-    pytest.mark.slurm,
-    pytest.mark.skipif(not cluster_answers(), reason="no Slurm cluster answers sinfo; point SLURM_CONF at one"),
-]
+pytestmark = needs_a_cluster
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +44,6 @@ def submit(tmp_path, words):
     yield submit
     for job in jobs:
         command("scancel", job, check=False)
-
-
-def states(job):
-    """The states of a job, or of an array's tasks."""
-    return re.findall(r"JobState=(\w+)", command("scontrol", "show", "job", job, check=False))
 
 
 def wait(condition, folder, seconds=400):

@@ -3,39 +3,24 @@
 Needs a cluster that these commands reach (SLURM_CONF), on which this folder and pytest's temporary folder are visible.
 """
 
+import functools
 import json
-import os
 import re
-import shutil
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+import slurm_cluster
 import yaml
+from slurm_cluster import ENVIRONMENT, ROOT, needs_a_cluster, states
 
-ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "pretrain"))
 SCRIPT = ROOT / "slurm" / "sweep.sh"
-ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-ENVIRONMENT.pop("CLEAR_DATA", None)  # nothing is judged here: a table of what the runs say
+# Nothing is judged here: a table of what the runs say.
+WITHOUT_DATA = {name: value for name, value in ENVIRONMENT.items() if name != "CLEAR_DATA"}
+command = functools.partial(slurm_cluster.command, environment=WITHOUT_DATA)
 
-
-def command(*words, check=True, cwd=None):
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, env=ENVIRONMENT, cwd=cwd)
-    assert not check or done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-def cluster_answers():
-    return bool(shutil.which("sbatch") and command("timeout", "10", "sinfo", "-h", "-o", "%R", check=False))
-
-
-pytestmark = [
-    pytest.mark.slurm,
-    pytest.mark.skipif(not cluster_answers(), reason="no Slurm cluster answers sinfo; point SLURM_CONF at one"),
-]
+pytestmark = needs_a_cluster
 
 
 @pytest.fixture
@@ -54,11 +39,6 @@ def file(tmp_path):
     path = tmp_path / "rates.yaml"
     path.write_text(yaml.safe_dump(sweep, sort_keys=False))
     return path
-
-
-def states(job):
-    """The states of a job, or of an array's tasks."""
-    return re.findall(r"JobState=(\w+)", command("scontrol", "show", "job", job, check=False))
 
 
 def submit(folder, file, *flags):
