@@ -24,7 +24,7 @@ from augment.registry import build, build_texts, catalogue, needs_parse, needs_s
 from augment.sets import SETS
 from augment.synonym_sources import find_synonyms, read_synonyms
 from augment.synonyms import SynonymTable
-from augment.text import TextEncoder
+from augment.text_encoder import TextEncoder
 from augment.vocabulary import Vocabulary
 
 EXAMPLES = (

@@ -49,6 +49,17 @@ _CLEARNLP = {
     "nsubj:xsubj": "nsubj",
     "aux:modal": "aux",
 }
+
+
+class _Bases(dict):
+    """A label, as the parser writes it -> the relation in UD's terms, subtype aside: "relcl" -> "acl"."""
+
+    def __missing__(self, label: str) -> str:
+        base = self[label] = _CLEARNLP.get(label, label).partition(":")[0]
+        return base
+
+
+_BASE = _Bases()
 SUBJECTS = frozenset({"nsubj", "nsubj:pass", "csubj", "csubj:pass", "expl"})
 _WORD = re.compile(r"\w+(?:[-'’]\w+)*|[^\w\s]")
 
@@ -122,8 +133,8 @@ class ParsedSentence:
 
     def with_relation(self, wanted: frozenset[str]) -> list[int]:
         """The words whose relation, subtype aside ("acl:relcl" is acl), is one of `wanted`, left to right."""
-        labels = {label for label in set(self.deps) if _CLEARNLP.get(label, label).partition(":")[0] in wanted}
-        return [i for i, label in enumerate(self.deps) if label in labels] if labels else []
+        kinds = map(_BASE.__getitem__, self.deps)
+        return [i for i, kind in enumerate(kinds) if kind in wanted]
 
     def relation(self, i: int) -> str:
         """The relation of word i to its head, in UD's terms ("nsubj:pass", "obj", "aux", "root"), whatever the parser's.

@@ -13,7 +13,8 @@ from augment.errors import AugmentationError
 from augment.keys import bits_per_sequence, derive
 from augment.parsed import ParsedSentence, without_parse
 from augment.ragged import Ragged
-from augment.text import Draws, TextEncoder, draws_for
+from augment.text import Draws, draws_for
+from augment.text_encoder import TextEncoder
 
 if TYPE_CHECKING:
     from augment.registry import Specification
@@ -78,14 +79,21 @@ class Pipeline:
             return batch
         if self.needs_text and sentences is None:
             raise AugmentationError(f"{self.name} works on text: the sentences' text and parse are needed, not only tokens")
-        return self.tokens(batch, keys, self.texts(keys, sentences) if self.needs_text else {})
+        changes = self._changes(keys, sentences) if self.needs_text else {}
+        texts = {row: new for row, (_, new) in changes.items()}
+        return self.tokens(batch, keys, texts, [old for old, _ in changes.values()])
 
-    def tokens(self, batch: Ragged, keys: np.ndarray, texts: Mapping[int, str]) -> Ragged:
-        """The same from `texts` that have been made already, by sentence number: what changes texts is not run again."""
+    def tokens(self, batch: Ragged, keys: np.ndarray, texts: Mapping[int, str], origins: Sequence[str] = ()) -> Ragged:
+        """The same from `texts` that have been made already, by sentence number: what changes texts is not run again.
+
+        origins: what each of `texts` was before; with them, words that it keeps are not tokenized again.
+        """
         if texts:
+            rows = np.fromiter(texts, np.int64, len(texts))
+            changed = self.encoder(list(texts.values()), origins, batch.take(rows) if origins else None)
             order = np.arange(len(batch))
-            order[list(texts)] = len(batch) + np.arange(len(texts))
-            batch = Ragged.concatenate([batch, self.encoder(list(texts.values()))]).take(order)
+            order[rows] = len(batch) + np.arange(len(texts))
+            batch = Ragged.concatenate([batch, changed]).take(order)
         if not self.works_on_tokens:
             return batch
         blocks = []
@@ -104,7 +112,11 @@ class Pipeline:
 
     def texts(self, keys: np.ndarray, sentences: Sequence[ParsedSentence]) -> dict[int, str]:
         """What the augmentations of text make of N sentences: sentence number -> new text, of those that they change."""
-        changed: dict[int, str] = {}
+        return {row: new for row, (_, new) in self._changes(keys, sentences).items()}
+
+    def _changes(self, keys: np.ndarray, sentences: Sequence[ParsedSentence]) -> dict[int, tuple[str, str]]:
+        """Of the sentences that change, by number: the text before and after."""
+        changed: dict[int, tuple[str, str]] = {}
         for number, alternatives in enumerate(self.stages):
             if not any(step.is_text for step in alternatives):
                 break
@@ -117,7 +129,7 @@ class Pipeline:
                 applied = _rewritten(step, current, draws_for(stage_keys[rows], step.name))
                 for row, (sentence, new) in zip(rows.tolist(), applied):
                     if new is not None and new != sentence.text:
-                        changed[row] = new
+                        changed[row] = (changed[row][0] if row in changed else sentence.text, new)
         return changed
 
     def _block(self, batch: Ragged, keys: np.ndarray) -> Ragged:
@@ -146,10 +158,10 @@ def _apply(step: Bound, batch: Ragged, keys: np.ndarray) -> Ragged:
     return batch if step.function is None or step.is_text or len(batch) == 0 else step.function(batch, keys)
 
 
-def _current(row: int, sentences: Sequence[ParsedSentence], changed: Mapping[int, str]) -> ParsedSentence:
+def _current(row: int, sentences: Sequence[ParsedSentence], changed: Mapping[int, tuple[str, str]]) -> ParsedSentence:
     """A sentence as it is by now; what an earlier stage has changed has no parse any more."""
     sentence = sentences[row]
-    return without_parse(changed[row], sentence.language) if row in changed else sentence
+    return without_parse(changed[row][1], sentence.language) if row in changed else sentence
 
 
 def _rewritten(

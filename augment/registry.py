@@ -25,7 +25,7 @@ from augment.errors import AugmentationError
 from augment.pipeline import Bound, Pipeline
 from augment.sets import SETS, WITHOUT_MODELS, expand
 from augment.synonyms import SynonymTable
-from augment.text import TextEncoder
+from augment.text_encoder import TextEncoder
 from augment.vocabulary import Vocabulary
 
 IDENTITY = "none"

@@ -26,7 +26,7 @@ from augment.preview import change, encode, train_tokenizer
 from augment.ragged import Ragged
 from augment.registry import build, catalogue, needs_synonyms, parse
 from augment.synonyms import SynonymTable
-from augment.text import TextEncoder
+from augment.text_encoder import TextEncoder
 from augment.vocabulary import Vocabulary
 from finetune import geometry_measures as measures
 from finetune.embed import POOLINGS, embed_sentences, load_model

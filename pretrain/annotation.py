@@ -40,19 +40,20 @@ class Annotation:
     members: as `pack` makes them. language: of the parser. Raises KeyError or ValueError where members are missing or cut.
     """
 
-    __slots__ = ("_arrays", "_bounds", "_language", "_lemmas", "_pos", "_relations", "_tags", "_text_ends", "_texts")
+    __slots__ = ("_bounds", "_columns", "_language", "_lemmas", "_pos", "_relations", "_tags", "_text_ends", "_texts")
 
     def __init__(self, members: dict[str, bytes], language: str):
         self._texts, self._language = members["texts.utf8"], language
-        self._text_ends = np.concatenate([[0], np.frombuffer(members["text_ends.u32"], "<u4")]).astype(np.int64)
-        self._bounds = np.concatenate([[0], np.cumsum(np.frombuffer(members["words.u16"], "<u2"), dtype=np.int64)])
-        self._arrays = [np.frombuffer(members[f"{name}.{_SUFFIX[code]}"], code) for name, code in _WORD_ARRAYS.items()]
+        self._text_ends = np.concatenate([[0], np.frombuffer(members["text_ends.u32"], "<u4")]).tolist()
+        self._bounds = [0, *np.cumsum(np.frombuffer(members["words.u16"], "<u2"), dtype=np.int64).tolist()]
+        arrays = [np.frombuffer(members[f"{name}.{_SUFFIX[code]}"], code) for name, code in _WORD_ARRAYS.items()]
         tables = json.loads(members["tables.json"])
         self._tags, self._pos = [[row[place] for row in tables["tags"]] for place in (0, 1)]
-        self._relations, self._lemmas = tables["relations"], tables["lemmas"]
+        self._relations, self._lemmas = tables["relations"], ["", *tables["lemmas"]]
         whole = len(self._bounds) == len(self._text_ends) and self._text_ends[-1] == len(self._texts)
-        if not whole or any(len(array) != self._bounds[-1] for array in self._arrays):
+        if not whole or any(len(array) != self._bounds[-1] for array in arrays):
             raise ValueError("texts and words of the annotation do not belong together")
+        self._columns = np.stack(arrays).astype("u2")  # one slice, one conversion for all that a sentence has
 
     def __len__(self) -> int:
         return len(self._text_ends) - 1
@@ -62,19 +63,23 @@ class Annotation:
 
     def __getitem__(self, row: int) -> ParsedSentence:
         """The sentence of a row; without words where the row has no text, or one longer than `MOST_CHARACTERS`."""
-        text = self.text(row)
-        words = slice(self._bounds[row], self._bounds[row + 1])
-        starts, ends, heads, tags, lemmas, relations = [array[words].tolist() for array in self._arrays]
-        table = self._lemmas
+        text, table = self.text(row), self._lemmas
+        starts, ends, heads, tags, lemmas, relations = self._columns[:, self._bounds[row] : self._bounds[row + 1]].tolist()
+        words = zip(lemmas, starts, ends)
+        if text.isascii():
+            lower = text.lower()
+            found = [table[number] if number else lower[start:end] for number, start, end in words]
+        else:  # where a letter in lower case may be two, or depend on what is behind it
+            found = [table[number] if number else text[start:end].lower() for number, start, end in words]
         return ParsedSentence(
             text,
             tuple(starts),
             tuple(ends),
-            tuple([self._tags[tag] for tag in tags]),
-            tuple([self._pos[tag] for tag in tags]),
-            tuple([table[n - 1] if n else text[a:b].lower() for n, a, b in zip(lemmas, starts, ends)]),
+            tuple(map(self._tags.__getitem__, tags)),
+            tuple(map(self._pos.__getitem__, tags)),
+            tuple(found),
             tuple(heads),
-            tuple([self._relations[relation] for relation in relations]),
+            tuple(map(self._relations.__getitem__, relations)),
             self._language,
         )
 

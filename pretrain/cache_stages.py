@@ -88,7 +88,8 @@ def augment(pipeline: Pipeline, source: Ragged, keys: np.ndarray, sentences: Ann
         tokens = everything.take(rows)
     else:
         rows = np.array(sorted(texts), dtype=np.int64)
-        tokens = clip(pipeline.encoder([texts[row] for row in rows.tolist()]), max_length) if len(rows) else Ragged.empty()
+        changed, origins = [texts[row] for row in rows.tolist()], [sentences.text(row) for row in rows.tolist()]
+        tokens = clip(pipeline.encoder(changed, origins, source.take(rows)), max_length) if len(rows) else Ragged.empty()
     outcome[rows] = CHANGED
     outcome[rows[equal_sequences(source.take(rows), tokens)]] = SAME
     one_stage = len(pipeline.stages) == 1

@@ -8,7 +8,7 @@ from typing import Any
 
 from augment.registry import Pipeline, build, needs_synonyms, needs_text
 from augment.synonyms import SynonymTable
-from augment.text import TextEncoder
+from augment.text_encoder import TextEncoder
 from augment.vocabulary import Vocabulary
 from pretrain.errors import UserError
 from pretrain.shards import ShardReader

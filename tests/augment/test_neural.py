@@ -18,7 +18,8 @@ from augment.neural import VARIABLE, contextual, random_contextual_word
 from augment.neural_models import DEVICE, load_masked_lm, on_device, passes
 from augment.parsed import ParsedSentence, without_parse
 from augment.registry import build, build_texts, parse
-from augment.text import TextEncoder, draws_for
+from augment.text import draws_for
+from augment.text_encoder import TextEncoder
 from augment.vocabulary import Vocabulary
 
 WORDS = ["the", "a", "an", "old", "man", "sat", "by", "sea", "apple", "house", "red", "he", "saw", "paris", "i", *"中国人"]

@@ -29,7 +29,8 @@ from augment.rewriting import (
     diverse_paraphrase,
     multilingual_back_translation,
 )
-from augment.text import Draws, TextEncoder, draws_for
+from augment.text import Draws, draws_for
+from augment.text_encoder import TextEncoder
 from augment.vocabulary import Vocabulary
 
 TEXTS = ["the old man sat by the sea", "rain fell", "a dog", "", "he saw it and left the house in a hurry that day"]

@@ -1,11 +1,13 @@
 """Parsed sentences, draws, specifications with text in them, and the way from strings back to tokens."""
 
 import pickle
+import random
 
 import augment_tokenizers
 import numpy as np
 import pytest
 from parse_builder import parse as by_hand
+from tokenizers import normalizers, pre_tokenizers
 
 from augment.catalogue import CATALOGUE
 from augment.entry import Entry, Parameter
@@ -13,9 +15,11 @@ from augment.errors import AugmentationError
 from augment.keys import bits_per_sequence, derive, sequence_keys
 from augment.parsed import find_parser, parse_texts, without_parse
 from augment.preview import encode
+from augment.ragged import Ragged
 from augment.registry import build, needs_parse, needs_text, parse
 from augment.syntax import mv, pi
-from augment.text import Draws, TextEncoder
+from augment.text import Draws
+from augment.text_encoder import TextEncoder
 from augment.vocabulary import Vocabulary
 
 UNIVERSAL = by_hand(
@@ -101,6 +105,58 @@ def test_encoder_gives_the_tokens_of_the_tokenizer(make):
     assert encoder([]).num_tokens == 0
     short = TextEncoder(tokenizer.backend_tokenizer, vocabulary.cls_id, vocabulary.sep_id, 5)(texts)
     assert short.lengths.max() == 5 and short[0].tolist() == [*expected[0][:4], expected[0][-1]]
+
+
+LETTERS = "abcXYZ0189.,'\"!?()[]-/\\@#$%&*_+=~`|<>{};: \t\n\x00\x1f\x7fé’“—ü\u00a0\u2028\u0301中文ﬁ²İß\u200b     "
+PIECES = ["don't", "IT'S", "'VE", "n't", "...", "--", "[MASK]", "##ing", "1st", "U.S.", "  ", "\u00a0"]
+
+
+def _changed(make, **parts):
+    tokenizer = make()
+    for name, part in parts.items():
+        setattr(tokenizer.backend_tokenizer, name, part)
+    return tokenizer
+
+
+TOKENIZERS = {  # every kind whose words are told apart, with the normalizers that may stand before them; one of another kind
+    "byte level": lambda: _changed(augment_tokenizers.byte_level),
+    "with a space in front": lambda: _changed(
+        augment_tokenizers.byte_level, pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=True)
+    ),
+    "in lower case": lambda: _changed(
+        augment_tokenizers.byte_level, normalizer=normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    ),
+    "word piece": lambda: _changed(augment_tokenizers.word_piece, normalizer=normalizers.BertNormalizer(lowercase=False)),
+    "without accents": lambda: _changed(augment_tokenizers.word_piece, normalizer=normalizers.BertNormalizer(strip_accents=True)),
+    "not cleaned": lambda: _changed(augment_tokenizers.word_piece, normalizer=normalizers.BertNormalizer(clean_text=False)),
+    "of another kind": augment_tokenizers.metaspace,
+}
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_encoder_takes_any_text(name):
+    """Random texts of what parts words, alone and with the tokens of the texts that they were made from."""
+    tokenizer = TOKENIZERS[name]()
+    rng = random.Random(0)
+    vocabulary = Vocabulary.from_tokenizer(tokenizer)
+    encoder = TextEncoder(tokenizer.backend_tokenizer, vocabulary.cls_id, vocabulary.sep_id, 60)
+
+    def text() -> str:
+        return "".join(rng.choice(LETTERS if rng.random() < 0.7 else PIECES) for _ in range(rng.randint(0, 40)))
+
+    def expected(texts):
+        rows = [row[:58] for row in tokenizer(texts, add_special_tokens=False)["input_ids"]]
+        return Ragged.from_sequences([[vocabulary.cls_id, *row, vocabulary.sep_id] for row in rows])
+
+    for _ in range(20):
+        origins = [text() if rng.random() < 0.5 else rng.choice(TEXTS) for _ in range(60)]
+        texts = [
+            " ".join(rng.sample(origin.split(" "), origin.count(" ") + 1)) + rng.choice(["", ".", "!"]) for origin in origins
+        ]
+        texts = [rng.choice([new, new.swapcase(), text()]) for new in texts]
+        tokens = expected(origins)
+        assert encoder(texts, origins, tokens) == expected(texts)
+        assert encoder(origins) == tokens
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,8 @@ from augment.pipeline import Pipeline
 from augment.preview import encode
 from augment.ragged import Ragged
 from augment.registry import CATALOGUE, alternatives, build, parse
-from augment.text import TextEncoder, draws_for
+from augment.text import draws_for
+from augment.text_encoder import TextEncoder
 from augment.vocabulary import Vocabulary
 from finetune.augmentation_quality import annotate, every_specification
 from finetune.data import find

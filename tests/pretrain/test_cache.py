@@ -28,7 +28,8 @@ from augment.parsed import without_parse
 from augment.ragged import Ragged
 from augment.registry import alternatives, build
 from augment.sets import SETS
-from augment.text import Draws, TextEncoder
+from augment.text import Draws
+from augment.text_encoder import TextEncoder
 from augment.vocabulary import Vocabulary
 from pretrain import cache as cache_command
 from pretrain import cache_stages

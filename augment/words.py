@@ -1,0 +1,202 @@
+"""Tokens word by word: what a tokenizer makes of a text whose words it has met, without calling it.
+
+For tokenizers that never join what stands on two sides of a space, a text's tokens are those of its pieces between spaces. A
+piece is parted further, into words and punctuation, as the tokenizer's own pre-tokenizer does; or its tokens are cut out of those
+of a text that has been tokenized already.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from collections.abc import Sequence
+from itertools import chain, compress
+from typing import Any
+
+import numpy as np
+
+from augment.ragged import Ragged, offsets_of, segment_indices
+
+MOST_WORDS = 1 << 17
+# Normalizers that do not look past a space, and those among them that leave ASCII as it is.
+_BY_CHARACTER = frozenset({"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer"})
+_LEAVES_ASCII = frozenset({"NFC", "NFD", "NFKC", "NFKD", "StripAccents"})
+# What pre-tokenizers make of ASCII without white space but a space in front. ByteLevel: GPT-2's expression, with its classes
+# of letters and digits spelled out. BertPreTokenizer: every punctuation character stands by itself.
+_BYTE_LEVEL_WORD = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+")
+_BERT_WORD = re.compile(r"[A-Za-z0-9]+|[^\sA-Za-z0-9]")
+_SPACE, _LINE_FEED = "\u0120", "\u010a"  # as byte-level BPE writes them
+_NOT_TEXT = 1 << 20  # "characters" of a token that stands for no text, or does not say for which
+
+
+class Words:
+    """Tokens of pieces that stand alone, put together from those of their words.
+
+    A call of the tokenizer for each new word would cost several times what its work does: they go as one text, whose tokens
+    are told apart again. Token ids are bytes of int32 throughout: put together and cut without a look at single ones.
+    """
+
+    opens_alike: bool  # whether a piece has the same tokens at the beginning of a text as behind a space
+
+    def __init__(self, tokenizer: Any, settings: dict[str, Any]):
+        self._tokenizer = tokenizer
+        self._known: dict[str, bytes] = {}
+        vocabulary = tokenizer.get_vocab()
+        special = {token["content"] for token in settings["added_tokens"]} | {settings["model"].get("unk_token")}
+        self._begins = np.zeros(max(vocabulary.values()) + 1, dtype=bool)  # tokens at which another word begins (`_apart`)
+        self._characters = np.full(len(self._begins), _NOT_TEXT)  # of a text, spaces aside, that each token stands for
+        for token, number in vocabulary.items():
+            self._begins[number], characters = self.shape(token)
+            if token not in special:
+                self._characters[number] = characters
+
+    def __call__(self, pieces: list[str]) -> list[bytes]:
+        """Token ids of each piece."""
+        known = self._known
+        if len(known) > MOST_WORDS:
+            known.clear()
+        parted = [self.part(piece) for piece in pieces]
+        missing = list({word for words in parted for word in words if word not in known})
+        known.update(zip(missing, self.encode(missing)))
+        return [b"".join([known[word] for word in words]) for words in parted]
+
+    def cut(self, texts: Sequence[str], tokens: Ragged) -> tuple[dict[str, bytes], dict[str, bytes]]:
+        """Token ids of the pieces that open a text, and of those behind a space, from the tokens of N texts.
+
+        tokens: `[CLS] tokens [SEP]` of each. Of printable ASCII only, which tokens have character for character; texts that
+        are longer than their tokens are left out.
+        """
+        lengths = np.maximum(tokens.lengths - 2, 0)
+        ids = tokens.ids.take(segment_indices(tokens.offsets[:-1] + 1, lengths))
+        row_starts = offsets_of(lengths)
+        read = np.concatenate([[0], np.cumsum(self._characters.take(ids))])  # characters before each token
+        # A piece without characters (between two spaces, at an end) would have no place among them.
+        expected = [len(text) - text.count(" ") if is_plain(text) and "  " not in f" {text} " else -1 for text in texts]
+        rows = np.flatnonzero(np.diff(read.take(row_starts)) == expected)
+        split = [texts[row].split(" ") for row in rows.tolist()]
+        pieces = list(chain.from_iterable(split))
+        if not pieces:
+            return {}, {}
+        first = offsets_of(np.array(list(map(len, split))))
+        read_before = offsets_of(np.array(list(map(len, pieces))))  # of these texts alone
+        shift = read.take(row_starts.take(rows)) - read_before.take(first[:-1])
+        wanted = read_before[1:] + np.repeat(shift, np.diff(first))
+        stops = np.searchsorted(read, wanted)
+        if not np.array_equal(read.take(stops), wanted):  # other tokens than those of the texts
+            return {}, {}
+        starts = np.concatenate([[0], stops[:-1]])
+        starts[first[:-1]] = row_starts.take(rows)
+        raw = ids.tobytes()
+        cut = [raw[start:stop] for start, stop in zip((4 * starts).tolist(), (4 * stops).tolist())]
+        if self.opens_alike:
+            inside = dict(zip(pieces, cut))
+            return inside, inside
+        opens = np.zeros(len(pieces), dtype=bool)
+        opens[first[:-1]] = True
+        opening = dict(zip(compress(pieces, opens), compress(cut, opens)))
+        return opening, dict(zip(compress(pieces, ~opens), compress(cut, ~opens)))
+
+    def part(self, piece: str) -> list[str]:
+        """The words of a piece, each with the tokens that it has by itself; the whole piece where that is not known."""
+        raise NotImplementedError
+
+    def encode(self, words: list[str]) -> list[bytes]:
+        """Token ids of each word."""
+        raise NotImplementedError
+
+    def shape(self, token: str) -> tuple[bool, int]:
+        """Whether another word begins at a token of the vocabulary, and how many characters it stands for, spaces aside."""
+        raise NotImplementedError
+
+    def _apart(self, words: list[str], before: str, skip: int) -> list[bytes]:
+        """Tokens of words from those of one text, in which `before` stands before each, `skip` tokens of it."""
+        if not words:
+            return []
+        (row,) = encode(self._tokenizer, ["".join([before + word for word in words])])
+        starts = np.flatnonzero(self._begins[np.frombuffer(row, np.int32)])
+        if len(starts) == len(words):
+            ends = [*(4 * starts[1:]).tolist(), len(row)]
+        elif len(words) > 1:  # one of them holds what begins words
+            return [tokens for word in words for tokens in self._apart([word], before, skip)]
+        else:
+            ends = [len(row)]
+        return [row[start:end] for start, end in zip((4 * (starts + skip)).tolist(), ends)]
+
+
+class ByteLevelWords(Words):
+    """Of byte-level BPE (GPT-2, RoBERTa): words with the space before them."""
+
+    def __init__(self, tokenizer: Any, settings: dict[str, Any]):
+        super().__init__(tokenizer, settings)
+        # Where letters change before words are told apart ("IT'S"), pieces stay whole.
+        self._parts = all(step in _LEAVES_ASCII for step in _normalizers(settings))
+        self.opens_alike = bool(settings["pre_tokenizer"].get("add_prefix_space"))
+
+    def part(self, piece: str) -> list[str]:
+        if self.opens_alike and piece[0] != " ":
+            piece = " " + piece
+        return _BYTE_LEVEL_WORD.findall(piece) if self._parts and is_plain(piece) else [piece]
+
+    def encode(self, words: list[str]) -> list[bytes]:
+        # A line feed is one token, never part of another, and what follows it does not open the text.
+        return self._apart(words, "\n", 1)
+
+    def shape(self, token: str) -> tuple[bool, int]:
+        return token == _LINE_FEED, len(token) - token.count(_SPACE)
+
+
+class BertWords(Words):
+    """Of BERT's WordPiece: every punctuation character is a word."""
+
+    opens_alike = True
+
+    def __init__(self, tokenizer: Any, settings: dict[str, Any]):
+        self._inside = settings["model"]["continuing_subword_prefix"]
+        super().__init__(tokenizer, settings)
+
+    def part(self, piece: str) -> list[str]:
+        return _BERT_WORD.findall(piece) if is_plain(piece) else [piece]
+
+    def encode(self, words: list[str]) -> list[bytes]:
+        plain = [word for word in words if is_plain(word)]
+        found = dict(zip(plain, self._apart(plain, " ", 0)))
+        others = [word for word in words if word not in found]
+        found.update(zip(others, encode(self._tokenizer, others)))
+        return [found[word] for word in words]
+
+    def shape(self, token: str) -> tuple[bool, int]:
+        begins = not token.startswith(self._inside)
+        return begins, len(token) - (0 if begins else len(self._inside))
+
+
+def words_between_spaces(tokenizer: Any) -> Words | None:
+    """For a tokenizer that cuts text at every space, the space alone or with the word behind it; None for others."""
+    settings = json.loads(tokenizer.to_str())
+    before, model = settings["pre_tokenizer"] or {}, settings["model"]
+    if any(" " in token["content"] for token in settings["added_tokens"]):
+        return None
+    if any(step not in _BY_CHARACTER for step in _normalizers(settings)) or model.get("dropout"):
+        return None
+    if model["type"] == "WordPiece" and before.get("type") == "BertPreTokenizer":
+        return BertWords(tokenizer, settings)
+    if model["type"] == "BPE" and before.get("type") == "ByteLevel" and before.get("use_regex", True):
+        return ByteLevelWords(tokenizer, settings) if _LINE_FEED in tokenizer.get_vocab() else None
+    return None
+
+
+def encode(tokenizer: Any, texts: list[str]) -> list[bytes]:
+    """Token ids of each text, without special tokens."""
+    if not texts:
+        return []
+    return [array("i", encoding.ids).tobytes() for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+def is_plain(text: str) -> bool:
+    """Whether a text is printable ASCII."""
+    return text.isascii() and text.isprintable()
+
+
+def _normalizers(settings: dict[str, Any]) -> list[str]:
+    normalizer = settings["normalizer"] or {}
+    return [step["type"] for step in normalizer.get("normalizers") or [normalizer] if step]
