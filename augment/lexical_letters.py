@@ -51,14 +51,18 @@ def look_alike(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str
     text = sentence.text
     urls = _urls(text)
     threshold = int(rate * (1 << 16))
-    letters = list(text)
-    bits = 0
-    for i, letter in enumerate(text):
-        if letter in _LOOK_ALIKE:
-            bits = bits >> 32 or draws.bits()  # 16 bits say whether, the 16 above which one: two letters a draw
-            if bits & 0xFFFF < threshold and not (urls and _inside(i, urls)):
-                similar = _LOOK_ALIKE[letter]
-                letters[i] = similar[(bits >> 16 & 0xFFFF) * len(similar) >> 16]
+    letters = []
+    bits = 1
+    for letter, similar in zip(text, map(_LOOK_ALIKE.get, text)):
+        if similar:
+            if bits == 1:  # 16 bits a letter, of 64, under a 1 that marks their end
+                bits = draws.bits() | 1 << 64
+            share = bits & 0xFFFF
+            bits >>= 16
+            # They say whether, and where below the threshold they are which one.
+            if share < threshold and not (urls and _inside(len(letters), urls)):
+                letter = similar[share * len(similar) // threshold]
+        letters.append(letter)
     result = "".join(letters)
     return None if result == text else result
 
@@ -75,10 +79,11 @@ def phonemes(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str |
     urls = _urls(text)
 
     def speak(word: re.Match) -> str:
-        spoken = known.get(word[0].lower().replace("’", "'"))
-        if not spoken or (urls and _inside(word.start(), urls)) or not draws.chance(rate):
-            return word[0]
-        return " ".join(spoken[0])
+        written = word[0]
+        if not draws.chance(rate) or (urls and _inside(word.start(), urls)):
+            return written
+        spoken = known.get(written.lower().replace("’", "'"))
+        return " ".join(spoken[0]) if spoken else written
 
     result = _LETTERS.sub(speak, text)
     return None if result == text else result

@@ -64,7 +64,9 @@ def random_swap(sentence: ParsedSentence, draws: Draws, rate: float = 0.1) -> st
         "The old man sat by the sea." -> "The man old sat by the sea."
     """
     text = sentence.text
-    spans = [(start, end) for start, end in _spans(sentence) if not _ENCLOSING.search(text, start, end)]
+    spans = _spans(sentence)
+    if _ENCLOSING.search(text):
+        spans = [(start, end) for start, end in spans if not _ENCLOSING.search(text, start, end)]
     words = [text[start:end] for start, end in spans]
     lower = [word.lower() for word in words]
     wanted = ceil(rate * len(spans))

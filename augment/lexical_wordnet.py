@@ -22,6 +22,7 @@ from augment.wordnet import require_wordnet, wordnet
 VASCL = "VaSCL (Zhang et al. 2022), section 4.4"
 _POS = {"NOUN": "n", "VERB": "v", "ADJ": "a", "ADV": "r"}
 _TAGS = {"n": ("NN", "NNS"), "v": ("VB", "VBD", "VBG", "VBN", "VBP", "VBZ"), "a": ("JJ", "JJR", "JJS"), "r": ("RB", "RBR", "RBS")}
+_CONTENT = frozenset((pos, tag) for pos, part in _POS.items() for tag in _TAGS[part])
 # Of so many or so general uses that WordNet's first senses mislead, or parts of fixed phrases.
 _NEVER = word_set(
     "be have do not n't no more most less least very so too also as well just only even such same other own many much few "
@@ -36,6 +37,9 @@ _VOWEL = re.compile("[aeiouy]")  # abbreviations have none
 # same day", "he is middle").
 _UNFIT_NOUN = re.compile(r"(?<!\blen)(?<!\bserie)(?<!\bspecie)(?<!\bcorp)(?<!\bmean)(?<!\bnew)(?<=[^aiosu])s$| (?:at|of|in|on)$")
 _UNFIT_ADJECTIVES = word_set("same middle")
+_BINDS = frozenset("-–/_@")
+_PARTICLE = frozenset({"compound:prt", "prt"})
+_BOUND = _PARTICLE | {"fixed", "flat", "goeswith", "aux", "aux:pass", "auxpass", "cop"}
 Relation = Callable[[str, str], tuple[str, ...]]
 
 
@@ -91,7 +95,7 @@ def synonyms_wordnet(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) 
     Needs the parse and WordNet.
         "The big car stopped." -> "The large automobile halted."
     """
-    edits = [_replacement(sentence, i, draws.choice(words)) for i, words in _candidates(sentence) if draws.chance(rate)]
+    edits = [_synonym(sentence, i, draws) for i in _content_words(sentence) if draws.chance(rate)]
     return rewrite(sentence, [edit for edit in edits if edit])
 
 
@@ -100,13 +104,13 @@ def wordnet_substitution(sentence: ParsedSentence, draws: Draws, rate: float = 0
     5, 10 and 20%; of words that have any, drawn at random; n counts all words. Preserving. Needs the parse and WordNet.
         "The big car stopped." -> "The large car stopped."
     """
-    found = _candidates(sentence)
+    found = _content_words(sentence)
     count = ceil(rate * sum(pos not in ("PUNCT", "SYM", "SPACE") for pos in sentence.pos))
     edits = []
-    for i, words in draws.sample(found, len(found)):
+    for i in draws.sample(found, len(found)):
         if len(edits) >= count:
             break
-        edit = _replacement(sentence, i, draws.choice(words))
+        edit = _synonym(sentence, i, draws)
         if edit:
             edits.append(edit)
     return rewrite(sentence, edits)
@@ -132,27 +136,28 @@ def _one_noun(sentence: ParsedSentence, draws: Draws, relation: Relation) -> str
     found = []
     for i, pos in enumerate(sentence.pos):
         if pos == "NOUN" and sentence.tags[i] in _TAGS["n"] and not _is_bound(sentence, i):
-            words = _related(name, sentence.word(i).lower(), "n", sentence.tags[i], sentence.lemmas[i])
-            if words:
-                found.append((i, words))
-    for i, words in draws.sample(found, len(found)):
+            found.append(i)
+    for i in draws.sample(found, len(found)):
+        words = _related(name, sentence.word(i).lower(), "n", sentence.tags[i], sentence.lemmas[i])
+        if not words:
+            continue
         edit = _replacement(sentence, i, draws.choice(words))
         if edit:
             return rewrite(sentence, [edit])
     return None
 
 
-def _candidates(sentence: ParsedSentence) -> list[tuple[int, tuple[str, ...]]]:
-    """(word, its synonyms) of the words that have any."""
-    found = []
-    for i, pos in enumerate(sentence.pos):
-        part = _POS.get(pos)
-        if part is None or sentence.tags[i] not in _TAGS[part] or _is_bound(sentence, i):
-            continue
-        words = _related("synonyms", sentence.word(i).lower(), part, sentence.tags[i], sentence.lemmas[i])
-        if words:
-            found.append((i, words))
-    return found
+def _content_words(sentence: ParsedSentence) -> list[int]:
+    """The nouns, verbs, adjectives and adverbs."""
+    return [i for i, word in enumerate(zip(sentence.pos, sentence.tags)) if word in _CONTENT]
+
+
+def _synonym(sentence: ParsedSentence, i: int, draws: Draws) -> Edit | None:
+    """Word i becomes a random synonym, if it has any."""
+    if _is_bound(sentence, i):
+        return None
+    words = _related("synonyms", sentence.word(i).lower(), _POS[sentence.pos[i]], sentence.tags[i], sentence.lemmas[i])
+    return _replacement(sentence, i, draws.choice(words)) if words else None
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -166,10 +171,10 @@ def _related(relation: str, word: str, part: str, tag: str, hint: str) -> tuple[
     if lemma in (_NEVER if relation == "synonyms" else _ANTONYM_STOPS) or (part == "v" and lemma in _NEVER):
         return ()
     source = wordnet()
-    if not source.synsets(lemma, part):
+    if not source.synsets(lemma, part, 1):
         return ()
     if relation == "synonyms":
-        found = [other for synset in source.synsets(lemma, part)[:2] for other in synset.lemmas]
+        found = [other for synset in source.synsets(lemma, part, 2) for other in synset.lemmas]
     else:
         found = list(getattr(source, relation)(lemma, part))
     kept = dict.fromkeys(other for other in found if other.islower() and not _overlaps(other, lemma) and _VOWEL.search(other[1:]))
@@ -197,18 +202,20 @@ def _replacement(sentence: ParsedSentence, i: int, lemma: str) -> Edit | None:
 
 def _is_bound(sentence: ParsedSentence, i: int) -> bool:
     """Whether word i is part of something: a name, a compound with a hyphen, an abbreviation in capitals, a phrasal verb."""
-    word = sentence.word(i)
-    if not word.isalpha() or (len(word) > 1 and not word[1:].islower()) or len(word) == 1:
-        return True
     text, start, end = sentence.text, sentence.starts[i], sentence.ends[i]
+    word = text[start:end]
+    if not word.isalpha() or len(word) == 1 or not word[1:].islower():
+        return True
     if word[0].isupper() and text[:start].strip("\"'“‘([ "):
         return True
-    if text[start - 1 : start] in ("-", "–", "/", "_", "@", "#", ".") or text[end : end + 1] in ("-", "–", "/", "_", "@"):
+    if (start and text[start - 1] in "-–/_@#.") or text[end : end + 1] in _BINDS:
         return True
-    relation = sentence.relation(i)
-    if relation in ("fixed", "flat", "goeswith", "aux", "aux:pass", "cop", "compound:prt"):
+    deps = sentence.deps
+    if deps[i] in _BOUND:
         return True
-    return sentence.pos[i] == "VERB" and any(sentence.relation(child) == "compound:prt" for child in sentence.children(i))
+    if sentence.pos[i] != "VERB" or _PARTICLE.isdisjoint(deps):
+        return False
+    return any(deps[child] in _PARTICLE for child in sentence.children(i))
 
 
 def _entry(name: str, function: Callable, description: str, meaning: str, sample: tuple[str, str], **more: object) -> Entry:

@@ -81,11 +81,12 @@ class ParsedSentence:
     ends: tuple[int, ...]
     tags: tuple[str, ...]
     pos: tuple[str, ...]
-    lemmas: tuple[str, ...]
+    lemmas: Sequence[str]
     heads: tuple[int, ...]
     deps: tuple[str, ...]
     language: str = "en"
     _children: list[list[int]] | None = field(default=None, init=False, repr=False, compare=False)
+    _copulas: dict[int, int] | None = field(default=None, init=False, repr=False, compare=False)  # by the word they belong to
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -123,13 +124,12 @@ class ParsedSentence:
 
     def subtree(self, i: int) -> tuple[int, int]:
         """(first, last): the outermost words among word i and all that depend on it, both included."""
-        first = last = i
-        waiting = [i]
-        while waiting:
-            for child in self.children(waiting.pop()):
-                first, last = min(first, child), max(last, child)
-                waiting.append(child)
-        return first, last
+        self.children(i)
+        children = self._children
+        words = [i]
+        for word in words:
+            words += children[word]
+        return min(words), max(words)
 
     def with_relation(self, wanted: frozenset[str]) -> list[int]:
         """The words whose relation, subtype aside ("acl:relcl" is acl), is one of `wanted`, left to right."""
@@ -141,14 +141,18 @@ class ParsedSentence:
 
         A label of ClearNLP without one counterpart in UD (attr, acomp, prep, pobj, pcomp) is returned as it is.
         """
-        return _CLEARNLP.get(self.deps[i], self.deps[i])
+        label = self.deps[i]
+        return _CLEARNLP.get(label, label)
 
     def verb(self, i: int) -> int:
         """The verb of the clause that word i heads: its copula, if it has one (UD), else word i itself."""
-        for child in self.children(i):
-            if self.deps[child] == "cop":
-                return child
-        return i
+        if self._copulas is None:
+            found: dict[int, int] = {}
+            for child, label in enumerate(self.deps):
+                if label == "cop" and self.heads[child] != child:
+                    found.setdefault(self.heads[child], child)
+            object.__setattr__(self, "_copulas", found)
+        return self._copulas.get(i, i)
 
     def auxiliaries(self, i: int) -> list[int]:
         """Auxiliaries of the clause that word i heads, left to right, the copula not among them."""

@@ -37,8 +37,8 @@ def summarization(sentence: ParsedSentence, draws: Draws) -> str | None:
         "Stillwater is not a 2010 American fantasy film." -> "Stillwater !is film"
     """
     triples: list[str] = []
-    for head in range(len(sentence)):
-        if sentence.pos[head] not in ("VERB", "AUX") and sentence.verb(head) == head:
+    for head, pos in enumerate(sentence.pos):
+        if pos not in ("VERB", "AUX") and sentence.verb(head) == head:
             continue
         if sentence.relation(head) in ("aux", "aux:pass", "cop"):
             continue

@@ -40,6 +40,7 @@ _INTENSIFIERS = (
     "extremely", "quite", "very", "particularly", "especially", "absolutely", "totally", "really", "remarkably",
 )  # fmt: skip
 _NEGATIVE = frozenset({"no", "not", "n't", "n’t"})
+_AUXILIARY = frozenset({"aux"})
 _WITHOUT = {"no": "some", "nobody": "somebody", "nothing": "something", "nowhere": "somewhere", "none": "some"}
 _ANY_NEGATIVE = re.compile(r"\b(?:never|no|nobody|nothing|nowhere|none|neither|nor)\b", re.IGNORECASE)
 # Adjectives without degrees, which no intensifier can stand before.
@@ -286,18 +287,18 @@ def _negate_two(sentence: ParsedSentence) -> tuple[list[Edit], int]:
     """The code's double negation: (edits, how many negations they add or remove, at most 2)."""
     edits: list[Edit] = []
     count, negated = 0, set()
-    for i in range(len(sentence)):
-        if count < 2 and sentence.word(i).lower() in _NEGATIVE:
+    for i, word in enumerate(sentence.words):
+        if count < 2 and word.lower() in _NEGATIVE:
             found = _remove_at(sentence, i)
             if found and not overlap(found, edits):
                 edits, count = edits + found, count + 1
                 negated |= {sentence.heads[i], sentence.heads[sentence.heads[i]]}
     root = sentence.root
-    for i in range(len(sentence)):
-        is_main = i == sentence.verb(root)
-        if count == 2 or not (is_main or sentence.relation(i) in ("aux", "aux:pass")):
+    main = sentence.verb(root)
+    for i in sorted({main, *sentence.with_relation(_AUXILIARY)} - {-1}):
+        if count == 2 or not (i == main or sentence.relation(i) in ("aux", "aux:pass")):
             continue
-        head = root if is_main else sentence.heads[i]
+        head = root if i == main else sentence.heads[i]
         clause = None if head in negated else clause_of(sentence, head)
         found = None if clause is None or _is_negative(sentence, clause) else negate(sentence, clause)
         if found and not overlap(found, edits):

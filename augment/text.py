@@ -34,16 +34,18 @@ class Draws:
     as long for a single one.
     """
 
-    __slots__ = ("_count", "_state")
+    __slots__ = ("_chances", "_state")
 
     def __init__(self, key: int):
         self._state = _mix(((int(key) & _MASK) + _GOLDEN) & _MASK)
-        self._count = 0
+        self._chances = 0  # 32 bits for the next `chance`, under a 1 that tells whether there are any
 
     def bits(self) -> int:
         """64 random bits."""
-        self._count += 1
-        return _mix((self._state + self._count * _GOLDEN) & _MASK)
+        self._state = value = (self._state + _GOLDEN) & _MASK
+        value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _MASK  # as `_mix`: a call would take as long
+        value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK
+        return value ^ (value >> 31)
 
     def uniform(self) -> float:
         """From [0, 1), in multiples of 2**-53."""
@@ -56,18 +58,36 @@ class Draws:
         return (self.bits() * n) >> 64
 
     def chance(self, p: float) -> bool:
-        """True with probability p."""
-        return self.uniform() < p
+        """True with probability p, to 2**-32."""
+        bits = self._chances
+        if bits:
+            self._chances = 0
+            return bits & 0xFFFFFFFF < p * 4294967296.0
+        bits = self.bits()
+        self._chances = bits >> 32 | 1 << 32
+        return bits & 0xFFFFFFFF < p * 4294967296.0
 
     def choice(self, items: Sequence[Item]) -> Item:
         return items[self.below(len(items))]
 
     def sample(self, items: Sequence[Item], k: int) -> list[Item]:
-        """k different ones (all, where there are fewer), in random order; k = len(items) is a shuffle."""
+        """k different ones (all, where there are fewer), in random order; k = len(items) is a shuffle.
+
+        64 bits serve several draws, until what is left of them could tell 2**32 cases apart at most: the fraction that says
+        which of n it is says, times n, where in its share it is.
+        """
         pool = list(items)
-        k = min(k, len(pool))
+        size = len(pool)
+        k = min(k, size)
+        fraction = told = 0
         for i in range(k):
-            j = i + self.below(len(pool) - i)
+            left = size - i
+            if told < left:
+                fraction, told = self.bits(), 1 << 32
+            told //= left
+            fraction *= left
+            j = i + (fraction >> 64)
+            fraction &= _MASK
             pool[i], pool[j] = pool[j], pool[i]
         return pool[:k]
 

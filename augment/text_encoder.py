@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from augment.ragged import Ragged, offsets_of
-from augment.words import encode, words_between_spaces
+from augment.words import Memory, encode, words_between_spaces
 
-MOST_PIECES = 1 << 17  # kept by an encoder: some 30 MB
+MOST_PIECES = 1 << 16  # kept by an encoder, and as many of before: some 30 MB
 LONGEST_PIECE = 64  # characters: what has fewer spaces (Chinese) does not come again
 
 
@@ -38,8 +38,8 @@ class TextEncoder:
         self._added = re.compile("|".join(map(re.escape, added)) or "(?!)")
         self._words = words_between_spaces(self.tokenizer)
         # Token ids (bytes of int32) of pieces behind a space, and of those that open a text; None: does not stand alone.
-        self._inside: dict[str, bytes | None] = {}
-        self._opening = self._inside if self._words and self._words.opens_alike else {}
+        self._inside = Memory(MOST_PIECES)
+        self._opening = self._inside if self._words and self._words.opens_alike else Memory(MOST_PIECES)
 
     def __call__(self, texts: Sequence[str], origins: Sequence[str] = (), tokens: Ragged | None = None) -> Ragged:
         """The tokens of N texts.
@@ -60,36 +60,31 @@ class TextEncoder:
 
     def _rows_by_pieces(self, texts: Sequence[str], opening: dict[str, bytes], inside: dict[str, bytes]) -> list[bytes]:
         """opening, inside: pieces with tokens that hold for these texts, beside those that are kept."""
+        for known in (self._opening, self._inside):
+            known.turn()
         split = [text.split(" ") for text in texts]
-        known = []
-        for pieces in split:
+        rows, holes = [], []  # tokens of every piece; the (row, place) of those that are not among the given ones
+        for number, pieces in enumerate(split):
             tokens = list(map(inside.get, pieces))
             tokens[0] = opening.get(pieces[0])
-            known.append(tokens)
-        self._fill(split, known)
-        lacking = [number for number, tokens in enumerate(known) if None in tokens]
-        self._learn(self._opening, {split[number][0] for number in lacking if known[number][0] is None}, "")
-        pairs = [pair for number in lacking for pair in zip(split[number][1:], known[number][1:])]
-        self._learn(self._inside, {piece for piece, tokens in pairs if tokens is None}, " ")
-        self._fill([split[number] for number in lacking], [known[number] for number in lacking])
-        whole = [number for number in lacking if None in known[number]]
-        for number, row in zip(whole, encode(self.tokenizer, [texts[number] for number in whole])):
-            known[number] = [row]
-        return list(map(b"".join, known))
-
-    def _fill(self, split: list[list[str]], known: list[list[bytes | None]]) -> None:
-        """Put the tokens that are kept where `known` has None."""
-        for pieces, tokens in zip(split, known):
             if None in tokens:
-                first = tokens[0] or self._opening.get(pieces[0])
-                tokens[:] = [self._inside.get(piece) if ids is None else ids for piece, ids in zip(pieces, tokens)]
-                tokens[0] = first
+                holes += [(number, place) for place, ids in enumerate(tokens) if ids is None]
+            rows.append(tokens)
+        self._learn(self._opening, {split[number][0] for number, place in holes if not place}, "")
+        self._learn(self._inside, {split[number][place] for number, place in holes if place}, " ")
+        whole = set()
+        for number, place in holes:
+            piece = split[number][place]
+            ids = rows[number][place] = self._inside[piece] if place else self._opening[piece]
+            if ids is None:
+                whole.add(number)
+        for number, row in zip(whole, encode(self.tokenizer, [texts[number] for number in whole])):
+            rows[number] = [row]
+        return list(map(b"".join, rows))
 
-    def _learn(self, known: dict[str, bytes | None], pieces: set[str], before: str) -> None:
+    def _learn(self, known: Memory, pieces: set[str], before: str) -> None:
         """Adds pieces that `known` lacks: as `before` + piece, None for those that do not stand alone."""
-        if len(known) > MOST_PIECES:
-            known.clear()
-        missing = [piece for piece in pieces if piece not in known]
+        missing = known.lacking(pieces)
         alone = [piece for piece in missing if piece == piece.strip() and 0 < len(piece) <= LONGEST_PIECE]
         if self._added.search("\n".join(alone)):
             alone = [piece for piece in alone if not self._added.search(piece)]

@@ -18,18 +18,27 @@ from pathlib import Path
 from augment.errors import AugmentationError
 
 _FILES = {"n": "noun", "v": "verb", "a": "adj", "r": "adv"}
+_KEPT_PROBES = 13  # steps of a search: 8,191 lines of an index at most
 _ANTONYM, _HYPERNYM, _HYPONYM = "!", "@", "~"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Synset:
     """A sense. lemmas: its words, spaces in compounds, in WordNet's order. is_satellite: of adjectives, "s" rather than "a".
-    pointers: (symbol, offset, part of speech, number of the word it starts from or 0, of the word it leads to or 0).
+    fields: of its pointers as they are written, four each; a general term has hundreds, and few rules follow them.
     """
 
     lemmas: tuple[str, ...]
     is_satellite: bool
-    pointers: tuple[tuple[str, int, str, int, int], ...]
+    fields: tuple[str, ...]
+
+    @functools.cached_property
+    def pointers(self) -> tuple[tuple[str, int, str, int, int], ...]:
+        """(symbol, offset, part of speech, number of the word it starts from or 0, of the word it leads to or 0)."""
+        return tuple(
+            (symbol, int(target), "a" if its_pos == "s" else its_pos, int(ends[:2], 16), int(ends[2:], 16))
+            for symbol, target, its_pos, ends in zip(*(self.fields[i::4] for i in range(4)))
+        )
 
 
 class WordNet:
@@ -42,8 +51,9 @@ class WordNet:
         self.path = Path(path)
         self._index = {pos: self._open(f"index.{name}") for pos, name in _FILES.items()}
         self._data = {pos: self._open(f"data.{name}") for pos, name in _FILES.items()}
-        self.synsets = functools.lru_cache(maxsize=1 << 15)(self._synsets)
+        self._offsets = functools.lru_cache(maxsize=1 << 15)(self._find_offsets)
         self.synset = functools.lru_cache(maxsize=1 << 15)(self._synset)
+        self._probed: dict[str, dict[int, tuple[int, int, bytes]]] = {pos: {} for pos in _FILES}
 
     def __reduce__(self):
         return WordNet, (self.path,)
@@ -59,10 +69,15 @@ class WordNet:
         except (OSError, ValueError, StopIteration, zipfile.BadZipFile) as error:
             raise AugmentationError(f"{self.path} is no WordNet that can be read: it has no usable {name} ({error})") from error
 
-    def _synsets(self, lemma: str, pos: str) -> tuple[Synset, ...]:
-        """The senses of a lemma, the most frequent one first; pos: "n", "v", "a" (satellites too) or "r". Empty: unknown."""
+    def synsets(self, lemma: str, pos: str, most: int | None = None) -> tuple[Synset, ...]:
+        """The senses of a lemma (all, or the first `most`), the most frequent one first; pos: "n", "v", "a" (satellites too) or
+        "r". Empty: unknown.
+        """
+        return tuple([self.synset(offset, pos) for offset in self._offsets(lemma, pos)[:most]])
+
+    def _find_offsets(self, lemma: str, pos: str) -> tuple[int, ...]:
         fields = self._fields(lemma, pos)
-        return tuple(self.synset(int(offset), pos) for offset in fields[-int(fields[2]) :]) if fields else ()
+        return tuple(map(int, fields[-int(fields[2]) :])) if fields else ()
 
     def is_attested(self, lemma: str, pos: str) -> bool:
         """Whether the texts that WordNet's makers tagged have the lemma: rare and odd words are not."""
@@ -70,7 +85,7 @@ class WordNet:
         return bool(fields) and int(fields[5 + int(fields[3])]) > 0
 
     def _fields(self, lemma: str, pos: str) -> list[bytes]:
-        line = _find(self._index[pos], lemma.replace(" ", "_").lower().encode() + b" ")
+        line = _find(self._index[pos], lemma.replace(" ", "_").lower().encode() + b" ", self._probed[pos])
         return [] if line is None else line.split()
 
     def _synset(self, offset: int, pos: str) -> Synset:
@@ -81,10 +96,7 @@ class WordNet:
         # Adjectives may carry their syntactic position, as in galore(ip).
         lemmas = tuple(word.split("(")[0].replace("_", " ") for word in fields[4 : 4 + 2 * words : 2])
         start = 4 + 2 * words
-        pointers = []
-        for i in range(start + 1, start + 1 + 4 * int(fields[start]), 4):
-            symbol, target, its_pos, ends = fields[i : i + 4]
-            pointers.append((symbol, int(target), "a" if its_pos == "s" else its_pos, int(ends[:2], 16), int(ends[2:], 16)))
+        pointers = fields[start + 1 : start + 1 + 4 * int(fields[start])]
         return Synset(lemmas, fields[2] == "s", tuple(pointers))
 
     def synonyms(self, lemma: str, pos: str) -> tuple[str, ...]:
@@ -94,7 +106,7 @@ class WordNet:
 
     def antonyms(self, lemma: str, pos: str, senses: int = 2) -> tuple[str, ...]:
         """Antonyms of this very lemma (not of its synonyms) in the first of its `senses` most frequent senses that has any."""
-        for synset in self.synsets(lemma, pos)[:senses]:
+        for synset in self.synsets(lemma, pos, senses):
             names = [word.lower() for word in synset.lemmas]
             number = names.index(lemma.lower()) + 1 if lemma.lower() in names else 0
             found = [
@@ -116,7 +128,7 @@ class WordNet:
 
     def _related(self, lemma: str, pos: str, symbol: str) -> tuple[str, ...]:
         found: dict[str, None] = {}
-        for synset in self.synsets(lemma, pos)[:1]:
+        for synset in self.synsets(lemma, pos, 1):
             for kind, offset, its_pos, _, _ in synset.pointers:
                 if kind == symbol:
                     found.update(dict.fromkeys(self.synset(offset, its_pos).lemmas))
@@ -153,16 +165,23 @@ def _candidates() -> list[Path]:
     return found
 
 
-def _find(index: mmap.mmap | bytes, start: bytes) -> bytes | None:
-    """The line of a sorted file that begins so, by bisection, or None."""
+def _find(index: mmap.mmap | bytes, start: bytes, probed: dict[int, tuple[int, int, bytes]]) -> bytes | None:
+    """The line of a sorted file that begins so, by bisection, or None. probed: the lines where every search begins, kept."""
     low, high = 0, len(index)
+    depth = 0
     while low < high:
+        depth += 1
         middle = (low + high) // 2
-        line = index.rfind(b"\n", 0, middle) + 1
-        end = index.find(b"\n", line)
-        end = len(index) if end < 0 else end
-        found = index[line : line + len(start)]
-        if found == start:
+        probe = probed.get(middle)
+        if probe is None:
+            line = index.rfind(b"\n", 0, middle) + 1
+            end = index.find(b"\n", line)
+            end = len(index) if end < 0 else end
+            probe = line, end, index[line:end]
+            if depth <= _KEPT_PROBES:
+                probed[middle] = probe
+        line, end, found = probe
+        if found.startswith(start):
             return index[line:end]
         # The licence at the head is indented: a space sorts before every lemma.
         if found < start:

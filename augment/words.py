@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, compress
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from augment.ragged import Ragged, offsets_of, segment_indices
 
-MOST_WORDS = 1 << 17
+MOST_WORDS = 1 << 16
 # Normalizers that do not look past a space, and those among them that leave ASCII as it is.
 _BY_CHARACTER = frozenset({"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer"})
 _LEAVES_ASCII = frozenset({"NFC", "NFD", "NFKC", "NFKD", "StripAccents"})
@@ -28,6 +28,30 @@ _BYTE_LEVEL_WORD = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[
 _BERT_WORD = re.compile(r"[A-Za-z0-9]+|[^\sA-Za-z0-9]")
 _SPACE, _LINE_FEED = "\u0120", "\u010a"  # as byte-level BPE writes them
 _NOT_TEXT = 1 << 20  # "characters" of a token that stands for no text, or does not say for which
+
+
+class Memory(dict[str, bytes | None]):
+    """Strings with their tokens, those that were asked for lately: `most` of them, and as many that came before.
+
+    Call `turn` when nothing that was found is needed any more.
+    """
+
+    def __init__(self, most: int):
+        super().__init__()
+        self._most, self._before = most, {}
+
+    def turn(self) -> None:
+        """Once there are more than `most`, forget those of before."""
+        if len(self) > self._most:
+            self._before = dict(self)
+            self.clear()
+
+    def lacking(self, strings: Iterable[str]) -> list[str]:
+        """Those that are not here, after a look among those of before."""
+        absent = [string for string in strings if string not in self]
+        recalled = {string: self._before[string] for string in absent if string in self._before}
+        self.update(recalled)
+        return [string for string in absent if string not in recalled] if recalled else absent
 
 
 class Words:
@@ -41,7 +65,7 @@ class Words:
 
     def __init__(self, tokenizer: Any, settings: dict[str, Any]):
         self._tokenizer = tokenizer
-        self._known: dict[str, bytes] = {}
+        self._known = Memory(MOST_WORDS)
         vocabulary = tokenizer.get_vocab()
         special = {token["content"] for token in settings["added_tokens"]} | {settings["model"].get("unk_token")}
         self._begins = np.zeros(max(vocabulary.values()) + 1, dtype=bool)  # tokens at which another word begins (`_apart`)
@@ -54,10 +78,9 @@ class Words:
     def __call__(self, pieces: list[str]) -> list[bytes]:
         """Token ids of each piece."""
         known = self._known
-        if len(known) > MOST_WORDS:
-            known.clear()
+        known.turn()
         parted = [self.part(piece) for piece in pieces]
-        missing = list({word for words in parted for word in words if word not in known})
+        missing = known.lacking({word for words in parted for word in words})
         known.update(zip(missing, self.encode(missing)))
         return [b"".join([known[word] for word in words]) for words in parted]
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -63,25 +64,43 @@ class Annotation:
 
     def __getitem__(self, row: int) -> ParsedSentence:
         """The sentence of a row; without words where the row has no text, or one longer than `MOST_CHARACTERS`."""
-        text, table = self.text(row), self._lemmas
+        text = self.text(row)
         starts, ends, heads, tags, lemmas, relations = self._columns[:, self._bounds[row] : self._bounds[row + 1]].tolist()
-        words = zip(lemmas, starts, ends)
-        if text.isascii():
-            lower = text.lower()
-            found = [table[number] if number else lower[start:end] for number, start, end in words]
-        else:  # where a letter in lower case may be two, or depend on what is behind it
-            found = [table[number] if number else text[start:end].lower() for number, start, end in words]
         return ParsedSentence(
             text,
             tuple(starts),
             tuple(ends),
             tuple(map(self._tags.__getitem__, tags)),
             tuple(map(self._pos.__getitem__, tags)),
-            tuple(found),
+            _Lemmas(text, starts, ends, lemmas, self._lemmas),
             tuple(heads),
             tuple(map(self._relations.__getitem__, relations)),
             self._language,
         )
+
+
+class _Lemmas(Sequence[str]):
+    """The lemmas of a stored sentence, made as they are asked for: a rule reads a few, and all would take as long as the rest."""
+
+    __slots__ = ("_ends", "_numbers", "_starts", "_table", "_text")
+
+    def __init__(self, text: str, starts: list[int], ends: list[int], numbers: list[int], table: list[str]):
+        self._text, self._starts, self._ends, self._numbers, self._table = text, starts, ends, numbers, table
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, i: int) -> str:
+        number = self._numbers[i]
+        return self._table[number] if number else self._text[self._starts[i] : self._ends[i]].lower()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (list(self),)
 
 
 class Sentences(Sequence[ParsedSentence]):

@@ -11,6 +11,7 @@ nothing of /dev/shm, which is 64 MB in a default container.
 from __future__ import annotations
 
 import atexit
+import gc
 import itertools
 import os
 import pickle
@@ -289,6 +290,7 @@ def _start_worker(parent: int, worker: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # augmentations of text tokenise here: one core a worker
+    gc.freeze()  # the parent's objects: a collection that looked at them would copy their pages
     signal.set_wakeup_fd(-1)  # the parent's, if it had one: this process must not write into it
     threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
 

@@ -20,6 +20,7 @@ on them. CPU time of the process.
 from __future__ import annotations
 
 import argparse
+import gc
 import gzip
 import multiprocessing
 import os
@@ -36,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["TOKENIZERS_PARALLELISM"] = "false"  # as in a loader worker
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import pretrain.environment  # noqa: F401  (the allocator's settings of a training process and its workers, for both sides)
@@ -174,10 +176,15 @@ def rate(pipeline: Pipeline, block: Block) -> float:
 
 
 def in_a_fork(function: Callable[[], Any]) -> Any:
-    """What a function returns in a forked copy of this process."""
+    """What a function returns in a forked copy of this process, which keeps its objects from collections, as a worker does."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=lambda: theirs.send(function()))
+
+    def run() -> None:
+        gc.freeze()
+        theirs.send(function())
+
+    process = context.Process(target=run)
     process.start()
     theirs.close()
     try:
