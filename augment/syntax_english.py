@@ -72,12 +72,10 @@ def clause_of(sentence: ParsedSentence, head: int) -> Clause | None:
     subject = sentence.subject(head)
     if not auxiliaries and sentence.tags[finite] in ("VBD", "VBZ", "VBN") and (spoken := speaker(sentence, finite)) is not None:
         subject = spoken
-    nots = [
-        child
-        for word in ({head, verb, *auxiliaries})
-        for child in sentence.children(word)
-        if sentence.word(child).lower() in _NOT and child > finite
-    ]
+    nots = []
+    if _has_not(sentence.text.lower()):
+        dependants = [child for word in {head, verb, *auxiliaries} for child in sentence.children(word)]
+        nots = [child for child in dependants if child > finite and sentence.word(child).lower() in _NOT]
     negation = min((i for i in nots if not _is_focus(sentence, i)), default=None)
     inverted = subject is not None and finite < subject and bool(auxiliaries)
     return Clause(head, verb, auxiliaries, finite, subject, negation, bool(nots) and negation is None, inverted)
@@ -154,11 +152,17 @@ def _has_other_tense(sentence: ParsedSentence, i: int) -> bool:
     return False
 
 
+def _has_not(lower: str) -> bool:
+    return "not" in lower or "n't" in lower or "n’t" in lower
+
+
 def is_assertion(sentence: ParsedSentence, clause: Clause) -> bool:
     """Whether the clause states something: no imperative, no infinitive, no question, nothing that ends in a question mark."""
     alone = clause.subject is None and sentence.tags[clause.finite] in ("VB", "VBP", "VBG", "VBN")
-    asked = any(sentence.word(child)[:1] == "?" for child in sentence.children(clause.head) if child > clause.finite)
-    return not alone and not clause.inverted and not asked and not is_question(sentence)
+    if alone or clause.inverted or is_question(sentence):
+        return False
+    marks = sentence.children(clause.head) if "?" in sentence.text else ()
+    return not any(sentence.word(child)[:1] == "?" for child in marks if child > clause.finite)
 
 
 def _is_finite(sentence: ParsedSentence, clause: Clause) -> bool:

@@ -95,10 +95,12 @@ def intensifier_edits(sentence: ParsedSentence, draws: Draws) -> list[Edit] | No
     """One intensifier before every adjective that can take it, and "a" or "an" before it as it needs."""
     intensifier = draws.choice(_INTENSIFIERS)
     edits = []
-    for i in range(len(sentence)):
+    for i, tag in enumerate(sentence.tags):
+        if tag != "JJ":
+            continue
         word = sentence.word(i)
         start, end = sentence.starts[i], sentence.ends[i]
-        if sentence.tags[i] != "JJ" or not word.islower() or not word.isalpha() or word in _PLAIN:
+        if not word.islower() or not word.isalpha() or word in _PLAIN:
             continue
         text = sentence.text
         if start == 0 or text[start - 1] != " " or (end < len(text) and text[end] in "-/’'"):

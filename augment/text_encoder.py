@@ -64,15 +64,19 @@ class TextEncoder:
             known.turn()
         split = [text.split(" ") for text in texts]
         rows, holes = [], []  # tokens of every piece; the (row, place) of those that are not among the given ones
+        whole = set()  # rows that the tokenizer gets as they are
         for number, pieces in enumerate(split):
             tokens = list(map(inside.get, pieces))
             tokens[0] = opening.get(pieces[0])
-            if None in tokens:
-                holes += [(number, place) for place, ids in enumerate(tokens) if ids is None]
             rows.append(tokens)
+            if None in tokens:
+                places = [place for place, ids in enumerate(tokens) if ids is None]
+                if inside and 2 * len(places) > len(pieces) and not texts[number].isascii():  # as look-alike letters make them: not again
+                    whole.add(number)
+                else:
+                    holes += [(number, place) for place in places]
         self._learn(self._opening, {split[number][0] for number, place in holes if not place}, "")
         self._learn(self._inside, {split[number][place] for number, place in holes if place}, " ")
-        whole = set()
         for number, place in holes:
             piece = split[number][place]
             ids = rows[number][place] = self._inside[piece] if place else self._opening[piece]

@@ -65,7 +65,7 @@ from pretrain.tokenizer import train_tokenizer
 GOAL, GOAL_RATIO = 20_000, 10
 BLOCKS = 4  # measured: one cold, the others warm
 MET = 60_000  # sentences whose words a warm encoder has met
-WARM_UP = 8  # times as many sentences as a block has, between the two
+WARM_UP = 24  # times as many sentences as a block has, between the two
 MAX_LENGTH = 128
 SET = "augcse-12-2"
 WITHOUT_SPACY = ("contractions", "discourse-markers", "random-swap")  # as NL-Augmenter and nlpaug have them
