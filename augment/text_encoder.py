@@ -71,8 +71,8 @@ class TextEncoder:
             rows.append(tokens)
             if None in tokens:
                 places = [place for place, ids in enumerate(tokens) if ids is None]
-                if inside and 2 * len(places) > len(pieces) and not texts[number].isascii():  # as look-alike letters make them: not again
-                    whole.add(number)
+                if inside and 2 * len(places) > len(pieces) and not texts[number].isascii():
+                    whole.add(number)  # as look-alike letters make them: such pieces do not come again
                 else:
                     holes += [(number, place) for place in places]
         self._learn(self._opening, {split[number][0] for number, place in holes if not place}, "")

@@ -110,13 +110,13 @@ class Sentences(Sequence[ParsedSentence]):
     """
 
     def __init__(self, annotations: dict[int, Annotation], chunk: np.ndarray, row: np.ndarray):
-        self._annotations, self._chunk, self._row = annotations, chunk, row
+        self._annotations, self._chunk, self._row = annotations, chunk.tolist(), row.tolist()
 
     def __len__(self) -> int:
         return len(self._row)
 
     def __getitem__(self, number: int) -> ParsedSentence:
-        return self._annotations[int(self._chunk[number])][int(self._row[number])]
+        return self._annotations[self._chunk[number]][self._row[number]]
 
 
 def pack(sentences: Sequence[ParsedSentence]) -> dict[str, bytes]:
