@@ -1,8 +1,9 @@
 """Negation, double negation, modal verbs and intensifiers of Chinese sentences: SDA's rules (Zhu et al. 2022, section 4 and the
 authors' code) over parses of spaCy's Chinese pipelines (tags of the Penn Chinese Treebank: VV, VA, VC, VE, AD) or of UD ones.
 
-A verb is negated by 不 before it, a completed or experienced event (了, 过, 着) by 没, 有 by 没有; modal verbs, 被 and 把 take
-the negation before themselves. Each function answers with edits, or None where the rule does not apply.
+A verb is negated by 不 before it, an event (了, 过, 着, 正在) by 没, 有 by 没有, a degree (很) by 不是; modal verbs, 被, 把 and
+prepositional phrases take the negation before themselves. Each function answers with edits, or None where the rule does not
+apply.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ _MODAL = frozenset((
 ))  # fmt: skip
 _ASPECT = frozenset({"了", "过", "着"})
 _BEFORE_VERB = frozenset({"被", "把", "将"})
+_BEFORE_PHRASE = frozenset({"从", "给", "跟", "向", "用", "比", "往", "由"})  # prepositions that a negation stands before
+_NOT_NEEDED = {"必须": "不必", "必需": "不必", "不得不": "不必", "得": "不用"}
+# Adverbs that no 没 goes with: with it they are these.
+_EVENT_ADVERBS = {"已经": "还没", "已": "还没", "曾经": "没", "曾": "没", "正在": "没在", "正": "没在", "在": "没在"}
+_PROGRESSIVE = frozenset({"正在", "正", "在"})
 _DEGREE = frozenset({"很", "非常", "十分", "太", "最", "更", "较", "比较", "极", "特别", "相当"})
 _MODALS = ("不能不", "不会不", "必须", "不得不", "应该", "应当", "可能", "也许")
 _MODALS_OF_EVENTS = ("不得不", "应该", "应当", "可能", "也许")  # before a verb with 了 or 过
@@ -65,7 +71,7 @@ def modal_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Ed
     if _has_aspect(sentence, verb):
         modals = _MODALS_OF_EVENTS
     else:
-        modals = _MODALS_OF_STATES if _is_state(sentence, verb) else _MODALS
+        modals = _MODALS_OF_STATES if _is_state(sentence, verb) or _degree(sentence, verb) else _MODALS
     return [(place, place, draws.choice(modals))]
 
 
@@ -100,11 +106,20 @@ def _negated(sentence: ParsedSentence, verb: int) -> list[Edit]:
         return [(sentence.starts[found], sentence.ends[found], "是" if negative in ("并非", "不是") else "")]
     if word == "有":
         return [(start, start, "没")]
+    modal = _modal(sentence, verb)
+    if modal is not None and sentence.word(modal) in _NOT_NEEDED:
+        return [(sentence.starts[modal], sentence.ends[modal], _NOT_NEEDED[sentence.word(modal)])]
     place = _place(sentence, verb)
-    if not _has_aspect(sentence, verb) or _modal(sentence, verb) is not None:
-        return [(place, place, "不")]
-    completed = [c for c in sentence.children(verb) if c == verb + 1 and sentence.word(c) == "了"]
-    return [(place, place, "没"), *((sentence.starts[c], sentence.ends[c], "") for c in completed)]  # 去了: 没去
+    adverb = _event_adverb(sentence, verb)
+    is_event = _has_aspect(sentence, verb) and not _is_state(sentence, verb)
+    if modal is not None or not (is_event or (adverb is not None and sentence.word(adverb) in _PROGRESSIVE)):
+        degree = _degree(sentence, verb)
+        return [(place, place, "不" if degree in (None, "太") else "不是")]
+    negation = (place, place, "没")
+    if adverb is not None:
+        negation = sentence.starts[adverb], sentence.ends[adverb], _EVENT_ADVERBS[sentence.word(adverb)]
+    completed = sorted({c for c in _dependants(sentence, verb) if c > verb and sentence.word(c) == "了"})
+    return [negation, *((sentence.starts[c], sentence.ends[c], "") for c in completed)]  # 去了: 没去
 
 
 def _negation(sentence: ParsedSentence, verb: int) -> int | None:
@@ -124,21 +139,44 @@ def _modal(sentence: ParsedSentence, verb: int) -> int | None:
 
 
 def _place(sentence: ParsedSentence, verb: int, adverbs: bool = False) -> int:
-    """Where a negation or a modal verb goes, in characters: before the verb's own modal verb, 被, 把 and their objects, and
-    degree adverbs (`adverbs`: any adverbs) right before it.
+    """Where a negation or a modal verb goes, in characters: before the verb's own modal verb, 被, 把, prepositions and their
+    objects, and degree adverbs (`adverbs`: any adverbs) right before it.
     """
     first = verb
     for child in sentence.children(sentence.root):
-        if child < verb and (sentence.word(child) in _MODAL or sentence.word(child) in _BEFORE_VERB):
+        if child >= verb:
+            continue
+        word, tag = sentence.word(child), sentence.tags[child]
+        if word in _MODAL or (word in _BEFORE_VERB and tag != "AD"):  # 将 is an adverb as well
             first = min(first, child)
+        prepositions = [i for i in sentence.children(child) if i < child and sentence.word(i) in _BEFORE_PHRASE]
+        first = min([first, *(i for i in prepositions if sentence.tags[i] == "P" or sentence.pos[i] == "ADP")])
     while first and (sentence.word(first - 1) in _DEGREE or (adverbs and sentence.pos[first - 1] == "ADV")):
         first -= 1
     return sentence.starts[first]
 
 
+def _event_adverb(sentence: ParsedSentence, verb: int) -> int | None:
+    for child in _dependants(sentence, verb):
+        if child < verb and sentence.pos[child] == "ADV" and sentence.word(child) in _EVENT_ADVERBS:
+            return child
+    return None
+
+
+def _degree(sentence: ParsedSentence, verb: int) -> str | None:
+    """The degree adverb right before the verb or adjective."""
+    before = sentence.word(verb - 1) if verb else ""
+    return before if before in _DEGREE else None
+
+
+def _dependants(sentence: ParsedSentence, verb: int) -> list[int]:
+    """Of the verb, and of the root, which is another word where the verb is a copula."""
+    root = sentence.root
+    return sentence.children(verb) if verb == root else [*sentence.children(verb), *sentence.children(root)]
+
+
 def _has_aspect(sentence: ParsedSentence, verb: int) -> bool:
-    children = (*sentence.children(verb), *sentence.children(sentence.root))
-    return any(child > verb and sentence.word(child) in _ASPECT for child in children)
+    return any(child > verb and sentence.word(child) in _ASPECT for child in _dependants(sentence, verb))
 
 
 def _is_state(sentence: ParsedSentence, verb: int) -> bool:
