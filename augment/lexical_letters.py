@@ -50,15 +50,15 @@ def look_alike(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str
     """
     text = sentence.text
     urls = _urls(text)
-    threshold = int(rate * (1 << 16))
+    threshold = int(rate * (1 << 21))
     letters = []
     bits = 1
     for letter, similar in zip(text, map(_LOOK_ALIKE.get, text)):
         if similar:
-            if bits == 1:  # 16 bits a letter, of 64, under a 1 that marks their end
-                bits = draws.bits() | 1 << 64
-            share = bits & 0xFFFF
-            bits >>= 16
+            if bits == 1:  # 21 bits a letter, three letters a draw, under a 1 that marks their end
+                bits = draws.bits() >> 1 | 1 << 63
+            share = bits & 0x1FFFFF
+            bits >>= 21
             # They say whether, and where below the threshold they are which one.
             if share < threshold and not (urls and _inside(len(letters), urls)):
                 letter = similar[share * len(similar) // threshold]

@@ -21,14 +21,15 @@ _MODAL = frozenset((
 _ASPECT = frozenset({"了", "过", "着"})
 _BEFORE_VERB = frozenset({"被", "把", "将"})
 _BEFORE_PHRASE = frozenset({"从", "给", "跟", "向", "用", "比", "往", "由"})  # prepositions that a negation stands before
-_NOT_NEEDED = {"必须": "不必", "必需": "不必", "不得不": "不必", "得": "不用"}
-# Adverbs that no 没 goes with: with it they are these.
+_NOT_NEEDED = {"必须": "不必", "不得不": "不必", "得": "不用"}
+# Adverbs of events, and what they are where the event is negated.
 _EVENT_ADVERBS = {"已经": "还没", "已": "还没", "曾经": "没", "曾": "没", "正在": "没在", "正": "没在", "在": "没在"}
-_PROGRESSIVE = frozenset({"正在", "正", "在"})
+_NEVER_WAS = frozenset({"曾经", "曾"})  # of a state: 不曾
 _DEGREE = frozenset({"很", "非常", "十分", "太", "最", "更", "较", "比较", "极", "特别", "相当"})
+_PERHAPS = frozenset({"也许", "或许", "大概", "可能", "一定", "必然"})
 _MODALS = ("不能不", "不会不", "必须", "不得不", "应该", "应当", "可能", "也许")
 _MODALS_OF_EVENTS = ("不得不", "应该", "应当", "可能", "也许")  # before a verb with 了 or 过
-_MODALS_OF_STATES = ("应该", "应当", "可能", "也许")  # before an adjective, 是 or 有
+_MODALS_OF_STATES = ("应该", "应当", "可能", "也许")  # before an adjective, 是 or 有, a degree, 已经 and the like
 _HEADS = ("不得不说，", "不得不承认，", "不可否认，", "毋庸置疑，", "显而易见，", "诚然，")
 _INTENSIFIERS = ("极度", "非常", "很", "尤其", "特别", "极其", "真正地", "显著地")
 _PREFIXES = {
@@ -65,13 +66,15 @@ def modal_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Ed
     verb = _main_verb(sentence)
     if verb is None or _is_question(sentence):
         return None
-    if _negation(sentence, verb) is not None or sentence.word(verb) in _MODAL or _modal(sentence, verb) is not None:
+    has_modal = sentence.word(verb) in _MODAL or _modal(sentence, verb) is not None
+    doubted = any(child < verb and sentence.word(child) in _PERHAPS for child in _dependants(sentence, verb))
+    if has_modal or doubted or _negation(sentence, verb) is not None:
         return [(0, 0, draws.choice(_HEADS))]
     place = _place(sentence, verb, adverbs=True)
-    if _has_aspect(sentence, verb):
-        modals = _MODALS_OF_EVENTS
+    if _is_state(sentence, verb) or _degree(sentence, verb) or _event_adverb(sentence, verb) is not None:
+        modals = _MODALS_OF_STATES
     else:
-        modals = _MODALS_OF_STATES if _is_state(sentence, verb) or _degree(sentence, verb) else _MODALS
+        modals = _MODALS_OF_EVENTS if _has_aspect(sentence, verb) else _MODALS
     return [(place, place, draws.choice(modals))]
 
 
@@ -110,14 +113,24 @@ def _negated(sentence: ParsedSentence, verb: int) -> list[Edit]:
     if modal is not None and sentence.word(modal) in _NOT_NEEDED:
         return [(sentence.starts[modal], sentence.ends[modal], _NOT_NEEDED[sentence.word(modal)])]
     place = _place(sentence, verb)
-    adverb = _event_adverb(sentence, verb)
-    is_event = _has_aspect(sentence, verb) and not _is_state(sentence, verb)
-    if modal is not None or not (is_event or (adverb is not None and sentence.word(adverb) in _PROGRESSIVE)):
-        degree = _degree(sentence, verb)
-        return [(place, place, "不" if degree in (None, "太") else "不是")]
+    adverb, degree = _event_adverb(sentence, verb), _degree(sentence, verb)
+    if modal is not None:
+        return [(place, place, "不")]
+    if degree is not None:
+        return [(place, place, "不" if degree == "太" else "不是")]
+    written = "" if adverb is None else sentence.word(adverb)
+    becomes = sentence.tags[verb] == "VA" and written in ("已经", "已")  # 天已经黑了: 还没黑
+    if _is_state(sentence, verb) and not becomes:
+        if written in _NEVER_WAS:
+            return [(sentence.starts[adverb], sentence.ends[adverb], "不曾")]
+        return [(place, place, "不")]
+    if adverb is None and not _has_aspect(sentence, verb):
+        return [(place, place, "不")]
     negation = (place, place, "没")
     if adverb is not None:
-        negation = sentence.starts[adverb], sentence.ends[adverb], _EVENT_ADVERBS[sentence.word(adverb)]
+        follows = sentence.word(adverb + 1) if adverb + 1 < len(sentence) else ""
+        new = "没" if written == "正" and follows == "在" else _EVENT_ADVERBS[written]
+        negation = sentence.starts[adverb], sentence.ends[adverb], new
     completed = sorted({c for c in _dependants(sentence, verb) if c > verb and sentence.word(c) == "了"})
     return [negation, *((sentence.starts[c], sentence.ends[c], "") for c in completed)]  # 去了: 没去
 
@@ -143,14 +156,18 @@ def _place(sentence: ParsedSentence, verb: int, adverbs: bool = False) -> int:
     objects, and degree adverbs (`adverbs`: any adverbs) right before it.
     """
     first = verb
+    subject = sentence.subject(sentence.root)
+    subject = -1 if subject is None else subject
     for child in sentence.children(sentence.root):
         if child >= verb:
             continue
         word, tag = sentence.word(child), sentence.tags[child]
         if word in _MODAL or (word in _BEFORE_VERB and tag != "AD"):  # 将 is an adverb as well
             first = min(first, child)
-        prepositions = [i for i in sentence.children(child) if i < child and sentence.word(i) in _BEFORE_PHRASE]
-        first = min([first, *(i for i in prepositions if sentence.tags[i] == "P" or sentence.pos[i] == "ADP")])
+        for i in sentence.children(child):
+            is_preposition = sentence.word(i) in _BEFORE_PHRASE and (sentence.tags[i] == "P" or sentence.pos[i] == "ADP")
+            if subject < i < child and is_preposition and "PUNCT" not in sentence.pos[i:verb]:
+                first = min(first, i)
     while first and (sentence.word(first - 1) in _DEGREE or (adverbs and sentence.pos[first - 1] == "ADV")):
         first -= 1
     return sentence.starts[first]

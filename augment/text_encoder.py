@@ -12,7 +12,7 @@ import numpy as np
 from augment.ragged import Ragged, offsets_of
 from augment.words import Memory, encode, words_between_spaces
 
-MOST_PIECES = 1 << 16  # kept by an encoder, and as many of before: some 30 MB
+MOST_PIECES = 1 << 16  # kept by an encoder, and as many of before, and of words (`MOST_WORDS`): some 20 MB each
 LONGEST_PIECE = 64  # characters: what has fewer spaces (Chinese) does not come again
 
 
@@ -56,7 +56,7 @@ class TextEncoder:
         first, last = (array("i", [number]).tobytes() for number in (self.cls_id, self.sep_id))
         lengths = np.array([min(len(row), room) for row in rows], dtype=np.int64) // 4 + 2
         ids = b"".join([part for row in rows for part in (first, row[:room], last)])
-        return Ragged(np.frombuffer(ids, np.int32), offsets_of(lengths))
+        return Ragged(np.frombuffer(ids, np.int32).copy(), offsets_of(lengths))
 
     def _rows_by_pieces(self, texts: Sequence[str], opening: dict[str, bytes], inside: dict[str, bytes]) -> list[bytes]:
         """opening, inside: pieces with tokens that hold for these texts, beside those that are kept."""
@@ -89,8 +89,16 @@ class TextEncoder:
     def _learn(self, known: Memory, pieces: set[str], before: str) -> None:
         """Adds pieces that `known` lacks: as `before` + piece, None for those that do not stand alone."""
         missing = known.lacking(pieces)
-        alone = [piece for piece in missing if piece == piece.strip() and 0 < len(piece) <= LONGEST_PIECE]
+        alone = [piece for piece in missing if len(piece) <= LONGEST_PIECE and self._is_whole(piece)]
         if self._added.search("\n".join(alone)):
             alone = [piece for piece in alone if not self._added.search(piece)]
         known.update(dict.fromkeys(missing))
-        known.update(zip(alone, self._words([before + piece for piece in alone])))
+        known.update(zip(alone, self._words([before + piece for piece in alone]), strict=True))
+
+    def _is_whole(self, piece: str) -> bool:
+        """Whether a piece is more than nothing, without white space at its ends, as the tokenizer reads it too."""
+        if not piece.isascii() and self.tokenizer.normalizer is not None and piece:
+            normal = self.tokenizer.normalizer.normalize_str(piece)
+            if not normal or normal != normal.strip():
+                return False
+        return bool(piece) and piece == piece.strip()

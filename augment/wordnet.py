@@ -170,13 +170,15 @@ def _candidates() -> list[Path]:
 class _Index:
     """The lines of a sorted file by what they begin with: bisection, over their first eight bytes as numbers first.
 
-    8 bytes a line and where it starts, 2 MB for all of WordNet: what the lines say stays in the file.
+    24 bytes a line, 4 MB for all of WordNet: what the lines say stays in the file.
     """
 
     def __init__(self, data: mmap.mmap | bytes):
         self._data = data
         raw = np.frombuffer(data, np.uint8)
         ends = np.flatnonzero(raw == ord("\n"))
+        if raw[-1:].tolist() != [ord("\n")]:
+            ends = np.append(ends, len(raw))
         starts = np.concatenate([[0], ends[:-1] + 1])
         heads = np.concatenate([raw, np.zeros(8, np.uint8)])[starts[:, None] + np.arange(8)]
         self._heads = array("Q", heads.view(">u8").astype(np.uint64).tobytes())

@@ -75,14 +75,15 @@ class Words:
             if token not in special:
                 self._characters[number] = characters
 
-    def __call__(self, pieces: list[str]) -> list[bytes]:
-        """Token ids of each piece."""
+    def __call__(self, pieces: list[str]) -> list[bytes | None]:
+        """Token ids of each piece; None where they cannot be told from those beside it."""
         known = self._known
         known.turn()
         parted = [self.part(piece) for piece in pieces]
         missing = known.lacking({word for words in parted for word in words})
-        known.update(zip(missing, self.encode(missing)))
-        return [b"".join([known[word] for word in words]) for words in parted]
+        known.update(zip(missing, self.encode(missing), strict=True))
+        found = [[known[word] for word in words] for words in parted]
+        return [None if None in tokens else b"".join(tokens) for tokens in found]
 
     def cut(self, texts: Sequence[str], tokens: Ragged) -> tuple[dict[str, bytes], dict[str, bytes]]:
         """Token ids of the pieces that open a text, and of those behind a space, from the tokens of N texts.
@@ -124,27 +125,28 @@ class Words:
         """The words of a piece, each with the tokens that it has by itself; the whole piece where that is not known."""
         raise NotImplementedError
 
-    def encode(self, words: list[str]) -> list[bytes]:
-        """Token ids of each word."""
+    def encode(self, words: list[str]) -> list[bytes | None]:
+        """Token ids of each word, None where they cannot be told from those beside it."""
         raise NotImplementedError
 
     def shape(self, token: str) -> tuple[bool, int]:
         """Whether another word begins at a token of the vocabulary, and how many characters it stands for, spaces aside."""
         raise NotImplementedError
 
-    def _apart(self, words: list[str], before: str, skip: int) -> list[bytes]:
-        """Tokens of words from those of one text, in which `before` stands before each, `skip` tokens of it."""
+    def _apart(self, words: list[str], opening: str, before: str, skip: int) -> list[bytes | None]:
+        """Tokens of words from those of one text that begins with `opening`, with `before` in front of each word, the first
+        `skip` tokens of it. None for words in front of which the tokenizer does not begin anew.
+        """
         if not words:
             return []
-        (row,) = encode(self._tokenizer, ["".join([before + word for word in words])])
+        (row,) = encode(self._tokenizer, [opening + "".join([before + word for word in words])])
         starts = np.flatnonzero(self._begins[np.frombuffer(row, np.int32)])
         if len(starts) == len(words):
             ends = [*(4 * starts[1:]).tolist(), len(row)]
-        elif len(words) > 1:  # one of them holds what begins words
-            return [tokens for word in words for tokens in self._apart([word], before, skip)]
-        else:
-            ends = [len(row)]
-        return [row[start:end] for start, end in zip((4 * (starts + skip)).tolist(), ends)]
+            return [row[start:end] for start, end in zip((4 * (starts + skip)).tolist(), ends)]
+        if len(words) == 1:
+            return [None]
+        return [tokens for word in words for tokens in self._apart([word], opening, before, skip)]
 
 
 class ByteLevelWords(Words):
@@ -161,9 +163,9 @@ class ByteLevelWords(Words):
             piece = " " + piece
         return _BYTE_LEVEL_WORD.findall(piece) if self._parts and is_plain(piece) else [piece]
 
-    def encode(self, words: list[str]) -> list[bytes]:
-        # A line feed is one token, never part of another, and what follows it does not open the text.
-        return self._apart(words, "\n", 1)
+    def encode(self, words: list[str]) -> list[bytes | None]:
+        # Behind a line feed, a token of its own, no word opens the text; and no blank is put in front of one that follows an "a".
+        return self._apart(words, "a", "\n", 1)
 
     def shape(self, token: str) -> tuple[bool, int]:
         return token == _LINE_FEED, len(token) - token.count(_SPACE)
@@ -181,11 +183,11 @@ class BertWords(Words):
     def part(self, piece: str) -> list[str]:
         return _BERT_WORD.findall(piece) if is_plain(piece) else [piece]
 
-    def encode(self, words: list[str]) -> list[bytes]:
+    def encode(self, words: list[str]) -> list[bytes | None]:
         plain = [word for word in words if is_plain(word)]
-        found = dict(zip(plain, self._apart(plain, " ", 0)))
+        found = dict(zip(plain, self._apart(plain, "", " ", 0), strict=True))
         others = [word for word in words if word not in found]
-        found.update(zip(others, encode(self._tokenizer, others)))
+        found.update(zip(others, encode(self._tokenizer, others), strict=True))
         return [found[word] for word in words]
 
     def shape(self, token: str) -> tuple[bool, int]:
@@ -196,16 +198,18 @@ class BertWords(Words):
 def words_between_spaces(tokenizer: Any) -> Words | None:
     """For a tokenizer that cuts text at every space, the space alone or with the word behind it; None for others."""
     settings = json.loads(tokenizer.to_str())
-    before, model = settings["pre_tokenizer"] or {}, settings["model"]
-    if any(" " in token["content"] for token in settings["added_tokens"]):
+    before, model, steps = settings["pre_tokenizer"] or {}, settings["model"], _normalizers(settings)
+    # Added tokens with a space are found across pieces, and normalised ones ("c++" for an added "C++") in other letters.
+    if any(" " in token["content"] or (steps and token["normalized"]) for token in settings["added_tokens"]):
         return None
-    if any(step not in _BY_CHARACTER for step in _normalizers(settings)) or model.get("dropout"):
+    if any(step not in _BY_CHARACTER for step in steps) or model.get("dropout"):
         return None
+    words: Words | None = None
     if model["type"] == "WordPiece" and before.get("type") == "BertPreTokenizer":
-        return BertWords(tokenizer, settings)
-    if model["type"] == "BPE" and before.get("type") == "ByteLevel" and before.get("use_regex", True):
-        return ByteLevelWords(tokenizer, settings) if _LINE_FEED in tokenizer.get_vocab() else None
-    return None
+        words = BertWords(tokenizer, settings)
+    elif model["type"] == "BPE" and before.get("type") == "ByteLevel" and before.get("use_regex", True):
+        words = ByteLevelWords(tokenizer, settings)
+    return None if words is None or None in words.encode(["a", "b"]) else words
 
 
 def encode(tokenizer: Any, texts: list[str]) -> list[bytes]:

@@ -90,14 +90,20 @@ class _Lemmas(Sequence[str]):
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def __getitem__(self, i: int) -> str:
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return tuple([self[j] for j in range(*i.indices(len(self)))])
         number = self._numbers[i]
         return self._table[number] if number else self._text[self._starts[i] : self._ends[i]].lower()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+        return tuple(self) == tuple(other) if isinstance(other, (tuple, _Lemmas)) else NotImplemented
 
-    __hash__ = None
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return tuple, (list(self),)

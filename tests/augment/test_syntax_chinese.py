@@ -8,7 +8,7 @@ from augment.text import Draws
 
 _POS = {
     "NN": "NOUN", "NR": "PROPN", "PN": "PRON", "VV": "VERB", "VE": "VERB", "VC": "AUX", "VA": "ADJ", "AD": "ADV",
-    "PU": "PUNCT", "AS": "PART", "LB": "ADP", "BA": "ADP", "DEC": "PART", "P": "ADP", "SP": "PART",
+    "PU": "PUNCT", "AS": "PART", "LB": "ADP", "BA": "ADP", "DEC": "PART", "P": "ADP", "SP": "PART", "NT": "NOUN", "LC": "PART",
 }  # fmt: skip
 
 # name: (text, parse as "word/TAG/relation/head" with heads from 1 and 0 for the root)
@@ -34,6 +34,15 @@ SENTENCES = {
     "fond": ("他非常喜欢咖啡。", "他/PN/nsubj/3 非常/AD/advmod/3 喜欢/VV/ROOT/0 咖啡/NN/dobj/3 。/PU/punct/3"),
     "also": ("他们都去北京。", "他们/PN/nsubj/3 都/AD/advmod/3 去/VV/ROOT/0 北京/NR/dobj/3 。/PU/punct/3"),
     "book": ("他把书看完了。", "他/PN/nsubj/4 把/BA/aux:ba/4 书/NN/dep/4 看完/VV/ROOT/0 了/AS/aux:asp/4 。/PU/punct/4"),
+    "since": ("从那时起，他成为了作家。", "从/P/case/2 那时/NT/nmod:prep/6 起/LC/case/2 ，/PU/punct/6 他/PN/nsubj/6 "
+              "成为/VV/ROOT/0 了/AS/aux:asp/6 作家/NN/dobj/6 。/PU/punct/6"),
+    "will be glad": ("他会非常高兴。", "他/PN/nsubj/4 会/VV/aux:modal/4 非常/AD/advmod/4 高兴/VA/ROOT/0 。/PU/punct/4"),
+    "just is": ("这正是问题。", "这/PN/nsubj/4 正/AD/advmod/4 是/VC/cop/4 问题/NN/ROOT/0 。/PU/punct/4"),
+    "works": ("他正在北京工作。", "他/PN/nsubj/5 正/AD/advmod/5 在/P/case/4 北京/NR/nmod:prep/5 工作/VV/ROOT/0 。/PU/punct/5"),
+    "once": ("他曾任总理。", "他/PN/nsubj/3 曾/AD/advmod/3 任/VV/ROOT/0 总理/NN/dobj/3 。/PU/punct/3"),
+    "once was": ("他曾是总理。", "他/PN/nsubj/4 曾/AD/advmod/4 是/VC/cop/4 总理/NN/ROOT/0 。/PU/punct/4"),
+    "left": ("他已离开北京。", "他/PN/nsubj/3 已/AD/advmod/3 离开/VV/ROOT/0 北京/NR/dobj/3 。/PU/punct/3"),
+    "dark": ("天已经黑了。", "天/NN/nsubj/3 已经/AD/advmod/3 黑/VA/ROOT/0 了/SP/discourse/3 。/PU/punct/3"),
     "heading": ("法国历史", "法国/NR/nmod/2 历史/NN/ROOT/0"),
     "question": ("他去北京？", "他/PN/nsubj/2 去/VV/ROOT/0 北京/NR/dobj/2 ？/PU/punct/2"),
     "quotes": ("他说“不”字https://x.org/不。", "他/PN/nsubj/2 说/VV/ROOT/0 “/PU/punct/4 不/AD/advmod/6 ”/PU/punct/4 字/NN/dobj/2 "
@@ -82,6 +91,14 @@ def outcomes(augmentation, name, **parameters):
         ("fond", "他不是非常喜欢咖啡。"),
         ("also", "他们都不去北京。"),
         ("book", "他没把书看完。"),
+        ("since", "从那时起，他没成为作家。"),
+        ("will be glad", "他不会非常高兴。"),
+        ("just is", "这正不是问题。"),
+        ("works", "他没在北京工作。"),
+        ("once", "他没任总理。"),
+        ("once was", "他不曾是总理。"),
+        ("left", "他还没离开北京。"),
+        ("dark", "天还没黑。"),
         ("no money", "我有钱。"),
         ("money", "我没有钱。"),
         ("teacher", "她不是老师。"),
@@ -111,7 +128,7 @@ def test_text_without_a_verb():
         ("good", {f"天气{modal}很好。" for modal in ("应该", "应当", "可能", "也许")}),
         ("teacher", {f"她{modal}是老师。" for modal in ("应该", "应当", "可能", "也许")}),
         ("taken", {f"书{modal}被他拿走了。" for modal in ("不得不", "应该", "应当", "可能", "也许")}),
-        ("gone", {f"他{modal}已经去北京了。" for modal in ("不得不", "应该", "应当", "可能", "也许")}),
+        ("gone", {f"他{modal}已经去北京了。" for modal in ("应该", "应当", "可能", "也许")}),
         ("from", {f"他{modal}从北京来。" for modal in ("不能不", "不会不", "必须", "不得不", "应该", "应当", "可能", "也许")}),
         ("fond", {f"他{modal}非常喜欢咖啡。" for modal in ("应该", "应当", "可能", "也许")}),
         ("must", {f"{head}他必须走。" for head in HEADS}),

@@ -7,7 +7,7 @@ import augment_tokenizers
 import numpy as np
 import pytest
 from parse_builder import parse as by_hand
-from tokenizers import normalizers, pre_tokenizers
+from tokenizers import AddedToken, normalizers, pre_tokenizers
 
 from augment.catalogue import CATALOGUE
 from augment.entry import Entry, Parameter
@@ -21,6 +21,7 @@ from augment.syntax import mv, pi
 from augment.text import Draws
 from augment.text_encoder import TextEncoder
 from augment.vocabulary import Vocabulary
+from pretrain.tokenizer import train_tokenizer
 
 UNIVERSAL = by_hand(
     "The old dog was not seen.",
@@ -82,6 +83,10 @@ def test_draws_are_even():
     counts = np.bincount([draw.below(5) for draw in draws])
     assert len(counts) == 5 and abs(counts - 1200).max() < 5 * np.sqrt(1200)
     assert abs(np.mean([draw.chance(0.3) for draw in draws]) - 0.3) < 0.03
+    many = np.array([draw.sample(range(40), 40) for draw in draws])  # more than 64 random bits tell apart
+    assert (np.sort(many) == np.arange(40)).all()
+    assert abs(np.bincount(many[:, 30] * 2 // 40, minlength=2) - 3000).max() < 5 * np.sqrt(1500)
+    assert abs(np.corrcoef(many[:, 0], many[:, 20])[0, 1] + 1 / 39) < 0.06
     samples = [tuple(draw.sample("abc", 2)) for draw in draws]
     assert len(set(samples)) == 6 and all(len(set(sample)) == 2 for sample in samples)
     assert sorted(draws[0].sample([3, 1, 2], 9)) == [1, 2, 3]
@@ -118,6 +123,11 @@ def _changed(make, **parts):
     return tokenizer
 
 
+def _with_words(tokenizer, words):
+    tokenizer.add_tokens(words)
+    return tokenizer
+
+
 TOKENIZERS = {  # every kind whose words are told apart, with the normalizers that may stand before them; one of another kind
     "byte level": lambda: _changed(augment_tokenizers.byte_level),
     "with a space in front": lambda: _changed(
@@ -129,8 +139,18 @@ TOKENIZERS = {  # every kind whose words are told apart, with the normalizers th
     "word piece": lambda: _changed(augment_tokenizers.word_piece, normalizer=normalizers.BertNormalizer(lowercase=False)),
     "without accents": lambda: _changed(augment_tokenizers.word_piece, normalizer=normalizers.BertNormalizer(strip_accents=True)),
     "not cleaned": lambda: _changed(augment_tokenizers.word_piece, normalizer=normalizers.BertNormalizer(clean_text=False)),
+    "prepared": lambda: train_tokenizer(iter(TEXTS * 20), "bpe", 420),
+    "prepared, in lower case": lambda: train_tokenizer(iter(TEXTS * 20), "bpe", 420, lowercase=True),
+    "prepared, word piece": lambda: train_tokenizer(iter(TEXTS * 20), "wordpiece", 400, lowercase=True),
+    "line feeds behind spaces": lambda: train_tokenizer(iter([" \n good \n film"] * 50), "bpe", 420),
+    "line feeds become spaces": lambda: _changed(augment_tokenizers.byte_level, normalizer=normalizers.BertNormalizer()),
+    "with added words": lambda: _with_words(augment_tokenizers.word_piece(), ["C++", AddedToken("ing", single_word=True)]),
+    "with an added line feed": lambda: _with_words(augment_tokenizers.byte_level(), ["\n", AddedToken("'s", lstrip=True)]),
     "of another kind": augment_tokenizers.metaspace,
 }
+
+
+WHOLE = {"line feeds become spaces", "with added words", "with an added line feed", "of another kind"}  # not word by word
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
@@ -142,6 +162,7 @@ def test_encoder_takes_any_text(name, monkeypatch):
     rng = random.Random(0)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     encoder = TextEncoder(tokenizer.backend_tokenizer, vocabulary.cls_id, vocabulary.sep_id, 60)
+    assert (name in WHOLE) == (encoder._words is None)
 
     def text() -> str:
         return "".join(rng.choice(LETTERS if rng.random() < 0.7 else PIECES) for _ in range(rng.randint(0, 40)))
@@ -158,6 +179,9 @@ def test_encoder_takes_any_text(name, monkeypatch):
         texts = [rng.choice([new, new.swapcase(), text()]) for new in texts]
         tokens = expected(origins)
         assert encoder(texts, origins, tokens) == expected(texts)
+        cut = Ragged.from_sequences([row[:4] for row in map(tokens.__getitem__, range(60))])  # stored shorter than they are
+        assert encoder(texts, origins, cut) == expected(texts)
+        assert encoder(texts[:1], origins[:1], tokens.slice(0, 1)) == expected(texts[:1])
         assert encoder(origins) == tokens
 
 
