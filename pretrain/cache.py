@@ -195,20 +195,13 @@ def _cache(**flags: str) -> int:
     for key in ("data", "out"):
         if key not in flags:
             raise UserError(f"--{key} is missing: python -m pretrain.cache --data DATA --aug 'a|b|c' --out CACHE")
-    numbers = {}
-    for key, default in (("seed", "42"), ("resample", "1")):
-        try:
-            numbers[key] = int(flags.get(key, default))
-        except ValueError:
-            raise UserError(f"--{key} {flags[key]} is no whole number") from None
+    seed, copies = command.as_count(flags.get("seed", "42"), "seed"), command.as_count(flags.get("resample", "1"), "resample", 1)
     meant = {"augmented": flags.get("aug"), "positive": flags.get("positive"), "negative": flags.get("negative")}
     columns = {column: spec for column, spec in meant.items() if spec is not None}
     options = {key: None if value in ("none", "None") else value for key, value in flags.items() if key in execution}
     try:
-        manifest = cache(
-            flags["data"], flags["out"], columns, numbers["seed"], numbers["resample"], flags.get("synonyms"),
-            command.as_bool(flags.get("progress", "True"), "progress"), **options,
-        )  # fmt: skip
+        progress = command.as_bool(flags.get("progress", "True"), "progress")
+        manifest = cache(flags["data"], flags["out"], columns, seed, copies, flags.get("synonyms"), progress, **options)
     except KeyboardInterrupt:
         print("interrupted; run the same command again to go on from here", file=sys.stderr)
         return 130
