@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from finetune.hub import reach_hub
 from finetune.senteval.preprocessing import treebank
 from pretrain.durable import replace_durably
 from pretrain.errors import UserError
@@ -28,8 +29,6 @@ Write = Callable[[list[Row]], dict[str, bytes]]
 """Rows of one split to the contents of its files."""
 
 ENTAILMENT = ("entailment", "neutral", "contradiction")
-HUB_ANSWERS = 5.0
-"""Seconds in which the hub must answer a first request; its libraries would try again for a minute or more."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def _load(hub_set: HubSet, split: str, source: str) -> list[Row]:
     if not local and source.startswith((".", "/", "~")):
         raise UserError(f"--source {source}: there is no such folder")
     if not local:
-        _reach_hub(source)
+        reach_hub(source, "give --source FOLDER with the set's parquet or jsonl files")
     try:
         configuration = hub_set.configuration
         if local and configuration not in get_dataset_config_names(source):
@@ -100,26 +99,6 @@ def _load(hub_set: HubSet, split: str, source: str) -> list[Row]:
         if isinstance(rows.features[column], ClassLabel):
             words[column] = tuple(rows.features[column].names)
     return [dict(row) | {column: _word(row[column], names) for column, names in words.items()} for row in rows]
-
-
-def _reach_hub(source: str) -> None:
-    """One request to the hub, without retries; none where HF_HUB_OFFLINE says that its cache is meant.
-
-    Raises:
-        UserError: no answer.
-    """
-    from huggingface_hub import constants, get_session
-
-    if constants.HF_HUB_OFFLINE:
-        return
-    try:
-        get_session().head(constants.ENDPOINT, timeout=HUB_ANSWERS)
-    except Exception as error:  # its HTTP library's own, which differs by version
-        said = (str(error) or repr(error)).splitlines()[0]
-        raise UserError(
-            f"cannot load {source}: {constants.ENDPOINT} does not answer ({said}). Without network, give --source FOLDER with "
-            "the set's parquet or jsonl files; HF_HUB_OFFLINE=1 takes what the hub's cache on this machine holds"
-        ) from error
 
 
 def _word(value: Any, names: tuple[str, ...]) -> str | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from finetune.data import data_root, known_name, lines
+from finetune.hub import reach_hub
 from pretrain.errors import UserError
 
 HUB = "nyu-mll/glue"
@@ -227,13 +228,14 @@ def _from_hub(task: GlueTask, split: str) -> Examples | None:
     if task.name == "AX" and split == "dev":
         return None  # its labels are not public there
     config = task.name.lower().replace("-", "")
+    otherwise = "give --data DIR, a folder that holds GLUE/ with the official tsv files"
+    reach_hub(f"{config} of {HUB}", otherwise)
     try:
         rows = datasets.load_dataset(HUB, config, split=name)
     except (OSError, ValueError, ConnectionError) as error:
         first_line = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"cannot load {config} ({name}) of {HUB} from the hub: {first_line}\nWithout a network give --data DIR, a folder "
-            "that holds GLUE/ with the official tsv files"
+            f"cannot load {config} ({name}) of {HUB} from the hub: {first_line}\nWithout network, {otherwise}"
         ) from error
     missing = [column for column in (*task.hub_columns, "label") if column not in rows.column_names]
     if missing:

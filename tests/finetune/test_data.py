@@ -14,7 +14,6 @@ import pytest
 from huggingface_hub import constants
 
 from finetune import data as data_command
-from finetune import data_fetch
 from finetune.cola_probe import read as read_cola
 from finetune.data import csv_columns, data_root, find, lines, senteval_folder
 from finetune.data_catalogue import CATALOGUE, DataSet, Part, check, choose, report
@@ -327,7 +326,7 @@ def test_without_network_the_message_says_what_to_do(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("answer", ["refused", "none"])
 def test_a_hub_that_does_not_answer_is_said_soon(tmp_path, monkeypatch, answer):
-    monkeypatch.setattr(data_fetch, "HUB_ANSWERS", 0.2)
+    monkeypatch.setattr("finetune.hub.SECONDS", 0.2)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: pytest.fail("its libraries would try on and on"))
     with socket.create_server(("127.0.0.1", 0)) as server:

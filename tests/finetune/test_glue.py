@@ -126,10 +126,18 @@ def test_the_hubs_copy(monkeypatch):
         return datasets.Dataset.from_dict(columns)
 
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     loaded = glue_data.load("MNLI", "hub")
     assert asked[1] == ("nyu-mll/glue", "mnli", "validation_matched")
     assert loaded.splits["dev_matched"].targets.tolist() == [2, 0]
     assert loaded.splits["test_matched"].targets is None
+
+
+def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(UserError, match=r"does not answer.*official tsv files"):
+        glue_data.load("MNLI", "hub")
 
 
 def test_prediction_lines_are_the_leaderboards():
