@@ -5,7 +5,8 @@
 1. Each rule as a loader worker runs it: the parse decoded, the rule, the new text's tokens (`Pipeline.__call__` on the
    annotation of a chunk). Every rule in a process of its own, forked before any rule has run. Cold: its first sentences, what
    it loads and looks up among them. Warm: sentences that it has not seen, after a pass over other sentences, by an encoder that
-   has met the words of 60 thousand others, as a worker's has after some seconds; median of blocks.
+   has met the words of 60 thousand others, as a worker's has after some seconds; median of blocks. Text alone: the same blocks
+   once more, the parse decoded and the rule without tokens, by a rule that has met their words.
 
 2. The ten rules of augcse-12-2, each on every sentence. Ours, in one process, what `pretrain.prepare --annotate` and
    `pretrain.cache` do, less the files: tokens, one parse in batches (`parse_texts`), packed, and from there all ten as in 1.
@@ -122,7 +123,7 @@ def main() -> None:
         ends = [0, given.block, *((1 + WARM_UP + k) * given.block for k in range(BLOCKS))]
         blocks = [corpus.block(*span, Path(folder)) for span in pairwise(ends)]
     table = Table(title=f"sentences/s from a stored parse, one core; {words:.0f} words a sentence, {given.block} a block")
-    for column in ("augmentation", "warm", "of the blocks", f"goal {GOAL:,}", "cold", "changed"):
+    for column in ("augmentation", "warm", "of the blocks", f"goal {GOAL:,}", "text alone", "cold", "changed"):
         table.add_column(column, justify="left" if column == "augmentation" else "right")
     missing = []
     for specification in every_specification():
@@ -162,11 +163,16 @@ def each_rule(corpus: Corpus, specification: str, blocks: list[Block]) -> list[s
     pipeline = corpus.pipeline(specification, corpus.warm_encoder)
     rate(pipeline, warm_up)
     warm = [rate(pipeline, block) for block in others]
-    changed = sum(len(pipeline.texts(block.keys, block.sentences)) for block in others)
+    changed, alone = 0, []
+    for block in others:
+        start = time.process_time()
+        changed += len(pipeline.texts(block.keys, block.sentences))
+        alone.append(len(block.texts) / (time.process_time() - start))
     changed /= sum(len(block.texts) for block in others)
     middle = statistics.median(warm)
     met = "met" if middle >= GOAL else f"{middle / GOAL:.2f} x"
-    return [f"{middle:,.0f}", f"{min(warm):,.0f} .. {max(warm):,.0f}", met, f"{cold:,.0f}", f"{changed:.1%}"]
+    span = f"{min(warm):,.0f} .. {max(warm):,.0f}"
+    return [f"{middle:,.0f}", span, met, f"{statistics.median(alone):,.0f}", f"{cold:,.0f}", f"{changed:.1%}"]
 
 
 def rate(pipeline: Pipeline, block: Block) -> float:

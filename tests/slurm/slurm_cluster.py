@@ -16,18 +16,21 @@ ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}
 def command(*words, check=True, cwd=None, environment=ENVIRONMENT):
     """What a command prints."""
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True, env=environment, cwd=cwd)
-    assert not check or done.returncode == 0, done.stderr
+    assert not check or done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
 
 
-def cluster_answers():
-    return bool(shutil.which("sbatch") and command("timeout", "10", "sinfo", "-h", "-o", "%R", check=False))
+def partitions():
+    """The names of the cluster's partitions; none where no cluster answers."""
+    return command("timeout", "10", "sinfo", "-h", "-o", "%R", check=False).split() if shutil.which("sbatch") else []
 
 
 needs_a_cluster = [
     pytest.mark.slurm,
-    pytest.mark.skipif(not cluster_answers(), reason="no Slurm cluster answers sinfo; point SLURM_CONF at one"),
+    pytest.mark.skipif(not partitions(), reason="no Slurm cluster answers sinfo; point SLURM_CONF at one"),
 ]
+
+needs_preemption = pytest.mark.skipif("high" not in partitions(), reason="no partition named high, to preempt from")
 
 
 def states(job):

@@ -7,7 +7,6 @@ folder are visible; the test of preemption needs a partition "high" that preempt
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 import shutil
 import subprocess
@@ -16,29 +15,11 @@ import time
 from pathlib import Path
 
 import pytest
+from slurm_cluster import ENVIRONMENT, ROOT, command, needs_a_cluster, needs_preemption
 
-ROOT = Path(__file__).resolve().parents[2]
+pytestmark = needs_a_cluster
 SCRIPT = ROOT / "slurm" / "prepare_data.sh"
-ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
-
-
-def command(*words: object, check: bool = True) -> str:
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, env=ENVIRONMENT)
-    assert not check or done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.strip()
-
-
-def partitions() -> list[str]:
-    if not shutil.which("sbatch"):
-        return []
-    return command("timeout", "10", "sinfo", "-h", "-o", "%R", check=False).split()
-
-
-pytestmark = [
-    pytest.mark.slurm,
-    pytest.mark.skipif(not partitions(), reason="no Slurm cluster answers sinfo; point SLURM_CONF at one"),
-]
 
 
 def field(job: str, key: str) -> str:
@@ -111,7 +92,7 @@ def test_job_arrays_give_the_bytes_of_a_local_run(tmp_path, prepared):
     assert digest(tmp_path / "array") == digest(tmp_path / "local")
 
 
-@pytest.mark.skipif("high" not in partitions(), reason="no partition named high, to preempt from")
+@needs_preemption
 @pytest.mark.parametrize("cause", ["preemption", "time limit"])
 def test_it_is_requeued_and_ends_with_the_same_bytes(tmp_path, prepared, submit, cause):
     flags, expected = prepared

@@ -4,21 +4,21 @@ Needs a cluster that these commands reach (SLURM_CONF) with two free nodes, on w
 temporary folder are visible; the test of preemption needs a partition "high" that preempts the default one.
 """
 
+import functools
 import json
-import os
 import random
-import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+import slurm_cluster
+from slurm_cluster import ENVIRONMENT, ROOT, needs_a_cluster, needs_preemption
 
-ROOT = Path(__file__).resolve().parents[2]
+pytestmark = needs_a_cluster
 SCRIPT = ROOT / "slurm" / "pretrain_clear.sh"
-ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-ENVIRONMENT.pop("CLEAR_DATA", None)  # no STS evaluation in between
+WITHOUT_DATA = {name: value for name, value in ENVIRONMENT.items() if name != "CLEAR_DATA"}  # no STS evaluation in between
+command = functools.partial(slurm_cluster.command, environment=WITHOUT_DATA)
 RECIPE = """
 model: {type: bert, layers: 2, hidden_size: 64, heads: 2, max_positions: 64, pooling: mean}
 data: {lanes: 4, workers: 1}
@@ -26,24 +26,6 @@ train: {steps: 400, global_batch: 64, lr: 1.0e-3, warmup_steps: 5, precision: fp
 evaluate: {every: 0, heldout_sequences: 20, partners: 20}
 checkpoint: {every: 100}
 """
-
-
-def command(*words, check=True):
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, env=ENVIRONMENT)
-    assert not check or done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-def partitions():
-    if not shutil.which("sbatch"):
-        return []
-    return command("timeout", "10", "sinfo", "-h", "-o", "%R", check=False).split()
-
-
-pytestmark = [
-    pytest.mark.slurm,
-    pytest.mark.skipif(not partitions(), reason="no Slurm cluster answers sinfo; point SLURM_CONF at one"),
-]
 
 
 class Job:
@@ -113,7 +95,7 @@ def flags(tmp_path_factory):
             corpus.write("\n")
     prepare = [sys.executable, "-m", "pretrain.prepare", "--source", folder / "corpus.txt"]
     prepare += ["--out", folder / "data", "--vocabulary", "600", "--unit", "sentence", "--max_length", "64"]
-    subprocess.run([str(word) for word in prepare], check=True, cwd=ROOT, env=ENVIRONMENT)
+    subprocess.run([str(word) for word in prepare], check=True, cwd=ROOT, env=WITHOUT_DATA)
     (folder / "tiny.yaml").write_text(RECIPE)
     return ["--config", folder / "tiny.yaml", "--data", folder / "data"]
 
@@ -136,7 +118,7 @@ def losses(job):
     return {line["step"]: line["loss"] for line in job.metrics() if "loss" in line}
 
 
-@pytest.mark.skipif("high" not in partitions(), reason="no partition named high, to preempt from")
+@needs_preemption
 def test_a_preempted_run_is_requeued_once_and_ends_as_one_that_never_was(submit):
     straight = submit(name="straight")
     straight.wait_for_end()
