@@ -123,7 +123,7 @@ def _antonyms(sentence: ParsedSentence, parts: tuple[str, ...], draws: Draws) ->
         part = _POS.get(pos)
         if part not in parts or sentence.tags[i] not in _TAGS[part]:
             continue
-        found = _related("antonyms", sentence.word(i).lower(), part, sentence.tags[i], sentence.lemmas[i])
+        found = _related_to(sentence, i, "antonyms")
         found = [word for word in found if word not in words] if found else found  # "the left and right side"
         edit = _replacement(sentence, i, draws.choice(found)) if found and not _is_bound(sentence, i) else None
         if edit:
@@ -132,16 +132,12 @@ def _antonyms(sentence: ParsedSentence, parts: tuple[str, ...], draws: Draws) ->
 
 
 def _one_noun(sentence: ParsedSentence, draws: Draws, relation: Relation) -> str | None:
-    name = relation.__name__
     found = []
     for i, pos in enumerate(sentence.pos):
         if pos == "NOUN" and sentence.tags[i] in _TAGS["n"] and not _is_bound(sentence, i):
             found.append(i)
     for i in draws.sample(found, len(found)):
-        words = _related(name, sentence.word(i).lower(), "n", sentence.tags[i], sentence.lemmas[i])
-        if not words:
-            continue
-        edit = _replacement(sentence, i, draws.choice(words))
+        edit = _drawn(sentence, i, relation.__name__, draws)
         if edit:
             return rewrite(sentence, [edit])
     return None
@@ -154,10 +150,17 @@ def _content_words(sentence: ParsedSentence) -> list[int]:
 
 def _synonym(sentence: ParsedSentence, i: int, draws: Draws) -> Edit | None:
     """Word i becomes a random synonym, if it has any."""
-    if _is_bound(sentence, i):
-        return None
-    words = _related("synonyms", sentence.word(i).lower(), _POS[sentence.pos[i]], sentence.tags[i], sentence.lemmas[i])
+    return None if _is_bound(sentence, i) else _drawn(sentence, i, "synonyms", draws)
+
+
+def _drawn(sentence: ParsedSentence, i: int, relation: str, draws: Draws) -> Edit | None:
+    """Word i becomes a random one of those that stand in a relation to it, if any do."""
+    words = _related_to(sentence, i, relation)
     return _replacement(sentence, i, draws.choice(words)) if words else None
+
+
+def _related_to(sentence: ParsedSentence, i: int, relation: str) -> tuple[str, ...]:
+    return _related(relation, sentence.word(i).lower(), _POS[sentence.pos[i]], sentence.tags[i], sentence.lemmas[i])
 
 
 @functools.lru_cache(maxsize=1 << 16)

@@ -113,9 +113,9 @@ def _negated(sentence: ParsedSentence, verb: int) -> list[Edit]:
     if modal is not None and sentence.word(modal) in _NOT_NEEDED:
         return [(sentence.starts[modal], sentence.ends[modal], _NOT_NEEDED[sentence.word(modal)])]
     place = _place(sentence, verb)
-    adverb, degree = _event_adverb(sentence, verb), _degree(sentence, verb)
     if modal is not None:
         return [(place, place, "不")]
+    adverb, degree = _event_adverb(sentence, verb), _degree(sentence, verb)
     if degree is not None:
         return [(place, place, "不" if degree == "太" else "不是")]
     written = "" if adverb is None else sentence.word(adverb)

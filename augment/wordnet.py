@@ -1,8 +1,9 @@
 """WordNet, read where it lies: Princeton's files (index.*, data.*) in a folder or in nltk's zip.
 
 nltk's own reader takes 5 s and 200 MB to import and refuses folders outside nltk_data; a rule in a loader worker needs four
-relations of single lemmas. Both files are sorted or addressed by offset (wndb(5WN)), so nothing is loaded: a lemma is found
-by bisection in the mapped index file, its synsets by their offsets in the data file, and what was found is remembered.
+relations of single lemmas. Both files are sorted or addressed by offset (wndb(5WN)), so nothing is loaded but where the
+lines of the index begin: a lemma is found by bisection, its synsets by their offsets in the data file, and what was found is
+remembered.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import chain, compress
@@ -54,7 +55,7 @@ class Memory(dict[str, bytes | None]):
         return [string for string in absent if string not in recalled] if recalled else absent
 
 
-class Words:
+class Words(ABC):
     """Tokens of pieces that stand alone, put together from those of their words.
 
     A call of the tokenizer for each new word would cost several times what its work does: they go as one text, whose tokens
@@ -121,17 +122,17 @@ class Words:
         opening = dict(zip(compress(pieces, opens), compress(cut, opens)))
         return opening, dict(zip(compress(pieces, ~opens), compress(cut, ~opens)))
 
+    @abstractmethod
     def part(self, piece: str) -> list[str]:
         """The words of a piece, each with the tokens that it has by itself; the whole piece where that is not known."""
-        raise NotImplementedError
 
+    @abstractmethod
     def encode(self, words: list[str]) -> list[bytes | None]:
         """Token ids of each word, None where they cannot be told from those beside it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def shape(self, token: str) -> tuple[bool, int]:
         """Whether another word begins at a token of the vocabulary, and how many characters it stands for, spaces aside."""
-        raise NotImplementedError
 
     def _apart(self, words: list[str], opening: str, before: str, skip: int) -> list[bytes | None]:
         """Tokens of words from those of one text that begins with `opening`, with `before` in front of each word, the first

@@ -17,6 +17,7 @@ from finetune.hub import reach_hub
 from pretrain.errors import UserError
 
 HUB = "nyu-mll/glue"
+WITHOUT_NETWORK = "give --data DIR, a folder that holds GLUE/ with the official tsv files"
 ZERO_ONE = ("0", "1")
 ENTAILMENT = ("entailment", "not_entailment")
 NLI = ("entailment", "neutral", "contradiction")
@@ -126,6 +127,8 @@ def load(name: str, data: str = "") -> TaskData:
         UserError: a file damaged, a label unknown, no such data folder, or the hub out of reach.
     """
     task = task_named(name)
+    if data == "hub":
+        reach_hub(HUB, WITHOUT_NETWORK)
     loaded = TaskData(task, {})
     for split, published in task.sizes.items():
         rows = _from_hub(task, split) if data == "hub" else read_split(task, split, data)
@@ -228,14 +231,12 @@ def _from_hub(task: GlueTask, split: str) -> Examples | None:
     if task.name == "AX" and split == "dev":
         return None  # its labels are not public there
     config = task.name.lower().replace("-", "")
-    otherwise = "give --data DIR, a folder that holds GLUE/ with the official tsv files"
-    reach_hub(f"{config} of {HUB}", otherwise)
     try:
         rows = datasets.load_dataset(HUB, config, split=name)
     except (OSError, ValueError, ConnectionError) as error:
         first_line = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"cannot load {config} ({name}) of {HUB} from the hub: {first_line}\nWithout network, {otherwise}"
+            f"cannot load {config} ({name}) of {HUB} from the hub: {first_line}\nWithout network, {WITHOUT_NETWORK}"
         ) from error
     missing = [column for column in (*task.hub_columns, "label") if column not in rows.column_names]
     if missing:

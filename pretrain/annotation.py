@@ -16,12 +16,14 @@ Of every stored sequence (row k * C + c is column c of record k) a chunk of anno
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from augment.parsed import ParsedSentence
+from augment.ragged import offsets_of
 
 MOST_CHARACTERS = 65535  # of a text with a parse: offsets are 16 bits
 _WORD_ARRAYS = {
@@ -45,8 +47,9 @@ class Annotation:
 
     def __init__(self, members: dict[str, bytes], language: str):
         self._texts, self._language = members["texts.utf8"], language
-        self._text_ends = np.concatenate([[0], np.frombuffer(members["text_ends.u32"], "<u4")]).tolist()
-        self._bounds = [0, *np.cumsum(np.frombuffer(members["words.u16"], "<u2"), dtype=np.int64).tolist()]
+        # As `array`, whose items are looked up in half the time of numpy's and take no more memory.
+        self._text_ends = array("q", [0, *np.frombuffer(members["text_ends.u32"], "<u4").tolist()])
+        self._bounds = array("q", offsets_of(np.frombuffer(members["words.u16"], "<u2")).tobytes())
         arrays = [np.frombuffer(members[f"{name}.{_SUFFIX[code]}"], code) for name, code in _WORD_ARRAYS.items()]
         tables = json.loads(members["tables.json"])
         self._tags, self._pos = [[row[place] for row in tables["tags"]] for place in (0, 1)]

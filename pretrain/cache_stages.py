@@ -80,16 +80,17 @@ def augment(pipeline: Pipeline, source: Ragged, keys: np.ndarray, sentences: Ann
     those of text, by their tokens alone.
     """
     texts = pipeline.texts(keys, sentences) if pipeline.needs_text else {}
-    normalised = [row for row, text in texts.items() if normalise(text) == normalise(sentences.text(row))]
+    origins = {row: sentences.text(row) for row in texts}
+    normalised = [row for row, text in texts.items() if normalise(text) == normalise(origins[row])]
     outcome = np.full(len(source), NOT_APPLICABLE, dtype=np.int64)
     if pipeline.works_on_tokens:
-        everything = clip(pipeline.tokens(source, keys, texts), max_length)
+        everything = clip(pipeline.tokens(source, keys, texts, list(origins.values())), max_length)
         rows = np.flatnonzero(~equal_sequences(source, everything))
         tokens = everything.take(rows)
     else:
         rows = np.array(sorted(texts), dtype=np.int64)
-        changed, origins = [texts[row] for row in rows.tolist()], [sentences.text(row) for row in rows.tolist()]
-        tokens = clip(pipeline.encoder(changed, origins, source.take(rows)), max_length) if len(rows) else Ragged.empty()
+        new, old = ([made[row] for row in rows.tolist()] for made in (texts, origins))
+        tokens = clip(pipeline.encoder(new, old, source.take(rows)), max_length) if len(rows) else Ragged.empty()
     outcome[rows] = CHANGED
     outcome[rows[equal_sequences(source.take(rows), tokens)]] = SAME
     one_stage = len(pipeline.stages) == 1

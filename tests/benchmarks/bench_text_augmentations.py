@@ -163,12 +163,10 @@ def each_rule(corpus: Corpus, specification: str, blocks: list[Block]) -> list[s
     pipeline = corpus.pipeline(specification, corpus.warm_encoder)
     rate(pipeline, warm_up)
     warm = [rate(pipeline, block) for block in others]
-    changed, alone = 0, []
-    for block in others:
-        start = time.process_time()
-        changed += len(pipeline.texts(block.keys, block.sentences))
-        alone.append(len(block.texts) / (time.process_time() - start))
-    changed /= sum(len(block.texts) for block in others)
+    counts: list[int] = []
+    passes = [lambda block=block: counts.append(len(pipeline.texts(block.keys, block.sentences))) for block in others]
+    alone = [len(block.texts) / cpu(once) for block, once in zip(others, passes)]
+    changed = sum(counts) / sum(len(block.texts) for block in others)
     middle = statistics.median(warm)
     met = "met" if middle >= GOAL else f"{middle / GOAL:.2f} x"
     span = f"{min(warm):,.0f} .. {max(warm):,.0f}"
