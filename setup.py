@@ -1,6 +1,6 @@
 """Installs the packages augment, pretrain and finetune; constraints.txt pins what the project is tested with."""
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
 
 setup(
     name="sentence-clear",
@@ -8,6 +8,10 @@ setup(
     description="Distributed pretraining of sentence-aware encoders: masked language modelling + contrastive sentence losses",
     packages=find_packages(include=["augment", "augment.*", "pretrain", "pretrain.*", "finetune", "finetune.*"]),
     package_data={"augment": ["word_lists/*"]},
+    # Optional: without a C++ compiler text augmentations run in Python, with the same results (augment/compiled.py).
+    ext_modules=[
+        Extension("augment._native", ["augment/native.cpp"], extra_compile_args=["-O2", "-std=c++17"], optional=True)
+    ],
     python_requires=">=3.10",
     install_requires=[
         # NVIDIA apex is optional and built from NVIDIA's source; the package of that name on PyPI is something else.

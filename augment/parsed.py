@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from augment.compiled import native
 from augment.errors import AugmentationError
 
 # ClearNLP's relation -> UD's. Labels of ClearNLP that are not here have no one counterpart (attr, acomp, prep, pobj, pcomp)
@@ -177,6 +178,10 @@ class ParsedSentence:
             parts += (self.text[position:start], new)
             position = end
         return "".join((*parts, self.text[position:]))
+
+
+if native is not None:  # in place of the methods that rules call most
+    native.compile_sentence(ParsedSentence, _CLEARNLP, _BASE, SUBJECTS)
 
 
 def without_parse(text: str, language: str = "en") -> ParsedSentence:

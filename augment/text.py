@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from augment.compiled import native
 from augment.keys import derive
 
 TextAugmentation = Callable[..., str | None]  # (ParsedSentence, Draws, **parameters)
@@ -31,7 +32,7 @@ class Draws:
     """Random draws for one sentence and one augmentation: the j-th is a hash of (key, j).
 
     The same numbers as `keys.bits_per_sequence(key, ...)`, one at a time and in plain Python, where numpy would take ten times
-    as long for a single one.
+    as long for a single one. Augmentations are given the compiled counterpart where there is one (`draws_for`).
     """
 
     __slots__ = ("_chances", "_state")
@@ -94,7 +95,8 @@ class Draws:
 
 def draws_for(keys: np.ndarray, name: str) -> list[Draws]:
     """The draws of an augmentation for each sentence: keys uint64[N], one per sentence, already of seed, epoch and view."""
-    return [Draws(key) for key in derive(keys, name).tolist()]
+    kind = Draws if native is None else native.Draws
+    return list(map(kind, derive(keys, name).tolist()))
 
 
 def _mix(value: int) -> int:

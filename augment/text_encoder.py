@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from augment.compiled import native
+from augment.pieces import Pieces
 from augment.ragged import Ragged, offsets_of
-from augment.words import Memory, encode, words_between_spaces
+from augment.words import encode, words_between_spaces
 
 MOST_PIECES = 1 << 16  # kept by an encoder, and as many of before, and of words (`MOST_WORDS`): some 20 MB each
 LONGEST_PIECE = 64  # characters: what has fewer spaces (Chinese) does not come again
+_NO_IDS, _NO_OFFSETS = np.zeros(0, np.int32), np.zeros(1, np.int64)
 
 
 class TextEncoder:
@@ -37,63 +40,60 @@ class TextEncoder:
         added = [token.content for token in self.tokenizer.get_added_tokens_decoder().values()]
         self._added = re.compile("|".join(map(re.escape, added)) or "(?!)")
         self._words = words_between_spaces(self.tokenizer)
-        # Token ids (bytes of int32) of pieces behind a space, and of those that open a text; None: does not stand alone.
-        self._inside = Memory(MOST_PIECES)
-        self._opening = self._inside if self._words and self._words.opens_alike else Memory(MOST_PIECES)
+        self._pieces = self._no_pieces()
 
     def __call__(self, texts: Sequence[str], origins: Sequence[str] = (), tokens: Ragged | None = None) -> Ragged:
         """The tokens of N texts.
 
-        origins: texts that these were made from, and tokens: theirs, as this encoder gives them. The tokens of words that both
+        origins: the text that each was made from, and tokens: theirs, as this encoder gives them. The tokens of words that both
         have are taken from there.
         """
+        texts = list(texts)
+        rows = self._by_pieces(texts, list(origins), tokens) if self._pieces is not None else self._whole(texts)
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows)) // 4
+        return Ragged(np.frombuffer(b"".join(rows), np.int32).copy(), offsets_of(lengths))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_pieces": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._pieces = self._no_pieces()
+
+    def _no_pieces(self) -> Any:
+        """`Pieces` that has met none, compiled where it can be; None for tokenizers that need whole texts."""
         if self._words is None:
-            rows = encode(self.tokenizer, list(texts))
-        else:
-            given = self._words.cut(origins, tokens) if tokens is not None else ({}, {})
-            rows = self._rows_by_pieces(texts, *given)
-        room = 4 * (self.max_length - 2)
+            return None
+        kind = Pieces if native is None else native.Pieces
+        alike = self._words.opens_alike
+        return kind(self._words.characters, alike, self.cls_id, self.sep_id, self.max_length - 2, MOST_PIECES)
+
+    def _whole(self, texts: list[str]) -> list[bytes]:
+        """`[CLS] tokens [SEP]` of each text, as bytes of int32, by the tokenizer."""
+        room = 4 * max(0, self.max_length - 2)
         first, last = (array("i", [number]).tobytes() for number in (self.cls_id, self.sep_id))
-        lengths = np.array([min(len(row), room) for row in rows], dtype=np.int64) // 4 + 2
-        ids = b"".join([part for row in rows for part in (first, row[:room], last)])
-        return Ragged(np.frombuffer(ids, np.int32).copy(), offsets_of(lengths))
+        return [b"".join((first, row[:room], last)) for row in encode(self.tokenizer, texts)]
 
-    def _rows_by_pieces(self, texts: Sequence[str], opening: dict[str, bytes], inside: dict[str, bytes]) -> list[bytes]:
-        """opening, inside: pieces with tokens that hold for these texts, beside those that are kept."""
-        for known in (self._opening, self._inside):
-            known.turn()
-        split = [text.split(" ") for text in texts]
-        rows, holes = [], []  # tokens of every piece; the (row, place) of those that are not among the given ones
-        whole = set()  # rows that the tokenizer gets as they are
-        for number, pieces in enumerate(split):
-            tokens = list(map(inside.get, pieces))
-            tokens[0] = opening.get(pieces[0])
-            rows.append(tokens)
-            if None in tokens:
-                places = [place for place, ids in enumerate(tokens) if ids is None]
-                if inside and 2 * len(places) > len(pieces) and not texts[number].isascii():
-                    whole.add(number)  # as look-alike letters make them: such pieces do not come again
-                else:
-                    holes += [(number, place) for place in places]
-        self._learn(self._opening, {split[number][0] for number, place in holes if not place}, "")
-        self._learn(self._inside, {split[number][place] for number, place in holes if place}, " ")
-        for number, place in holes:
-            piece = split[number][place]
-            ids = rows[number][place] = self._inside[piece] if place else self._opening[piece]
-            if ids is None:
-                whole.add(number)
-        for number, row in zip(whole, encode(self.tokenizer, [texts[number] for number in whole])):
-            rows[number] = [row]
-        return list(map(b"".join, rows))
+    def _by_pieces(self, texts: list[str], origins: list[str], tokens: Ragged | None) -> list[bytes]:
+        """The same, of pieces that origins have or that have been met before; other pieces are learned."""
+        given = (origins, tokens.ids, tokens.offsets) if tokens is not None else ([], _NO_IDS, _NO_OFFSETS)
+        rows, opening, inside = self._pieces.rows(texts, *given, [])
+        if opening or inside:
+            for opens, missing in ((True, list(opening)), (False, list(inside))):
+                self._pieces.learn(opens, missing, self._tokens_of(missing, "" if opens else " "))
+            rows, _, _ = self._pieces.rows(texts, *given, rows)
+        unfinished = [number for number, row in enumerate(rows) if row is None]
+        for number, row in zip(unfinished, self._whole([texts[number] for number in unfinished])):
+            rows[number] = row
+        return rows
 
-    def _learn(self, known: Memory, pieces: set[str], before: str) -> None:
-        """Adds pieces that `known` lacks: as `before` + piece, None for those that do not stand alone."""
-        missing = known.lacking(pieces)
-        alone = [piece for piece in missing if len(piece) <= LONGEST_PIECE and self._is_whole(piece)]
+    def _tokens_of(self, pieces: list[str], before: str) -> list[bytes | None]:
+        """The tokens of before + piece, None for pieces that do not stand alone."""
+        alone = [piece for piece in pieces if len(piece) <= LONGEST_PIECE and self._is_whole(piece)]
         if self._added.search("\n".join(alone)):
             alone = [piece for piece in alone if not self._added.search(piece)]
-        known.update(dict.fromkeys(missing))
-        known.update(zip(alone, self._words([before + piece for piece in alone]), strict=True))
+        found = dict(zip(alone, self._words([before + piece for piece in alone]), strict=True))
+        return list(map(found.get, pieces))
 
     def _is_whole(self, piece: str) -> bool:
         """Whether a piece is more than nothing, without white space at its ends, as the tokenizer reads it too."""

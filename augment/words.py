@@ -1,8 +1,7 @@
 """Tokens word by word: what a tokenizer makes of a text whose words it has met, without calling it.
 
 For tokenizers that never join what stands on two sides of a space, a text's tokens are those of its pieces between spaces. A
-piece is parted further, into words and punctuation, as the tokenizer's own pre-tokenizer does; or its tokens are cut out of those
-of a text that has been tokenized already.
+piece is parted further, into words and punctuation, as the tokenizer's own pre-tokenizer does.
 """
 
 from __future__ import annotations
@@ -11,13 +10,10 @@ import json
 import re
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterable, Sequence
-from itertools import chain, compress
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-
-from augment.ragged import Ragged, offsets_of, segment_indices
 
 MOST_WORDS = 1 << 16
 # Normalizers that do not look past a space, and those among them that leave ASCII as it is.
@@ -59,7 +55,7 @@ class Words(ABC):
     """Tokens of pieces that stand alone, put together from those of their words.
 
     A call of the tokenizer for each new word would cost several times what its work does: they go as one text, whose tokens
-    are told apart again. Token ids are bytes of int32 throughout: put together and cut without a look at single ones.
+    are told apart again. Token ids are bytes of int32 throughout: put together without a look at single ones.
     """
 
     opens_alike: bool  # whether a piece has the same tokens at the beginning of a text as behind a space
@@ -70,11 +66,12 @@ class Words(ABC):
         vocabulary = tokenizer.get_vocab()
         special = {token["content"] for token in settings["added_tokens"]} | {settings["model"].get("unk_token")}
         self._begins = np.zeros(max(vocabulary.values()) + 1, dtype=bool)  # tokens at which another word begins (`_apart`)
-        self._characters = np.full(len(self._begins), _NOT_TEXT)  # of a text, spaces aside, that each token stands for
+        # int32: of a text, spaces aside, how many each token stands for
+        self.characters = np.full(len(self._begins), _NOT_TEXT, dtype=np.int32)
         for token, number in vocabulary.items():
             self._begins[number], characters = self.shape(token)
             if token not in special:
-                self._characters[number] = characters
+                self.characters[number] = characters
 
     def __call__(self, pieces: list[str]) -> list[bytes | None]:
         """Token ids of each piece; None where they cannot be told from those beside it."""
@@ -85,42 +82,6 @@ class Words(ABC):
         known.update(zip(missing, self.encode(missing), strict=True))
         found = [[known[word] for word in words] for words in parted]
         return [None if None in tokens else b"".join(tokens) for tokens in found]
-
-    def cut(self, texts: Sequence[str], tokens: Ragged) -> tuple[dict[str, bytes], dict[str, bytes]]:
-        """Token ids of the pieces that open a text, and of those behind a space, from the tokens of N texts.
-
-        tokens: `[CLS] tokens [SEP]` of each. Of printable ASCII only, which tokens have character for character; texts that
-        are longer than their tokens are left out.
-        """
-        lengths = np.maximum(tokens.lengths - 2, 0)
-        ids = tokens.ids.take(segment_indices(tokens.offsets[:-1] + 1, lengths))
-        row_starts = offsets_of(lengths)
-        read = np.concatenate([[0], np.cumsum(self._characters.take(ids))])  # characters before each token
-        # A piece without characters (between two spaces, at an end) would have no place among them.
-        expected = [len(text) - text.count(" ") if is_plain(text) and "  " not in f" {text} " else -1 for text in texts]
-        rows = np.flatnonzero(np.diff(read.take(row_starts)) == expected)
-        split = [texts[row].split(" ") for row in rows.tolist()]
-        pieces = list(chain.from_iterable(split))
-        if not pieces:
-            return {}, {}
-        first = offsets_of(np.array(list(map(len, split))))
-        read_before = offsets_of(np.array(list(map(len, pieces))))  # of these texts alone
-        shift = read.take(row_starts.take(rows)) - read_before.take(first[:-1])
-        wanted = read_before[1:] + np.repeat(shift, np.diff(first))
-        stops = np.searchsorted(read, wanted)
-        if not np.array_equal(read.take(stops), wanted):  # other tokens than those of the texts
-            return {}, {}
-        starts = np.concatenate([[0], stops[:-1]])
-        starts[first[:-1]] = row_starts.take(rows)
-        raw = ids.tobytes()
-        cut = [raw[start:stop] for start, stop in zip((4 * starts).tolist(), (4 * stops).tolist())]
-        if self.opens_alike:
-            inside = dict(zip(pieces, cut))
-            return inside, inside
-        opens = np.zeros(len(pieces), dtype=bool)
-        opens[first[:-1]] = True
-        opening = dict(zip(compress(pieces, opens), compress(cut, opens)))
-        return opening, dict(zip(compress(pieces, ~opens), compress(cut, ~opens)))
 
     @abstractmethod
     def part(self, piece: str) -> list[str]:

@@ -1,0 +1,818 @@
+// augment._native: the innermost loops of text augmentation, compiled. Optional: augment/compiled.py tells whether it is there.
+//
+// Each thing here has a counterpart in Python that says what it computes and gives the same results; tests/augment/test_native.py
+// holds the two side by side. Draws: augment/text.py. Pieces: augment/pieces.py. ParsedSentence's methods: augment/parsed.py.
+// Columns: pretrain/annotation.py.
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace {
+
+constexpr long kInterface = 1;  // augment.compiled.INTERFACE: a file compiled from other sources is not used
+
+// A reference that is given up at the end of its scope.
+struct Release {
+    void operator()(PyObject* object) const { Py_XDECREF(object); }
+};
+using Owned = std::unique_ptr<PyObject, Release>;
+
+// The bytes of an object with a contiguous buffer.
+class Bytes {
+   public:
+    explicit Bytes(PyObject* object) { held_ = PyObject_GetBuffer(object, &view_, PyBUF_SIMPLE) == 0; }
+    ~Bytes() {
+        if (held_) PyBuffer_Release(&view_);
+    }
+    Bytes(const Bytes&) = delete;
+    Bytes& operator=(const Bytes&) = delete;
+
+    explicit operator bool() const { return held_; }
+    template <typename T>
+    const T* as() const {
+        return static_cast<const T*>(view_.buf);
+    }
+    template <typename T>
+    Py_ssize_t size() const {
+        return view_.len / static_cast<Py_ssize_t>(sizeof(T));
+    }
+
+   private:
+    Py_buffer view_{};
+    bool held_ = false;
+};
+
+// -- Draws -------------------------------------------------------------
+
+constexpr uint64_t kGolden = 0x9E3779B97F4A7C15ull;
+
+uint64_t mix(uint64_t value) {
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9ull;
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EBull;
+    return value ^ (value >> 31);
+}
+
+struct Draws {
+    PyObject_HEAD
+    uint64_t state;
+    uint64_t chances;
+
+    uint64_t bits() {
+        state += kGolden;
+        return mix(state);
+    }
+    uint64_t below(uint64_t n) { return static_cast<uint64_t>((static_cast<unsigned __int128>(bits()) * n) >> 64); }
+};
+
+PyObject* draws_new(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
+    PyObject* key;
+    static const char* names[] = {"key", nullptr};
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O", const_cast<char**>(names), &key)) return nullptr;
+    Owned number(PyNumber_Long(key));
+    if (!number) return nullptr;
+    const uint64_t value = PyLong_AsUnsignedLongLongMask(number.get());
+    if (value == static_cast<uint64_t>(-1) && PyErr_Occurred()) return nullptr;
+    PyObject* self = type->tp_alloc(type, 0);
+    if (self) {
+        reinterpret_cast<Draws*>(self)->state = mix(value + kGolden);
+        reinterpret_cast<Draws*>(self)->chances = 0;
+    }
+    return self;
+}
+
+PyObject* draws_bits(Draws* self, PyObject*) { return PyLong_FromUnsignedLongLong(self->bits()); }
+
+PyObject* draws_uniform(Draws* self, PyObject*) {
+    return PyFloat_FromDouble(static_cast<double>(self->bits() >> 11) * 0x1p-53);
+}
+
+bool nothing_below(Py_ssize_t n) {
+    if (n >= 1) return false;
+    PyErr_Format(PyExc_ValueError, "nothing can be drawn below %zd", n);
+    return true;
+}
+
+PyObject* draws_below(Draws* self, PyObject* limit) {
+    const Py_ssize_t n = PyNumber_AsSsize_t(limit, PyExc_OverflowError);
+    if ((n == -1 && PyErr_Occurred()) || nothing_below(n)) return nullptr;
+    return PyLong_FromUnsignedLongLong(self->below(static_cast<uint64_t>(n)));
+}
+
+PyObject* draws_chance(Draws* self, PyObject* probability) {
+    const double p = PyFloat_AsDouble(probability);
+    if (p == -1.0 && PyErr_Occurred()) return nullptr;
+    uint64_t bits = self->chances;
+    if (bits) {
+        self->chances = 0;
+    } else {
+        bits = self->bits();
+        self->chances = bits >> 32 | 1ull << 32;
+    }
+    return PyBool_FromLong(static_cast<double>(bits & 0xFFFFFFFFull) < p * 4294967296.0);
+}
+
+PyObject* draws_choice(Draws* self, PyObject* items) {
+    const Py_ssize_t n = PySequence_Size(items);
+    if (n < 0 || nothing_below(n)) return nullptr;
+    return PySequence_GetItem(items, static_cast<Py_ssize_t>(self->below(static_cast<uint64_t>(n))));
+}
+
+PyObject* draws_sample(Draws* self, PyObject* arguments, PyObject* keywords) {
+    PyObject* items;
+    Py_ssize_t k;
+    static const char* names[] = {"items", "k", nullptr};
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "On", const_cast<char**>(names), &items, &k)) return nullptr;
+    Owned pool(PySequence_List(items));
+    if (!pool) return nullptr;
+    const Py_ssize_t size = PyList_GET_SIZE(pool.get());
+    k = k < size ? k : size;
+    PyObject** found = reinterpret_cast<PyListObject*>(pool.get())->ob_item;
+    uint64_t fraction = 0, told = 0;
+    for (Py_ssize_t i = 0; i < k; ++i) {
+        const uint64_t left = static_cast<uint64_t>(size - i);
+        if (told < left) {
+            fraction = self->bits();
+            told = 1ull << 32;
+        }
+        told /= left;
+        const unsigned __int128 product = static_cast<unsigned __int128>(fraction) * left;
+        fraction = static_cast<uint64_t>(product);
+        std::swap(found[i], found[i + static_cast<Py_ssize_t>(product >> 64)]);
+    }
+    return PyList_GetSlice(pool.get(), 0, k);
+}
+
+PyMethodDef draws_methods[] = {
+    {"bits", reinterpret_cast<PyCFunction>(draws_bits), METH_NOARGS, nullptr},
+    {"uniform", reinterpret_cast<PyCFunction>(draws_uniform), METH_NOARGS, nullptr},
+    {"below", reinterpret_cast<PyCFunction>(draws_below), METH_O, nullptr},
+    {"chance", reinterpret_cast<PyCFunction>(draws_chance), METH_O, nullptr},
+    {"choice", reinterpret_cast<PyCFunction>(draws_choice), METH_O, nullptr},
+    {"sample", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(draws_sample)), METH_VARARGS | METH_KEYWORDS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyTypeObject DrawsType = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+// -- Pieces ------------------------------------------------------------
+
+// Pieces with their tokens, those that were met lately: `most` of them, and as many of before.
+class Memory {
+   public:
+    struct Tokens {
+        bool alone = false;  // false: the piece has no tokens of its own, and its text goes to the tokenizer as a whole
+        std::vector<int32_t> ids;
+    };
+
+    explicit Memory(size_t most) : most_(most) {}
+
+    void turn() {
+        if (now_.found.size() > most_) {
+            before_ = std::move(now_);
+            now_ = Generation();
+        }
+    }
+
+    const Tokens* find(std::string_view piece) {
+        auto place = now_.found.find(piece);
+        if (place != now_.found.end()) return &place->second;
+        auto earlier = before_.found.find(piece);
+        return earlier == before_.found.end() ? nullptr : &put(piece, earlier->second);
+    }
+
+    const Tokens& put(std::string_view piece, Tokens tokens) {
+        auto place = now_.found.find(piece);
+        if (place == now_.found.end()) {
+            now_.keys.emplace_back(piece);
+            place = now_.found.emplace(now_.keys.back(), Tokens()).first;
+        }
+        return place->second = std::move(tokens);
+    }
+
+   private:
+    struct Generation {
+        std::deque<std::string> keys;  // which do not move
+        std::unordered_map<std::string_view, Tokens> found;
+    };
+    size_t most_;
+    Generation now_, before_;
+};
+
+struct Span {
+    int32_t start, stop;
+};
+
+std::vector<std::string_view> split(std::string_view text) {
+    std::vector<std::string_view> pieces;
+    size_t start = 0;
+    for (size_t space; (space = text.find(' ', start)) != std::string_view::npos; start = space + 1)
+        pieces.push_back(text.substr(start, space - start));
+    pieces.push_back(text.substr(start));
+    return pieces;
+}
+
+// The pieces of a text that has been tokenized already, with the places of their tokens (`Words.cut`).
+class Origin {
+   public:
+    // Where the tokens are not those of the text, character for character, there are no pieces.
+    void read(std::string_view text, const int32_t* ids, Py_ssize_t count, const std::vector<int32_t>& characters) {
+        pieces_.clear();
+        for (const unsigned char letter : text)
+            if (letter < 0x20 || letter > 0x7E) return;
+        const std::vector<std::string_view> pieces = split(text);
+        spans_.clear();
+        Py_ssize_t token = 0;
+        for (const std::string_view piece : pieces) {
+            const Py_ssize_t start = token, wanted = static_cast<Py_ssize_t>(piece.size());
+            Py_ssize_t have = 0;
+            while (have < wanted && token < count) {
+                const int32_t id = ids[token++];
+                if (id < 0 || static_cast<size_t>(id) >= characters.size()) return;
+                have += characters[static_cast<size_t>(id)];
+            }
+            if (wanted == 0 || have != wanted) return;
+            spans_.push_back({static_cast<int32_t>(start), static_cast<int32_t>(token)});
+        }
+        if (token != count) return;
+        size_t places = 8;
+        while (places < 2 * pieces.size()) places *= 2;
+        table_.assign(places, 0);
+        pieces_ = pieces;
+        for (size_t number = 0; number < pieces.size(); ++number) {
+            size_t place = hash(pieces[number]) & (places - 1);
+            while (table_[place]) place = (place + 1) & (places - 1);
+            table_[place] = static_cast<uint32_t>(number + 1);
+        }
+    }
+
+    // opens: whether the piece opens its text. alike: whether that makes no difference.
+    const Span* find(std::string_view piece, bool opens, bool alike) const {
+        if (pieces_.empty()) return nullptr;
+        const size_t mask = table_.size() - 1;
+        for (size_t place = hash(piece) & mask; table_[place]; place = (place + 1) & mask) {
+            const size_t number = table_[place] - 1;
+            if (pieces_[number] == piece && (alike || opens == (number == 0))) return &spans_[number];
+        }
+        return nullptr;
+    }
+
+   private:
+    static size_t hash(std::string_view piece) {
+        uint64_t value = 0xCBF29CE484222325ull;
+        for (const unsigned char letter : piece) value = (value ^ letter) * 0x100000001B3ull;
+        return static_cast<size_t>(value ^ (value >> 32));
+    }
+
+    std::vector<std::string_view> pieces_;
+    std::vector<Span> spans_;
+    std::vector<uint32_t> table_;  // open addressing: numbers of pieces, from 1
+};
+
+struct Pieces {
+    PyObject_HEAD
+    std::vector<int32_t>* characters;
+    Memory* inside;
+    Memory* opening;  // the same, where `alike`
+    bool alike;
+    int32_t first, last;  // of every row: [CLS], [SEP]
+    size_t room;          // tokens between them
+};
+
+void pieces_dealloc(Pieces* self) {
+    delete self->characters;
+    if (self->opening != self->inside) delete self->opening;
+    delete self->inside;
+    Py_TYPE(self)->tp_free(reinterpret_cast<PyObject*>(self));
+}
+
+PyObject* pieces_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
+    PyObject* given;
+    int alike, first, last;
+    Py_ssize_t room, most;
+    if (!PyArg_ParseTuple(arguments, "Opiinn", &given, &alike, &first, &last, &room, &most)) return nullptr;
+    Bytes characters(given);
+    if (!characters) return nullptr;
+    Pieces* self = reinterpret_cast<Pieces*>(type->tp_alloc(type, 0));
+    if (!self) return nullptr;
+    const int32_t* begin = characters.as<int32_t>();
+    self->characters = new std::vector<int32_t>(begin, begin + characters.size<int32_t>());
+    self->inside = new Memory(static_cast<size_t>(most));
+    self->opening = alike ? self->inside : new Memory(static_cast<size_t>(most));
+    self->alike = alike != 0;
+    self->first = first, self->last = last;
+    self->room = static_cast<size_t>(room > 0 ? room : 0);
+    return reinterpret_cast<PyObject*>(self);
+}
+
+bool utf8(PyObject* text, std::string_view* found) {
+    Py_ssize_t size;
+    const char* letters = PyUnicode_AsUTF8AndSize(text, &size);
+    if (letters) *found = std::string_view(letters, static_cast<size_t>(size));
+    return letters != nullptr;
+}
+
+bool add_missing(PyObject* set, std::string_view piece) {
+    Owned text(PyUnicode_DecodeUTF8(piece.data(), static_cast<Py_ssize_t>(piece.size()), nullptr));
+    return text && PySet_Add(set, text.get()) == 0;
+}
+
+// (texts, origins, ids, offsets, before) -> (rows, opening, inside): the rows as bytes of int32, `[CLS] tokens [SEP]`, None where
+// a piece is not known; and the pieces to `learn`, two sets of strings. before: none, or the rows of an earlier call, of which
+// those that are there stay. A row that stays None is for the tokenizer.
+PyObject* pieces_rows(Pieces* self, PyObject* arguments) {
+    PyObject *texts, *origins, *id_buffer, *offset_buffer, *before;
+    if (!PyArg_ParseTuple(arguments, "O!O!OOO!", &PyList_Type, &texts, &PyList_Type, &origins, &id_buffer, &offset_buffer,
+                          &PyList_Type, &before))
+        return nullptr;
+    Bytes ids(id_buffer), offsets(offset_buffer);
+    if (!ids || !offsets) return nullptr;
+    const Py_ssize_t count = PyList_GET_SIZE(texts), given = PyList_GET_SIZE(origins);
+    if ((given && (given != count || offsets.size<int64_t>() != count + 1 ||
+                   offsets.as<int64_t>()[count] > ids.size<int32_t>())) ||
+        (PyList_GET_SIZE(before) && PyList_GET_SIZE(before) != count)) {
+        PyErr_SetString(PyExc_ValueError, "texts, origins and their tokens do not belong together");
+        return nullptr;
+    }
+    self->inside->turn();
+    if (!self->alike) self->opening->turn();
+    Owned rows(PyList_New(count)), opening(PySet_New(nullptr)), inside(PySet_New(nullptr));
+    if (!rows || !opening || !inside) return nullptr;
+    Origin origin;
+    std::vector<int32_t> row;
+    std::vector<std::pair<std::string_view, bool>> unknown;
+    for (Py_ssize_t number = 0; number < count; ++number) {
+        if (PyList_GET_SIZE(before) && PyList_GET_ITEM(before, number) != Py_None) {
+            PyList_SET_ITEM(rows.get(), number, Py_NewRef(PyList_GET_ITEM(before, number)));
+            continue;
+        }
+        std::string_view text;
+        if (!utf8(PyList_GET_ITEM(texts, number), &text)) return nullptr;
+        const int32_t* own = nullptr;
+        if (given) {
+            std::string_view original;
+            if (!utf8(PyList_GET_ITEM(origins, number), &original)) return nullptr;
+            const int64_t start = offsets.as<int64_t>()[number] + 1, stop = offsets.as<int64_t>()[number + 1] - 1;
+            own = ids.as<int32_t>() + start;
+            origin.read(original, own, stop > start ? stop - start : 0, *self->characters);
+        }
+        row.assign(1, self->first);
+        unknown.clear();
+        bool whole = false;
+        size_t pieces = 0;
+        for (size_t start = 0; start <= text.size(); ++pieces) {
+            const size_t space = text.find(' ', start);
+            const size_t stop = space == std::string_view::npos ? text.size() : space;
+            const std::string_view piece = text.substr(start, stop - start);
+            const bool opens = start == 0;
+            start = stop + 1;
+            if (const Span* span = given ? origin.find(piece, opens, self->alike) : nullptr) {
+                row.insert(row.end(), own + span->start, own + span->stop);
+            } else if (const Memory::Tokens* known = (opens ? self->opening : self->inside)->find(piece)) {
+                whole |= !known->alone;
+                row.insert(row.end(), known->ids.begin(), known->ids.end());
+            } else {
+                whole |= piece.empty();
+                unknown.emplace_back(piece, opens);
+            }
+        }
+        // Texts of look-alike letters and the like: such pieces do not come again.
+        whole |= given && 2 * unknown.size() > pieces && !PyUnicode_IS_ASCII(PyList_GET_ITEM(texts, number));
+        if (whole || !unknown.empty()) {
+            PyList_SET_ITEM(rows.get(), number, Py_NewRef(Py_None));
+            if (whole) unknown.clear();
+            for (const auto& [piece, opens] : unknown)
+                if (!add_missing((opens ? opening : inside).get(), piece)) return nullptr;
+            continue;
+        }
+        if (row.size() > self->room + 1) row.resize(self->room + 1);
+        row.push_back(self->last);
+        const Py_ssize_t size = static_cast<Py_ssize_t>(row.size() * sizeof(int32_t));
+        PyObject* bytes = PyBytes_FromStringAndSize(reinterpret_cast<const char*>(row.data()), size);
+        if (!bytes) return nullptr;
+        PyList_SET_ITEM(rows.get(), number, bytes);
+    }
+    return PyTuple_Pack(3, rows.get(), opening.get(), inside.get());
+}
+
+// (opens, pieces, tokens): keeps the tokens (bytes of int32; None: the piece does not stand alone) of pieces, two lists.
+PyObject* pieces_learn(Pieces* self, PyObject* arguments) {
+    int opens;
+    PyObject *pieces, *tokens;
+    if (!PyArg_ParseTuple(arguments, "pO!O!", &opens, &PyList_Type, &pieces, &PyList_Type, &tokens)) return nullptr;
+    const Py_ssize_t count = PyList_GET_SIZE(pieces);
+    if (PyList_GET_SIZE(tokens) != count) {
+        PyErr_SetString(PyExc_ValueError, "every piece needs its tokens");
+        return nullptr;
+    }
+    for (Py_ssize_t number = 0; number < count; ++number) {
+        std::string_view piece;
+        if (!utf8(PyList_GET_ITEM(pieces, number), &piece)) return nullptr;
+        Memory::Tokens found;
+        if (PyObject* own = PyList_GET_ITEM(tokens, number); own != Py_None) {
+            Bytes ids(own);
+            if (!ids) return nullptr;
+            found.alone = true;
+            found.ids.assign(ids.as<int32_t>(), ids.as<int32_t>() + ids.size<int32_t>());
+        }
+        (opens ? self->opening : self->inside)->put(piece, std::move(found));
+    }
+    Py_RETURN_NONE;
+}
+
+PyMethodDef pieces_methods[] = {
+    {"rows", reinterpret_cast<PyCFunction>(pieces_rows), METH_VARARGS, nullptr},
+    {"learn", reinterpret_cast<PyCFunction>(pieces_learn), METH_VARARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyTypeObject PiecesType = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+// -- ParsedSentence ------------------------------------------------------
+
+// Where its slots lie, and what its relations are called in Universal Dependencies: `compile_sentence` finds them once.
+struct {
+    Py_ssize_t text, starts, ends, heads, deps, children, copulas;
+    PyObject *relations, *bases, *cop, *aux, *aux_pass, *subjects;
+} sentence;
+
+PyObject*& slot(PyObject* self, Py_ssize_t offset) {
+    return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(self) + offset);
+}
+
+// The index of a word, as Python reads it; -1 with an error set where there is none.
+Py_ssize_t word_index(PyObject* self, PyObject* index) {
+    const Py_ssize_t count = PyTuple_GET_SIZE(slot(self, sentence.heads));
+    Py_ssize_t i = PyNumber_AsSsize_t(index, PyExc_IndexError);
+    if (i == -1 && PyErr_Occurred()) return -1;
+    if (i < 0) i += count;
+    if (i >= 0 && i < count) return i;
+    PyErr_Format(PyExc_IndexError, "word %S of %zd", index, count);
+    return -1;
+}
+
+Py_ssize_t item(PyObject* numbers, Py_ssize_t i) { return PyLong_AsSsize_t(PyTuple_GET_ITEM(numbers, i)); }
+
+PyObject* word_of(PyObject* self, Py_ssize_t i) {
+    return PyUnicode_Substring(slot(self, sentence.text), item(slot(self, sentence.starts), i), item(slot(self, sentence.ends), i));
+}
+
+PyObject* sentence_word(PyObject* self, PyObject* index) {
+    const Py_ssize_t i = word_index(self, index);
+    return i < 0 ? nullptr : word_of(self, i);
+}
+
+PyObject* sentence_words(PyObject* self, void*) {
+    const Py_ssize_t count = PyTuple_GET_SIZE(slot(self, sentence.heads));
+    Owned words(PyList_New(count));
+    for (Py_ssize_t i = 0; words && i < count; ++i) {
+        PyObject* word = word_of(self, i);
+        if (!word) return nullptr;
+        PyList_SET_ITEM(words.get(), i, word);
+    }
+    return words.release();
+}
+
+// The children of all words, a borrowed list of lists.
+PyObject* children_of(PyObject* self) {
+    PyObject*& kept = slot(self, sentence.children);
+    if (kept && kept != Py_None) return kept;
+    PyObject* heads = slot(self, sentence.heads);
+    const Py_ssize_t count = PyTuple_GET_SIZE(heads);
+    Owned lists(PyList_New(count));
+    if (!lists) return nullptr;
+    for (Py_ssize_t i = 0; i < count; ++i) {
+        PyObject* list = PyList_New(0);
+        if (!list) return nullptr;
+        PyList_SET_ITEM(lists.get(), i, list);
+    }
+    for (Py_ssize_t child = 0; child < count; ++child) {
+        const Py_ssize_t head = item(heads, child);
+        if (head == child) continue;
+        if (head < 0 || head >= count) {
+            PyErr_Format(PyExc_IndexError, "word %zd depends on word %zd of %zd", child, head, count);
+            return nullptr;
+        }
+        Owned number(PyLong_FromSsize_t(child));
+        if (!number || PyList_Append(PyList_GET_ITEM(lists.get(), head), number.get()) != 0) return nullptr;
+    }
+    Py_XSETREF(kept, lists.release());
+    return kept;
+}
+
+PyObject* sentence_children(PyObject* self, PyObject* index) {
+    const Py_ssize_t i = word_index(self, index);
+    PyObject* lists = i < 0 ? nullptr : children_of(self);
+    return lists ? Py_NewRef(PyList_GET_ITEM(lists, i)) : nullptr;
+}
+
+PyObject* sentence_subtree(PyObject* self, PyObject* index) {
+    const Py_ssize_t i = word_index(self, index);
+    PyObject* lists = i < 0 ? nullptr : children_of(self);
+    if (!lists) return nullptr;
+    Py_ssize_t first = i, last = i;
+    std::vector<Py_ssize_t> words{i};
+    const size_t most = static_cast<size_t>(PyList_GET_SIZE(lists));
+    for (size_t place = 0; place < words.size() && words.size() <= most; ++place) {
+        PyObject* children = PyList_GET_ITEM(lists, words[place]);
+        for (Py_ssize_t j = 0; j < PyList_GET_SIZE(children); ++j) {
+            const Py_ssize_t child = PyLong_AsSsize_t(PyList_GET_ITEM(children, j));
+            first = child < first ? child : first, last = child > last ? child : last;
+            words.push_back(child);
+        }
+    }
+    return Py_BuildValue("nn", first, last);
+}
+
+// A borrowed relation in Universal Dependencies' terms; nullptr with an error set.
+PyObject* relation_of(PyObject* self, Py_ssize_t i) {
+    PyObject* label = PyTuple_GET_ITEM(slot(self, sentence.deps), i);
+    PyObject* relation = PyDict_GetItemWithError(sentence.relations, label);
+    return relation ? relation : PyErr_Occurred() ? nullptr : label;
+}
+
+PyObject* sentence_relation(PyObject* self, PyObject* index) {
+    const Py_ssize_t i = word_index(self, index);
+    return i < 0 ? nullptr : Py_XNewRef(relation_of(self, i));
+}
+
+PyObject* sentence_with_relation(PyObject* self, PyObject* wanted) {
+    PyObject* deps = slot(self, sentence.deps);
+    Owned found(PyList_New(0));
+    for (Py_ssize_t i = 0; found && i < PyTuple_GET_SIZE(deps); ++i) {
+        PyObject* label = PyTuple_GET_ITEM(deps, i);
+        PyObject* known = PyDict_GetItemWithError(sentence.bases, label);
+        if (!known && PyErr_Occurred()) return nullptr;
+        Owned base(known ? Py_NewRef(known) : PyObject_GetItem(sentence.bases, label));  // which makes it
+        const int is = base ? PySet_Contains(wanted, base.get()) : -1;
+        if (is < 0) return nullptr;
+        Owned number(is ? PyLong_FromSsize_t(i) : nullptr);
+        if (is && (!number || PyList_Append(found.get(), number.get()) != 0)) return nullptr;
+    }
+    return found.release();
+}
+
+bool same(PyObject* one, PyObject* other) { return one == other || PyUnicode_Compare(one, other) == 0; }
+
+// The verb of the clause that word i heads; -1 with an error set.
+Py_ssize_t verb_of(PyObject* self, Py_ssize_t i) {
+    PyObject*& kept = slot(self, sentence.copulas);
+    if (!kept || kept == Py_None) {
+        PyObject *deps = slot(self, sentence.deps), *heads = slot(self, sentence.heads);
+        Owned found(PyDict_New());
+        if (!found) return -1;
+        for (Py_ssize_t child = 0; child < PyTuple_GET_SIZE(deps); ++child) {
+            PyObject* head = PyTuple_GET_ITEM(heads, child);
+            if (!same(PyTuple_GET_ITEM(deps, child), sentence.cop) || PyLong_AsSsize_t(head) == child) continue;
+            Owned number(PyLong_FromSsize_t(child));
+            if (!number || !PyDict_SetDefault(found.get(), head, number.get())) return -1;
+        }
+        Py_XSETREF(kept, found.release());
+    }
+    if (PyDict_GET_SIZE(kept) == 0) return i;
+    Owned number(PyLong_FromSsize_t(i));
+    PyObject* copula = number ? PyDict_GetItemWithError(kept, number.get()) : nullptr;
+    return copula ? PyLong_AsSsize_t(copula) : PyErr_Occurred() ? -1 : i;
+}
+
+PyObject* sentence_verb(PyObject* self, PyObject* index) {
+    const Py_ssize_t i = word_index(self, index);
+    const Py_ssize_t verb = i < 0 ? -1 : verb_of(self, i);
+    return verb < 0 ? nullptr : PyLong_FromSsize_t(verb);
+}
+
+PyObject* sentence_auxiliaries(PyObject* self, PyObject* index) {
+    const Py_ssize_t i = word_index(self, index);
+    PyObject* lists = i < 0 ? nullptr : children_of(self);
+    Owned found(lists ? PyList_New(0) : nullptr);
+    if (!found) return nullptr;
+    PyObject* children = PyList_GET_ITEM(lists, i);
+    for (Py_ssize_t j = 0; j < PyList_GET_SIZE(children); ++j) {
+        PyObject* child = PyList_GET_ITEM(children, j);
+        PyObject* relation = relation_of(self, PyLong_AsSsize_t(child));
+        if (!relation) return nullptr;
+        if ((same(relation, sentence.aux) || same(relation, sentence.aux_pass)) && PyList_Append(found.get(), child) != 0)
+            return nullptr;
+    }
+    return found.release();
+}
+
+PyObject* sentence_subject(PyObject* self, PyObject* index) {
+    const Py_ssize_t i = word_index(self, index);
+    PyObject* lists = i < 0 ? nullptr : children_of(self);
+    const Py_ssize_t verb = lists ? verb_of(self, i) : -1;
+    if (verb < 0) return nullptr;
+    PyObject *children = PyList_GET_ITEM(lists, i), *found = nullptr;
+    for (Py_ssize_t j = 0; j < PyList_GET_SIZE(children); ++j) {
+        PyObject* child = PyList_GET_ITEM(children, j);
+        const Py_ssize_t number = PyLong_AsSsize_t(child);
+        PyObject* relation = relation_of(self, number);
+        const int is = relation ? PySet_Contains(sentence.subjects, relation) : -1;
+        if (is < 0) return nullptr;
+        if (is && (number < verb || !found)) found = child;  // the last before the verb, else the first after it
+    }
+    return Py_NewRef(found ? found : Py_None);
+}
+
+PyMethodDef sentence_methods[] = {
+    {"word", sentence_word, METH_O, nullptr},
+    {"children", sentence_children, METH_O, nullptr},
+    {"subtree", sentence_subtree, METH_O, nullptr},
+    {"relation", sentence_relation, METH_O, nullptr},
+    {"with_relation", sentence_with_relation, METH_O, nullptr},
+    {"verb", sentence_verb, METH_O, nullptr},
+    {"auxiliaries", sentence_auxiliaries, METH_O, nullptr},
+    {"subject", sentence_subject, METH_O, nullptr},
+};
+PyGetSetDef sentence_words_property = {"words", sentence_words, nullptr, nullptr, nullptr};
+
+bool find_slot(PyObject* type, const char* name, Py_ssize_t* offset) {
+    Owned descriptor(PyObject_GetAttrString(type, name));
+    if (!descriptor) return false;
+    if (!Py_IS_TYPE(descriptor.get(), &PyMemberDescr_Type)) {
+        PyErr_Format(PyExc_TypeError, "%s is no slot", name);
+        return false;
+    }
+    *offset = reinterpret_cast<PyMemberDescrObject*>(descriptor.get())->d_member->offset;
+    return true;
+}
+
+// (ParsedSentence, relations, bases, subjects): gives the class the methods above in place of those in Python.
+PyObject* compile_sentence(PyObject*, PyObject* arguments) {
+    PyObject *type, *relations, *bases, *subjects;
+    if (!PyArg_ParseTuple(arguments, "O!O!O!O!", &PyType_Type, &type, &PyDict_Type, &relations, &PyDict_Type, &bases,
+                          &PyFrozenSet_Type, &subjects))
+        return nullptr;
+    const std::pair<const char*, Py_ssize_t*> slots[] = {
+        {"text", &sentence.text},   {"starts", &sentence.starts},      {"ends", &sentence.ends},       {"heads", &sentence.heads},
+        {"deps", &sentence.deps},   {"_children", &sentence.children}, {"_copulas", &sentence.copulas},
+    };
+    for (const auto& [name, offset] : slots)
+        if (!find_slot(type, name, offset)) return nullptr;
+    const std::pair<const char*, PyObject**> names[] = {
+        {"cop", &sentence.cop}, {"aux", &sentence.aux}, {"aux:pass", &sentence.aux_pass}};
+    for (const auto& [name, place] : names)
+        if (!(*place = PyUnicode_InternFromString(name))) return nullptr;
+    sentence.relations = Py_NewRef(relations);
+    sentence.bases = Py_NewRef(bases);
+    sentence.subjects = Py_NewRef(subjects);
+    PyTypeObject* owner = reinterpret_cast<PyTypeObject*>(type);
+    for (PyMethodDef& method : sentence_methods) {
+        Owned compiled(PyDescr_NewMethod(owner, &method));
+        if (!compiled || PyObject_SetAttrString(type, method.ml_name, compiled.get()) != 0) return nullptr;
+    }
+    Owned words(PyDescr_NewGetSet(owner, &sentence_words_property));
+    if (!words || PyObject_SetAttrString(type, "words", words.get()) != 0) return nullptr;
+    Py_RETURN_NONE;
+}
+
+// -- Columns -----------------------------------------------------------
+
+// The columns of an annotation, uint16[6, words]: starts, ends, heads, tags, lemmas, relations.
+struct Columns {
+    PyObject_HEAD
+    PyObject *values, *tags, *parts_of_speech, *relations;
+    Py_buffer view;
+    Py_ssize_t words;
+};
+
+void columns_dealloc(Columns* self) {
+    if (self->view.obj) PyBuffer_Release(&self->view);
+    Py_XDECREF(self->tags);
+    Py_XDECREF(self->parts_of_speech);
+    Py_XDECREF(self->relations);
+    Py_TYPE(self)->tp_free(reinterpret_cast<PyObject*>(self));
+}
+
+PyObject* columns_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
+    PyObject *values, *tags, *parts_of_speech, *relations;
+    if (!PyArg_ParseTuple(arguments, "OO!O!O!", &values, &PyTuple_Type, &tags, &PyTuple_Type, &parts_of_speech, &PyTuple_Type,
+                          &relations))
+        return nullptr;
+    Columns* self = reinterpret_cast<Columns*>(type->tp_alloc(type, 0));
+    if (!self) return nullptr;
+    if (PyObject_GetBuffer(values, &self->view, PyBUF_SIMPLE) != 0) {
+        Py_DECREF(self);
+        return nullptr;
+    }
+    self->words = self->view.len / 12;
+    self->tags = Py_NewRef(tags);
+    self->parts_of_speech = Py_NewRef(parts_of_speech);
+    self->relations = Py_NewRef(relations);
+    return reinterpret_cast<PyObject*>(self);
+}
+
+PyObject* numbers(const uint16_t* values, Py_ssize_t count) {
+    PyObject* found = PyTuple_New(count);
+    for (Py_ssize_t i = 0; found && i < count; ++i) {
+        PyObject* number = PyLong_FromLong(values[i]);
+        if (!number) Py_CLEAR(found);
+        else PyTuple_SET_ITEM(found, i, number);
+    }
+    return found;
+}
+
+PyObject* names(const uint16_t* values, Py_ssize_t count, PyObject* table) {
+    PyObject* found = PyTuple_New(count);
+    for (Py_ssize_t i = 0; found && i < count; ++i) {
+        if (values[i] >= PyTuple_GET_SIZE(table)) {
+            PyErr_Format(PyExc_IndexError, "row %d of a table of %zd", values[i], PyTuple_GET_SIZE(table));
+            Py_CLEAR(found);
+        } else {
+            PyTuple_SET_ITEM(found, i, Py_NewRef(PyTuple_GET_ITEM(table, values[i])));
+        }
+    }
+    return found;
+}
+
+// (first, last) -> (starts, ends, tags, parts of speech, lemma rows, heads, relations), tuples.
+PyObject* columns_words(Columns* self, PyObject* arguments) {
+    Py_ssize_t first, last;
+    if (!PyArg_ParseTuple(arguments, "nn", &first, &last)) return nullptr;
+    if (first < 0 || last < first || last > self->words) {
+        PyErr_Format(PyExc_IndexError, "words %zd:%zd of %zd", first, last, self->words);
+        return nullptr;
+    }
+    const uint16_t* values = static_cast<const uint16_t*>(self->view.buf) + first;
+    const Py_ssize_t count = last - first, all = self->words;
+    const std::pair<int, PyObject*> wanted[] = {{0, nullptr}, {1, nullptr}, {3, self->tags}, {3, self->parts_of_speech},
+                                                {4, nullptr}, {2, nullptr}, {5, self->relations}};
+    Owned found(PyTuple_New(7));
+    if (!found) return nullptr;
+    Py_ssize_t place = 0;
+    for (const auto& [column, table] : wanted) {
+        PyObject* items = table ? names(values + column * all, count, table) : numbers(values + column * all, count);
+        if (!items) return nullptr;
+        PyTuple_SET_ITEM(found.get(), place++, items);
+    }
+    return found.release();
+}
+
+PyMethodDef columns_methods[] = {
+    {"words", reinterpret_cast<PyCFunction>(columns_words), METH_VARARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyTypeObject ColumnsType = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+// (type, slots, values): an object of a frozen dataclass with these slots set, without the call of its __init__, whose
+// `object.__setattr__` for every field takes as long as reading the columns.
+PyObject* frozen(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+    if (count != 3 || !PyType_Check(arguments[0]) || !PyTuple_Check(arguments[1]) || !PyTuple_Check(arguments[2]) ||
+        PyTuple_GET_SIZE(arguments[1]) != PyTuple_GET_SIZE(arguments[2])) {
+        PyErr_SetString(PyExc_TypeError, "frozen(type, slots, values)");
+        return nullptr;
+    }
+    PyTypeObject* type = reinterpret_cast<PyTypeObject*>(arguments[0]);
+    Owned object(type->tp_alloc(type, 0));
+    if (!object) return nullptr;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(arguments[1]); ++i)
+        if (PyObject_GenericSetAttr(object.get(), PyTuple_GET_ITEM(arguments[1], i), PyTuple_GET_ITEM(arguments[2], i)) != 0)
+            return nullptr;
+    return object.release();
+}
+
+PyMethodDef functions[] = {
+    {"compile_sentence", compile_sentence, METH_VARARGS, nullptr},
+    {"frozen", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(frozen)), METH_FASTCALL, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef module = {PyModuleDef_HEAD_INIT, "augment._native", "The innermost loops of text augmentation, compiled.", -1, functions};
+
+bool add_type(PyObject* into, PyTypeObject* type, const char* name, size_t size, newfunc create, destructor destroy,
+              PyMethodDef* methods) {
+    type->tp_name = name;
+    type->tp_basicsize = static_cast<Py_ssize_t>(size);
+    type->tp_flags = Py_TPFLAGS_DEFAULT;
+    type->tp_new = create;
+    type->tp_dealloc = destroy;
+    type->tp_methods = methods;
+    return PyType_Ready(type) == 0 && PyModule_AddObjectRef(into, std::string(name).substr(16).c_str(),
+                                                            reinterpret_cast<PyObject*>(type)) == 0;
+}
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__native() {
+    Owned made(PyModule_Create(&module));
+    if (!made || PyModule_AddIntConstant(made.get(), "INTERFACE", kInterface) != 0) return nullptr;
+    const auto plain = reinterpret_cast<destructor>(PyObject_Free);
+    if (!add_type(made.get(), &DrawsType, "augment._native.Draws", sizeof(Draws), draws_new, plain, draws_methods) ||
+        !add_type(made.get(), &PiecesType, "augment._native.Pieces", sizeof(Pieces), pieces_new,
+                  reinterpret_cast<destructor>(pieces_dealloc), pieces_methods) ||
+        !add_type(made.get(), &ColumnsType, "augment._native.Columns", sizeof(Columns), columns_new,
+                  reinterpret_cast<destructor>(columns_dealloc), columns_methods))
+        return nullptr;
+    return made.release();
+}
