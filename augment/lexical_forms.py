@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from augment.compiled import native
 from augment.parsed import ParsedSentence
 
 AUGCSE = "AugCSE (Tang et al. 2022), appendix A.2"
@@ -105,6 +106,8 @@ def articles(text: str, edits: Iterable[Edit]) -> list[Edit]:
 
 def repeats(text: str) -> int:
     """How often a word follows itself, letter case aside."""
+    if native is not None and (found := native.repeats(text)) >= 0:
+        return found
     words = text.lower().split()
     count = 0
     for before, after in itertools.pairwise(words):
@@ -188,6 +191,8 @@ def lower_first(sentence: ParsedSentence, i: int) -> str:
 
 def upper_first(text: str) -> str:
     """The first letter, behind opening quotes or brackets, a capital."""
+    if text[:1].isupper():
+        return text
     for i, letter in enumerate(text):
         if letter.isalnum():
             return text[:i] + letter.upper() + text[i + 1 :]

@@ -7,7 +7,8 @@ Rates and rounding are nlpaug's, which AugCSE used: ceil(rate * n) of n words, a
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, insort
+from itertools import chain
 from math import ceil
 
 from augment.entry import Entry, Parameter
@@ -17,11 +18,14 @@ from augment.text import Draws
 
 # The full stop belongs to "U.S.", and to "Mr." and "J." inside a text.
 _WORD = re.compile(r"\w(?:\S*\w)?(?:(?<=\.\w)\.|(?<=\b[A-Z])\.(?=\s)|(?<=\b[A-Z][a-z])\.(?=\s))?")
+_RUN = re.compile(r"\S+")
 _ENCLOSING = re.compile(r"[\"“”()\[\]]")  # inside a word, as in PG("d","K"): stays where it is
+_MOST_RUNS = 1 << 16  # whose parts are kept
 _MOST_DELETED = 30  # nlpaug's aug_max as AugCSE set it
 _STRAY = re.compile(r"([,;:])(?:\s*[,;:])+")  # marks that a deleted word had kept apart: the first stays
 _EMPTY = re.compile(r"\s*(?:\(\W*\)|\[\W*\]|“\W*”|(?<!\w)\"[^\w\"]*\"(?!\w))")
-_DANGLING = re.compile(r"[,;:][\s,;:]*(?=[.!?]|$)|([(\[“]|\s\")\s*[,;:][\s,;:]*|([(\[“])\s+")
+_DANGLING_MARK = re.compile(r"[,;:][\s,;:]*(?=[.!?]|$)")
+_DANGLING = re.compile(_DANGLING_MARK.pattern + r"|([(\[“]|\s\")\s*[,;:][\s,;:]*|([(\[“])\s+")
 _LEADING = re.compile(r"^([\"“(\[]*)[\s,;:)\]]+(?=[\w\"“(\[])")
 
 
@@ -33,11 +37,12 @@ def random_deletion(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -
     Possibly altering. Needs nothing.
         "The old man sat by the sea." -> "Old sea."
     """
-    spans = _spans(sentence)
-    if len(spans) < 2 or rate == 0:
+    runs = _Runs(sentence.text)
+    many = len(runs.places)
+    if many < 2 or rate == 0:
         return None
-    count = min(_MOST_DELETED, len(spans) - 1, max(1, ceil(rate * len(spans))))
-    return _delete(sentence, spans, set(draws.sample(range(len(spans)), count)))
+    count = min(_MOST_DELETED, many - 1, max(1, ceil(rate * many)))
+    return _without(runs, set(draws.sample(range(many), count)))
 
 
 def random_crop(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -> str | None:
@@ -47,12 +52,13 @@ def random_crop(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -> st
     Possibly altering. Needs nothing.
         "The old man sat by the sea." -> "The sea."
     """
-    spans = _spans(sentence)
-    if len(spans) < 2 or rate == 0:
+    runs = _Runs(sentence.text)
+    many = len(runs.places)
+    if many < 2 or rate == 0:
         return None
-    count = min(len(spans) - 1, max(1, ceil(rate * len(spans))))
-    first = draws.below(len(spans) - count + 1)
-    return _delete(sentence, spans, set(range(first, first + count)))
+    count = min(many - 1, max(1, ceil(rate * many)))
+    first = draws.below(many - count + 1)
+    return _without(runs, set(range(first, first + count)))
 
 
 def random_swap(sentence: ParsedSentence, draws: Draws, rate: float = 0.1) -> str | None:
@@ -64,34 +70,36 @@ def random_swap(sentence: ParsedSentence, draws: Draws, rate: float = 0.1) -> st
         "The old man sat by the sea." -> "The man old sat by the sea."
     """
     text = sentence.text
-    spans = _spans(sentence)
+    runs = _Runs(text)
+    places = runs.places  # of words that can move
     if _ENCLOSING.search(text):
-        spans = [(start, end) for start, end in spans if not _ENCLOSING.search(text, start, end)]
-    words = [text[start:end] for start, end in spans]
+        places = [place for place in places if not _ENCLOSING.search(runs.parts[place][1])]
+    words = [runs.parts[place][1] for place in places]
     lower = [word.lower() for word in words]
-    wanted = ceil(rate * len(spans))
-    moved: set[int] = set()
-    edits = []
-    for i in draws.sample(range(len(spans)), len(spans)):
-        if len(edits) >= 2 * wanted:
+    wanted = ceil(rate * len(words))
+    moved: dict[int, str] = {}
+    for i in draws.sample(range(len(words)), len(words)):
+        if len(moved) >= 2 * wanted:
             break
         j = i + 1 if draws.chance(0.5) else i - 1
-        if not 0 <= j < len(spans):
+        if not 0 <= j < len(words):
             j = 2 * i - j
-        if not 0 <= j < len(spans) or i in moved or j in moved or lower[i] == lower[j]:
+        if not 0 <= j < len(words) or i in moved or j in moved or lower[i] == lower[j]:
             continue
         i, j = min(i, j), max(i, j)
-        if (i and lower[i - 1] == lower[j]) or (j + 1 < len(spans) and lower[j + 1] == lower[i]):
+        if (i and lower[i - 1] == lower[j]) or (j + 1 < len(words) and lower[j + 1] == lower[i]):
             continue
         lower[i], lower[j] = lower[j], lower[i]
-        moved |= {i, j}
         ahead, behind = words[j], words[i]
         if i == 0 and behind[:1].isupper():
-            ahead, behind = upper_first(ahead) if ahead.islower() else ahead, _inner(sentence, spans[0])
-        edits += [(*spans[i], ahead), (*spans[j], behind)]
-    if not edits:
+            ahead, behind = upper_first(ahead) if ahead.islower() else ahead, _inner(sentence, runs.start(places[0]), behind)
+        moved[i], moved[j] = ahead, behind
+    if not moved:
         return None
-    result = sentence.edit(edits)
+    for number, word in moved.items():
+        before, _, behind = runs.parts[places[number]]
+        runs.texts[places[number]] = before + word + behind
+    result = str(runs)
     return None if result == text or repeats_more(result, text) else result
 
 
@@ -104,51 +112,100 @@ def random_word(sentence: ParsedSentence, draws: Draws, rate: float = 0.15) -> s
     return draws.choice((random_deletion, random_crop, random_swap))(sentence, draws, rate)
 
 
-def _spans(sentence: ParsedSentence) -> list[tuple[int, int]]:
-    return [match.span() for match in _WORD.finditer(sentence.text)]
+class _Runs:
+    """What stands between white space in a text, to be changed.
+
+    texts: the runs. gaps: white space before each, and behind the last. parts: of each run what stands before its word, the
+    word, and what stands behind; None where it has no word. places: of the runs with a word.
+    """
+
+    __slots__ = ("gaps", "parts", "places", "text", "texts")
+
+    def __init__(self, text: str):
+        self.text = text
+        self.texts = runs = text.split()
+        self.gaps = ["", *[" "] * (len(runs) - 1), ""] if runs and " ".join(runs) == text else _RUN.split(text)
+        self.parts = list(map(_PARTS.__getitem__, runs))
+        if self.gaps[-1] == "" and runs:
+            self.parts[-1] = _parted(runs[-1])
+        self.places = [place for place, parts in enumerate(self.parts) if parts]
+
+    def start(self, place: int) -> int:
+        """Where the word of a run begins in the text."""
+        return sum(map(len, self.texts[:place])) + sum(map(len, self.gaps[: place + 1])) + len(self.parts[place][0])
+
+    def __str__(self) -> str:
+        return "".join(chain.from_iterable(zip(self.gaps, (*self.texts, ""))))
 
 
-def _delete(sentence: ParsedSentence, spans: list[tuple[int, int]], deleted: set[int]) -> str | None:
-    text = sentence.text
-    last = None  # the last word kept
-    for i, (start, end) in enumerate(spans):
-        if i in deleted:
+def _parted(run: str) -> tuple[str, str, str] | None:
+    """What stands before the word of a run (white space may follow), the word, and what stands behind; None: it has no word."""
+    word = _WORD.search(run)
+    return None if word is None else (run[: word.start()], word[0], run[word.end() :].rstrip())
+
+
+class _Parts(dict[str, tuple[str, str, str] | None]):
+    """`_parted` of runs before a space, kept: texts are looked up run by run, and `lru_cache` would take twice as long."""
+
+    def __missing__(self, run: str) -> tuple[str, str, str] | None:
+        if len(self) >= _MOST_RUNS:
+            self.clear()
+        parts = self[run] = _parted(run + " ")
+        return parts
+
+
+_PARTS = _Parts()
+
+
+def _without(runs: _Runs, numbers: set[int]) -> str | None:
+    """The text without some of its words, by number."""
+    places, parts, texts, gaps = runs.places, runs.parts, runs.texts, runs.gaps
+    deleted = [place for number, place in enumerate(places) if number in numbers]
+    last = -1  # the last word kept
+    for number, place in enumerate(places):
+        if number in numbers:
             continue
-        if last is not None and i - 1 in deleted and text[start:end].lower() == text[slice(*spans[last])].lower():
-            deleted.add(i)
+        if 0 <= last < number - 1 and parts[places[last]][1].lower() == parts[place][1].lower():
+            insort(deleted, place)
         else:
-            last = i
-    parts, position = [], 0
-    for i in sorted(deleted):
-        start, end = spans[i]
-        while start > position and text[start - 1].isspace():
-            start -= 1
-        if start == spans[i][0]:  # behind an opening quote or bracket: the space behind goes
-            while end < len(text) and text[end].isspace():
-                end += 1
-        parts.append(text[position:start])
-        position = end
-    result = "".join((*parts, text[position:]))
-    if ('"' in text or "(" in text or "“" in text or "[" in text) and not _EMPTY.search(text):
+            last = number
+    for place in deleted:
+        before, _, behind = parts[place]
+        texts[place] = before + behind
+        if not before and gaps[place]:
+            gaps[place] = ""
+        elif not behind:  # behind an opening quote or bracket, or where the space before has gone: the space behind goes
+            gaps[place + 1] = ""
+    return _tidied(str(runs), runs.text, parts[places[0]][1])
+
+
+def _tidied(result: str, text: str, first: str) -> str | None:
+    """A text from which words were deleted, without what cannot stand alone; None where it does not read.
+
+    text: before. first: its first word.
+    """
+    enclosing = '"' in text or "(" in text or "“" in text or "[" in text
+    if enclosing and not _EMPTY.search(text):
         while (emptied := _EMPTY.sub("", result)) != result:
             result = emptied
     if _STRAY.search(result) and not _STRAY.search(text):
         result = _STRAY.sub(r"\1", result)
-    if _DANGLING.search(result) and not _DANGLING.search(text):
-        result = _DANGLING.sub(lambda match: match[1] or match[2] or "", result)
-    result = _LEADING.sub(r"\1", result.lstrip())
-    if text[spans[0][0]].isupper():
+    dangling = _DANGLING if enclosing else _DANGLING_MARK
+    if dangling.search(result) and not dangling.search(text):
+        result = dangling.sub(lambda match: "".join(filter(None, match.groups())), result)
+    if not result[:1].isalnum():
+        result = _LEADING.sub(r"\1", result.lstrip())
+    if first[0].isupper():
         result = upper_first(result)
-    if balanced(text) and not balanced(result):
+    if enclosing and balanced(text) and not balanced(result):
         return None
     return None if result == text or repeats_more(result, text) else result
 
 
-def _inner(sentence: ParsedSentence, span: tuple[int, int]) -> str:
-    """The first word as it is written further on."""
-    word = sentence.text[slice(*span)]
-    i = bisect_left(sentence.starts, span[0])
-    if i < len(sentence) and sentence.starts[i] == span[0] and sentence.tags[i] and not keeps_capital(sentence, i):
+def _inner(sentence: ParsedSentence, start: int, word: str) -> str:
+    """The first word, which begins at a character, as it is written further on."""
+    i = bisect_left(sentence.starts, start)
+    if i < len(sentence) and sentence.starts[i] == start and sentence.tags[i] and not keeps_capital(sentence, i):
         return word[:1].lower() + word[1:]
     return word
 

@@ -20,7 +20,7 @@
 
 namespace {
 
-constexpr long kInterface = 1;  // augment.compiled.INTERFACE: a file compiled from other sources is not used
+constexpr long kInterface = 2;  // augment.compiled.INTERFACE: a file compiled from other sources is not used
 
 // A reference that is given up at the end of its scope.
 struct Release {
@@ -136,7 +136,7 @@ PyObject* draws_sample(Draws* self, PyObject* arguments, PyObject* keywords) {
     Owned pool(PySequence_List(items));
     if (!pool) return nullptr;
     const Py_ssize_t size = PyList_GET_SIZE(pool.get());
-    k = k < size ? k : size;
+    k = k < 0 ? 0 : k < size ? k : size;
     PyObject** found = reinterpret_cast<PyListObject*>(pool.get())->ob_item;
     uint64_t fraction = 0, told = 0;
     for (Py_ssize_t i = 0; i < k; ++i) {
@@ -338,9 +338,11 @@ PyObject* pieces_rows(Pieces* self, PyObject* arguments) {
     Bytes ids(id_buffer), offsets(offset_buffer);
     if (!ids || !offsets) return nullptr;
     const Py_ssize_t count = PyList_GET_SIZE(texts), given = PyList_GET_SIZE(origins);
-    if ((given && (given != count || offsets.size<int64_t>() != count + 1 ||
-                   offsets.as<int64_t>()[count] > ids.size<int32_t>())) ||
-        (PyList_GET_SIZE(before) && PyList_GET_SIZE(before) != count)) {
+    bool whole_offsets = !given || (given == count && offsets.size<int64_t>() == count + 1 && offsets.as<int64_t>()[0] >= 0 &&
+                                    offsets.as<int64_t>()[count] <= ids.size<int32_t>());
+    for (Py_ssize_t number = 0; whole_offsets && given && number < count; ++number)
+        whole_offsets = offsets.as<int64_t>()[number] <= offsets.as<int64_t>()[number + 1];
+    if (!whole_offsets || (PyList_GET_SIZE(before) && PyList_GET_SIZE(before) != count)) {
         PyErr_SetString(PyExc_ValueError, "texts, origins and their tokens do not belong together");
         return nullptr;
     }
@@ -442,7 +444,8 @@ PyTypeObject PiecesType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
 // Where its slots lie, and what its relations are called in Universal Dependencies: `compile_sentence` finds them once.
 struct {
-    Py_ssize_t text, starts, ends, heads, deps, children, copulas;
+    PyObject* type;
+    Py_ssize_t text, starts, ends, tags, pos, lemmas, heads, deps, language, children, copulas;
     PyObject *relations, *bases, *cop, *aux, *aux_pass, *subjects;
 } sentence;
 
@@ -450,9 +453,25 @@ PyObject*& slot(PyObject* self, Py_ssize_t offset) {
     return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(self) + offset);
 }
 
+// The number of words; -1 with an error set where the sentence is not what its class says.
+Py_ssize_t length_of(PyObject* self) {
+    PyObject* const text = slot(self, sentence.text);
+    bool whole = text && PyUnicode_Check(text);
+    Py_ssize_t count = -1;
+    for (const Py_ssize_t offset : {sentence.heads, sentence.starts, sentence.ends, sentence.deps}) {
+        PyObject* const column = slot(self, offset);
+        whole = whole && column && PyTuple_Check(column) && (count < 0 || PyTuple_GET_SIZE(column) == count);
+        if (whole) count = PyTuple_GET_SIZE(column);
+    }
+    if (whole) return count;
+    PyErr_SetString(PyExc_TypeError, "a ParsedSentence has a string and tuples of one length");
+    return -1;
+}
+
 // The index of a word, as Python reads it; -1 with an error set where there is none.
 Py_ssize_t word_index(PyObject* self, PyObject* index) {
-    const Py_ssize_t count = PyTuple_GET_SIZE(slot(self, sentence.heads));
+    const Py_ssize_t count = length_of(self);
+    if (count < 0) return -1;
     Py_ssize_t i = PyNumber_AsSsize_t(index, PyExc_IndexError);
     if (i == -1 && PyErr_Occurred()) return -1;
     if (i < 0) i += count;
@@ -473,8 +492,8 @@ PyObject* sentence_word(PyObject* self, PyObject* index) {
 }
 
 PyObject* sentence_words(PyObject* self, void*) {
-    const Py_ssize_t count = PyTuple_GET_SIZE(slot(self, sentence.heads));
-    Owned words(PyList_New(count));
+    const Py_ssize_t count = length_of(self);
+    Owned words(count < 0 ? nullptr : PyList_New(count));
     for (Py_ssize_t i = 0; words && i < count; ++i) {
         PyObject* word = word_of(self, i);
         if (!word) return nullptr;
@@ -527,6 +546,7 @@ PyObject* sentence_subtree(PyObject* self, PyObject* index) {
         PyObject* children = PyList_GET_ITEM(lists, words[place]);
         for (Py_ssize_t j = 0; j < PyList_GET_SIZE(children); ++j) {
             const Py_ssize_t child = PyLong_AsSsize_t(PyList_GET_ITEM(children, j));
+            if (child < 0 || child >= PyList_GET_SIZE(lists)) return PyErr_Format(PyExc_IndexError, "word %zd", child);
             first = child < first ? child : first, last = child > last ? child : last;
             words.push_back(child);
         }
@@ -548,13 +568,13 @@ PyObject* sentence_relation(PyObject* self, PyObject* index) {
 
 PyObject* sentence_with_relation(PyObject* self, PyObject* wanted) {
     PyObject* deps = slot(self, sentence.deps);
-    Owned found(PyList_New(0));
+    Owned found(length_of(self) < 0 ? nullptr : PyList_New(0));
     for (Py_ssize_t i = 0; found && i < PyTuple_GET_SIZE(deps); ++i) {
         PyObject* label = PyTuple_GET_ITEM(deps, i);
         PyObject* known = PyDict_GetItemWithError(sentence.bases, label);
         if (!known && PyErr_Occurred()) return nullptr;
         Owned base(known ? Py_NewRef(known) : PyObject_GetItem(sentence.bases, label));  // which makes it
-        const int is = base ? PySet_Contains(wanted, base.get()) : -1;
+        const int is = base ? PySequence_Contains(wanted, base.get()) : -1;
         if (is < 0) return nullptr;
         Owned number(is ? PyLong_FromSsize_t(i) : nullptr);
         if (is && (!number || PyList_Append(found.get(), number.get()) != 0)) return nullptr;
@@ -562,34 +582,30 @@ PyObject* sentence_with_relation(PyObject* self, PyObject* wanted) {
     return found.release();
 }
 
-bool same(PyObject* one, PyObject* other) { return one == other || PyUnicode_Compare(one, other) == 0; }
+bool same(PyObject* one, PyObject* other) {
+    return one == other || (PyUnicode_Check(one) && PyUnicode_Compare(one, other) == 0);
+}
 
-// The verb of the clause that word i heads; -1 with an error set.
-Py_ssize_t verb_of(PyObject* self, Py_ssize_t i) {
+// The copula of the clause that a word heads, borrowed; the word itself where there is none; nullptr with an error set.
+PyObject* verb_of(PyObject* self, PyObject* word) {
     PyObject*& kept = slot(self, sentence.copulas);
     if (!kept || kept == Py_None) {
         PyObject *deps = slot(self, sentence.deps), *heads = slot(self, sentence.heads);
         Owned found(PyDict_New());
-        if (!found) return -1;
+        if (!found) return nullptr;
         for (Py_ssize_t child = 0; child < PyTuple_GET_SIZE(deps); ++child) {
             PyObject* head = PyTuple_GET_ITEM(heads, child);
             if (!same(PyTuple_GET_ITEM(deps, child), sentence.cop) || PyLong_AsSsize_t(head) == child) continue;
             Owned number(PyLong_FromSsize_t(child));
-            if (!number || !PyDict_SetDefault(found.get(), head, number.get())) return -1;
+            if (!number || !PyDict_SetDefault(found.get(), head, number.get())) return nullptr;
         }
         Py_XSETREF(kept, found.release());
     }
-    if (PyDict_GET_SIZE(kept) == 0) return i;
-    Owned number(PyLong_FromSsize_t(i));
-    PyObject* copula = number ? PyDict_GetItemWithError(kept, number.get()) : nullptr;
-    return copula ? PyLong_AsSsize_t(copula) : PyErr_Occurred() ? -1 : i;
+    PyObject* copula = PyDict_GetItemWithError(kept, word);
+    return copula ? copula : PyErr_Occurred() ? nullptr : word;
 }
 
-PyObject* sentence_verb(PyObject* self, PyObject* index) {
-    const Py_ssize_t i = word_index(self, index);
-    const Py_ssize_t verb = i < 0 ? -1 : verb_of(self, i);
-    return verb < 0 ? nullptr : PyLong_FromSsize_t(verb);
-}
+PyObject* sentence_verb(PyObject* self, PyObject* word) { return length_of(self) < 0 ? nullptr : Py_XNewRef(verb_of(self, word)); }
 
 PyObject* sentence_auxiliaries(PyObject* self, PyObject* index) {
     const Py_ssize_t i = word_index(self, index);
@@ -599,8 +615,9 @@ PyObject* sentence_auxiliaries(PyObject* self, PyObject* index) {
     PyObject* children = PyList_GET_ITEM(lists, i);
     for (Py_ssize_t j = 0; j < PyList_GET_SIZE(children); ++j) {
         PyObject* child = PyList_GET_ITEM(children, j);
-        PyObject* relation = relation_of(self, PyLong_AsSsize_t(child));
-        if (!relation) return nullptr;
+        const Py_ssize_t number = PyLong_AsSsize_t(child);
+        PyObject* relation = number < 0 || number >= PyList_GET_SIZE(lists) ? nullptr : relation_of(self, number);
+        if (!relation) return PyErr_Occurred() ? nullptr : PyErr_Format(PyExc_IndexError, "word %zd", number);
         if ((same(relation, sentence.aux) || same(relation, sentence.aux_pass)) && PyList_Append(found.get(), child) != 0)
             return nullptr;
     }
@@ -610,12 +627,14 @@ PyObject* sentence_auxiliaries(PyObject* self, PyObject* index) {
 PyObject* sentence_subject(PyObject* self, PyObject* index) {
     const Py_ssize_t i = word_index(self, index);
     PyObject* lists = i < 0 ? nullptr : children_of(self);
-    const Py_ssize_t verb = lists ? verb_of(self, i) : -1;
-    if (verb < 0) return nullptr;
+    PyObject* own = lists ? verb_of(self, index) : nullptr;
+    const Py_ssize_t verb = own ? PyNumber_AsSsize_t(own, PyExc_IndexError) : -1;
+    if (verb == -1 && PyErr_Occurred()) return nullptr;
     PyObject *children = PyList_GET_ITEM(lists, i), *found = nullptr;
     for (Py_ssize_t j = 0; j < PyList_GET_SIZE(children); ++j) {
         PyObject* child = PyList_GET_ITEM(children, j);
         const Py_ssize_t number = PyLong_AsSsize_t(child);
+        if (number < 0 || number >= PyList_GET_SIZE(lists)) return PyErr_Format(PyExc_IndexError, "word %zd", number);
         PyObject* relation = relation_of(self, number);
         const int is = relation ? PySet_Contains(sentence.subjects, relation) : -1;
         if (is < 0) return nullptr;
@@ -653,19 +672,23 @@ PyObject* compile_sentence(PyObject*, PyObject* arguments) {
     if (!PyArg_ParseTuple(arguments, "O!O!O!O!", &PyType_Type, &type, &PyDict_Type, &relations, &PyDict_Type, &bases,
                           &PyFrozenSet_Type, &subjects))
         return nullptr;
+    auto found = sentence;
     const std::pair<const char*, Py_ssize_t*> slots[] = {
-        {"text", &sentence.text},   {"starts", &sentence.starts},      {"ends", &sentence.ends},       {"heads", &sentence.heads},
-        {"deps", &sentence.deps},   {"_children", &sentence.children}, {"_copulas", &sentence.copulas},
+        {"text", &found.text},          {"starts", &found.starts},    {"ends", &found.ends}, {"tags", &found.tags},
+        {"pos", &found.pos},            {"lemmas", &found.lemmas},    {"heads", &found.heads}, {"deps", &found.deps},
+        {"language", &found.language},  {"_children", &found.children}, {"_copulas", &found.copulas},
     };
     for (const auto& [name, offset] : slots)
         if (!find_slot(type, name, offset)) return nullptr;
     const std::pair<const char*, PyObject**> names[] = {
-        {"cop", &sentence.cop}, {"aux", &sentence.aux}, {"aux:pass", &sentence.aux_pass}};
+        {"cop", &found.cop}, {"aux", &found.aux}, {"aux:pass", &found.aux_pass}};
     for (const auto& [name, place] : names)
         if (!(*place = PyUnicode_InternFromString(name))) return nullptr;
-    sentence.relations = Py_NewRef(relations);
-    sentence.bases = Py_NewRef(bases);
-    sentence.subjects = Py_NewRef(subjects);
+    found.type = Py_NewRef(type);
+    found.relations = Py_NewRef(relations);
+    found.bases = Py_NewRef(bases);
+    found.subjects = Py_NewRef(subjects);
+    sentence = found;
     PyTypeObject* owner = reinterpret_cast<PyTypeObject*>(type);
     for (PyMethodDef& method : sentence_methods) {
         Owned compiled(PyDescr_NewMethod(owner, &method));
@@ -678,113 +701,179 @@ PyObject* compile_sentence(PyObject*, PyObject* arguments) {
 
 // -- Columns -----------------------------------------------------------
 
-// The columns of an annotation, uint16[6, words]: starts, ends, heads, tags, lemmas, relations.
+// The sentences of an annotation: texts end to end, where each ends, where the words of each begin among all words, and their
+// columns, uint16[6, words]: starts, ends, heads, tags, lemmas, relations.
 struct Columns {
     PyObject_HEAD
-    PyObject *values, *tags, *parts_of_speech, *relations;
-    Py_buffer view;
-    Py_ssize_t words;
+    Py_buffer texts, text_ends, bounds, columns;
+    PyObject *tags, *parts_of_speech, *relations, *lemmas, *language;
+    Py_ssize_t sentences, words;
 };
 
 void columns_dealloc(Columns* self) {
-    if (self->view.obj) PyBuffer_Release(&self->view);
-    Py_XDECREF(self->tags);
-    Py_XDECREF(self->parts_of_speech);
-    Py_XDECREF(self->relations);
+    for (Py_buffer* view : {&self->texts, &self->text_ends, &self->bounds, &self->columns})
+        if (view->obj) PyBuffer_Release(view);
+    for (PyObject* table : {self->tags, self->parts_of_speech, self->relations, self->lemmas, self->language}) Py_XDECREF(table);
     Py_TYPE(self)->tp_free(reinterpret_cast<PyObject*>(self));
 }
 
 PyObject* columns_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
-    PyObject *values, *tags, *parts_of_speech, *relations;
-    if (!PyArg_ParseTuple(arguments, "OO!O!O!", &values, &PyTuple_Type, &tags, &PyTuple_Type, &parts_of_speech, &PyTuple_Type,
-                          &relations))
+    PyObject *texts, *text_ends, *bounds, *columns, *tags, *parts_of_speech, *relations, *lemmas, *language;
+    if (!PyArg_ParseTuple(arguments, "OOOOO!O!O!O!U", &texts, &text_ends, &bounds, &columns, &PyTuple_Type, &tags, &PyTuple_Type,
+                          &parts_of_speech, &PyTuple_Type, &relations, &PyTuple_Type, &lemmas, &language))
         return nullptr;
     Columns* self = reinterpret_cast<Columns*>(type->tp_alloc(type, 0));
+    Owned owned(reinterpret_cast<PyObject*>(self));
     if (!self) return nullptr;
-    if (PyObject_GetBuffer(values, &self->view, PyBUF_SIMPLE) != 0) {
-        Py_DECREF(self);
+    const std::pair<PyObject*, Py_buffer*> views[] = {
+        {texts, &self->texts}, {text_ends, &self->text_ends}, {bounds, &self->bounds}, {columns, &self->columns}};
+    for (const auto& [object, view] : views)
+        if (PyObject_GetBuffer(object, view, PyBUF_SIMPLE) != 0) return nullptr;
+    const std::pair<PyObject*, PyObject**> tables[] = {{tags, &self->tags},
+                                                       {parts_of_speech, &self->parts_of_speech},
+                                                       {relations, &self->relations},
+                                                       {lemmas, &self->lemmas},
+                                                       {language, &self->language}};
+    for (const auto& [object, place] : tables) *place = Py_NewRef(object);
+    self->sentences = self->bounds.len / 8 - 1;
+    self->words = self->columns.len / 12;
+    if (self->sentences < 0 || self->text_ends.len != self->bounds.len) {
+        PyErr_SetString(PyExc_ValueError, "texts and words of the annotation do not belong together");
         return nullptr;
     }
-    self->words = self->view.len / 12;
-    self->tags = Py_NewRef(tags);
-    self->parts_of_speech = Py_NewRef(parts_of_speech);
-    self->relations = Py_NewRef(relations);
-    return reinterpret_cast<PyObject*>(self);
+    return owned.release();
 }
 
 PyObject* numbers(const uint16_t* values, Py_ssize_t count) {
-    PyObject* found = PyTuple_New(count);
+    Owned found(PyTuple_New(count));
     for (Py_ssize_t i = 0; found && i < count; ++i) {
         PyObject* number = PyLong_FromLong(values[i]);
-        if (!number) Py_CLEAR(found);
-        else PyTuple_SET_ITEM(found, i, number);
-    }
-    return found;
-}
-
-PyObject* names(const uint16_t* values, Py_ssize_t count, PyObject* table) {
-    PyObject* found = PyTuple_New(count);
-    for (Py_ssize_t i = 0; found && i < count; ++i) {
-        if (values[i] >= PyTuple_GET_SIZE(table)) {
-            PyErr_Format(PyExc_IndexError, "row %d of a table of %zd", values[i], PyTuple_GET_SIZE(table));
-            Py_CLEAR(found);
-        } else {
-            PyTuple_SET_ITEM(found, i, Py_NewRef(PyTuple_GET_ITEM(table, values[i])));
-        }
-    }
-    return found;
-}
-
-// (first, last) -> (starts, ends, tags, parts of speech, lemma rows, heads, relations), tuples.
-PyObject* columns_words(Columns* self, PyObject* arguments) {
-    Py_ssize_t first, last;
-    if (!PyArg_ParseTuple(arguments, "nn", &first, &last)) return nullptr;
-    if (first < 0 || last < first || last > self->words) {
-        PyErr_Format(PyExc_IndexError, "words %zd:%zd of %zd", first, last, self->words);
-        return nullptr;
-    }
-    const uint16_t* values = static_cast<const uint16_t*>(self->view.buf) + first;
-    const Py_ssize_t count = last - first, all = self->words;
-    const std::pair<int, PyObject*> wanted[] = {{0, nullptr}, {1, nullptr}, {3, self->tags}, {3, self->parts_of_speech},
-                                                {4, nullptr}, {2, nullptr}, {5, self->relations}};
-    Owned found(PyTuple_New(7));
-    if (!found) return nullptr;
-    Py_ssize_t place = 0;
-    for (const auto& [column, table] : wanted) {
-        PyObject* items = table ? names(values + column * all, count, table) : numbers(values + column * all, count);
-        if (!items) return nullptr;
-        PyTuple_SET_ITEM(found.get(), place++, items);
+        if (!number) return nullptr;
+        PyTuple_SET_ITEM(found.get(), i, number);
     }
     return found.release();
 }
 
+PyObject* row_of(PyObject* table, uint16_t row) {
+    if (row < PyTuple_GET_SIZE(table)) return Py_NewRef(PyTuple_GET_ITEM(table, row));
+    return PyErr_Format(PyExc_IndexError, "row %d of a table of %zd", row, PyTuple_GET_SIZE(table));
+}
+
+PyObject* names(const uint16_t* values, Py_ssize_t count, PyObject* table) {
+    Owned found(PyTuple_New(count));
+    for (Py_ssize_t i = 0; found && i < count; ++i) {
+        PyObject* name = row_of(table, values[i]);
+        if (!name) return nullptr;
+        PyTuple_SET_ITEM(found.get(), i, name);
+    }
+    return found.release();
+}
+
+// text[start:end].lower()
+PyObject* lower(PyObject* text, Py_ssize_t start, Py_ssize_t end) {
+    if (!PyUnicode_IS_ASCII(text)) {
+        Owned word(PyUnicode_Substring(text, start, end));
+        return word ? PyObject_CallMethod(word.get(), "lower", nullptr) : nullptr;
+    }
+    const Py_ssize_t size = PyUnicode_GET_LENGTH(text);
+    end = end < size ? end : size;
+    PyObject* word = PyUnicode_New(start < end ? end - start : 0, 127);
+    if (!word || start >= end) return word;
+    const Py_UCS1* from = PyUnicode_1BYTE_DATA(text) + start;
+    Py_UCS1* to = PyUnicode_1BYTE_DATA(word);
+    for (Py_ssize_t i = 0; i < end - start; ++i)
+        to[i] = from[i] >= 'A' && from[i] <= 'Z' ? static_cast<Py_UCS1>(from[i] + 32) : from[i];
+    return word;
+}
+
+// The sentence of a row, a ParsedSentence.
+PyObject* columns_sentence(Columns* self, PyObject* index) {
+    const Py_ssize_t row = PyNumber_AsSsize_t(index, PyExc_IndexError);
+    if (row == -1 && PyErr_Occurred()) return nullptr;
+    if (row < 0 || row >= self->sentences || !sentence.type) {
+        PyErr_Format(PyExc_IndexError, "sentence %zd of %zd", row, self->sentences);
+        return nullptr;
+    }
+    const int64_t *text_ends = static_cast<int64_t*>(self->text_ends.buf), *bounds = static_cast<int64_t*>(self->bounds.buf);
+    const int64_t begin = text_ends[row], end = text_ends[row + 1], first = bounds[row], last = bounds[row + 1];
+    if (begin < 0 || end < begin || end > self->texts.len || first < 0 || last < first || last > self->words) {
+        PyErr_SetString(PyExc_ValueError, "texts and words of the annotation do not belong together");
+        return nullptr;
+    }
+    const Py_ssize_t count = static_cast<Py_ssize_t>(last - first), all = self->words;
+    const uint16_t* values = static_cast<uint16_t*>(self->columns.buf) + first;
+    Owned text(PyUnicode_DecodeUTF8(static_cast<const char*>(self->texts.buf) + begin, static_cast<Py_ssize_t>(end - begin), nullptr));
+    Owned lemmas(text ? PyTuple_New(count) : nullptr);
+    if (!lemmas) return nullptr;
+    for (Py_ssize_t i = 0; i < count; ++i) {
+        const uint16_t number = values[4 * all + i];
+        PyObject* lemma = number ? row_of(self->lemmas, number) : lower(text.get(), values[i], values[all + i]);
+        if (!lemma) return nullptr;
+        PyTuple_SET_ITEM(lemmas.get(), i, lemma);
+    }
+    PyTypeObject* type = reinterpret_cast<PyTypeObject*>(sentence.type);
+    Owned made(type->tp_alloc(type, 0));
+    if (!made) return nullptr;
+    const std::pair<Py_ssize_t, PyObject*> slots[] = {
+        {sentence.text, text.release()},
+        {sentence.lemmas, lemmas.release()},
+        {sentence.language, Py_NewRef(self->language)},
+        {sentence.children, Py_NewRef(Py_None)},
+        {sentence.copulas, Py_NewRef(Py_None)},
+        {sentence.starts, numbers(values, count)},
+        {sentence.ends, numbers(values + all, count)},
+        {sentence.heads, numbers(values + 2 * all, count)},
+        {sentence.tags, names(values + 3 * all, count, self->tags)},
+        {sentence.pos, names(values + 3 * all, count, self->parts_of_speech)},
+        {sentence.deps, names(values + 5 * all, count, self->relations)},
+    };
+    bool whole = true;
+    for (const auto& [offset, value] : slots) {
+        slot(made.get(), offset) = value;
+        whole &= value != nullptr;
+    }
+    return whole ? made.release() : nullptr;
+}
+
 PyMethodDef columns_methods[] = {
-    {"words", reinterpret_cast<PyCFunction>(columns_words), METH_VARARGS, nullptr},
+    {"sentence", reinterpret_cast<PyCFunction>(columns_sentence), METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 
 PyTypeObject ColumnsType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-// (type, slots, values): an object of a frozen dataclass with these slots set, without the call of its __init__, whose
-// `object.__setattr__` for every field takes as long as reading the columns.
-PyObject* frozen(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-    if (count != 3 || !PyType_Check(arguments[0]) || !PyTuple_Check(arguments[1]) || !PyTuple_Check(arguments[2]) ||
-        PyTuple_GET_SIZE(arguments[1]) != PyTuple_GET_SIZE(arguments[2])) {
-        PyErr_SetString(PyExc_TypeError, "frozen(type, slots, values)");
-        return nullptr;
+// How often a word of an ASCII text follows itself (`augment.lexical_forms.repeats`); -1 for other texts.
+PyObject* repeats(PyObject*, PyObject* text) {
+    if (!PyUnicode_Check(text)) return PyErr_Format(PyExc_TypeError, "repeats() takes a string");
+    if (!PyUnicode_IS_ASCII(text)) return PyLong_FromLong(-1);
+    const auto lower = [](char letter) { return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter + 32) : letter; };
+    const auto blank = [](char letter) { return letter == ' ' || (letter >= 9 && letter <= 13) || (letter >= 28 && letter <= 31); };
+    const std::string_view all(PyUnicode_AsUTF8(text), static_cast<size_t>(PyUnicode_GET_LENGTH(text)));
+    std::string_view before;
+    long count = 0;
+    for (size_t start = 0; start < all.size();) {
+        if (blank(all[start])) {
+            ++start;
+            continue;
+        }
+        size_t stop = start;
+        while (stop < all.size() && !blank(all[stop])) ++stop;
+        const std::string_view word = all.substr(start, stop - start);
+        start = stop;
+        const size_t end = word.find_last_not_of(".,;:!?)]\"'");
+        const std::string_view bare = word.substr(0, end == std::string_view::npos ? 0 : end + 1);
+        bool same = !before.empty() && before.size() == bare.size();
+        for (size_t i = 0; same && i < bare.size(); ++i) same = lower(before[i]) == lower(bare[i]);
+        const char last = before.empty() ? ' ' : lower(before.back());
+        count += same && ((last >= 'a' && last <= 'z') || (last >= '0' && last <= '9'));
+        before = word;
     }
-    PyTypeObject* type = reinterpret_cast<PyTypeObject*>(arguments[0]);
-    Owned object(type->tp_alloc(type, 0));
-    if (!object) return nullptr;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(arguments[1]); ++i)
-        if (PyObject_GenericSetAttr(object.get(), PyTuple_GET_ITEM(arguments[1], i), PyTuple_GET_ITEM(arguments[2], i)) != 0)
-            return nullptr;
-    return object.release();
+    return PyLong_FromLong(count);
 }
 
 PyMethodDef functions[] = {
+    {"repeats", repeats, METH_O, nullptr},
     {"compile_sentence", compile_sentence, METH_VARARGS, nullptr},
-    {"frozen", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(frozen)), METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

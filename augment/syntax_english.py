@@ -7,7 +7,7 @@ grammatical way. A clause is named by the word that heads it; `ParsedSentence.ve
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from augment.inflection import lemma_of, may_be_past, participle
 from augment.lexical_forms import Edit, like
@@ -44,8 +44,7 @@ _BEFORE_NOT = frozenset({"must", "should", "ought to"})  # "must not go", but no
 _BEFORE_HAVE = frozenset({"must", "should", "ought to", "have to", "need to"})  # "has to have gone"
 
 
-@dataclass(frozen=True, slots=True)
-class Clause:
+class Clause(NamedTuple):
     """A clause with a verb. head: the word that heads it. verb: its main verb or copula. auxiliaries: those before it, in
     order. finite: the word that carries tense: the first auxiliary, else the verb. subject: or None. negation: the `not`
     that belongs to it, or None. focus: whether it has a `not only` or the like, which is no negation, and bars another one.

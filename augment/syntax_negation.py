@@ -122,7 +122,8 @@ def _without_negation(sentence: ParsedSentence, clause: Clause) -> tuple[bool, l
     """
     if clause.negation is not None:
         return True, _without_not(sentence, clause)
-    if not _ANY_NEGATIVE.search(sentence.text):
+    lower = sentence.text.lower()  # first, as the expression takes a while
+    if not (("no" in lower or "ne" in lower) and _ANY_NEGATIVE.search(lower)):
         return False, None
     found, edits = _negative_word(sentence, clause)
     if found is None or sentence.word(found).lower() == "neither":  # "either ... or" leaves nothing negative behind
@@ -289,7 +290,8 @@ def _negate_two(sentence: ParsedSentence) -> tuple[list[Edit], int]:
     """The code's double negation: (edits, how many negations they add or remove, at most 2)."""
     edits: list[Edit] = []
     count, negated = 0, set()
-    for i, word in enumerate(sentence.words):
+    lower = sentence.text.lower()
+    for i, word in enumerate(sentence.words if "no" in lower or "n't" in lower or "n’t" in lower else ()):
         if count < 2 and word.lower() in _NEGATIVE:
             found = _remove_at(sentence, i)
             if found and not overlap(found, edits):

@@ -79,7 +79,7 @@ class Draws:
         """
         pool = list(items)
         size = len(pool)
-        k = min(k, size)
+        k = max(0, min(k, size))
         fraction = told = 0
         for i in range(k):
             left = size - i

@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,6 @@ _WORD_ARRAYS = {
     "word_relations": "u1",
 }
 _SUFFIX = {"<u2": "u16", "u1": "u8"}
-_FIELDS = tuple(field.name for field in fields(ParsedSentence))
 
 
 class Annotation:
@@ -46,7 +44,9 @@ class Annotation:
     members: as `pack` makes them. language: of the parser. Raises KeyError or ValueError where members are missing or cut.
     """
 
-    __slots__ = ("_bounds", "_columns", "_language", "_lemmas", "_text_ends", "_texts")
+    __slots__ = (
+        "_bounds", "_columns", "_compiled", "_language", "_lemmas", "_pos", "_relations", "_tags", "_text_ends", "_texts",
+    )  # fmt: skip
 
     def __init__(self, members: dict[str, bytes], language: str):
         self._texts, self._language = members["texts.utf8"], language
@@ -55,13 +55,16 @@ class Annotation:
         self._bounds = array("q", offsets_of(np.frombuffer(members["words.u16"], "<u2")).tobytes())
         arrays = [np.frombuffer(members[f"{name}.{_SUFFIX[code]}"], code) for name, code in _WORD_ARRAYS.items()]
         tables = json.loads(members["tables.json"])
-        self._lemmas = ["", *tables["lemmas"]]
+        self._tags, self._pos = [[row[place] for row in tables["tags"]] for place in (0, 1)]
+        self._relations, self._lemmas = tables["relations"], ["", *tables["lemmas"]]
         whole = len(self._bounds) == len(self._text_ends) and self._text_ends[-1] == len(self._texts)
         if not whole or any(len(array) != self._bounds[-1] for array in arrays):
             raise ValueError("texts and words of the annotation do not belong together")
-        tags, pos = [tuple([row[place] for row in tables["tags"]]) for place in (0, 1)]
-        columns = np.stack(arrays).astype("u2")
-        self._columns = (_Columns if native is None else native.Columns)(columns, tags, pos, tuple(tables["relations"]))
+        self._columns = np.stack(arrays).astype("u2")  # one slice, one conversion for all that a sentence has
+        self._compiled = None  # `__getitem__`
+        if native is not None:
+            tables = map(tuple, (self._tags, self._pos, self._relations, self._lemmas))
+            self._compiled = native.Columns(self._texts, self._text_ends, self._bounds, self._columns, *tables, self._language)
 
     def __len__(self) -> int:
         return len(self._text_ends) - 1
@@ -71,28 +74,21 @@ class Annotation:
 
     def __getitem__(self, row: int) -> ParsedSentence:
         """The sentence of a row; without words where the row has no text, or one longer than `MOST_CHARACTERS`."""
+        if self._compiled is not None:
+            return self._compiled.sentence(row)
         text = self.text(row)
-        starts, ends, tags, pos, lemmas, heads, relations = self._columns.words(self._bounds[row], self._bounds[row + 1])
-        lemmas = _Lemmas(text, starts, ends, lemmas, self._lemmas)
-        if native is None:
-            return ParsedSentence(text, starts, ends, tags, pos, lemmas, heads, relations, self._language)
-        values = (text, starts, ends, tags, pos, lemmas, heads, relations, self._language, None, None)
-        return native.frozen(ParsedSentence, _FIELDS, values)
-
-
-class _Columns:
-    """The columns of an annotation, uint16[6, W] in the order of `_WORD_ARRAYS`, and its tables."""
-
-    def __init__(self, columns: np.ndarray, tags: tuple[str, ...], pos: tuple[str, ...], relations: tuple[str, ...]):
-        self._columns, self._tables = columns, (tags, pos, relations)
-
-    def words(self, first: int, last: int) -> tuple[tuple[Any, ...], ...]:
-        """Starts, ends, tags, parts of speech, rows of lemmas, heads and relations of the words first, ..., last - 1."""
-        # one slice, one conversion for all that a sentence has
-        starts, ends, heads, tags, lemmas, relations = map(tuple, self._columns[:, first:last].tolist())
-        rows = (tags, tags, relations)
-        named = [tuple(map(table.__getitem__, column)) for table, column in zip(self._tables, rows, strict=True)]
-        return starts, ends, named[0], named[1], lemmas, heads, named[2]
+        starts, ends, heads, tags, lemmas, relations = self._columns[:, self._bounds[row] : self._bounds[row + 1]].tolist()
+        return ParsedSentence(
+            text,
+            tuple(starts),
+            tuple(ends),
+            tuple(map(self._tags.__getitem__, tags)),
+            tuple(map(self._pos.__getitem__, tags)),
+            _Lemmas(text, starts, ends, lemmas, self._lemmas),
+            tuple(heads),
+            tuple(map(self._relations.__getitem__, relations)),
+            self._language,
+        )
 
 
 class _Lemmas(Sequence[str]):
@@ -100,9 +96,7 @@ class _Lemmas(Sequence[str]):
 
     __slots__ = ("_ends", "_numbers", "_starts", "_table", "_text")
 
-    def __init__(
-        self, text: str, starts: tuple[int, ...], ends: tuple[int, ...], numbers: tuple[int, ...], table: list[str]
-    ):
+    def __init__(self, text: str, starts: list[int], ends: list[int], numbers: list[int], table: list[str]):
         self._text, self._starts, self._ends, self._numbers, self._table = text, starts, ends, numbers, table
 
     def __len__(self) -> int:

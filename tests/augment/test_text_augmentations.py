@@ -10,6 +10,7 @@ from parse_builder import parse as by_hand
 from tokenizers import AddedToken, normalizers, pre_tokenizers
 
 from augment.catalogue import CATALOGUE
+from augment.compiled import native
 from augment.entry import Entry, Parameter
 from augment.errors import AugmentationError
 from augment.keys import bits_per_sequence, derive, sequence_keys
@@ -94,6 +95,16 @@ def test_draws_are_even():
         draws[0].choice([])
 
 
+@pytest.fixture(params=["compiled", "python"])
+def both_kinds(request, monkeypatch):
+    """Encoders with their pieces compiled, and with those in Python."""
+    if request.param == "python":
+        monkeypatch.setattr("augment.text_encoder.native", None)
+    elif native is None:
+        pytest.skip("augment._native is not there, or not to be used")
+
+
+@pytest.mark.usefixtures("both_kinds")
 @pytest.mark.parametrize("make", [augment_tokenizers.byte_level, augment_tokenizers.word_piece, augment_tokenizers.metaspace])
 def test_encoder_gives_the_tokens_of_the_tokenizer(make):
     """By pieces or whole: what stands beside a word does not change it, and what would is not taken apart."""
@@ -153,6 +164,7 @@ TOKENIZERS = {  # every kind whose words are told apart, with the normalizers th
 WHOLE = {"line feeds become spaces", "with added words", "with an added line feed", "of another kind"}  # not word by word
 
 
+@pytest.mark.usefixtures("both_kinds")
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_encoder_takes_any_text(name, monkeypatch):
     """Random texts of what parts words, alone and with the tokens of the texts that they were made from; it forgets at times."""
