@@ -20,7 +20,7 @@
 
 namespace {
 
-constexpr long kInterface = 2;  // augment.compiled.INTERFACE: a file compiled from other sources is not used
+constexpr long kInterface = 3;  // augment.compiled.INTERFACE: a file compiled from other sources is not used
 
 // A reference that is given up at the end of its scope.
 struct Release {
@@ -213,44 +213,31 @@ struct Span {
     int32_t start, stop;
 };
 
-std::vector<std::string_view> split(std::string_view text) {
-    std::vector<std::string_view> pieces;
-    size_t start = 0;
-    for (size_t space; (space = text.find(' ', start)) != std::string_view::npos; start = space + 1)
-        pieces.push_back(text.substr(start, space - start));
-    pieces.push_back(text.substr(start));
-    return pieces;
-}
+// What the tokens of a vocabulary stand for: how many characters, spaces aside, and whether a space is the first (byte-level
+// BPE, whose characters are bytes; of WordPiece no token has any).
+struct Vocabulary {
+    std::vector<int32_t> characters;
+    std::vector<uint8_t> spaced;
+    bool bytes;
+};
 
-// The pieces of a text that has been tokenized already, with the places of their tokens (`Words.cut`).
+// The pieces of a text that has been tokenized already, with the places of their tokens (`Pieces._cut`).
 class Origin {
    public:
-    // Where the tokens are not those of the text, character for character, there are no pieces.
-    void read(std::string_view text, const int32_t* ids, Py_ssize_t count, const std::vector<int32_t>& characters) {
+    // Where the tokens are not those of the text, character for character, there are no pieces. Characters that a normalizer may
+    // have changed can be told apart from that where tokens tell of spaces: then there are as many as in the text.
+    void read(std::string_view text, const int32_t* ids, Py_ssize_t count, const Vocabulary& vocabulary) {
         pieces_.clear();
-        for (const unsigned char letter : text)
-            if (letter < 0x20 || letter > 0x7E) return;
-        const std::vector<std::string_view> pieces = split(text);
         spans_.clear();
-        Py_ssize_t token = 0;
-        for (const std::string_view piece : pieces) {
-            const Py_ssize_t start = token, wanted = static_cast<Py_ssize_t>(piece.size());
-            Py_ssize_t have = 0;
-            while (have < wanted && token < count) {
-                const int32_t id = ids[token++];
-                if (id < 0 || static_cast<size_t>(id) >= characters.size()) return;
-                have += characters[static_cast<size_t>(id)];
-            }
-            if (wanted == 0 || have != wanted) return;
-            spans_.push_back({static_cast<int32_t>(start), static_cast<int32_t>(token)});
+        if (!aligned(text, ids, count, vocabulary)) {
+            pieces_.clear();
+            return;
         }
-        if (token != count) return;
         size_t places = 8;
-        while (places < 2 * pieces.size()) places *= 2;
+        while (places < 2 * pieces_.size()) places *= 2;
         table_.assign(places, 0);
-        pieces_ = pieces;
-        for (size_t number = 0; number < pieces.size(); ++number) {
-            size_t place = hash(pieces[number]) & (places - 1);
+        for (size_t number = 0; number < pieces_.size(); ++number) {
+            size_t place = hash(pieces_[number]) & (places - 1);
             while (table_[place]) place = (place + 1) & (places - 1);
             table_[place] = static_cast<uint32_t>(number + 1);
         }
@@ -268,6 +255,31 @@ class Origin {
     }
 
    private:
+    bool aligned(std::string_view text, const int32_t* ids, Py_ssize_t count, const Vocabulary& vocabulary) {
+        for (const unsigned char letter : text)
+            if (letter < 0x20 || letter == 0x7F || (letter > 0x7F && !vocabulary.bytes)) return false;
+        Py_ssize_t token = 0;
+        for (size_t start = 0; start <= text.size();) {
+            const size_t space = text.find(' ', start), stop = space == std::string_view::npos ? text.size() : space;
+            const Py_ssize_t first = token, wanted = static_cast<Py_ssize_t>(stop - start);
+            Py_ssize_t have = 0;
+            while (have < wanted && token < count) {
+                const int32_t id = ids[token];
+                if (id < 0 || static_cast<size_t>(id) >= vocabulary.characters.size()) return false;
+                const bool within = token > first;
+                if (vocabulary.bytes && (within || first > 0) && within == (vocabulary.spaced[static_cast<size_t>(id)] != 0))
+                    return false;
+                have += vocabulary.characters[static_cast<size_t>(id)];
+                ++token;
+            }
+            if (wanted == 0 || have != wanted) return false;
+            pieces_.push_back(text.substr(start, stop - start));
+            spans_.push_back({static_cast<int32_t>(first), static_cast<int32_t>(token)});
+            start = stop + 1;
+        }
+        return token == count;
+    }
+
     static size_t hash(std::string_view piece) {
         uint64_t value = 0xCBF29CE484222325ull;
         for (const unsigned char letter : piece) value = (value ^ letter) * 0x100000001B3ull;
@@ -281,7 +293,7 @@ class Origin {
 
 struct Pieces {
     PyObject_HEAD
-    std::vector<int32_t>* characters;
+    Vocabulary* vocabulary;
     Memory* inside;
     Memory* opening;  // the same, where `alike`
     bool alike;
@@ -290,23 +302,29 @@ struct Pieces {
 };
 
 void pieces_dealloc(Pieces* self) {
-    delete self->characters;
+    delete self->vocabulary;
     if (self->opening != self->inside) delete self->opening;
     delete self->inside;
     Py_TYPE(self)->tp_free(reinterpret_cast<PyObject*>(self));
 }
 
 PyObject* pieces_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
-    PyObject* given;
+    PyObject *given, *given_spaced;
     int alike, first, last;
     Py_ssize_t room, most;
-    if (!PyArg_ParseTuple(arguments, "Opiinn", &given, &alike, &first, &last, &room, &most)) return nullptr;
-    Bytes characters(given);
-    if (!characters) return nullptr;
+    if (!PyArg_ParseTuple(arguments, "OOpiinn", &given, &given_spaced, &alike, &first, &last, &room, &most)) return nullptr;
+    Bytes characters(given), spaced(given_spaced);
+    if (!characters || !spaced) return nullptr;
+    if (spaced.size<uint8_t>() != characters.size<int32_t>()) {
+        PyErr_SetString(PyExc_ValueError, "every token needs its characters, and whether a space is the first");
+        return nullptr;
+    }
     Pieces* self = reinterpret_cast<Pieces*>(type->tp_alloc(type, 0));
     if (!self) return nullptr;
     const int32_t* begin = characters.as<int32_t>();
-    self->characters = new std::vector<int32_t>(begin, begin + characters.size<int32_t>());
+    const uint8_t* flags = spaced.as<uint8_t>();
+    self->vocabulary = new Vocabulary{{begin, begin + characters.size<int32_t>()}, {flags, flags + spaced.size<uint8_t>()}, false};
+    for (const uint8_t flag : self->vocabulary->spaced) self->vocabulary->bytes |= flag != 0;
     self->inside = new Memory(static_cast<size_t>(most));
     self->opening = alike ? self->inside : new Memory(static_cast<size_t>(most));
     self->alike = alike != 0;
@@ -366,7 +384,7 @@ PyObject* pieces_rows(Pieces* self, PyObject* arguments) {
             if (!utf8(PyList_GET_ITEM(origins, number), &original)) return nullptr;
             const int64_t start = offsets.as<int64_t>()[number] + 1, stop = offsets.as<int64_t>()[number + 1] - 1;
             own = ids.as<int32_t>() + start;
-            origin.read(original, own, stop > start ? stop - start : 0, *self->characters);
+            origin.read(original, own, stop > start ? stop - start : 0, *self->vocabulary);
         }
         row.assign(1, self->first);
         unknown.clear();

@@ -15,11 +15,12 @@ from augment.words import Memory, is_plain
 class Pieces:
     """The tokens of pieces that were met lately. `augment._native.Pieces` is the same, compiled.
 
-    characters: int32[V], of every token (`Words.characters`). alike: whether a piece has the same tokens at the beginning of a
-    text as behind a space. first, last: [CLS] and [SEP]. room: tokens between them. most: pieces kept, and as many of before.
+    characters: int32[V], spaced: bool[V], of every token (`Words`). alike: whether a piece has the same tokens at the beginning
+    of a text as behind a space. first, last: [CLS] and [SEP]. room: tokens between them. most: pieces kept, and as many of
+    before.
     """
 
-    def __init__(self, characters: np.ndarray, alike: bool, first: int, last: int, room: int, most: int):
+    def __init__(self, characters: np.ndarray, spaced: np.ndarray, alike: bool, first: int, last: int, room: int, most: int):
         self._characters, self._alike, self._room = characters, alike, max(0, room)
         self._first, self._last = (array("i", [number]).tobytes() for number in (first, last))
         # Token ids (bytes of int32) of pieces behind a space, and of those that open a text; None: does not stand alone.

@@ -65,8 +65,9 @@ class TextEncoder:
         if self._words is None:
             return None
         kind = Pieces if native is None else native.Pieces
-        alike = self._words.opens_alike
-        return kind(self._words.characters, alike, self.cls_id, self.sep_id, self.max_length - 2, MOST_PIECES)
+        words = self._words
+        vocabulary = (words.characters, words.spaced, words.opens_alike)
+        return kind(*vocabulary, self.cls_id, self.sep_id, self.max_length - 2, MOST_PIECES)
 
     def _whole(self, texts: list[str]) -> list[bytes]:
         """`[CLS] tokens [SEP]` of each text, as bytes of int32, by the tokenizer."""

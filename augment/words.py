@@ -59,6 +59,7 @@ class Words(ABC):
     """
 
     opens_alike: bool  # whether a piece has the same tokens at the beginning of a text as behind a space
+    space = ""  # how tokens write one, if they do
 
     def __init__(self, tokenizer: Any, settings: dict[str, Any]):
         self._tokenizer = tokenizer
@@ -68,10 +69,13 @@ class Words(ABC):
         self._begins = np.zeros(max(vocabulary.values()) + 1, dtype=bool)  # tokens at which another word begins (`_apart`)
         # int32: of a text, spaces aside, how many each token stands for
         self.characters = np.full(len(self._begins), _NOT_TEXT, dtype=np.int32)
+        # bool: whether a space is the first of them, in byte-level BPE; characters are bytes there
+        self.spaced = np.zeros(len(self._begins), dtype=bool)
         for token, number in vocabulary.items():
             self._begins[number], characters = self.shape(token)
             if token not in special:
                 self.characters[number] = characters
+                self.spaced[number] = bool(self.space) and token.startswith(self.space)
 
     def __call__(self, pieces: list[str]) -> list[bytes | None]:
         """Token ids of each piece; None where they cannot be told from those beside it."""
@@ -113,6 +117,8 @@ class Words(ABC):
 
 class ByteLevelWords(Words):
     """Of byte-level BPE (GPT-2, RoBERTa): words with the space before them."""
+
+    space = _SPACE
 
     def __init__(self, tokenizer: Any, settings: dict[str, Any]):
         super().__init__(tokenizer, settings)

@@ -346,6 +346,7 @@ class _Letters:
         parts = ["", "."] + ["".join(part) for size in (1, 2) for part in itertools.product(LETTERS, repeat=size)]
         self.ids = {key: number + 2 for number, key in enumerate(itertools.product((True, False), dict.fromkeys(parts)))}
         self.characters = np.array([1 << 20, 1 << 20, *(len(part) for _, part in self.ids)], dtype=np.int32)
+        self.spaced = np.zeros(len(self.characters), dtype=bool)
 
     def piece(self, piece: str, opens: bool) -> list[int]:
         parts = ["", piece[:1], *(piece[i : i + 2] for i in range(1, len(piece), 2))] if piece[:1] == "." else None
@@ -391,7 +392,7 @@ NO_TOKENS = Ragged(np.zeros(0, np.int32), np.zeros(1, np.int64))
 def test_rows_of_pieces_are_those_in_python(alike, room, most):
     """Of texts without others that they were made from."""
     rng, letters = random.Random(room + most), _Letters(alike)
-    both = [kind(letters.characters, alike, CLS, SEP, room, most) for kind in (native.Pieces, Pieces)]
+    both = [kind(letters.characters, letters.spaced, alike, CLS, SEP, room, most) for kind in (native.Pieces, Pieces)]
     seen = set()
     for _ in range(30):
         texts = [_text(rng, rng.choice(["ab", "ab.", LETTERS])) for _ in range(rng.randrange(12))]
@@ -410,7 +411,7 @@ def test_rows_of_pieces_are_those_in_python(alike, room, most):
 def test_rows_of_texts_made_from_others_are_those_in_python(alike, room, most):
     """The one in Python takes pieces from the origins of all texts: rows may differ in who makes them, not in their tokens."""
     rng, letters = random.Random(most), _Letters(alike)
-    both = [kind(letters.characters, alike, CLS, SEP, room, most) for kind in (native.Pieces, Pieces)]
+    both = [kind(letters.characters, letters.spaced, alike, CLS, SEP, room, most) for kind in (native.Pieces, Pieces)]
     spared = 0
     for _ in range(120):
         origins = [_text(rng, rng.choice(["ab.", "ab.", LETTERS])) for _ in range(rng.choice([1, 1, 8]))]
@@ -432,7 +433,7 @@ def test_pieces_to_learn_are_those_that_an_origin_lacks(alike):
     letters = _Letters(alike)
     tokens = Ragged.from_sequences([letters("ab b ab. a")])
     for kind in (native.Pieces, Pieces):
-        pieces = kind(letters.characters, alike, CLS, SEP, 50, 50)
+        pieces = kind(letters.characters, letters.spaced, alike, CLS, SEP, 50, 50)
         rows, opening, inside = pieces.rows(["ab a ab.", "b bb a"][:1], ["ab b ab. a"], tokens.ids, tokens.offsets, [])
         assert rows == [np.array(letters("ab a ab."), np.int32).tobytes()] and not opening and not inside
         rows, opening, inside = pieces.rows(["b bb a"], ["ab b ab. a"], tokens.ids, tokens.offsets, [])

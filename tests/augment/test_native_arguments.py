@@ -22,10 +22,11 @@ WRONG = [
     "draws.choice()", "draws.choice(5)", "draws.choice(None)", "draws.choice({1})", "draws.choice({1: 2})",
     "draws.sample([1])", "draws.sample(5, 1)", "draws.sample(None, 1)", "draws.sample([1], 'x')", "draws.sample([1], 1.5)",
     "native.Draws.sample([1], 1)",
-    "native.Pieces()", "native.Pieces('x', True, 0, 1, 5, 9)", "native.Pieces(None, True, 0, 1, 5, 9)",
-    "native.Pieces(characters[::2], True, 0, 1, 5, 9)", "native.Pieces(characters, True, None, 1, 5, 9)",
-    "native.Pieces(characters, True, 0, 1, 2.5, 9)",
-    "native.Pieces(characters, True, 0, 1, 5, 2**70)",
+    "native.Pieces()", "native.Pieces('x', spaced, True, 0, 1, 5, 9)", "native.Pieces(None, spaced, True, 0, 1, 5, 9)",
+    "native.Pieces(characters[::2], spaced[::2], True, 0, 1, 5, 9)", "native.Pieces(characters, spaced, True, None, 1, 5, 9)",
+    "native.Pieces(characters, spaced, True, 0, 1, 2.5, 9)",
+    "native.Pieces(characters, spaced, True, 0, 1, 5, 2**70)",
+    "native.Pieces(characters, spaced[1:], True, 0, 1, 5, 9)", "native.Pieces(characters, None, True, 0, 1, 5, 9)",
     "pieces.rows()", "pieces.rows(['a'], [], ids, offsets)", "pieces.rows(('a',), [], ids, offsets, [])",
     "pieces.rows(['a'], ('a',), ids, offsets, [])", "pieces.rows(['a'], ['a'], ids, offsets, (None,))",
     "pieces.rows(['a'], ['a'], None, offsets, [])", "pieces.rows(['a'], ['a'], ids, [0, 3], [])",
@@ -83,8 +84,8 @@ ODD = [
     *(f"object.__new__(ParsedSentence).{name}(0)" for name in METHODS), "object.__new__(ParsedSentence).words",
     "object.__new__(ParsedSentence).with_relation(frozenset())",
     "unharmed(native.compile_sentence, Half, {}, {}, frozenset())", "unharmed(native.compile_sentence, int, {}, {}, frozenset())",
-    "native.Pieces(characters, True, 0, 1, 5, -1).rows(['a', 'b'], [], ids, offsets, [])",
-    "native.Pieces(characters.astype('i8'), True, 0, 1, 5, 9).rows(['a'], ['a'], ids, offsets, [])",
+    "native.Pieces(characters, spaced, True, 0, 1, 5, -1).rows(['a', 'b'], [], ids, offsets, [])",
+    "native.Pieces(characters.astype('i8'), np.repeat(spaced, 2), True, 0, 1, 5, 9).rows(['a'], ['a'], ids, offsets, [])",
     "pieces.rows(['a'], ['aaa'], ids + 9999, offsets, [])", "pieces.rows(['a'], ['aaa'], ids - 9999, offsets, [])",
     "pieces.learn(True, ['a'], [b'123'])", "pieces.rows(['a'], [], ids, offsets, [5])",
     "columns_of(columns=b'123').sentence(0)", "columns_of(columns=values + 9).sentence(0)",
@@ -117,7 +118,8 @@ def unharmed(function, *arguments):
 longs = lambda *numbers: np.array(numbers, dtype=np.int64)
 draws, sentence = native.Draws(1), made()
 characters, ids, offsets = np.ones(9, dtype=np.int32), np.array([0, 2, 1], dtype=np.int32), longs(0, 3)
-pieces = native.Pieces(characters, True, 0, 1, 5, 9)
+spaced = np.zeros(9, dtype=bool)
+pieces = native.Pieces(characters, spaced, True, 0, 1, 5, 9)
 values = np.zeros((6, 2), dtype=np.uint16)
 names = ("texts", "text_ends", "bounds", "columns", "tags", "parts_of_speech", "relations", "lemmas", "language")
 stored = (b"a b", longs(0, 3), longs(0, 2), values, ("NN",), ("NOUN",), ("root",), ("", "be"), "en")
