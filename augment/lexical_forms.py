@@ -17,6 +17,7 @@ Edit = tuple[int, int, str]  # text[start:end] becomes the string
 _LISTS = Path(__file__).parent / "word_lists"
 _ARTICLE = re.compile(r"(?<![\w'’-])([Aa]n?)\s$")
 _TRAILING = ".,;:!?)\"'’”]"
+_BRACKETS = re.compile(r"[()\[\]“”]")
 _VOWEL_LETTERS = frozenset("AEFHILMNORSX")  # their names start with a vowel: an MP, an FBI
 _SPELLED_U = frozenset({"UK", "UN", "US", "UEFA", "UNESCO", "UNICEF", "UNHCR", "URL", "USB", "UTC", "UV"})  # a UK, a UNESCO
 _SILENT_H = ("heir", "honest", "honor", "honour", "hour")
@@ -203,13 +204,13 @@ def balanced(text: str) -> bool:
     """Whether straight double quotes come in pairs, and curly ones and brackets are closed in turn."""
     if text.count('"') % 2:
         return False
-    for opening, closing in ("()", "[]", "“”"):
-        if opening in text or closing in text:
-            depth = 0
-            for letter in text:
-                depth += (letter == opening) - (letter == closing)
-                if depth < 0:
-                    return False
-            if depth:
+    marks = _BRACKETS.findall(text)
+    for opening, closing in ("()", "[]", "“”") if marks else ():
+        depth = 0
+        for mark in marks:
+            depth += (mark == opening) - (mark == closing)
+            if depth < 0:
                 return False
+        if depth:
+            return False
     return True

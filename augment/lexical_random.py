@@ -23,7 +23,8 @@ _ENCLOSING = re.compile(r"[\"“”()\[\]]")  # inside a word, as in PG("d","K")
 _MOST_RUNS = 1 << 16  # whose parts are kept
 _MOST_DELETED = 30  # nlpaug's aug_max as AugCSE set it
 _STRAY = re.compile(r"([,;:])(?:\s*[,;:])+")  # marks that a deleted word had kept apart: the first stays
-_EMPTY = re.compile(r"\s*(?:\(\W*\)|\[\W*\]|“\W*”|(?<!\w)\"[^\w\"]*\"(?!\w))")
+_EMPTY = re.compile(r"\(\W*\)|\[\W*\]|“\W*”|\"(?<!\w\")[^\w\"]*\"(?!\w)")  # each begins with a letter: found sooner
+_WITH_SPACE = re.compile(rf"\s*(?:{_EMPTY.pattern})")
 _DANGLING_MARK = re.compile(r"[,;:][\s,;:]*(?=[.!?]|$)")
 _DANGLING = re.compile(_DANGLING_MARK.pattern + r"|([(\[“]|\s\")\s*[,;:][\s,;:]*|([(\[“])\s+")
 _LEADING = re.compile(r"^([\"“(\[]*)[\s,;:)\]]+(?=[\w\"“(\[])")
@@ -186,8 +187,8 @@ def _tidied(result: str, text: str, first: str) -> str | None:
     """
     enclosing = '"' in text or "(" in text or "“" in text or "[" in text
     if enclosing and not _EMPTY.search(text):
-        while (emptied := _EMPTY.sub("", result)) != result:
-            result = emptied
+        while _EMPTY.search(result):
+            result = _WITH_SPACE.sub("", result)
     if _STRAY.search(result) and not _STRAY.search(text):
         result = _STRAY.sub(r"\1", result)
     dangling = _DANGLING if enclosing else _DANGLING_MARK

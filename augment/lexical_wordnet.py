@@ -150,7 +150,8 @@ def _content_words(sentence: ParsedSentence) -> list[int]:
 
 def _synonym(sentence: ParsedSentence, i: int, draws: Draws) -> Edit | None:
     """Word i becomes a random synonym, if it has any."""
-    return None if _is_bound(sentence, i) else _drawn(sentence, i, "synonyms", draws)
+    words = _related_to(sentence, i, "synonyms")
+    return _replacement(sentence, i, draws.choice(words)) if words and not _is_bound(sentence, i) else None
 
 
 def _drawn(sentence: ParsedSentence, i: int, relation: str, draws: Draws) -> Edit | None:
@@ -174,8 +175,6 @@ def _related(relation: str, word: str, part: str, tag: str, hint: str) -> tuple[
     if lemma in (_NEVER if relation == "synonyms" else _ANTONYM_STOPS) or (part == "v" and lemma in _NEVER):
         return ()
     source = wordnet()
-    if not source.synsets(lemma, part, 1):
-        return ()
     if relation == "synonyms":
         found = [other for synset in source.synsets(lemma, part, 2) for other in synset.lemmas]
     else:
@@ -191,6 +190,8 @@ def _related(relation: str, word: str, part: str, tag: str, hint: str) -> tuple[
 
 def _overlaps(other: str, lemma: str) -> bool:
     """Whether one is the other with something added to it, or a spelling of it: "home base" for "base"."""
+    if other.isalpha() and lemma.isalpha():
+        return other == lemma
     parts = set(other.replace("-", " ").split())
     return lemma in parts or other in lemma.replace("-", " ").split() or other.replace(" ", "") == lemma.replace("-", "")
 
@@ -207,9 +208,9 @@ def _is_bound(sentence: ParsedSentence, i: int) -> bool:
     """Whether word i is part of something: a name, a compound with a hyphen, an abbreviation in capitals, a phrasal verb."""
     text, start, end = sentence.text, sentence.starts[i], sentence.ends[i]
     word = text[start:end]
-    if not word.isalpha() or len(word) == 1 or not word[1:].islower():
+    if not word.isalpha() or not word[1:].islower():
         return True
-    if word[0].isupper() and text[:start].strip("\"'“‘([ "):
+    if not word.islower() and text[:start].strip("\"'“‘([ "):
         return True
     if (start and text[start - 1] in "-–/_@#.") or text[end : end + 1] in _BINDS:
         return True

@@ -55,7 +55,7 @@ class WordNet:
         self.path = Path(path)
         self._index = {pos: _Index(self._open(f"index.{name}")) for pos, name in _FILES.items()}
         self._data = {pos: self._open(f"data.{name}") for pos, name in _FILES.items()}
-        self._offsets = functools.lru_cache(maxsize=1 << 15)(self._find_offsets)
+        self._entry = functools.lru_cache(maxsize=1 << 16)(self._find_entry)
         self.synset = functools.lru_cache(maxsize=1 << 15)(self._synset)
 
     def __reduce__(self):
@@ -76,20 +76,20 @@ class WordNet:
         """The senses of a lemma (all, or the first `most`), the most frequent one first; pos: "n", "v", "a" (satellites too) or
         "r". Empty: unknown.
         """
-        return tuple([self.synset(offset, pos) for offset in self._offsets(lemma, pos)[:most]])
-
-    def _find_offsets(self, lemma: str, pos: str) -> tuple[int, ...]:
-        fields = self._fields(lemma, pos)
-        return tuple(map(int, fields[-int(fields[2]) :])) if fields else ()
+        return tuple([self.synset(int(offset), pos) for offset in self._entry(lemma, pos)[0][:most]])
 
     def is_attested(self, lemma: str, pos: str) -> bool:
         """Whether the texts that WordNet's makers tagged have the lemma: rare and odd words are not."""
-        fields = self._fields(lemma, pos)
-        return bool(fields) and int(fields[5 + int(fields[3])]) > 0
+        return self._entry(lemma, pos)[1]
 
-    def _fields(self, lemma: str, pos: str) -> list[bytes]:
+    def _find_entry(self, lemma: str, pos: str) -> tuple[tuple[bytes, ...], bool]:
+        """The offsets of a lemma's synsets, as they are written, and whether it is attested."""
         line = self._index[pos].find(lemma.replace(" ", "_").lower().encode() + b" ")
-        return [] if line is None else line.split()
+        if line is None:
+            return (), False
+        fields = line.split()
+        senses = int(fields[2])
+        return tuple(fields[-senses:]), int(fields[-senses - 1]) > 0
 
     def _synset(self, offset: int, pos: str) -> Synset:
         data = self._data[pos]
@@ -190,7 +190,10 @@ class _Index:
         # The licence at the head is indented: a space sorts before every lemma.
         low = bisect_left(self._heads, int.from_bytes(start[:8].ljust(8, b"\0"), "big"))
         if len(start) > 8:
-            high = bisect_right(self._heads, int.from_bytes(start[:8], "big"), low)
+            head = int.from_bytes(start[:8], "big")
+            near = low + 64  # seldom do more begin alike
+            within = near < len(self._heads) and self._heads[near] > head
+            high = bisect_right(self._heads, head, low, near if within else len(self._heads))
             low = bisect_left(range(high), start, low, key=lambda line: self._data[self._starts[line] : self._ends[line]])
         if low < len(self._starts) and self._data[self._starts[low] : self._starts[low] + len(start)] == start:
             return self._data[self._starts[low] : self._ends[low]]
