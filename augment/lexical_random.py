@@ -7,8 +7,7 @@ Rates and rounding are nlpaug's, which AugCSE used: ceil(rate * n) of n words, a
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, insort
-from itertools import chain
+from bisect import bisect_left
 from math import ceil
 
 from augment.entry import Entry, Parameter
@@ -136,7 +135,9 @@ class _Runs:
         return sum(map(len, self.texts[:place])) + sum(map(len, self.gaps[: place + 1])) + len(self.parts[place][0])
 
     def __str__(self) -> str:
-        return "".join(chain.from_iterable(zip(self.gaps, (*self.texts, ""))))
+        parts = [""] * (2 * len(self.texts) + 1)
+        parts[::2], parts[1::2] = self.gaps, self.texts
+        return "".join(parts)
 
 
 def _parted(run: str) -> tuple[str, str, str] | None:
@@ -151,7 +152,8 @@ class _Parts(dict[str, tuple[str, str, str] | None]):
     def __missing__(self, run: str) -> tuple[str, str, str] | None:
         if len(self) >= _MOST_RUNS:
             self.clear()
-        parts = self[run] = _parted(run + " ")
+        # Most are letters alone, in which the expression would find the same.
+        parts = self[run] = ("", run, "") if run.isalnum() else _parted(run + " ")
         return parts
 
 
@@ -159,18 +161,16 @@ _PARTS = _Parts()
 
 
 def _without(runs: _Runs, numbers: set[int]) -> str | None:
-    """The text without some of its words, by number."""
+    """The text without some of its words, by number, and those that would follow themselves."""
     places, parts, texts, gaps = runs.places, runs.parts, runs.texts, runs.gaps
-    deleted = [place for number, place in enumerate(places) if number in numbers]
     last = -1  # the last word kept
-    for number, place in enumerate(places):
-        if number in numbers:
-            continue
-        if 0 <= last < number - 1 and parts[places[last]][1].lower() == parts[place][1].lower():
-            insort(deleted, place)
+    for number in [number for number in range(len(places)) if number not in numbers]:
+        if 0 <= last < number - 1 and parts[places[last]][1].lower() == parts[places[number]][1].lower():
+            numbers.add(number)
         else:
             last = number
-    for place in deleted:
+    for number in sorted(numbers):
+        place = places[number]
         before, _, behind = parts[place]
         texts[place] = before + behind
         if not before and gaps[place]:

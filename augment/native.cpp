@@ -20,7 +20,7 @@
 
 namespace {
 
-constexpr long kInterface = 3;  // augment.compiled.INTERFACE: a file compiled from other sources is not used
+constexpr long kInterface = 4;  // augment.compiled.INTERFACE: a file compiled from other sources is not used
 
 // A reference that is given up at the end of its scope.
 struct Release {
@@ -221,6 +221,145 @@ struct Vocabulary {
     bool bytes;
 };
 
+// Tokens of printable ASCII without spaces, as the tokenizer itself makes them (`augment.words`): its pre-tokenizer, which parts a
+// piece into words, and its model, which spells each. Whatever else there is in a piece, or lacking in the vocabulary, is
+// left to the tokenizer.
+class Speller {
+   public:
+    virtual ~Speller() = default;
+
+    // Added tokens are told apart before words are, and pieces that are longer than `longest` do not come again.
+    bool spell(std::string_view piece, bool spaced, std::vector<int32_t>* ids) const {
+        if (piece.empty() || piece.size() > longest) return false;
+        for (const unsigned char letter : piece)
+            if (letter <= 0x20 || letter > 0x7E) return false;
+        for (const std::string& token : added)
+            if (piece.find(token) != std::string_view::npos) return false;
+        return parts(piece, spaced, ids);
+    }
+
+    std::unordered_map<std::string, int32_t> vocabulary;
+    std::vector<std::string> added;
+    size_t longest = 0;
+
+   protected:
+    virtual bool parts(std::string_view piece, bool spaced, std::vector<int32_t>* ids) const = 0;
+
+    static int kind(char letter) {  // of letters, digits and others words are made
+        if ((letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z')) return 0;
+        return letter >= '0' && letter <= '9' ? 1 : 2;
+    }
+};
+
+// Byte-level BPE: GPT-2's words with the space before them, and of the pairs beside each other the one learned first is joined.
+// A space stands for the letter that tokens write it with.
+class PairSpeller : public Speller {
+   public:
+    struct Merge {
+        int32_t rank, joined;
+    };
+    std::unordered_map<uint64_t, Merge> merges;
+    bool whole_first = false;  // whether a word of the vocabulary is its own token, however it is joined
+
+    static uint64_t pair(int32_t one, int32_t other) {
+        return static_cast<uint64_t>(static_cast<uint32_t>(one)) << 32 | static_cast<uint32_t>(other);
+    }
+
+   protected:
+    bool parts(std::string_view piece, bool spaced, std::vector<int32_t>* ids) const override {
+        std::string text(spaced ? 1 : 0, ' ');
+        text += piece;
+        for (size_t start = 0; start < text.size();) {
+            size_t stop = start + contraction(text, start);
+            if (stop == start) {
+                stop += text[start] == ' ';
+                const int first = kind(text[stop]);
+                while (stop < text.size() && kind(text[stop]) == first) ++stop;
+            }
+            if (!word(text.substr(start, stop - start), ids)) return false;
+            start = stop;
+        }
+        return true;
+    }
+
+   private:
+    static size_t contraction(std::string_view text, size_t start) {
+        if (text[start] == '\'')
+            for (const std::string_view ending : {"s", "t", "re", "ve", "m", "ll", "d"})
+                if (text.substr(start + 1, ending.size()) == ending) return ending.size() + 1;
+        return 0;
+    }
+
+    bool word(const std::string& text, std::vector<int32_t>* ids) const {
+        if (whole_first) {
+            auto place = vocabulary.find(text);
+            if (place != vocabulary.end()) {
+                ids->push_back(place->second);
+                return true;
+            }
+        }
+        const size_t begin = ids->size();
+        for (const char letter : text) {
+            auto place = vocabulary.find(std::string(1, letter));
+            if (place == vocabulary.end()) return false;
+            ids->push_back(place->second);
+        }
+        while (true) {
+            Merge best{-1, 0};
+            size_t at = 0;
+            for (size_t i = begin; i + 1 < ids->size(); ++i) {
+                auto place = merges.find(pair((*ids)[i], (*ids)[i + 1]));
+                if (place != merges.end() && (best.rank < 0 || place->second.rank < best.rank)) best = place->second, at = i;
+            }
+            if (best.rank < 0) return true;
+            (*ids)[at] = best.joined;
+            ids->erase(ids->begin() + static_cast<std::ptrdiff_t>(at) + 1);
+        }
+    }
+};
+
+// WordPiece: punctuation characters are words, and of every word the longest beginning that the vocabulary has is cut off.
+class LongestSpeller : public Speller {
+   public:
+    std::string inside;  // in front of tokens that do not begin a word
+    int32_t unknown = 0;
+    size_t most_characters = 0;
+    bool lowercase = false;
+
+   protected:
+    bool parts(std::string_view piece, bool, std::vector<int32_t>* ids) const override {
+        std::string text(piece);
+        for (char& letter : text)
+            if (lowercase && letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter + 32);
+        for (size_t start = 0; start < text.size();) {
+            size_t stop = start + 1;
+            while (kind(text[start]) != 2 && stop < text.size() && kind(text[stop]) != 2) ++stop;
+            word(text.substr(start, stop - start), ids);
+            start = stop;
+        }
+        return true;
+    }
+
+   private:
+    void word(const std::string& text, std::vector<int32_t>* ids) const {
+        const size_t begin = ids->size();
+        bool known = text.size() <= most_characters;
+        for (size_t start = 0; known && start < text.size();) {
+            size_t stop = text.size();
+            auto place = vocabulary.end();
+            for (; stop > start && place == vocabulary.end(); stop -= place == vocabulary.end())
+                place = vocabulary.find((start ? inside : "") + text.substr(start, stop - start));
+            known = place != vocabulary.end();
+            if (known) ids->push_back(place->second);
+            start = stop;
+        }
+        if (!known) {
+            ids->resize(begin);
+            ids->push_back(unknown);
+        }
+    }
+};
+
 // The pieces of a text that has been tokenized already, with the places of their tokens (`Pieces._cut`).
 class Origin {
    public:
@@ -295,7 +434,8 @@ struct Pieces {
     PyObject_HEAD
     Vocabulary* vocabulary;
     Memory* inside;
-    Memory* opening;  // the same, where `alike`
+    Memory* opening;   // the same, where `alike`
+    Speller* speller;  // or nullptr: pieces that are not known are left to the tokenizer
     bool alike;
     int32_t first, last;  // of every row: [CLS], [SEP]
     size_t room;          // tokens between them
@@ -303,6 +443,7 @@ struct Pieces {
 
 void pieces_dealloc(Pieces* self) {
     delete self->vocabulary;
+    delete self->speller;
     if (self->opening != self->inside) delete self->opening;
     delete self->inside;
     Py_TYPE(self)->tp_free(reinterpret_cast<PyObject*>(self));
@@ -401,6 +542,10 @@ PyObject* pieces_rows(Pieces* self, PyObject* arguments) {
             } else if (const Memory::Tokens* known = (opens ? self->opening : self->inside)->find(piece)) {
                 whole |= !known->alone;
                 row.insert(row.end(), known->ids.begin(), known->ids.end());
+            } else if (Memory::Tokens own; self->speller && self->speller->spell(piece, self->alike || !opens, &own.ids)) {
+                own.alone = true;
+                row.insert(row.end(), own.ids.begin(), own.ids.end());
+                (opens ? self->opening : self->inside)->put(piece, std::move(own));
             } else {
                 whole |= piece.empty();
                 unknown.emplace_back(piece, opens);
@@ -450,7 +595,73 @@ PyObject* pieces_learn(Pieces* self, PyObject* arguments) {
     Py_RETURN_NONE;
 }
 
+// Fills a speller's vocabulary (a dict of strings and numbers) and added tokens (a list of strings).
+bool fill(Speller* speller, PyObject* vocabulary, PyObject* added, Py_ssize_t longest) {
+    PyObject *token, *number;
+    std::string_view text;
+    for (Py_ssize_t place = 0; PyDict_Next(vocabulary, &place, &token, &number);) {
+        const long id = PyLong_AsLong(number);
+        if ((id == -1 && PyErr_Occurred()) || !utf8(token, &text)) return false;
+        speller->vocabulary.emplace(text, static_cast<int32_t>(id));
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(added); ++i) {
+        if (!utf8(PyList_GET_ITEM(added, i), &text)) return false;
+        speller->added.emplace_back(text);
+    }
+    speller->longest = static_cast<size_t>(longest > 0 ? longest : 0);
+    return true;
+}
+
+PyObject* spelled_by(Pieces* self, std::unique_ptr<Speller> speller) {
+    delete std::exchange(self->speller, speller.release());
+    Py_RETURN_NONE;
+}
+
+// (vocabulary, merges, whole_first, added, longest): pieces are spelled by byte-level BPE from here on. merges: (one, other, joined)
+// token ids, the first learned first.
+PyObject* pieces_spell_pairs(Pieces* self, PyObject* arguments) {
+    PyObject *vocabulary, *merges, *added;
+    int whole_first;
+    Py_ssize_t longest;
+    if (!PyArg_ParseTuple(arguments, "O!O!pO!n", &PyDict_Type, &vocabulary, &PyList_Type, &merges, &whole_first, &PyList_Type, &added,
+                          &longest))
+        return nullptr;
+    auto speller = std::make_unique<PairSpeller>();
+    if (!fill(speller.get(), vocabulary, added, longest)) return nullptr;
+    speller->whole_first = whole_first != 0;
+    for (Py_ssize_t rank = 0; rank < PyList_GET_SIZE(merges); ++rank) {
+        int one, other, joined;
+        if (!PyTuple_Check(PyList_GET_ITEM(merges, rank)) ||
+            !PyArg_ParseTuple(PyList_GET_ITEM(merges, rank), "iii", &one, &other, &joined)) {
+            if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "merges are tuples of three numbers");
+            return nullptr;
+        }
+        speller->merges.insert_or_assign(PairSpeller::pair(one, other), PairSpeller::Merge{static_cast<int32_t>(rank), joined});
+    }
+    return spelled_by(self, std::move(speller));
+}
+
+// (vocabulary, inside, unknown, most_characters, lowercase, added, longest): pieces are spelled by WordPiece from here on.
+PyObject* pieces_spell_longest(Pieces* self, PyObject* arguments) {
+    PyObject *vocabulary, *added;
+    const char* inside;
+    int unknown, lowercase;
+    Py_ssize_t most_characters, longest;
+    if (!PyArg_ParseTuple(arguments, "O!sinpO!n", &PyDict_Type, &vocabulary, &inside, &unknown, &most_characters, &lowercase,
+                          &PyList_Type, &added, &longest))
+        return nullptr;
+    auto speller = std::make_unique<LongestSpeller>();
+    if (!fill(speller.get(), vocabulary, added, longest)) return nullptr;
+    speller->inside = inside;
+    speller->unknown = unknown;
+    speller->most_characters = static_cast<size_t>(most_characters > 0 ? most_characters : 0);
+    speller->lowercase = lowercase != 0;
+    return spelled_by(self, std::move(speller));
+}
+
 PyMethodDef pieces_methods[] = {
+    {"spell_pairs", reinterpret_cast<PyCFunction>(pieces_spell_pairs), METH_VARARGS, nullptr},
+    {"spell_longest", reinterpret_cast<PyCFunction>(pieces_spell_longest), METH_VARARGS, nullptr},
     {"rows", reinterpret_cast<PyCFunction>(pieces_rows), METH_VARARGS, nullptr},
     {"learn", reinterpret_cast<PyCFunction>(pieces_learn), METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},

@@ -125,9 +125,12 @@ class Pipeline:
                 if not step.is_text:
                     continue
                 rows = np.flatnonzero(choice == index)
-                current = (_current(row, sentences, changed) for row in rows.tolist())
+                numbers = rows.tolist()
+                current = map(sentences.__getitem__, numbers)
+                if changed:
+                    current = (_current(row, sentences, changed) for row in numbers)
                 applied = _rewritten(step, current, draws_for(stage_keys[rows], step.name))
-                for row, (sentence, new) in zip(rows.tolist(), applied):
+                for row, (sentence, new) in zip(numbers, applied):
                     if new is not None and new != sentence.text:
                         changed[row] = (changed[row][0] if row in changed else sentence.text, new)
         return changed

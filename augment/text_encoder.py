@@ -12,7 +12,7 @@ import numpy as np
 from augment.compiled import native
 from augment.pieces import Pieces
 from augment.ragged import Ragged, offsets_of
-from augment.words import encode, words_between_spaces
+from augment.words import encode, is_plain, words_between_spaces
 
 MOST_PIECES = 1 << 16  # kept by an encoder, and as many of before, and of words (`MOST_WORDS`): some 20 MB each
 LONGEST_PIECE = 64  # characters: what has fewer spaces (Chinese) does not come again
@@ -37,8 +37,8 @@ class TextEncoder:
         self.tokenizer.no_padding()
         self.tokenizer.no_truncation()
         self.cls_id, self.sep_id, self.max_length = cls_id, sep_id, max_length
-        added = [token.content for token in self.tokenizer.get_added_tokens_decoder().values()]
-        self._added = re.compile("|".join(map(re.escape, added)) or "(?!)")
+        self._added_tokens = [token.content for token in self.tokenizer.get_added_tokens_decoder().values()]
+        self._added = re.compile("|".join(map(re.escape, self._added_tokens)) or "(?!)")
         self._words = words_between_spaces(self.tokenizer)
         self._pieces = self._no_pieces()
 
@@ -67,7 +67,11 @@ class TextEncoder:
         kind = Pieces if native is None else native.Pieces
         words = self._words
         vocabulary = (words.characters, words.spaced, words.opens_alike)
-        return kind(*vocabulary, self.cls_id, self.sep_id, self.max_length - 2, MOST_PIECES)
+        pieces = kind(*vocabulary, self.cls_id, self.sep_id, self.max_length - 2, MOST_PIECES)
+        spelling = None if native is None else words.spelling()
+        if spelling is not None:
+            getattr(pieces, spelling[0])(*spelling[1], self._added_tokens, LONGEST_PIECE)
+        return pieces
 
     def _whole(self, texts: list[str]) -> list[bytes]:
         """`[CLS] tokens [SEP]` of each text, as bytes of int32, by the tokenizer."""
@@ -98,6 +102,8 @@ class TextEncoder:
 
     def _is_whole(self, piece: str) -> bool:
         """Whether a piece is more than nothing, without white space at its ends, as the tokenizer reads it too."""
+        if piece and is_plain(piece):  # and there is no space in a piece
+            return True
         if not piece.isascii() and self.tokenizer.normalizer is not None and piece:
             normal = self.tokenizer.normalizer.normalize_str(piece)
             if not normal or normal != normal.strip():

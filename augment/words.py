@@ -62,7 +62,7 @@ class Words(ABC):
     space = ""  # how tokens write one, if they do
 
     def __init__(self, tokenizer: Any, settings: dict[str, Any]):
-        self._tokenizer = tokenizer
+        self._tokenizer, self._settings = tokenizer, settings
         self._known = Memory(MOST_WORDS)
         vocabulary = tokenizer.get_vocab()
         special = {token["content"] for token in settings["added_tokens"]} | {settings["model"].get("unk_token")}
@@ -94,6 +94,10 @@ class Words(ABC):
     @abstractmethod
     def encode(self, words: list[str]) -> list[bytes | None]:
         """Token ids of each word, None where they cannot be told from those beside it."""
+
+    @abstractmethod
+    def spelling(self) -> tuple[str, tuple[Any, ...]] | None:
+        """Which method of the compiled `Pieces` makes the tokens of plain words, and its first arguments; None: none does."""
 
     @abstractmethod
     def shape(self, token: str) -> tuple[bool, int]:
@@ -129,11 +133,24 @@ class ByteLevelWords(Words):
     def part(self, piece: str) -> list[str]:
         if self.opens_alike and piece[0] != " ":
             piece = " " + piece
+        if self._parts and piece.isascii() and (piece.isalpha() or (piece[0] == " " and piece[1:].isalpha())):
+            return [piece]  # as most are: the expression would find the same
         return _BYTE_LEVEL_WORD.findall(piece) if self._parts and is_plain(piece) else [piece]
 
     def encode(self, words: list[str]) -> list[bytes | None]:
         # Behind a line feed, a token of its own, no word opens the text; and no blank is put in front of one that follows an "a".
         return self._apart(words, "a", "\n", 1)
+
+    def spelling(self) -> tuple[str, tuple[Any, ...]] | None:
+        model = self._settings["model"]
+        if not self._parts or model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
+            return None
+        written = {token.replace(_SPACE, " "): number for token, number in model["vocab"].items()}
+        ids = {token: number for token, number in written.items() if token.isascii()}
+        pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
+        pairs = [[part.replace(_SPACE, " ") for part in pair] for pair in pairs]
+        merges = [(ids[one], ids[other], ids[one + other]) for one, other in pairs if one + other in ids]
+        return "spell_pairs", (ids, merges, bool(model.get("ignore_merges")))
 
     def shape(self, token: str) -> tuple[bool, int]:
         return token == _LINE_FEED, len(token) - token.count(_SPACE)
@@ -157,6 +174,15 @@ class BertWords(Words):
         others = [word for word in words if word not in found]
         found.update(zip(others, encode(self._tokenizer, others), strict=True))
         return [found[word] for word in words]
+
+    def spelling(self) -> tuple[str, tuple[Any, ...]] | None:
+        model = self._settings["model"]
+        vocabulary = {token: number for token, number in model["vocab"].items() if token.isascii()}
+        unknown = model["vocab"].get(model["unk_token"])
+        lowercase = any(step["type"] == "Lowercase" or step.get("lowercase") for step in _steps(self._settings))
+        if unknown is None:
+            return None
+        return "spell_longest", (vocabulary, self._inside, unknown, model["max_input_chars_per_word"], lowercase)
 
     def shape(self, token: str) -> tuple[bool, int]:
         begins = not token.startswith(self._inside)
@@ -193,5 +219,9 @@ def is_plain(text: str) -> bool:
 
 
 def _normalizers(settings: dict[str, Any]) -> list[str]:
+    return [step["type"] for step in _steps(settings)]
+
+
+def _steps(settings: dict[str, Any]) -> list[dict[str, Any]]:
     normalizer = settings["normalizer"] or {}
-    return [step["type"] for step in normalizer.get("normalizers") or [normalizer] if step]
+    return [step for step in normalizer.get("normalizers") or [normalizer] if step]
