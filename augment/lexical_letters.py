@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 
+from augment.compiled import native
 from augment.entry import Entry, Parameter
 from augment.errors import AugmentationError
 from augment.lexical_forms import AUGCSE
@@ -51,6 +52,14 @@ def look_alike(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str
     text = sentence.text
     urls = _urls(text)
     threshold = int(rate * (1 << 21))
+    if native is not None and isinstance(draws, native.Draws):
+        result = native.look_alike(text, _LOOK_ALIKE, threshold, draws, urls)
+    else:
+        result = _with_others(text, threshold, draws, urls)
+    return None if result == text else result
+
+
+def _with_others(text: str, threshold: int, draws: Draws, urls: list[tuple[int, int]]) -> str:
     letters = []
     bits = 1
     for letter, similar in zip(text, map(_LOOK_ALIKE.get, text)):
@@ -63,8 +72,7 @@ def look_alike(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str
             if share < threshold and not (urls and _inside(len(letters), urls)):
                 letter = similar[share * len(similar) // threshold]
         letters.append(letter)
-    result = "".join(letters)
-    return None if result == text else result
+    return "".join(letters)
 
 
 def phonemes(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str | None:

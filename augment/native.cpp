@@ -8,6 +8,7 @@
 #include <Python.h>
 #include <structmember.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -20,7 +21,7 @@
 
 namespace {
 
-constexpr long kInterface = 4;  // augment.compiled.INTERFACE: a file compiled from other sources is not used
+constexpr long kInterface = 6;  // augment.compiled.INTERFACE: a file compiled from other sources is not used
 
 // A reference that is given up at the end of its scope.
 struct Release {
@@ -221,9 +222,9 @@ struct Vocabulary {
     bool bytes;
 };
 
-// Tokens of printable ASCII without spaces, as the tokenizer itself makes them (`augment.words`): its pre-tokenizer, which parts a
-// piece into words, and its model, which spells each. Whatever else there is in a piece, or lacking in the vocabulary, is
-// left to the tokenizer.
+// Tokens of printable ASCII without spaces, and of `letters` beyond it, as the tokenizer itself makes them (`augment.words`): its
+// pre-tokenizer, which parts a piece into words, and its model, which spells each. Whatever else there is in a piece, or lacking
+// in the vocabulary, is left to the tokenizer.
 class Speller {
    public:
     virtual ~Speller() = default;
@@ -231,14 +232,22 @@ class Speller {
     // Added tokens are told apart before words are, and pieces that are longer than `longest` do not come again.
     bool spell(std::string_view piece, bool spaced, std::vector<int32_t>* ids) const {
         if (piece.empty() || piece.size() > longest) return false;
-        for (const unsigned char letter : piece)
-            if (letter <= 0x20 || letter > 0x7E) return false;
+        for (size_t i = 0; i < piece.size(); ++i) {
+            const unsigned char letter = static_cast<unsigned char>(piece[i]);
+            if (letter <= 0x20 || letter == 0x7F) return false;
+            if (letter < 0x80) continue;
+            const size_t more = letter >= 0xF0 ? 3 : letter >= 0xE0 ? 2 : 1;
+            size_t point = letter & (0x3F >> more);
+            for (size_t byte = 0; byte < more; ++byte) point = point << 6 | (static_cast<unsigned char>(piece[++i]) & 0x3F);
+            if (point >= letters.size() || !letters[point]) return false;
+        }
         for (const std::string& token : added)
             if (piece.find(token) != std::string_view::npos) return false;
         return parts(piece, spaced, ids);
     }
 
     std::unordered_map<std::string, int32_t> vocabulary;
+    std::vector<bool> letters;  // by code point
     std::vector<std::string> added;
     size_t longest = 0;
 
@@ -246,24 +255,28 @@ class Speller {
     virtual bool parts(std::string_view piece, bool spaced, std::vector<int32_t>* ids) const = 0;
 
     static int kind(char letter) {  // of letters, digits and others words are made
-        if ((letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z')) return 0;
+        if ((letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') || (letter & 0x80)) return 0;
         return letter >= '0' && letter <= '9' ? 1 : 2;
     }
 };
 
 // Byte-level BPE: GPT-2's words with the space before them, and of the pairs beside each other the one learned first is joined.
-// A space stands for the letter that tokens write it with.
+// The vocabulary's tokens are bytes here, not the letters that stand for them.
 class PairSpeller : public Speller {
    public:
     struct Merge {
-        int32_t rank, joined;
+        int32_t rank, joined;  // rank -1: none
     };
-    std::unordered_map<uint64_t, Merge> merges;
+    int32_t bytes[256];        // the token of each, -1: none
     bool whole_first = false;  // whether a word of the vocabulary is its own token, however it is joined
 
-    static uint64_t pair(int32_t one, int32_t other) {
-        return static_cast<uint64_t>(static_cast<uint32_t>(one)) << 32 | static_cast<uint32_t>(other);
+    explicit PairSpeller(size_t merges) {
+        size_t places = 16;
+        while (places < 2 * merges) places *= 2;
+        table_.assign(places, {0, {-1, 0}});
     }
+
+    void add(int32_t one, int32_t other, Merge merge) { *const_cast<Entry*>(entry(pair(one, other))) = {pair(one, other), merge}; }
 
    protected:
     bool parts(std::string_view piece, bool spaced, std::vector<int32_t>* ids) const override {
@@ -276,13 +289,32 @@ class PairSpeller : public Speller {
                 const int first = kind(text[stop]);
                 while (stop < text.size() && kind(text[stop]) == first) ++stop;
             }
-            if (!word(text.substr(start, stop - start), ids)) return false;
+            if (!word(std::string_view(text).substr(start, stop - start), ids)) return false;
             start = stop;
         }
         return true;
     }
 
    private:
+    // Pairs of tokens with how they join, by open addressing. No pair is 0.
+    struct Entry {
+        uint64_t pair;
+        Merge merge;
+    };
+
+    static uint64_t pair(int32_t one, int32_t other) {
+        return (static_cast<uint64_t>(static_cast<uint32_t>(one)) << 32 | static_cast<uint32_t>(other)) + 1;
+    }
+
+    const Entry* entry(uint64_t pair) const {
+        size_t place = static_cast<size_t>(mix(pair)) & (table_.size() - 1);
+        while (table_[place].pair && table_[place].pair != pair) place = (place + 1) & (table_.size() - 1);
+        return &table_[place];
+    }
+
+    std::vector<Entry> table_;
+    mutable std::vector<Merge> next_;
+
     static size_t contraction(std::string_view text, size_t start) {
         if (text[start] == '\'')
             for (const std::string_view ending : {"s", "t", "re", "ve", "m", "ll", "d"})
@@ -290,9 +322,9 @@ class PairSpeller : public Speller {
         return 0;
     }
 
-    bool word(const std::string& text, std::vector<int32_t>* ids) const {
+    bool word(std::string_view text, std::vector<int32_t>* ids) const {
         if (whole_first) {
-            auto place = vocabulary.find(text);
+            auto place = vocabulary.find(std::string(text));
             if (place != vocabulary.end()) {
                 ids->push_back(place->second);
                 return true;
@@ -300,20 +332,25 @@ class PairSpeller : public Speller {
         }
         const size_t begin = ids->size();
         for (const char letter : text) {
-            auto place = vocabulary.find(std::string(1, letter));
-            if (place == vocabulary.end()) return false;
-            ids->push_back(place->second);
+            const int32_t id = bytes[static_cast<unsigned char>(letter)];
+            if (id < 0) return false;
+            ids->push_back(id);
         }
+        // next[i]: how the symbols i and i + 1 of the word join.
+        std::vector<Merge>& next = next_;
+        next.clear();
+        const auto look = [&](size_t i) { return entry(pair((*ids)[begin + i], (*ids)[begin + i + 1]))->merge; };
+        for (size_t i = 0; i + 1 < text.size(); ++i) next.push_back(look(i));
         while (true) {
-            Merge best{-1, 0};
-            size_t at = 0;
-            for (size_t i = begin; i + 1 < ids->size(); ++i) {
-                auto place = merges.find(pair((*ids)[i], (*ids)[i + 1]));
-                if (place != merges.end() && (best.rank < 0 || place->second.rank < best.rank)) best = place->second, at = i;
-            }
-            if (best.rank < 0) return true;
-            (*ids)[at] = best.joined;
-            ids->erase(ids->begin() + static_cast<std::ptrdiff_t>(at) + 1);
+            size_t at = next.size();
+            for (size_t i = 0; i < next.size(); ++i)
+                if (next[i].rank >= 0 && (at == next.size() || next[i].rank < next[at].rank)) at = i;
+            if (at == next.size()) return true;
+            (*ids)[begin + at] = next[at].joined;
+            ids->erase(ids->begin() + static_cast<std::ptrdiff_t>(begin + at + 1));
+            next.erase(next.begin() + static_cast<std::ptrdiff_t>(at));
+            if (at < next.size()) next[at] = look(at);
+            if (at > 0) next[at - 1] = look(at - 1);
         }
     }
 };
@@ -545,7 +582,8 @@ PyObject* pieces_rows(Pieces* self, PyObject* arguments) {
             } else if (Memory::Tokens own; self->speller && self->speller->spell(piece, self->alike || !opens, &own.ids)) {
                 own.alone = true;
                 row.insert(row.end(), own.ids.begin(), own.ids.end());
-                (opens ? self->opening : self->inside)->put(piece, std::move(own));
+                const bool plain = std::all_of(piece.begin(), piece.end(), [](char letter) { return !(letter & 0x80); });
+                if (plain) (opens ? self->opening : self->inside)->put(piece, std::move(own));
             } else {
                 whole |= piece.empty();
                 unknown.emplace_back(piece, opens);
@@ -595,14 +633,15 @@ PyObject* pieces_learn(Pieces* self, PyObject* arguments) {
     Py_RETURN_NONE;
 }
 
-// Fills a speller's vocabulary (a dict of strings and numbers) and added tokens (a list of strings).
+// Fills a speller's vocabulary (a dict of bytes and numbers) and added tokens (a list of strings).
 bool fill(Speller* speller, PyObject* vocabulary, PyObject* added, Py_ssize_t longest) {
     PyObject *token, *number;
     std::string_view text;
     for (Py_ssize_t place = 0; PyDict_Next(vocabulary, &place, &token, &number);) {
         const long id = PyLong_AsLong(number);
-        if ((id == -1 && PyErr_Occurred()) || !utf8(token, &text)) return false;
-        speller->vocabulary.emplace(text, static_cast<int32_t>(id));
+        Bytes bytes(token);
+        if ((id == -1 && PyErr_Occurred()) || !bytes) return false;
+        speller->vocabulary.emplace(std::string(bytes.as<char>(), static_cast<size_t>(bytes.size<char>())), static_cast<int32_t>(id));
     }
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(added); ++i) {
         if (!utf8(PyList_GET_ITEM(added, i), &text)) return false;
@@ -617,17 +656,26 @@ PyObject* spelled_by(Pieces* self, std::unique_ptr<Speller> speller) {
     Py_RETURN_NONE;
 }
 
-// (vocabulary, merges, whole_first, added, longest): pieces are spelled by byte-level BPE from here on. merges: (one, other, joined)
-// token ids, the first learned first.
+// (vocabulary, merges, whole_first, letters, added, longest): pieces are spelled by byte-level BPE from here on. merges: token ids
+// (one, other, joined), the first learned first. letters: a string.
 PyObject* pieces_spell_pairs(Pieces* self, PyObject* arguments) {
-    PyObject *vocabulary, *merges, *added;
+    PyObject *vocabulary, *merges, *letters, *added;
     int whole_first;
     Py_ssize_t longest;
-    if (!PyArg_ParseTuple(arguments, "O!O!pO!n", &PyDict_Type, &vocabulary, &PyList_Type, &merges, &whole_first, &PyList_Type, &added,
-                          &longest))
+    if (!PyArg_ParseTuple(arguments, "O!O!pUO!n", &PyDict_Type, &vocabulary, &PyList_Type, &merges, &whole_first, &letters,
+                          &PyList_Type, &added, &longest))
         return nullptr;
-    auto speller = std::make_unique<PairSpeller>();
+    auto speller = std::make_unique<PairSpeller>(static_cast<size_t>(PyList_GET_SIZE(merges)));
     if (!fill(speller.get(), vocabulary, added, longest)) return nullptr;
+    for (int byte = 0; byte < 256; ++byte) {
+        auto place = speller->vocabulary.find(std::string(1, static_cast<char>(byte)));
+        speller->bytes[byte] = place == speller->vocabulary.end() ? -1 : place->second;
+    }
+    for (Py_ssize_t i = 0; i < PyUnicode_GET_LENGTH(letters); ++i) {
+        const size_t letter = PyUnicode_READ_CHAR(letters, i);
+        if (letter >= speller->letters.size()) speller->letters.resize(letter + 1);
+        speller->letters[letter] = true;
+    }
     speller->whole_first = whole_first != 0;
     for (Py_ssize_t rank = 0; rank < PyList_GET_SIZE(merges); ++rank) {
         int one, other, joined;
@@ -636,7 +684,7 @@ PyObject* pieces_spell_pairs(Pieces* self, PyObject* arguments) {
             if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "merges are tuples of three numbers");
             return nullptr;
         }
-        speller->merges.insert_or_assign(PairSpeller::pair(one, other), PairSpeller::Merge{static_cast<int32_t>(rank), joined});
+        speller->add(one, other, {static_cast<int32_t>(rank), joined});
     }
     return spelled_by(self, std::move(speller));
 }
@@ -1071,6 +1119,43 @@ PyMethodDef columns_methods[] = {
 
 PyTypeObject ColumnsType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
+// (text, similar, threshold, draws, spans): the text with letters like others in place of them, outside the spans (a list of (start,
+// end)); the loop of `augment.lexical_letters.look_alike`.
+PyObject* look_alike(PyObject*, PyObject* arguments) {
+    PyObject *text, *similar, *draws, *spans;
+    unsigned long threshold;
+    if (!PyArg_ParseTuple(arguments, "UO!kO!O!", &text, &PyDict_Type, &similar, &threshold, &DrawsType, &draws, &PyList_Type, &spans))
+        return nullptr;
+    std::vector<std::pair<Py_ssize_t, Py_ssize_t>> outside;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(spans); ++i) {
+        Py_ssize_t start, end;
+        if (!PyArg_Parse(PyList_GET_ITEM(spans, i), "(nn)", &start, &end)) return nullptr;
+        outside.emplace_back(start, end);
+    }
+    std::vector<Py_UCS4> letters(static_cast<size_t>(PyUnicode_GET_LENGTH(text)));
+    uint64_t bits = 1;
+    for (Py_ssize_t i = 0; i < PyUnicode_GET_LENGTH(text); ++i) {
+        Py_UCS4& letter = letters[static_cast<size_t>(i)] = PyUnicode_READ_CHAR(text, i);
+        Owned key(PyUnicode_FromOrdinal(static_cast<int>(letter)));
+        PyObject* like = key ? PyDict_GetItemWithError(similar, key.get()) : nullptr;
+        if (!like) {
+            if (PyErr_Occurred()) return nullptr;
+            continue;
+        }
+        if (!PyUnicode_Check(like)) return PyErr_Format(PyExc_TypeError, "letters like others are strings");
+        if (bits == 1) bits = reinterpret_cast<Draws*>(draws)->bits() >> 1 | 1ull << 63;
+        const uint64_t share = bits & 0x1FFFFF;
+        bits >>= 21;
+        if (share >= threshold || std::any_of(outside.begin(), outside.end(), [i](const auto& span) {
+                return span.first <= i && i < span.second;
+            }))
+            continue;
+        letter = PyUnicode_ReadChar(like, static_cast<Py_ssize_t>(share * static_cast<uint64_t>(PyUnicode_GET_LENGTH(like)) / threshold));
+        if (letter == static_cast<Py_UCS4>(-1) && PyErr_Occurred()) return nullptr;
+    }
+    return PyUnicode_FromKindAndData(PyUnicode_4BYTE_KIND, letters.data(), static_cast<Py_ssize_t>(letters.size()));
+}
+
 // How often a word of an ASCII text follows itself (`augment.lexical_forms.repeats`); -1 for other texts.
 PyObject* repeats(PyObject*, PyObject* text) {
     if (!PyUnicode_Check(text)) return PyErr_Format(PyExc_TypeError, "repeats() takes a string");
@@ -1102,6 +1187,7 @@ PyObject* repeats(PyObject*, PyObject* text) {
 
 PyMethodDef functions[] = {
     {"repeats", repeats, METH_O, nullptr},
+    {"look_alike", look_alike, METH_VARARGS, nullptr},
     {"compile_sentence", compile_sentence, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -6,6 +6,7 @@ piece is parted further, into words and punctuation, as the tokenizer's own pre-
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from abc import ABC, abstractmethod
@@ -24,6 +25,9 @@ _LEAVES_ASCII = frozenset({"NFC", "NFD", "NFKC", "NFKD", "StripAccents"})
 _BYTE_LEVEL_WORD = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+")
 _BERT_WORD = re.compile(r"[A-Za-z0-9]+|[^\sA-Za-z0-9]")
 _SPACE, _LINE_FEED = "\u0120", "\u010a"  # as byte-level BPE writes them
+# Letters that no normalizer composes with what stands before: Latin, Greek and Cyrillic.
+_BLOCKS = ((0xC0, 0x2B0), (0x370, 0x400), (0x400, 0x530), (0x1E00, 0x1F00))
+_LETTERS = [letter for first, last in _BLOCKS for letter in map(chr, range(first, last)) if letter.isalpha()]
 _NOT_TEXT = 1 << 20  # "characters" of a token that stands for no text, or does not say for which
 
 
@@ -145,12 +149,22 @@ class ByteLevelWords(Words):
         model = self._settings["model"]
         if not self._parts or model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
             return None
-        written = {token.replace(_SPACE, " "): number for token, number in model["vocab"].items()}
-        ids = {token: number for token, number in written.items() if token.isascii()}
+        ids = {_as_bytes(token): number for token, number in model["vocab"].items()}
         pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
-        pairs = [[part.replace(_SPACE, " ") for part in pair] for pair in pairs]
-        merges = [(ids[one], ids[other], ids[one + other]) for one, other in pairs if one + other in ids]
-        return "spell_pairs", (ids, merges, bool(model.get("ignore_merges")))
+        pairs = [[_as_bytes(part) for part in pair] for pair in pairs]
+        merges = [(ids[one], ids[other], ids[one + other]) for one, other in pairs]
+        return "spell_pairs", (ids, merges, bool(model.get("ignore_merges")), self._letters())
+
+    def _letters(self) -> str:
+        """Letters beyond ASCII that the tokenizer leaves as they are, and takes for letters of a word."""
+        normalizer, before = self._tokenizer.normalizer, self._tokenizer.pre_tokenizer
+        text = "".join(f" a{letter}b" for letter in _LETTERS)
+        normal = text if normalizer is None else normalizer.normalize_str(text)
+        kept = set(text.split()) & set(normal.split())
+        letters = [letter for letter in _LETTERS if f"a{letter}b" in kept]
+        parts = before.pre_tokenize_str("".join(f" a{letter}b" for letter in letters))
+        whole = {text for text, _ in parts}
+        return "".join(letter for letter in letters if _SPACE + _written(f"a{letter}b") in whole)
 
     def shape(self, token: str) -> tuple[bool, int]:
         return token == _LINE_FEED, len(token) - token.count(_SPACE)
@@ -177,7 +191,7 @@ class BertWords(Words):
 
     def spelling(self) -> tuple[str, tuple[Any, ...]] | None:
         model = self._settings["model"]
-        vocabulary = {token: number for token, number in model["vocab"].items() if token.isascii()}
+        vocabulary = {token.encode(): number for token, number in model["vocab"].items()}
         unknown = model["vocab"].get(model["unk_token"])
         lowercase = any(step["type"] == "Lowercase" or step.get("lowercase") for step in _steps(self._settings))
         if unknown is None:
@@ -211,6 +225,26 @@ def encode(tokenizer: Any, texts: list[str]) -> list[bytes]:
     if not texts:
         return []
     return [array("i", encoding.ids).tobytes() for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+@functools.lru_cache(maxsize=1)
+def _byte_of() -> dict[str, int]:
+    """The byte that each letter of byte-level tokens stands for (GPT-2): those that can be printed for themselves."""
+    own = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in own]
+    return {**{chr(byte): byte for byte in own}, **{chr(256 + n): byte for n, byte in enumerate(others)}}
+
+
+def _written(text: str) -> str:
+    """A text as byte-level tokens write it."""
+    letters = {byte: letter for letter, byte in _byte_of().items()}
+    return "".join(map(letters.__getitem__, text.encode()))
+
+
+def _as_bytes(token: str) -> bytes:
+    """The bytes of a byte-level token; of others, as added ones may be, what no byte-level token has: a line feed in front."""
+    table = _byte_of()
+    return bytes(map(table.__getitem__, token)) if all(letter in table for letter in token) else b"\n" + token.encode()
 
 
 def is_plain(text: str) -> bool:
