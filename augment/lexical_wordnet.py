@@ -22,6 +22,7 @@ from augment.wordnet import require_wordnet, wordnet
 VASCL = "VaSCL (Zhang et al. 2022), section 4.4"
 _POS = {"NOUN": "n", "VERB": "v", "ADJ": "a", "ADV": "r"}
 _TAGS = {"n": ("NN", "NNS"), "v": ("VB", "VBD", "VBG", "VBN", "VBP", "VBZ"), "a": ("JJ", "JJR", "JJS"), "r": ("RB", "RBR", "RBS")}
+_CONTENT_TAGS = frozenset(tag for tags in _TAGS.values() for tag in tags)
 _CONTENT = frozenset((pos, tag) for pos, part in _POS.items() for tag in _TAGS[part])
 # Of so many or so general uses that WordNet's first senses mislead, or parts of fixed phrases.
 _NEVER = word_set(
@@ -105,7 +106,8 @@ def wordnet_substitution(sentence: ParsedSentence, draws: Draws, rate: float = 0
         "The big car stopped." -> "The large car stopped."
     """
     found = _content_words(sentence)
-    count = ceil(rate * sum(pos not in ("PUNCT", "SYM", "SPACE") for pos in sentence.pos))
+    marks = sum(map(sentence.pos.count, ("PUNCT", "SYM", "SPACE")))
+    count = ceil(rate * (len(sentence) - marks))
     edits = []
     for i in draws.sample(found, len(found)):
         if len(edits) >= count:
@@ -145,7 +147,8 @@ def _one_noun(sentence: ParsedSentence, draws: Draws, relation: Relation) -> str
 
 def _content_words(sentence: ParsedSentence) -> list[int]:
     """The nouns, verbs, adjectives and adverbs."""
-    return [i for i, word in enumerate(zip(sentence.pos, sentence.tags)) if word in _CONTENT]
+    pos = sentence.pos
+    return [i for i, tag in enumerate(sentence.tags) if tag in _CONTENT_TAGS and (pos[i], tag) in _CONTENT]
 
 
 def _synonym(sentence: ParsedSentence, i: int, draws: Draws) -> Edit | None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from augment.compiled import native
@@ -62,6 +63,7 @@ class _Bases(dict):
 
 _BASE = _Bases()
 SUBJECTS = frozenset({"nsubj", "nsubj:pass", "csubj", "csubj:pass", "expl"})
+_PLACE = itemgetter(0, 1)
 _WORD = re.compile(r"\w+(?:[-'’]\w+)*|[^\w\s]")
 
 
@@ -172,7 +174,7 @@ class ParsedSentence:
         start == end inserts; two insertions in one place keep their order. Raises ValueError where two overlap.
         """
         parts, position = [], 0
-        for start, end, new in sorted(replacements, key=lambda replacement: replacement[:2]):
+        for start, end, new in sorted(replacements, key=_PLACE):
             if not position <= start <= end <= len(self.text):
                 raise ValueError(f"replacement {start}:{end} overlaps another, or leaves a text of {len(self.text)} characters")
             parts += (self.text[position:start], new)
