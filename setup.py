@@ -1,5 +1,7 @@
 """Installs the packages augment, pretrain and finetune; constraints.txt pins what the project is tested with."""
 
+from pathlib import Path
+
 from setuptools import Extension, find_packages, setup
 
 setup(
@@ -10,7 +12,13 @@ setup(
     package_data={"augment": ["word_lists/*"]},
     # Optional: without a C++ compiler text augmentations run in Python, with the same results (augment/compiled.py).
     ext_modules=[
-        Extension("augment._native", ["augment/native.cpp"], extra_compile_args=["-O2", "-std=c++17"], optional=True)
+        Extension(
+            "augment._native",
+            ["augment/native/module.cpp"],
+            depends=sorted(map(str, Path("augment/native").glob("*.h"))),
+            extra_compile_args=["-O2", "-std=c++17"],
+            optional=True,
+        )
     ],
     python_requires=">=3.10",
     install_requires=[

@@ -1,4 +1,4 @@
-"""`native`: the compiled inner loops of text augmentation (`native.cpp`), or None.
+"""`native`: the compiled inner loops of text augmentation (the folder native), or None.
 
 What is there depends on how the project was installed: `pip install -e .` compiles them where it finds a C++ compiler. Without
 them everything works, with the same results, at about half the speed.

@@ -1,0 +1,52 @@
+// What all of augment._native shares: references and buffers of Python that are given up at the end of a scope.
+
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+namespace {
+
+// A reference that is given up at the end of its scope.
+struct Release {
+    void operator()(PyObject* object) const { Py_XDECREF(object); }
+};
+using Owned = std::unique_ptr<PyObject, Release>;
+
+// The bytes of an object with a contiguous buffer.
+class Bytes {
+   public:
+    explicit Bytes(PyObject* object) { held_ = PyObject_GetBuffer(object, &view_, PyBUF_SIMPLE) == 0; }
+    ~Bytes() {
+        if (held_) PyBuffer_Release(&view_);
+    }
+    Bytes(const Bytes&) = delete;
+    Bytes& operator=(const Bytes&) = delete;
+
+    explicit operator bool() const { return held_; }
+    template <typename T>
+    const T* as() const {
+        return static_cast<const T*>(view_.buf);
+    }
+    template <typename T>
+    Py_ssize_t size() const {
+        return view_.len / static_cast<Py_ssize_t>(sizeof(T));
+    }
+
+   private:
+    Py_buffer view_{};
+    bool held_ = false;
+};
+
+bool utf8(PyObject* text, std::string_view* found) {
+    Py_ssize_t size;
+    const char* letters = PyUnicode_AsUTF8AndSize(text, &size);
+    if (letters) *found = std::string_view(letters, static_cast<size_t>(size));
+    return letters != nullptr;
+}
+
+}  // namespace

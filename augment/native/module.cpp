@@ -1,0 +1,52 @@
+// augment._native: the innermost loops of text augmentation, compiled. Optional: augment/compiled.py tells whether it is there.
+//
+// Each thing here has a counterpart in Python that says what it computes and gives the same results; tests/augment/test_native.py
+// holds the two side by side.
+
+#include <string>
+
+#include "columns.h"
+#include "draws.h"
+#include "pieces.h"
+#include "sentence.h"
+#include "texts.h"
+
+namespace {
+
+constexpr long kInterface = 6;  // augment.compiled.INTERFACE: a file compiled from other sources is not used
+
+PyMethodDef functions[] = {
+    {"repeats", repeats, METH_O, nullptr},
+    {"look_alike", look_alike, METH_VARARGS, nullptr},
+    {"compile_sentence", compile_sentence, METH_VARARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef module = {PyModuleDef_HEAD_INIT, "augment._native", "The innermost loops of text augmentation, compiled.", -1, functions};
+
+bool add_type(PyObject* into, PyTypeObject* type, const char* name, size_t size, newfunc create, destructor destroy,
+              PyMethodDef* methods) {
+    type->tp_name = name;
+    type->tp_basicsize = static_cast<Py_ssize_t>(size);
+    type->tp_flags = Py_TPFLAGS_DEFAULT;
+    type->tp_new = create;
+    type->tp_dealloc = destroy;
+    type->tp_methods = methods;
+    return PyType_Ready(type) == 0 && PyModule_AddObjectRef(into, std::string(name).substr(16).c_str(),
+                                                            reinterpret_cast<PyObject*>(type)) == 0;
+}
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__native() {
+    Owned made(PyModule_Create(&module));
+    if (!made || PyModule_AddIntConstant(made.get(), "INTERFACE", kInterface) != 0) return nullptr;
+    const auto plain = reinterpret_cast<destructor>(PyObject_Free);
+    if (!add_type(made.get(), &DrawsType, "augment._native.Draws", sizeof(Draws), draws_new, plain, draws_methods) ||
+        !add_type(made.get(), &PiecesType, "augment._native.Pieces", sizeof(Pieces), pieces_new,
+                  reinterpret_cast<destructor>(pieces_dealloc), pieces_methods) ||
+        !add_type(made.get(), &ColumnsType, "augment._native.Columns", sizeof(Columns), columns_new,
+                  reinterpret_cast<destructor>(columns_dealloc), columns_methods))
+        return nullptr;
+    return made.release();
+}

@@ -1,0 +1,384 @@
+// Pieces: the counterpart of augment/pieces.py.
+
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "common.h"
+#include "speller.h"
+
+namespace {
+
+// Pieces with their tokens, those that were met lately: `most` of them, and as many of before.
+class Memory {
+   public:
+    struct Tokens {
+        bool alone = false;  // false: the piece has no tokens of its own, and its text goes to the tokenizer as a whole
+        std::vector<int32_t> ids;
+    };
+
+    explicit Memory(size_t most) : most_(most) {}
+
+    void turn() {
+        if (now_.found.size() > most_) {
+            before_ = std::move(now_);
+            now_ = Generation();
+        }
+    }
+
+    const Tokens* find(std::string_view piece) {
+        auto place = now_.found.find(piece);
+        if (place != now_.found.end()) return &place->second;
+        auto earlier = before_.found.find(piece);
+        return earlier == before_.found.end() ? nullptr : &put(piece, earlier->second);
+    }
+
+    const Tokens& put(std::string_view piece, Tokens tokens) {
+        auto place = now_.found.find(piece);
+        if (place == now_.found.end()) {
+            now_.keys.emplace_back(piece);
+            place = now_.found.emplace(now_.keys.back(), Tokens()).first;
+        }
+        return place->second = std::move(tokens);
+    }
+
+   private:
+    struct Generation {
+        std::deque<std::string> keys;  // which do not move
+        std::unordered_map<std::string_view, Tokens> found;
+    };
+    size_t most_;
+    Generation now_, before_;
+};
+
+struct Span {
+    int32_t start, stop;
+};
+
+// What the tokens of a vocabulary stand for: how many characters, spaces aside, and whether a space is the first (byte-level
+// BPE, whose characters are bytes; of WordPiece no token has any).
+struct Vocabulary {
+    std::vector<int32_t> characters;
+    std::vector<uint8_t> spaced;
+    bool bytes;
+};
+
+// The pieces of a text that has been tokenized already, with the places of their tokens (`Pieces._cut`).
+class Origin {
+   public:
+    // Where the tokens are not those of the text, character for character, there are no pieces. Characters that a normalizer may
+    // have changed can be told apart from that where tokens tell of spaces: then there are as many as in the text.
+    void read(std::string_view text, const int32_t* ids, Py_ssize_t count, const Vocabulary& vocabulary) {
+        pieces_.clear();
+        spans_.clear();
+        if (!aligned(text, ids, count, vocabulary)) {
+            pieces_.clear();
+            return;
+        }
+        size_t places = 8;
+        while (places < 2 * pieces_.size()) places *= 2;
+        table_.assign(places, 0);
+        for (size_t number = 0; number < pieces_.size(); ++number) {
+            size_t place = hash(pieces_[number]) & (places - 1);
+            while (table_[place]) place = (place + 1) & (places - 1);
+            table_[place] = static_cast<uint32_t>(number + 1);
+        }
+    }
+
+    // opens: whether the piece opens its text. alike: whether that makes no difference.
+    const Span* find(std::string_view piece, bool opens, bool alike) const {
+        if (pieces_.empty()) return nullptr;
+        const size_t mask = table_.size() - 1;
+        for (size_t place = hash(piece) & mask; table_[place]; place = (place + 1) & mask) {
+            const size_t number = table_[place] - 1;
+            if (pieces_[number] == piece && (alike || opens == (number == 0))) return &spans_[number];
+        }
+        return nullptr;
+    }
+
+   private:
+    bool aligned(std::string_view text, const int32_t* ids, Py_ssize_t count, const Vocabulary& vocabulary) {
+        for (const unsigned char letter : text)
+            if (letter < 0x20 || letter == 0x7F || (letter > 0x7F && !vocabulary.bytes)) return false;
+        Py_ssize_t token = 0;
+        for (size_t start = 0; start <= text.size();) {
+            const size_t space = text.find(' ', start), stop = space == std::string_view::npos ? text.size() : space;
+            const Py_ssize_t first = token, wanted = static_cast<Py_ssize_t>(stop - start);
+            Py_ssize_t have = 0;
+            while (have < wanted && token < count) {
+                const int32_t id = ids[token];
+                if (id < 0 || static_cast<size_t>(id) >= vocabulary.characters.size()) return false;
+                const bool within = token > first;
+                if (vocabulary.bytes && (within || first > 0) && within == (vocabulary.spaced[static_cast<size_t>(id)] != 0))
+                    return false;
+                have += vocabulary.characters[static_cast<size_t>(id)];
+                ++token;
+            }
+            if (wanted == 0 || have != wanted) return false;
+            pieces_.push_back(text.substr(start, stop - start));
+            spans_.push_back({static_cast<int32_t>(first), static_cast<int32_t>(token)});
+            start = stop + 1;
+        }
+        return token == count;
+    }
+
+    static size_t hash(std::string_view piece) {
+        uint64_t value = 0xCBF29CE484222325ull;
+        for (const unsigned char letter : piece) value = (value ^ letter) * 0x100000001B3ull;
+        return static_cast<size_t>(value ^ (value >> 32));
+    }
+
+    std::vector<std::string_view> pieces_;
+    std::vector<Span> spans_;
+    std::vector<uint32_t> table_;  // open addressing: numbers of pieces, from 1
+};
+
+struct Pieces {
+    PyObject_HEAD
+    Vocabulary* vocabulary;
+    Memory* inside;
+    Memory* opening;   // the same, where `alike`
+    Speller* speller;  // or nullptr: pieces that are not known are left to the tokenizer
+    bool alike;
+    int32_t first, last;  // of every row: [CLS], [SEP]
+    size_t room;          // tokens between them
+};
+
+void pieces_dealloc(Pieces* self) {
+    delete self->vocabulary;
+    delete self->speller;
+    if (self->opening != self->inside) delete self->opening;
+    delete self->inside;
+    Py_TYPE(self)->tp_free(reinterpret_cast<PyObject*>(self));
+}
+
+PyObject* pieces_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
+    PyObject *given, *given_spaced;
+    int alike, first, last;
+    Py_ssize_t room, most;
+    if (!PyArg_ParseTuple(arguments, "OOpiinn", &given, &given_spaced, &alike, &first, &last, &room, &most)) return nullptr;
+    Bytes characters(given), spaced(given_spaced);
+    if (!characters || !spaced) return nullptr;
+    if (spaced.size<uint8_t>() != characters.size<int32_t>()) {
+        PyErr_SetString(PyExc_ValueError, "every token needs its characters, and whether a space is the first");
+        return nullptr;
+    }
+    Pieces* self = reinterpret_cast<Pieces*>(type->tp_alloc(type, 0));
+    if (!self) return nullptr;
+    const int32_t* begin = characters.as<int32_t>();
+    const uint8_t* flags = spaced.as<uint8_t>();
+    self->vocabulary = new Vocabulary{{begin, begin + characters.size<int32_t>()}, {flags, flags + spaced.size<uint8_t>()}, false};
+    for (const uint8_t flag : self->vocabulary->spaced) self->vocabulary->bytes |= flag != 0;
+    self->inside = new Memory(static_cast<size_t>(most));
+    self->opening = alike ? self->inside : new Memory(static_cast<size_t>(most));
+    self->alike = alike != 0;
+    self->first = first, self->last = last;
+    self->room = static_cast<size_t>(room > 0 ? room : 0);
+    return reinterpret_cast<PyObject*>(self);
+}
+
+bool add_missing(PyObject* set, std::string_view piece) {
+    Owned text(PyUnicode_DecodeUTF8(piece.data(), static_cast<Py_ssize_t>(piece.size()), nullptr));
+    return text && PySet_Add(set, text.get()) == 0;
+}
+
+// (texts, origins, ids, offsets, before) -> (rows, opening, inside): the rows as bytes of int32, `[CLS] tokens [SEP]`, None where
+// a piece is not known; and the pieces to `learn`, two sets of strings. before: none, or the rows of an earlier call, of which
+// those that are there stay. A row that stays None is for the tokenizer.
+PyObject* pieces_rows(Pieces* self, PyObject* arguments) {
+    PyObject *texts, *origins, *id_buffer, *offset_buffer, *before;
+    if (!PyArg_ParseTuple(arguments, "O!O!OOO!", &PyList_Type, &texts, &PyList_Type, &origins, &id_buffer, &offset_buffer,
+                          &PyList_Type, &before))
+        return nullptr;
+    Bytes ids(id_buffer), offsets(offset_buffer);
+    if (!ids || !offsets) return nullptr;
+    const Py_ssize_t count = PyList_GET_SIZE(texts), given = PyList_GET_SIZE(origins);
+    bool whole_offsets = !given || (given == count && offsets.size<int64_t>() == count + 1 && offsets.as<int64_t>()[0] >= 0 &&
+                                    offsets.as<int64_t>()[count] <= ids.size<int32_t>());
+    for (Py_ssize_t number = 0; whole_offsets && given && number < count; ++number)
+        whole_offsets = offsets.as<int64_t>()[number] <= offsets.as<int64_t>()[number + 1];
+    if (!whole_offsets || (PyList_GET_SIZE(before) && PyList_GET_SIZE(before) != count)) {
+        PyErr_SetString(PyExc_ValueError, "texts, origins and their tokens do not belong together");
+        return nullptr;
+    }
+    self->inside->turn();
+    if (!self->alike) self->opening->turn();
+    Owned rows(PyList_New(count)), opening(PySet_New(nullptr)), inside(PySet_New(nullptr));
+    if (!rows || !opening || !inside) return nullptr;
+    Origin origin;
+    std::vector<int32_t> row;
+    std::vector<std::pair<std::string_view, bool>> unknown;
+    for (Py_ssize_t number = 0; number < count; ++number) {
+        if (PyList_GET_SIZE(before) && PyList_GET_ITEM(before, number) != Py_None) {
+            PyList_SET_ITEM(rows.get(), number, Py_NewRef(PyList_GET_ITEM(before, number)));
+            continue;
+        }
+        std::string_view text;
+        if (!utf8(PyList_GET_ITEM(texts, number), &text)) return nullptr;
+        const int32_t* own = nullptr;
+        if (given) {
+            std::string_view original;
+            if (!utf8(PyList_GET_ITEM(origins, number), &original)) return nullptr;
+            const int64_t start = offsets.as<int64_t>()[number] + 1, stop = offsets.as<int64_t>()[number + 1] - 1;
+            own = ids.as<int32_t>() + start;
+            origin.read(original, own, stop > start ? stop - start : 0, *self->vocabulary);
+        }
+        row.assign(1, self->first);
+        unknown.clear();
+        bool whole = false;
+        size_t pieces = 0;
+        for (size_t start = 0; start <= text.size(); ++pieces) {
+            const size_t space = text.find(' ', start);
+            const size_t stop = space == std::string_view::npos ? text.size() : space;
+            const std::string_view piece = text.substr(start, stop - start);
+            const bool opens = start == 0;
+            start = stop + 1;
+            if (const Span* span = given ? origin.find(piece, opens, self->alike) : nullptr) {
+                row.insert(row.end(), own + span->start, own + span->stop);
+            } else if (const Memory::Tokens* known = (opens ? self->opening : self->inside)->find(piece)) {
+                whole |= !known->alone;
+                row.insert(row.end(), known->ids.begin(), known->ids.end());
+            } else if (Memory::Tokens own; self->speller && self->speller->spell(piece, self->alike || !opens, &own.ids)) {
+                own.alone = true;
+                row.insert(row.end(), own.ids.begin(), own.ids.end());
+                const bool plain = std::all_of(piece.begin(), piece.end(), [](char letter) { return !(letter & 0x80); });
+                if (plain) (opens ? self->opening : self->inside)->put(piece, std::move(own));
+            } else {
+                whole |= piece.empty();
+                unknown.emplace_back(piece, opens);
+            }
+        }
+        // Texts of look-alike letters and the like: such pieces do not come again.
+        whole |= given && 2 * unknown.size() > pieces && !PyUnicode_IS_ASCII(PyList_GET_ITEM(texts, number));
+        if (whole || !unknown.empty()) {
+            PyList_SET_ITEM(rows.get(), number, Py_NewRef(Py_None));
+            if (whole) unknown.clear();
+            for (const auto& [piece, opens] : unknown)
+                if (!add_missing((opens ? opening : inside).get(), piece)) return nullptr;
+            continue;
+        }
+        if (row.size() > self->room + 1) row.resize(self->room + 1);
+        row.push_back(self->last);
+        const Py_ssize_t size = static_cast<Py_ssize_t>(row.size() * sizeof(int32_t));
+        PyObject* bytes = PyBytes_FromStringAndSize(reinterpret_cast<const char*>(row.data()), size);
+        if (!bytes) return nullptr;
+        PyList_SET_ITEM(rows.get(), number, bytes);
+    }
+    return PyTuple_Pack(3, rows.get(), opening.get(), inside.get());
+}
+
+// (opens, pieces, tokens): keeps the tokens (bytes of int32; None: the piece does not stand alone) of pieces, two lists.
+PyObject* pieces_learn(Pieces* self, PyObject* arguments) {
+    int opens;
+    PyObject *pieces, *tokens;
+    if (!PyArg_ParseTuple(arguments, "pO!O!", &opens, &PyList_Type, &pieces, &PyList_Type, &tokens)) return nullptr;
+    const Py_ssize_t count = PyList_GET_SIZE(pieces);
+    if (PyList_GET_SIZE(tokens) != count) {
+        PyErr_SetString(PyExc_ValueError, "every piece needs its tokens");
+        return nullptr;
+    }
+    for (Py_ssize_t number = 0; number < count; ++number) {
+        std::string_view piece;
+        if (!utf8(PyList_GET_ITEM(pieces, number), &piece)) return nullptr;
+        Memory::Tokens found;
+        if (PyObject* own = PyList_GET_ITEM(tokens, number); own != Py_None) {
+            Bytes ids(own);
+            if (!ids) return nullptr;
+            found.alone = true;
+            found.ids.assign(ids.as<int32_t>(), ids.as<int32_t>() + ids.size<int32_t>());
+        }
+        (opens ? self->opening : self->inside)->put(piece, std::move(found));
+    }
+    Py_RETURN_NONE;
+}
+
+// Fills a speller's vocabulary (a dict of bytes and numbers) and added tokens (a list of strings).
+bool fill(Speller* speller, PyObject* vocabulary, PyObject* added, Py_ssize_t longest) {
+    PyObject *token, *number;
+    std::string_view text;
+    for (Py_ssize_t place = 0; PyDict_Next(vocabulary, &place, &token, &number);) {
+        const long id = PyLong_AsLong(number);
+        Bytes bytes(token);
+        if ((id == -1 && PyErr_Occurred()) || !bytes) return false;
+        speller->vocabulary.emplace(std::string(bytes.as<char>(), static_cast<size_t>(bytes.size<char>())), static_cast<int32_t>(id));
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(added); ++i) {
+        if (!utf8(PyList_GET_ITEM(added, i), &text)) return false;
+        speller->added.emplace_back(text);
+    }
+    speller->longest = static_cast<size_t>(longest > 0 ? longest : 0);
+    return true;
+}
+
+PyObject* spelled_by(Pieces* self, std::unique_ptr<Speller> speller) {
+    delete std::exchange(self->speller, speller.release());
+    Py_RETURN_NONE;
+}
+
+// (vocabulary, merges, whole_first, letters, added, longest): pieces are spelled by byte-level BPE from here on. merges: token ids
+// (one, other, joined), the first learned first. letters: a string.
+PyObject* pieces_spell_pairs(Pieces* self, PyObject* arguments) {
+    PyObject *vocabulary, *merges, *letters, *added;
+    int whole_first;
+    Py_ssize_t longest;
+    if (!PyArg_ParseTuple(arguments, "O!O!pUO!n", &PyDict_Type, &vocabulary, &PyList_Type, &merges, &whole_first, &letters,
+                          &PyList_Type, &added, &longest))
+        return nullptr;
+    auto speller = std::make_unique<PairSpeller>(static_cast<size_t>(PyList_GET_SIZE(merges)));
+    if (!fill(speller.get(), vocabulary, added, longest)) return nullptr;
+    for (int byte = 0; byte < 256; ++byte) {
+        auto place = speller->vocabulary.find(std::string(1, static_cast<char>(byte)));
+        speller->bytes[byte] = place == speller->vocabulary.end() ? -1 : place->second;
+    }
+    for (Py_ssize_t i = 0; i < PyUnicode_GET_LENGTH(letters); ++i) {
+        const size_t letter = PyUnicode_READ_CHAR(letters, i);
+        if (letter >= speller->letters.size()) speller->letters.resize(letter + 1);
+        speller->letters[letter] = true;
+    }
+    speller->whole_first = whole_first != 0;
+    for (Py_ssize_t rank = 0; rank < PyList_GET_SIZE(merges); ++rank) {
+        int one, other, joined;
+        if (!PyTuple_Check(PyList_GET_ITEM(merges, rank)) ||
+            !PyArg_ParseTuple(PyList_GET_ITEM(merges, rank), "iii", &one, &other, &joined)) {
+            if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "merges are tuples of three numbers");
+            return nullptr;
+        }
+        speller->add(one, other, {static_cast<int32_t>(rank), joined});
+    }
+    return spelled_by(self, std::move(speller));
+}
+
+// (vocabulary, inside, unknown, most_characters, lowercase, added, longest): pieces are spelled by WordPiece from here on.
+PyObject* pieces_spell_longest(Pieces* self, PyObject* arguments) {
+    PyObject *vocabulary, *added;
+    const char* inside;
+    int unknown, lowercase;
+    Py_ssize_t most_characters, longest;
+    if (!PyArg_ParseTuple(arguments, "O!sinpO!n", &PyDict_Type, &vocabulary, &inside, &unknown, &most_characters, &lowercase,
+                          &PyList_Type, &added, &longest))
+        return nullptr;
+    auto speller = std::make_unique<LongestSpeller>();
+    if (!fill(speller.get(), vocabulary, added, longest)) return nullptr;
+    speller->inside = inside;
+    speller->unknown = unknown;
+    speller->most_characters = static_cast<size_t>(most_characters > 0 ? most_characters : 0);
+    speller->lowercase = lowercase != 0;
+    return spelled_by(self, std::move(speller));
+}
+
+PyMethodDef pieces_methods[] = {
+    {"spell_pairs", reinterpret_cast<PyCFunction>(pieces_spell_pairs), METH_VARARGS, nullptr},
+    {"spell_longest", reinterpret_cast<PyCFunction>(pieces_spell_longest), METH_VARARGS, nullptr},
+    {"rows", reinterpret_cast<PyCFunction>(pieces_rows), METH_VARARGS, nullptr},
+    {"learn", reinterpret_cast<PyCFunction>(pieces_learn), METH_VARARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyTypeObject PiecesType = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+}  // namespace

@@ -1,0 +1,190 @@
+// Tokens of words that have not been met before: byte-level BPE and WordPiece of ASCII (augment/words.py).
+
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "common.h"
+#include "draws.h"
+
+namespace {
+
+// Tokens of printable ASCII without spaces, and of `letters` beyond it, as the tokenizer itself makes them (`augment.words`): its
+// pre-tokenizer, which parts a piece into words, and its model, which spells each. Whatever else there is in a piece, or lacking
+// in the vocabulary, is left to the tokenizer.
+class Speller {
+   public:
+    virtual ~Speller() = default;
+
+    // Added tokens are told apart before words are, and pieces that are longer than `longest` do not come again.
+    bool spell(std::string_view piece, bool spaced, std::vector<int32_t>* ids) const {
+        if (piece.empty() || piece.size() > longest) return false;
+        for (size_t i = 0; i < piece.size(); ++i) {
+            const unsigned char letter = static_cast<unsigned char>(piece[i]);
+            if (letter <= 0x20 || letter == 0x7F) return false;
+            if (letter < 0x80) continue;
+            const size_t more = letter >= 0xF0 ? 3 : letter >= 0xE0 ? 2 : 1;
+            size_t point = letter & (0x3F >> more);
+            for (size_t byte = 0; byte < more; ++byte) point = point << 6 | (static_cast<unsigned char>(piece[++i]) & 0x3F);
+            if (point >= letters.size() || !letters[point]) return false;
+        }
+        for (const std::string& token : added)
+            if (piece.find(token) != std::string_view::npos) return false;
+        return parts(piece, spaced, ids);
+    }
+
+    std::unordered_map<std::string, int32_t> vocabulary;
+    std::vector<bool> letters;  // by code point
+    std::vector<std::string> added;
+    size_t longest = 0;
+
+   protected:
+    virtual bool parts(std::string_view piece, bool spaced, std::vector<int32_t>* ids) const = 0;
+
+    static int kind(char letter) {  // of letters, digits and others words are made
+        if ((letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') || (letter & 0x80)) return 0;
+        return letter >= '0' && letter <= '9' ? 1 : 2;
+    }
+};
+
+// Byte-level BPE: GPT-2's words with the space before them, and of the pairs beside each other the one learned first is joined.
+// The vocabulary's tokens are bytes here, not the letters that stand for them.
+class PairSpeller : public Speller {
+   public:
+    struct Merge {
+        int32_t rank, joined;  // rank -1: none
+    };
+    int32_t bytes[256];        // the token of each, -1: none
+    bool whole_first = false;  // whether a word of the vocabulary is its own token, however it is joined
+
+    explicit PairSpeller(size_t merges) {
+        size_t places = 16;
+        while (places < 2 * merges) places *= 2;
+        table_.assign(places, {0, {-1, 0}});
+    }
+
+    void add(int32_t one, int32_t other, Merge merge) { *const_cast<Entry*>(entry(pair(one, other))) = {pair(one, other), merge}; }
+
+   protected:
+    bool parts(std::string_view piece, bool spaced, std::vector<int32_t>* ids) const override {
+        std::string text(spaced ? 1 : 0, ' ');
+        text += piece;
+        for (size_t start = 0; start < text.size();) {
+            size_t stop = start + contraction(text, start);
+            if (stop == start) {
+                stop += text[start] == ' ';
+                const int first = kind(text[stop]);
+                while (stop < text.size() && kind(text[stop]) == first) ++stop;
+            }
+            if (!word(std::string_view(text).substr(start, stop - start), ids)) return false;
+            start = stop;
+        }
+        return true;
+    }
+
+   private:
+    // Pairs of tokens with how they join, by open addressing. No pair is 0.
+    struct Entry {
+        uint64_t pair;
+        Merge merge;
+    };
+
+    static uint64_t pair(int32_t one, int32_t other) {
+        return (static_cast<uint64_t>(static_cast<uint32_t>(one)) << 32 | static_cast<uint32_t>(other)) + 1;
+    }
+
+    const Entry* entry(uint64_t pair) const {
+        size_t place = static_cast<size_t>(mix(pair)) & (table_.size() - 1);
+        while (table_[place].pair && table_[place].pair != pair) place = (place + 1) & (table_.size() - 1);
+        return &table_[place];
+    }
+
+    std::vector<Entry> table_;
+    mutable std::vector<Merge> next_;
+
+    static size_t contraction(std::string_view text, size_t start) {
+        if (text[start] == '\'')
+            for (const std::string_view ending : {"s", "t", "re", "ve", "m", "ll", "d"})
+                if (text.substr(start + 1, ending.size()) == ending) return ending.size() + 1;
+        return 0;
+    }
+
+    bool word(std::string_view text, std::vector<int32_t>* ids) const {
+        if (whole_first) {
+            auto place = vocabulary.find(std::string(text));
+            if (place != vocabulary.end()) {
+                ids->push_back(place->second);
+                return true;
+            }
+        }
+        const size_t begin = ids->size();
+        for (const char letter : text) {
+            const int32_t id = bytes[static_cast<unsigned char>(letter)];
+            if (id < 0) return false;
+            ids->push_back(id);
+        }
+        // next[i]: how the symbols i and i + 1 of the word join.
+        std::vector<Merge>& next = next_;
+        next.clear();
+        const auto look = [&](size_t i) { return entry(pair((*ids)[begin + i], (*ids)[begin + i + 1]))->merge; };
+        for (size_t i = 0; i + 1 < text.size(); ++i) next.push_back(look(i));
+        while (true) {
+            size_t at = next.size();
+            for (size_t i = 0; i < next.size(); ++i)
+                if (next[i].rank >= 0 && (at == next.size() || next[i].rank < next[at].rank)) at = i;
+            if (at == next.size()) return true;
+            (*ids)[begin + at] = next[at].joined;
+            ids->erase(ids->begin() + static_cast<std::ptrdiff_t>(begin + at + 1));
+            next.erase(next.begin() + static_cast<std::ptrdiff_t>(at));
+            if (at < next.size()) next[at] = look(at);
+            if (at > 0) next[at - 1] = look(at - 1);
+        }
+    }
+};
+
+// WordPiece: punctuation characters are words, and of every word the longest beginning that the vocabulary has is cut off.
+class LongestSpeller : public Speller {
+   public:
+    std::string inside;  // in front of tokens that do not begin a word
+    int32_t unknown = 0;
+    size_t most_characters = 0;
+    bool lowercase = false;
+
+   protected:
+    bool parts(std::string_view piece, bool, std::vector<int32_t>* ids) const override {
+        std::string text(piece);
+        for (char& letter : text)
+            if (lowercase && letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter + 32);
+        for (size_t start = 0; start < text.size();) {
+            size_t stop = start + 1;
+            while (kind(text[start]) != 2 && stop < text.size() && kind(text[stop]) != 2) ++stop;
+            word(text.substr(start, stop - start), ids);
+            start = stop;
+        }
+        return true;
+    }
+
+   private:
+    void word(const std::string& text, std::vector<int32_t>* ids) const {
+        const size_t begin = ids->size();
+        bool known = text.size() <= most_characters;
+        for (size_t start = 0; known && start < text.size();) {
+            size_t stop = text.size();
+            auto place = vocabulary.end();
+            for (; stop > start && place == vocabulary.end(); stop -= place == vocabulary.end())
+                place = vocabulary.find((start ? inside : "") + text.substr(start, stop - start));
+            known = place != vocabulary.end();
+            if (known) ids->push_back(place->second);
+            start = stop;
+        }
+        if (!known) {
+            ids->resize(begin);
+            ids->push_back(unknown);
+        }
+    }
+};
+
+}  // namespace

@@ -1,0 +1,81 @@
+// Loops over the letters of a text: the counterparts of functions in augment/lexical_letters.py and augment/lexical_forms.py.
+
+#pragma once
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common.h"
+#include "draws.h"
+
+namespace {
+
+// (text, similar, threshold, draws, spans): the text with letters like others in place of them, outside the spans (a list of (start,
+// end)); the loop of `augment.lexical_letters.look_alike`.
+PyObject* look_alike(PyObject*, PyObject* arguments) {
+    PyObject *text, *similar, *draws, *spans;
+    unsigned long threshold;
+    if (!PyArg_ParseTuple(arguments, "UO!kO!O!", &text, &PyDict_Type, &similar, &threshold, &DrawsType, &draws, &PyList_Type, &spans))
+        return nullptr;
+    std::vector<std::pair<Py_ssize_t, Py_ssize_t>> outside;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(spans); ++i) {
+        Py_ssize_t start, end;
+        if (!PyArg_Parse(PyList_GET_ITEM(spans, i), "(nn)", &start, &end)) return nullptr;
+        outside.emplace_back(start, end);
+    }
+    std::vector<Py_UCS4> letters(static_cast<size_t>(PyUnicode_GET_LENGTH(text)));
+    uint64_t bits = 1;
+    for (Py_ssize_t i = 0; i < PyUnicode_GET_LENGTH(text); ++i) {
+        Py_UCS4& letter = letters[static_cast<size_t>(i)] = PyUnicode_READ_CHAR(text, i);
+        Owned key(PyUnicode_FromOrdinal(static_cast<int>(letter)));
+        PyObject* like = key ? PyDict_GetItemWithError(similar, key.get()) : nullptr;
+        if (!like) {
+            if (PyErr_Occurred()) return nullptr;
+            continue;
+        }
+        if (!PyUnicode_Check(like)) return PyErr_Format(PyExc_TypeError, "letters like others are strings");
+        if (bits == 1) bits = reinterpret_cast<Draws*>(draws)->bits() >> 1 | 1ull << 63;
+        const uint64_t share = bits & 0x1FFFFF;
+        bits >>= 21;
+        if (share >= threshold || std::any_of(outside.begin(), outside.end(), [i](const auto& span) {
+                return span.first <= i && i < span.second;
+            }))
+            continue;
+        letter = PyUnicode_ReadChar(like, static_cast<Py_ssize_t>(share * static_cast<uint64_t>(PyUnicode_GET_LENGTH(like)) / threshold));
+        if (letter == static_cast<Py_UCS4>(-1) && PyErr_Occurred()) return nullptr;
+    }
+    return PyUnicode_FromKindAndData(PyUnicode_4BYTE_KIND, letters.data(), static_cast<Py_ssize_t>(letters.size()));
+}
+
+// How often a word of an ASCII text follows itself (`augment.lexical_forms.repeats`); -1 for other texts.
+PyObject* repeats(PyObject*, PyObject* text) {
+    if (!PyUnicode_Check(text)) return PyErr_Format(PyExc_TypeError, "repeats() takes a string");
+    if (!PyUnicode_IS_ASCII(text)) return PyLong_FromLong(-1);
+    const auto lower = [](char letter) { return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter + 32) : letter; };
+    const auto blank = [](char letter) { return letter == ' ' || (letter >= 9 && letter <= 13) || (letter >= 28 && letter <= 31); };
+    const std::string_view all(PyUnicode_AsUTF8(text), static_cast<size_t>(PyUnicode_GET_LENGTH(text)));
+    std::string_view before;
+    long count = 0;
+    for (size_t start = 0; start < all.size();) {
+        if (blank(all[start])) {
+            ++start;
+            continue;
+        }
+        size_t stop = start;
+        while (stop < all.size() && !blank(all[stop])) ++stop;
+        const std::string_view word = all.substr(start, stop - start);
+        start = stop;
+        const size_t end = word.find_last_not_of(".,;:!?)]\"'");
+        const std::string_view bare = word.substr(0, end == std::string_view::npos ? 0 : end + 1);
+        bool same = !before.empty() && before.size() == bare.size();
+        for (size_t i = 0; same && i < bare.size(); ++i) same = lower(before[i]) == lower(bare[i]);
+        const char last = before.empty() ? ' ' : lower(before.back());
+        count += same && ((last >= 'a' && last <= 'z') || (last >= '0' && last <= '9'));
+        before = word;
+    }
+    return PyLong_FromLong(count);
+}
+
+}  // namespace
