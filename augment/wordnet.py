@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from augment.compiled import native
 from augment.errors import AugmentationError
 
 _FILES = {"n": "noun", "v": "verb", "a": "adj", "r": "adv"}
@@ -187,6 +188,8 @@ class _Index:
 
     def find(self, start: bytes) -> bytes | None:
         """The line that begins so, or None."""
+        if native is not None:
+            return native.find_line(self._data, self._starts, self._ends, start)
         # The licence at the head is indented: a space sorts before every lemma.
         low = bisect_left(self._heads, int.from_bytes(start[:8].ljust(8, b"\0"), "big"))
         if len(start) > 8:

@@ -13,10 +13,11 @@
 
 namespace {
 
-constexpr long kInterface = 6;  // augment.compiled.INTERFACE: a file compiled from other sources is not used
+constexpr long kInterface = 7;  // augment.compiled.INTERFACE: a file compiled from other sources is not used
 
 PyMethodDef functions[] = {
     {"repeats", repeats, METH_O, nullptr},
+    {"find_line", find_line, METH_VARARGS, nullptr},
     {"look_alike", look_alike, METH_VARARGS, nullptr},
     {"compile_sentence", compile_sentence, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},

@@ -1,4 +1,4 @@
-// Loops over the letters of a text: the counterparts of functions in augment/lexical_letters.py and augment/lexical_forms.py.
+// Loops over the letters of a text: the counterparts of functions in augment/lexical_letters.py, lexical_forms.py and wordnet.py.
 
 #pragma once
 
@@ -76,6 +76,30 @@ PyObject* repeats(PyObject*, PyObject* text) {
         before = word;
     }
     return PyLong_FromLong(count);
+}
+
+// (data, starts, ends, key): of sorted lines, whose bounds are int64, the one that begins with the key; None where none does
+// (`augment.wordnet._Index.find`).
+PyObject* find_line(PyObject*, PyObject* arguments) {
+    PyObject *given, *given_starts, *given_ends, *given_key;
+    if (!PyArg_ParseTuple(arguments, "OOOO", &given, &given_starts, &given_ends, &given_key)) return nullptr;
+    const Bytes data(given), starts(given_starts), ends(given_ends), key(given_key);
+    if (!data || !starts || !ends || !key) return nullptr;
+    const std::string_view wanted(key.as<char>(), static_cast<size_t>(key.size<char>()));
+    const auto line = [&](Py_ssize_t number) {
+        const int64_t start = starts.as<int64_t>()[number], end = ends.as<int64_t>()[number];
+        const bool inside = 0 <= start && start <= end && end <= data.size<char>();
+        return inside ? std::string_view(data.as<char>() + start, static_cast<size_t>(end - start)) : std::string_view();
+    };
+    Py_ssize_t low = 0, high = std::min(starts.size<int64_t>(), ends.size<int64_t>());
+    const Py_ssize_t count = high;
+    while (low < high) {
+        const Py_ssize_t middle = low + (high - low) / 2;
+        if (line(middle) < wanted) low = middle + 1;
+        else high = middle;
+    }
+    if (low == count || line(low).substr(0, wanted.size()) != wanted) Py_RETURN_NONE;
+    return PyBytes_FromStringAndSize(line(low).data(), static_cast<Py_ssize_t>(line(low).size()));
 }
 
 }  // namespace

@@ -26,10 +26,12 @@ from augment import parsed
 from augment.compiled import VARIABLE, native
 from augment.keys import derive
 from augment.lexical_forms import repeats
+from augment.lexical_letters import look_alike
 from augment.parsed import ParsedSentence, without_parse
 from augment.pieces import Pieces
 from augment.ragged import Ragged
 from augment.text import Draws
+from augment.wordnet import _Index
 from pretrain.annotation import Annotation, pack
 
 ROOT = Path(__file__).parents[2]
@@ -460,6 +462,30 @@ def test_repeated_words_are_counted_as_in_python(monkeypatch):
     monkeypatch.setattr("augment.lexical_forms.native", None, raising=False)
     expected = list(map(repeats, texts))
     assert [case for case in zip(texts, found, expected) if case[1] != case[2]] == [] and max(expected) > 2
+
+
+# -- Lines of WordNet's indexes, letters like others ---------------------------
+
+
+def test_lines_are_found_as_in_python(monkeypatch):
+    rng = random.Random(0)
+    keys = sorted({"".join(rng.choices("ab'_-", k=rng.randint(1, 12))).encode() + b" " for _ in range(3000)})
+    indexes = [_Index(b"".join(key + b"%d\n" % n for n, key in enumerate(some))[:-1]) for some in (keys, keys[:1], keys[5:300])]
+    wanted = [*keys, *(key[:-1] + b"x " for key in keys), b"", b"z ", b"\0 ", keys[0][:-1]]
+    found = [[index.find(key) for key in wanted] for index in indexes]
+    assert found[0][: len(keys)] == [key + b"%d" % n for n, key in enumerate(keys)]
+    monkeypatch.setattr("augment.wordnet.native", None)
+    assert found == [[index.find(key) for key in wanted] for index in indexes]
+
+
+def test_letters_like_others_are_those_in_python():
+    changed = 0
+    for key, rate in itertools.product(range(40), (0.05, 0.5, 1.0)):
+        text = "The old mân, www.sea.com: ZEBRA 42 xyz北 😀 a@b.c end"
+        compiled, plain = (look_alike(without_parse(text), kind(key), rate) for kind in (native.Draws, Draws))
+        assert compiled == plain
+        changed += compiled is not None and "www.sea.com" in compiled and "a@b.c" in compiled
+    assert changed > 100
 
 
 # -- Rules -------------------------------------------------------------------
