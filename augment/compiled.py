@@ -1,7 +1,7 @@
 """`native`: the compiled inner loops of text augmentation (the folder native), or None.
 
-What is there depends on how the project was installed: `pip install -e .` compiles them where it finds a C++ compiler. Without
-them everything works, with the same results, at about half the speed.
+What is there depends on how the project was installed: `pip install -e .` compiles them where it finds a C++17 compiler with
+128-bit integers (GCC, Clang). Without them everything works, with the same results, slower (docs/augmentations.md).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-INTERFACE = 7  # of the source beside this file: what was compiled from another one is not used
+INTERFACE = 8  # of the source beside this file: what was compiled from another one is not used
 VARIABLE = "CLEAR_COMPILED"  # 0: not used, to compare
 
 

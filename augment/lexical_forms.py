@@ -192,7 +192,7 @@ def lower_first(sentence: ParsedSentence, i: int) -> str:
 
 def upper_first(text: str) -> str:
     """The first letter, behind opening quotes or brackets, a capital."""
-    if text[:1].isupper():
+    if text[:1].isalpha() and text[0].isupper():
         return text
     for i, letter in enumerate(text):
         if letter.isalnum():

@@ -213,7 +213,7 @@ def _is_bound(sentence: ParsedSentence, i: int) -> bool:
     word = text[start:end]
     if not word.isalpha() or not word[1:].islower():
         return True
-    if not word.islower() and text[:start].strip("\"'“‘([ "):
+    if word[0].isupper() and text[:start].strip("\"'“‘([ "):
         return True
     if (start and text[start - 1] in "-–/_@#.") or text[end : end + 1] in _BINDS:
         return True

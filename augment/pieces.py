@@ -13,7 +13,8 @@ from augment.words import Memory, is_plain
 
 
 class Pieces:
-    """The tokens of pieces that were met lately. `augment._native.Pieces` is the same, compiled.
+    """The tokens of pieces that were met lately. `augment._native.Pieces` makes the same rows, compiled, and asks for fewer: it
+    cuts tokens out of origins beyond ASCII too (by `spaced`, which is not needed here), and spells plain pieces itself.
 
     characters: int32[V], spaced: bool[V], of every token (`Words`). alike: whether a piece has the same tokens at the beginning
     of a text as behind a space. first, last: [CLS] and [SEP]. room: tokens between them. most: pieces kept, and as many of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from array import array
 from collections.abc import Sequence
@@ -68,7 +69,7 @@ class TextEncoder:
         words = self._words
         vocabulary = (words.characters, words.spaced, words.opens_alike)
         pieces = kind(*vocabulary, self.cls_id, self.sep_id, self.max_length - 2, MOST_PIECES)
-        spelling = None if native is None else words.spelling()
+        spelling = None if native is None else words.spelling(json.loads(self.tokenizer.to_str()))
         if spelling is not None:
             getattr(pieces, spelling[0])(*spelling[1], self._added_tokens, LONGEST_PIECE)
         return pieces

@@ -66,7 +66,7 @@ class Words(ABC):
     space = ""  # how tokens write one, if they do
 
     def __init__(self, tokenizer: Any, settings: dict[str, Any]):
-        self._tokenizer, self._settings = tokenizer, settings
+        self._tokenizer = tokenizer
         self._known = Memory(MOST_WORDS)
         vocabulary = tokenizer.get_vocab()
         special = {token["content"] for token in settings["added_tokens"]} | {settings["model"].get("unk_token")}
@@ -100,8 +100,11 @@ class Words(ABC):
         """Token ids of each word, None where they cannot be told from those beside it."""
 
     @abstractmethod
-    def spelling(self) -> tuple[str, tuple[Any, ...]] | None:
-        """Which method of the compiled `Pieces` makes the tokens of plain words, and its first arguments; None: none does."""
+    def spelling(self, settings: dict[str, Any]) -> tuple[str, tuple[Any, ...]] | None:
+        """Which method of the compiled `Pieces` makes the tokens of new words, and its first arguments; None: none does.
+
+        settings: of the tokenizer.
+        """
 
     @abstractmethod
     def shape(self, token: str) -> tuple[bool, int]:
@@ -145,14 +148,14 @@ class ByteLevelWords(Words):
         # Behind a line feed, a token of its own, no word opens the text; and no blank is put in front of one that follows an "a".
         return self._apart(words, "a", "\n", 1)
 
-    def spelling(self) -> tuple[str, tuple[Any, ...]] | None:
-        model = self._settings["model"]
+    def spelling(self, settings: dict[str, Any]) -> tuple[str, tuple[Any, ...]] | None:
+        model = settings["model"]
         if not self._parts or model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
             return None
-        ids = {_as_bytes(token): number for token, number in model["vocab"].items()}
+        vocabulary = model["vocab"]
+        ids = {_as_bytes(token): number for token, number in vocabulary.items()}
         pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
-        pairs = [[_as_bytes(part) for part in pair] for pair in pairs]
-        merges = [(ids[one], ids[other], ids[one + other]) for one, other in pairs]
+        merges = [(vocabulary[one], vocabulary[other], vocabulary[one + other]) for one, other in pairs]
         return "spell_pairs", (ids, merges, bool(model.get("ignore_merges")), self._letters())
 
     def _letters(self) -> str:
@@ -189,11 +192,11 @@ class BertWords(Words):
         found.update(zip(others, encode(self._tokenizer, others), strict=True))
         return [found[word] for word in words]
 
-    def spelling(self) -> tuple[str, tuple[Any, ...]] | None:
-        model = self._settings["model"]
+    def spelling(self, settings: dict[str, Any]) -> tuple[str, tuple[Any, ...]] | None:
+        model = settings["model"]
         vocabulary = {token.encode(): number for token, number in model["vocab"].items()}
         unknown = model["vocab"].get(model["unk_token"])
-        lowercase = any(step["type"] == "Lowercase" or step.get("lowercase") for step in _steps(self._settings))
+        lowercase = any(step["type"] == "Lowercase" or step.get("lowercase") for step in _steps(settings))
         if unknown is None:
             return None
         return "spell_longest", (vocabulary, self._inside, unknown, model["max_input_chars_per_word"], lowercase)
@@ -235,10 +238,14 @@ def _byte_of() -> dict[str, int]:
     return {**{chr(byte): byte for byte in own}, **{chr(256 + n): byte for n, byte in enumerate(others)}}
 
 
+@functools.lru_cache(maxsize=1)
+def _letter_of() -> dict[int, str]:
+    return {byte: letter for letter, byte in _byte_of().items()}
+
+
 def _written(text: str) -> str:
     """A text as byte-level tokens write it."""
-    letters = {byte: letter for letter, byte in _byte_of().items()}
-    return "".join(map(letters.__getitem__, text.encode()))
+    return "".join(map(_letter_of().__getitem__, text.encode()))
 
 
 def _as_bytes(token: str) -> bytes:

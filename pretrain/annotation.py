@@ -61,13 +61,24 @@ class Annotation:
         if not whole or any(len(array) != self._bounds[-1] for array in arrays):
             raise ValueError("texts and words of the annotation do not belong together")
         self._columns = np.stack(arrays).astype("u2")  # one slice, one conversion for all that a sentence has
-        self._compiled = None  # `__getitem__`
+        self._compile()
+
+    def __len__(self) -> int:
+        return len(self._text_ends) - 1
+
+    def _compile(self) -> None:
+        self._compiled = None  # what reads sentences, where there is one
         if native is not None:
             tables = map(tuple, (self._tags, self._pos, self._relations, self._lemmas))
             self._compiled = native.Columns(self._texts, self._text_ends, self._bounds, self._columns, *tables, self._language)
 
-    def __len__(self) -> int:
-        return len(self._text_ends) - 1
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__ if name != "_compiled"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+        self._compile()
 
     def text(self, row: int) -> str:
         return self._texts[self._text_ends[row] : self._text_ends[row + 1]].decode()

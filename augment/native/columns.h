@@ -122,24 +122,17 @@ PyObject* columns_sentence(Columns* self, PyObject* index) {
     PyTypeObject* type = reinterpret_cast<PyTypeObject*>(sentence.type);
     Owned made(type->tp_alloc(type, 0));
     if (!made) return nullptr;
-    const std::pair<Py_ssize_t, PyObject*> slots[] = {
-        {sentence.text, text.release()},
-        {sentence.lemmas, lemmas.release()},
-        {sentence.language, Py_NewRef(self->language)},
-        {sentence.children, Py_NewRef(Py_None)},
-        {sentence.copulas, Py_NewRef(Py_None)},
-        {sentence.starts, numbers(values, count)},
-        {sentence.ends, numbers(values + all, count)},
-        {sentence.heads, numbers(values + 2 * all, count)},
-        {sentence.tags, names(values + 3 * all, count, self->tags)},
-        {sentence.pos, names(values + 3 * all, count, self->parts_of_speech)},
-        {sentence.deps, names(values + 5 * all, count, self->relations)},
-    };
-    bool whole = true;
-    for (const auto& [offset, value] : slots) {
+    const auto set = [&](Py_ssize_t offset, PyObject* value) {
         slot(made.get(), offset) = value;
-        whole &= value != nullptr;
-    }
+        return value != nullptr;
+    };
+    const bool whole = set(sentence.text, text.release()) && set(sentence.lemmas, lemmas.release()) &&
+                       set(sentence.language, Py_NewRef(self->language)) && set(sentence.children, Py_NewRef(Py_None)) &&
+                       set(sentence.copulas, Py_NewRef(Py_None)) && set(sentence.starts, numbers(values, count)) &&
+                       set(sentence.ends, numbers(values + all, count)) && set(sentence.heads, numbers(values + 2 * all, count)) &&
+                       set(sentence.tags, names(values + 3 * all, count, self->tags)) &&
+                       set(sentence.pos, names(values + 3 * all, count, self->parts_of_speech)) &&
+                       set(sentence.deps, names(values + 5 * all, count, self->relations));
     return whole ? made.release() : nullptr;
 }
 

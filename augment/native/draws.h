@@ -106,7 +106,26 @@ PyObject* draws_sample(Draws* self, PyObject* arguments, PyObject* keywords) {
     return PyList_GetSlice(pool.get(), 0, k);
 }
 
+PyObject* draws_reduce(PyObject* self, PyObject*) {
+    const Draws* draws = reinterpret_cast<Draws*>(self);
+    return Py_BuildValue("O(i)(KK)", Py_TYPE(self), 0, static_cast<unsigned long long>(draws->state),
+                         static_cast<unsigned long long>(draws->chances));
+}
+
+PyObject* draws_set_state(Draws* self, PyObject* state) {
+    unsigned long long bits, chances;
+    if (!PyTuple_Check(state) || !PyArg_ParseTuple(state, "KK", &bits, &chances)) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "the state of draws is a pair of numbers");
+        return nullptr;
+    }
+    self->state = bits;
+    self->chances = chances;
+    Py_RETURN_NONE;
+}
+
 PyMethodDef draws_methods[] = {
+    {"__reduce__", draws_reduce, METH_NOARGS, nullptr},
+    {"__setstate__", reinterpret_cast<PyCFunction>(draws_set_state), METH_O, nullptr},
     {"bits", reinterpret_cast<PyCFunction>(draws_bits), METH_NOARGS, nullptr},
     {"uniform", reinterpret_cast<PyCFunction>(draws_uniform), METH_NOARGS, nullptr},
     {"below", reinterpret_cast<PyCFunction>(draws_below), METH_O, nullptr},

@@ -3,7 +3,7 @@
 // Each thing here has a counterpart in Python that says what it computes and gives the same results; tests/augment/test_native.py
 // holds the two side by side.
 
-#include <string>
+#include <cstring>
 
 #include "columns.h"
 #include "draws.h"
@@ -13,7 +13,7 @@
 
 namespace {
 
-constexpr long kInterface = 7;  // augment.compiled.INTERFACE: a file compiled from other sources is not used
+constexpr long kInterface = 8;  // augment.compiled.INTERFACE: a file compiled from other sources is not used
 
 PyMethodDef functions[] = {
     {"repeats", repeats, METH_O, nullptr},
@@ -33,8 +33,7 @@ bool add_type(PyObject* into, PyTypeObject* type, const char* name, size_t size,
     type->tp_new = create;
     type->tp_dealloc = destroy;
     type->tp_methods = methods;
-    return PyType_Ready(type) == 0 && PyModule_AddObjectRef(into, std::string(name).substr(16).c_str(),
-                                                            reinterpret_cast<PyObject*>(type)) == 0;
+    return PyType_Ready(type) == 0 && PyModule_AddObjectRef(into, std::strrchr(name, '.') + 1, reinterpret_cast<PyObject*>(type)) == 0;
 }
 
 }  // namespace

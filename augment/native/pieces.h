@@ -1,4 +1,5 @@
-// Pieces: the counterpart of augment/pieces.py.
+// Pieces: the counterpart of augment/pieces.py. It also cuts tokens out of origins beyond ASCII, and spells pieces that it has not
+// met (speller.h), where the one in Python asks the tokenizer: rows that both make are the same.
 
 #pragma once
 
@@ -66,9 +67,10 @@ struct Vocabulary {
     std::vector<int32_t> characters;
     std::vector<uint8_t> spaced;
     bool bytes;
+    bool prefixed;  // whether the tokenizer puts a space in front of a text
 };
 
-// The pieces of a text that has been tokenized already, with the places of their tokens (`Pieces._cut`).
+// The pieces of a text that has been tokenized already, with the places of their tokens.
 class Origin {
    public:
     // Where the tokens are not those of the text, character for character, there are no pieces. Characters that a normalizer may
@@ -102,9 +104,30 @@ class Origin {
     }
 
    private:
+    // How many bytes the white space beyond ASCII that begins at a byte has: 0 where none does.
+    static size_t blank(std::string_view text, size_t at) {
+        const auto byte = [&](size_t i) { return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0; };
+        if (byte(0) < 0xC2) return 0;
+        if (byte(0) == 0xC2) return byte(1) == 0x85 || byte(1) == 0xA0 ? 2 : 0;
+        const unsigned point = byte(0) << 16 | byte(1) << 8 | byte(2);
+        const bool general = (point >= 0xE28080 && point <= 0xE2808A) || point == 0xE280A8 || point == 0xE280A9 || point == 0xE280AF;
+        return general || point == 0xE19A80 || point == 0xE2819F || point == 0xE38080 ? 3 : 0;
+    }
+
     bool aligned(std::string_view text, const int32_t* ids, Py_ssize_t count, const Vocabulary& vocabulary) {
         for (const unsigned char letter : text)
             if (letter < 0x20 || letter == 0x7F || (letter > 0x7F && !vocabulary.bytes)) return false;
+        // A space beside other white space does not begin the word behind it.
+        for (size_t at = 0; at < text.size(); ++at)
+            if (const size_t size = blank(text, at)) {
+                if (at == 0 || at + size >= text.size() || text[at - 1] == ' ' || text[at + size] == ' ') return false;
+                at += size - 1;
+            }
+        if (vocabulary.bytes && count > 0) {  // a normalizer may have put a space in front
+            const int32_t id = ids[0];
+            if (id < 0 || static_cast<size_t>(id) >= vocabulary.spaced.size()) return false;
+            if ((vocabulary.spaced[static_cast<size_t>(id)] != 0) != vocabulary.prefixed) return false;
+        }
         Py_ssize_t token = 0;
         for (size_t start = 0; start <= text.size();) {
             const size_t space = text.find(' ', start), stop = space == std::string_view::npos ? text.size() : space;
@@ -172,7 +195,7 @@ PyObject* pieces_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
     if (!self) return nullptr;
     const int32_t* begin = characters.as<int32_t>();
     const uint8_t* flags = spaced.as<uint8_t>();
-    self->vocabulary = new Vocabulary{{begin, begin + characters.size<int32_t>()}, {flags, flags + spaced.size<uint8_t>()}, false};
+    self->vocabulary = new Vocabulary{{begin, begin + characters.size<int32_t>()}, {flags, flags + spaced.size<uint8_t>()}, false, alike != 0};
     for (const uint8_t flag : self->vocabulary->spaced) self->vocabulary->bytes |= flag != 0;
     self->inside = new Memory(static_cast<size_t>(most));
     self->opening = alike ? self->inside : new Memory(static_cast<size_t>(most));
@@ -243,11 +266,11 @@ PyObject* pieces_rows(Pieces* self, PyObject* arguments) {
             } else if (const Memory::Tokens* known = (opens ? self->opening : self->inside)->find(piece)) {
                 whole |= !known->alone;
                 row.insert(row.end(), known->ids.begin(), known->ids.end());
-            } else if (Memory::Tokens own; self->speller && self->speller->spell(piece, self->alike || !opens, &own.ids)) {
-                own.alone = true;
-                row.insert(row.end(), own.ids.begin(), own.ids.end());
+            } else if (Memory::Tokens made; self->speller && self->speller->spell(piece, self->alike || !opens, &made.ids)) {
+                made.alone = true;
+                row.insert(row.end(), made.ids.begin(), made.ids.end());
                 const bool plain = std::all_of(piece.begin(), piece.end(), [](char letter) { return !(letter & 0x80); });
-                if (plain) (opens ? self->opening : self->inside)->put(piece, std::move(own));
+                if (plain) (opens ? self->opening : self->inside)->put(piece, std::move(made));
             } else {
                 whole |= piece.empty();
                 unknown.emplace_back(piece, opens);

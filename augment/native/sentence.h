@@ -49,10 +49,13 @@ Py_ssize_t word_index(PyObject* self, PyObject* index) {
     return -1;
 }
 
-Py_ssize_t item(PyObject* numbers, Py_ssize_t i) { return PyLong_AsSsize_t(PyTuple_GET_ITEM(numbers, i)); }
+// -1 may be one, or have an error set.
+Py_ssize_t item(PyObject* numbers, Py_ssize_t i) { return PyNumber_AsSsize_t(PyTuple_GET_ITEM(numbers, i), PyExc_IndexError); }
 
 PyObject* word_of(PyObject* self, Py_ssize_t i) {
-    return PyUnicode_Substring(slot(self, sentence.text), item(slot(self, sentence.starts), i), item(slot(self, sentence.ends), i));
+    const Py_ssize_t start = item(slot(self, sentence.starts), i);
+    const Py_ssize_t end = PyErr_Occurred() ? -1 : item(slot(self, sentence.ends), i);
+    return PyErr_Occurred() ? nullptr : PyUnicode_Substring(slot(self, sentence.text), start, end);
 }
 
 PyObject* sentence_word(PyObject* self, PyObject* index) {
@@ -86,6 +89,7 @@ PyObject* children_of(PyObject* self) {
     }
     for (Py_ssize_t child = 0; child < count; ++child) {
         const Py_ssize_t head = item(heads, child);
+        if (head == -1 && PyErr_Occurred()) return nullptr;
         if (head == child) continue;
         if (head < 0 || head >= count) {
             PyErr_Format(PyExc_IndexError, "word %zd depends on word %zd of %zd", child, head, count);
@@ -164,7 +168,8 @@ PyObject* verb_of(PyObject* self, PyObject* word) {
         if (!found) return nullptr;
         for (Py_ssize_t child = 0; child < PyTuple_GET_SIZE(deps); ++child) {
             PyObject* head = PyTuple_GET_ITEM(heads, child);
-            if (!same(PyTuple_GET_ITEM(deps, child), sentence.cop) || PyLong_AsSsize_t(head) == child) continue;
+            if (!same(PyTuple_GET_ITEM(deps, child), sentence.cop) || item(heads, child) == child) continue;
+            if (PyErr_Occurred()) return nullptr;
             Owned number(PyLong_FromSsize_t(child));
             if (!number || !PyDict_SetDefault(found.get(), head, number.get())) return nullptr;
         }

@@ -1,4 +1,4 @@
-// Tokens of words that have not been met before: byte-level BPE and WordPiece of ASCII (augment/words.py).
+// Tokens of words that have not been met before, by byte-level BPE or WordPiece (augment/words.py).
 
 #pragma once
 

@@ -117,6 +117,13 @@ def test_samples_leave_the_items_as_they_are():
     assert native.Draws(1).sample(items=items, k=3) == Draws(1).sample(items=items, k=3)
 
 
+def test_draws_go_on_after_a_copy():
+    draws = native.Draws(3)
+    assert draws.chance(0.5) == Draws(3).chance(0.5)
+    again, copied = pickle.loads(pickle.dumps(draws)), copy.deepcopy(draws)
+    assert again.chance(0.3) == copied.chance(0.3) == draws.chance(0.3) and again.bits() == copied.bits() == draws.bits()
+
+
 def test_draws_for_sentences_are_compiled_and_the_same(monkeypatch):
     keys = derive(np.arange(20, dtype=np.uint64), "keys")
     compiled = augment.text.draws_for(keys, "pi")
@@ -291,6 +298,12 @@ def test_compiled_sentences_are_like_others(annotated):
             assert [compiled.children(i) for i in range(len(given))] == [given.children(i) for i in range(len(given))]
         with pytest.raises(dataclasses.FrozenInstanceError):
             compiled.text = "another"
+
+
+def test_annotations_can_be_copied(sentences):
+    annotation = Annotation(pack(sentences[:3]), "en")
+    for again in (pickle.loads(pickle.dumps(annotation)), copy.deepcopy(annotation)):
+        assert [again[row] for row in range(3)] == [annotation[row] for row in range(3)]
 
 
 def test_languages_are_kept():

@@ -7,7 +7,7 @@ import augment_tokenizers
 import numpy as np
 import pytest
 from parse_builder import parse as by_hand
-from tokenizers import AddedToken, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from augment.catalogue import CATALOGUE
 from augment.compiled import native
@@ -195,6 +195,33 @@ def test_encoder_takes_any_text(name, monkeypatch):
         assert encoder(texts, origins, cut) == expected(texts)
         assert encoder(texts[:1], origins[:1], tokens.slice(0, 1)) == expected(texts[:1])
         assert encoder(origins) == tokens
+
+
+ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
+ACROSS = [("Â", "ł"), ("Âł", "Ġ")]  # a no-break space, and the space behind it
+
+
+@pytest.mark.usefixtures("both_kinds")
+@pytest.mark.parametrize(
+    ("normalizer", "letters", "merges", "origin", "text"),
+    [
+        (None, ALPHABET, ACROSS, "x \xa0 a\xa0 b", "x a\xa0 \xa0 b"),
+        (None, ALPHABET, ACROSS, "x a\xa0 b", "x b a\xa0 b"),
+        (normalizers.Sequence([normalizers.NFKC(), normalizers.StripAccents()]), ALPHABET, [], "\u0302 xx¨½⑽", "\u0302 zz"),
+        (None, ["a", "b", "x", "Ġ", "Ċ", "北"], [("x", "北")], "a x b", "b a x"),  # with a letter that is no byte's
+    ],
+)
+def test_white_space_and_vocabularies_that_few_tokenizers_have(normalizer, letters, merges, origin, text):
+    names = list(dict.fromkeys(["[CLS]", "[SEP]", *letters, *map("".join, merges)]))
+    tokenizer = Tokenizer(models.BPE({name: number for number, name in enumerate(names)}, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    expected = {string: [0, *tokenizer.encode(string, add_special_tokens=False).ids, 1] for string in (origin, text)}
+    encoder = TextEncoder(tokenizer, 0, 1, 100)
+    for _ in range(2):
+        assert encoder([text], [origin], Ragged.from_sequences([expected[origin]]))[0].tolist() == expected[text]
+        assert encoder([origin])[0].tolist() == expected[origin]
 
 
 @pytest.fixture(scope="module")

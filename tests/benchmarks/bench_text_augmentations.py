@@ -48,6 +48,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from augment.compiled import native
 from augment.errors import AugmentationError
 from augment.keys import derive, sequence_keys
 from augment.parsed import ParsedSentence, find_parser, load_parser, parse_texts
@@ -146,7 +147,9 @@ def machine(parser: str) -> str:
         model = next((line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line), model)
     versions = ", ".join(f"{package} {version(package)}" for package in ("spacy", "numpy", "tokenizers"))
     meta = load_parser(parser).meta
-    return f"{model}, {os.cpu_count()} cores; Python {platform.python_version()}, {versions}; {meta['name']} {meta['version']}"
+    compiled = "the compiled part used" if native is not None else "without the compiled part"
+    software = f"Python {platform.python_version()}, {versions}; {meta['name']} {meta['version']}; {compiled}"
+    return f"{model}, {os.cpu_count()} cores; {software}"
 
 
 # -- 1: each rule ------------------------------------------------------
