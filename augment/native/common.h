@@ -6,7 +6,9 @@
 #include <Python.h>
 
 #include <cstdint>
+#include <exception>
 #include <memory>
+#include <new>
 #include <string_view>
 
 namespace {
@@ -47,6 +49,19 @@ bool utf8(PyObject* text, std::string_view* found) {
     const char* letters = PyUnicode_AsUTF8AndSize(text, &size);
     if (letters) *found = std::string_view(letters, static_cast<size_t>(size));
     return letters != nullptr;
+}
+
+// A method whose C++ exceptions become Python's: memory that is not there is no reason to end the process.
+template <auto function, typename... Arguments>
+PyObject* guarded(Arguments... arguments) {
+    try {
+        return function(arguments...);
+    } catch (const std::bad_alloc&) {
+        return PyErr_NoMemory();
+    } catch (const std::exception& error) {
+        PyErr_SetString(PyExc_RuntimeError, error.what());
+        return nullptr;
+    }
 }
 
 }  // namespace

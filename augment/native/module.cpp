@@ -18,7 +18,7 @@ constexpr long kInterface = 8;  // augment.compiled.INTERFACE: a file compiled f
 PyMethodDef functions[] = {
     {"repeats", repeats, METH_O, nullptr},
     {"find_line", find_line, METH_VARARGS, nullptr},
-    {"look_alike", look_alike, METH_VARARGS, nullptr},
+    {"look_alike", guarded<look_alike, PyObject*, PyObject*>, METH_VARARGS, nullptr},
     {"compile_sentence", compile_sentence, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
@@ -43,7 +43,8 @@ PyMODINIT_FUNC PyInit__native() {
     if (!made || PyModule_AddIntConstant(made.get(), "INTERFACE", kInterface) != 0) return nullptr;
     const auto plain = reinterpret_cast<destructor>(PyObject_Free);
     if (!add_type(made.get(), &DrawsType, "augment._native.Draws", sizeof(Draws), draws_new, plain, draws_methods) ||
-        !add_type(made.get(), &PiecesType, "augment._native.Pieces", sizeof(Pieces), pieces_new,
+        !add_type(made.get(), &PiecesType, "augment._native.Pieces", sizeof(Pieces),
+                  guarded<pieces_new, PyTypeObject*, PyObject*, PyObject*>,
                   reinterpret_cast<destructor>(pieces_dealloc), pieces_methods) ||
         !add_type(made.get(), &ColumnsType, "augment._native.Columns", sizeof(Columns), columns_new,
                   reinterpret_cast<destructor>(columns_dealloc), columns_methods))

@@ -193,6 +193,7 @@ PyObject* pieces_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
     }
     Pieces* self = reinterpret_cast<Pieces*>(type->tp_alloc(type, 0));
     if (!self) return nullptr;
+    Owned owned(reinterpret_cast<PyObject*>(self));
     const int32_t* begin = characters.as<int32_t>();
     const uint8_t* flags = spaced.as<uint8_t>();
     self->vocabulary = new Vocabulary{{begin, begin + characters.size<int32_t>()}, {flags, flags + spaced.size<uint8_t>()}, false, alike != 0};
@@ -202,7 +203,7 @@ PyObject* pieces_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
     self->alike = alike != 0;
     self->first = first, self->last = last;
     self->room = static_cast<size_t>(room > 0 ? room : 0);
-    return reinterpret_cast<PyObject*>(self);
+    return owned.release();
 }
 
 bool add_missing(PyObject* set, std::string_view piece) {
@@ -395,10 +396,10 @@ PyObject* pieces_spell_longest(Pieces* self, PyObject* arguments) {
 }
 
 PyMethodDef pieces_methods[] = {
-    {"spell_pairs", reinterpret_cast<PyCFunction>(pieces_spell_pairs), METH_VARARGS, nullptr},
-    {"spell_longest", reinterpret_cast<PyCFunction>(pieces_spell_longest), METH_VARARGS, nullptr},
-    {"rows", reinterpret_cast<PyCFunction>(pieces_rows), METH_VARARGS, nullptr},
-    {"learn", reinterpret_cast<PyCFunction>(pieces_learn), METH_VARARGS, nullptr},
+    {"spell_pairs", reinterpret_cast<PyCFunction>(guarded<pieces_spell_pairs, Pieces*, PyObject*>), METH_VARARGS, nullptr},
+    {"spell_longest", reinterpret_cast<PyCFunction>(guarded<pieces_spell_longest, Pieces*, PyObject*>), METH_VARARGS, nullptr},
+    {"rows", reinterpret_cast<PyCFunction>(guarded<pieces_rows, Pieces*, PyObject*>), METH_VARARGS, nullptr},
+    {"learn", reinterpret_cast<PyCFunction>(guarded<pieces_learn, Pieces*, PyObject*>), METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -220,7 +220,7 @@ PyObject* sentence_subject(PyObject* self, PyObject* index) {
 PyMethodDef sentence_methods[] = {
     {"word", sentence_word, METH_O, nullptr},
     {"children", sentence_children, METH_O, nullptr},
-    {"subtree", sentence_subtree, METH_O, nullptr},
+    {"subtree", guarded<sentence_subtree, PyObject*, PyObject*>, METH_O, nullptr},
     {"relation", sentence_relation, METH_O, nullptr},
     {"with_relation", sentence_with_relation, METH_O, nullptr},
     {"verb", sentence_verb, METH_O, nullptr},
@@ -264,10 +264,19 @@ PyObject* compile_sentence(PyObject*, PyObject* arguments) {
     found.subjects = Py_NewRef(subjects);
     sentence = found;
     PyTypeObject* owner = reinterpret_cast<PyTypeObject*>(type);
+    // What a method in Python says of itself its counterpart says too; the strings stay for good, as the methods do.
+    const auto document = [&](const char* name, const char** place) {
+        Owned method(PyObject_GetAttrString(type, name)), text(method ? PyObject_GetAttrString(method.get(), "__doc__") : nullptr);
+        if (!text) return false;
+        if (PyUnicode_Check(text.get())) *place = PyUnicode_AsUTF8(text.release());
+        return true;
+    };
     for (PyMethodDef& method : sentence_methods) {
+        if (!document(method.ml_name, &method.ml_doc)) return nullptr;
         Owned compiled(PyDescr_NewMethod(owner, &method));
         if (!compiled || PyObject_SetAttrString(type, method.ml_name, compiled.get()) != 0) return nullptr;
     }
+    if (!document("words", &sentence_words_property.doc)) return nullptr;
     Owned words(PyDescr_NewGetSet(owner, &sentence_words_property));
     if (!words || PyObject_SetAttrString(type, "words", words.get()) != 0) return nullptr;
     Py_RETURN_NONE;

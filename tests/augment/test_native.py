@@ -233,6 +233,11 @@ def test_labels_that_nobody_has_met_are_read(plain_sentence):
         assert kind.with_relation(frozenset({"made", "nöch"})) == [0, 2] and kind.relation(2) == "nöch:eins"
 
 
+def test_compiled_methods_say_what_they_do():
+    assert ParsedSentence.children.__doc__.startswith("The words that depend on word i")
+    assert all(getattr(ParsedSentence, name).__doc__ for name in ("words", "with_relation", "subtree", "subject", "verb"))
+
+
 def test_children_are_listed_once(sentences):
     for sentence in map(_fresh, sentences):
         lists = [sentence.children(i) for i in range(len(sentence))]
