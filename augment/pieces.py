@@ -41,8 +41,8 @@ class Pieces:
             known.turn()
         cut_opening, cut_inside = self._cut(origins, Ragged(ids, offsets)) if origins else ({}, {})
         split = [text.split(" ") for text in texts]
-        self._opening.lacking({pieces[0] for pieces in split})  # which brings those of before
-        self._inside.lacking(set(chain.from_iterable(split)))
+        self._opening.lacking({pieces[0] for pieces in split}.difference(cut_opening))  # which brings those of before
+        self._inside.lacking(set(chain.from_iterable(split)).difference(cut_inside))
         rows: list[bytes | None] = []
         opening: set[str] = set()
         inside: set[str] = set()
@@ -50,8 +50,12 @@ class Pieces:
             if before and before[number] is not None:
                 rows.append(before[number])
                 continue
-            found = [cut_inside[piece] if piece in cut_inside else self._inside.get(piece, ...) for piece in pieces]
-            found[0] = cut_opening[pieces[0]] if pieces[0] in cut_opening else self._opening.get(pieces[0], ...)
+            found = list(map(cut_inside.get, pieces))
+            found[0] = cut_opening.get(pieces[0])
+            if None in found:
+                for place, piece in enumerate(pieces):
+                    if found[place] is None:
+                        found[place] = (self._inside if place else self._opening).get(piece, ...)
             if ... not in found and None not in found:
                 rows.append(b"".join((self._first, b"".join(found)[: 4 * self._room], self._last)))
                 continue
