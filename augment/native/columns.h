@@ -90,7 +90,7 @@ PyObject* lower(PyObject* text, Py_ssize_t start, Py_ssize_t end) {
     const Py_UCS1* from = PyUnicode_1BYTE_DATA(text) + start;
     Py_UCS1* to = PyUnicode_1BYTE_DATA(word);
     for (Py_ssize_t i = 0; i < end - start; ++i)
-        to[i] = from[i] >= 'A' && from[i] <= 'Z' ? static_cast<Py_UCS1>(from[i] + 32) : from[i];
+        to[i] = static_cast<Py_UCS1>(lowered(static_cast<char>(from[i])));
     return word;
 }
 

@@ -51,6 +51,9 @@ bool utf8(PyObject* text, std::string_view* found) {
     return letters != nullptr;
 }
 
+// An ASCII letter in lower case; other characters as they are.
+char lowered(char letter) { return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter + 32) : letter; }
+
 // A method whose C++ exceptions become Python's: memory that is not there is no reason to end the process.
 template <auto function, typename... Arguments>
 PyObject* guarded(Arguments... arguments) {

@@ -67,7 +67,7 @@ struct Vocabulary {
     std::vector<int32_t> characters;
     std::vector<uint8_t> spaced;
     bool bytes;
-    bool prefixed;  // whether the tokenizer puts a space in front of a text
+    bool alike;  // whether a piece has the same tokens at the beginning of a text as behind a space, as one is put in front
 };
 
 // The pieces of a text that has been tokenized already, with the places of their tokens.
@@ -126,7 +126,7 @@ class Origin {
         if (vocabulary.bytes && count > 0) {  // a normalizer may have put a space in front
             const int32_t id = ids[0];
             if (id < 0 || static_cast<size_t>(id) >= vocabulary.spaced.size()) return false;
-            if ((vocabulary.spaced[static_cast<size_t>(id)] != 0) != vocabulary.prefixed) return false;
+            if ((vocabulary.spaced[static_cast<size_t>(id)] != 0) != vocabulary.alike) return false;
         }
         Py_ssize_t token = 0;
         for (size_t start = 0; start <= text.size();) {
@@ -167,7 +167,6 @@ struct Pieces {
     Memory* inside;
     Memory* opening;   // the same, where `alike`
     Speller* speller;  // or nullptr: pieces that are not known are left to the tokenizer
-    bool alike;
     int32_t first, last;  // of every row: [CLS], [SEP]
     size_t room;          // tokens between them
 };
@@ -196,11 +195,11 @@ PyObject* pieces_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
     Owned owned(reinterpret_cast<PyObject*>(self));
     const int32_t* begin = characters.as<int32_t>();
     const uint8_t* flags = spaced.as<uint8_t>();
-    self->vocabulary = new Vocabulary{{begin, begin + characters.size<int32_t>()}, {flags, flags + spaced.size<uint8_t>()}, false, alike != 0};
-    for (const uint8_t flag : self->vocabulary->spaced) self->vocabulary->bytes |= flag != 0;
+    const bool bytes = std::any_of(flags, flags + spaced.size<uint8_t>(), [](uint8_t flag) { return flag != 0; });
+    self->vocabulary =
+        new Vocabulary{{begin, begin + characters.size<int32_t>()}, {flags, flags + spaced.size<uint8_t>()}, bytes, alike != 0};
     self->inside = new Memory(static_cast<size_t>(most));
     self->opening = alike ? self->inside : new Memory(static_cast<size_t>(most));
-    self->alike = alike != 0;
     self->first = first, self->last = last;
     self->room = static_cast<size_t>(room > 0 ? room : 0);
     return owned.release();
@@ -231,7 +230,7 @@ PyObject* pieces_rows(Pieces* self, PyObject* arguments) {
         return nullptr;
     }
     self->inside->turn();
-    if (!self->alike) self->opening->turn();
+    if (!self->vocabulary->alike) self->opening->turn();
     Owned rows(PyList_New(count)), opening(PySet_New(nullptr)), inside(PySet_New(nullptr));
     if (!rows || !opening || !inside) return nullptr;
     Origin origin;
@@ -262,12 +261,12 @@ PyObject* pieces_rows(Pieces* self, PyObject* arguments) {
             const std::string_view piece = text.substr(start, stop - start);
             const bool opens = start == 0;
             start = stop + 1;
-            if (const Span* span = given ? origin.find(piece, opens, self->alike) : nullptr) {
+            if (const Span* span = given ? origin.find(piece, opens, self->vocabulary->alike) : nullptr) {
                 row.insert(row.end(), own + span->start, own + span->stop);
             } else if (const Memory::Tokens* known = (opens ? self->opening : self->inside)->find(piece)) {
                 whole |= !known->alone;
                 row.insert(row.end(), known->ids.begin(), known->ids.end());
-            } else if (Memory::Tokens made; self->speller && self->speller->spell(piece, self->alike || !opens, &made.ids)) {
+            } else if (Memory::Tokens made; self->speller && self->speller->spell(piece, self->vocabulary->alike || !opens, &made.ids)) {
                 made.alone = true;
                 row.insert(row.end(), made.ids.begin(), made.ids.end());
                 const bool plain = std::all_of(piece.begin(), piece.end(), [](char letter) { return !(letter & 0x80); });

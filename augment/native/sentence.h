@@ -108,6 +108,14 @@ PyObject* sentence_children(PyObject* self, PyObject* index) {
     return lists ? Py_NewRef(PyList_GET_ITEM(lists, i)) : nullptr;
 }
 
+// The j-th of some children; -1 with an error set where the sentence has no such word: the lists can be changed from outside.
+Py_ssize_t child_of(PyObject* lists, PyObject* children, Py_ssize_t j) {
+    const Py_ssize_t child = PyLong_AsSsize_t(PyList_GET_ITEM(children, j));
+    if (child >= 0 && child < PyList_GET_SIZE(lists)) return child;
+    if (!PyErr_Occurred()) PyErr_Format(PyExc_IndexError, "word %zd of %zd", child, PyList_GET_SIZE(lists));
+    return -1;
+}
+
 PyObject* sentence_subtree(PyObject* self, PyObject* index) {
     const Py_ssize_t i = word_index(self, index);
     PyObject* lists = i < 0 ? nullptr : children_of(self);
@@ -118,8 +126,8 @@ PyObject* sentence_subtree(PyObject* self, PyObject* index) {
     for (size_t place = 0; place < words.size() && words.size() <= most; ++place) {
         PyObject* children = PyList_GET_ITEM(lists, words[place]);
         for (Py_ssize_t j = 0; j < PyList_GET_SIZE(children); ++j) {
-            const Py_ssize_t child = PyLong_AsSsize_t(PyList_GET_ITEM(children, j));
-            if (child < 0 || child >= PyList_GET_SIZE(lists)) return PyErr_Format(PyExc_IndexError, "word %zd", child);
+            const Py_ssize_t child = child_of(lists, children, j);
+            if (child < 0) return nullptr;
             first = child < first ? child : first, last = child > last ? child : last;
             words.push_back(child);
         }
@@ -188,12 +196,11 @@ PyObject* sentence_auxiliaries(PyObject* self, PyObject* index) {
     if (!found) return nullptr;
     PyObject* children = PyList_GET_ITEM(lists, i);
     for (Py_ssize_t j = 0; j < PyList_GET_SIZE(children); ++j) {
-        PyObject* child = PyList_GET_ITEM(children, j);
-        const Py_ssize_t number = PyLong_AsSsize_t(child);
-        PyObject* relation = number < 0 || number >= PyList_GET_SIZE(lists) ? nullptr : relation_of(self, number);
-        if (!relation) return PyErr_Occurred() ? nullptr : PyErr_Format(PyExc_IndexError, "word %zd", number);
-        if ((same(relation, sentence.aux) || same(relation, sentence.aux_pass)) && PyList_Append(found.get(), child) != 0)
-            return nullptr;
+        const Py_ssize_t number = child_of(lists, children, j);
+        PyObject* relation = number < 0 ? nullptr : relation_of(self, number);
+        if (!relation) return nullptr;
+        const bool is = same(relation, sentence.aux) || same(relation, sentence.aux_pass);
+        if (is && PyList_Append(found.get(), PyList_GET_ITEM(children, j)) != 0) return nullptr;
     }
     return found.release();
 }
@@ -206,13 +213,11 @@ PyObject* sentence_subject(PyObject* self, PyObject* index) {
     if (verb == -1 && PyErr_Occurred()) return nullptr;
     PyObject *children = PyList_GET_ITEM(lists, i), *found = nullptr;
     for (Py_ssize_t j = 0; j < PyList_GET_SIZE(children); ++j) {
-        PyObject* child = PyList_GET_ITEM(children, j);
-        const Py_ssize_t number = PyLong_AsSsize_t(child);
-        if (number < 0 || number >= PyList_GET_SIZE(lists)) return PyErr_Format(PyExc_IndexError, "word %zd", number);
-        PyObject* relation = relation_of(self, number);
+        const Py_ssize_t number = child_of(lists, children, j);
+        PyObject* relation = number < 0 ? nullptr : relation_of(self, number);
         const int is = relation ? PySet_Contains(sentence.subjects, relation) : -1;
         if (is < 0) return nullptr;
-        if (is && (number < verb || !found)) found = child;  // the last before the verb, else the first after it
+        if (is && (number < verb || !found)) found = PyList_GET_ITEM(children, j);  // the last before the verb, else the first after it
     }
     return Py_NewRef(found ? found : Py_None);
 }

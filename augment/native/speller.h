@@ -156,8 +156,8 @@ class LongestSpeller : public Speller {
    protected:
     bool parts(std::string_view piece, bool, std::vector<int32_t>* ids) const override {
         std::string text(piece);
-        for (char& letter : text)
-            if (lowercase && letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter + 32);
+        if (lowercase)
+            for (char& letter : text) letter = lowered(letter);
         for (size_t start = 0; start < text.size();) {
             size_t stop = start + 1;
             while (kind(text[start]) != 2 && stop < text.size() && kind(text[stop]) != 2) ++stop;

@@ -53,7 +53,6 @@ PyObject* look_alike(PyObject*, PyObject* arguments) {
 PyObject* repeats(PyObject*, PyObject* text) {
     if (!PyUnicode_Check(text)) return PyErr_Format(PyExc_TypeError, "repeats() takes a string");
     if (!PyUnicode_IS_ASCII(text)) return PyLong_FromLong(-1);
-    const auto lower = [](char letter) { return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter + 32) : letter; };
     const auto blank = [](char letter) { return letter == ' ' || (letter >= 9 && letter <= 13) || (letter >= 28 && letter <= 31); };
     const std::string_view all(PyUnicode_AsUTF8(text), static_cast<size_t>(PyUnicode_GET_LENGTH(text)));
     std::string_view before;
@@ -70,8 +69,8 @@ PyObject* repeats(PyObject*, PyObject* text) {
         const size_t end = word.find_last_not_of(".,;:!?)]\"'");
         const std::string_view bare = word.substr(0, end == std::string_view::npos ? 0 : end + 1);
         bool same = !before.empty() && before.size() == bare.size();
-        for (size_t i = 0; same && i < bare.size(); ++i) same = lower(before[i]) == lower(bare[i]);
-        const char last = before.empty() ? ' ' : lower(before.back());
+        for (size_t i = 0; same && i < bare.size(); ++i) same = lowered(before[i]) == lowered(bare[i]);
+        const char last = before.empty() ? ' ' : lowered(before.back());
         count += same && ((last >= 'a' && last <= 'z') || (last >= '0' && last <= '9'));
         before = word;
     }
