@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pretrain.errors import UserError
+from pretrain.run_folder import export_of
 
 if TYPE_CHECKING:
     from pretrain.heads import ProjectionHead
@@ -194,15 +195,10 @@ def _import_function(text: str) -> EmbedFunction:
 
 def resolve_run(source: str) -> tuple[str, Path | None]:
     """(folder or hub name to load, run folder if `source` is one or lies in one)."""
-    folder = Path(source)
-    if (folder / "config.yaml").is_file() and not (folder / "config.json").is_file():
-        exports = [part for part in (folder / "export", folder / "best") if (part / "config.json").is_file()]
-        if not exports:
-            raise UserError(
-                f"{folder} is a run without an export yet; make one of its newest checkpoint: python -m pretrain.export {folder}"
-            )
-        print(f"judging {exports[0]}", file=sys.stderr)
-        return str(exports[0]), folder
+    folder, exported = Path(source), export_of(source)
+    if exported != source:
+        print(f"judging {exported}", file=sys.stderr)
+        return exported, folder
     parent = folder.resolve().parent
     return source, parent if folder.name in ("export", "best") and (parent / "config.yaml").is_file() else None
 

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from augment.errors import AugmentationError
 from augment.registry import parse as parse_augmentation
 from pretrain.corpora import DataConfig
 from pretrain.errors import UserError
 from pretrain.objective_config import ObjectiveConfig, Section, readers, unused
+from pretrain.run_folder import export_of
 from pretrain.validation import default_text, faults, read_yaml, type_name
 
 
@@ -36,8 +37,8 @@ class LoadingConfig(Section):
 
 
 class ModelConfig(Section):
-    init: str | None = Field(None, description="start from this Hugging Face folder, hub name or export of ours instead "
-                             "of random weights. Flag --init")
+    init: str | None = Field(None, description="start from this run or export of ours, Hugging Face folder or hub name "
+                             "instead of random weights. Flag --init")
     type: Literal["bert", "roberta", "modernbert"] = Field("bert", description="architecture, when random")
     layers: int = Field(4, ge=1, description="transformer layers")
     hidden_size: int = Field(256, ge=8, description="width")
@@ -51,6 +52,11 @@ class ModelConfig(Section):
     pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two"] = Field(
         "cls", description="sentence vector: [CLS]; mean of the last layer; mean of layer 1 and last; of embedding "
         "output and last; of the last two")
+
+    @field_validator("init")
+    @classmethod
+    def _export(cls, init: str | None) -> str | None:
+        return init and export_of(init)
 
 
 class AugmentConfig(Section):

@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from pretrain.run_folder import export_of
+
 OBJECTIVES = ("mlm", "clear", "simcse", "vascl", "augcse", "vadvcse", "sda", "diffcse", "esimcse", "declutr")
 PLUG_IN = re.compile(r"^(?P<file>.+\.py):(?P<name>\w+)$")
 
@@ -159,11 +161,16 @@ class DiffcseConfig(Term):
 
     temperature: float = Field(0.05, gt=0, description="temperature")
     replaced_token_weight: float = Field(0.005, ge=0, description="lambda, the weight of replaced-token detection")
-    generator: str | None = Field(None, description="masked language model that edits the sentences: a folder or hub name, with "
-                                  "the same vocabulary (paper: distilbert-base-uncased); required")
+    generator: str | None = Field(None, description="masked language model that edits the sentences: a run, folder or hub name, "
+                                  "with the same vocabulary (paper: distilbert-base-uncased); required")
     mask_rate: float = Field(0.3, gt=0, lt=1, description="share of tokens masked for the generator")
     replacement: Literal["argmax", "sample"] = Field("argmax", description="argmax: at every position (the code); sample: at "
                                                      "masked positions only (the paper)")
+
+    @field_validator("generator")
+    @classmethod
+    def _export(cls, generator: str | None) -> str | None:
+        return generator and export_of(generator)
 
 
 class EsimcseConfig(Term):

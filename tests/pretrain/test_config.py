@@ -101,3 +101,21 @@ def test_every_key_has_a_meaning():
     rows = describe(Config)
     assert len(rows) > 50
     assert all(meaning for key, _, _, meaning in rows), [key for key, _, _, meaning in rows if not meaning]
+
+
+@pytest.mark.parametrize("key", ["model.init", "objective.diffcse.generator"])
+def test_a_run_stands_for_its_export(tmp_path, key):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text("name: run\n")
+    overrides = {key: str(run), "objective.name": "diffcse"}
+    with pytest.raises(UserError, match=r"a run without an export yet.*python -m pretrain.export"):
+        load_config(None, overrides)
+    for part in ("best", "export"):  # that of the last step, where there are both
+        (run / part).mkdir()
+        (run / part / "config.json").write_text("{}")
+        config = load_config(None, overrides)
+        assert str(run / part) in (config.model.init, config.objective.diffcse.generator)
+    (run / "config.json").write_text("{}")  # a model itself
+    config = load_config(None, overrides)
+    assert str(run) in (config.model.init, config.objective.diffcse.generator)
