@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-INTERFACE = 8  # of the source beside this file: what was compiled from another one is not used
+INTERFACE = 9  # of the source beside this file: what was compiled from another one is not used
 VARIABLE = "CLEAR_COMPILED"  # 0: not used, to compare
 
 

@@ -12,7 +12,8 @@ from augment.lexical_forms import AUGCSE
 from augment.parsed import ParsedSentence
 from augment.text import Draws
 
-_LETTERS = re.compile(r"(?<![\w@#&/.:\\-])[A-Za-z]+(?:['’][a-z]+)?(?![\w@/\\]|[.:]\w)")
+# What stands before a word is looked at behind its first letter: sought by a class of letters, words are found sooner.
+_WORDS = re.compile(r"([A-Za-z](?<![\w@#&/.:\\-].)[A-Za-z]*(?:['’][a-z]+)?)(?![\w@/\\]|[.:]\w)")
 _ONSET = re.compile(r"(?i)(?:[^aeiouy]*?qu|y(?=[aeiou])|[^aeiouy]+)")
 _URL = re.compile(r"\S*(?:://|www\.|@)\S*|\S+\.(?:com|org|net|edu|gov|io)\b\S*")
 _URL_PARTS = ("://", "www.", "@", ".com", ".org", ".net", ".edu", ".gov", ".io")
@@ -37,8 +38,9 @@ def pig_latin(sentence: ParsedSentence, draws: Draws) -> str | None:
         "The quick fox isn't here." -> "Ethay ickquay oxfay isn'tway erehay."
     """
     text = sentence.text
-    urls = _urls(text)
-    result = _LETTERS.sub(lambda word: word[0] if urls and _inside(word.start(), urls) else _pig(word[0]), text)
+    parts = _parts(text)
+    parts[1::2] = map(_pig, parts[1::2])
+    result = "".join(parts)
     return None if result == text else result
 
 
@@ -84,16 +86,13 @@ def phonemes(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str |
     """
     known = _cmudict()
     text = sentence.text
-    urls = _urls(text)
-
-    def speak(word: re.Match) -> str:
-        written = word[0]
-        if not draws.chance(rate) or (urls and _inside(word.start(), urls)):
-            return written
-        spoken = known.get(written.lower().replace("’", "'"))
-        return " ".join(spoken[0]) if spoken else written
-
-    result = _LETTERS.sub(speak, text)
+    parts = _parts(text)
+    for place in range(1, len(parts), 2):
+        if draws.chance(rate):
+            spoken = known.get(parts[place].lower().replace("’", "'"))
+            if spoken:
+                parts[place] = " ".join(spoken[0])
+    result = "".join(parts)
     return None if result == text else result
 
 
@@ -123,7 +122,23 @@ def _pig(word: str) -> str:
     return new[0].upper() + new[1:] if word[0].isupper() else new
 
 
+def _parts(text: str) -> list[str]:
+    """A text in parts, every second one a word, those of URLs and addresses not among them."""
+    parts = _WORDS.split(text)
+    urls = _urls(text)
+    if urls:
+        parts, last = [], 0
+        for word in _WORDS.finditer(text):
+            if not _inside(word.start(), urls):
+                parts += (text[last : word.start()], word[0])
+                last = word.end()
+        parts.append(text[last:])
+    return parts
+
+
 def _urls(text: str) -> list[tuple[int, int]]:
+    if "." not in text[:-1] and "@" not in text and "://" not in text:  # as most are
+        return []
     if not any(part in text for part in _URL_PARTS):
         return []
     return [match.span() for match in _URL.finditer(text)]

@@ -10,6 +10,7 @@ import re
 from bisect import bisect_left
 from math import ceil
 
+from augment.compiled import native
 from augment.entry import Entry, Parameter
 from augment.lexical_forms import AUGCSE, balanced, keeps_capital, repeats_more, upper_first
 from augment.parsed import ParsedSentence
@@ -17,9 +18,8 @@ from augment.text import Draws
 
 # The full stop belongs to "U.S.", and to "Mr." and "J." inside a text.
 _WORD = re.compile(r"\w(?:\S*\w)?(?:(?<=\.\w)\.|(?<=\b[A-Z])\.(?=\s)|(?<=\b[A-Z][a-z])\.(?=\s))?")
-_RUN = re.compile(r"\S+")
+_SPACE = re.compile(r"\s*")
 _ENCLOSING = re.compile(r"[\"“”()\[\]]")  # inside a word, as in PG("d","K"): stays where it is
-_MOST_RUNS = 1 << 16  # whose parts are kept
 _MOST_DELETED = 30  # nlpaug's aug_max as AugCSE set it
 _STRAY = re.compile(r"([,;:])(?:\s*[,;:])+")  # marks that a deleted word had kept apart: the first stays
 _EMPTY = re.compile(r"\(\W*\)|\[\W*\]|“\W*”|\"(?<!\w\")[^\w\"]*\"(?!\w)")  # each begins with a letter: found sooner
@@ -37,12 +37,13 @@ def random_deletion(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -
     Possibly altering. Needs nothing.
         "The old man sat by the sea." -> "Old sea."
     """
-    runs = _Runs(sentence.text)
-    many = len(runs.places)
+    text = sentence.text
+    spans = word_spans(text)
+    many = len(spans)
     if many < 2 or rate == 0:
         return None
     count = min(_MOST_DELETED, many - 1, max(1, ceil(rate * many)))
-    return _without(runs, set(draws.sample(range(many), count)))
+    return _without(text, spans, set(draws.sample(range(many), count)))
 
 
 def random_crop(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -> str | None:
@@ -52,13 +53,14 @@ def random_crop(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -> st
     Possibly altering. Needs nothing.
         "The old man sat by the sea." -> "The sea."
     """
-    runs = _Runs(sentence.text)
-    many = len(runs.places)
+    text = sentence.text
+    spans = word_spans(text)
+    many = len(spans)
     if many < 2 or rate == 0:
         return None
     count = min(many - 1, max(1, ceil(rate * many)))
     first = draws.below(many - count + 1)
-    return _without(runs, set(range(first, first + count)))
+    return _without(text, spans, set(range(first, first + count)))
 
 
 def random_swap(sentence: ParsedSentence, draws: Draws, rate: float = 0.1) -> str | None:
@@ -70,11 +72,10 @@ def random_swap(sentence: ParsedSentence, draws: Draws, rate: float = 0.1) -> st
         "The old man sat by the sea." -> "The man old sat by the sea."
     """
     text = sentence.text
-    runs = _Runs(text)
-    places = runs.places  # of words that can move
+    spans = word_spans(text)
     if _ENCLOSING.search(text):
-        places = [place for place in places if not _ENCLOSING.search(runs.parts[place][1])]
-    words = [runs.parts[place][1] for place in places]
+        spans = [span for span in spans if not _ENCLOSING.search(text, *span)]
+    words = [text[start:end] for start, end in spans]
     lower = [word.lower() for word in words]
     wanted = ceil(rate * len(words))
     moved: dict[int, str] = {}
@@ -92,14 +93,11 @@ def random_swap(sentence: ParsedSentence, draws: Draws, rate: float = 0.1) -> st
         lower[i], lower[j] = lower[j], lower[i]
         ahead, behind = words[j], words[i]
         if i == 0 and behind[:1].isupper():
-            ahead, behind = upper_first(ahead) if ahead.islower() else ahead, _inner(sentence, runs.start(places[0]), behind)
+            ahead, behind = upper_first(ahead) if ahead.islower() else ahead, _inner(sentence, spans[0][0], behind)
         moved[i], moved[j] = ahead, behind
     if not moved:
         return None
-    for number, word in moved.items():
-        before, _, behind = runs.parts[places[number]]
-        runs.texts[places[number]] = before + word + behind
-    result = str(runs)
+    result = sentence.edit([(*spans[number], word) for number, word in moved.items()])
     return None if result == text or repeats_more(result, text) else result
 
 
@@ -112,72 +110,39 @@ def random_word(sentence: ParsedSentence, draws: Draws, rate: float = 0.15) -> s
     return draws.choice((random_deletion, random_crop, random_swap))(sentence, draws, rate)
 
 
-class _Runs:
-    """What stands between white space in a text, to be changed.
-
-    texts: the runs. gaps: white space before each, and behind the last. parts: of each run what stands before its word, the
-    word, and what stands behind; None where it has no word. places: of the runs with a word.
-    """
-
-    __slots__ = ("gaps", "parts", "places", "text", "texts")
-
-    def __init__(self, text: str):
-        self.text = text
-        self.texts = runs = text.split()
-        self.gaps = ["", *[" "] * (len(runs) - 1), ""] if runs and " ".join(runs) == text else _RUN.split(text)
-        self.parts = list(map(_PARTS.__getitem__, runs))
-        if self.gaps[-1] == "" and runs:
-            self.parts[-1] = _parted(runs[-1])
-        self.places = [place for place, parts in enumerate(self.parts) if parts]
-
-    def start(self, place: int) -> int:
-        """Where the word of a run begins in the text."""
-        return sum(map(len, self.texts[:place])) + sum(map(len, self.gaps[: place + 1])) + len(self.parts[place][0])
-
-    def __str__(self) -> str:
-        parts = [""] * (2 * len(self.texts) + 1)
-        parts[::2], parts[1::2] = self.gaps, self.texts
-        return "".join(parts)
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """(start, end) of the words of a text, in characters."""
+    return native.word_spans(text) if native is not None else [word.span() for word in _WORD.finditer(text)]
 
 
-def _parted(run: str) -> tuple[str, str, str] | None:
-    """What stands before the word of a run (white space may follow), the word, and what stands behind; None: it has no word."""
-    word = _WORD.search(run)
-    return None if word is None else (run[: word.start()], word[0], run[word.end() :].rstrip())
-
-
-class _Parts(dict[str, tuple[str, str, str] | None]):
-    """`_parted` of runs before a space, kept: texts are looked up run by run, and `lru_cache` would take twice as long."""
-
-    def __missing__(self, run: str) -> tuple[str, str, str] | None:
-        if len(self) >= _MOST_RUNS:
-            self.clear()
-        # Most are letters alone, in which the expression would find the same.
-        parts = self[run] = ("", run, "") if run.isalnum() else _parted(run + " ")
-        return parts
-
-
-_PARTS = _Parts()
-
-
-def _without(runs: _Runs, numbers: set[int]) -> str | None:
+def _without(text: str, spans: list[tuple[int, int]], numbers: set[int]) -> str | None:
     """The text without some of its words, by number, and those that would follow themselves."""
-    places, parts, texts, gaps = runs.places, runs.parts, runs.texts, runs.gaps
     last = -1  # the last word kept
-    for number in [number for number in range(len(places)) if number not in numbers]:
-        if 0 <= last < number - 1 and parts[places[last]][1].lower() == parts[places[number]][1].lower():
+    for number, (start, end) in enumerate(spans):
+        if number in numbers:
+            continue
+        if 0 <= last < number - 1 and text[slice(*spans[last])].lower() == text[start:end].lower():
             numbers.add(number)
         else:
             last = number
-    for number in sorted(numbers):
-        place = places[number]
-        before, _, behind = parts[place]
-        texts[place] = before + behind
-        if not before and gaps[place]:
-            gaps[place] = ""
-        elif not behind:  # behind an opening quote or bracket, or where the space before has gone: the space behind goes
-            gaps[place + 1] = ""
-    return _tidied(str(runs), runs.text, parts[places[0]][1])
+    result = cut(text, [spans[number] for number in sorted(numbers)])
+    return _tidied(result, text, text[slice(*spans[0])])
+
+
+def cut(text: str, spans: list[tuple[int, int]]) -> str:
+    """The text without those spans, in rising order, and without the space in front of each, else (at an opening quote or
+    bracket, or where that has gone already) the one behind.
+    """
+    if native is not None:
+        return native.cut(text, spans)
+    parts, position = [], 0
+    for start, end in spans:
+        before = text[position:start].rstrip()
+        if len(before) == start - position:
+            end = _SPACE.match(text, end).end()
+        parts.append(before)
+        position = end
+    return "".join((*parts, text[position:]))
 
 
 def _tidied(result: str, text: str, first: str) -> str | None:

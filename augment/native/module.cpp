@@ -8,15 +8,18 @@
 #include "columns.h"
 #include "draws.h"
 #include "pieces.h"
+#include "runs.h"
 #include "sentence.h"
 #include "texts.h"
 
 namespace {
 
-constexpr long kInterface = 8;  // augment.compiled.INTERFACE: a file compiled from other sources is not used
+constexpr long kInterface = 9;  // augment.compiled.INTERFACE: a file compiled from other sources is not used
 
 PyMethodDef functions[] = {
     {"repeats", repeats, METH_O, nullptr},
+    {"word_spans", word_spans, METH_O, nullptr},
+    {"cut", guarded<cut, PyObject*, PyObject*>, METH_VARARGS, nullptr},
     {"find_line", find_line, METH_VARARGS, nullptr},
     {"look_alike", guarded<look_alike, PyObject*, PyObject*>, METH_VARARGS, nullptr},
     {"compile_sentence", compile_sentence, METH_VARARGS, nullptr},

@@ -4,9 +4,8 @@
 #pragma once
 
 #include <algorithm>
-#include <deque>
+#include <cstring>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -15,43 +14,102 @@
 
 namespace {
 
-// Pieces with their tokens, those that were met lately: `most` of them, and as many of before.
+// Strings of bytes to tell apart, eight at a time.
+size_t hash_of(std::string_view piece) {
+    uint64_t value = piece.size() * 0x9E3779B97F4A7C15ull;
+    for (size_t at = 0; at < piece.size(); at += 8) {
+        uint64_t part = 0;
+        std::memcpy(&part, piece.data() + at, std::min<size_t>(8, piece.size() - at));
+        value = (value ^ part) * 0xD6E8FEB86659FD93ull;
+        value ^= value >> 32;
+    }
+    return static_cast<size_t>(value);
+}
+
+// Pieces with their tokens, those that were met lately: `most` of them, and as many of before. A table of numbers, open
+// addressing, and behind it what they number in the order in which it came: a look costs two places of memory, not five.
 class Memory {
    public:
     struct Tokens {
+        const int32_t* ids = nullptr;  // until the next `put`
+        size_t count = 0;
         bool alone = false;  // false: the piece has no tokens of its own, and its text goes to the tokenizer as a whole
-        std::vector<int32_t> ids;
     };
 
     explicit Memory(size_t most) : most_(most) {}
 
     void turn() {
-        if (now_.found.size() > most_) {
-            before_ = std::move(now_);
-            now_ = Generation();
-        }
+        if (now_.entries.size() > most_) before_ = std::exchange(now_, Generation());
     }
 
-    const Tokens* find(std::string_view piece) {
-        auto place = now_.found.find(piece);
-        if (place != now_.found.end()) return &place->second;
-        auto earlier = before_.found.find(piece);
-        return earlier == before_.found.end() ? nullptr : &put(piece, earlier->second);
+    bool find(std::string_view piece, Tokens* found) {
+        const size_t hash = hash_of(piece);
+        if (now_.find(piece, hash, found)) return true;
+        if (!before_.find(piece, hash, found)) return false;
+        now_.put(piece, hash, *found);
+        return now_.find(piece, hash, found);
     }
 
-    const Tokens& put(std::string_view piece, Tokens tokens) {
-        auto place = now_.found.find(piece);
-        if (place == now_.found.end()) {
-            now_.keys.emplace_back(piece);
-            place = now_.found.emplace(now_.keys.back(), Tokens()).first;
-        }
-        return place->second = std::move(tokens);
-    }
+    void put(std::string_view piece, const Tokens& tokens) { now_.put(piece, hash_of(piece), tokens); }
 
    private:
+    struct Entry {
+        size_t letters, ids;  // where they begin
+        uint32_t length, count;
+        bool alone;
+    };
+    struct Place {
+        uint32_t hash, number;  // from 1
+    };
     struct Generation {
-        std::deque<std::string> keys;  // which do not move
-        std::unordered_map<std::string_view, Tokens> found;
+        std::vector<Place> places = std::vector<Place>(1024);
+        std::vector<Entry> entries;
+        std::string letters;
+        std::vector<int32_t> ids;
+
+        // Where a piece is in the table, or is to be.
+        size_t place_of(std::string_view piece, size_t hash) const {
+            size_t at = hash & (places.size() - 1);
+            for (; places[at].number; at = (at + 1) & (places.size() - 1)) {
+                if (places[at].hash != static_cast<uint32_t>(hash >> 32)) continue;
+                const Entry& entry = entries[places[at].number - 1];
+                if (std::string_view(letters).substr(entry.letters, entry.length) == piece) break;
+            }
+            return at;
+        }
+
+        bool find(std::string_view piece, size_t hash, Tokens* found) const {
+            const uint32_t number = places[place_of(piece, hash)].number;
+            if (!number) return false;
+            const Entry& entry = entries[number - 1];
+            *found = {ids.data() + entry.ids, entry.count, entry.alone};
+            return true;
+        }
+
+        void put(std::string_view piece, size_t hash, const Tokens& tokens) {
+            if (2 * (entries.size() + 1) > places.size()) grow();
+            Place& place = places[place_of(piece, hash)];
+            if (!place.number) {
+                entries.push_back({letters.size(), 0, static_cast<uint32_t>(piece.size()), 0, false});
+                letters.append(piece);
+                place = {static_cast<uint32_t>(hash >> 32), static_cast<uint32_t>(entries.size())};
+            }
+            Entry& entry = entries[place.number - 1];
+            entry.ids = ids.size(), entry.count = static_cast<uint32_t>(tokens.count), entry.alone = tokens.alone;
+            ids.insert(ids.end(), tokens.ids, tokens.ids + tokens.count);
+        }
+
+        void grow() {
+            std::vector<Place> larger(2 * places.size());
+            for (const Place& place : places) {
+                if (!place.number) continue;
+                const Entry& entry = entries[place.number - 1];
+                size_t at = hash_of(std::string_view(letters).substr(entry.letters, entry.length)) & (larger.size() - 1);
+                while (larger[at].number) at = (at + 1) & (larger.size() - 1);
+                larger[at] = place;
+            }
+            places.swap(larger);
+        }
     };
     size_t most_;
     Generation now_, before_;
@@ -86,7 +144,7 @@ class Origin {
         while (places < 2 * pieces_.size()) places *= 2;
         table_.assign(places, 0);
         for (size_t number = 0; number < pieces_.size(); ++number) {
-            size_t place = hash(pieces_[number]) & (places - 1);
+            size_t place = hash_of(pieces_[number]) & (places - 1);
             while (table_[place]) place = (place + 1) & (places - 1);
             table_[place] = static_cast<uint32_t>(number + 1);
         }
@@ -96,7 +154,7 @@ class Origin {
     const Span* find(std::string_view piece, bool opens, bool alike) const {
         if (pieces_.empty()) return nullptr;
         const size_t mask = table_.size() - 1;
-        for (size_t place = hash(piece) & mask; table_[place]; place = (place + 1) & mask) {
+        for (size_t place = hash_of(piece) & mask; table_[place]; place = (place + 1) & mask) {
             const size_t number = table_[place] - 1;
             if (pieces_[number] == piece && (alike || opens == (number == 0))) return &spans_[number];
         }
@@ -150,12 +208,6 @@ class Origin {
         return token == count;
     }
 
-    static size_t hash(std::string_view piece) {
-        uint64_t value = 0xCBF29CE484222325ull;
-        for (const unsigned char letter : piece) value = (value ^ letter) * 0x100000001B3ull;
-        return static_cast<size_t>(value ^ (value >> 32));
-    }
-
     std::vector<std::string_view> pieces_;
     std::vector<Span> spans_;
     std::vector<uint32_t> table_;  // open addressing: numbers of pieces, from 1
@@ -205,6 +257,10 @@ PyObject* pieces_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
     return owned.release();
 }
 
+bool is_ascii(std::string_view text) {
+    return std::all_of(text.begin(), text.end(), [](char letter) { return !(letter & 0x80); });
+}
+
 bool add_missing(PyObject* set, std::string_view piece) {
     Owned text(PyUnicode_DecodeUTF8(piece.data(), static_cast<Py_ssize_t>(piece.size()), nullptr));
     return text && PySet_Add(set, text.get()) == 0;
@@ -236,6 +292,9 @@ PyObject* pieces_rows(Pieces* self, PyObject* arguments) {
     Origin origin;
     std::vector<int32_t> row;
     std::vector<std::pair<std::string_view, bool>> unknown;
+    const auto spell = [&](std::string_view piece, bool opens) {
+        return self->speller && self->speller->spell(piece, self->vocabulary->alike || !opens, &row);
+    };
     for (Py_ssize_t number = 0; number < count; ++number) {
         if (PyList_GET_SIZE(before) && PyList_GET_ITEM(before, number) != Py_None) {
             PyList_SET_ITEM(rows.get(), number, Py_NewRef(PyList_GET_ITEM(before, number)));
@@ -263,14 +322,13 @@ PyObject* pieces_rows(Pieces* self, PyObject* arguments) {
             start = stop + 1;
             if (const Span* span = given ? origin.find(piece, opens, self->vocabulary->alike) : nullptr) {
                 row.insert(row.end(), own + span->start, own + span->stop);
-            } else if (const Memory::Tokens* known = (opens ? self->opening : self->inside)->find(piece)) {
-                whole |= !known->alone;
-                row.insert(row.end(), known->ids.begin(), known->ids.end());
-            } else if (Memory::Tokens made; self->speller && self->speller->spell(piece, self->vocabulary->alike || !opens, &made.ids)) {
-                made.alone = true;
-                row.insert(row.end(), made.ids.begin(), made.ids.end());
-                const bool plain = std::all_of(piece.begin(), piece.end(), [](char letter) { return !(letter & 0x80); });
-                if (plain) (opens ? self->opening : self->inside)->put(piece, std::move(made));
+            } else if (const bool plain = is_ascii(piece); !plain && spell(piece, opens)) {
+                // done: such pieces are seldom met again, and not kept
+            } else if (Memory::Tokens known; (opens ? self->opening : self->inside)->find(piece, &known)) {
+                whole |= !known.alone;
+                row.insert(row.end(), known.ids, known.ids + known.count);
+            } else if (const size_t begin = row.size(); plain && spell(piece, opens)) {
+                (opens ? self->opening : self->inside)->put(piece, {row.data() + begin, row.size() - begin, true});
             } else {
                 whole |= piece.empty();
                 unknown.emplace_back(piece, opens);
@@ -308,14 +366,14 @@ PyObject* pieces_learn(Pieces* self, PyObject* arguments) {
     for (Py_ssize_t number = 0; number < count; ++number) {
         std::string_view piece;
         if (!utf8(PyList_GET_ITEM(pieces, number), &piece)) return nullptr;
-        Memory::Tokens found;
-        if (PyObject* own = PyList_GET_ITEM(tokens, number); own != Py_None) {
-            Bytes ids(own);
-            if (!ids) return nullptr;
-            found.alone = true;
-            found.ids.assign(ids.as<int32_t>(), ids.as<int32_t>() + ids.size<int32_t>());
+        Memory* memory = opens ? self->opening : self->inside;
+        if (PyObject* own = PyList_GET_ITEM(tokens, number); own == Py_None) {
+            memory->put(piece, {});
+        } else if (Bytes ids(own); ids) {
+            memory->put(piece, {ids.as<int32_t>(), static_cast<size_t>(ids.size<int32_t>()), true});
+        } else {
+            return nullptr;
         }
-        (opens ? self->opening : self->inside)->put(piece, std::move(found));
     }
     Py_RETURN_NONE;
 }

@@ -19,7 +19,8 @@ class Speller {
    public:
     virtual ~Speller() = default;
 
-    // Added tokens are told apart before words are, and pieces that are longer than `longest` do not come again.
+    // Puts the tokens behind `ids`; false, and `ids` as they were: left to the tokenizer. Added tokens are told apart before words
+    // are, and pieces that are longer than `longest` do not come again.
     bool spell(std::string_view piece, bool spaced, std::vector<int32_t>* ids) const {
         if (piece.empty() || piece.size() > longest) return false;
         for (size_t i = 0; i < piece.size(); ++i) {
@@ -33,7 +34,10 @@ class Speller {
         }
         for (const std::string& token : added)
             if (piece.find(token) != std::string_view::npos) return false;
-        return parts(piece, spaced, ids);
+        const size_t before = ids->size();
+        if (parts(piece, spaced, ids)) return true;
+        ids->resize(before);
+        return false;
     }
 
     std::unordered_map<std::string, int32_t> vocabulary;

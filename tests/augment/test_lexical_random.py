@@ -7,8 +7,9 @@ from math import ceil
 import pytest
 from parse_builder import draws, tagged
 
+from augment import lexical_random
 from augment.lexical_letters import look_alike, phonemes, pig_latin
-from augment.lexical_random import random_crop, random_deletion, random_swap, random_word
+from augment.lexical_random import cut, random_crop, random_deletion, random_swap, random_word, word_spans
 from augment.parsed import without_parse
 
 ALL = (random_deletion, random_crop, random_swap, random_word)
@@ -27,6 +28,35 @@ def test_deletion_and_crop_counts(rate):
             assert len(words(result)) == max(1, 10 - ceil(rate * 10)), result
             assert result.endswith(".") and result[0].isupper()
             assert [word for word in words(TEXT) if word in words(result)] == words(result)
+
+
+@pytest.mark.parametrize("text, words", [
+    ("The U.S. Mr. J. Fox (see it), don't well-known.", ["The", "U.S.", "Mr.", "J.", "Fox", "see", "it", "don't", "well-known"]),
+    ("  «Über» §5: a_b... J. Mr.", ["Über", "5", "a_b", "J.", "Mr"]),
+    ("Is it A.b. or i.e. or xA. or 3.5?", ["Is", "it", "A.b.", "or", "i.e.", "or", "xA", "or", "3.5"]),
+    ("- ... 😀", []),
+])  # fmt: skip
+def test_words(text, words, monkeypatch):
+    for native in (lexical_random.native, None):
+        monkeypatch.setattr(lexical_random, "native", native)
+        assert [text[slice(*span)] for span in word_spans(text)] == words
+
+
+@pytest.mark.parametrize("gone, left", [
+    ("said", "“We (he) don't,  know”\n it."),
+    ("We", "“(he said) don't,  know”\n it."),
+    ("he", "“We (said) don't,  know”\n it."),
+    ("he said", "“We () don't,  know”\n it."),
+    ("don't know", "“We (he said),”\n it."),
+    ("it", "“We (he said) don't,  know”."),
+    ("We he said don't know it", "“(),”."),
+    ("", "“We (he said) don't,  know”\n it."),
+])
+def test_what_is_cut_takes_the_space_before_it_or_behind_it(gone, left, monkeypatch):
+    text = "“We (he said) don't,  know”\n it."
+    for native in (lexical_random.native, None):
+        monkeypatch.setattr(lexical_random, "native", native)
+        assert cut(text, [span for span in word_spans(text) if text[slice(*span)] in gone.split()]) == left
 
 
 def test_crop_is_contiguous_and_reaches_both_ends():

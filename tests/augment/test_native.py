@@ -27,6 +27,7 @@ from augment.compiled import VARIABLE, native
 from augment.keys import derive
 from augment.lexical_forms import repeats
 from augment.lexical_letters import look_alike
+from augment.lexical_random import cut, word_spans
 from augment.parsed import ParsedSentence, without_parse
 from augment.text import Draws
 from augment.wordnet import _Index
@@ -386,6 +387,33 @@ def test_letters_like_others_are_those_in_python():
         assert compiled == plain
         changed += compiled is not None and "www.sea.com" in compiled and "a@b.c" in compiled
     assert changed > 100
+
+
+# -- Words between white space -------------------------------------------------
+
+
+def _runs_of_words(rng: random.Random) -> str:
+    """Words, marks and white space of all kinds, at random."""
+    letters = "abzABZ09_éßİǅ北١²\u0301.,.;:-'\"()“”[]/$€😀"
+    spaces = (" ", " ", " ", "  ", "\n", "\t ", "\xa0", "\u2003", "\x1c", "\u200b")
+    words = ("U.S.", "Mr.", "J.", "I.", "e.g.", "a.m", "X", "Ab.", "don't", "(see", "it),", "...", "-", "É.", "xA.", "A.b.")
+    parts = []
+    for _ in range(rng.randrange(9)):
+        odd = "".join(rng.choices(letters, k=rng.randint(1, 5)))
+        parts += (rng.choice([*words, *[odd] * len(words)]), rng.choice(spaces))
+    return rng.choice(["", " ", "\xa0"]) * (rng.random() < 0.2) + "".join(parts if rng.random() < 0.3 else parts[:-1])
+
+
+def test_words_are_found_and_cut_as_in_python(monkeypatch):
+    rng = random.Random(0)
+    texts = [_runs_of_words(rng) for _ in range(20_000)]
+    spans = list(map(word_spans, texts))
+    some = [[span for span in found if rng.random() < 0.5] for found in spans]
+    left = list(map(cut, texts, some))
+    monkeypatch.setattr("augment.lexical_random.native", None)
+    assert [case for case in zip(texts, spans) if case[1] != word_spans(case[0])] == []
+    assert [case for case in zip(texts, some, left) if case[2] != cut(*case[:2])] == []
+    assert sum(map(len, spans)) > 50_000 and {len(text) for text in left} >= set(range(30))
 
 
 # -- Rules -------------------------------------------------------------------

@@ -1,0 +1,91 @@
+// Words between white space: the counterparts of `word_spans` and `_cut` in augment/lexical_random.py.
+
+#pragma once
+
+#include <vector>
+
+#include "common.h"
+
+namespace {
+
+// The letters of a string, whatever their size. Classes are those of Python's regular expressions.
+class Letters {
+   public:
+    explicit Letters(PyObject* text)
+        : kind_(PyUnicode_KIND(text)), data_(PyUnicode_DATA(text)), size(PyUnicode_GET_LENGTH(text)) {}
+
+    Py_UCS4 operator[](Py_ssize_t at) const { return PyUnicode_READ(kind_, data_, at); }
+    bool space(Py_ssize_t at) const { return Py_UNICODE_ISSPACE((*this)[at]); }
+    bool word(Py_ssize_t at) const { return Py_UNICODE_ISALNUM((*this)[at]) || (*this)[at] == '_'; }
+    bool capital(Py_ssize_t at) const { return (*this)[at] >= 'A' && (*this)[at] <= 'Z'; }
+    bool small(Py_ssize_t at) const { return (*this)[at] >= 'a' && (*this)[at] <= 'z'; }
+
+   private:
+    const int kind_;
+    const void* const data_;
+
+   public:
+    const Py_ssize_t size;
+};
+
+// Whether the full stop at `end` of a run (start, stop) belongs to the word before it: "U.S.", and "Mr." and "J." before a space.
+bool abbreviates(const Letters& letters, Py_ssize_t start, Py_ssize_t end, Py_ssize_t stop) {
+    if (end >= stop || letters[end] != '.') return false;
+    if (end - 2 >= start && letters[end - 2] == '.') return true;
+    if (end + 1 != stop || stop == letters.size) return false;
+    const auto alone = [&](Py_ssize_t at) { return at == start || !letters.word(at - 1); };
+    if (letters.capital(end - 1)) return alone(end - 1);
+    return end - 2 >= start && letters.small(end - 1) && letters.capital(end - 2) && alone(end - 2);
+}
+
+PyObject* word_spans(PyObject*, PyObject* text) {
+    if (!PyUnicode_Check(text)) return PyErr_Format(PyExc_TypeError, "word_spans() takes a string");
+    const Letters letters(text);
+    Owned spans(PyList_New(0));
+    for (Py_ssize_t start = 0; spans && start < letters.size;) {
+        if (letters.space(start)) {
+            ++start;
+            continue;
+        }
+        Py_ssize_t stop = start + 1;
+        while (stop < letters.size && !letters.space(stop)) ++stop;
+        Py_ssize_t first = start, end = stop;
+        while (first < stop && !letters.word(first)) ++first;
+        while (end > first && !letters.word(end - 1)) --end;
+        if (first < end) {
+            end += abbreviates(letters, start, end, stop);
+            Owned span(Py_BuildValue("nn", first, end));
+            if (!span || PyList_Append(spans.get(), span.get()) != 0) return nullptr;
+        }
+        start = stop;
+    }
+    return spans.release();
+}
+
+// (text, spans): the text without those spans, (start, end) in rising order, and the space that each would leave.
+PyObject* cut(PyObject*, PyObject* arguments) {
+    PyObject *text, *spans;
+    if (!PyArg_ParseTuple(arguments, "UO!", &text, &PyList_Type, &spans)) return nullptr;
+    const Letters letters(text);
+    std::vector<Py_UCS4> kept;
+    kept.reserve(static_cast<size_t>(letters.size));
+    Py_ssize_t position = 0;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(spans); ++i) {
+        Py_ssize_t start, end;
+        if (!PyArg_Parse(PyList_GET_ITEM(spans, i), "(nn)", &start, &end)) return nullptr;
+        if (start < position || end < start || end > letters.size) {
+            PyErr_Format(PyExc_ValueError, "the span %zd:%zd of a text of %zd characters", start, end, letters.size);
+            return nullptr;
+        }
+        const Py_ssize_t whole = start;
+        while (start > position && letters.space(start - 1)) --start;
+        if (start == whole)
+            while (end < letters.size && letters.space(end)) ++end;
+        for (; position < start; ++position) kept.push_back(letters[position]);
+        position = end;
+    }
+    for (; position < letters.size; ++position) kept.push_back(letters[position]);
+    return PyUnicode_FromKindAndData(PyUnicode_4BYTE_KIND, kept.data(), static_cast<Py_ssize_t>(kept.size()));
+}
+
+}  // namespace
