@@ -19,7 +19,7 @@ from augment.registry import parse as parse_augmentation
 from pretrain.corpora import DataConfig
 from pretrain.errors import UserError
 from pretrain.objective_config import ObjectiveConfig, Section, readers, unused
-from pretrain.run_folder import export_of
+from pretrain.run_folder import named_model
 from pretrain.validation import default_text, faults, read_yaml, type_name
 
 
@@ -56,7 +56,7 @@ class ModelConfig(Section):
     @field_validator("init")
     @classmethod
     def _export(cls, init: str | None) -> str | None:
-        return init and export_of(init)
+        return named_model("model.init", init)
 
 
 class AugmentConfig(Section):

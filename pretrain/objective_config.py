@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from pretrain.run_folder import export_of
+from pretrain.run_folder import named_model
 
 OBJECTIVES = ("mlm", "clear", "simcse", "vascl", "augcse", "vadvcse", "sda", "diffcse", "esimcse", "declutr")
 PLUG_IN = re.compile(r"^(?P<file>.+\.py):(?P<name>\w+)$")
@@ -170,7 +170,7 @@ class DiffcseConfig(Term):
     @field_validator("generator")
     @classmethod
     def _export(cls, generator: str | None) -> str | None:
-        return generator and export_of(generator)
+        return named_model("objective.diffcse.generator", generator)
 
 
 class EsimcseConfig(Term):

@@ -7,17 +7,36 @@ from pathlib import Path
 from pretrain.errors import UserError
 
 
-def export_of(source: str) -> str:
-    """The export of a run folder (of its last step, else of its best); what is no run folder as it is.
-
-    Raises: UserError for a run that has none yet.
-    """
+def is_run(source: str) -> bool:
+    """Whether a name is the folder of a run of ours, rather than of a model."""
     folder = Path(source)
-    if not (folder / "config.yaml").is_file() or (folder / "config.json").is_file():
+    try:
+        return (folder / "config.yaml").is_file() and not any(folder.glob("*config.json"))
+    except OSError:  # no path at all, or one that cannot be read: who loads it says more
+        return False
+
+
+def export_of(source: str) -> str:
+    """The export of a run folder; what is no run folder as it is.
+
+    Raises: UserError for a run that has none yet. Its best weights so far are not taken for it: what a name stands for must be
+    the same when a run is resumed.
+    """
+    if not is_run(source):
         return source
-    for part in (folder / "export", folder / "best"):
-        if (part / "config.json").is_file():
-            return str(part)
+    exported = Path(source) / "export"
+    if (exported / "config.json").is_file():
+        return str(exported)
+    best = exported.with_name("best")
+    or_best = f", or name its best weights so far: {best}" if (best / "config.json").is_file() else ""
     raise UserError(
-        f"{folder} is a run without an export yet; make one of its newest checkpoint: python -m pretrain.export {folder}"
+        f"{source} is a run without an export yet; make one of its newest checkpoint: python -m pretrain.export {source}{or_best}"
     )
+
+
+def named_model(key: str, source: str | None) -> str | None:
+    """`export_of` what a key of the configuration names. Raises: ValueError, as a validator does, with the key."""
+    try:
+        return source and export_of(source)
+    except UserError as error:
+        raise ValueError(f"{key}: {error}") from None

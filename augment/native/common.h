@@ -54,6 +54,12 @@ bool utf8(PyObject* text, std::string_view* found) {
 // An ASCII letter in lower case; other characters as they are.
 char lowered(char letter) { return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter + 32) : letter; }
 
+// The i-th (start, end) of a list, which is held meanwhile: what is no tuple of ints may run code that changes the list.
+bool span_of(PyObject* spans, Py_ssize_t i, Py_ssize_t* start, Py_ssize_t* end) {
+    Owned span(Py_NewRef(PyList_GET_ITEM(spans, i)));
+    return PyArg_Parse(span.get(), "(nn)", start, end) != 0;
+}
+
 // A method whose C++ exceptions become Python's: memory that is not there is no reason to end the process.
 template <auto function, typename... Arguments>
 PyObject* guarded(Arguments... arguments) {

@@ -23,7 +23,8 @@ size_t hash_of(std::string_view piece) {
         value = (value ^ part) * 0xD6E8FEB86659FD93ull;
         value ^= value >> 32;
     }
-    return static_cast<size_t>(value);
+    value *= 0xD6E8FEB86659FD93ull;  // else the last letters of a full part reach few of the lower bits
+    return static_cast<size_t>(value ^ (value >> 32));
 }
 
 // Pieces with their tokens, those that were met lately: `most` of them, and as many of before. A table of numbers, open
@@ -94,9 +95,10 @@ class Memory {
                 letters.append(piece);
                 place = {static_cast<uint32_t>(hash >> 32), static_cast<uint32_t>(entries.size())};
             }
-            Entry& entry = entries[place.number - 1];
-            entry.ids = ids.size(), entry.count = static_cast<uint32_t>(tokens.count), entry.alone = tokens.alone;
+            const size_t begin = ids.size();
             ids.insert(ids.end(), tokens.ids, tokens.ids + tokens.count);
+            Entry& entry = entries[place.number - 1];
+            entry.ids = begin, entry.count = static_cast<uint32_t>(tokens.count), entry.alone = tokens.alone;
         }
 
         void grow() {

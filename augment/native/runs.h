@@ -1,4 +1,4 @@
-// Words between white space: the counterparts of `word_spans` and `_cut` in augment/lexical_random.py.
+// Words between white space: the counterparts of `word_spans` and `cut` in augment/lexical_random.py.
 
 #pragma once
 
@@ -72,7 +72,7 @@ PyObject* cut(PyObject*, PyObject* arguments) {
     Py_ssize_t position = 0;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(spans); ++i) {
         Py_ssize_t start, end;
-        if (!PyArg_Parse(PyList_GET_ITEM(spans, i), "(nn)", &start, &end)) return nullptr;
+        if (!span_of(spans, i, &start, &end)) return nullptr;
         if (start < position || end < start || end > letters.size) {
             PyErr_Format(PyExc_ValueError, "the span %zd:%zd of a text of %zd characters", start, end, letters.size);
             return nullptr;

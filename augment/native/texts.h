@@ -22,7 +22,7 @@ PyObject* look_alike(PyObject*, PyObject* arguments) {
     std::vector<std::pair<Py_ssize_t, Py_ssize_t>> outside;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(spans); ++i) {
         Py_ssize_t start, end;
-        if (!PyArg_Parse(PyList_GET_ITEM(spans, i), "(nn)", &start, &end)) return nullptr;
+        if (!span_of(spans, i, &start, &end)) return nullptr;
         outside.emplace_back(start, end);
     }
     std::vector<Py_UCS4> letters(static_cast<size_t>(PyUnicode_GET_LENGTH(text)));

@@ -105,17 +105,22 @@ def test_every_key_has_a_meaning():
 
 @pytest.mark.parametrize("key", ["model.init", "objective.diffcse.generator"])
 def test_a_run_stands_for_its_export(tmp_path, key):
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "config.yaml").write_text("name: run\n")
-    overrides = {key: str(run), "objective.name": "diffcse"}
-    with pytest.raises(UserError, match=r"a run without an export yet.*python -m pretrain.export"):
-        load_config(None, overrides)
-    for part in ("best", "export"):  # that of the last step, where there are both
-        (run / part).mkdir()
-        (run / part / "config.json").write_text("{}")
-        config = load_config(None, overrides)
-        assert str(run / part) in (config.model.init, config.objective.diffcse.generator)
-    (run / "config.json").write_text("{}")  # a model itself
-    config = load_config(None, overrides)
-    assert str(run) in (config.model.init, config.objective.diffcse.generator)
+    run, other = tmp_path / "run", tmp_path / "adapter"
+    for folder in (run, other, run / "best"):
+        folder.mkdir()
+        (folder / "config.yaml").write_text("name: run\n")
+    (other / "adapter_config.json").write_text("{}")  # a model, whatever else is there
+
+    def named(source):
+        config = load_config(None, {key: str(source), "objective.name": "diffcse"})
+        return config.model.init or config.objective.diffcse.generator
+
+    assert [named(source) for source in (other, "bert-base-uncased", "x" * 300)] == [str(other), "bert-base-uncased", "x" * 300]
+    with pytest.raises(UserError, match=rf"{key}: .*run is a run without an export yet.*python -m pretrain.export \S+/run$"):
+        named(run)
+    (run / "best" / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"or name its best weights so far: .*best"):
+        named(run)
+    (run / "export").mkdir()
+    (run / "export" / "config.json").write_text("{}")
+    assert named(run) == named(f"{run}/") == str(run / "export") and named(run / "best") == str(run / "best")
