@@ -25,7 +25,7 @@ from pretrain.command import run as run_command
 from pretrain.errors import UserError
 from pretrain.sweep_file import Sweep, expand, read_sweep, replaced, sweep_of
 from pretrain.sweep_runs import ROOT, Left, Plan, Run, Trainer, remaining_seconds, slug
-from pretrain.sweep_table import LIGHT, Judged, collect, evaluate, judged, metric, pending, write
+from pretrain.sweep_table import LIGHT, Judged, collect, duration, evaluate, judged, metric, pending, write
 
 Judge = Callable[[list[Judged], dict[str, str]], None]
 
@@ -125,7 +125,7 @@ class _Work:
                 _say(f"[{number}/{len(tasks)}] {task.entry.name}, seed {task.seed}: left out, the search has no winner")
             elif run.state != "done" and self.trainer.train(run, f"[{number}/{len(tasks)}] "):
                 dev = f", STS-B dev {run.dev:.2f}" if run.dev is not None else ""
-                _say(f"  done in {_duration(run.summary['seconds'])}{dev}{_left(known)}")
+                _say(f"  done in {duration(run.summary['seconds'])}{dev}{_left(known)}")
         for name, words in self.trainer.failures.items():
             _say(f"failed: {name}: {words}")
         return 1 if self.trainer.failures else 0
@@ -228,13 +228,7 @@ def _submit() -> int:
 
 def _left(runs: list[Run]) -> str:
     seconds = remaining_seconds(runs, runs)
-    return f"; about {_duration(seconds)} of training left" if seconds else ""
-
-
-def _duration(seconds: float) -> str:
-    from pretrain.telemetry import format_seconds  # brings torch: not for who only wants a list
-
-    return format_seconds(seconds)
+    return f"; about {duration(seconds)} of training left" if seconds else ""
 
 
 def _say(text: str) -> None:

@@ -19,6 +19,7 @@ import shlex
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,18 +78,28 @@ def judged(entry: Entry, runs: list[Run], out: Path) -> list[Judged]:
 def evaluate(models: list[Judged], evaluations: dict[str, str], *, environment: dict[str, str], say: Callable[[str], None],
              leave_if_asked: Callable[[], None]) -> None:
     """Run evaluations (name -> flags) that have no result yet; one that fails is said and leaves its figures out."""
-    for model in models:
-        for evaluation, flags in evaluations.items():
-            if model.results(evaluation).is_file():
-                continue
-            leave_if_asked()
-            model.folder.mkdir(parents=True, exist_ok=True)
-            log = model.folder / f"{evaluation}.txt"
-            with open(log, "wb") as stream:
-                code = subprocess.run(model.words(evaluation, flags), stdout=stream, stderr=stream, env=environment).returncode
-            leave_if_asked()  # Ctrl-C ends the evaluation too
-            if code:
-                say(f"  {evaluation} of {model.model} FAILED ({code}): {last_words(log)}")
+    wanted = {model.results(evaluation): (model, evaluation) for model in models for evaluation in evaluations}
+    todo = [pair for results, pair in wanted.items() if not results.is_file()]
+    started = time.monotonic()
+    for number, (model, evaluation) in enumerate(todo):
+        left = f"; about {duration((time.monotonic() - started) / number * (len(todo) - number))} left" if number else ""
+        say(f"[{number + 1}/{len(todo)}] {evaluation} of {model.model}{left}")
+        leave_if_asked()
+        model.folder.mkdir(parents=True, exist_ok=True)
+        log = model.folder / f"{evaluation}.txt"
+        with open(log, "wb") as stream:
+            words = model.words(evaluation, evaluations[evaluation])
+            code = subprocess.run(words, stdout=stream, stderr=stream, env=environment).returncode
+        leave_if_asked()  # Ctrl-C ends the evaluation too
+        if code:
+            say(f"  FAILED ({code}): {last_words(log)}")
+
+
+def duration(seconds: float) -> str:
+    """For people."""
+    from pretrain.telemetry import format_seconds  # brings torch: not for who only wants a list
+
+    return format_seconds(seconds)
 
 
 def metric(model: Judged, name: str | list[str]) -> float | None:

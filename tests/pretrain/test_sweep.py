@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from run_helpers import TINY
 from pretrain.errors import UserError
 from pretrain.sweep_file import Sweep, expand, read_sweep, replaced, sweep_of
 from pretrain.sweep_runs import Plan, identity, last_words, run_of
-from pretrain.sweep_table import collect, columns_of, correlations, statistics_of, tabulate
+from pretrain.sweep_table import Judged, collect, columns_of, correlations, evaluate, statistics_of, tabulate
 
 ROOT = Path(__file__).parents[2]
 
@@ -235,6 +236,23 @@ def test_runs_are_trained_once_and_tabulated_beside_the_paper(tmp_path):
     assert "4 runs: 2 done, 0 begun, 2 to do; about" in again
     starts = [(folder.name[:4], (folder / "starts.txt").read_text()) for folder in (tmp_path / "out" / "runs").iterdir()]
     assert sorted(starts) == [("bad-", "False\nFalse\n")] * 2 + [("good", "False\n")] * 2
+
+
+def test_evaluations_are_announced_one_by_one(tmp_path):
+    class Model(Judged):
+        def words(self, evaluation, flags):
+            done = f"open({str(self.results(evaluation))!r}, 'w')"
+            return [sys.executable, "-c", "print('no such model'); raise SystemExit(3)" if evaluation == "sts" else done]
+
+    models = [Model(f"runs/{name}", "mean", tmp_path / name) for name in "abb"]
+    said = []
+    for _ in range(2):  # what has failed is tried again
+        evaluate(models, {"sts": "", "geometry": ""}, environment=dict(os.environ), say=said.append, leave_if_asked=lambda: None)
+    assert [re.sub(r"about \d\d:\d\d", "about", line) for line in said] == [
+        "[1/4] sts of runs/a", "  FAILED (3): no such model", "[2/4] geometry of runs/a; about left",
+        "[3/4] sts of runs/b; about left", "  FAILED (3): no such model", "[4/4] geometry of runs/b; about left",
+        "[1/2] sts of runs/a", "  FAILED (3): no such model", "[2/2] sts of runs/b; about left", "  FAILED (3): no such model",
+    ]  # fmt: skip
 
 
 def test_a_search_decides_by_dev_and_its_winner_gets_all_seeds(tmp_path):
