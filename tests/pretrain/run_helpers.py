@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,9 +60,15 @@ def start(words: list[str], ranks: int = 1) -> list[subprocess.Popen]:
             for r in range(ranks)]
 
 
+def outputs_of(processes: list[subprocess.Popen], timeout: int) -> list[str]:
+    """What processes print until they end, read side by side: a rank whose pipe is full waits, and the others wait for it."""
+    with ThreadPoolExecutor(len(processes)) as pool:
+        return list(pool.map(lambda process: process.communicate(timeout=timeout)[0], processes))
+
+
 def finish(processes: list[subprocess.Popen], expect: int = 0, timeout: int = 240) -> str:
     """Wait for the end; returns rank 0's output."""
-    outputs = [p.communicate(timeout=timeout)[0] for p in processes]
+    outputs = outputs_of(processes, timeout)
     assert [p.returncode for p in processes] == [expect] * len(processes), "\n".join(o[-3000:] for o in outputs)
     return outputs[0]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from run_helpers import outputs_of
 from safetensors.torch import load_file, save_file
 
 from pretrain import checkpoint
@@ -44,7 +45,7 @@ def launch(world_size: int, folder: Path, name: str, actions: list) -> list[subp
 
 
 def finish(ranks: list[subprocess.Popen], folder: Path, name: str) -> list[dict]:
-    logs = [rank.communicate(timeout=300)[0] for rank in ranks]
+    logs = outputs_of(ranks, 300)
     assert all(rank.returncode == 0 for rank in ranks), "\n".join(log[-4000:] for log in logs)
     return [json.loads((folder / f"{name}.{rank}").read_text()) for rank in range(len(ranks))]
 

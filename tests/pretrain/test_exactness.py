@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from run_helpers import outputs_of
 
 WORKER = Path(__file__).with_name("exactness_worker.py")
 CLEAR = "mlm,double_mlm,clear_mean,clear_cls,clear_batch_norm,clear_no_head,clear_local,contrastive_only,not_yet"
@@ -28,7 +29,7 @@ def launch(tmp_path: Path, world: int, stage: int, cases: str) -> list[dict]:
     ranks = [subprocess.Popen([sys.executable, str(WORKER), str(out), str(stage), cases],
                               env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(world)]
-    outputs = [rank.communicate(timeout=1800)[0] for rank in ranks]
+    outputs = outputs_of(ranks, 1800)
     assert all(rank.returncode == 0 for rank in ranks), outputs[0][-3000:] + outputs[-1][-3000:]
     return json.loads(out.read_text())
 
