@@ -30,9 +30,21 @@ def prefer_fast_sorts() -> None:
         os.environ.setdefault("NPY_DISABLE_CPU_FEATURES", "X86_V4 AVX512_ICL")
 
 
+def spin_longer_between_kernels() -> None:
+    """GNU OpenMP's threads wait 1,000 turns for the next kernel before they sleep, not 100; before torch is imported.
+
+    Autograd's thread has a pool of its own beside the main one, so there are more threads than cores, and OpenMP then all but
+    stops spinning: waking a thread for each of a step's hundreds of small kernels cost up to a third of it. The count where
+    threads have a core each is the default, 3 ms; a setting of the user's own stands.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ and "GOMP_SPINCOUNT" not in os.environ:
+        os.environ.update(OMP_WAIT_POLICY="active", GOMP_SPINCOUNT="300000")
+
+
 limit_kernel_cache()
 reuse_large_blocks()
 prefer_fast_sorts()
+spin_longer_between_kernels()
 # Tokenizers' threads and forked loader workers do not mix; preparation asks for them itself.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
