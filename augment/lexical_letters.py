@@ -124,16 +124,15 @@ def _pig(word: str) -> str:
 
 def _parts(text: str) -> list[str]:
     """A text in parts, every second one a word, those of URLs and addresses not among them."""
-    parts = _WORDS.split(text)
     urls = _urls(text)
-    if urls:
-        parts, last = [], 0
-        for word in _WORDS.finditer(text):
-            if not _inside(word.start(), urls):
-                parts += (text[last : word.start()], word[0])
-                last = word.end()
-        parts.append(text[last:])
-    return parts
+    if not urls:
+        return _WORDS.split(text)
+    parts, last = [], 0
+    for word in _WORDS.finditer(text):
+        if not _inside(word.start(), urls):
+            parts += (text[last : word.start()], word[0])
+            last = word.end()
+    return [*parts, text[last:]]
 
 
 def _urls(text: str) -> list[tuple[int, int]]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pretrain.errors import UserError
-from pretrain.run_folder import export_of, is_run
+from pretrain.run_folder import export_of
 
 if TYPE_CHECKING:
     from pretrain.heads import ProjectionHead
@@ -195,10 +195,8 @@ def _import_function(text: str) -> EmbedFunction:
 
 def resolve_run(source: str) -> tuple[str, Path | None]:
     """(folder or hub name to load, run folder if `source` is one or lies in one)."""
-    folder = Path(source)
-    if is_run(source):
-        exports = [part for part in (folder / "export", folder / "best") if (part / "config.json").is_file()]
-        exported = str(exports[0]) if exports else export_of(source)
+    folder, exported = Path(source), export_of(source, or_best=True)
+    if exported != source:
         print(f"judging {exported}", file=sys.stderr)
         return exported, folder
     parent = folder.resolve().parent

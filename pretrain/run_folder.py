@@ -16,21 +16,20 @@ def is_run(source: str) -> bool:
         return False
 
 
-def export_of(source: str) -> str:
+def export_of(source: str, or_best: bool = False) -> str:
     """The export of a run folder; what is no run folder as it is.
 
-    Raises: UserError for a run that has none yet. Its best weights so far are not taken for it: what a name stands for must be
-    the same when a run is resumed.
+    or_best: a run that has none yet stands for its best weights so far. Not in a configuration: what a name stands for must be
+    the same when a run is resumed. Raises: UserError where there is nothing of these.
     """
     if not is_run(source):
         return source
-    exported = Path(source) / "export"
-    if (exported / "config.json").is_file():
-        return str(exported)
-    best = exported.with_name("best")
-    or_best = f", or name its best weights so far: {best}" if (best / "config.json").is_file() else ""
+    exports = [part for part in (Path(source) / "export", Path(source) / "best") if (part / "config.json").is_file()]
+    if exports and (or_best or exports[0].name == "export"):
+        return str(exports[0])
+    instead = f", or name its best weights so far: {exports[0]}" if exports else ""
     raise UserError(
-        f"{source} is a run without an export yet; make one of its newest checkpoint: python -m pretrain.export {source}{or_best}"
+        f"{source} is a run without an export yet; make one of its newest checkpoint: python -m pretrain.export {source}{instead}"
     )
 
 

@@ -96,7 +96,7 @@ def evaluate(models: list[Judged], evaluations: dict[str, str], *, environment: 
 
 
 def duration(seconds: float) -> str:
-    """For people."""
+    """Seconds as people read them."""
     from pretrain.telemetry import format_seconds  # brings torch: not for who only wants a list
 
     return format_seconds(seconds)
