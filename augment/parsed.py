@@ -286,14 +286,26 @@ def _parse_batch(model: str, texts: Sequence[str]) -> list[ParsedSentence]:
 
 
 def _sentence(doc: Any, language: str) -> ParsedSentence:
+    """A spaCy Doc without its white space. A word that hangs on white space depends on what that hangs on. Where white space
+    is a root, the first of its words that is no punctuation takes its place.
+    """
     tokens = [token for token in doc if not token.is_space]
     place = {token.i: number for number, token in enumerate(tokens)}
-    heads = []
-    for token in tokens:
+    deps = [token.dep_ for token in tokens]
+    heads: list[int] = []
+    orphans: dict[int, list[int]] = {}  # by the white space that is their root
+    for number, token in enumerate(tokens):
         head = token.head
-        while head.i not in place and head.head is not head:  # a word that hangs on white space: on what that hangs on
+        while head.is_space and head.head.i != head.i:  # indices: spaCy makes a new object of a token whenever it is asked
             head = head.head
-        heads.append(place.get(head.i, place[token.i]))
+        heads.append(place.get(head.i, number))
+        if head.is_space:
+            orphans.setdefault(head.i, []).append(number)
+    for words in orphans.values():
+        root = next((number for number in words if tokens[number].pos_ != "PUNCT"), words[0])
+        deps[root] = "ROOT"
+        for number in words:
+            heads[number] = root
     return ParsedSentence(
         doc.text,
         tuple(token.idx for token in tokens),
@@ -302,6 +314,6 @@ def _sentence(doc: Any, language: str) -> ParsedSentence:
         tuple(token.pos_ for token in tokens),
         tuple(token.lemma_ or token.lower_ for token in tokens),
         tuple(heads),
-        tuple(token.dep_ for token in tokens),
+        tuple(deps),
         language,
     )
