@@ -10,19 +10,19 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from augment.errors import AugmentationError
+from augment.wordnet import wordnet_candidates
 
 _WORDNET_FILES = ("data.noun", "data.verb", "data.adj", "data.adv")
 _JIA = "https://github.com/robinjia/certified-word-sub (data/counterfitted_neighbors.json)"
 
 
 def find_synonyms() -> Path:
-    """The table to use when none is named: in $CLEAR_DATA/synonyms, else an installed WordNet.
+    """The table to use when none is named: in $CLEAR_DATA/synonyms, else CLEAR_WORDNET or an installed WordNet.
 
     Raises AugmentationError that says how to get one.
     """
@@ -32,8 +32,8 @@ def find_synonyms() -> Path:
             return candidate
     raise AugmentationError(
         "no synonym table found. Name one with --synonyms PATH, or set CLEAR_DATA to a folder that has "
-        f"synonyms/counterfitted_neighbors.json, or get one: {_JIA} is what CLEAR used; `apt install wordnet-base` and `python "
-        "-m nltk.downloader wordnet` install WordNet. Looked for: " + ", ".join(map(str, candidates))
+        f"synonyms/counterfitted_neighbors.json, or get one: {_JIA} is what CLEAR used; `apt install wordnet-base` "
+        "installs WordNet. Looked for: " + ", ".join(map(str, candidates))
     )
 
 
@@ -68,13 +68,7 @@ def _candidates() -> Iterator[Path]:
     if data:
         yield Path(data) / "synonyms" / "counterfitted_neighbors.json"
         yield Path(data) / "synonyms" / "oewn_synonyms.json.gz"
-    yield Path("/usr/share/wordnet")
-    folders = [*filter(None, os.environ.get("NLTK_DATA", "").split(os.pathsep)), "~/nltk_data"]
-    folders += [f"{sys.prefix}/nltk_data", "/usr/local/share/nltk_data", "/usr/share/nltk_data"]
-    for folder in folders:
-        corpora = Path(folder).expanduser() / "corpora"
-        yield corpora / "wordnet"
-        yield corpora / "wordnet.zip"
+    yield from wordnet_candidates()
 
 
 def _json(content: object, path: Path) -> Iterator[tuple[str, list[str]]]:

@@ -23,6 +23,7 @@ import numpy as np
 from augment.compiled import native
 from augment.errors import AugmentationError
 
+VARIABLE = "CLEAR_WORDNET"
 _FILES = {"n": "noun", "v": "verb", "a": "adj", "r": "adv"}
 _ANTONYM, _HYPERNYM, _HYPONYM = "!", "@", "~"
 
@@ -141,14 +142,21 @@ class WordNet:
 
 @functools.lru_cache(maxsize=1)
 def wordnet() -> WordNet:
-    """The installed WordNet. Raises AugmentationError that says how to get one."""
-    candidates = _candidates()
+    """Return the WordNet that CLEAR_WORDNET names, or else the first installed one.
+
+    Raises: AugmentationError, which says how to get one.
+    """
+    named, candidates = os.environ.get(VARIABLE), wordnet_candidates()
     for candidate in candidates:
         if candidate.exists():
             return WordNet(candidate)
+    if named:
+        raise AugmentationError(
+            f"{VARIABLE} names {named}, which is not there: a folder or zip with index.noun, data.noun and so on is wanted"
+        )
     raise AugmentationError(
-        "no WordNet found: `apt install wordnet-base` or `python -m nltk.downloader wordnet` installs it, or put its files "
-        f"(index.noun, data.noun, ...) into $CLEAR_DATA/wordnet. Looked for: {', '.join(map(str, candidates))}"
+        "no WordNet found: `apt install wordnet-base` installs it, or put its files (index.noun, data.noun, ...) into a folder "
+        f"and name it in {VARIABLE}. Looked for: {', '.join(map(str, candidates))}"
     )
 
 
@@ -157,7 +165,10 @@ def require_wordnet() -> None:
     wordnet()
 
 
-def _candidates() -> list[Path]:
+def wordnet_candidates() -> list[Path]:
+    """Return the folders and zips that may hold WordNet, in order: CLEAR_WORDNET alone where it is set."""
+    if named := os.environ.get(VARIABLE):
+        return [Path(named).expanduser()]
     data = os.environ.get("CLEAR_DATA")
     found = [Path(data) / "wordnet"] if data else []
     found.append(Path("/usr/share/wordnet"))

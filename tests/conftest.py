@@ -1,9 +1,54 @@
-"""One thread for the tests themselves: some fork, and a forked child waits for ever on its parent's pool of threads."""
+"""What all tests share: one thread, and one small WordNet.
+
+One thread for the tests themselves: some fork, and a forked child waits for ever on its parent's pool of threads.
+"""
 
 import os
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 import torch
+from small_wordnet import write_small_wordnet
+
+from augment import lexical_wordnet, wordnet
+from augment.errors import AugmentationError
 
 torch.set_num_threads(1)
+
+_NAMED_WORDNET = os.environ.get(wordnet.VARIABLE)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def small_wordnet(tmp_path_factory) -> Iterator[Path]:
+    """The WordNet of all tests and of the commands that they start, whatever this machine has: the words of small_wordnet.py."""
+    folder = write_small_wordnet(tmp_path_factory.mktemp("words") / "wordnet")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(wordnet.VARIABLE, str(folder))
+        yield folder
+
+
+@pytest.fixture
+def whole_wordnet(monkeypatch) -> Iterator[wordnet.WordNet]:
+    """The WordNet of this machine, for the tests that want all of it."""
+    monkeypatch.delenv(wordnet.VARIABLE)
+    if _NAMED_WORDNET:
+        monkeypatch.setenv(wordnet.VARIABLE, _NAMED_WORDNET)
+    _forget_words()
+    try:
+        found = wordnet.wordnet()
+    except AugmentationError:
+        pytest.skip("no WordNet is installed, and CLEAR_WORDNET names none")
+    yield found
+    _forget_words()
+
+
+def _forget_words() -> None:
+    """Empty what the modules remember of a WordNet."""
+    for module in (wordnet, lexical_wordnet):
+        for value in vars(module).values():
+            if hasattr(value, "cache_clear"):
+                value.cache_clear()

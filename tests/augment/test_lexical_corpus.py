@@ -54,6 +54,15 @@ def test_properties(entry, sentences):
             entry.require()
         except AugmentationError as error:
             pytest.skip(str(error))
+    _check_properties(entry, sentences)
+
+
+@pytest.mark.parametrize("entry", lexical_wordnet.ENTRIES, ids=lambda entry: entry.name)
+def test_properties_with_the_whole_wordnet(entry, sentences, whole_wordnet):
+    _check_properties(entry, sentences)
+
+
+def _check_properties(entry, sentences):
     parameters = {parameter.name: parameter.default for parameter in entry.parameters}
     keys = sequence_keys(1, 0, np.arange(len(sentences)), 1, "augment")
     passes = [

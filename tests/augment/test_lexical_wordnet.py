@@ -1,8 +1,9 @@
-"""WordNet and the substitutions by it. Skipped where no WordNet is installed; two tests read one written here."""
+"""WordNet and the substitutions by it, with the words of tests/small_wordnet.py; some tests also with the whole of WordNet."""
 
 import pickle
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 from parse_builder import draws, parse, tagged
@@ -22,64 +23,59 @@ from augment.lexical_wordnet import (
 from augment.wordnet import WordNet, wordnet
 
 
-@pytest.fixture(scope="module")
-def source():
-    try:
-        return wordnet()
-    except AugmentationError as error:
-        pytest.skip(str(error))
-
-
-@pytest.fixture
-def small(tmp_path):
-    """Four files of two adjectives that are each other's antonyms, in Princeton's format."""
-    head = b"  1 licence\n"
-    hot = "%08d 00 a 01 hot 0 001 ! %08d a 0101 | warm\n"
-    length = len(hot % (0, 0))
-    first, second = len(head), len(head) + length
-    data = head + (hot % (first, second)).encode() + (hot.replace("hot", "ice(p)") % (second, first)).encode()
-    index = head + b"hot a 1 1 ! 1 1 %08d  \nice a 1 1 ! 1 0 %08d  \n" % (first, second)
-    for name in ("noun", "verb", "adv", "adj"):
-        (tmp_path / f"data.{name}").write_bytes(data if name == "adj" else head)
-        (tmp_path / f"index.{name}").write_bytes(index if name == "adj" else head)
-    return tmp_path
-
-
-def test_reads_the_format(small):
-    source = WordNet(small)
-    assert source.antonyms("Hot", "a") == ("ice",) and source.antonyms("ice", "a") == ("hot",)
-    assert source.is_attested("hot", "a") and not source.is_attested("ice", "a") and not source.is_attested("hot", "n")
+def test_reads_the_format(small_wordnet):
+    source = WordNet(small_wordnet)
+    assert source.antonyms("Hot", "a") == ("cold",) and source.antonyms("asleep", "a") == ("awake",)
+    assert source.is_attested("hot", "a") and not source.is_attested("canid", "n") and not source.is_attested("hot", "n")
     assert source.synsets("a", "a") == source.synsets("zebra", "a") == source.synsets("ho", "a") == ()
-    assert pickle.loads(pickle.dumps(source)).antonyms("hot", "a") == ("ice",)
+    assert pickle.loads(pickle.dumps(source)).antonyms("hot", "a") == ("cold",)
 
 
-def test_what_is_missing_is_said(tmp_path, small):
-    (small / "data.verb").unlink()
-    for path in (tmp_path / "nowhere", small):
+def test_what_is_missing_is_said(tmp_path, small_wordnet):
+    incomplete = tmp_path / "incomplete"
+    shutil.copytree(small_wordnet, incomplete)
+    (incomplete / "data.verb").unlink()
+    for path in (tmp_path / "nowhere", incomplete):
         with pytest.raises(AugmentationError, match=r"no WordNet that can be read"):
             WordNet(path)
 
 
-@pytest.mark.slow
-def test_agrees_with_nltk(source, tmp_path, monkeypatch):
-    """nltk's reader over the same files, with the two that Debian's package lacks."""
-    nltk = pytest.importorskip("nltk")
+def test_the_environment_names_one(tmp_path, monkeypatch, small_wordnet):
+    """CLEAR_WORDNET before anything installed; nothing else stands in for one that is not there."""
+    find = wordnet.__wrapped__
+    assert find().path == small_wordnet
+    archive = Path(shutil.make_archive(str(tmp_path / "words"), "zip", small_wordnet.parent))
+    monkeypatch.setenv("CLEAR_WORDNET", str(archive))
+    assert find().path == archive and find().antonyms("hot", "a") == ("cold",)
+    monkeypatch.setenv("CLEAR_WORDNET", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("CLEAR_DATA", str(small_wordnet.parent))
+    with pytest.raises(AugmentationError, match=r"CLEAR_WORDNET names .*nowhere, which is not there"):
+        find()
+    monkeypatch.delenv("CLEAR_WORDNET")
+    assert find().path == small_wordnet
+
+
+@pytest.fixture(params=["small", "whole"])
+def source(request) -> WordNet:
+    return wordnet() if request.param == "small" else request.getfixturevalue("whole_wordnet")
+
+
+def agrees_with_nltk(source: WordNet, root: Path, step: int, monkeypatch) -> int:
+    """nltk's reader over the same files, with the two that Debian's package lacks; returns how many lemmas were compared."""
+    nltk = pytest.importorskip("nltk", reason="nltk is not installed; the extra `test` brings it")
     if not source.path.is_dir():
         pytest.skip("WordNet in a zip")
-    corpus = tmp_path / "corpora" / "wordnet"
-    corpus.mkdir(parents=True)
-    for file in source.path.iterdir():
-        if file.is_file():
-            shutil.copy(file, corpus)
+    shutil.copytree(source.path, folder := root / "corpora" / "wordnet")
     names = ["adj.all", "adj.pert", "adv.all"] + [f"noun.{i}" for i in range(3, 29)] + [f"verb.{i}" for i in range(29, 44)]
-    (corpus / "index.sense").touch()
-    (corpus / "lexnames").write_text("".join(f"{i:02d}\t{name}\t1\n" for i, name in enumerate([*names, "adj.ppl"])))
-    monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
+    (folder / "index.sense").touch()
+    (folder / "lexnames").write_text("".join(f"{i:02d}\t{name}\t1\n" for i, name in enumerate([*names, "adj.ppl"])))
+    monkeypatch.setattr(nltk.data, "path", [str(root)])  # it reads nothing elsewhere
     reader = nltk.corpus.reader.wordnet.WordNetCorpusReader(nltk.data.find("corpora/wordnet"), None)
+    compared = 0
     for pos, name in (("n", "noun"), ("v", "verb"), ("a", "adj"), ("r", "adv")):
         lemmas = [line.split(" ")[0] for line in (source.path / f"index.{name}").read_text().splitlines() if line[0] != " "]
-        for lemma in lemmas[:: len(lemmas) // 150]:
-            theirs = reader.synsets(lemma, pos)  # those of "hard time" too, for "hard times"
+        for lemma in lemmas[::step]:
+            theirs = list(dict.fromkeys(reader.synsets(lemma, pos)))  # those of "hard time" too, for "hard times"
             theirs = [sense for sense in theirs if lemma in (word.lower() for word in sense.lemma_names())]
             ours = source.synsets(lemma, pos)
             assert [[word.replace("_", " ") for word in sense.lemma_names()] for sense in theirs] == [
@@ -91,13 +87,24 @@ def test_agrees_with_nltk(source, tmp_path, monkeypatch):
             for relation in ("hypernyms", "hyponyms"):
                 names = [word.replace("_", " ") for sense in getattr(theirs[0], relation)() for word in sense.lemma_names()]
                 assert set(getattr(source, relation)(lemma, pos)) == set(names), lemma
+            compared += 1
+    return compared
+
+
+def test_agrees_with_nltk(tmp_path, monkeypatch):
+    assert agrees_with_nltk(wordnet(), tmp_path, 1, monkeypatch) > 100
+
+
+@pytest.mark.slow
+def test_agrees_with_nltk_on_the_whole(whole_wordnet, tmp_path, monkeypatch):
+    assert agrees_with_nltk(whole_wordnet, tmp_path, 250, monkeypatch) > 500
 
 
 def test_every_lemma_of_an_index_is_found(source):
     if not source.path.is_dir():
         pytest.skip("WordNet in a zip")
     lines = [line for line in (source.path / "index.adv").read_text().splitlines() if line[0] != " "]
-    for line in lines[:: len(lines) // 400]:
+    for line in lines[:: max(1, len(lines) // 400)]:
         lemma = line.split(" ")[0]
         senses = source.synsets(lemma, "r")
         assert len(senses) == int(line.split(" ")[2])
@@ -109,6 +116,7 @@ def test_relations_of_known_words(source):
     assert "container" in source.hypernyms("spoon") and "teaspoon" in source.hyponyms("spoon")
     assert "large" in source.synonyms("big", "a") and "big" not in source.synonyms("big", "a")
     assert source.synsets("canine", "n")[0].pointers
+    assert "Lassie" not in source.hyponyms("dog")  # an instance is no narrower term
 
 
 def outcomes(function, sentence, keys=60, **parameters):
