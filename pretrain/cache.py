@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from augment.registry import alternatives, from_environment, needs_synonyms, parse
 from augment.rules import rules_digest
@@ -35,19 +35,21 @@ from pretrain.prepare import finish, make_folder, quiet
 from pretrain.progress import Display, Stage
 from pretrain.shards import MANIFEST, ShardReader, read_manifest, write_atomically
 from pretrain.stages import SPLITS
-from pretrain.validation import faults, nearest, rows
+from pretrain.validation import faults, nearest, rows, typed_fields
 
-_OWN = [
-    ("data", "folder", "required", "prepared data; with --annotate for augmentations of text"),
-    ("out", "folder", "required", "folder for the shards, the tokenizer and the manifest"),
-    ("aug", "text", "none", "column `augmented` and labels: alternatives 'a|b|c', or a set such as augcse-12-2"),
-    ("positive", "text", "none", "column `positive`: any specification, as 'pi|mv|dn'"),
-    ("negative", "text", "none", "column `negative`: any specification, as neg"),
-    ("seed", "int", "42", "of all draws"),
-    ("resample", "int", "1", "copies of every training sentence, each with draws of its own"),
-    ("synonyms", "path", "none", "synonym table, for augmentations that need one; none: the usual places"),
-    ("progress", "bool", "True", "show progress bars"),
-]
+
+class CacheFlags(BaseModel):
+    """Flags of the command, beside those of `ExecutorOptions`."""
+
+    data: Path = Field(description="prepared data; with --annotate for augmentations of text")
+    out: Path = Field(description="folder for the shards, the tokenizer and the manifest")
+    aug: str | None = Field(None, description="column `augmented` and labels: alternatives 'a|b|c', or a set such as augcse-12-2")
+    positive: str | None = Field(None, description="column `positive`: any specification, as 'pi|mv|dn'")
+    negative: str | None = Field(None, description="column `negative`: any specification, as neg")
+    seed: int = Field(42, ge=0, description="of all draws")
+    resample: int = Field(1, ge=1, description="copies of every training sentence, each with draws of its own")
+    synonyms: str | None = Field(None, description="synonym table, for augmentations that need one; none: the usual places")
+    progress: bool = Field(True, description="show progress bars")
 
 
 def cache(
@@ -183,29 +185,31 @@ def summary(manifest: dict, out: Path) -> str:
 
 def help_text() -> str:
     """Every flag with its type, default and meaning."""
-    parts = [(__doc__ or "").rstrip(), "Flags:\n\n" + command.key_table(_OWN)]
+    parts = [(__doc__ or "").rstrip(), "Flags:\n\n" + command.key_table(rows(CacheFlags))]
     return "\n\n".join([*parts, "Where it runs:\n\n" + command.key_table(rows(ExecutorOptions))])
 
 
 def _cache(**flags: str) -> int:
-    own, execution = {name for name, *_ in _OWN}, set(ExecutorOptions.model_fields)
+    own, execution = set(CacheFlags.model_fields), set(ExecutorOptions.model_fields)
     for key in flags:
         if key not in own | execution:
             raise UserError(f"unknown flag --{key}" + nearest(key, sorted(own | execution), "--"))
     for key in ("data", "out"):
         if key not in flags:
             raise UserError(f"--{key} is missing: python -m pretrain.cache --data DATA --aug 'a|b|c' --out CACHE")
-    seed, copies = command.as_count(flags.get("seed", "42"), "seed"), command.as_count(flags.get("resample", "1"), "resample", 1)
-    meant = {"augmented": flags.get("aug"), "positive": flags.get("positive"), "negative": flags.get("negative")}
-    columns = {column: spec for column, spec in meant.items() if spec is not None}
-    options = {key: None if value in ("none", "None") else value for key, value in flags.items() if key in execution}
     try:
-        progress = command.as_bool(flags.get("progress", "True"), "progress")
-        manifest = cache(flags["data"], flags["out"], columns, seed, copies, flags.get("synonyms"), progress, **options)
+        asked = CacheFlags(**typed_fields(CacheFlags, {key: text for key, text in flags.items() if key in own}))
+    except ValidationError as error:
+        raise UserError(faults(error, lambda key: f"unknown flag --{key}")) from None
+    options = typed_fields(ExecutorOptions, {key: text for key, text in flags.items() if key in execution})
+    meant = {"augmented": asked.aug, "positive": asked.positive, "negative": asked.negative}
+    columns = {column: spec for column, spec in meant.items() if spec is not None}
+    try:
+        manifest = cache(asked.data, asked.out, columns, asked.seed, asked.resample, asked.synonyms, asked.progress, **options)
     except KeyboardInterrupt:
         print("interrupted; run the same command again to go on from here", file=sys.stderr)
         return 130
-    print(summary(manifest, Path(flags["out"])))
+    print(summary(manifest, asked.out))
     return 0
 
 

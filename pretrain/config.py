@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
@@ -20,7 +20,7 @@ from pretrain.corpora import DataConfig
 from pretrain.errors import UserError
 from pretrain.objective_config import ObjectiveConfig, Section, readers, unused
 from pretrain.run_folder import named_model
-from pretrain.validation import default_text, faults, read_yaml, type_name
+from pretrain.validation import NONE_IS_A_VALUE, default_text, faults, read_yaml, type_at, type_name, typed
 
 
 class LoadingConfig(Section):
@@ -59,14 +59,18 @@ class ModelConfig(Section):
         return named_model("model.init", init)
 
 
+Spec = Annotated[str, NONE_IS_A_VALUE]
+"""What augmentations to apply; `none` is the one that changes nothing."""
+
+
 class AugmentConfig(Section):
-    spec: str = Field("del-span,reorder", description="augmentation of both views, seeds independent: 'a,b' in order, "
+    spec: Spec = Field("del-span,reorder", description="augmentation of both views, seeds independent: 'a,b' in order, "
                       "'a|b' one per sentence, 'a:key=value', 'none'. Flag --aug")
-    anchor: str | None = Field(None, description="augmentation of the first view, where it differs")
-    positive: str | None = Field(None, description="augmentation of the second view, where it differs")
-    negative: str = Field("none", description="augmentation of the negative view, for objectives that have one; the data's "
+    anchor: Spec | None = Field(None, description="augmentation of the first view, where it differs")
+    positive: Spec | None = Field(None, description="augmentation of the second view, where it differs")
+    negative: Spec = Field("none", description="augmentation of the negative view, for objectives that have one; the data's "
                           "column `negative`, if there is one, is its source")
-    augmented: str | None = Field(None, description="augmentations that augcse's discriminator must recognise, 'a|b|c'")
+    augmented: Spec | None = Field(None, description="augmentations that augcse's discriminator must recognise, 'a|b|c'")
     synonyms: Path | None = Field(None, description="synonym table for subs; none: the counter-fitted table under "
                                   "CLEAR_DATA, else WordNet")
 
@@ -80,7 +84,7 @@ class AugmentConfig(Section):
         return self
 
     def of_role(self, role: str) -> str:
-        """Specification of the view that plays a role: anchor, positive (also positive2 ...), negative, augmented, or one of
+        """Spec of the view that plays a role: anchor, positive (also positive2 ...), negative, augmented, or one of
         an objective of your own, which is augmented as all.
 
         Raises:
@@ -178,7 +182,10 @@ ELSEWHERE_KNOWN_AS = {"batch_size": "'train.global_batch' (sequences a step over
                       "epochs": "'train.steps'; the epochs that it makes are said at the start",
                       "seeds": "'train.seed', of one run; several in turn: python -m pretrain.sweep --config RECIPE --seeds 1,2",
                       "gradient_accumulation_steps": "'train.micro_batch_tokens'; micro-batches are cut by tokens"}
-NO_YAML = {f"augment.{key}" for key in ("spec", "anchor", "positive", "negative", "augmented")}  # 'none' is no null there
+
+
+DEFAULT_RECIPE = Path(__file__).resolve().parents[1] / "configs" / "clear_micro.yaml"
+"""The recipe of a command without --config: one that any machine can train, on text that any machine has."""
 
 
 def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
@@ -187,7 +194,7 @@ def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
     Args:
         recipe: path of a YAML file, or None for the defaults.
         overrides: dotted key or short flag -> raw value (`{"train.lr": "1e-4", "aug": "del-word"}`). Strings are
-            handed to pydantic as they are, save for lists, mappings, nulls and `deepspeed.*`, which are YAML.
+            read by the type of their field (`validation.typed`).
 
     Raises:
         UserError: the file is missing or not YAML; a key is unknown (the nearest is named); a value is not of its
@@ -235,24 +242,7 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
         if not isinstance(node.setdefault(part, {}), dict):
             raise UserError(f"flag --{dotted}: {'.'.join(parts[:depth + 1])!r} is a value, it has no keys below it")
         node = node[part]
-    if isinstance(value, str) and dotted not in NO_YAML and (
-            parts[0] == "deepspeed" or value[:1] in "[{" or value in ("null", "None", "none")):
-        value = None if value in ("None", "none") else _parse(value)
-    elif isinstance(value, str) and dotted == "train.betas":
-        value = [part.strip() for part in value.strip("()").split(",")]
-    node[parts[-1]] = value
-
-
-def _parse(text: str) -> Any:
-    """A YAML value; YAML 1.1 would read 5e8 as a string."""
-    value = yaml.safe_load(text)
-    if isinstance(value, str):
-        try:
-            number = float(value)
-        except ValueError:
-            return value
-        return int(number) if number.is_integer() else number
-    return value
+    node[parts[-1]] = typed(value, type_at(Config, dotted), f"--{dotted}") if isinstance(value, str) else value
 
 
 def describe(model: type[BaseModel] = Config, prefix: str = "") -> list[tuple[str, str, str, str]]:

@@ -6,11 +6,9 @@ is shown for --step N is what step N of that run trains on.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
@@ -21,7 +19,7 @@ from augment.ragged import Ragged
 from augment.vocabulary import Vocabulary
 from pretrain import command
 from pretrain.blocks import label_names
-from pretrain.config import Config, load_config
+from pretrain.config import DEFAULT_RECIPE, Config, load_config
 from pretrain.errors import UserError
 from pretrain.loader import Loader, RankBatch, ViewSpec
 from pretrain.masking import Masked
@@ -62,7 +60,7 @@ def inspect(
     wanted, shown, number, world = (_whole(name, value) for name, value in numbers.items())
     if number >= world:
         raise UserError(f"--rank {number} of --world-size {world}: ranks count from 0 to {world - 1}")
-    settings = load_config(config or _default_recipe(), overrides)
+    settings = load_config(config or DEFAULT_RECIPE, overrides)
     from pretrain.cached_views import trains_on  # these import transformers: seconds, so not for --help and wrong flags
     from pretrain.objectives import view_specs
     from pretrain.tokenizer import load_tokenizer
@@ -282,12 +280,6 @@ def _whole(name: str, text: str) -> int:
     if not str(text).isdigit() or (name == "world-size" and int(text) == 0):
         raise UserError(f"--{name} {text}: a whole number is needed" + (", at least 1" if name == "world-size" else ""))
     return int(text)
-
-
-def _default_recipe() -> Path:
-    # What setup_run.default_recipe says, without importing deepspeed for it, which takes ten seconds.
-    name = "clear_base.yaml" if torch.cuda.is_available() else "clear_micro.yaml"
-    return Path(__file__).resolve().parents[1] / "configs" / name
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from finetune.sts import StsEvaluator
 from pretrain import announce, cached_views, checkpoint, command, setup_run
 from pretrain import engine as engines
 from pretrain.blocks import number_of_labels
-from pretrain.config import SHORT_FLAGS, describe, load_config, to_yaml
+from pretrain.config import DEFAULT_RECIPE, SHORT_FLAGS, describe, load_config, to_yaml
 from pretrain.durable import replace_durably
 from pretrain.export import export
 from pretrain.heldout import Heldout, evaluation_mode, text_embedder
@@ -42,7 +42,7 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
         dry_run: two steps, one evaluation, one checkpoint and one export in RUN.dry-run, then stop.
         overrides: any key of the config, dotted (`--train.lr 1e-4`), or a short flag (`--aug`, `--data`, `--run` ...).
     """
-    recipe, dry_run = config or setup_run.default_recipe(), command.as_bool(dry_run, "dry-run")
+    recipe, dry_run = config or DEFAULT_RECIPE, command.as_bool(dry_run, "dry-run")
     settings = load_config(recipe, overrides)
     announce.quiet_libraries()
     engines.start_processes()

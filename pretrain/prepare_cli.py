@@ -6,21 +6,24 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from pretrain import command
 from pretrain.corpora import DataConfig, Source
 from pretrain.errors import UserError
 from pretrain.executors import ExecutorOptions
-from pretrain.validation import faults, nearest, read_yaml, rows
+from pretrain.validation import faults, nearest, read_yaml, rows, typed_fields
 
-_OWN = [
-    ("out", "folder", "required", "folder for the tokenizer, the shards and the manifest"),
-    ("config", "file", "none", "YAML with any of the data keys, or a training recipe; flags win over it"),
-    ("overwrite", "bool", "False", "make the folder anew if it was prepared with another config"),
-    ("progress", "bool", "True", "show progress bars"),
-]
+
+class PrepareFlags(BaseModel):
+    """Flags of the command that are neither of the data nor of where it runs."""
+
+    out: Path = Field(description="folder for the tokenizer, the shards and the manifest")
+    config: Path | None = Field(None, description="YAML with any of the data keys, or a training recipe; flags win over it")
+    overwrite: bool = Field(False, description="make the folder anew if it was prepared with another config")
+    progress: bool = Field(True, description="show progress bars")
+
+
 _SHORT = {"source": "sources"}
 
 
@@ -33,21 +36,19 @@ def _prepare(**flags: str) -> int:
     from pretrain.prepare import prepare
 
     flags = {_SHORT.get(key, key): value for key, value in flags.items()}
-    own = {name: default for name, _, default, _ in _OWN}
-    data_keys, run_keys = set(DataConfig.model_fields), set(ExecutorOptions.model_fields)
+    own, data_keys, run_keys = (set(model.model_fields) for model in (PrepareFlags, DataConfig, ExecutorOptions))
     for key in flags:
-        if key not in {*data_keys, *run_keys, *own}:
+        if key not in data_keys | run_keys | own:
             raise UserError(f"unknown flag --{key}" + nearest(key, [*_SHORT, *own, *sorted(data_keys | run_keys)], "--"))
     if "out" not in flags:
         raise UserError("--out is missing: the folder to prepare into, as --out data/NAME")
-    tree = _recipe(Path(flags["config"])) if "config" in flags else {}
-    tree.update({key: _value(value) for key, value in flags.items() if key in data_keys})
-    config = _validate(DataConfig, tree)
-    options = _validate(ExecutorOptions, {key: _value(value) for key, value in flags.items() if key in run_keys})
-    switches = {key: command.as_bool(flags.get(key, own[key]), key) for key in ("overwrite", "progress")}
-    out = Path(flags["out"])
+    asked = _validate(PrepareFlags, _typed(PrepareFlags, flags))
+    tree = _recipe(asked.config) if asked.config is not None else {}
+    config = _validate(DataConfig, tree | _typed(DataConfig, flags))
+    options = _validate(ExecutorOptions, _typed(ExecutorOptions, flags))
+    out = asked.out
     try:
-        manifest = prepare(config, out, **options.model_dump(), **switches)
+        manifest = prepare(config, out, **options.model_dump(), overwrite=asked.overwrite, progress=asked.progress)
     except KeyboardInterrupt:
         print("interrupted; run the same command again to go on from here", file=sys.stderr)
         return 130
@@ -55,12 +56,9 @@ def _prepare(**flags: str) -> int:
     return 0
 
 
-def _value(text: str) -> Any:
-    if text in ("none", "None", "null"):
-        return None
-    if text[:1] in "[{":
-        return yaml.safe_load(text)
-    return text
+def _typed(model: type[BaseModel], flags: dict[str, str]) -> dict[str, Any]:
+    """The flags that are fields of a model, as values."""
+    return typed_fields(model, {key: text for key, text in flags.items() if key in model.model_fields})
 
 
 def _recipe(path: Path) -> dict[str, Any]:
@@ -114,7 +112,7 @@ def help_text() -> str:
     source = command.key_table(rows(Source)).replace("  --", "  ")
     parts = [
         (prepare.__doc__ or "").rstrip(),
-        "Flags:\n\n" + command.key_table(_OWN),
+        "Flags:\n\n" + command.key_table(rows(PrepareFlags)),
         "What the data is:\n\n" + command.key_table(data),
         "Keys of a source, in YAML (sources: [{source: ..., weight: ...}]):\n\n" + source,
         "Where it runs:\n\n" + command.key_table(rows(ExecutorOptions)),

@@ -29,8 +29,6 @@ from pretrain.throughput import choose_precision as measure_precision
 from pretrain.tokenizer import load_tokenizer, tokenizer_hash
 from pretrain.trainer import Progress
 
-ROOT = Path(__file__).resolve().parents[1]
-
 
 @dataclass(frozen=True)
 class Data:
@@ -41,11 +39,6 @@ class Data:
     tokenizer: Any
     vocabulary: Vocabulary
     synonyms: SynonymTable | None
-
-
-def default_recipe() -> Path:
-    """The recipe for a command without --config: one that any machine can train, on text that any machine has."""
-    return ROOT / "configs" / "clear_micro.yaml"
 
 
 def dry_run(config: Config) -> Config:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from run_helpers import ROOT, command, curve, finish, start
 
-from pretrain.config import load_config
+from pretrain.config import DEFAULT_RECIPE, load_config
 from pretrain.heldout import partner_found
 from pretrain.precision import LossScale
 
@@ -94,7 +94,5 @@ def test_loss_scale_leaves_true_gradients_and_moves_with_overflow():
 
 
 def test_the_default_recipe_needs_nothing_but_the_packages():
-    from pretrain.setup_run import default_recipe
-
-    config = load_config(default_recipe(), {"aug": "del-span,reorder"})
+    config = load_config(DEFAULT_RECIPE, {"aug": "del-span,reorder"})
     assert config.data.prepare.sources[0].source == "embedded" and config.data.folder is None
