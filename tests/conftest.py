@@ -1,4 +1,4 @@
-"""What all tests share: one thread, and one small WordNet.
+"""What all tests share: one thread, one small WordNet, and a list at the end of what was skipped for want of what.
 
 One thread for the tests themselves: some fork, and a forked child waits for ever on its parent's pool of threads.
 """
@@ -7,6 +7,7 @@ import os
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def whole_wordnet(monkeypatch) -> Iterator[wordnet.WordNet]:
     try:
         found = wordnet.wordnet()
     except AugmentationError:
-        pytest.skip("no WordNet is installed, and CLEAR_WORDNET names none")
+        pytest.skip("CLEAR_WORDNET names no WordNet" if _NAMED_WORDNET else "no WordNet is installed (CLEAR_WORDNET can name one)")
     yield found
     _forget_words()
 
@@ -52,3 +53,12 @@ def _forget_words() -> None:
         for value in vars(module).values():
             if hasattr(value, "cache_clear"):
                 value.cache_clear()
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Print how many tests were skipped for each reason, so that a green run says what it did not test."""
+    skipped = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", []))
+    if skipped:
+        terminalreporter.section("skipped, for want of")
+        for reason, count in skipped.most_common():
+            terminalreporter.line(f"{count:5d}  {reason}")

@@ -1,0 +1,30 @@
+"""The suite on any machine: what is missing is skipped and said at the end, and the exit status is that of the tests."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_last_lines_say_what_was_skipped_for_want_of_what(tmp_path):
+    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    (tmp_path / "small_wordnet.py").write_text((ROOT / "tests" / "small_wordnet.py").read_text())
+    (tmp_path / "test_some.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.parametrize('number', range(3))\n"
+        "def test_data(number): pytest.skip('CLEAR_DATA is not set')\n"
+        "@pytest.mark.skipif(True, reason='no parser')\n"
+        "def test_parser(): pass\n"
+        "def test_whole(whole_wordnet): assert False\n"
+        "def test_small(small_wordnet): assert (small_wordnet / 'index.noun').is_file()\n"
+    )
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    environment["CLEAR_WORDNET"] = str(tmp_path / "nowhere")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    assert run.returncode == 0, run.stdout
+    lines = [line.strip() for line in run.stdout.split("skipped, for want of")[1].splitlines()[1:4]]
+    assert lines[0] == "3  CLEAR_DATA is not set"
+    assert set(lines[1:]) == {"1  no parser", "1  CLEAR_WORDNET names no WordNet"}
