@@ -189,4 +189,5 @@ _PART_SALT = 1
 HELDOUT_SALT = 2
 WEIGHT_SALT = 3
 SAMPLE_SALT = 4
+SEQUENCE_SALT = 5
 ORDER_SALT = 16  # plus the number of the copy

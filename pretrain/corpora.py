@@ -100,8 +100,8 @@ class DataConfig(BaseModel):
     max_length: int = Field(64, ge=8, description="longest sequence in tokens, special tokens included")
     long_sentences: Literal["auto", "truncate", "split", "drop"] = Field(
         "auto",
-        description="a sentence (of records: a text) longer than max_length; auto: split (units sequence and document) or "
-        "truncate; dropping a text drops its record. Counted in the manifest either way",
+        description="a sentence (of records: a text) longer than max_length; auto: split (units sequence and document, which "
+        "take nothing else) or truncate; dropping a text drops its record. Counted in the manifest either way",
     )
     tokenizer: str | None = Field(
         None, description="existing tokenizer: folder or Hugging Face name; [DEL] is added. none: train one"
@@ -119,13 +119,21 @@ class DataConfig(BaseModel):
         "sentences. 0: nothing",
     )
     min_words: int = Field(
-        4, ge=1, description="shorter sentences are dropped (records never are); characters count in Chinese and the like"
+        4, ge=1, description="shorter sentences are no prose, and are dropped; characters count in Chinese and the like. (In "
+        "units sequence and document: see min_prose. Records are never dropped)"
     )
-    min_letters: float = Field(0.6, ge=0, le=1, description="smallest share of letters among a sentence's non-blank characters")
+    min_letters: float = Field(
+        0.6, ge=0, le=1, description="smallest share of letters among a sentence's non-blank characters, to be prose"
+    )
+    min_prose: float = Field(
+        0.5, ge=0, le=1, description="units sequence and document, whose running text stays whole: smallest share of a "
+        "document's characters that stand in sentences of prose; a document below is dropped, others lose nothing"
+    )
     dedup: Literal["exact", "minhash", "none"] = Field(
         "exact",
         description="exact: every sentence (or record) once over all sources; minhash: near-duplicate documents removed as well "
-        "(datatrove); none: only what also occurs in held-out text is removed from train",
+        "(datatrove); none: only what also occurs in held-out text is removed from train. In units sequence and document, "
+        "documents are compared, not sentences",
     )
     seed: int = Field(0, ge=0, description="seed of the shuffle, the held-out choice and the weights' sampling")
     chunk_tokens: int = Field(65536, ge=64, description="tokens in a chunk, about")
@@ -160,6 +168,15 @@ class DataConfig(BaseModel):
         for setting, given in refused.items():
             if given and self.unit == "record":
                 raise ValueError(f"{setting} is not for unit record, whose texts stay as they are and belong together")
+        return self
+
+    @model_validator(mode="after")
+    def _running_text_stays_whole(self) -> DataConfig:
+        if self.keeps_documents and self.long_policy != "split":
+            raise ValueError(
+                f"long_sentences: {self.long_sentences} would take text out of the middle of documents, which unit {self.unit} "
+                "keeps whole: leave it at auto, which splits a sentence that is too long"
+            )
         return self
 
     @model_validator(mode="after")

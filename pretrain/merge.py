@@ -27,18 +27,19 @@ class Merge(Step):
         if self.config.unit != "record":
             counts["documents_near_duplicate"] = counts.pop("documents_read") - counts["documents"]
         shards: dict[str, list] = {split: [] for split in SPLITS}
-        for path in sorted((self.work / "counts" / "build").glob("*.json")):
-            built = json.loads(path.read_text())
-            counts.update(built["counts"])
-            for split, record in built["shards"].items():
-                shards[split].append(record)
+        for stage in ("build", "shuffle"):  # the stage that packs, and that which writes shards of what was packed
+            for path in sorted((self.work / "counts" / stage).glob("*.json")):
+                done = json.loads(path.read_text())
+                counts.update(done.get("counts", {}))
+                for split, record in done["shards"].items():
+                    shards[split].append(record)
         summaries = {split: split_summary(records) for split, records in shards.items()}
         if not summaries["train"]["sequences"]:
             raise UserError(f"No training sequence came out of {self.plan['described']}; check the source and min_words.")
         if self.config.heldout and not summaries["heldout"]["sequences"]:
             raise UserError(
                 f"No held-out sequence came out of {self.plan['described']}: its text is too little, or what was held out "
-                "fell to long_sentences or a weight below 1. Give more text, or --heldout 0."
+                "fell to long_sentences or a weight below 1, or stands in training text too. Give more text, or --heldout 0."
             )
         tokenizer = self.out / "tokenizer"
         if not tokenizer.exists():

@@ -8,7 +8,8 @@
 Memory does not grow with the corpus: a task holds 0.3 GB (Python and its libraries) plus, while reading, one run of 32 MB,
 while writing shards eight times its part of a bucket, which is `bucket_megabytes` (64) at most: 0.8 GB. Measured: 0.39 GB
 for 207 MB of text in 16 buckets of 13 MB, 0.60 GB with buckets of 42 MB. The tokenizer's sample is bounded by
-`tokenizer_megabytes`. The disk holds the cleaned text once more while the work goes on.
+`tokenizer_megabytes`. The disk holds the cleaned text once more while the work goes on, and of units sequence and document
+4 bytes a token besides.
 """
 
 from __future__ import annotations
@@ -231,6 +232,7 @@ def _bucket_count(tasks: list[Task], config: DataConfig) -> int:
 
 
 def _jobs(config: DataConfig, work: Path, plan: dict) -> tuple[list[Job], list[Stage]]:
+    from pretrain import document_stages as ds
     from pretrain import record_stages as rs
     from pretrain import stages as st
     from pretrain.merge import Merge
@@ -254,14 +256,19 @@ def _jobs(config: DataConfig, work: Path, plan: dict) -> tuple[list[Job], list[S
     stage("read", "read, clean, split", reading, sizes)
     if config.heldout:
         stage("heldout", "held-out text", [EnsureSplits(work, list(reading))], [1])
-    if config.keeps_documents:
-        stage("resolve", "find duplicates", [st.Resolve(work)], [1] * count)
+    if config.keeps_documents and config.heldout:
+        stage("resolve", "held-out sentences", [ds.Resolve(work)], [1] * count)
     if of_records:
         stage("columns", "columns, labels", [rs.AgreeOnColumns(work)], [1])
     stage("tokenizer", "tokenizer", [(rs.MakeRecordTokenizer if of_records else st.MakeTokenizer)(work)], [len(sizes)])
-    building = "write shards" if config.annotate is None else "parse, write shards"
+    building: Any = (rs.BuildRecords if of_records else st.Build)(work)
+    title = "write shards" if config.annotate is None else "parse, write shards"
+    if config.keeps_documents:
+        building, title = ds.ScatterSequences(work), "pack"
     work_a_bucket = max(1, sum(sizes) // count) * (1 if config.annotate is None else 2)  # encoded, and then parsed
-    stage("build", building, [(rs.BuildRecords if of_records else st.Build)(work)], [work_a_bucket] * count)
+    stage("build", title, [building], [work_a_bucket] * count)
+    if config.keeps_documents:
+        stage("shuffle", "shuffle, write shards", [ds.ShuffleSequences(work)], [work_a_bucket] * count)
     stage("merge", "manifest", [Merge(work)], [1])
     return jobs, bars
 

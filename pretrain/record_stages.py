@@ -124,8 +124,7 @@ class BuildRecords(Build):
                 continue
             packed = one_per_sequence(tokens.take((chosen[:, None] * columns + np.arange(columns)).ravel()), self._cls, self._sep)
             packed.columns, packed.labels = columns, None if labels is None else labels[chosen]
-            if self._annotator is not None:
-                packed.texts = partial(self._texts_of_columns, texts, rows[chosen])
+            packed.texts = partial(self._texts_of_columns, texts, rows[chosen])
             yield split, packed
 
     def _texts_of_columns(self, texts: bk.Texts, rows: np.ndarray, start: int, stop: int) -> list[str]:

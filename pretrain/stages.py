@@ -2,12 +2,14 @@
 
     read      T tasks   documents -> clean sentences -> run files by hash        (T: fixed by the sources)
     heldout   1 task    makes sure that some text is held out, and some is not (`pretrain.split`)
-    resolve   K tasks   units `sequence` and `document` only: which copy of a sentence stays
+    resolve   K tasks   units `sequence` and `document` only: which held-out sentences train has too
     tokenizer 1 task    train on a sample fixed by hash, or adopt
     build     K tasks   one bucket: sort, drop duplicates, weigh, tokenise, pack, write shards   (K: by corpus size)
+    shuffle   K tasks   those two only: `build` scatters its sequences by hash, and this writes the shards
     merge     1 task    counts and shard records -> manifest   (`pretrain.merge`)
 
-Records go the same way, through steps of their own (`pretrain.record_stages`).
+Stages of units `sequence` and `document` alone are in `pretrain.document_stages`; records go the same way, through steps of
+their own (`pretrain.record_stages`).
 
 Nothing a step does depends on the executor or on how many tasks run at once; each output appears whole
 under its final name, and a step run twice writes the same bytes.
@@ -19,7 +21,7 @@ import contextlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
@@ -45,6 +47,9 @@ SPLITS = ("train", "heldout")
 
 if os.environ.get("CLEAR_PREPARE_QUIET"):  # set by a local run, whose terminal shows progress instead
     logger.disable("datatrove")
+
+
+Annotate = Callable[[list[str], Ragged], dict[str, bytes]]
 
 
 class Step(PipelineStep):
@@ -77,6 +82,11 @@ class Step(PipelineStep):
     @property
     def buckets(self) -> int:
         return self.plan["buckets"]
+
+    def parts_of(self, runs: list[bk.Run], bucket: int) -> int:
+        """In how many parts a bucket is read, so that none holds more text than `bucket_megabytes`."""
+        held = sum(run.text_bytes(bucket) for run in runs)
+        return max(1, -(-held // int(self.config.bucket_megabytes * 1e6)))
 
     def save_counts(self, stage: str, rank: int, counts: dict) -> None:
         """Keep a task's counts, sorted, for the manifest."""
@@ -122,18 +132,16 @@ class Scatter(Step):
         unwrap = [source.unwrap for source in config.sources]
         for document in data:
             source = document.metadata["source"]
-            key = bk.text_key(document.text.encode("utf-8", "replace"), seed)
-            number, decided, heldout = self._fate(key, decision)
             counts["documents"] += 1
-            counts["documents_heldout"] += heldout
             counts["characters"] += len(document.text)
-            found = sentences_of(document.text, unwrap[source])
-            kept = [s for s in found if is_prose(s, config.min_words, config.min_letters)]
-            counts["sentences"] += len(found)
-            counts["sentences_not_prose"] += len(found) - len(kept)
+            kept = self._prose(sentences_of(document.text, unwrap[source]), counts)
             encoded = [sentence.encode("utf-8", "replace") for sentence in kept]
             if not encoded:
                 continue
+            # Of the clean text: documents that differ in white space alone are duplicates, and belong to one split.
+            key = bk.text_key(b"\n".join(encoded), seed)
+            number, decided, heldout = self._fate(key, decision)
+            counts["documents_heldout"] += heldout
             hashes = [min([*hashes[:1], (number, key)]), max([*hashes[1:], (number, key)])]
             parts = [(key, encoded, heldout)]
             if decided and decision["cut"] and len(encoded) > 1:
@@ -156,6 +164,20 @@ class Scatter(Step):
         self.save_counts("hashes", rank, dict(zip(("smallest", "largest"), hashes)))
         self.save_counts("read", rank, dict(counts))
 
+    def _prose(self, sentences: list[str], counts: Counter[str]) -> list[str]:
+        """The sentences of a document that stay: those that are prose, or, of running text, which has no holes, all or none."""
+        config = self.config
+        prose = [s for s in sentences if is_prose(s, config.min_words, config.min_letters)]
+        counts["sentences"] += len(sentences)
+        if config.keeps_documents:
+            if sum(map(len, prose)) >= config.min_prose * sum(map(len, sentences)):
+                counts["sentences_not_prose_kept"] += len(sentences) - len(prose)
+                return sentences
+            counts["documents_not_prose"] += 1
+            prose = []
+        counts["sentences_not_prose"] += len(sentences) - len(prose)
+        return prose
+
     def _fate(self, key: int, decision: dict[str, Any]) -> tuple[int, bool, bool]:
         """Of a document's key: (the hash that its split is drawn by, whether it is the one decided on, whether held out)."""
         number = int(bk.mixed(np.array([key], np.uint64), bk.HELDOUT_SALT)[0])
@@ -166,38 +188,6 @@ class Scatter(Step):
         """What `pretrain.split` has decided, when it runs this task again; else empty."""
         path = self.work / "decision.json"
         return json.loads(path.read_text()) if path.is_file() else {}
-
-
-class Resolve(Step):
-    """Units `sequence` and `document`: of every sentence keep one copy, held-out before train; list the others as
-    (document, index)."""
-
-    name = "resolve duplicates"
-
-    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
-        with Heartbeat(self.work, "resolve", rank):
-            self._resolve(rank)
-
-    def _resolve(self, rank: int) -> None:
-        runs = bk.open_runs(self.work / "signatures", self.buckets, bk.SIGNATURE)
-        found = np.concatenate([run.records(rank) for run in runs] or [np.empty(0, bk.SIGNATURE)])
-        # A document that occurs twice has the same signatures twice; that is settled where documents are, so here the
-        # second set is no duplicate but the same sentence. lexsort is stable: reading order decides.
-        order = np.lexsort((1 - found["heldout"].astype(np.int64), found["key"]))
-        found = found[order]
-        new = np.ones(len(found), bool)
-        new[1:] = found["key"][1:] != found["key"][:-1]
-        keeper = found[np.flatnonzero(new)[np.cumsum(new) - 1]] if len(found) else found
-        same = (found["document"] == keeper["document"]) & (found["index"] == keeper["index"])
-        drop = ~same
-        if self.config.dedup == "none":
-            drop &= (keeper["heldout"] == 1) & (found["heldout"] == 0)
-        dropped = np.unique(found[drop][["document", "index"]])
-        folder = self.work / "drops"
-        folder.mkdir(exist_ok=True)
-        data_bytes = dropped["document"].astype("<u8").tobytes() + dropped["index"].astype("<u4").tobytes()
-        write_atomically(folder / f"{rank:05d}.drop", data_bytes)
-        self.save_counts("resolve", rank, {"sentences_duplicate": len(dropped)})
 
 
 class MakeTokenizer(Step):
@@ -248,48 +238,33 @@ class MakeTokenizer(Step):
             self._heartbeat.advance(1)
 
 
-class Build(Step):
-    """One bucket: order, de-duplicate, weigh, tokenise, pack, write its shard of each split."""
+class Pack(Step):
+    """One bucket: order, de-duplicate, weigh, tokenise, pack. What becomes of the sequences, subclasses say."""
 
-    name = "write shards"
-
-    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
+    def packed(self, bucket: int, heartbeat: Heartbeat, counts: Counter[str]) -> Iterator[tuple[str, Packed]]:
+        """The sequences of a bucket, split by split, in as many parts as the bound on memory asks for."""
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # tasks run side by side: one core each
         from tokenizers import Tokenizer
 
+        self._heartbeat = heartbeat
         self._tokenizer = Tokenizer.from_file(str(self.work / "tokenizer" / "tokenizer.json"))
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        self._size, self._cls, self._sep = _special_ids(self.work / "tokenizer", self._tokenizer)
-        self._annotator = None
-        if self.config.annotate is not None:
-            parser = self.plan["annotation"]
-            self._annotator = Annotator(parser, self._tokenizer, self.config.max_length, self.work / "parses")
-        counts: Counter[str] = Counter()
+        self._size, self._cls, self._sep = special_ids(self.work / "tokenizer", self._tokenizer)
         runs = bk.open_runs(self.work / "texts", self.buckets, bk.TEXT_RECORD)
-        held = sum(run.text_bytes(rank) for run in runs)
-        parts = max(1, -(-held // int(self.config.bucket_megabytes * 1e6)))
-        writers: dict[str, ShardWriter] = {}
-        with Heartbeat(self.work, "build", rank) as heartbeat, contextlib.ExitStack() as shards:
-            self._heartbeat = heartbeat
-            for part in range(parts):
-                texts = bk.load_texts(runs, rank, part, parts)
-                for split, packed in self._pack(texts, rank, counts):
-                    if split not in writers:
-                        path = self.out / split / f"shard-{rank:05d}.tar"
-                        writer = ShardWriter(path, token_dtype(self._size), self.work / "partial")
-                        writers[split] = shards.enter_context(writer)
-                    self._write_chunks(writers[split], packed, counts)
-        records = {split: writer.record for split, writer in writers.items()}
-        self.save_counts("build", rank, {"counts": dict(counts), "shards": records})
+        parts = self.parts_of(runs, bucket)
+        for part in range(parts):
+            yield from self._pack(bk.load_texts(runs, bucket, part, parts), bucket, counts)
 
     def _pack(self, texts: bk.Texts, bucket: int, counts: Counter[str]) -> Iterator[tuple[str, Packed]]:
         rows, copies, place = self._choose(texts.records, counts)
         if not len(rows):
             return
         encode_unit = self._encode_documents if self.config.keeps_documents else self._encode_sentences
-        sentences, owner = encode_unit(texts, rows, bucket)
-        sentences, owner, first = fit_sentences(sentences, owner, self.config.max_length - 2, self.config.long_policy, counts)
+        sentences, texts_of_sentences, row_of_text = encode_unit(texts, rows, bucket)
+        longest, policy = self.config.max_length - 2, self.config.long_policy
+        sentences, running, first = fit_sentences(sentences, texts_of_sentences, longest, policy, counts)
+        owner = row_of_text[running]
         bounds = np.searchsorted(owner, np.arange(len(rows) + 1))  # sentences of each chosen record
         for split, chosen in self._shuffled(texts.records[rows], copies, place):
             sizes = np.diff(bounds)[chosen]
@@ -299,33 +274,17 @@ class Build(Step):
             part = sentences.take(index)
             if not self.config.keeps_documents:
                 packed = one_per_sequence(part, self._cls, self._sep)
-                if self._annotator is not None:
-                    packed.texts = partial(_texts_of, texts, rows[owner[index]])
+                packed.texts = partial(_texts_of, texts, rows[owner[index]])
                 yield split, packed
                 continue
-            documents_ = np.repeat(np.arange(len(chosen)), sizes)
-            arguments = (part, documents_, first[index], self.config.max_length, self._cls, self._sep)
+            copy = np.repeat(np.arange(len(chosen)), sizes)  # of a document: each is one of its own
+            opens = np.ones(len(copy), bool)
+            opens[1:] = (np.diff(copy) != 0) | (np.diff(running[index]) != 0)
+            arguments = (part, np.cumsum(opens), first[index], self.config.max_length, self._cls, self._sep)
             if self.config.unit == "sequence":
                 yield split, full_sentences(*arguments)
             else:
                 yield split, one_per_document(*arguments, counts)
-
-    def _write_chunks(self, writer: ShardWriter, packed: Packed, counts: Counter[str]) -> None:
-        columns = packed.columns
-        offsets = packed.sequences.offsets[::columns]
-        for start, stop in pairwise(chunk_bounds(np.diff(offsets), self.config.chunk_tokens).tolist()):
-            starts = []
-            for values in (packed.sentence_starts, packed.document_starts):
-                low, high = np.searchsorted(values, [offsets[start], offsets[stop]])
-                starts.append(values[low:high] - offsets[start])
-            sequences = packed.sequences.slice(start * columns, stop * columns)
-            labels = None if packed.labels is None else packed.labels[start:stop]
-            annotation = None
-            if self._annotator is not None:
-                texts = packed.texts(start, stop)
-                annotation = self._annotator.members(texts, sequences, counts)
-                self._heartbeat.advance(sum(map(len, texts)))
-            writer.write(sequences, *starts, columns=columns, labels=labels, annotation=annotation)
 
     def _shuffled(self, records: np.ndarray, copies: np.ndarray, place: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
         """Which records make each split, copies included, in their final order: (split, int64[...] into `records`)."""
@@ -370,26 +329,38 @@ class Build(Step):
             self._heartbeat.advance(sum(map(len, batch)))
         return Ragged.concatenate(parts)
 
-    def _encode_sentences(self, texts: bk.Texts, rows: np.ndarray, bucket: int) -> tuple[Ragged, np.ndarray]:
+    def _encode_sentences(self, texts: bk.Texts, rows: np.ndarray, bucket: int) -> tuple[Ragged, np.ndarray, np.ndarray]:
         parts = []
         for start in range(0, len(rows), 65536):  # decoded in slices: a Python string costs 50 bytes over its text
             parts.append(self._encode(texts.decode(rows[start : start + 65536])))
-        return Ragged.concatenate(parts), np.arange(len(rows))
+        return Ragged.concatenate(parts), np.arange(len(rows)), np.arange(len(rows))
 
-    def _encode_documents(self, texts: bk.Texts, rows: np.ndarray, bucket: int) -> tuple[Ragged, np.ndarray]:
-        """Sentences of the documents `rows`, without those that `Resolve` listed; int64[S] row of each sentence."""
+    def _encode_documents(self, texts: bk.Texts, rows: np.ndarray, bucket: int) -> tuple[Ragged, np.ndarray, np.ndarray]:
+        """The S sentences of the documents `rows`, without those that `Resolve` listed, as T running texts: a document, or what
+        of it stands between two sentences that were taken out.
+
+        Returns: (tokens of the sentences; int64[S], running text of each; int64[T], place in `rows` of each running text).
+        """
         dropped = self._dropped(bucket)
-        parts, owners = [], []
+        parts: list[Ragged] = []
+        running: list[int] = []
+        row_of_text: list[int] = []
         for start in range(0, len(rows), 4096):
             strings: list[str] = []
             chosen = rows[start : start + 4096]
-            for number, (key, text) in enumerate(zip(texts.records["key"][chosen].tolist(), texts.decode(chosen))):
+            for number, (key, text) in enumerate(zip(texts.records["key"][chosen].tolist(), texts.decode(chosen)), start):
                 gone = dropped.get(key, ())
-                kept = [s for i, s in enumerate(text.split("\n")) if i not in gone]
-                strings += kept
-                owners.append(np.full(len(kept), start + number))
+                before = None  # the sentence that was kept last
+                for index, sentence in enumerate(text.split("\n")):
+                    if index in gone:
+                        continue
+                    if before is None or index != before + 1:
+                        row_of_text.append(number)
+                    before = index
+                    running.append(len(row_of_text) - 1)
+                    strings.append(sentence)
             parts.append(self._encode(strings))
-        return Ragged.concatenate(parts), np.concatenate(owners) if owners else np.empty(0, np.int64)
+        return Ragged.concatenate(parts), np.array(running, np.int64), np.array(row_of_text, np.int64)
 
     def _dropped(self, bucket: int) -> dict[int, set[int]]:
         low, high = (bk.first_key(b, self.buckets) for b in (bucket, bucket + 1))
@@ -407,7 +378,63 @@ class Build(Step):
         return found
 
 
-def _special_ids(folder: Path, tokenizer: Any) -> tuple[int, int, int]:
+class Build(Pack):
+    """One bucket into its shard of each split."""
+
+    name = "write shards"
+
+    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
+        counts: Counter[str] = Counter()
+        with Heartbeat(self.work, "build", rank) as heartbeat, Shards(self, rank) as shards:
+            for split, packed in self.packed(rank, heartbeat, counts):
+                shards.write(split, self._size, packed, self._annotate(counts))
+        self.save_counts("build", rank, {"counts": dict(counts), "shards": shards.records()})
+
+    def _annotate(self, counts: Counter[str]) -> Annotate | None:
+        if self.config.annotate is None:
+            return None
+        annotator = Annotator(self.plan["annotation"], self._tokenizer, self.config.max_length, self.work / "parses")
+
+        def annotate(texts: list[str], sequences: Ragged) -> dict[str, bytes]:
+            members = annotator.members(texts, sequences, counts)
+            self._heartbeat.advance(sum(map(len, texts)))
+            return members
+
+        return annotate
+
+
+class Shards(contextlib.ExitStack):
+    """The shards that one task writes, one of each split for which there is something to write."""
+
+    def __init__(self, step: Step, rank: int):
+        super().__init__()
+        self._step, self._rank = step, rank
+        self._writers: dict[str, ShardWriter] = {}
+
+    def write(self, split: str, vocabulary_size: int, packed: Packed, annotate: Annotate | None = None) -> None:
+        """Append sequences as chunks. annotate: the texts of a chunk's sequences, and these, to members of the shard."""
+        if split not in self._writers:
+            path = self._step.out / split / f"shard-{self._rank:05d}.tar"
+            writer = ShardWriter(path, token_dtype(vocabulary_size), self._step.work / "partial")
+            self._writers[split] = self.enter_context(writer)
+        columns = packed.columns
+        offsets = packed.sequences.offsets[::columns]
+        for start, stop in pairwise(chunk_bounds(np.diff(offsets), self._step.config.chunk_tokens).tolist()):
+            starts = []
+            for values in (packed.sentence_starts, packed.document_starts):
+                low, high = np.searchsorted(values, [offsets[start], offsets[stop]])
+                starts.append(values[low:high] - offsets[start])
+            sequences = packed.sequences.slice(start * columns, stop * columns)
+            labels = None if packed.labels is None else packed.labels[start:stop]
+            annotation = None if annotate is None else annotate(packed.texts(start, stop), sequences)
+            self._writers[split].write(sequences, *starts, columns=columns, labels=labels, annotation=annotation)
+
+    def records(self) -> dict[str, dict]:
+        """The manifest's entry of each shard; of finished ones."""
+        return {split: writer.record for split, writer in self._writers.items()}
+
+
+def special_ids(folder: Path, tokenizer: Any) -> tuple[int, int, int]:
     """(vocabulary size, id of CLS, id of SEP); read from the files, transformers takes a second to import."""
     settings = json.loads((folder / "tokenizer_config.json").read_text())
 

@@ -19,3 +19,10 @@ def tiny_data(tmp_path_factory) -> Path:
     done = subprocess.run(words, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "data"
+
+
+@pytest.fixture
+def several_tasks(monkeypatch):
+    """Cut small corpora into several reading tasks and buckets, as large ones are."""
+    monkeypatch.setattr("pretrain.corpora.TASK_BYTES", 6000)
+    monkeypatch.setattr("pretrain.prepare._SMALL_BUCKET", 8000)

@@ -5,21 +5,19 @@ from __future__ import annotations
 import errno
 import fcntl
 import functools
-import hashlib
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from prepare_helpers import WORDS, config, digest, make_corpus, texts_of
 
 from pretrain.corpora import DataConfig
 from pretrain.errors import UserError
@@ -29,35 +27,9 @@ from pretrain.prepare_cli import main
 from pretrain.shards import ShardReader
 from pretrain.stages import Step
 from pretrain.text import sentences_of
-from pretrain.tokenizer import load_tokenizer, tokenizer_hash
+from pretrain.tokenizer import tokenizer_hash
 
 ROOT = Path(__file__).resolve().parents[2]
-WORDS = ["river", "stone", "cloud", "winter", "garden", "letter", "music", "window", "forest", "market"]
-
-
-def make_corpus(path: Path, documents: int = 120, seed: int = 0, repeats: float = 0.3) -> list[list[str]]:
-    """Paragraph layout; some sentences occur in many documents, inside one too."""
-    random_ = random.Random(seed)
-    common = [f"Everybody knows the {a} near the {b}." for a in WORDS for b in WORDS[:4]]
-    made = []
-    for _ in range(documents):
-        sentences = []
-        for _ in range(random_.randrange(2, 14)):
-            if random_.random() < repeats:
-                sentences.append(random_.choice(common))
-            else:
-                picked = " ".join(random_.choice(WORDS) for _ in range(random_.randrange(3, 12)))
-                sentences.append(f"The {picked} was {random_.randrange(10**6)} years old.")
-        made.append(sentences)
-    path.write_text("\n\n".join(" ".join(sentences) for sentences in made) + "\n")
-    return made
-
-
-def config(*places: object, **settings) -> DataConfig:
-    settings = {"vocabulary": 320, "min_letters": 0.3, "heldout": 0.15, "chunk_tokens": 400, **settings}
-    return DataConfig(sources=[str(place) for place in places], **settings)
-
-
 def run(arguments: list[str]) -> int:
     """The command line's exit status."""
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
@@ -66,40 +38,10 @@ def run(arguments: list[str]) -> int:
     return ended.value.code
 
 
-def digest(folder: Path) -> dict[str, str]:
-    """sha256 of everything a preparation leaves, the record of the run itself aside."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            data = path.read_bytes()
-            if path.name == "manifest.json":
-                manifest = json.loads(data)
-                manifest.pop("run", None)
-                data = json.dumps(manifest).encode()
-            found[str(path.relative_to(folder))] = hashlib.sha256(data).hexdigest()
-    return found
-
-
-def texts_of(folder: Path, split: str) -> list[str]:
-    reader, tokenizer = ShardReader(folder, split), load_tokenizer(folder)
-    found = []
-    for number in range(reader.num_chunks):
-        sequences = reader.read(number).sequences
-        found += [tokenizer.decode(sequences[i], skip_special_tokens=True).strip() for i in range(len(sequences))]
-    return found
-
-
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
     return path, make_corpus(path)
-
-
-@pytest.fixture
-def several_tasks(monkeypatch):
-    """Cut small corpora into several reading tasks and buckets, as large ones are."""
-    monkeypatch.setattr("pretrain.corpora.TASK_BYTES", 6000)
-    monkeypatch.setattr("pretrain.prepare._SMALL_BUCKET", 8000)
 
 
 def test_unit_sentence_holds_every_sentence_once(tmp_path, corpus, several_tasks):
@@ -130,67 +72,6 @@ def test_the_order_is_shuffled_over_the_corpus(tmp_path, several_tasks):
     assert len(numbers) == 3000
     assert abs(np.corrcoef(np.arange(3000), numbers)[0, 1]) < 0.08
     assert np.median(np.abs(np.diff(numbers))) > 600  # strangers: the median of |x - y| for random ones is 0.29 n
-
-
-def test_unit_sequence_packs_full_sentences(tmp_path, corpus, several_tasks):
-    path, made = corpus
-    settings = {"unit": "sequence", "max_length": 48}
-    manifest = prepare(config(path, **settings), tmp_path / "out", workers=1, progress=False)
-    tokenizer = load_tokenizer(tmp_path / "out")
-    reader = ShardReader(tmp_path / "out")
-    assert reader.unit == "sequence" and reader.max_length == 48
-    wanted = {sentence for document in made for sentence in document}
-    found: list[str] = []
-    lengths = []
-    for number in range(reader.num_chunks):
-        chunk = reader.read(number)
-        lengths += chunk.sequences.lengths.tolist()
-        first = chunk.sequences.ids[chunk.sequences.offsets[:-1]]
-        last = chunk.sequences.ids[chunk.sequences.offsets[1:] - 1]
-        assert (first == tokenizer.cls_token_id).all() and (last == tokenizer.sep_token_id).all()
-        assert set(chunk.document_starts) <= set(chunk.sentence_starts)
-        cuts = np.append(chunk.sentence_starts, len(chunk.sequences.ids))
-        for start, stop in pairwise(cuts):
-            found.append(tokenizer.decode(chunk.sequences.ids[start:stop], skip_special_tokens=True).strip())
-    assert max(lengths) <= 48 and np.mean(lengths) > 32
-    found += [s for text in texts_of(tmp_path / "out", "heldout") for s in sentences_of(text)]
-    assert Counter(found) == Counter(wanted)
-    assert manifest["counts"]["sentences_duplicate"] == sum(map(len, made)) - len(wanted)
-
-
-@pytest.mark.parametrize("max_length", [48, 400])
-def test_unit_document_holds_documents_cut_behind(tmp_path, corpus, several_tasks, max_length):
-    path, made = corpus
-    settings = {"unit": "document", "max_length": max_length}
-    manifest = prepare(config(path, **settings), tmp_path / "out", workers=1, progress=False)
-    reader, tokenizer = ShardReader(tmp_path / "out"), load_tokenizer(tmp_path / "out")
-    assert reader.unit == "document"
-    known = {sentence: number for number, document in enumerate(made) for sentence in document}
-    seen: list[str] = []
-    cut = 0
-    for number in range(reader.num_chunks):
-        chunk = reader.read(number)
-        sequences = chunk.sequences
-        assert np.array_equal(chunk.document_starts, sequences.offsets[:-1] + 1)
-        assert sequences.lengths.max() <= max_length
-        for row in range(len(sequences)):
-            low, high = sequences.offsets[row], sequences.offsets[row + 1]
-            starts = chunk.sentence_starts[(chunk.sentence_starts > low) & (chunk.sentence_starts < high)]
-            assert starts[0] == low + 1 and (sequences.ids[low + 1 : high - 1] > 4).all()  # no separator inside
-            texts = [tokenizer.decode(sequences.ids[a:b], skip_special_tokens=True).strip()
-                     for a, b in pairwise([*starts, high])]  # fmt: skip
-            whole = texts if texts[-1] in known else texts[:-1]
-            cut += len(whole) < len(texts)
-            # Of one document, in its order (de-duplication may have taken some of its sentences).
-            owners = [n for n, document in enumerate(made) if all(text in document for text in whole)]
-            assert any([text for text in made[n] if text in whole] == whole for n in owners)
-            seen += whole
-    counts = manifest["counts"]
-    assert len(seen) == len(set(seen)) and counts["sentences_duplicate"] > 0
-    assert (counts["documents_truncated"] > 20 and cut > 10) if max_length == 48 else counts["documents_truncated"] == cut == 0
-    if max_length == 400:  # nothing is lost
-        seen += [s for text in texts_of(tmp_path / "out", "heldout") for s in sentences_of(text)]
-        assert Counter(seen) == Counter(set(known))
 
 
 def test_workers_do_not_change_a_byte(tmp_path, corpus, several_tasks):

@@ -10,8 +10,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from prepare_helpers import digest
 from test_corpora import write
-from test_prepare import digest, several_tasks  # noqa: F401  (a fixture)
 from test_prepare import run as run_command
 
 from pretrain.corpora import DataConfig, Source, plan_tasks
@@ -207,7 +207,7 @@ def triples(tmp_path_factory) -> tuple[Path, list[dict]]:
     return write(tmp_path_factory.mktemp("triples") / "triples.jsonl", as_jsonl(rows)), rows
 
 
-def test_shards_hold_every_record_once(tmp_path, triples, several_tasks):  # noqa: F811
+def test_shards_hold_every_record_once(tmp_path, triples, several_tasks):
     path, rows = triples
     manifest = prepare(config(path, max_length=96), tmp_path / "out", workers=1, progress=False)
     assert manifest["buckets"] > 2 and (manifest["columns"], manifest["labels"]) == (list(COLUMNS[:3]), 3)
@@ -222,14 +222,14 @@ def test_shards_hold_every_record_once(tmp_path, triples, several_tasks):  # noq
     assert counts["texts_truncated"] == 0
 
 
-def test_workers_do_not_change_a_byte(tmp_path, triples, several_tasks):  # noqa: F811
+def test_workers_do_not_change_a_byte(tmp_path, triples, several_tasks):
     for workers in (1, 2):
         prepare(config(triples[0]), tmp_path / str(workers), workers=workers, progress=False)
     assert digest(tmp_path / "1") == digest(tmp_path / "2") and len(digest(tmp_path / "1")) > 6
 
 
 @pytest.mark.parametrize("step,method", [(ScatterRecords, "save_counts"), (BuildRecords, "_encode_records")])
-def test_interrupted_it_ends_with_the_same_bytes(tmp_path, triples, several_tasks, step, method):  # noqa: F811
+def test_interrupted_it_ends_with_the_same_bytes(tmp_path, triples, several_tasks, step, method):
     calls, real = [], getattr(step, method)
 
     def failing(self, *arguments):
@@ -249,7 +249,7 @@ def test_interrupted_it_ends_with_the_same_bytes(tmp_path, triples, several_task
     assert digest(tmp_path / "killed") == digest(tmp_path / "whole")
 
 
-def test_columns_are_those_that_any_record_has(tmp_path, several_tasks):  # noqa: F811
+def test_columns_are_those_that_any_record_has(tmp_path, several_tasks):
     rows = some_triples(100)
     texts = write(tmp_path / "texts.txt", "".join(f"{row['text']}\n" for row in rows))
     manifest = prepare(config(texts, heldout=0), tmp_path / "texts", workers=1, progress=False)
