@@ -177,6 +177,7 @@ def _run_slurm(jobs: list[Job], work: Path, options: ExecutorOptions) -> bool:
             job_name=f"prepare-{job.name}",
             logging_dir=str(work / "logs" / job.name),
             sbatch_args={"account": options.account} if options.account else None,
+            requeue_signals=None,  # datatrove's handler requeues $SLURM_JOB_ID, which for one of the tasks is the whole array
             depends=previous,
         )
         executors.append(previous)

@@ -46,8 +46,8 @@ def main(
         rows: only the rows whose names hold one of these words, by commas.
         dry_run: two steps of every row, and a report of which rows start.
         executor: local, or slurm: the same as slurm/sweep.sh, sbatch's own flags from the environment (SBATCH_ACCOUNT ...).
-        launch: what starts pretrain/main.py, as "deepspeed --num_gpus 8" or "torchrun --nproc-per-node 8"; one process when not
-            given.
+        launch: what starts pretrain/main.py, as "deepspeed --num_gpus 8" or "torchrun --standalone --nproc-per-node 8"; one
+            process when not given.
         evaluations: of those that the file's columns want beside sts and geometry, which to run, by commas, or all; the others
             are listed as commands, and their figures are in the table as soon as they are there.
         clean: remove the checkpoints of finished runs (best/ and export/ stay).
@@ -217,7 +217,7 @@ def _print_words(plan: Plan, number: str) -> int:
     if run is None:
         raise UserError(f"run {number} is of the winner of a search that is not finished; --plan lists its runs")
     if run.state != "done":
-        print("\n".join(run.words(f"--run={run.folder}")))
+        print("\n".join(run.words(run.folder)))
     return 0
 
 

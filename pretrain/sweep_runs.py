@@ -20,10 +20,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 from pretrain.config import Config
-from pretrain.leaving import EXIT_CODES, INTERRUPT, REASONS, REQUEUE, SIGNALS, TERMINATE, Leaving
+from pretrain.errors import UserError
+from pretrain.leaving import EXIT_CODES, INTERRUPT, REASONS, REQUEUE, SIGNALS, STOP_FILE, TERMINATE, Leaving
 from pretrain.metrics_file import read_metrics
 from pretrain.sweep_file import Entry, Point
 
@@ -90,10 +91,14 @@ class Run:
         summary = self.summary
         return summary["seconds"] / summary["steps"] if summary and summary["steps"] else None
 
-    def words(self, *more: str) -> list[str]:
-        """Flags of pretrain/main.py for this run."""
-        flags = {"config": str(self.point.recipe), **self.point.overrides, "train.seed": str(self.seed)}
-        return [f"--{key}={value}" for key, value in flags.items()] + list(more)
+    def words(self, folder: Path, **more: str) -> list[str]:
+        """Flags of pretrain/main.py for this run in a folder; more: flags with `__` for dots.
+
+        Keys are written in full: a launcher may take a short one for its own, as torchrun takes `--run` for `--run-path`.
+        """
+        flags = {"config": str(self.point.recipe), **self.point.overrides, "train.seed": str(self.seed), "folder": str(folder)}
+        flags |= {key.replace("__", "."): value for key, value in more.items()}
+        return [f"--{key}={value}" for key, value in flags.items()]
 
 
 def identity(config: Config) -> str:
@@ -197,7 +202,9 @@ class Left(Exception):
 
 
 class Trainer:
-    """Trains runs, one at a time, each in a process of its own; a signal to this process is passed on, and waited for.
+    """Trains runs, one at a time, each in a process of its own. A signal to this process makes the run save and end.
+
+    Python gets the signal itself. A launcher would end its ranks, or die and leave them: its run is told by the stop file.
 
     Args:
         launch: words before pretrain/main.py, as `deepspeed --num_gpus 8`; none: this Python.
@@ -206,6 +213,7 @@ class Trainer:
 
     def __init__(self, launch: list[str], environment: dict[str, str], say: Callable[[str], None]):
         self.launch, self.environment, self.say = launch or [sys.executable], environment, say
+        self.by_file = bool(launch)
         self.leaving = Leaving(Path("."), watch_file=False)
         self.failures: dict[str, str] = {}
 
@@ -226,8 +234,8 @@ class Trainer:
             begun = f", from step {run.steps_done:,}" if run.steps_done else ""
             self.say(f"{heading}{run.name}{begun}: {run.config.train.steps:,} steps; {run.folder}")
             (run.folder / FAILED).unlink(missing_ok=True)
-            words = [*self.launch, str(MAIN), *run.words(f"--run={run.folder}", "--resume=auto")]
-            code = self._process(words, run.folder / "log.txt", (lock,))
+            words = [*self.launch, str(MAIN), *run.words(run.folder, checkpoint__resume="auto")]
+            code = self._process(words, run.folder / "log.txt", run.folder, (lock,))
         if run.state == "done":
             return True
         self.leave_if_asked()
@@ -244,32 +252,48 @@ class Trainer:
         folder.parent.mkdir(parents=True, exist_ok=True)
         log = folder.with_name(f"{folder.name}.txt")
         log.unlink(missing_ok=True)
-        words = [*self.launch, str(MAIN), *run.words(f"--run={folder}", "--dry-run=true")]
-        code = self._process(words, log)
+        words = [*self.launch, str(MAIN), *run.words(folder, **{"dry-run": "true"})]
+        code = self._process(words, log, folder.with_name(f"{folder.name}.dry-run"))
         self.leave_if_asked()
         return "" if code == 0 else last_words(log)
 
-    def _process(self, words: list[str], log: Path, descriptors: Iterable[int] = ()) -> int:
-        """Run a process to its end, in a session of its own: Ctrl-C reaches it through this one alone, and once."""
+    def _process(self, words: list[str], log: Path, folder: Path, descriptors: Iterable[int] = ()) -> int:
+        """Run a process to its end, in a session of its own: Ctrl-C reaches it through this one alone, and once.
+
+        folder: of the run, where its stop file is looked for.
+        """
         told, shown, last = False, "", time.monotonic()
         with open(log, "ab") as stream:
-            child = subprocess.Popen(words, stdout=stream, stderr=stream, env=self.environment, start_new_session=True,
-                                     pass_fds=tuple(descriptors))
+            child = self._start(words, stream, descriptors)
         while True:
             try:
-                return child.wait(0.2)
+                code = child.wait(0.2)
+                if told and self.by_file:
+                    (folder / STOP_FILE).unlink(missing_ok=True)  # it ended before it saw the file; the next start must not
+                return code
             except subprocess.TimeoutExpired:
                 pass
             wish = self.leaving.wish()
-            if wish and not told:
+            if wish and not told and (not self.by_file or folder.is_dir()):
                 told = True
                 self.say(f"{REASONS[wish]}: waiting for the run to save")
-                child.send_signal(next(number for number, what in SIGNALS.items() if what == wish))
+                if self.by_file:
+                    (folder / STOP_FILE).touch()
+                else:
+                    child.send_signal(next(number for number, what in SIGNALS.items() if what == wish))
             if time.monotonic() - last > SECONDS_BETWEEN_LINES:
                 last = time.monotonic()
                 if (line := _newest_step(log)) != shown:
                     shown = line
                     self.say(f"  {line}")
+
+    def _start(self, words: list[str], stream: IO[bytes], descriptors: Iterable[int]) -> subprocess.Popen:
+        """Raises UserError: the launcher is not there."""
+        try:
+            return subprocess.Popen(words, stdout=stream, stderr=stream, env=self.environment, start_new_session=True,
+                                    pass_fds=tuple(descriptors))
+        except OSError as error:
+            raise UserError(f"--launch: {words[0]} cannot be started ({error.strerror}); it must be on the PATH") from None
 
     def leave_if_asked(self) -> None:
         """Raises Left once a signal has asked for it."""

@@ -74,11 +74,10 @@ fi
 
 # ---- on a node: one run, or the gathering ----
 enter "$CLEAR_GLUE_PROJECT"
-job_field() { scontrol show job "$me" | grep -Eo "(^| )$1=[^ ]*" | head -n 1 | cut -d= -f2-; }
-me=$SLURM_JOB_ID
+# shellcheck source-path=SCRIPTDIR source=job.sh
+source "$project/slurm/job.sh"
 number=()
 if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then
-  me=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
   number=(--run_numbers "$SLURM_ARRAY_TASK_ID")
 fi
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_ON_NODE:-1}}}
@@ -90,7 +89,7 @@ leave() {
 }
 trap 'leave time-limit "the time limit is near (USR1)"' USR1
 trap 'leave terminate "SIGTERM"' TERM
-say "start $((${SLURM_RESTART_COUNT:-0} + 1)) of $me on $(hostname)"
+say "start $((${SLURM_RESTART_COUNT:-0} + 1)) of $job on $(hostname)"
 # A step: Slurm tells steps, and not this script, that the job is preempted. exec: signals to the task reach Python itself.
 srun --nodes=1 --ntasks=1 bash -c 'exec python -m finetune.glue "$@"' run "$@" "${number[@]}" &
 pid=$!
@@ -101,16 +100,5 @@ while :; do
   kill -0 "$pid" 2>/dev/null || break  # a trap interrupts wait: look whether the run has really ended
 done
 ((code == 0)) && exit 0
-state=$(job_field JobState) started=$(job_field StartTime) preempted=$(job_field PreemptTime)
-[[ $preempted == 2* && ! $preempted < $started ]] || preempted=  # None, or left from an earlier start
-if [[ $state != RUNNING ]]; then
-  say "the job is ${state:-unknown to Slurm}: not requeued. The same command goes on from what is saved" >&2
-  exit "$code"
-fi
-if [[ -z $preempted && -z $wish && $code != "$EXIT_REQUEUE" ]]; then
-  say "the run failed (exit status $code): not requeued; the reason is above" >&2
-  exit "$code"
-fi
-say "requeueing (${preempted:+preempted at $preempted, }${wish:-exit status $code})"
-scontrol requeue "$me" && sleep 60  # until Slurm ends it; an exit now would count as the job's end
-exit 1
+[[ -z $wish && $code == "$EXIT_REQUEUE" ]] && wish="asked to save"
+end_job "$code" "$wish" "the same command, which goes on from what is saved"

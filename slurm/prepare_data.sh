@@ -30,16 +30,17 @@ if [[ -z ${SLURM_JOB_ID:-} ]]; then
   echo "this is a batch script: submit it with  sbatch $0 --source ... --out DIR" >&2
   exit 2
 fi
-job_field() { scontrol show job "$SLURM_JOB_ID" | grep -Eo "(^| )$1=[^ ]*" | head -n 1 | cut -d= -f2-; }
 
 # Slurm runs a copy of this file from its spool folder, so the project is found by the name it was submitted under.
-submitted=$(job_field Command)
+submitted=$(scontrol show job "$SLURM_JOB_ID" | grep -Eo ' Command=[^ ]*' | head -n 1 | cut -d= -f2-)
 project=$(cd "$(dirname "${submitted:-$0}")/.." 2>/dev/null && pwd)
 [[ -f $project/pretrain/prepare.py ]] || project=$SLURM_SUBMIT_DIR
 if [[ ! -f $project/pretrain/prepare.py ]]; then
   say "pretrain/prepare.py is neither beside $submitted nor under $SLURM_SUBMIT_DIR; submit from the project's folder" >&2
   exit 2
 fi
+# shellcheck source-path=SCRIPTDIR source=job.sh
+source "$project/slurm/job.sh"
 # shellcheck disable=SC1091
 [[ -f $project/.venv/bin/activate ]] && source "$project/.venv/bin/activate"
 export PYTHONPATH=$project${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
@@ -56,7 +57,7 @@ stop() {
   say "$2: stopping; finished tasks are kept"
   kill -TERM "$pid" 2>/dev/null
 }
-say "start $((${SLURM_RESTART_COUNT:-0} + 1)) on $(hostname), ${SLURM_CPUS_ON_NODE:-1} cores"
+say "start $((${SLURM_RESTART_COUNT:-0} + 1)) of job $job on $(hostname), ${SLURM_CPUS_ON_NODE:-1} cores"
 # A step: Slurm tells steps, and not this script, that the job is preempted, and ends all their processes with them.
 # The bars need a terminal; here is none.
 srun --nodes=1 --ntasks=1 --cpus-per-task="${SLURM_CPUS_ON_NODE:-1}" \
@@ -74,17 +75,5 @@ done
 if ((code == 0)); then
   exit 0
 fi
-state=$(job_field JobState) started=$(job_field StartTime) preempted=$(job_field PreemptTime)
-[[ $preempted == 2* && ! $preempted < $started ]] || preempted=  # None, or left from an earlier start
-if [[ $state != RUNNING ]]; then
-  say "the job is ${state:-unknown to Slurm}: not requeued. Submit again to go on from what is finished" >&2
-  exit "$code"
-fi
-if [[ -z $preempted && $wish != time-limit ]]; then
-  say "failed with status $code: not requeued; the reason is above. Submit again to go on from what is finished" >&2
-  exit "$code"
-fi
-# A job that ends by itself within the grace time of a preemption counts as failed, and Slurm does not requeue it.
-say "requeueing (${preempted:+preempted at $preempted, }${wish:-status $code})"
-scontrol requeue "$SLURM_JOB_ID" && sleep 60 # until Slurm ends it; an exit now would count as the job's end
-exit 1
+[[ $wish == time-limit ]] || wish=  # SIGTERM without a preemption is a wish to end
+end_job "$code" "$wish" "the same sbatch command; finished tasks are not redone"

@@ -29,18 +29,19 @@ if [[ -z ${SLURM_JOB_ID:-} ]]; then
   echo "this is a batch script: submit it with  sbatch $0 [flags of pretrain/main.py]" >&2
   exit 2
 fi
-job_field() { scontrol show job "$SLURM_JOB_ID" | grep -Eo "(^| )$1=[^ ]*" | head -n 1 | cut -d= -f2-; }
 restarts=${SLURM_RESTART_COUNT:-0}
 
 # ---- the project, its environment, the run folder ----
 # Slurm runs a copy of this file from its spool folder, so the project is found by the name it was submitted under.
-submitted=$(job_field Command)
+submitted=$(scontrol show job "$SLURM_JOB_ID" | grep -Eo ' Command=[^ ]*' | head -n 1 | cut -d= -f2-)
 project=$(cd "$(dirname "${submitted:-$0}")/.." 2>/dev/null && pwd)
 [[ -f $project/pretrain/main.py ]] || project=$SLURM_SUBMIT_DIR
 if [[ ! -f $project/pretrain/main.py ]]; then
   say "pretrain/main.py is neither beside $submitted nor under $SLURM_SUBMIT_DIR; submit from the project's folder" >&2
   exit 2
 fi
+# shellcheck source-path=SCRIPTDIR source=job.sh
+source "$project/slurm/job.sh"
 # shellcheck disable=SC1091
 [[ -f $project/.venv/bin/activate ]] && source "$project/.venv/bin/activate"
 
@@ -134,8 +135,8 @@ for name in names:
 # ---- the ranks ----
 code=$EXIT_REQUEUE
 if [[ -z $wish ]]; then
-  say "start $((restarts + 1)) of job $SLURM_JOB_ID: $nodes nodes x $per_node processes, $cpus cores each, newest checkpoint" \
-    "in $run: $newest; leave with  touch $run/stop  or  scancel -s USR1 $SLURM_JOB_ID"
+  say "start $((restarts + 1)) of job $job: $nodes nodes x $per_node processes, $cpus cores each, newest checkpoint" \
+    "in $run: $newest; leave with  touch $run/stop  or  scancel -s USR1 $job"
   # shellcheck disable=SC2016
   run_step "${step[@]}" --ntasks="$((nodes * per_node))" --ntasks-per-node="$per_node" --kill-on-bad-exit=0 --wait=60 \
     bash -c '
@@ -153,22 +154,5 @@ if ((code == 0)); then
   say "done: $run"
   exit 0
 fi
-state=$(job_field JobState)
-started=$(job_field StartTime) preempted=$(job_field PreemptTime)
-[[ $preempted == 2* && ! $preempted < $started ]] || preempted=  # None, or left from an earlier start
-if [[ $state != RUNNING ]]; then
-  say "the job is ${state:-unknown to Slurm}: not requeued. To go on: sbatch $submitted ${flags[*]-} --run $run" >&2
-  exit "$code"
-fi
-if [[ -z $preempted && $wish == "" && $code != "$EXIT_REQUEUE" ]]; then
-  say "the ranks failed (exit status $code): not requeued, for the same would happen again. Its last words are above;" \
-    "checkpoints are kept in $run. To go on: sbatch $submitted ${flags[*]-} --run $run" >&2
-  exit "$code"
-fi
-# A job that ends by itself within the grace time counts as failed, and Slurm does not requeue it: this script does, which
-# also frees the nodes before the grace time is over. If Slurm was faster the job is pending and this fails, harmlessly.
-say "requeueing (${preempted:+preempted at $preempted, }${wish:+$wish, }exit status $code)"
-if ! scontrol requeue "$SLURM_JOB_ID"; then
-  say "could not requeue. To go on: sbatch $submitted ${flags[*]-} --run $run" >&2
-  exit "$code"
-fi
+[[ -z $wish && $code == "$EXIT_REQUEUE" ]] && wish="asked to save"
+end_job "$code" "$wish" "sbatch $submitted ${flags[*]-} --run $run"

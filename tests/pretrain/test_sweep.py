@@ -164,29 +164,29 @@ def test_the_last_words_of_a_run_are_its_error(tmp_path):
 # ---- the command, with a stand-in for pretrain/main.py ------------------------------------------------------------------
 
 FAKE = '''
-import json, sys, time, signal
+import json, sys, time
 from pathlib import Path
 flags = dict(word[2:].split("=", 1) for word in sys.argv[2:])
-run = Path(flags["run"])
+run = Path(flags["folder"])
 rate, seed = float(flags.get("train.lr", 1e-4)), int(flags["train.seed"])
 if flags.get("dry-run") == "true":
     if rate == 13:
         sys.exit("\\nerror: unlucky")
     run.with_name(run.name + ".dry-run").mkdir(parents=True)
     sys.exit(0)
-assert flags["resume"] == "auto"
+assert flags["checkpoint.resume"] == "auto"
 saved = run / "checkpoints" / "step-00000004"
 with open(run / "starts.txt", "a") as starts:
     starts.write(f"{saved.exists()}\\n")
 if rate == 13:
     sys.exit("\\nerror: unlucky")
 if rate == 7 and not saved.exists():  # a long run, which saves when it is asked to leave
-    def leave(number, frame):
-        saved.mkdir(parents=True)
-        sys.exit(143)
-    signal.signal(signal.SIGTERM, leave)
     (run / "ready").touch()
-    time.sleep(60)
+    while not (run / "stop").exists():
+        time.sleep(0.05)
+    saved.mkdir(parents=True)
+    (run / "stop").unlink()
+    sys.exit(0)
 (run / "report").mkdir(parents=True, exist_ok=True)
 (run / "sweep").mkdir(exist_ok=True)
 (run / "metrics.jsonl").write_text(json.dumps({"step": 4, "evaluation": {"stsb-dev": 70 + 1e5 * rate + seed}}) + "\\n"
@@ -348,7 +348,7 @@ def test_a_task_of_the_array_is_a_job_of_the_training_script(tmp_path, cluster):
     assert done.returncode == 0, done.stderr
     flags = done.stdout.splitlines()
     assert "--augment.positive=crop|repeat" in flags
-    assert flags[-1].startswith(f"--run={tmp_path / 'out' / 'runs' / 'a-seed42-'}")
+    assert flags[-1].startswith(f"--folder={tmp_path / 'out' / 'runs' / 'a-seed42-'}")
 
 
 # ---- figures ------------------------------------------------------------------------------------------------------------

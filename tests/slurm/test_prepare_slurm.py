@@ -131,4 +131,4 @@ def test_bad_flags_are_not_requeued(tmp_path, prepared, submit):
     job = submit(*prepared[0], "--unit", "word")
     wait(lambda: field(job, "JobState") in ENDED)
     assert field(job, "JobState") == "FAILED" and field(job, "Restarts") == "0"
-    assert "failed with status 2: not requeued" in (tmp_path / "log").read_text()
+    assert "failed (exit status 2): not requeued" in (tmp_path / "log").read_text()

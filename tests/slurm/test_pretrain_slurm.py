@@ -135,7 +135,7 @@ def test_a_preempted_run_is_requeued_once_and_ends_as_one_that_never_was(submit)
     job.wait_for_end()
     assert job.state == "COMPLETED", job.output
     assert job.restarts == 1
-    assert "requeueing (preempted at" in job.output
+    assert f"requeueing {job.id} (preempted at" in job.output
     assert f"newest checkpoint in runs/{job.name}-{job.id}: {saved}" in job.output
     assert losses(job) == losses(straight)  # bitwise
     assert len(losses(job)) == 400
@@ -145,7 +145,7 @@ def test_a_run_at_its_time_limit_saves_and_is_requeued(submit):
     job = submit("--train.steps", "100000", sbatch=["--time=2", "--signal=B:USR1@60"])
     job.wait(lambda job: job.state == "PENDING" and job.restarts == 1, 200)
     assert "the time limit is near (USR1)" in job.output
-    assert "requeueing (time-limit" in job.output
+    assert f"requeueing {job.id} (time-limit" in job.output
     assert list((job.run / "checkpoints").glob("step-*"))
 
 
@@ -154,7 +154,7 @@ def test_usr1_to_the_steps_saves_and_requeues(submit):
     job.wait(lambda job: job.step >= 5)
     command("scancel", "--signal=USR1", job.id)
     job.wait(lambda job: job.state == "PENDING" and job.restarts == 1)
-    assert "requeueing (exit status 75)" in job.output
+    assert f"requeueing {job.id} (asked to save, exit status 75)" in job.output
 
 
 def test_the_stop_file_ends_the_job_for_good(submit):
@@ -187,7 +187,7 @@ def test_a_run_that_fails_is_not_requeued(submit):
     assert job.state == "FAILED"
     assert job.restarts == 0
     assert "train.steps" in job.output  # main.py's own message names the nearest key
-    assert "the ranks failed (exit status 2): not requeued" in job.output
+    assert "failed (exit status 2): not requeued" in job.output
 
 
 def test_restarts_without_progress_come_to_an_end(submit):
@@ -196,6 +196,7 @@ def test_restarts_without_progress_come_to_an_end(submit):
         job.wait(lambda job, starts=restart: job.output.count("pretrain_clear: start") == starts)
         command("scontrol", "requeue", job.id)
         job.hasten(restart)
+    assert "Slurm has requeued the job" in job.output and "not requeued" not in job.output
     job.wait_for_end()
     assert job.state == "FAILED"
     assert "stopped: 3 restarts without a new checkpoint" in job.output

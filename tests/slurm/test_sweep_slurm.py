@@ -42,7 +42,7 @@ def file(tmp_path):
 
 
 def submit(folder, file, *flags):
-    options = ("--time=10", "--ntasks=1", "--mem=2G", "--oversubscribe")
+    options = ("--time=60", "--ntasks=1", "--mem=2G", "--oversubscribe")
     printed = command(SCRIPT, *options, "--", file, "--out", "out", *flags, cwd=folder)
     return re.findall(r"job (\d+)", printed), printed
 
@@ -73,6 +73,33 @@ def test_an_array_trains_what_one_process_trains_and_the_table_follows(tmp_path,
         jobs, printed = submit(tmp_path, file)
         assert len(jobs) == 1 and "all runs are done; gathering" in printed
         wait(jobs[-1], tmp_path)
+    finally:
+        for job in jobs:
+            command("scancel", job, check=False)
+
+
+def test_a_task_that_is_requeued_leaves_the_others_of_its_array_alone(tmp_path, file):
+    text = file.read_text().replace("train.steps: 4", "train.steps: 100000").replace("evaluate.every: 2", "evaluate.every: 0")
+    file.write_text(text.replace("checkpoint.every: 2", "checkpoint.every: 0"))
+    jobs, _ = submit(tmp_path, file, "--seeds", "1")
+    logs = [tmp_path / f"slurm-sweep-{jobs[0]}_{task}.out" for task in (0, 1)]
+
+    def wait_for(condition, seconds=300):
+        until = time.monotonic() + seconds
+        while not condition():
+            said = "\n".join(log.read_text()[-1500:] for log in logs if log.exists())
+            assert time.monotonic() < until, f"after {seconds} s:\n{said}"
+            time.sleep(0.5)
+
+    try:
+        wait_for(lambda: all(log.exists() and re.search(r"^step +\d", log.read_text(), re.M) for log in logs))
+        # The id of the whole array is also $SLURM_JOB_ID of one of its tasks: that one is asked to save.
+        last = next(task for task in (0, 1) if f"JobId={jobs[0]} " in command("scontrol", "show", "job", f"{jobs[0]}_{task}"))
+        command("scancel", "--signal=USR1", f"{jobs[0]}_{last}")
+        wait_for(lambda: f"requeueing {jobs[0]}_{last} (asked to save" in logs[last].read_text())
+        wait_for(lambda: states(f"{jobs[0]}_{last}") == ["PENDING"])
+        assert states(f"{jobs[0]}_{1 - last}") == ["RUNNING"]
+        assert "Restarts=0" in command("scontrol", "show", "job", f"{jobs[0]}_{1 - last}")
     finally:
         for job in jobs:
             command("scancel", job, check=False)

@@ -1,0 +1,49 @@
+"""A sweep under a launcher of several ranks: our own example, really run, interrupted and gone on with."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+from run_helpers import ROOT, TINY, curve, wait_for
+
+TORCHRUN = f"{Path(sys.executable).with_name('torchrun')} --standalone --nproc-per-node 2"
+
+
+def start(folder, *words):
+    line = [sys.executable, "-m", "pretrain.sweep", str(folder / "sweep.yaml"), "--out", str(folder / "out"), *words]
+    environment = {k: v for k, v in os.environ.items() if k != "CLEAR_DATA"} | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(line, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_torchrun_starts_the_ranks_and_a_signal_to_the_sweep_saves(tiny_data, tmp_path):
+    settings = {key: yaml.safe_load(str(value)) for key, value in TINY.items()} | {
+        "data.folder": str(tiny_data), "train.steps": 60, "evaluate.every": 0, "checkpoint.every": 0}
+    sweep = {"title": "T", "recipe": str(ROOT / "configs" / "clear_micro.yaml"), "seeds": [1], "set": settings,
+             "rows": {"one": {}}, "columns": {"s/step": "run.seconds_per_step"}}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep))
+    process = start(tmp_path, "--launch", TORCHRUN)
+
+    def run():
+        return next((tmp_path / "out" / "runs").glob("one-*"), tmp_path)
+
+    wait_for(lambda: len(curve(run())) > 4, [process], timeout=200, pause=0.02)
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=120)[0]
+    assert process.returncode == 143 and "waiting for the run to save" in said, said
+    log = (run() / "log.txt").read_text()
+    assert "2 x CPU" in log and not (run() / "stop").exists() and list((run() / "checkpoints").glob("step-*"))
+    process = start(tmp_path, "--launch", TORCHRUN)
+    said = process.communicate(timeout=200)[0]
+    assert process.returncode == 0 and "ours, 1 of 1 seeds" in said and ", from step" in said, said
+    assert max(curve(run())) == 60
+
+
+def test_a_launcher_that_is_not_there_is_one_message(tiny_data, tmp_path):
+    sweep = {"title": "T", "recipe": str(ROOT / "configs" / "clear_micro.yaml"), "rows": {"one": {"set": {"data.folder": "d"}}}}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep))
+    process = start(tmp_path, "--launch", "torch-run --nproc-per-node 2")
+    said = process.communicate(timeout=100)[0]
+    assert process.returncode == 2 and "torch-run cannot be started" in said and "Traceback" not in said, said
