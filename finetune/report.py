@@ -53,7 +53,7 @@ def report(*sources: str, out: str = "report", title: str = "Sentence encoders")
             file = f"figures/{section.split()[0].lower()}_{name}.png"
             replace_durably(folder / file, png)
             paths.setdefault(section, {})[name] = file
-    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes")
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes")
     introduction = _introduction(systems, now)
     svgs = {section: {name: svg for name, (svg, _) in named.items()} for section, named in figures.items()}
     replace_durably(folder / "report.html", page(title, introduction, tables, empty, svgs).encode())

@@ -111,7 +111,7 @@ def write(evaluation: Evaluation, folder: Path) -> Path:
             complete=before.complete and evaluation.complete, seconds=before.seconds + evaluation.seconds,
         )
     content = asdict(evaluation) | {
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "versions": {name: version(name) for name in ("torch", "transformers", "scikit-learn", "numpy")},
     }

@@ -173,7 +173,7 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
     return {"title": sweep.title, "source": sweep.source, "paper_reports": sweep.paper_reports, "notes": sweep.notes,
             "columns": columns_of(sweep), "seeds": plan.seeds, "rows": rows,
             "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
+            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
 
 
 def statistics_of(runs: list[dict[str, float]], dev: str) -> dict[str, dict[str, float]]:

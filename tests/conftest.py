@@ -42,7 +42,7 @@ def whole_wordnet(monkeypatch) -> Iterator[wordnet.WordNet]:
     try:
         found = wordnet.wordnet()
     except AugmentationError:
-        pytest.skip("CLEAR_WORDNET names no WordNet" if _NAMED_WORDNET else "no WordNet is installed (CLEAR_WORDNET can name one)")
+        pytest.skip("CLEAR_WORDNET names no WordNet" if _NAMED_WORDNET else "no WordNet is installed or named by CLEAR_WORDNET")
     yield found
     _forget_words()
 
