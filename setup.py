@@ -8,6 +8,8 @@ setup(
     name="sentence-clear",
     version="0.1.0",
     description="Distributed pretraining of sentence-aware encoders: masked language modelling + contrastive sentence losses",
+    license="Apache-2.0",
+    license_files=["LICENSE", "NOTICE"],  # NOTICE: where the word lists come from
     packages=find_packages(include=["augment", "augment.*", "pretrain", "pretrain.*", "finetune", "finetune.*"]),
     package_data={"augment": ["word_lists/*"]},
     # Optional: without a C++ compiler text augmentations run in Python, with the same results (augment/compiled.py).

