@@ -39,8 +39,9 @@ from pretrain.corpora import DataConfig, Task, documents
 from pretrain.errors import UserError
 from pretrain.packing import Packed, fit_sentences, full_sentences, one_per_document, one_per_sequence
 from pretrain.progress import Heartbeat
+from pretrain.sentences import sentences_of
 from pretrain.shards import ShardWriter, chunk_bounds, token_dtype, write_atomically
-from pretrain.text import is_prose, sentences_of
+from pretrain.text import is_prose
 from pretrain.tokenizer import adopt_tokenizer, encode, save_tokenizer, train_tokenizer
 
 SPLITS = ("train", "heldout")

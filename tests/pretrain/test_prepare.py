@@ -24,9 +24,9 @@ from pretrain.errors import UserError
 from pretrain.folder_lock import LOCK, folder_lock
 from pretrain.prepare import find_or_prepare, prepare
 from pretrain.prepare_cli import main
+from pretrain.sentences import sentences_of
 from pretrain.shards import ShardReader
 from pretrain.stages import Step
-from pretrain.text import sentences_of
 from pretrain.tokenizer import tokenizer_hash
 
 ROOT = Path(__file__).resolve().parents[2]

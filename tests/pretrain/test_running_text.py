@@ -14,9 +14,10 @@ import pytest
 from prepare_helpers import config, digest, make_corpus, texts_of
 
 from pretrain.prepare import prepare
+from pretrain.sentences import sentences_of
 from pretrain.shards import ShardReader
 from pretrain.stages import Step
-from pretrain.text import is_prose, sentences_of
+from pretrain.text import is_prose
 from pretrain.tokenizer import load_tokenizer
 
 SCRAPS = ["See also.", "1 2 3 4 5 6.", "Yes.", "References."]
