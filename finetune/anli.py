@@ -27,7 +27,7 @@ from finetune.data import data_root, find, lines
 from finetune.finetuning import FineTuning, Interrupted, Recipe, choose_precision, read_result
 from finetune.glue_data import NLI, Examples, load
 from finetune.labelled import Encoded, Source, encode_examples, open_source
-from finetune.results import Evaluation, TaskResult, folder_for, table, write
+from finetune.results import Evaluation, TaskResult, folder_for, sample_std, table, write
 from pretrain.command import as_count, as_rate, run
 from pretrain.durable import replace_durably, to_json
 from pretrain.errors import UserError
@@ -260,8 +260,7 @@ def _task_result(name: str, found: list[dict[str, Any]]) -> TaskResult:
     test = [entry["test"][name] for entry in found]
     dev = [entry["best"]["scores"][name] for entry in found]
     scores = {"test": statistics.mean(test), "dev": statistics.mean(dev)}
-    spread = statistics.stdev(test) if len(test) > 1 else None
-    return TaskResult("test", scores["test"], scores, spread, {"test": test, "dev": dev})
+    return TaskResult("test", scores["test"], scores, sample_std(test), {"test": test, "dev": dev})
 
 
 def _joined(parts: list[Encoded]) -> Encoded:

@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_limits
 
 from finetune.data import csv_columns, find, known_name
 from finetune.models import EmbeddingModel, open_model
-from finetune.results import Evaluation, TaskResult, finish
+from finetune.results import Evaluation, TaskResult, finish, sample_std
 from pretrain.command import as_count, run
 from pretrain.errors import UserError
 
@@ -169,7 +169,7 @@ def evaluate(
         found = trials(vectors, texts)
         each = {metric: np.array([scores[metric] for scores in found]) for metric in METRICS}
         mean = {metric: float(values.mean()) for metric, values in each.items()}
-        std = {metric: float(values.std(ddof=1)) for metric, values in each.items()}
+        std = {metric: sample_std(values.tolist()) for metric, values in each.items()}
         details = {"texts": len(texts.texts), "classes": texts.classes, "trials": found, "std": std}
         evaluation.tasks[name] = TaskResult("accuracy", mean["accuracy"], mean, std["accuracy"], details)
         if (len(texts.texts), texts.classes) != SETS[name]:

@@ -22,7 +22,7 @@ from finetune.finetuning import Interrupted, choose_precision
 from finetune.glue_data import TABLE_1, TASKS, TaskData, load, prediction_lines, task_named
 from finetune.glue_runs import EPOCHS, MAX_LENGTH, Options, Run, RunStore, choose
 from finetune.labelled import open_source
-from finetune.results import Evaluation, TaskResult, folder_for, table, write
+from finetune.results import Evaluation, TaskResult, folder_for, sample_std, table, write
 from pretrain.command import as_bool, as_count, as_rate, run
 from pretrain.durable import replace_durably
 from pretrain.errors import UserError
@@ -219,8 +219,7 @@ def _task_result(task: str, done: Mapping[Run, dict[str, Any]]) -> tuple[TaskRes
         "settings": {f"lr {lr:g}, batch {batch}": median for (lr, batch), median in medians.items()},
         "tokens_per_second": statistics.median(found["tokens_per_second"] for found in of_seeds.values()),
     }
-    spread = statistics.stdev(values) if len(values) > 1 else None
-    return TaskResult(headline, medians[setting], scores, spread, details), winner
+    return TaskResult(headline, medians[setting], scores, sample_std(values), details), winner
 
 
 def _add_diagnostic(result: Evaluation, store: RunStore, mnli: Run | None) -> None:
@@ -237,8 +236,7 @@ def _add_diagnostic(result: Evaluation, store: RunStore, mnli: Run | None) -> No
     if not values:
         return
     median = statistics.median(values)
-    spread = statistics.stdev(values) if len(values) > 1 else None
-    result.tasks["AX"] = TaskResult("matthews", median, {"matthews": median}, spread)
+    result.tasks["AX"] = TaskResult("matthews", median, {"matthews": median}, sample_std(values))
 
 
 def write_predictions(store: RunStore, chosen: Mapping[str, Run], folder: Path, result: Evaluation) -> None:

@@ -31,7 +31,7 @@ from torch.nn import functional
 
 from finetune.data import csv_columns, find, known_name, lines
 from finetune.models import EmbeddingModel, open_model
-from finetune.results import Evaluation, TaskResult, finish
+from finetune.results import Evaluation, TaskResult, finish, sample_std
 from pretrain.command import run
 from pretrain.errors import UserError
 
@@ -228,7 +228,7 @@ def _result(fits: Sequence[Fit], chosen: Sequence[Sample]) -> TaskResult:
     scores = {"accuracy": float(accuracy.mean()), "validation_accuracy": float(np.mean([one.validation for one in fits]))}
     details = {"splits": accuracy.tolist(), "iterations": [one.iteration for one in fits],
                "train": len(chosen[0].train), "validation": len(chosen[0].validation)}
-    return TaskResult("accuracy", scores["accuracy"], scores, float(accuracy.std(ddof=1)), details)
+    return TaskResult("accuracy", scores["accuracy"], scores, sample_std(accuracy.tolist()), details)
 
 
 def _notes(name: str, intents: Intents, shots: Sequence[int], evaluation: Evaluation) -> None:

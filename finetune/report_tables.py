@@ -9,7 +9,7 @@ from typing import Any
 
 from finetune.reference_rows import TABLES, ReferenceTable
 from finetune.report_sources import Subject, System, differences
-from finetune.results import Evaluation
+from finetune.results import Evaluation, sample_std
 from pretrain.telemetry import format_count, format_seconds
 
 HIGHER, LOWER = "↑", "↓"
@@ -303,7 +303,7 @@ def _cell(table: Table, row: View, found: Sequence[Found | None], digits: int = 
     if not present:
         return Cell(digits=digits)
     values = [figure.value for figure in present]
-    std = statistics.stdev(values) if len(values) > 1 else present[0].std
+    std = sample_std(values) if len(values) > 1 else present[0].std
     cell = Cell(statistics.fmean(values), std, len(values), digits)
     if len(present) < len(found):
         cell.notes.append(table.note(f"{row.label}: {len(present)} of {len(found)} seeds have this figure"))

@@ -19,7 +19,8 @@ import math
 import os
 import platform
 import re
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -76,6 +77,11 @@ class Evaluation:
         """Mark the result as not comparable with published figures, and say why."""
         self.complete = False
         self.notes.append(note)
+
+
+def sample_std(values: Sequence[float]) -> float | None:
+    """Return the standard deviation of a sample, with n - 1 below the fraction; None for a single value."""
+    return statistics.stdev(values) if len(values) > 1 else None
 
 
 def folder_for(model: EmbeddingModel, out: str | Path = "") -> Path:

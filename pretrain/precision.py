@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -14,18 +16,32 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 class LossScale:
     """Dynamic loss scaling for float16 (Micikevicius et al. 2018), for float32 parameters under autocast.
 
-    The encoder's losses are multiplied by `value` before they go backward, and a hook on every encoder parameter divides its
-    float32 gradient by the same value as soon as it exists. So accumulation, reduction, clipping and the optimizer see
-    true gradients at every ZeRO stage, and only a gradient that overflowed float16 shows, as inf or NaN, in the norm.
+    Losses that pass through float16 are multiplied by `value` before they go backward, within `applied()`. Meanwhile a hook on
+    every parameter divides its float32 gradient by the same value as soon as it exists. So accumulation, reduction, clipping
+    and the optimizer see true gradients at every ZeRO stage, and only a gradient that overflowed float16 shows, as inf or
+    NaN, in the norm. Losses that are float32 throughout go backward outside `applied()`, as they are.
+
+    The hooks are on all parameters, not on the encoder's alone: a loss through float16 may reach others (DiffCSE's
+    discriminator).
     """
 
-    def __init__(self, encoder: nn.Module, value: float = 2.0**16, growth_interval: int = 1000):
+    def __init__(self, module: nn.Module, value: float = 2.0**16, growth_interval: int = 1000):
         self.value = value
         self.growth_interval = growth_interval
         self.good_steps = 0
-        for parameter in encoder.parameters():
+        self._divisor = 1.0
+        for parameter in module.parameters():
             if parameter.requires_grad:
-                parameter.register_hook(lambda gradient: gradient / self.value)
+                parameter.register_hook(lambda gradient: gradient / self._divisor)
+
+    @contextmanager
+    def applied(self) -> Iterator[float]:
+        """Yield the factor for a loss that goes backward here; parameters' gradients are divided by it."""
+        self._divisor = self.value
+        try:
+            yield self.value
+        finally:
+            self._divisor = 1.0
 
     def update(self, finite: bool) -> None:
         """After a step: halve at an overflow (the step was skipped), double after `growth_interval` good steps.

@@ -71,7 +71,7 @@ def train(config: Config, engine, batches: Iterator[RankBatch], evaluate: Callab
         NotFinite: a loss or gradient is not finite. Parameters and the last checkpoint are as they were.
     """
     settings, clock = config.train, Stopwatch()
-    scale = LossScale(engine.module.encoder) if settings.precision == "fp16" else None
+    scale = LossScale(engine.module) if settings.precision == "fp16" else None
     if scale is not None and progress.loss_scale:
         scale.restore(progress.loss_scale)
     whole = WholeBatch(engine, settings.seed, settings.micro_batch_tokens, scale, clock, config.objective.mask_duplicates)

@@ -106,7 +106,7 @@ class WholeBatch:
             engine: DeepSpeed engine around a `SentenceModel`, with gradient_accumulation_steps = 1.
             seed: seed of the run, for dropout.
             budget: most tokens in a micro-batch.
-            loss_scale: scaling of the encoder's backward for float16.
+            loss_scale: scaling of what goes backward through float16.
             clock: where to book the time of encode, loss and backward.
             mask_duplicates: equal texts are no negatives of each other.
         """
@@ -229,7 +229,7 @@ class WholeBatch:
                 piece = parts[index] if single else self._embed(views, part, step, index)
             with self.clock("backward"):
                 surrogate = (piece * mine[torch.from_numpy(part).to(self.device)]).sum()
-                self._backward(self._scaled(surrogate), final=index == len(rows) - 1 and not plan.masked)
+                self._backward_scaled(surrogate, final=index == len(rows) - 1 and not plan.masked)
             parts[index] = None  # one graph alive at a time
         losses |= {name: term.item() for name, term in terms.items()}
         return whole.detach(), losses, context.measures
@@ -278,7 +278,7 @@ class WholeBatch:
                     loss = self.engine("sequence", name, role, ids, lengths, own, keys[part], seed)
                 total += loss.detach()
                 with self.clock("backward"):
-                    self._backward(self._scaled(loss * (scale * weights[term.sequence_term] * self.world)), final=False)
+                    self._backward_scaled(loss * (scale * weights[term.sequence_term] * self.world), final=False)
                 if own is not None and own.grad is not None:
                     gradient[place] = own.grad / (self.world * (1.0 if self.loss_scale is None else self.loss_scale.value))
             dist.all_reduce(total)
@@ -310,19 +310,21 @@ class WholeBatch:
                     total = self.engine("mlm", ids, lengths, positions.to(self.device), labels.to(self.device))
                 sums[copy] += total.detach()
                 with self.clock("backward"):
-                    self._backward(self._scaled(total * scale), final=index == len(rows) - 1 and copy == len(counts) - 1)
+                    self._backward_scaled(total * scale, final=index == len(rows) - 1 and copy == len(counts) - 1)
         dist.all_reduce(sums)
         return float((sums.cpu() / torch.from_numpy(np.maximum(counts, 1))).sum())
 
     # ---- parts ----------------------------------------------------------------------------------------------------------
 
-    def _scaled(self, loss: Tensor) -> Tensor:
-        return loss if self.loss_scale is None else loss * self.loss_scale.value
-
     def _backward(self, loss: Tensor, final: bool) -> None:
         if self.reduction == "boundary":
             self.engine.set_gradient_accumulation_boundary(final)
         self.engine.backward(loss, scale_wrt_gas=False)
+
+    def _backward_scaled(self, loss: Tensor, final: bool) -> None:
+        """`_backward` of a loss that passed through the encoder's precision."""
+        with nullcontext(1.0) if self.loss_scale is None else self.loss_scale.applied() as factor:
+            self._backward(loss * factor, final)
 
     @contextmanager
     def _reduced_once(self) -> Iterator[None]:

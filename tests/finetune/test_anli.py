@@ -137,6 +137,14 @@ def test_figures_and_a_stopped_run(source, tmp_path):
             anli.evaluate(source, sets, recipe, 2, tmp_path / "broken")
 
 
+@pytest.mark.parametrize("present,examples", [(("anli", "snli"), 12 + 4 * (10 + 20 + 10)), (("anli",), 4 * (10 + 20 + 10)),
+                                              (("mnli", "anli"), 16 + 4 * (10 + 20 + 10))])
+def test_a_round_keeps_its_weight_where_other_sets_are_missing(source, tmp_path, capsys, present, examples):
+    sets = anli.load_sets(write_anli(tmp_path / "data", present))
+    anli.evaluate(source, sets, Recipe(1e-3, 64, 1, 0.1, (0.9, 0.999), 1e-8, 0.0, 1.0), 1, tmp_path / "out")
+    assert f"seed 1: {examples:,} examples an epoch" in capsys.readouterr().err
+
+
 def test_another_recipe_is_asked_for_and_said(source, tmp_path):
     data = write_anli(tmp_path / "data", training=("snli",))
     words = {"epochs": "1", "lr": "1e-3", "batch_size": "8", "max_train": "6"}

@@ -90,7 +90,7 @@ def two_words(sentences):
 
 def test_command_writes_results_and_marks_other_sizes(tmp_path, monkeypatch, capsys):
     (tmp_path / "clustering").mkdir()
-    rows = "".join(f"{'a' * (n % 7 + 20 * (n % 2))},{n % 2}\n" for n in range(40))
+    rows = "".join(f"{'a' * (1 + n % 7) + 'b' * (n * n % 13)},{n % 6}\n" for n in range(40))
     (tmp_path / "clustering" / "tweet.csv").write_text("text,label\n,0\n" + rows)
     seen = []
     monkeypatch.setitem(sys.modules, "words", type(sys)("words"))
@@ -101,8 +101,9 @@ def test_command_writes_results_and_marks_other_sizes(tmp_path, monkeypatch, cap
     task = content["tasks"]["tweet"]
     assert task["value"] == task["scores"]["accuracy"] and len(task["details"]["trials"]) == 10
     each = [scores["accuracy"] for scores in task["details"]["trials"]]
+    assert np.ptp(each) > 0  # or a standard deviation would show nothing
     assert task["value"] == pytest.approx(np.mean(each)) and task["std"] == pytest.approx(np.std(each, ddof=1))
-    assert content["complete"] is False and any("41 texts in 2 classes here, 2,472 in 89" in note for note in content["notes"])
+    assert content["complete"] is False and any("41 texts in 6 classes here, 2,472 in 89" in note for note in content["notes"])
     assert any("reads whole texts" in note for note in content["notes"])
     printed = capsys.readouterr()
     assert "INCOMPLETE" in printed.out and "tweet: accuracy" in printed.err

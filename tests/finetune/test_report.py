@@ -52,6 +52,10 @@ def make_result(folder, name, figures, pooling="mean", note="", metric="accuracy
     write(evaluation, folder)
 
 
+def rows_of(*sources):
+    return report_tables.rows_of(group(collect([str(source) for source in sources])))
+
+
 def tables_of(*sources):
     systems = group(collect([str(source) for source in sources]))
     rows = report_tables.rows_of(systems)
@@ -172,6 +176,19 @@ def test_best_of_ours_is_marked_and_tasks_of_no_paper_are_kept(tmp_path):
     assert [system.label for system in systems] == ["results/one", "results/two"]
     assert [row.cells[0].best for row in tables["transfer"].ours] == [False, True]
     assert tables["other_senteval"].columns == ["SST5 (accuracy)"]
+
+
+def test_the_smallest_is_best_where_lower_is_better(tmp_path):
+    for name, alignment, rank in (("one", 0.3, 20.0), ("two", 0.2, 10.0), ("zwei", 0.1, 30.0)):
+        evaluation = Evaluation("geometry", "some/model", "mean", "mean", "a protocol")
+        evaluation.tasks = {"alignment": TaskResult("squared distance", alignment, {"squared distance": alignment}),
+                            "isotropy": TaskResult("effective_rank", rank, {"effective_rank": rank, "average_cosine": -rank})}
+        write(evaluation, tmp_path / "results" / name)
+    (table,) = (t for t in report_tables.geometry_tables(rows_of(tmp_path / "results")) if t.key == "geometry")
+    best = {column.split("\u00a0")[0]: [row.cells[place].best for row in table.ours]
+            for place, column in enumerate(table.columns)}
+    assert [row.label for row in table.ours] == ["results/one", "results/two", "results/zwei"]
+    assert best["alignment"] == best["average cosine"] == best["effective rank"] == [False, False, True]
 
 
 def test_clears_table_takes_the_regressor_and_the_mean_over_subsets(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from finetune.models import open_model
-from finetune.results import Evaluation, TaskResult, read, slug, write
+from finetune.results import Evaluation, TaskResult, read, sample_std, slug, write
 from pretrain.errors import UserError
 
 
@@ -18,6 +18,11 @@ def evaluation(task, value, protocol="simcse", model=None):
     found = Evaluation.of("senteval", model or open_model(embed), protocol)
     found.tasks[task] = TaskResult("accuracy", value, {"accuracy": value})
     return found
+
+
+def test_the_standard_deviation_is_that_of_a_sample():
+    assert sample_std([1.0, 2.0, 4.0]) == pytest.approx(np.sqrt(((4 / 3) ** 2 + (1 / 3) ** 2 + (5 / 3) ** 2) / 2))
+    assert sample_std([3.0]) is None
 
 
 def test_tasks_of_the_same_model_and_protocol_are_merged(tmp_path):

@@ -67,7 +67,7 @@ class PlainFit:
             epoch += self.settings.epoch_size
             accuracy = self.accuracy(*dev)
             if accuracy > best:
-                best, kept = accuracy, deepcopy(self.network)
+                best, kept, self.best_epoch = accuracy, deepcopy(self.network), epoch
             elif failures >= self.settings.tenacity:
                 break
             else:
@@ -103,6 +103,37 @@ def test_batched_fits_are_the_plain_ones(settings):
             with torch.no_grad():
                 expected = plain.network(torch.from_numpy(features)).argmax(1).numpy()
             np.testing.assert_array_equal(fitted.predict(number, place, torch.from_numpy(features)), expected)
+
+
+def weights_of(plain):
+    """[d + 1, C] of a plain logistic regression, bias last."""
+    return torch.cat([plain.network[0].weight.T, plain.network[0].bias[None]]).detach()
+
+
+def test_a_fit_that_holds_out_its_own_rows_goes_on_with_the_same_random_numbers():
+    features, labels = examples(120)
+    plain = PlainFit(features.shape[1], 2, 1e-3, FAST)
+    best = plain.fit(features, labels)  # draws a permutation to hold rows out, before those of its passes
+    order = np.random.RandomState(FAST.seed).permutation(120)
+    rows = [Rows(order[6:], order[:6])]
+    fitted = fit_all(torch.from_numpy(features), labels, 2, rows, np.array([1e-3]), FAST, burned=120)
+    assert fitted.accuracy[0, 0] == pytest.approx(best)
+    torch.testing.assert_close(fitted.weights[0][0], weights_of(plain), rtol=1e-4, atol=1e-5)
+
+
+def test_the_last_evaluation_is_at_max_epoch_and_one_more():
+    """SentEval asks `nepoch <= max_epoch` before it trains: with 4 and passes of 2, after 2, 4 and 6 epochs."""
+    settings = ClassifierSettings(tenacity=99, epoch_size=2, max_epoch=4)
+    last = 0
+    for seed in range(12):
+        features, labels = examples(200, seed=seed)
+        rows = Rows(np.arange(140), np.arange(140, 200))
+        plain = PlainFit(features.shape[1], 2, 1e-3, settings)
+        plain.fit(features[rows.train], labels[rows.train], (features[rows.dev], labels[rows.dev]))
+        last += plain.best_epoch == 6
+        fitted = fit_all(torch.from_numpy(features), labels, 2, [rows], np.array([1e-3]), settings)
+        torch.testing.assert_close(fitted.weights[0][0], weights_of(plain), rtol=1e-4, atol=1e-5)
+    assert last  # some are at their best there
 
 
 def test_the_number_of_fits_in_a_batch_does_not_matter(monkeypatch):

@@ -29,8 +29,10 @@ from pretrain.engine import build_engine, start_processes
 from pretrain.loader import RankBatch
 from pretrain.losses.virtual_adversarial import sequence_noise
 from pretrain.masking import Masked
+from pretrain.microbatches import count_micro_batches
 from pretrain.model import SentenceModel
 from pretrain.objectives import BatchContext, build_objective
+from pretrain.precision import LossScale
 from pretrain.whole_batch import WholeBatch
 
 # isort: split
@@ -54,25 +56,29 @@ class FakeTokenizer:
 
 
 def make_batch(seed: int, copies: int, views: int) -> dict:
-    """A global batch: every part as lists of token lists."""
+    """A global batch: every part as lists of token lists.
+
+    Two ranks' shares are uneven: sequences of the second half are longer, so it needs more micro-batches. Maskings are uneven
+    too: each hides more tokens than the one before.
+    """
     rng = np.random.default_rng(seed)
 
     def sequence(length):
         return [CLS, *rng.integers(5, VOCABULARY, length).tolist(), SEP]
 
-    originals = [sequence(rng.integers(1, 20)) for _ in range(N)]
+    originals = [sequence(rng.integers(1, 20) + (6 if row >= N // 2 else 0)) for row in range(N)]
     masked = []
-    for _ in range(copies):
+    for copy in range(copies):
         rows, positions = [], []
         for row in originals:
-            chosen = sorted(rng.choice(np.arange(1, len(row) - 1), max(1, len(row) // 6), replace=False).tolist())
+            chosen = sorted(rng.choice(np.arange(1, len(row) - 1), max(1, len(row) // (6 - 3 * copy)), replace=False).tolist())
             rows.append([MASK if i in chosen else token for i, token in enumerate(row)])
             positions.append(chosen)
         masked.append((rows, positions))
     same = np.arange(N)
     same[[3, 9, 14]] = [0, 0, 5]  # duplicates, on both ranks
     return {"originals": originals, "masked": masked,
-            "views": [[sequence(rng.integers(1, 14)) for _ in range(N)] for _ in range(views)],
+            "views": [[sequence(rng.integers(1, 14) + (6 if row >= N // 2 else 0)) for row in range(N)] for _ in range(views)],
             "identities": [same if view < 2 else same + 100 for view in range(views)],
             "present": [np.ones(N, bool) if view < 2 else rng.random(N) < 0.7 for view in range(views)],
             "labels": rng.integers(0, LABELS, N)}
@@ -261,7 +267,7 @@ def build(case: str, stage: int, precision: str, dropout: float):
 def replayed(engine, batch: RankBatch, seed: int, budget: int, config) -> dict:
     """Gradients with every micro-batch's graph kept alive, one rank: the same layout, the same dropout, one backward."""
     from augment.ragged import Ragged as R
-    from pretrain.microbatches import count_micro_batches, cut
+    from pretrain.microbatches import cut
     from pretrain.whole_batch import micro_seed, select_positions
 
     model = engine.module
@@ -289,6 +295,24 @@ def replayed(engine, batch: RankBatch, seed: int, budget: int, config) -> dict:
     return {n: p.grad.double().clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
+def needed_micro_batches(batch: RankBatch, model: SentenceModel, budget: int) -> tuple[int, int]:
+    """How many micro-batches of views and of a masking a rank needs by itself to stay within the budget."""
+    masks = batch.masked if model.objective.weights(batch.step).get("mlm", 0) > 0 else []
+    views = Ragged.concatenate(batch.views) if model.objective.needs_views(batch.step) else Ragged.empty()
+    return (count_micro_batches(views.lengths, budget), count_micro_batches(masks[0].batch.lengths, budget) if masks else 0)
+
+
+def vectors_of_equal_shares(stage: int, rank: int, world: int) -> torch.Tensor:
+    """float32[views, N, d] of a batch in which every rank has the same sequences, with dropout."""
+    config, model = build("clear_mean", stage, "fp32", 0.2)
+    engine = build_engine(model, config)
+    engine.train()
+    same = share(make_batch(9, 1, 2), 0, world, 4)
+    views = WholeBatch(engine, SEED, 10**6).compute(same).views
+    engine.destroy()
+    return views
+
+
 def main() -> None:
     out, stage, cases = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3].split(",")
     torch.set_num_threads(1)
@@ -298,38 +322,47 @@ def main() -> None:
     for case in cases:
         for precision in ("fp32", "bf16"):
             config, model = build(case, stage, precision, 0.0)
-            whole = make_batch(3, model.objective.masked_copies, len(model.objective.roles))
+            whole = make_batch(9, model.objective.masked_copies, len(model.objective.roles))
             systems = () if case == "not_yet" else tuple(model.objective.terms)
             expected_losses, expected = reference_gradients(model, whole, config, world, systems)
             engine = build_engine(model, config)
             batch = share(whole, rank, world, 0)
-            every = sum(v.num_tokens for v in batch.views) or batch.original.num_tokens
+            shares = [share(whole, other, world, 0) for other in range(world)]
+            every = max(sum(v.num_tokens for v in of.views) or of.original.num_tokens for of in shares)
+            scale = LossScale(engine.module)
             buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
             for pieces in (1, 2, 4):
                 for name, buffer in engine.module.named_buffers():
                     buffer.copy_(buffers[name])  # ESimCSE's queue moves with every batch
-                budget = max(24, -(-every // pieces) + (24 if pieces > 1 else 0))
-                result = WholeBatch(engine, SEED, budget).compute(batch)
+                budget = max(32, -(-every // pieces) + (24 if pieces > 1 else 0))
+                result = WholeBatch(engine, SEED, budget, scale if pieces == 2 else None).compute(batch)
                 got = engine_gradients(engine)
+                needed = tuple(max(counts) for counts in zip(*(needed_micro_batches(of, model, budget) for of in shares)))
                 report.append({
                     "case": case, "precision": precision, "stage": stage, "world": world, "micro_batches": result.micro_batches,
-                    "losses": result.losses, "expected_losses": expected_losses, **errors(got, expected)})
+                    "needed_micro_batches": needed, "losses": result.losses, "expected_losses": expected_losses,
+                    **errors(got, expected)})
                 for group in engine.optimizer.param_groups:
                     group["lr"] = 0.0
                 engine.step()  # clears gradients; at learning rate 0 the weights stay
             engine.destroy()
+    dropout = {}
+    if world > 1:
+        first, second = vectors_of_equal_shares(stage, rank, world).unflatten(1, (world, -1)).unbind(1)[:2]
+        cosine = F.cosine_similarity(first, second, dim=-1)
+        dropout = {"largest_cosine_between_ranks": float(cosine.max()), "sequences": cosine.numel()}
     if world == 1 and stage == 0:
         config, model = build("clear_mean", 0, "fp32", 0.2)
         engine = build_engine(model, config)
         engine.train()
-        batch = share(make_batch(3, 1, 2), 0, 1, 4)
+        batch = share(make_batch(9, 1, 2), 0, 1, 4)
         WholeBatch(engine, 5, 90).compute(batch)
         got = engine_gradients(engine)
         expected = replayed(engine, batch, 5, 90, config)
         report.append({"case": "dropout_replay", "precision": "fp32", "stage": 0, "world": 1, **errors(got, expected),
-                       "losses": {}, "expected_losses": {}, "micro_batches": [0, 0]})
+                       "losses": {}, "expected_losses": {}, "micro_batches": [0, 0], "needed_micro_batches": [0, 0]})
     if rank == 0:
-        out.write_text(json.dumps(report))
+        out.write_text(json.dumps({"rows": report, "dropout": dropout}))
     dist.barrier()
     dist.destroy_process_group()
 

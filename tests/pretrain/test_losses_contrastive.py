@@ -214,6 +214,25 @@ def test_relaxed_negatives_equal_equation_4_of_sda(tile, duplicates):
     same_with_gradients(relaxed_negative_info_nce(a, p, n, present, 0.05, 0.5, tile=tile, **given), expected, a, p, n)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_negation_far_nearer_than_every_candidate_does_not_overflow(dtype):
+    """At low temperature its logit is hundreds above the candidates': the largest of all must be taken out before exp."""
+    a = normalize(torch.randn(6, 4, dtype=torch.float64), dim=1)
+    noise = torch.randn(2, 6, 4, dtype=torch.float64)
+    a, p, n = (x.to(dtype).requires_grad_() for x in (a, 0.2 * noise[0] - a, a + 0.2 * noise[1]))
+    present = torch.tensor([True, True, False, True, True, True])
+    ours = relaxed_negative_info_nce(a, p, n, present, 1e-3, 0.0)
+    wide = [x.detach().double().requires_grad_() for x in (a, p, n)]
+    cosine = cosines(wide[0], wide[1]) / 1e-3
+    own = (normalize(wide[0], dim=1) * normalize(wide[2], dim=1)).sum(1) / 1e-3
+    logits = torch.cat([cosine, own.masked_fill(~present, -torch.inf)[:, None]], 1)
+    expected = cross_entropy(logits, torch.arange(6))
+    torch.testing.assert_close(ours.double(), expected, rtol=1e-5, atol=0)
+    for mine, theirs in zip(torch.autograd.grad(ours, (a, p, n)), torch.autograd.grad(expected, wide)):
+        assert mine.isfinite().all()
+        torch.testing.assert_close(mine.double(), theirs, rtol=1e-3, atol=1e-3 * float(theirs.abs().max()))
+
+
 def test_without_negations_relaxed_negatives_are_info_nce():
     a, p, n = vectors(12, 8), vectors(12, 8), vectors(12, 8)
     none = torch.zeros(12, dtype=torch.bool)

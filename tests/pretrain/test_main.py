@@ -77,7 +77,11 @@ def test_loss_scale_leaves_true_gradients_and_moves_with_overflow():
     plain.load_state_dict(layer.state_dict())
     scale, batch = LossScale(layer, value=1024.0, growth_interval=2), torch.randn(5, 3)
     for _ in range(2):  # accumulated over two micro-batches
-        (layer(batch).square().sum() * scale.value).backward()
+        with scale.applied() as factor:
+            assert factor == 1024.0
+            (layer(batch).square().sum() * factor).backward()
+        layer(batch).sum().backward()  # a loss that is float32 throughout
+        plain(batch).sum().backward()
         plain(batch).square().sum().backward()
     torch.testing.assert_close(layer.weight.grad, plain.weight.grad)
     scale.update(finite=False)

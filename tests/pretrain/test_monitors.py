@@ -174,3 +174,9 @@ def test_matched_by_length():
 def test_without_a_contrastive_loss_there_is_nothing_to_judge():
     monitor = Monitor()
     assert [a for i in range(100) for a in monitor.alarms(i, {"mlm": 3.0}, 1.0, {"loss": {}})] == []
+
+
+@pytest.mark.parametrize("measures", [{"length_r2": 0.98, "length_variance": 0.01}, {"length_r2": 0.2, "length_variance": 0.7},
+                                      {"length_r2": 0.94, "length_variance": 0.6}, {"length_r2": 0.99, "length_variance": 0.49}])
+def test_a_length_that_can_be_read_but_explains_little_is_no_alarm(measures):
+    assert watch(metrics=lambda i: measures) == []

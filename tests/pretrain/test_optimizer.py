@@ -39,3 +39,14 @@ def test_lamb_is_algorithm_2_of_its_paper():
         r = (m / (1 - 0.9**step)) / ((v / (1 - 0.99**step)).sqrt() + 1e-6) + 0.1 * x
         x = x - 0.01 * x.norm() / r.norm() * r
         torch.testing.assert_close(w.detach(), x, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1.0, 100.0])
+def test_vectors_are_not_decayed_in_the_encoder_nor_in_the_heads(scale):
+    module = torch.nn.Module()
+    module.encoder, module.objective = torch.nn.Linear(3, 3), torch.nn.Linear(3, 2)
+    groups = parameter_groups(module, 0.1, scale)
+    found = {id(p): (group["weight_decay"], group["lr_scale"]) for group in groups for p in group["params"]}
+    of = {name: found[id(p)] for name, p in module.named_parameters()}
+    assert of == {"encoder.weight": (0.1, 1.0), "encoder.bias": (0.0, 1.0), "objective.weight": (0.1, scale),
+                  "objective.bias": (0.0, scale)}

@@ -93,6 +93,13 @@ def test_a_grid_makes_rows_and_a_search_makes_points(tmp_path):
     assert len(entries_of(tmp_path, {"train.lr": "1"}, search={"train.lr": [1e-5, 2e-5]})[0].points) == 1
 
 
+def test_points_of_a_search_that_come_to_the_same_are_one(tmp_path):
+    given = {"train.lr": "5e-5"}  # the command line wins over what is searched
+    (entry,) = entries_of(tmp_path, given, search={"train.lr": [1e-5, 2e-5, 3e-5], "train.warmup_steps": [0, 1]})
+    assert sorted(point.config(1).train.warmup_steps for point in entry.points) == [0, 1]
+    assert {point.config(1).train.lr for point in entry.points} == {5e-5}
+
+
 def test_recipes_of_another_size_stand_in(tmp_path):
     recipe = {"recipe": str(ROOT / "configs" / "vascl_roberta.yaml")}
     assert entries_of(tmp_path, size="micro", **recipe)[0].points[0].recipe.name == "vascl_micro.yaml"
