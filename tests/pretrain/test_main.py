@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from run_helpers import ROOT, command, curve, finish, start
+from safetensors.torch import load_file
 
 from pretrain.config import DEFAULT_RECIPE, load_config
 from pretrain.heldout import partner_found
@@ -43,6 +44,18 @@ def test_views_that_grow_are_cut_in_training_and_evaluation_and_an_export_starts
     assert str(first / "export") in output and "2 masking(s)" in output
     before, after = curve(first)[3]["evaluation"], curve(second)[0]["evaluation"]
     assert after["heldout_mlm_loss"] == pytest.approx(before["heldout_mlm_loss"], rel=1e-4)
+
+
+def test_heads_learn_at_their_own_rate(tiny_data, tmp_path):
+    run = tmp_path / "run"
+    finish(start(command(tiny_data, run, train__steps=2, train__warmup_steps=0, train__head_lr_scale=1e-9, checkpoint__every=1,
+                         objective__contrastive__projection_layers=2, objective__contrastive__projection_size=8,
+                         evaluate__every=0)))
+    before, after = (load_file(run / "checkpoints" / f"step-0000000{step}" / "parameters-00000.safetensors") for step in (1, 2))
+    moved = {name: float((after[name] - tensor).abs().max()) for name, tensor in before.items()}
+    heads = {name for name in moved if name.startswith("objective.")}
+    assert heads and all(moved[name] < 1e-10 for name in heads)
+    assert max(moved[name] for name in moved.keys() - heads) > 1e-4
 
 
 COMMANDS = ["pretrain.main", "pretrain.prepare", "pretrain.inspect", "pretrain.export", "augment", "finetune.sts"]
