@@ -1,5 +1,6 @@
 """Recipes and sweep files of the papers: valid, with the published values, told here once more; and the documented objective."""
 
+import re
 import statistics
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from augment.catalogue import CATALOGUE
 from augment.registry import needs_text, parse
 from pretrain.cached_views import trains_on
 from pretrain.config import load_config, to_yaml, validate_config
+from pretrain.corpora import DataConfig
 from pretrain.objectives import view_specs
 from pretrain.sweep_file import expand, read_sweep
 from pretrain.validation import read_yaml
@@ -136,6 +138,21 @@ def test_recipes_that_share_data_prepare_it_alike():
         config = load_config(recipe, {})
         same = prepared.setdefault(config.data.folder, config.data.prepare)
         assert config.data.prepare == same, recipe
+
+
+def test_the_recipe_without_bookcorpus_is_else_the_papers():
+    paper, other = (DataConfig(**read_yaml(CONFIGS / f"data_wikipedia_{name}.yaml")) for name in ("bookcorpus", "fineweb_edu"))
+    assert paper.model_dump(exclude={"sources"}) == other.model_dump(exclude={"sources"})
+    assert paper.sources[0] == other.sources[0] and len(paper.sources) == len(other.sources) == 2
+    second = other.sources[1]
+    assert (second.source, second.subset, second.weight) == ("hub:HuggingFaceFW/fineweb-edu", "sample-10BT", 0.1)
+    assert load_config(CONFIGS / "clear_base.yaml", {}).data.prepare.sources == paper.sources
+
+
+@pytest.mark.parametrize("path", [*CONFIGS.glob("*.yaml")], ids=lambda path: path.stem)
+def test_a_recipe_that_names_bookcorpus_speaks_of_its_rights(path):
+    text = path.read_text()
+    assert "hub:SamuelYang/bookcorpus" not in text or re.search(r"[Rr]ights.* unclear", text)
 
 
 # ---- sweep files ----------------------------------------------------------------------------------------------------------
