@@ -84,7 +84,7 @@ class AugmentConfig(Section):
         return self
 
     def of_role(self, role: str) -> str:
-        """Spec of the view that plays a role: anchor, positive (also positive2 ...), negative, augmented, or one of
+        """Specification of the view that plays a role: anchor, positive (also positive2 ...), negative, augmented, or one of
         an objective of your own, which is augmented as all.
 
         Raises:

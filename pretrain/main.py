@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from finetune.sts import StsEvaluator
-from pretrain import announce, cached_views, checkpoint, command, setup_run
+from pretrain import announce, cached_views, checkpoint, command, continuity, setup_run
 from pretrain import engine as engines
 from pretrain.blocks import number_of_labels
 from pretrain.config import DEFAULT_RECIPE, SHORT_FLAGS, describe, load_config, to_yaml
@@ -105,6 +105,7 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
     with telemetry:
         announce.announce(settings, recipe, config is not None, telemetry, data, encoder, objective, threads, resumed,
                           progress.step)
+        continuity.announce_changes(progress.changes, progress.step, telemetry)
         if progress.step == 0:  # also a pre-flight: an evaluation that cannot run must not fail after a month
             telemetry.log(0, {"evaluation": evaluate(0)})
         code = train(settings, engine, iter(batches), evaluate, save,

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -141,10 +142,14 @@ class Monitor:
 
     patience: Measurements in a row that a condition must hold before its alarm.
     explosion: A gradient norm this many times the running median is an alarm.
+    advice: What to change where a loss or gradient is not finite.
+    terms: The sections of the objectives in use, whose settings alarms name.
     """
 
     patience: int = 5
     explosion: float = 10.0
+    advice: str = "lower train.lr"
+    terms: Sequence[str] = ("contrastive",)
     _norms: deque = field(default_factory=lambda: deque(maxlen=100))
     _episodes: dict[str, _Episode] = field(default_factory=dict)
 
@@ -204,6 +209,9 @@ class Monitor:
         episode = self._episodes.setdefault(name, _Episode())
         return episode.since if episode.see(holds, step, patience or self.patience) else None
 
+    def _settings(self, how: str, name: str) -> str:
+        return f"{how} {' or '.join(f'objective.{term}.{name}' for term in self.terms) or name}"
+
     def _explosion(self, step: int, norm: float) -> str | None:
         median = sorted(self._norms)[len(self._norms) // 2] if len(self._norms) >= 10 else None
         large = not math.isfinite(norm) or (median is not None and norm > self.explosion * median)
@@ -214,7 +222,7 @@ class Monitor:
         usual = "" if median is None else f", {norm / median:.0f} times the running median {median:.3g}"
         return (
             f"gradient norm {norm:.3g}{usual}. CLEAR saw gradients explode with subs and reorder alone. If it comes again: "
-            "lower train.lr, lengthen train.warmup_steps, set train.clip, or raise objective.contrastive.temperature."
+            f"{self.advice}; with --resume auto."
         )
 
     def _not_finite(self, step: int, losses: dict[str, float]) -> str | None:
@@ -222,8 +230,7 @@ class Monitor:
         if self._held("not finite", bool(broken), step, 1) is None:
             return None
         return (
-            f"the loss is not finite ({', '.join(broken)}). Resume from the last checkpoint with a lower train.lr, or "
-            "train.precision fp32."
+            f"the loss is not finite ({', '.join(broken)}). {self.advice}; with --resume auto."
         )
 
     def _collapse(self, step: int, metrics: dict[str, float]) -> str | None:
@@ -236,7 +243,8 @@ class Monitor:
         return (
             f"the sentence vectors are collapsing into one direction since step {since}: uniformity {spread:.3f} (0 is a "
             f"point), cosine of different sentences {cosine:.3f}. Try mean pooling where it is cls (model.pooling), a larger "
-            "train.global_batch, a lower objective.contrastive.temperature, or a longer objective.contrastive.warmup_steps."
+            f"train.global_batch, {self._settings('a lower', 'temperature')}, or {self._settings('a longer', 'warmup_steps')}, "
+            "in a new run."
         )
 
     def _length(self, step: int, metrics: dict[str, float]) -> str | None:
@@ -260,7 +268,7 @@ class Monitor:
         return (
             f"the contrastive loss learns nothing since step {since}: {loss:.3f}, where guessing gives log(2N - 1) = "
             f"{chance:.3f}. Try mean pooling where it is cls, a higher train.lr or longer training, a lower "
-            "objective.contrastive.temperature, or weaker augmentations."
+            "objective.contrastive.temperature, or weaker augmentations, in a new run."
         )
 
     def _solved(self, step: int, losses: dict[str, float], metrics: dict[str, float]) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -24,6 +24,9 @@ class Section(BaseModel):
 
 class Term(Section):
     """A sentence-level loss: its weight, and when it begins."""
+
+    steadier: ClassVar[dict[str, str]] = {"temperature": "raise"}
+    """Setting -> which way to move it where its loss or gradient is not finite. These may change when a run is resumed."""
 
     weight: float = Field(1.0, ge=0, description="weight of its contrastive loss, a mean over anchors")
     start_step: int = Field(0, ge=0, description="step at which the loss begins")
@@ -90,6 +93,8 @@ class SimcseConfig(Term):
 class VasclConfig(Term):
     """VaSCL (Zhang et al. 2022)."""
 
+    steadier: ClassVar[dict[str, str]] = {"temperature": "raise", "radius": "lower", "neighbourhood_weight": "lower"}
+
     temperature: float = Field(0.05, gt=0, description="temperature")
     neighbours: int = Field(16, ge=1, description="K nearest in the global batch; not in the paper, 16 in the code")
     radius: float = Field(15.0, gt=0, description="length of the virtual augmentation; 15 for base models, 30 for large ones")
@@ -101,6 +106,8 @@ class VasclConfig(Term):
 
 class AugcseConfig(Term):
     """AugCSE (Tang et al. 2022)."""
+
+    steadier: ClassVar[dict[str, str]] = {"temperature": "raise", "discriminator_weight": "lower"}
 
     temperature: float = Field(0.05, gt=0, description="temperature")
     discriminator_weight: float = Field(5e-3, ge=0, description="lambda, the weight of the discriminator's loss; 0: no "
@@ -120,6 +127,8 @@ class AugcseConfig(Term):
 
 class VadvcseConfig(Term):
     """V-advCSE (Ko, Virtual Adversarial Contrastive Learning for Sentence Embeddings)."""
+
+    steadier: ClassVar[dict[str, str]] = {"temperature": "raise", "adversarial_weight": "lower", "step_size": "lower"}
 
     temperature: float = Field(0.05, gt=0, description="temperature")
     adversarial_weight: float = Field(1e-6, ge=0, description="lambda, the weight of the virtual adversarial loss")
@@ -158,6 +167,8 @@ class SdaConfig(Term):
 
 class DiffcseConfig(Term):
     """DiffCSE (Chuang et al. 2022)."""
+
+    steadier: ClassVar[dict[str, str]] = {"temperature": "raise", "replaced_token_weight": "lower"}
 
     temperature: float = Field(0.05, gt=0, description="temperature")
     replaced_token_weight: float = Field(0.005, ge=0, description="lambda, the weight of replaced-token detection")
@@ -252,6 +263,17 @@ class ObjectiveConfig(Section):
     def parts(self) -> tuple[str, ...]:
         """The summands of the objective's name."""
         return tuple(self.name.split("+"))
+
+    @property
+    def sections(self) -> list[str]:
+        """The sections of our objectives in the sum."""
+        return [self.section(part) for part in self.parts if part in OBJECTIVES and part != "mlm"]
+
+    @property
+    def steadier(self) -> dict[str, str]:
+        """Dotted setting -> which way to move it, of the terms of the sum (`Term.steadier`)."""
+        ways = {section: getattr(self, section).steadier for section in self.sections}
+        return {f"objective.{section}.{key}": way for section, own in ways.items() for key, way in own.items()}
 
     @property
     def masked_copies(self) -> int:

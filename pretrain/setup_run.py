@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from augment.synonyms import SynonymTable
 from augment.vocabulary import Vocabulary
-from pretrain import cached_views, checkpoint, checkpoint_folder
+from pretrain import cached_views, checkpoint, checkpoint_folder, continuity
 from pretrain.config import Config
 from pretrain.encoder import SentenceEncoder, build_encoder, load_encoder
 from pretrain.errors import UserError
@@ -220,7 +220,7 @@ def resume_from(config: Config, data: Data) -> tuple[Path | None, dict[str, Any]
     if state["data_hash"] != data.train.content_hash:
         raise UserError(f"{source} was trained on other data than {data.train.folder} (same tokenizer, other shards); "
                         + (cached_views.why_others(config) if config.data.cache else "point --data at the data of that run"))
-    _same_run(config, state["config"], source)
+    continuity.record_changes(config, state, source)
     return source, state
 
 
@@ -239,28 +239,3 @@ def repair_best(folder: Path, progress: Progress) -> None:
     source = folder / "checkpoints" / f"step-{progress.best_step:08d}"
     if progress.best_step and (policy is None or policy["step"] != progress.best_step) and source.is_dir():
         export(source, folder / "best")
-
-
-# What may change in the middle of a run: it decides neither the batches, nor the function, nor the shape of the curve.
-MAY_CHANGE = {"train": {"micro_batch_tokens", "lr", "clip", "precision", "zero", "threads", "log_every"},
-              "data": {"folder", "prepare", "workers", "damaged"}}
-
-
-def _completed(settings: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """The settings, with the default of every key that is newer than they are."""
-    nested = {key for key, value in settings.items() if isinstance(value, dict) and isinstance(defaults.get(key), dict)}
-    return defaults | settings | {key: _completed(settings[key], defaults[key]) for key in nested}
-
-
-def _same_run(config: Config, before: dict[str, Any], source: Path) -> None:
-    """A resumed run must be the same run.
-
-    Raises:
-        UserError: names the first key that differs, with both values.
-    """
-    now, before = config.model_dump(mode="json"), _completed(before, Config().model_dump(mode="json"))
-    for section in ("data", "model", "augment", "objective", "train"):
-        for key, value in now[section].items():
-            if key not in MAY_CHANGE.get(section, ()) and value != before[section].get(key):
-                raise UserError(f"{source} was made with {section}.{key}={before[section].get(key)}, this command has {value}: "
-                                "that would be another run. Set it back, or start a new run from the export with --init")

@@ -30,6 +30,7 @@ class Progress:
     """Where a run stands: all that a checkpoint must know beside the engine's tensors.
 
     step: optimizer steps done, which is also the position in the data. seconds: training time, over all starts.
+    changes: settings that were changed when the run was resumed (`pretrain.continuity`).
     """
 
     step: int = 0
@@ -41,6 +42,7 @@ class Progress:
     skipped_steps: int = 0
     substitutions: list[dict] = field(default_factory=list)
     loss_scale: dict[str, float] = field(default_factory=dict)
+    changes: list[dict] = field(default_factory=list)
 
     def note_scores(self, scores: dict[str, float]) -> bool:
         """Whether an evaluation is the best so far; by another criterion than before (STS data came or went) it is the first."""
@@ -75,7 +77,7 @@ def train(config: Config, engine, batches: Iterator[RankBatch], evaluate: Callab
     if scale is not None and progress.loss_scale:
         scale.restore(progress.loss_scale)
     whole = WholeBatch(engine, settings.seed, settings.micro_batch_tokens, scale, clock, config.objective.mask_duplicates)
-    monitor, memory = Monitor(), FlatMemory()
+    monitor, memory = Monitor(advice=steadier_settings(config), terms=config.objective.sections), FlatMemory()
     engine.train()
 
     while progress.step < stop_step:
@@ -191,5 +193,17 @@ def _require_finite_gradient(applied: bool, norm: float, scale: LossScale | None
 def _remedy(config: Config) -> str:
     good = checkpoint.latest(config.run_folder / "checkpoints")
     kept = f"the last good checkpoint is {good}" if good else "there is no checkpoint yet"
-    return (f"the step was not applied and {kept}. Lower train.lr (now {config.train.lr:g}), lengthen train.warmup_steps, "
-            "set train.clip, raise objective.contrastive.temperature, or try train.precision fp32; then --resume auto")
+    return f"the step was not applied and {kept}. To go on: {steadier_settings(config)}; with --resume auto"
+
+
+def steadier_settings(config: Config) -> str:
+    """What to change where a loss or gradient is not finite: settings that may change when the run is resumed."""
+    train = config.train
+    ways = [f"lower train.lr (now {train.lr:g})", f"lengthen train.warmup_steps (now {train.warmup_steps})",
+            f"lower train.clip (now {train.clip:g})" if train.clip else "set train.clip, as --train.clip 1"]
+    for key, way in config.objective.steadier.items():
+        section, name = key.split(".")[1:]
+        ways.append(f"{way} {key} (now {getattr(getattr(config.objective, section), name):g})")
+    if train.precision != "fp32":
+        ways.append("--train.precision fp32")
+    return ", ".join(ways[:-1]) + f" or {ways[-1]}"
