@@ -35,6 +35,12 @@ def word_set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
+_FUNCTION_WORDS = word_set(
+    "the a an in on at of for to from by with without and or but nor so yet this that these those his her its their our my your "
+    "he she it they we you who which what there here when where while after before although though as if since because until "
+    "unless however then now also not no all some any many most each every both either neither another such once one during "
+    "under over about between through despite like upon against among only even just still never always again perhaps"
+)
 # Words made of names: by ending, and the common words with that ending; the others.
 _PEOPLE = re.compile(r"(?:.ian|.ean|.ese)$")
 _COMMON = re.compile(
@@ -53,7 +59,8 @@ _PEOPLES = word_set(
 )
 # In front of a name these are no part of it: "former England captain".
 _BEFORE_NAMES = word_set(
-    "former current future fellow late early many most other only both several all some modern ancient young old older local "
+    "former current future fellow last next past previous recent late early many most other only both several all some modern "
+    "ancient young old older local "
     "author singer actor actress writer director producer composer footballer guitarist drummer journalist historian poet"
 )
 
@@ -167,8 +174,8 @@ def keeps_capital(sentence: ParsedSentence, i: int) -> bool:
     lower = word.lower()
     if not word[:1].isupper() or lower == "i" or lower.startswith(("i'", "i’")) or word[1:] != lower[1:]:
         return True
-    if pos in _CLOSED_CLASSES:
-        return False
+    if pos in _CLOSED_CLASSES:  # a name that a tagger takes for an adverb: "Martelly"
+        return sentence.tags[i] in ("NNP", "NNPS") and lower not in _FUNCTION_WORDS
     if (is_name(sentence, i) and pos not in ("ADJ", "VERB", "NUM")) or len(word) == 1:
         return True
     if sentence.tags[i][:1] not in ("J", "N"):

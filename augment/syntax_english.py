@@ -1,4 +1,4 @@
-"""The English clause as SDA's rules need it: which word carries the tense, how to negate it, how to give it a modal verb.
+"""The English clause as SDA's rules need it: which word carries the tense, whether it states something, how to negate it.
 
 Everything here answers with edits, (start, end, new text) in characters of the sentence, or None where it knows no
 grammatical way. A clause is named by the word that heads it; `ParsedSentence.verb` finds its verb in both label sets.
@@ -9,17 +9,17 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from augment.inflection import lemma_of, may_be_past, participle
+from augment.inflection import lemma_of, may_be_past
 from augment.lexical_forms import Edit, like
 from augment.parsed import ParsedSentence
 
-_BE = frozenset({"am", "is", "are", "was", "were", "'s", "'m", "'re", "’s", "’m", "’re"})
-_PAST_BE = frozenset({"was", "were"})
-_HAVE = frozenset({"have", "has", "had", "'ve", "’ve", "'s", "’s"})
-_HAD = frozenset({"had", "'d", "’d"})
-_NEED = frozenset({"need", "needs", "needed"})
-_NOT = frozenset({"not", "n't", "n’t"})
-_NEGATIVE_ADVERBS = frozenset({"never", "hardly", "scarcely", "rarely", "seldom", "neither", "nor"})
+BE = frozenset({"am", "is", "are", "was", "were", "'s", "'m", "'re", "’s", "’m", "’re"})
+PAST_BE = frozenset({"was", "were"})
+HAVE = frozenset({"have", "has", "had", "'ve", "’ve", "'s", "’s"})
+HAD = frozenset({"had", "'d", "’d"})
+NEED = frozenset({"need", "needs", "needed"})
+NOT = frozenset({"not", "n't", "n’t"})
+NEGATIVE_ADVERBS = frozenset({"never", "hardly", "scarcely", "rarely", "seldom", "neither", "nor"})
 _FULL = {"ca": "can", "wo": "will", "sha": "shall"}  # what is left of can't, won't, shan't
 _CLOSING_QUOTES = frozenset("\"'”’")
 _MARKS = re.compile(r"[,;:!?\"“”—]")
@@ -29,19 +29,21 @@ _THIRD = frozenset({"he", "she", "it"})
 _TAKEN_FOR = frozenset({"nsubj", "obj", "iobj", "attr", "obl:npmod", "obl:unmarked", "dep"})
 _OBJECTS = frozenset({"me", "him", "us", "them", "it", "you", "himself", "herself"})
 _ALSO_BASE = frozenset({"found", "saw", "lay", "fell", "ground", "wound", "bore", "rent", "bound", "have", "do", "are", "am"})
-_FINITE = frozenset({"VBZ", "VBP", "VBD", "MD"})
+FINITE = frozenset({"VBZ", "VBP", "VBD", "MD"})
 _OF_OTHER_CLAUSES = frozenset({"acl", "advcl", "ccomp", "xcomp", "conj"})
+# Subjects that say how many, by what denies them; those of neither are denied by the whole sentence alone.
+_NOT_ALL = frozenset({"all", "every", "each", "everyone", "everybody", "everything", "both", "many"})
+_NONE = {"some": "no", "someone": "no one", "somebody": "nobody", "something": "nothing"}
+_COUNTS = _NOT_ALL | _NONE.keys() | {"few", "little", "only", "most", "almost", "nearly"}
+# Adverbs that may stand before "does not", as they are of the sentence and no manner or degree of the verb.
+_BEFORE_NOT = frozenset((
+    "actually", "also", "always", "apparently", "certainly", "clearly", "consequently", "currently", "eventually", "evidently",
+    "finally", "first", "generally", "hence", "however", "initially", "just", "later", "likely", "literally", "maybe",
+    "nevertheless", "normally", "now", "obviously", "often", "originally", "perhaps", "presumably", "previously", "probably",
+    "really", "reportedly", "simply", "sometimes", "soon", "still", "subsequently", "suddenly", "supposedly", "surely", "then",
+    "thereby", "therefore", "though", "thus", "too", "typically", "ultimately", "usually",
+))  # fmt: skip
 _BESIDE = frozenset({"conj", "parataxis", "ccomp", "list"})
-# What stands before the base form. The code's "can't avoid to" is left out: no verb can follow it.
-MODALS = {
-    "paper": ("must", "should", "ought to", "have to", "cannot but", "cannot help but"),
-    "code": ("must", "should", "ought to", "have to", "cannot but", "cannot help but", "have no choice but to", "need to"),
-}
-_PAST_MODALS = {"have to": "had to", "cannot but": "could not but", "cannot help but": "could not help but"}
-_PAST_MODALS |= {"have no choice but to": "had no choice but to", "need to": "needed to"}
-_THIRD_MODALS = {"have to": "has to", "have no choice but to": "has no choice but to", "need to": "needs to"}
-_BEFORE_NOT = frozenset({"must", "should", "ought to"})  # "must not go", but not "have to not go"
-_BEFORE_HAVE = frozenset({"must", "should", "ought to", "have to", "need to"})  # "has to have gone"
 
 
 class Clause(NamedTuple):
@@ -71,10 +73,13 @@ def clause_of(sentence: ParsedSentence, head: int) -> Clause | None:
     subject = sentence.subject(head)
     if not auxiliaries and sentence.tags[finite] in ("VBD", "VBZ", "VBN") and (spoken := speaker(sentence, finite)) is not None:
         subject = spoken
+    if subject is not None and subject < finite and sentence.tags[finite] == "VB" and not auxiliaries:
+        behind = sentence.subtree(subject)[1] + 1
+        subject = None if sentence.word(behind) == "," else subject  # "Ann, go home"
     nots = []
     if _has_not(sentence.text.lower()):
         dependants = [child for word in {head, verb, *auxiliaries} for child in sentence.children(word)]
-        nots = [child for child in dependants if child > finite and sentence.word(child).lower() in _NOT]
+        nots = [child for child in dependants if child > finite and sentence.word(child).lower() in NOT]
     negation = min((i for i in nots if not _is_focus(sentence, i)), default=None)
     inverted = subject is not None and finite < subject and bool(auxiliaries)
     return Clause(head, verb, auxiliaries, finite, subject, negation, bool(nots) and negation is None, inverted)
@@ -106,17 +111,21 @@ def main_clause(sentence: ParsedSentence) -> Clause | None:
     if root < 0:
         return None
     clause = clause_of(sentence, root)
-    if clause is not None and (_is_finite(sentence, clause) or clause.subject is not None or clause.finite == 0):
+    if clause is not None and (is_finite(sentence, clause) or clause.subject is not None or _is_imperative(sentence, clause)):
         return clause
     for child in sentence.children(root):
         if sentence.relation(child) in _BESIDE:
             other = clause_of(sentence, child)
-            if other is not None and _is_finite(sentence, other):
+            if other is not None and is_finite(sentence, other):
                 return other
     return clause
 
 
-def _finite_tag(sentence: ParsedSentence, clause: Clause) -> str:
+def _is_imperative(sentence: ParsedSentence, clause: Clause) -> bool:
+    return sentence.tags[clause.finite] == "VB" and not _is_infinitive(sentence, clause)
+
+
+def finite_tag(sentence: ParsedSentence, clause: Clause) -> str:
     """The tag of the finite word, and where a clause with a subject has a verb without tense alone, the one that the tagger
     must have missed: VBD for "finished" taken for a participle, VBP for "feature" taken for a base form.
     """
@@ -144,7 +153,7 @@ def _has_other_tense(sentence: ParsedSentence, i: int) -> bool:
     for number, tag in enumerate(sentence.tags):
         if number > i and sentence.word(number) in (";", ".", "!", "?"):
             return False
-        if tag in _FINITE and number != i:
+        if tag in FINITE and number != i:
             head = sentence.heads[number] if sentence.relation(number) in ("aux", "aux:pass", "cop") else number
             if sentence.relation(head).partition(":")[0] not in _OF_OTHER_CLAUSES:
                 return True
@@ -164,8 +173,8 @@ def is_assertion(sentence: ParsedSentence, clause: Clause) -> bool:
     return not any(sentence.word(child)[:1] == "?" for child in marks if child > clause.finite)
 
 
-def _is_finite(sentence: ParsedSentence, clause: Clause) -> bool:
-    return sentence.tags[clause.finite] in _FINITE
+def is_finite(sentence: ParsedSentence, clause: Clause) -> bool:
+    return sentence.tags[clause.finite] in FINITE
 
 
 def _is_focus(sentence: ParsedSentence, i: int) -> bool:
@@ -175,29 +184,34 @@ def _is_focus(sentence: ParsedSentence, i: int) -> bool:
 
 def negate(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
     """Edits that put a `not` into a clause that has none: with `do` before a full verb, whose coordinated verbs take the base
-    form with it ("He came and saw": "did not come and see").
+    form with it ("He came and saw": "did not come and see"). A subject that says how many is denied itself ("Not all men came",
+    "No men came"): "some men did not come" does not deny that some came.
     """
     finite = clause.finite
     word, tag = sentence.word(finite), sentence.tags[finite]
     lower = word.lower()
     start, end = sentence.starts[finite], sentence.ends[finite]
     following = sentence.word(finite + 1).lower() if finite + 1 < len(sentence) else ""
-    if clause.negation is not None or clause.focus or following in _NOT:
+    if clause.negation is not None or clause.focus or following in NOT or is_of_title(sentence, finite):
         return None
-    if (end < len(sentence.text) and sentence.text[end] in "-/") or is_of_title(sentence, finite):
-        return None  # part of a compound that the parser has cut, or of a name
-    if lower in _HAD and following == "better" and "VB" in sentence.tags[finite + 2 : finite + 3]:
+    if is_joined(sentence, finite) or _asks_what_is(sentence, clause):
+        return None
+    if following == "yet" and sentence.tags[finite + 2 : finite + 3] == ("TO",):
+        return None  # "has yet to go": has not gone
+    if (counted := _uncounted(sentence, clause)) is not None:
+        return counted or None
+    if lower in HAD and following == "better" and "VB" in sentence.tags[finite + 2 : finite + 3]:
         return [(sentence.ends[finite + 1], sentence.ends[finite + 1], like(word, " not"))]  # "had better not go"
     if lower == "be" and not clause.auxiliaries and not _opens_clause(sentence, clause):
         return None  # "So be it", "if need be"
-    if (clause.auxiliaries and tag in _FINITE) or lower in _BE or tag == "MD":
-        if clause.inverted or (clause.subject is not None and clause.subject > finite and lower in _BE and is_question(sentence)):
+    if (clause.auxiliaries and tag in FINITE) or lower in BE or tag == "MD":
+        if clause.inverted or (clause.subject is not None and clause.subject > finite and lower in BE and is_question(sentence)):
             place = sentence.ends[sentence.subtree(clause.subject)[1]]
             return [(place, place, like(word, " not"))]
         if lower == "can":
             return [(start, end, like(word, "cannot"))]
         return [(end, end, like(word, " not"))]
-    tag = _finite_tag(sentence, clause)
+    tag = finite_tag(sentence, clause)
     if tag in ("VBZ", "VBP", "VBD"):
         base = lemma_of(word, tag, sentence.lemmas[finite])
         if tag == "VBD" and base == lower and not may_be_past(word):
@@ -209,7 +223,7 @@ def negate(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
             (sentence.starts[i], sentence.ends[i], like(sentence.word(i), lemma_of(sentence.word(i), tag, sentence.lemmas[i])))
             for i in coordinated(sentence, clause, tag)
         ]
-        return _in_place(sentence, clause, f"{auxiliary} not {base}", rest)
+        return with_auxiliary(sentence, clause, f"{auxiliary} not", base, rest, _BEFORE_NOT)
     if tag == "VB" and clause.subject is None and not _is_infinitive(sentence, clause):
         return [(start, end, like(word, f"do not {lower}"))]  # an imperative
     if tag in ("VB", "VBG", "VBN"):  # to go, going, gone: nothing finite, `not` stands before
@@ -219,6 +233,67 @@ def negate(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
             return [(place, place + 1, "Not " + sentence.text[place].lower())]
         return [(place, place, "NOT " if opening.isupper() else "not ")]
     return None
+
+
+def is_joined(sentence: ParsedSentence, i: int) -> bool:
+    """Whether a verb is written together with another word: part of a compound, or "dont", which parsers cut in two."""
+    start, end, text = sentence.starts[i], sentence.ends[i], sentence.text
+    before = text[start - 1 : start]
+    if before in ("-", "/") or (before.isalnum() and text[start] not in "'’"):
+        return True
+    if text[end : end + 1] in ("-", "/"):
+        return text[end : end + 2] != "--"
+    return text[end : end + 1].isalnum() and sentence.word(i + 1).lower() not in NOT if i + 1 < len(sentence) else False
+
+
+def _asks_what_is(sentence: ParsedSentence, clause: Clause) -> bool:
+    """Whether "be" asks for what its subject is, where or how much: no answer denies that."""
+    if clause.auxiliaries or not is_question(sentence) or sentence.word(clause.verb).lower() not in BE:
+        return False
+    return any(tag[:1] == "W" for tag in sentence.tags[: clause.finite])
+
+
+def _uncounted(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
+    """Edits that deny a subject which says how many; [] where there is no way to, None where it does not say."""
+    if clause.subject is None or clause.subject > clause.finite or clause.inverted:
+        return None
+    first = sentence.subtree(clause.subject)[0]
+    lower = sentence.word(first).lower()
+    if lower not in _COUNTS or (sentence.heads[first] != clause.subject and first != clause.subject):
+        return None
+    following = sentence.tags[first + 1] if first + 1 < len(sentence) else ""
+    start, end, word = sentence.starts[first], sentence.ends[first], sentence.word(first)
+    if lower in _NOT_ALL:
+        return [(start, end, like(word[:1], f"not {lower}"))]
+    if lower in _NONE:
+        if following == "CD" or (lower == "some" and first + 1 < len(sentence) and following == "DT"):
+            return None  # "some 300 men"
+        new = "none" if lower == "some" and (first == clause.subject or sentence.pos[first + 1] == "ADP") else _NONE[lower]
+        return [(start, end, like(word[:1], new))]
+    return []
+
+
+def with_auxiliary(
+    sentence: ParsedSentence, clause: Clause, auxiliary: str, verb: str, rest: list[Edit], staying: frozenset[str]
+) -> list[Edit] | None:
+    """The edits that put "auxiliary verb" for the finite verb: the auxiliary before the adverbs that stand before the verb, those
+    of `staying` and what stands before them aside ("He highly values it": "does not highly value").
+    """
+    finite = first = clause.finite
+    while first and _goes_with(sentence, clause, first - 1) and sentence.word(first - 1).lower() not in staying:
+        first -= 1
+    if first == finite or (clause.subject is not None and clause.subject >= first):
+        return in_place(sentence, clause, f"{auxiliary} {verb}", rest)
+    word, place = sentence.word(finite), sentence.starts[first]
+    if sentence.word(first)[:1].isupper() and not word.isupper():
+        return None
+    auxiliary = like(word, auxiliary) if word.isupper() else auxiliary
+    return [(place, place, f"{auxiliary} "), (sentence.starts[finite], sentence.ends[finite], like(word, verb)), *rest]
+
+
+def _goes_with(sentence: ParsedSentence, clause: Clause, i: int) -> bool:
+    adverb = sentence.tags[i] in ("RB", "RBR") and sentence.relation(i) == "advmod"
+    return adverb and sentence.heads[i] in (clause.head, clause.verb) and sentence.word(i).lower() not in NOT
 
 
 def _opens_clause(sentence: ParsedSentence, clause: Clause) -> bool:
@@ -252,7 +327,7 @@ def coordinated(sentence: ParsedSentence, clause: Clause, tag: str) -> list[int]
             mistaken = tag == "VBD" and sentence.tags[child] == "VBN" and may_be_past(sentence.word(child))
             if (sentence.tags[child] != tag and not mistaken) or not words <= {"and", "or"}:
                 break
-            own = sentence.verb(child) != child or sentence.word(child).lower() in _BE or sentence.auxiliaries(child)
+            own = sentence.verb(child) != child or sentence.word(child).lower() in BE or sentence.auxiliaries(child)
             if own or sentence.subject(child) is not None:
                 break
             found.append(child)
@@ -260,14 +335,14 @@ def coordinated(sentence: ParsedSentence, clause: Clause, tag: str) -> list[int]
     return found
 
 
-def _in_place(sentence: ParsedSentence, clause: Clause, new: str, rest: list[Edit]) -> list[Edit] | None:
+def in_place(sentence: ParsedSentence, clause: Clause, new: str, rest: list[Edit]) -> list[Edit] | None:
     """The edits that put `new` for the finite verb; where a subject follows it ('said John', "Here comes the bus"), `new`
     stands behind the subject, as nothing but a form of "be" inverts by itself.
     """
     finite, subject = clause.finite, clause.subject
     start, end = sentence.starts[finite], sentence.ends[finite]
     word = sentence.word(finite)
-    if subject is None or subject < finite or word.lower() in _BE:
+    if subject is None or subject < finite or word.lower() in BE:
         return [(start, end, like(word, new)), *rest]
     first, last = sentence.subtree(subject)
     named = sentence.text[sentence.starts[first] : sentence.ends[last]]
@@ -306,86 +381,6 @@ def without_words(sentence: ParsedSentence, first: int, last: int) -> Edit:
         following = sentence.starts[last + 1]
         return start, following + 1, like(sentence.word(first)[:1], sentence.text[following])
     return start, end, ""
-
-
-def add_modal(sentence: ParsedSentence, clause: Clause, modal: str) -> list[Edit] | None:
-    """Edits that put `modal` before the verb: "travelled" becomes "must have travelled" or "had to travel".
-
-    None where there is a modal verb or `do` already, in questions and imperatives, and for what is not finite.
-    """
-    finite, text = clause.finite, sentence.text
-    word, tag = sentence.word(finite), sentence.tags[finite]
-    lower = word.lower()
-    if not is_assertion(sentence, clause) or (clause.negation is not None and modal not in _BEFORE_NOT):
-        return None
-    start, end = sentence.starts[finite], sentence.ends[finite]
-    if (start and text[start - 1] in "-/") or (end < len(text) and text[end] in "-/") or _bars_modal(sentence, finite, modal):
-        return None
-    if is_of_title(sentence, finite):
-        return None
-    space = " " if lower[0] in "'’" else ""  # he's
-    following = [a for a in (*clause.auxiliaries[1:], clause.verb) if a != finite]
-    perfect = bool(clause.auxiliaries) and lower in _HAVE and bool(following) and sentence.tags[following[0]] == "VBN"
-    perfect = perfect and (lower not in ("'s", "’s") or sentence.relation(finite) == "aux")
-    if perfect:
-        if modal not in _BEFORE_HAVE:
-            return None
-        return _with_not(sentence, clause, space + _agreeing(modal, "VBD" if lower == "had" else tag, lower), "have", [])
-    if any(sentence.word(child).lower() in _NEGATIVE_ADVERBS for child in sentence.children(clause.head)):
-        return None  # never cannot but
-    tag = _finite_tag(sentence, clause)
-    past = lower in _PAST_BE or (lower not in _BE and tag == "VBD")
-    if lower in _BE:
-        base, done = "be", "been"
-    elif lower in ("do", "does") and clause.auxiliaries:
-        base, done = "", ""  # does not go: must not go
-    elif clause.auxiliaries or tag not in ("VBZ", "VBP", "VBD"):
-        return None
-    else:
-        base = lemma_of(word, "VBD" if past else tag, sentence.lemmas[finite])
-        if past and base == lower and not may_be_past(word):
-            return None
-        done = participle(word, base)
-    finished = past and modal in _BEFORE_NOT
-    rest = []
-    for i in coordinated(sentence, clause, "VBD" if past else "VBZ" if tag == "VBZ" else "VBP") if base else ():
-        lemma = lemma_of(sentence.word(i), "VBD" if past else tag, sentence.lemmas[i])
-        rest.append((sentence.starts[i], sentence.ends[i], participle(sentence.word(i), lemma) if finished else lemma))
-    if finished:
-        return _with_not(sentence, clause, f"{space}{modal}", f"have {done}", rest)
-    return _with_not(sentence, clause, space + _agreeing(modal, "VBD" if past else tag, lower), base, rest)
-
-
-def _bars_modal(sentence: ParsedSentence, finite: int, modal: str) -> bool:
-    """Whether a modal verb cannot stand before the finite one: "is to go", "used to go", "had better go"; "has to go" takes
-    those without "to" alone.
-    """
-    lower = sentence.word(finite).lower()
-    following = sentence.word(finite + 1).lower() if finite + 1 < len(sentence) else ""
-    if following == "to":
-        return lower in _BE or lower == "used" or (lower in _HAVE | _NEED and modal.endswith(" to"))
-    return lower == "ai" or (following == "better" and lower in _HAD)
-
-
-def _with_not(sentence: ParsedSentence, clause: Clause, modal: str, verb: str, rest: list[Edit]) -> list[Edit] | None:
-    """The finite word becomes "modal verb"; in a negated clause `verb` follows the `not`."""
-    start, end = sentence.starts[clause.finite], sentence.ends[clause.finite]
-    if clause.negation is None:
-        return _in_place(sentence, clause, f"{modal} {verb}" if verb else modal, rest)
-    modal, verb = like(sentence.word(clause.finite), modal), f" {verb}" if verb else ""
-    if modal.lower() == "ought to":  # ought not to go
-        modal, verb = modal[:-3], " to" + verb
-    place = sentence.ends[clause.negation]
-    if sentence.word(clause.negation).lower() == "not":
-        return [(start, end, modal), (place, place, verb), *rest] if sentence.starts[clause.negation] > end else None
-    return [(start, place, f"{modal} not{verb}"), *rest] if sentence.starts[clause.negation] == end else None
-
-
-def _agreeing(modal: str, tag: str, finite: str) -> str:
-    if tag == "VBD":
-        return _PAST_MODALS.get(modal, modal)
-    third = tag == "VBZ" or finite in ("is", "'s", "’s")
-    return _THIRD_MODALS.get(modal, modal) if third else modal
 
 
 def is_question(sentence: ParsedSentence) -> bool:

@@ -1,22 +1,22 @@
-"""Negation, double negation, modal verbs and intensifiers of English sentences: SDA's rules over the clauses of
-`augment.syntax_english`. Each function answers with edits, or None where the rule does not apply.
+"""Negation and double negation of English sentences: SDA's rules over the clauses of `augment.syntax_english`.
+
+Each function answers with edits, or None where the rule does not apply.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from augment.lexical_contractions import assertive, needs_negation
-from augment.lexical_forms import indefinite_article, is_name, like, lower_first, overlap
+from augment.lexical_forms import is_name, like, overlap, word_set
 from augment.parsed import ParsedSentence
 from augment.syntax_english import (
-    MODALS,
+    FINITE,
     Clause,
     Edit,
-    add_modal,
     affirm,
     clause_of,
+    finite_tag,
     is_assertion,
     is_question,
     main_clause,
@@ -24,31 +24,23 @@ from augment.syntax_english import (
     without_word,
     without_words,
 )
+from augment.syntax_prefix import PREFIXES, deniable, prefixed, states_something
 from augment.text import Draws
 
-_PAIRS = {'"': '"', "“": "”", "'": "'", "‘": "’", "(": ")", "[": "]"}
-_APOSTROPHES = frozenset("'‘’")
-_PREFIXES = {
-    # The paper's examples (sections 3.1 and 4.3), and the code's list.
-    "paper": ("It is not true that", "It can't be that", "It is not the fact that", "Not that"),
-    "code": (
-        "It isn't that", "The fact is not that", "It is not true that", "It is not the truth that", "Not that",
-        "There is no way that", "There is no chance that", "It is impossible that", "It can't be that",
-    ),
-}  # fmt: skip
-_INTENSIFIERS = (
-    "extremely", "quite", "very", "particularly", "especially", "absolutely", "totally", "really", "remarkably",
-)  # fmt: skip
 _NEGATIVE = frozenset({"no", "not", "n't", "n’t"})
 _AUXILIARY = frozenset({"aux"})
 _WITHOUT = {"no": "some", "nobody": "somebody", "nothing": "something", "nowhere": "somewhere", "none": "some"}
-_ANY_NEGATIVE = re.compile(r"\b(?:never|no|nobody|nothing|nowhere|none|neither|nor)\b", re.IGNORECASE)
-# Adjectives without degrees, which no intensifier can stand before.
-_PLAIN = frozenset((
-    "same", "other", "such", "many", "few", "several", "own", "only", "last", "next", "first", "second", "third",
-    "former", "latter", "main", "entire", "whole", "various", "certain", "due", "able", "more", "most", "less", "least",
-    "fewer", "much", "further", "little", "following", "previous", "total", "final", "single", "double",
-))  # fmt: skip
+_DUTIES = word_set("must should ought shall sha may might need dare")
+_ALMOST = frozenset({"hardly", "scarcely", "barely"})
+_ANY_NEGATIVE = re.compile(
+    r"\b(?:never|no|nobody|nothing|nowhere|none|neither|nor|hardly|scarcely|barely)\b", re.IGNORECASE
+)
+_TRACES = ("no", "ne", "hard", "scarce", "bare")  # of those: quicker to look for
+# What "no" is part of where it goes with these has no counterpart with "some": "no less than"; "no doubt" denies nothing.
+_BOUND_TO_NO = word_set("other sooner less fewer more later such means further earlier better")
+_ASIDES = word_set("doubt matter wonder")
+_ARGUMENTS = ("nsubj", "obj", "attr")
+_AMOUNTS = word_set("lots plenty loads tons number couple bit kind sort type most all half")
 
 
 def negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Edit] | None:
@@ -56,64 +48,58 @@ def negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list
     if not len(sentence):
         return None
     if variant == "paper":
-        clause = main_clause(sentence)
-        if clause is None:
-            return _fragment(sentence)
-        is_negative, edits = _without_negation(sentence, clause)
-        return edits if is_negative else negate(sentence, clause)
-    return _first_hit(sentence) or (None if is_question(sentence) else _prefixed(sentence, draws.choice(_PREFIXES["code"])))
+        return _negated(sentence) or _denied(sentence, draws)
+    phrase = draws.choice(PREFIXES[variant, "sound"])
+    return _first_hit(sentence) or (None if is_question(sentence) else prefixed(sentence, phrase))
 
 
-def double_negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Edit] | None:
+def double_negation_edits(sentence: ParsedSentence, draws: Draws, variant: str, phrases: str) -> list[Edit] | None:
     """`augment.syntax.dn`."""
     clause = main_clause(sentence)
     if clause is None or clause.subject is None or not is_assertion(sentence, clause):
         return None
-    if variant == "paper":
-        is_negative, edits = _without_negation(sentence, clause)
-        edits = edits if is_negative else negate(sentence, clause)
-        return _prefixed(sentence, draws.choice(_PREFIXES["paper"]), edits) if edits else None
-    edits, count = _negate_two(sentence)
-    if count == 1:
-        edits = _prefixed(sentence, draws.choice(_PREFIXES["code"]), edits)
-    return edits or None
+    phrase = draws.choice(PREFIXES[variant, phrases])
+    if variant == "code":
+        edits, count = _negate_two(sentence)
+        return (prefixed(sentence, phrase, edits) if count == 1 else edits) or None
+    found = deniable(sentence)
+    if found is None:
+        return None
+    clause, first = found
+    if sentence.word(clause.finite).lower() in _DUTIES or _had_better(sentence, clause):
+        return None  # not to have to is no having to: "it is not true that he must not go"
+    is_negative, edits = _without_negation(sentence, clause)
+    edits = edits if is_negative else negate(sentence, clause)
+    return prefixed(sentence, phrase, edits, first, clause.head) if edits else None
 
 
-def modal_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Edit] | None:
-    """`augment.syntax.mv`: the first modal verb, in random order, that the main clause can take."""
+def _had_better(sentence: ParsedSentence, clause: Clause) -> bool:
+    following = clause.finite + 1
+    return following < len(sentence) and sentence.word(following).lower() == "better"
+
+
+def _negated(sentence: ParsedSentence) -> list[Edit] | None:
+    """Edits that negate the main clause by its own words, or, where there is no verb with a tense, what there is."""
     clause = main_clause(sentence)
     if clause is None:
-        return None
-    for modal in draws.sample(MODALS[variant], len(MODALS[variant])):
-        edits = add_modal(sentence, clause, modal)
-        if edits:
-            return edits
-    return None
+        return None if states_something(sentence) else _fragment(sentence)
+    is_negative, edits = _without_negation(sentence, clause)
+    if is_negative:
+        return edits
+    tag = finite_tag(sentence, clause)
+    if tag not in FINITE and tag != "VB" and states_something(sentence):
+        return None  # "Living in Paris, he took part", with the wrong root
+    return negate(sentence, clause)
 
 
-def intensifier_edits(sentence: ParsedSentence, draws: Draws) -> list[Edit] | None:
-    """One intensifier before every adjective that can take it, and "a" or "an" before it as it needs."""
-    intensifier = draws.choice(_INTENSIFIERS)
-    edits = []
-    for i, tag in enumerate(sentence.tags):
-        if tag != "JJ":
-            continue
-        word = sentence.word(i)
-        start, end = sentence.starts[i], sentence.ends[i]
-        if not word.islower() or not word.isalpha() or word in _PLAIN:
-            continue
-        text = sentence.text
-        if start == 0 or text[start - 1] != " " or (end < len(text) and text[end] in "-/’'"):
-            continue
-        if any(sentence.relation(child) == "advmod" for child in sentence.children(i)):
-            continue  # it has a degree already
-        if sentence.pos[i - 1] in ("ADJ", "ADV", "NUM") or sentence.relation(i) in ("compound", "fixed"):
-            continue
-        article = sentence.word(i - 1)
-        if article.lower() in ("a", "an"):
-            edits.append((sentence.starts[i - 1], sentence.ends[i - 1], like(article, indefinite_article(intensifier))))
-        edits.append((start, start, intensifier + " "))
-    return edits or None
+def _denied(sentence: ParsedSentence, draws: Draws) -> list[Edit] | None:
+    """A phrase of denial before a statement that cannot be negated by its own words: "It is not true that only he came"."""
+    clause = main_clause(sentence)
+    phrase = draws.choice(PREFIXES["paper", "sound"])
+    if clause is None or finite_tag(sentence, clause) not in FINITE:
+        return prefixed(sentence, phrase) if states_something(sentence) else None
+    found = deniable(sentence) if is_assertion(sentence, clause) else None
+    return prefixed(sentence, phrase, (), found[1], found[0].head) if found and found[0].head == clause.head else None
 
 
 def _without_negation(sentence: ParsedSentence, clause: Clause) -> tuple[bool, list[Edit] | None]:
@@ -123,7 +109,7 @@ def _without_negation(sentence: ParsedSentence, clause: Clause) -> tuple[bool, l
     if clause.negation is not None:
         return True, _without_not(sentence, clause)
     lower = sentence.text.lower()  # first, as the expression takes a while
-    if not (("no" in lower or "ne" in lower) and _ANY_NEGATIVE.search(lower)):
+    if not (any(map(lower.__contains__, _TRACES)) and _ANY_NEGATIVE.search(lower)):
         return False, None
     found, edits = _negative_word(sentence, clause)
     if found is None or sentence.word(found).lower() == "neither":  # "either ... or" leaves nothing negative behind
@@ -153,7 +139,7 @@ def _negative_word(sentence: ParsedSentence, clause: Clause) -> tuple[int | None
     """(the negative word of a clause that is none of its verb, edits that make it positive)."""
     for i in range(len(sentence)):
         lower = sentence.word(i).lower()
-        if lower == "never" and sentence.heads[i] in (clause.head, clause.verb):
+        if (lower == "never" or lower in _ALMOST) and sentence.heads[i] in (clause.head, clause.verb):
             return i, None if clause.inverted else [without_word(sentence, i)]
         if lower in ("neither", "nor") and (other := _paired(sentence, i)) is not None:
             if other < 0:
@@ -164,7 +150,9 @@ def _negative_word(sentence: ParsedSentence, clause: Clause) -> tuple[int | None
             following = sentence.word(i + 1).lower() if i + 1 < len(sentence) else ""
             if lower == "no" and following == "longer":
                 return i, [without_words(sentence, i, i + 1)]
-            if lower == "no" and following in ("other", "sooner"):  # "no other than"
+            if lower == "no" and following in _ASIDES and sentence.relation(sentence.heads[i])[:5] not in _ARGUMENTS:
+                continue
+            if lower == "no" and following in _BOUND_TO_NO:
                 return i, None
             if edit := _without_no(sentence, i, clause.head):
                 return i, [edit]
@@ -192,56 +180,19 @@ def _without_no(sentence: ParsedSentence, i: int, head: int) -> Edit | None:
     return sentence.starts[i], sentence.ends[i], like(sentence.word(i), _WITHOUT[lower])
 
 
-def _prefixed(sentence: ParsedSentence, prefix: str, edits: Sequence[Edit] = ()) -> list[Edit]:
-    """`edits`, and before the sentence a phrase such as "It is not true that": behind a quotation mark or bracket that the whole
-    sentence stands in, behind a conjunction, an interjection or an adverb with a comma ("But", "However,"), and with no
-    capital on the first word after it, unless that is written with one everywhere.
-    """
-    opening = first = 1 if _is_enclosed(sentence) else 0
-    while len(sentence) > first + 2:
-        marked = sentence.word(first + 1) in (",", ";")
-        conjoins = sentence.pos[first] == "CCONJ" and not _is_paired(sentence, first)
-        if not conjoins and not (marked and sentence.pos[first] in ("ADV", "INTJ")):
-            break
-        first += 2 if marked else 1
-    place = sentence.starts[first]
-    if first > opening:
-        return [(place, place, prefix[0].lower() + prefix[1:] + " "), *edits]
-    if sentence.word(first) in _APOSTROPHES and sentence.starts[first + 1 : first + 2] == sentence.ends[first : first + 1]:
-        first += 1  # "'Tis"; `place` stays before the apostrophe
-    begin, end = sentence.starts[first], sentence.ends[first]
-    rest = [edit for edit in edits if edit[0] >= end]
-    early = [edit for edit in edits if edit[0] < end]
-    if not early:
-        return [(place, place, prefix + " "), (begin, end, lower_first(sentence, first)), *rest]
-    # The first word is edited itself, and by rules that write lower case.
-    (start, end, new), *others = early
-    return [(place, place, prefix + " "), (start, end, new[:1].lower() + new[1:]), *others, *rest]
-
-
-def _is_enclosed(sentence: ParsedSentence) -> bool:
-    """Whether the sentence opens with a quotation mark or bracket that closes behind its root, or nowhere; a single one must
-    close, as it may be an apostrophe ("'Tis true").
-    """
-    closing = _PAIRS.get(sentence.word(0)) if len(sentence) > 1 else None
-    if closing is None:
-        return False
-    if sentence.word(0) in _APOSTROPHES:
-        marks = (i for i in range(1, len(sentence)) if sentence.word(i) == closing and sentence.tags[i] != "POS")
-        return next(marks, -1) > sentence.root
-    place = sentence.text.find(closing, sentence.ends[0])
-    return place < 0 or place > sentence.starts[sentence.root]
-
-
-def _is_paired(sentence: ParsedSentence, i: int) -> bool:
-    return sentence.word(i).lower() in ("both", "either", "neither")
-
-
 def _fragment(sentence: ParsedSentence) -> list[Edit] | None:
-    """A sentence without a verb: `no` for the article of its noun, or before a noun without one; `not` before anything else."""
+    """A sentence without a verb: `no` for the article of its noun, or before a noun without one; `not` before anything else, and
+    away with one that is there. None for questions and exclamations ("What a day!").
+    """
+    opening = sentence.word(0).lower()
+    if sentence.tags[0][:1] == "W" or (is_question(sentence) and opening == "why"):
+        return None
+    if opening == "not":
+        return [without_word(sentence, 0)]
     root = sentence.root
     nominal = sentence.pos[root] == "NOUN" and not is_name(sentence, 0)
     nominal = nominal and not sentence.word(root).lower().endswith(("thing", "body", "one"))
+    nominal = nominal and sentence.word(root).lower() not in _AMOUNTS and (sentence.pos[0] != "DET" or sentence.heads[0] == root)
     if nominal:
         for child in sentence.children(root):
             if sentence.word(child).lower() in ("a", "an", "the") and child < root:
@@ -251,7 +202,9 @@ def _fragment(sentence: ParsedSentence) -> list[Edit] | None:
             if sentence.relation(child) in ("det", "nmod:poss", "nummod", "case", "det:predet", "prep"):
                 nominal = nominal and child > root
     nominal = nominal and sentence.subtree(root)[0] == 0 and "," not in sentence.text[: sentence.starts[root]]
-    return _prefixed(sentence, "No" if nominal else "Not")
+    words = (i for i in range(len(sentence)) if sentence.word(i)[0].isalnum())
+    first = 0 if sentence.pos[0] != "PUNCT" or not sentence.text.startswith(("-", "–", "—", "*")) else next(words, 0)
+    return prefixed(sentence, "No" if nominal else "Not", (), first)
 
 
 def _first_hit(sentence: ParsedSentence) -> list[Edit] | None:
