@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from augment.entry import Entry
-from augment.inflection import inflect
+from augment.inflection import inflect, lemma_of
 from augment.lexical_forms import AUGCSE, Edit, like, overlap, rewrite, upper_first, word_set
 from augment.parsed import ParsedSentence
 from augment.text import Draws
@@ -26,8 +26,10 @@ _BE_HAVE = {
     "would": ("'d", word_set("i you he she we they")),
 }  # fmt: skip
 _ANY = word_set("any anything anyone anybody anywhere")
-_NEGATIVE_ONLY = word_set("anymore either yet nor ever until till neither")  # words that want a negation in front of them
+_NEGATIVE_ONLY = word_set("anymore either yet nor ever until till neither whatsoever")  # these want a negation in front
 _NEGATIVE = word_set("not n't never no without")  # another negation: "any" behind it is its own
+_SPANS = tuple(("in", span) for span in ("years", "ages", "weeks", "months", "decades", "days", "centuries"))
+_SPANS += (("a", "while"), ("long", "time"), ("so", "much"), ("all", "that"))
 _SHORT = {"'m": "am", "'re": "are", "'ve": "have", "'ll": "will"}
 _NOT = word_set("n't n’t not")
 
@@ -89,7 +91,11 @@ def needs_negation(words: list[str], i: int) -> bool:
         return True
     if not _NEGATIVE_ONLY.isdisjoint(words[i + 1 :]):
         return True
+    if following and following[0] == "help" and words[i + 2 : i + 3] and (words[i + 2] == "but" or words[i + 2].endswith("ing")):
+        return True
     rest = list(zip(words[i:], words[i + 1 :]))
+    if any(pair in rest for pair in _SPANS):
+        return True
     return ("at", "all") in rest or ("but", "rather") in rest or ("but", "also") in rest or ("any", "longer") in rest
 
 
@@ -113,8 +119,9 @@ def _without_do(sentence: ParsedSentence, i: int, auxiliary: str) -> list[Edit]:
     if verb is None or any(sentence.pos[j] not in ("ADV", "PART") for j in between):
         return [(sentence.ends[i - 1], sentence.ends[i], "")]
     tag = {"do": "VBP", "does": "VBZ", "did": "VBD"}[auxiliary]
-    form = inflect(sentence.word(verb).lower(), tag)
-    if sentence.word(verb).lower() == "be":
+    base = sentence.word(verb).lower()
+    form = inflect(base, tag) if is_base_form(base) else None
+    if base == "be":
         return [(sentence.starts[i - 1], sentence.starts[i + 1], "")] if auxiliary == "do" else []
     joined = joined_base_forms(sentence, verb)
     forms = [inflect(sentence.word(j).lower(), tag) for j in joined]
@@ -127,6 +134,11 @@ def _without_do(sentence: ParsedSentence, i: int, auxiliary: str) -> list[Edit]:
     first = sentence.word(i + 1)
     edits = [(sentence.starts[i - 1], sentence.ends[i + 1], upper_first(first) if opens else first)]
     return [*edits, (sentence.starts[verb], sentence.ends[verb], form), *others]
+
+
+def is_base_form(word: str) -> bool:
+    """Whether a verb that is tagged as a base form is one: not "fought"."""
+    return lemma_of(word, "VBD") == word or inflect(word, "VBD") == word or word in ("be", "found", "saw", "lay", "fell")
 
 
 def joined_base_forms(sentence: ParsedSentence, verb: int) -> list[int]:

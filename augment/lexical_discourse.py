@@ -11,6 +11,8 @@ from augment.text import Draws
 
 _STOPS = frozenset(".;:,—–-(")
 _PREPOSITIONS = word_set("of to as that than when by in on from")
+_NEGATIVE = word_set("not n't n’t no never neither none nothing")
+_MODIFYING = word_set("whether or and just only ever such as so not even simply precisely long partly")
 _NAMING = word_set("known called named abbreviated spelled")
 _NOT_ADVERB = word_set("year years month months day days week weeks hours minutes decade decades century centuries")
 
@@ -52,6 +54,8 @@ def _is_opening(sentence: ParsedSentence, words: list[str], i: int, j: int) -> b
     """At the start of a clause or between commas, a comma behind."""
     if j + 2 >= len(words) or words[j + 1] != ",":
         return False
+    if words[i] == "then" and i and words[i - 1] == ",":  # "in 1814, then, ..."
+        return False
     return i == 0 or words[i - 1] in (".", ";", ",", "and", "but", '"', "“")
 
 
@@ -72,7 +76,7 @@ def _is_clause(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bo
     """Introduces a clause that has a subject and a finite verb behind the marker."""
     if j + 1 >= len(words) or words[j + 1] in _PREPOSITIONS or sentence.relation(i) not in ("mark", "advmod", "cc"):
         return False
-    if i and words[i - 1] in ("just", "only", "ever", "such", "as", "so", "not", "even", "simply", "precisely", "long", "partly"):
+    if i and words[i - 1] in _MODIFYING:
         return False
     verb = sentence.heads[i]
     subject = sentence.subject(verb)
@@ -81,6 +85,8 @@ def _is_clause(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bo
     finite = [*sentence.auxiliaries(verb), sentence.verb(verb)]
     if not any(sentence.tags[word] in ("VBD", "VBZ", "VBP", "MD") for word in finite):
         return False
+    if words[i] == "because" and (words[j + 1] == "otherwise" or sentence.pos[i - 1] == "AUX"):
+        return False  # "it was because it rained"
     if words[i] == "since":  # of time, unless the clause that it hangs on is not in the perfect
         clause = sentence.heads[verb]
         return not any(words[word] in ("has", "have", "had", "been", "'s", "'ve") for word in sentence.children(clause))
@@ -90,6 +96,8 @@ def _is_clause(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bo
 
 
 def _is_coordinate(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bool:
+    if j + 1 < len(words) and sentence.tags[j + 1] in ("DT", "PRP$", "NNP") and not _NEGATIVE.isdisjoint(words[:i]):
+        return False  # "it was no fancy, but a duty"
     return (
         i > 0
         and words[i - 1] == ","

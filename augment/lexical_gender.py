@@ -16,6 +16,7 @@ _TITLES |= {"madam": "Sir", "lord": "Lady", "lady": "Lord", "madame": "Monsieur"
 _RANKS = word_set(
     "abbot abbess baron baroness duke duchess emperor empress king queen prince princess viscount viscountess uncle aunt"
 )
+_QUOTES = frozenset("\"“‘'`") | {"``"}
 _OPPOSITE = {"M": "F", "F": "M"}
 
 
@@ -59,9 +60,12 @@ def gender_swap(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 def _is_possessive(sentence: ParsedSentence, i: int) -> bool:
     """Whether "her" or "his" belongs to a noun behind it. Tags decide, and where they cannot be right, what follows."""
+    tag = sentence.tags[i]
+    while i + 1 < len(sentence) and sentence.word(i + 1) in _QUOTES:  # 'his "autobiography"'
+        i += 1
     if i + 1 >= len(sentence) or sentence.pos[i + 1] in ("PUNCT", "ADP", "CCONJ", "SCONJ", "AUX", "DET", "PRON", "PART"):
         return False
-    return sentence.tags[i] == "PRP$"
+    return tag == "PRP$"
 
 
 def _before_name(sentence: ParsedSentence, i: int) -> bool:

@@ -279,9 +279,8 @@ def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
     while verb + 1 < len(sentence) and _is_close_to_verb(sentence, verb + 1):
         verb += 1
     last = sentence.subtree(head)[1]
-    for other in later:
-        start = sentence.subtree(other)[0]
-        last = min(last, start - 1)
+    for other in (*later, *_sharing(sentence, head, verb)):
+        last = min(last, _joint_before(sentence, head, other) - 1)
     while last > verb and (
         sentence.pos[last] in ("CCONJ",) or sentence.word(last) in (".", ",", ";", ":", "!", "?", "-", "–", "—")
     ):
@@ -304,9 +303,31 @@ def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
     if opens:
         rest = upper_first(rest)
         front = front if keeps_capital(sentence, first) else lower_first(sentence, first) + front[len(sentence.word(first)) :]
+    elif sentence.word(first).lower() == "there":
+        front = front[:1].lower() + front[1:]
+    behind = "," if last + 1 < len(sentence) and sentence.pos[last + 1] == "CCONJ" else ""  # "it, he had, and left"
     if first and sentence.pos[first - 1] not in ("PUNCT", "CCONJ", "SCONJ"):
-        return sentence.ends[first - 1], sentence.ends[last], f", {rest}, {front}"
-    return sentence.starts[first], sentence.ends[last], f"{rest}, {front}"
+        return sentence.ends[first - 1], sentence.ends[last], f", {rest}, {front}{behind}"
+    return sentence.starts[first], sentence.ends[last], f"{rest}, {front}{behind}"
+
+
+def _sharing(sentence: ParsedSentence, head: int, verb: int) -> list[int]:
+    """The finite verbs that share the subject of a clause by a conjunction: they stay behind it ("Old, it was, and fell")."""
+    return [
+        child
+        for child in sentence.children(head)
+        if sentence.relation(child) == "conj"
+        and child > verb
+        and sentence.subject(child) is None
+        and sentence.tags[finite_verb(sentence, child)] in _FINITE
+    ]
+
+
+def _joint_before(sentence: ParsedSentence, head: int, conjoined: int) -> int:
+    """The first word of a coordinated clause, its conjunction included, which may hang on the first clause."""
+    first = sentence.subtree(conjoined)[0]
+    joints = [child for child in sentence.children(head) if sentence.relation(child) == "cc" and head < child < conjoined]
+    return min([first, *joints[-1:]])
 
 
 def _opens(sentence: ParsedSentence, first: int) -> bool:

@@ -7,11 +7,12 @@ import functools
 from augment.entry import Entry
 from augment.lexical_forms import AUGCSE, balanced, word_set, word_table
 from augment.parsed import ParsedSentence
-from augment.restructure_forms import RELATIVE, characters, finite_form, finite_verb, is_plural, phrase
+from augment.restructure_forms import RELATIVE, characters, finite_form, finite_verb, is_plural, phrase, spelled_out
 from augment.text import Draws
 
 _NEGATIVE = word_set("not n't n’t never no hardly")
-_DIRECT = ("obj", "iobj", "attr", "acomp", "xcomp", "ccomp")
+_DIRECT = ("obj", "attr", "acomp", "xcomp")
+_RELATIVE_TAGS = ("WDT", "WP", "WP$", "WRB")
 _FACTIVE = sorted(
     word_set(
         "acknowledge admit announce confirm declare discover find know learn mention note notice observe realize recall "
@@ -46,7 +47,7 @@ def summarization(sentence: ParsedSentence, draws: Draws) -> str | None:
         verb = sentence.verb(head)
         objects = _objects(sentence, head, verb) if subjects else []
         negated = any(sentence.word(child).lower() in _NEGATIVE for child in sentence.children(head))
-        spoken = f"{'!' if negated else ''}{sentence.word(verb)}"
+        spoken = f"{'!' if negated else ''}{_spoken(sentence, head, verb)}"
         for subject in subjects:
             triples += [f"{_name(sentence, subject)} {spoken} {_name(sentence, thing)}" for thing in objects]
     result = ", ".join(dict.fromkeys(triples))
@@ -102,6 +103,18 @@ def _subjects(sentence: ParsedSentence, head: int) -> list[int]:
     return [subject, *_conjoined(sentence, subject)]
 
 
+def _spoken(sentence: ParsedSentence, head: int, verb: int) -> str:
+    """The verb, in the passive with what makes it one: "was sold"."""
+    first = head
+    if sentence.relation(head) == "conj" and sentence.tags[head] == "VBN" and not sentence.auxiliaries(head):
+        first = sentence.heads[head]  # "was sold and repaired"
+    passive = [i for i in sentence.auxiliaries(first) if sentence.relation(i) == "aux:pass" and i < verb]
+    if not passive:
+        return sentence.word(verb)
+    whole = spelled_out(sentence, passive[-1])
+    return f"{whole} {sentence.word(verb)}" if whole else sentence.word(verb)
+
+
 def _conjoined(sentence: ParsedSentence, i: int) -> list[int]:
     nominal = ("NOUN", "PROPN", "PRON")
     return [child for child in sentence.children(i) if sentence.relation(child) == "conj" and sentence.pos[child] in nominal]
@@ -111,18 +124,30 @@ def _objects(sentence: ParsedSentence, head: int, verb: int) -> list[int]:
     if verb != head:
         return [head, *_conjoined(sentence, head)] if head > verb else []
     direct = [child for child in sentence.children(head) if child > verb and sentence.relation(child) in _DIRECT]
+    direct = [child for child in direct if sentence.pos[child] not in ("VERB", "AUX") or _is_infinitive(sentence, child)]
     if not direct:
         for child in sentence.children(head):
-            if child > verb and sentence.relation(child)[:3] == "obl":
+            if child > verb and sentence.relation(child)[:3] == "obl" and _has_case(sentence, child):
                 direct.append(child)
             elif child > verb and sentence.relation(child) in ("prep", "obl:agent"):
                 direct += [thing for thing in sentence.children(child) if sentence.relation(thing) == "pobj"]
+        direct = direct[:1]  # what stands nearest to the verb
+    direct = [child for child in direct if sentence.tags[child] not in _RELATIVE_TAGS]
     return [thing for child in direct for thing in (child, *_conjoined(sentence, child))]
 
 
+def _is_infinitive(sentence: ParsedSentence, i: int) -> bool:
+    return i > 0 and sentence.tags[i] == "VB" and sentence.tags[i - 1] == "TO"
+
+
+def _has_case(sentence: ParsedSentence, i: int) -> bool:
+    """Whether a preposition stands before a phrase: a time or measure has none."""
+    return any(sentence.relation(child) == "case" for child in sentence.children(i))
+
+
 def _name(sentence: ParsedSentence, i: int) -> str:
-    """Word i, with the other words of a name that it is the head of, or the number of what is no word, as in "34%"."""
-    parts = [i]
+    """Word i, with the other words of a name that it is the head of, or the number of what is no word, as in "34%", or "to"."""
+    parts = [i - 1, i] if _is_infinitive(sentence, i) else [i]
     if not sentence.word(i)[:1].isalnum():
         parts += [child for child in sentence.children(i) if sentence.relation(child) == "nummod"]
     if sentence.pos[i] == "PROPN":

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from augment.entry import Entry, Parameter
 from augment.inflection import lemma_of
 from augment.lexical_contractions import joined_base_forms
 from augment.lexical_forms import AUGCSE, Edit, like, rewrite, word_set
 from augment.parsed import ParsedSentence
 from augment.restructure_forms import finite_form, finite_verb, person_of, spelled_out, subject_of
-from augment.syntax_english import is_of_title, speaker
+from augment.syntax_english import is_joined, is_of_title, speaker
 from augment.text import Draws
 
 _TENSES = ("past", "present", "future")
@@ -20,6 +22,16 @@ _PRESENT_MODALS = {"could": "can", "might": "may"}
 _MIDDLE = word_set(
     "also both all always already ever never often usually generally still then now probably only just sometimes soon thus"
 )
+_LONG_AGO = word_set("ago yesterday")
+_PERIODS = word_set(
+    "night week weekend month year season spring summer autumn fall winter century decade monday tuesday wednesday thursday "
+    "friday saturday sunday january february march april may june july august september october november december"
+)
+_YEAR = re.compile(r"1\d{3}s?|20[01]\d")
+_BEFORE_YEAR = word_set(
+    "in by since until from of , january february march april may june july august september october november december to "
+    "between and early late around during before after spring summer autumn fall winter circa about"
+)
 _NOT = ("n't", "n’t", "not")
 _SHORT_NEGATION = {"will": "wo", "can": "ca", "shall": "sha"}
 
@@ -30,8 +42,8 @@ def tense(sentence: ParsedSentence, draws: Draws, to: str = "random") -> str | N
     As published: a random one of the three, the sentence's own among them; every verb by itself, participles and infinitives
     too. Here: one of the other two; only the word of each clause that carries the tense: "do", "have" and "be" as
     auxiliaries, "will" put in or taken out, number and person by the subject, in the future the present behind "when" and
-    "if"; other modals change with the past ("can": "could") or stay; questions are not put in the future. None where the
-    sentence has no finite verb, or is in that tense already. Possibly altering. Needs the parse.
+    "if"; other modals change with the past ("can": "could") or stay; questions are not put in the future, nor what was "in 1955"
+    or "last week". None where the sentence has no finite verb, or is in that tense already. Possibly altering. Needs the parse.
         "She does not know where he lives." -> "She did not know where he lived."
     """
     clauses = _finite_clauses(sentence)
@@ -40,9 +52,13 @@ def tense(sentence: ParsedSentence, draws: Draws, to: str = "random") -> str | N
     root = sentence.root
     main = next((i for i, head in clauses if head == root), None)
     current = None if main is None else _tense_of(sentence, main)
-    if current is None or to == current:
+    if current is None:
         return None
-    target = to if to != "random" else draws.choice([other for other in _TENSES if other != current])
+    barred = {current} | _barred_by_time(sentence)
+    targets = [other for other in _TENSES if other not in barred and to in ("random", other)]
+    if not targets:
+        return None
+    target = draws.choice(targets) if len(targets) > 1 else targets[0]
     edits: list[Edit] = []
     for finite, head in clauses:
         changed = _change(sentence, finite, head, target)
@@ -50,6 +66,21 @@ def tense(sentence: ParsedSentence, draws: Draws, to: str = "random") -> str | N
             return None
         edits += changed
     return rewrite(sentence, edits)
+
+
+def _barred_by_time(sentence: ParsedSentence) -> frozenset[str]:
+    """The tenses that a time which the sentence names does not go with: "in 1955" no future, "tomorrow" no past."""
+    words = [word.lower() for word in sentence.words]
+    barred = frozenset()
+    for i, word in enumerate(words):
+        following = words[i + 1] if i + 1 < len(words) else ""
+        if word in _LONG_AGO or (word == "last" and following in _PERIODS):
+            barred |= {"future", "present"}
+        elif _YEAR.fullmatch(word) and i and words[i - 1] in _BEFORE_YEAR:
+            barred |= {"future"}
+        elif word == "tomorrow" or (word == "next" and following in _PERIODS):
+            barred |= {"past"}
+    return barred
 
 
 def _finite_clauses(sentence: ParsedSentence) -> list[tuple[int, int]]:
@@ -90,7 +121,7 @@ def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> li
     word = sentence.word(finite)
     lower = word.lower()
     start, end = sentence.starts[finite], sentence.ends[finite]
-    if is_of_title(sentence, finite) or lower == "ai":  # "ain't"
+    if is_of_title(sentence, finite) or lower == "ai" or is_joined(sentence, finite):  # "ain't", "thats"
         return None
     if _in_time_clause(sentence, head, finite) and target == "future":
         target = "present"

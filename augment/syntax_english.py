@@ -37,11 +37,11 @@ _NONE = {"some": "no", "someone": "no one", "somebody": "nobody", "something": "
 _COUNTS = _NOT_ALL | _NONE.keys() | {"few", "little", "only", "most", "almost", "nearly"}
 # Adverbs that may stand before "does not", as they are of the sentence and no manner or degree of the verb.
 _BEFORE_NOT = frozenset((
-    "actually", "also", "always", "apparently", "certainly", "clearly", "consequently", "currently", "eventually", "evidently",
-    "finally", "first", "generally", "hence", "however", "initially", "just", "later", "likely", "literally", "maybe",
-    "nevertheless", "normally", "now", "obviously", "often", "originally", "perhaps", "presumably", "previously", "probably",
-    "really", "reportedly", "simply", "sometimes", "soon", "still", "subsequently", "suddenly", "supposedly", "surely", "then",
-    "thereby", "therefore", "though", "thus", "too", "typically", "ultimately", "usually",
+    "actually", "also", "always", "apparently", "certainly", "clearly", "consequently", "currently", "eventually",
+    "evidently", "finally", "first", "generally", "hence", "however", "initially", "just", "later", "likely", "literally",
+    "maybe", "nevertheless", "normally", "now", "obviously", "often", "originally", "perhaps", "possibly", "presumably",
+    "previously", "probably", "really", "reportedly", "simply", "sometimes", "soon", "still", "subsequently", "suddenly",
+    "supposedly", "surely", "then", "thereby", "therefore", "though", "thus", "too", "typically", "ultimately", "usually",
 ))  # fmt: skip
 _BESIDE = frozenset({"conj", "parataxis", "ccomp", "list"})
 
@@ -259,18 +259,20 @@ def _uncounted(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
         return None
     first = sentence.subtree(clause.subject)[0]
     lower = sentence.word(first).lower()
-    if lower not in _COUNTS or (sentence.heads[first] != clause.subject and first != clause.subject):
+    if lower not in _COUNTS:
+        return None
+    if lower not in _NOT_ALL and lower not in _NONE:
+        return []
+    if sentence.heads[first] != clause.subject and first != clause.subject:
         return None
     following = sentence.tags[first + 1] if first + 1 < len(sentence) else ""
     start, end, word = sentence.starts[first], sentence.ends[first], sentence.word(first)
     if lower in _NOT_ALL:
         return [(start, end, like(word[:1], f"not {lower}"))]
-    if lower in _NONE:
-        if following == "CD" or (lower == "some" and first + 1 < len(sentence) and following == "DT"):
-            return None  # "some 300 men"
-        new = "none" if lower == "some" and (first == clause.subject or sentence.pos[first + 1] == "ADP") else _NONE[lower]
-        return [(start, end, like(word[:1], new))]
-    return []
+    if following == "CD" or (lower == "some" and following == "DT"):
+        return None  # "some 300 men"
+    new = "none" if lower == "some" and (first == clause.subject or sentence.pos[first + 1] == "ADP") else _NONE[lower]
+    return [(start, end, like(word[:1], new))]
 
 
 def with_auxiliary(

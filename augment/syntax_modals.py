@@ -7,7 +7,7 @@ leave what it says true: "must have travelled", "had to travel", "could not but 
 from __future__ import annotations
 
 from augment.inflection import inflect, lemma_of, may_be_past, participle
-from augment.lexical_contractions import joined_base_forms
+from augment.lexical_contractions import is_base_form, joined_base_forms
 from augment.lexical_forms import Edit, indefinite_article, like
 from augment.parsed import ParsedSentence
 from augment.syntax_english import (
@@ -49,7 +49,7 @@ _FINISHED = frozenset({"must", "should", "ought to"})  # the past behind these i
 # Adverbs that may stand before a modal verb, as they are of the sentence.
 _STAYING = frozenset((
     "apparently", "certainly", "clearly", "consequently", "evidently", "eventually", "finally", "first", "hence", "however",
-    "later", "maybe", "nevertheless", "now", "obviously", "perhaps", "presumably", "probably", "reportedly", "soon",
+    "later", "maybe", "nevertheless", "now", "obviously", "perhaps", "possibly", "presumably", "probably", "reportedly", "soon",
     "subsequently", "suddenly", "supposedly", "surely", "then", "therefore", "though", "thus",
 ))  # fmt: skip
 _INTENSIFIERS = (
@@ -179,8 +179,8 @@ def _without_did(sentence: ParsedSentence, clause: Clause, modal: str) -> list[E
     for i in verbs:
         lemma = sentence.word(i).lower()
         done = inflect(lemma, "VBN")
-        if done is None or (lemma != "be" and lemma_of(lemma, "VBD") != lemma and inflect(lemma, "VBD") != lemma):
-            return None  # no base form
+        if done is None or not is_base_form(lemma):
+            return None
         rest.append((sentence.starts[i], sentence.ends[i], like(sentence.word(i), done)))
     return _written(sentence, clause, modal, "have", rest)
 

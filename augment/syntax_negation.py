@@ -108,6 +108,10 @@ def _without_negation(sentence: ParsedSentence, clause: Clause) -> tuple[bool, l
     """
     if clause.negation is not None:
         return True, _without_not(sentence, clause)
+    if clause.subject is not None and clause.subject < clause.finite:
+        first = sentence.subtree(clause.subject)[0]
+        if sentence.word(first).lower() == "not":  # "not all men came"
+            return True, [without_word(sentence, first)]
     lower = sentence.text.lower()  # first, as the expression takes a while
     if not (any(map(lower.__contains__, _TRACES)) and _ANY_NEGATIVE.search(lower)):
         return False, None

@@ -202,6 +202,7 @@ def test_colours_are_those_of_css():
         ("She saw her.", "She/PRP saw/VBD her/PRP ./.", "He saw him."),
         ("She saw her dog.", "She/PRP saw/VBD her/PRP$ dog/NN ./.", "He saw his dog."),
         ("It is his.", "It/PRP is/VBZ his/PRP$ ./.", "It is hers."),
+        ("Read his “Life”.", "Read/VB his/PRP$ “/`` Life/NNP ”/'' ./.", "Read her “Life”."),
         ("He hurt himself, and his wife left.", "He/PRP hurt/VBD himself/PRP ,/, and/CC his/PRP$ wife/NN left/VBD ./.",
          "She hurt herself, and her husband left."),
         ("An actor and a heroine", "An/DT actor/NN and/CC a/DT heroine/NN", "An actress and a hero"),

@@ -114,10 +114,10 @@ def test_auxiliary_negation_removal(text, annotation, expected):
     [
         ("He left because it was late.",
          "He/PRP/nsubj/2 left/VBD/root/0 because/IN/mark/6 it/PRP/nsubj/6 was/VBD/cop/6 late/JJ/advcl/2 ././punct/2",
-         {"He left since it was late.", "He left inasmuch as it was late.", "He left as it was late."}),
+         {"He left since it was late.", "He left as it was late."}),
         ("He left because it was late.",
          "He/PRP/nsubj/2 left/VBD/ROOT/0 because/IN/mark/5 it/PRP/nsubj/5 was/VBD/advcl/2 late/JJ/acomp/5 ././punct/2",
-         {"He left since it was late.", "He left inasmuch as it was late.", "He left as it was late."}),
+         {"He left since it was late.", "He left as it was late."}),
         ("As a result, he fell.",
          "As/IN/case/3 a/DT/det/3 result/NN/obl/6 ,/,/punct/6 he/PRP/nsubj/6 fell/VBD/root/0 ././punct/6",
          {f"{new}, he fell." for new in ("Accordingly", "Consequently", "Hence", "Therefore", "Thus", "For this reason")}),
@@ -137,6 +137,17 @@ def test_auxiliary_negation_removal(text, annotation, expected):
          "two/CD/nummod/2 years/NNS/obl/4 later/RB/advmod/4 moved/VBD/root/0 http://also.com/NN/obj/4", {None}),
         ("His later works.", "His/PRP$/nmod:poss/3 later/RB/advmod/3 works/VBZ/root/0 ././punct/3", {None}),
         ("Also", "Also/RB/root/0", {None}),
+        # a correction is no contrast
+        ("It was no fancy, but a duty.",
+         "It/PRP/nsubj/4 was/VBD/cop/4 no/DT/det/4 fancy/NN/root/0 ,/,/punct/8 but/CC/cc/8 a/DT/det/8 duty/NN/conj/4 ././punct/4",
+         {None}),
+        ("He was here, then, in May.",
+         "He/PRP/nsubj/3 was/VBD/cop/3 here/RB/root/0 ,/,/punct/3 then/RB/advmod/3 ,/,/punct/3 in/IN/case/8 May/NNP/obl/3 "
+         "././punct/3", {None}),
+        ("It was because he ran.",
+         "It/PRP/nsubj/5 was/VBD/cop/5 because/IN/mark/5 he/PRP/nsubj/5 ran/VBD/root/0 ././punct/5", {None}),
+        ("However, he ran.", "However/RB/advmod/4 ,/,/punct/4 he/PRP/nsubj/4 ran/VBD/root/0 ././punct/4",
+         {"Nevertheless, he ran.", "Nonetheless, he ran."}),
     ],
 )  # fmt: skip
 def test_discourse_markers(text, annotation, expected):
@@ -148,4 +159,4 @@ def test_one_of_several_markers():
                      "She/PRP/nsubj/3 also/RB/advmod/3 won/VBD/root/0 because/IN/mark/7 he/PRP/nsubj/7 also/RB/advmod/7 "
                      "ran/VBD/advcl/3 ././punct/3")  # fmt: skip
     found = {discourse_markers(sentence, draws(key)) for key in range(100)}
-    assert len(found) == 2 + 3 + 2 and "She also won because he likewise ran." in found
+    assert len(found) == 2 + 2 + 2 and "She also won because he likewise ran." in found

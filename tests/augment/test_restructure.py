@@ -70,7 +70,13 @@ def test_subject_object_switch(text, annotation, expected):
          "he/PRP/nsubj/10 had/VBD/conj/5 a/DT/det/13 “/``/punct/13 dog/NN/obj/10 ”/''/punct/13 ././punct/5",
          "In 1990, Zoë gave up, and a “dog”, he had."),
         ("She ran and fell here.", "She/PRP/nsubj/2 ran/VBD/ROOT/0 and/CC/cc/2 fell/VBD/conj/2 here/RB/advmod/4 ././punct/2",
-         "And fell here, she ran."),
+         None),  # what is coordinated stays behind its subject
+        ("She saw it and fell here.",
+         "She/PRP/nsubj/2 saw/VBD/ROOT/0 it/PRP/dobj/2 and/CC/cc/2 fell/VBD/conj/2 here/RB/advmod/5 ././punct/2",
+         "It, she saw, and fell here."),
+        ("She saw it and he fell here.",
+         "She/PRP/nsubj/2 saw/VBD/root/0 it/PRP/obj/2 and/CC/cc/6 he/PRP/nsubj/6 fell/VBD/conj/2 here/RB/advmod/6 ././punct/2",
+         "It, she saw, and here, he fell."),
         ("We've been here.", "We/PRP/nsubj/4 've/VBP/aux/4 been/VBN/cop/4 here/RB/root/0 ././punct/4", "Been here, we have."),
         ("Then he left town.", "Then/RB/advmod/3 he/PRP/nsubj/3 left/VBD/root/0 town/NN/obj/3 ././punct/3",
          "Then, town, he left."),
@@ -167,6 +173,14 @@ def test_yoda(text, annotation, expected):
         ("They are generally covered.",
          "They/PRP/nsubj:pass/4 are/VBP/aux:pass/4 generally/RB/advmod/4 covered/VBN/root/0 ././punct/4", "future",
          "They will generally be covered."),
+        ("Thats late.", "That/PRP/nsubj/3 s/VBZ/cop/3 late/JJ/root/0 ././punct/3", "past", None),  # one word
+        ("He left in 1955.", "He/PRP/nsubj/2 left/VBD/root/0 in/IN/case/4 1955/CD/obl/2 ././punct/2", "future", None),
+        ("He left in 1955.", "He/PRP/nsubj/2 left/VBD/root/0 in/IN/case/4 1955/CD/obl/2 ././punct/2", "random",
+         "He leaves in 1955."),
+        ("He left last week.", "He/PRP/nsubj/2 left/VBD/root/0 last/JJ/amod/4 week/NN/obl:tmod/2 ././punct/2", "random", None),
+        ("He leaves tomorrow.", "He/PRP/nsubj/2 leaves/VBZ/root/0 tomorrow/NN/obl:tmod/2 ././punct/2", "random",
+         "He will leave tomorrow."),
+        ("They will go.", "They/PRP/nsubj/3 will/MD/aux/3 go/VB/root/0 ././punct/3", "present", "They go."),
         ("He ran.", "He/PRP/nsubj/2 ran/VBD/root/0 ././punct/2", "past", None),
         ("A day", "A/DT/det/2 day/NN/root/0", "past", None),
         ("http://a.com", "http://a.com/NN/root/0", "past", None),
@@ -253,6 +267,13 @@ def test_sentence_reordering(text, annotation, expected):
          "to/IN/case/10 http://a.com/NN/obl/8 ././punct/8", "man wrote Zoë, man ran http://a.com"),
         ("He ran.", "He/PRP/nsubj/2 ran/VBD/root/0 ././punct/2", None),
         ("I see dogs.", "I/PRP/nsubj/2 see/VBP/root/0 dogs/NNS/obj/2 ././punct/2", None),
+        # the passive is told, a time is no object, an infinitive is one with its "to"
+        ("It was sold last week in Rome and seen.",
+         "It/PRP/nsubj:pass/3 was/VBD/aux:pass/3 sold/VBN/root/0 last/JJ/amod/5 week/NN/obl:tmod/3 in/IN/case/7 Rome/NNP/obl/3 "
+         "and/CC/cc/9 seen/VBN/conj/3 ././punct/3", "It was sold Rome"),
+        ("I now want to go.", "I/PRP/nsubj/3 now/RB/advmod/3 want/VBP/root/0 to/TO/mark/5 go/VB/xcomp/3 ././punct/3",
+         "I want to go"),
+        ("He asked what came.", "He/PRP/nsubj/2 asked/VBD/root/0 what/WP/obj/2 came/VBD/acl:relcl/3 ././punct/2", None),
         ("A day", "A/DT/det/2 day/NN/root/0", None),
     ],
 )  # fmt: skip

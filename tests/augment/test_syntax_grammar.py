@@ -64,6 +64,8 @@ def denied(rest, before=""):
         ("The man with all keys came.",
          "The/DT/det/2 man/NN/nsubj/6 with/IN/case/5 all/DT/det/5 keys/NNS/nmod/2 came/VBD/root/0 ././punct/6",
          "The man with all keys did not come."),
+        ("Only men came.", "Only/RB/advmod/2 men/NNS/nsubj/3 came/VBD/root/0 ././punct/3", denied("only men came.")),
+        ("Not all men came.", "Not/RB/advmod/2 all/DT/det/3 men/NNS/nsubj/4 came/VBD/root/0 ././punct/4", "All men came."),
         # "has yet to" is a negation of its own
         ("He has yet to speak.", "He/PRP/nsubj/2 has/VBZ/root/0 yet/RB/advmod/2 to/TO/mark/5 speak/VB/xcomp/2 ././punct/2",
          denied("he has yet to speak.")),
@@ -201,7 +203,10 @@ def test_no_modal_verb(text, annotation):
          "Do you have any money?"),
         ("I could not help laughing.",
          "I/PRP/nsubj/4 could/MD/aux/4 not/RB/advmod/4 help/VB/root/0 laughing/VBG/xcomp/4 ././punct/4",
-         "I could help laughing."),
+         None),
+        ("He has not come in years.",
+         "He/PRP/nsubj/4 has/VBZ/aux/4 not/RB/advmod/4 come/VBN/root/0 in/IN/case/6 years/NNS/obl/4 ././punct/4", None),
+        ("He didn't fought.", "He/PRP/nsubj/4 did/VBD/aux/4 n't/RB/advmod/4 fought/VB/root/0 ././punct/4", None),
     ],
 )  # fmt: skip
 def test_removal_of_a_negated_auxiliary(text, annotation, expected):
