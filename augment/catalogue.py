@@ -44,6 +44,12 @@ def _pairs_fit(values: dict[str, Any]) -> str | None:
     return None
 
 
+def _rates_rise(values: dict[str, Any]) -> str | None:
+    if values["rate"] < values["min_rate"] < 1:
+        return f"min_rate={values['min_rate']:g} is above rate={values['rate']:g}"
+    return None
+
+
 def _lengths_rise(values: dict[str, Any]) -> str | None:
     if values["min_length"] > values["max_length"]:
         return f"min_length={values['min_length']} is above max_length={values['max_length']}"
@@ -118,11 +124,15 @@ _ENTRIES = (
         name="crop",
         kind="token",
         paper="COCO-LM (Meng et al. 2021, NeurIPS, arXiv:2102.08473), section 3.2",
-        parameters=(Parameter("rate", 0.9, "share of the tokens kept", 0, 1),),
+        parameters=(
+            Parameter("rate", 0.9, "share of the tokens kept; the largest, if min_rate is given", 0, 1),
+            Parameter("min_rate", 1.0, "below 1: the smallest share, drawn evenly up to rate for each sequence and view", 0, 1),
+        ),
         description="A random contiguous run of the tokens stays, the rest goes.",
-        example="crop:rate=0.7",
+        example="crop:rate=1:min_rate=0.5",
         function=tokens.crop,
         meaning="possibly altering",
+        check=_rates_rise,
     ),
     Entry(
         name="span",

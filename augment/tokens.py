@@ -152,13 +152,17 @@ def repeat(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: flo
     return Ragged(np.repeat(batch.ids, times), offsets_of(batch.lengths + counts))
 
 
-def crop(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.9) -> Ragged:
+def crop(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.9, min_rate: float = 1.0) -> Ragged:
     """COCO-LM's cropping (Meng et al. 2021, section 3.2): a contiguous run of round(rate * n) content tokens stays.
 
-    At least one token stays (none if there is none); the place is drawn evenly.
+    At least one token stays (none if there is none); the place is drawn evenly. With min_rate below rate, the share that
+    stays is drawn evenly between the two, for each sequence and view: their lengths no longer tell which views belong together.
     """
     sizes = content_sizes(batch, vocabulary)
-    kept = np.minimum(np.maximum(round_half_even(sizes * rate), 1), sizes)
+    shares = np.float64(rate)
+    if min_rate < rate:
+        shares = min_rate + (rate - min_rate) * uniform_per_sequence(keys, 1, stream=1)[:, 0]
+    kept = np.minimum(np.maximum(round_half_even(sizes * shares), 1), sizes)
     return keep_run(batch, (uniform_per_sequence(keys, 1)[:, 0] * (sizes - kept + 1)).astype(np.int64), kept)
 
 

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from pretrain.config import Config
 from pretrain.encoder import SentenceEncoder
 from pretrain.export import read_policy
+from pretrain.length_shortcut import LengthShortcut
 from pretrain.metrics_file import read_metrics
 from pretrain.objectives import WholeObjective
 from pretrain.precision import DTYPES
@@ -47,14 +48,15 @@ def flops_meter(config: Config, encoder: SentenceEncoder, objective: WholeObject
 
 
 def announce(config: Config, recipe: Path | str | None, explicit: bool, telemetry: Telemetry, data: Data,
-             encoder: SentenceEncoder, objective: WholeObjective, threads: int, resumed: Path | None, start: int) -> None:
+             encoder: SentenceEncoder, objective: WholeObjective, threads: int, resumed: Path | None, start: int,
+             lengths: LengthShortcut | None) -> None:
     """Say what is about to run, so that a wrong setting is seen before it costs a day."""
     world, train = dist.get_world_size(), config.train
     where = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {threads} threads a rank"
     lines = []
     if not explicit:
         there = "which a GPU leaves mostly idle" if torch.cuda.is_available() else "there is no GPU here"
-        lines.append(f"no --config given: using {recipe} ({there}; configs/clear_base.yaml is the paper's run)")
+        lines.append(f"no --config given: using {recipe} ({there}; configs/clear_base.yaml has the paper's size)")
     parameters = sum(getattr(p, "ds_numel", p.numel()) for p in encoder.lm.parameters())
     epochs = train.steps * train.global_batch / max(1, data.train.num_sequences)
     lines += [
@@ -75,6 +77,8 @@ def announce(config: Config, recipe: Path | str | None, explicit: bool, telemetr
         pool = train.global_batch // (world if objective.is_local else 1)
         lines.append(f"objective  {config.objective.name}; {specs}; {objective.negatives(pool):,} negatives per anchor "
                      f"({len(objective.roles)} views x {pool:,} sequences, {'local' if objective.is_local else 'global'})")
+        if lengths is not None:
+            lines.append(f"lengths    {lengths}")
         if objective.kept_head is not None:
             lines.append("head       kept: evaluated and exported vectors are its output")
     else:

@@ -21,6 +21,7 @@ from pretrain import command
 from pretrain.blocks import label_names
 from pretrain.config import DEFAULT_RECIPE, Config, load_config
 from pretrain.errors import UserError
+from pretrain.length_shortcut import LengthShortcut, measure_lengths
 from pretrain.loader import Loader, RankBatch, ViewSpec
 from pretrain.masking import Masked
 from pretrain.microbatches import count_micro_batches
@@ -89,10 +90,24 @@ def inspect(
     names = names_of_labels(views, reader)
     for line in rate_lines(batch, vocabulary, views, names):
         console.print(line, soft_wrap=True)
+    if lengths := _lengths(settings, reader, tokenizer, vocabulary, views):
+        console.print(f"lengths: {lengths}", soft_wrap=True)
     for row in range(min(shown, len(batch.original))):
         console.print()
         for line in sequence_lines(batch, row, tokenizer, views, names):
             console.print(line, soft_wrap=True)
+
+
+def _lengths(
+    settings: Config, reader: ShardReader, tokenizer: Any, vocabulary: Vocabulary, views: list[ViewSpec]
+) -> LengthShortcut | None:
+    synonyms = synonyms_for([view.augmentation for view in views], settings.augment.synonyms, tokenizer, vocabulary)
+    return measure_lengths(settings, reader, vocabulary, views, synonyms, _longest(settings))
+
+
+def _longest(settings: Config) -> int | None:
+    # A checkpoint's own limit is in its configuration, which takes the model to read.
+    return settings.model.max_positions if settings.model.init is None else None
 
 
 def described(reader: ShardReader) -> str:
@@ -145,8 +160,7 @@ def load_batch(
         start_step=step,
         stop_step=step + 1,
         synonyms=synonyms,
-        # A checkpoint's own limit is in its configuration, which takes the model to read.
-        max_length=settings.model.max_positions if settings.model.init is None else None,
+        max_length=_longest(settings),
         damaged=settings.data.damaged,
     )
     return next(iter(loader))

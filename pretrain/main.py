@@ -27,6 +27,7 @@ from pretrain.durable import replace_durably
 from pretrain.export import export
 from pretrain.heldout import Heldout, evaluation_mode, text_embedder
 from pretrain.leaving import Leaving
+from pretrain.length_shortcut import measure_lengths
 from pretrain.loader import Loader
 from pretrain.model import SentenceModel
 from pretrain.objectives import build_objective, view_specs
@@ -104,7 +105,8 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
         setup_run.repair_best(settings.run_folder, progress)
     with telemetry:
         announce.announce(settings, recipe, config is not None, telemetry, data, encoder, objective, threads, resumed,
-                          progress.step)
+                          progress.step,
+                          measure_lengths(settings, data.train, data.vocabulary, views, data.synonyms, encoder.max_positions))
         continuity.announce_changes(progress.changes, progress.step, telemetry)
         if progress.step == 0:  # also a pre-flight: an evaluation that cannot run must not fail after a month
             telemetry.log(0, {"evaluation": evaluate(0)})

@@ -155,7 +155,9 @@ def repeat(content: list[int], key: int, rate: float = 0.32) -> list[int]:
     return [token for place, token in enumerate(content) for _ in range(2 if place in chosen else 1)]
 
 
-def crop(content: list[int], key: int, rate: float = 0.9) -> list[int]:
+def crop(content: list[int], key: int, rate: float = 0.9, min_rate: float = 1.0) -> list[int]:
+    if min_rate < rate:
+        rate = min_rate + (rate - min_rate) * ((sequence_bits(key, 1, stream=1)[0] >> 11) * 2.0**-53)
     kept = min(max(round(rate * len(content)), 1), len(content))
     start = int((sequence_bits(key, 1)[0] >> 11) * 2.0**-53 * (len(content) - kept + 1))
     return content[start : start + kept]

@@ -29,6 +29,8 @@ CASES = [
     (tokens.repeat, reference.repeat, {}, {}),
     (tokens.crop, reference.crop, {}, {}),
     (tokens.crop, reference.crop, {"rate": 0.0}, {"rate": 0.0}),
+    (tokens.crop, reference.crop, *[{"rate": 1.0, "min_rate": 0.3}] * 2),
+    (tokens.crop, reference.crop, *[{"rate": 0.6, "min_rate": 0.0}] * 2),
     (tokens.span, reference.span, {}, {}),
     (tokens.span, reference.span, *[{"min_length": 1, "max_length": 20, "alpha": 2, "beta": 4}] * 2),
     (tokens.span, reference.span, *[{"min_length": 20, "max_length": 20, "alpha": 1, "beta": 1}] * 2),
@@ -226,6 +228,20 @@ def test_crop_keeps_a_run():
         assert row == list(range(row[0], row[0] + 15))
         starts.add(row[0] - 6)
     assert starts == set(range(6))
+
+
+def test_crop_of_a_range_draws_lengths_evenly_and_apart_from_places():
+    count, size = 20_000, 200
+    batch = Ragged.from_sequences([[CLS, *range(6, 6 + size), SEP]] * count)
+    one, other = (tokens.crop(batch, keys_for(batch, seed), VOCABULARY, rate=0.9, min_rate=0.4) for seed in (0, 1))
+    kept = one.lengths - 2
+    assert (kept.min(), kept.max()) == (80, 180)
+    seen = np.bincount(kept)[81:180]  # the two ends have half
+    assert np.abs(seen - count / 100).max() < 6 * np.sqrt(count / 100)
+    assert abs(np.corrcoef(one.lengths, other.lengths)[0, 1]) < 0.03
+    first = np.array([content(one, row)[0] - 6 for row in range(count)])
+    place = first / (size - kept + 1)  # even in [0, 1), whatever the length
+    assert abs(place.mean() - 0.5) < 0.02 and abs(np.corrcoef(place, kept)[0, 1]) < 0.03
 
 
 def test_span_lengths_have_the_beta_distribution():

@@ -184,5 +184,5 @@ def test_a_run_names_the_folder_that_it_reads(monkeypatch):
     encoder = SimpleNamespace(lm=model, pooling="mean")
     train = SimpleNamespace(folder=folder, num_sequences=70, num_tokens=700, unit="record")
     announce.announce(settings, None, True, SimpleNamespace(say=lines.append), SimpleNamespace(train=train), encoder,
-                      SimpleNamespace(roles=(), masked_copies=1), 1, None, 0)
+                      SimpleNamespace(roles=(), masked_copies=1), 1, None, 0, None)
     assert any(line.startswith(f"data       {folder}: 70 sequences") for line in lines)

@@ -86,6 +86,8 @@ def test_shows_what_training_takes(monkeypatch, capsys, folder, recipe):
         for place, label in zip(masked.positions, masked.labels):
             assert f"{place}: {tokenizer.convert_ids_to_tokens(int(label))}" in out
     assert f"sequence {batch.sequence_ids[2]}\n" not in out
+    assert re.search(r"\nlengths: the lengths of two views correlate at 0\.\d{3}; from lengths alone NT-Xent gets down to "
+                     r"\d\.\d\d of ln 48 = 3\.87 \(512 sequences\)\n", out)
     row = next(line for line in out.splitlines() if line.strip().startswith("view 1 ")).split()
     lengths = batch.views[0].lengths
     assert row[2:5] == ["anchor", "24", f"{lengths.sum()}"]
