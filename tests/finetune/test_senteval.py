@@ -160,17 +160,18 @@ def plain_inner(features, labels, folds, seed, settings, classes):
     return plain_choice(scores)
 
 
-def test_nested_cross_validation_is_the_plain_one():
+@pytest.mark.parametrize("settings", [FAST, ClassifierSettings("sgd,lr=3", 8, 1, 1, 3)], ids=["fast", "order matters"])
+def test_nested_cross_validation_is_the_plain_one(settings):
     features, labels = examples(150)
     dev, test, chosen = [], [], []
     for train, held in StratifiedKFold(3, shuffle=True, random_state=1111).split(features, labels):
-        l2, score = plain_inner(features[train], labels[train], 3, 1111, FAST, 2)
-        fit = PlainFit(features.shape[1], 2, l2, FAST)
+        l2, score = plain_inner(features[train], labels[train], 3, 1111, settings, 2)
+        fit = PlainFit(features.shape[1], 2, l2, settings)
         fit.fit(features[train], labels[train])
         dev.append(score)
         chosen.append(l2)
         test.append(round(100 * fit.accuracy(features[held], labels[held]), 2))
-    found = nested(torch.from_numpy(features), labels, 2, Setting(3, FAST))
+    found = nested(torch.from_numpy(features), labels, 2, Setting(3, settings))
     assert (found.dev, found.test, found.l2) == (round(np.mean(dev), 2), round(np.mean(test), 2), chosen)
 
 
