@@ -143,7 +143,7 @@ def _generate(
     fitting = [i for i, row in enumerate(ids) if 0 < len(row) <= longest]
     for batch in passes(loaded, [ids[i] for i in fitting], longest):
         if search.top_p:
-            options["logits_processor"] = _sampling(search.top_p, [seeds[fitting[row]] for row in batch.rows])
+            options["logits_processor"] = sampling_steps(search.top_p, [seeds[fitting[row]] for row in batch.rows])
         with torch.inference_mode():
             output = model.generate(
                 input_ids=batch.ids, attention_mask=batch.mask, max_length=None, max_new_tokens=longest, **options
@@ -173,8 +173,11 @@ def _language_id(tokenizer: Any, code: str) -> int:
     return found
 
 
-def _sampling(top_p: float, seeds: Sequence[int]) -> Any:
-    """The steps that make a greedy search a sample: the top_p share of probability, and each row's own Gumbel noise."""
+def sampling_steps(top_p: float, seeds: Sequence[int]) -> Any:
+    """Return the logits processors that turn a greedy search into a sample from the top_p share of the probability.
+
+    Row i of the logits gets Gumbel noise of its own from seeds[i], so that a sample does not depend on the batch.
+    """
     import torch
     from transformers import LogitsProcessor, LogitsProcessorList, TopPLogitsWarper
 
@@ -189,18 +192,21 @@ def _sampling(top_p: float, seeds: Sequence[int]) -> Any:
 
 
 def _picked(texts: Sequence[str], candidates: Sequence[list[str]], draws: Sequence[Draws], pick: str) -> list[str | None]:
-    """For every text the result that `pick` names (`Search`), None where there is none."""
-    results: list[str | None] = []
-    for text, found, one in zip(texts, candidates, draws):
-        plain = _plain(text)
-        different = [new for new in (found[:1] if pick == "best" else dict.fromkeys(found)) if _plain(new) != plain]
-        if not different:
-            results.append(None)
-        elif pick == "diverse":
-            results.append(min(different, key=lambda new: _shared(text, new)))
-        else:
-            results.append(one.choice(different) if pick == "random" else different[0])
-    return results
+    return [choose_result(text, found, one, pick) for text, found, one in zip(texts, candidates, draws)]
+
+
+def choose_result(text: str, found: Sequence[str], draws: Draws, pick: str) -> str | None:
+    """Return the one of a model's results `found`, likeliest first, that `pick` names (`Search`); None where there is none.
+
+    A result that differs from the text in spaces, quotes and capitals alone is none.
+    """
+    plain = _plain(text)
+    different = [new for new in (found[:1] if pick == "best" else dict.fromkeys(found)) if _plain(new) != plain]
+    if not different:
+        return None
+    if pick == "diverse":
+        return min(different, key=lambda new: shared_runs(text, new))
+    return draws.choice(different) if pick == "random" else different[0]
 
 
 def _plain(text: str) -> str:
@@ -208,8 +214,8 @@ def _plain(text: str) -> str:
     return re.sub(r"\s+", "", text.translate(_QUOTES)).lower()
 
 
-def _shared(text: str, new: str) -> float:
-    """The share of the new text's runs of one to three words that the text has too, the mean of the three, 0 to 1."""
+def shared_runs(text: str, new: str) -> float:
+    """Return the share of the new text's runs of one to three words that the text has too, the mean of the three, 0 to 1."""
     shares = []
     for length in (1, 2, 3):
         runs = [Counter(zip(*(words[i:] for i in range(length)))) for words in (_words(text), _words(new))]

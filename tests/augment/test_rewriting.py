@@ -14,7 +14,6 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from augment import rewriting
 from augment.errors import AugmentationError
 from augment.neural_models import load_seq2seq
 from augment.parsed import without_parse
@@ -23,11 +22,13 @@ from augment.rewriting import (
     BACK,
     FORMAL,
     FORWARD,
-    Search,
     back_translation,
     casual_to_formal,
+    choose_result,
     diverse_paraphrase,
     multilingual_back_translation,
+    sampling_steps,
+    shared_runs,
 )
 from augment.text import Draws, draws_for
 from augment.text_encoder import TextEncoder
@@ -95,28 +96,31 @@ def one(function, sentence, own, *models, **settings):
     return function([sentence], [own], *models, **settings)[0]
 
 
-def test_beams_are_those_of_each_text_alone(there):
-    """A batch with padding against `generate` of one text at a time, unpadded, without the options of ours."""
-    loaded = load_seq2seq(there)
-    found = rewriting._generate(loaded, TEXTS, some_draws(len(TEXTS)), Search(4, 0.0, "best", 64))
-    assert found[3] == [] and sum(map(bool, found)) >= 3
-    for text, candidates in zip(TEXTS, found):
-        if text:
-            ids = torch.tensor([loaded.tokenizer(text).input_ids])
-            output = loaded.model.generate(ids, num_beams=4, num_return_sequences=4, max_length=65, do_sample=False)
-            alone = [new.strip() for new in loaded.tokenizer.batch_decode(output, skip_special_tokens=True)]
-            assert candidates == [new for new in alone if 0 < len(new) < 60]
+def beams_of(folder, text, beams=5):
+    """The library's own beam search for one text, unpadded: outputs of fewer than 64 tokens, the end included, likeliest first."""
+    loaded = load_seq2seq(folder)
+    ids = torch.tensor([loaded.tokenizer(text).input_ids])
+    output = loaded.model.generate(ids, num_beams=beams, num_return_sequences=beams, max_length=65, do_sample=False)
+    finished = [row for row in output if IDS["eos_token_id"] in row[1:64]]
+    return [new for row in finished if (new := loaded.tokenizer.decode(row, skip_special_tokens=True).strip())]
 
 
 def test_back_translation_is_two_models_one_after_the_other(there, back):
+    """A batch with padding against the library's search for one text at a time, twice."""
     results = back_translation(SENTENCES, some_draws(5), there, back, max_length=64)
-    one_by_one = [one(back_translation, s, own, there, back, max_length=64) for s, own in zip(SENTENCES, some_draws(5))]
-    assert results == one_by_one and results[3] is None and sum(result is not None for result in results) >= 3
-    search = Search(5, 0.0, "best", 64)
-    pivot = rewriting._generate(load_seq2seq(there), [TEXTS[0]], [draws()], search)[0][0]
-    again = rewriting._generate(load_seq2seq(back), [pivot], [draws()], search)[0]
-    assert results[0] == again[0] and {result for result in results if result}.isdisjoint(TEXTS)
-    assert one(diverse_paraphrase, SENTENCES[0], draws(), there, back, max_length=64) in again
+    for text, result in zip(TEXTS, results):
+        pivots = beams_of(there, text) if text else []
+        found = beams_of(back, pivots[0]) if pivots else []
+        assert result == (found[0] if found else None)
+    assert results[3] is None and sum(result is not None for result in results) >= 3
+    assert results == [one(back_translation, s, own, there, back, max_length=64) for s, own in zip(SENTENCES, some_draws(5))]
+
+
+def test_picks_are_among_the_beams(there, back):
+    beams = beams_of(back, beams_of(there, TEXTS[0])[0])
+    found = back_translation([SENTENCES[0]] * 80, some_draws(80), there, back, pick="random", max_length=64)
+    assert {*found} == {*beams} and len({*beams}) > 1
+    assert one(diverse_paraphrase, SENTENCES[0], draws(), there, back, max_length=64) in beams
 
 
 @pytest.mark.parametrize("pick", ["best", "random"])
@@ -129,14 +133,9 @@ def test_samples_belong_to_the_sentence(there, back, pick):
     assert together != back_translation(many, some_draws(25, "y"), **settings)
 
 
-def test_random_picks_are_drawn_among_beams(there, back):
-    found = back_translation([SENTENCES[0]] * 40, some_draws(40), there, back, pick="random", max_length=64)
-    assert 1 < len({*found}) <= 5
-
-
 def test_gumbel_noise_samples_from_the_softmax():
     logits = torch.tensor([[2.0, 1.0, 0.0, -1.0, -20.0]])
-    (top_p, gumbel) = rewriting._sampling(0.9, list(range(6000)))
+    (top_p, gumbel) = sampling_steps(0.9, list(range(6000)))
     counts = torch.bincount(gumbel(None, logits.expand(6000, 5)).argmax(1), minlength=5).numpy()
     p = torch.softmax(logits[0], 0).numpy()
     assert (np.abs(counts - 6000 * p) < 5 * np.sqrt(6000 * p * (1 - p)) + 1).all()
@@ -146,12 +145,13 @@ def test_gumbel_noise_samples_from_the_softmax():
 def test_sentences_and_outputs_too_long_are_left_out(there, back):
     long = without_parse("the sea " * 9)  # 82 tokens or so
     assert back_translation([long], [draws()], there, back, max_length=64) == [None]
-    assert rewriting._generate(load_seq2seq(there), ["the sea"], [draws()], Search(2, 0.0, "best", 64))[0]
+    sea = without_parse("the sea")
+    assert one(back_translation, sea, draws(), there, back, max_length=20)
     model = load_seq2seq(there).model
     bias = model.final_logits_bias[0, 2].item()
     try:
         model.final_logits_bias[0, 2] = -1e4  # never ends
-        assert rewriting._generate(load_seq2seq(there), ["the sea"], [draws()], Search(2, 0.0, "best", 20)) == [[]]
+        assert one(back_translation, sea, draws(), there, back, max_length=20) is None
     finally:
         model.final_logits_bias[0, 2] = bias
 
@@ -166,20 +166,25 @@ def test_many_languages(multilingual):
     handle = loaded.model.register_forward_pre_hook(
         lambda module, inputs, given: seen.append((given.get("input_ids"), given["decoder_input_ids"])), with_kwargs=True
     )
-    rewriting._generate(loaded, ["rain"], [draws()], Search(1, 0.0, "best", 20), languages=("deu_Latn", "eng_Latn"))
+    assert multilingual_back_translation(SENTENCES, some_draws(5), multilingual, *LANGUAGES, **settings) == results
     handle.remove()
-    assert seen[1][1][0, -1] == loaded.tokenizer.convert_tokens_to_ids("eng_Latn")  # what the output begins with
-    assert loaded.tokenizer("rain").input_ids[0] == loaded.tokenizer.convert_tokens_to_ids("deu_Latn")
+    english, german = loaded.tokenizer.convert_tokens_to_ids(LANGUAGES)
+    assert {german, english} <= {int(output[0, -1]) for _, output in seen}  # its bias lets them come as a first token only
+    assert loaded.tokenizer("rain").input_ids[0] == german  # the last translation was from German
     with pytest.raises(AugmentationError, match=r"has no language 'de': give source and pivot as its tokenizer"):
         build_texts(f"multilingual-back-translation:model={multilingual}:source=eng_Latn:pivot=de")
 
 
-def test_casual_to_formal(t5, monkeypatch):
+def test_casual_to_formal(t5):
+    loaded = load_seq2seq(t5)
     seen = []
-    generate = rewriting._generate
-    monkeypatch.setattr(rewriting, "_generate", lambda loaded, texts, *rest: seen.extend(texts) or generate(loaded, texts, *rest))
+    handle = loaded.model.get_encoder().register_forward_pre_hook(
+        lambda module, inputs, given: seen.append(given["input_ids"][0]), with_kwargs=True)
     results = [one(casual_to_formal, SENTENCES[0], Draws(key), t5, top_p=1.0) for key in range(4)]
-    assert seen[0] == "transfer Casual to Formal: the old man sat by the sea"
+    handle.remove()
+    prompt = "transfer Casual to Formal: the old man sat by the sea"
+    expected = loaded.tokenizer(prompt).input_ids
+    assert seen[0].tolist() == expected + [IDS["pad_token_id"]] * (len(seen[0]) - len(expected))
     assert len({*results}) > 1
     assert one(casual_to_formal, SENTENCES[3], draws(), t5) is None
 
@@ -187,12 +192,12 @@ def test_casual_to_formal(t5, monkeypatch):
 def test_which_result_is_taken():
     text = 'The old man "sat".'
     found = ["the old man “sat” .", "The old man sat down.", "A dog slept.", "The old men sat."]
-    pick = {name: rewriting._picked([text], [found], [draws()], name)[0] for name in ("best", "different", "diverse")}
+    pick = {name: choose_result(text, found, draws(), name) for name in ("best", "different", "diverse")}
     assert pick == {"best": None, "different": "The old man sat down.", "diverse": "A dog slept."}
-    assert {rewriting._picked([text], [found], [draws(key)], "random")[0] for key in range(40)} == {*found[1:]}
-    assert rewriting._picked([text], [[]], [draws()], "different") == [None]
+    assert {choose_result(text, found, draws(key), "random") for key in range(40)} == {*found[1:]}
+    assert choose_result(text, [], draws(), "different") is None
     # Of "the man sat", "the man" and nothing: 2/3 + 1/2 + 0 of 1, 2 and 3 words, the mean of the three.
-    assert rewriting._shared("the man", "the man sat") == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
+    assert shared_runs("the man", "the man sat") == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
 
 
 def test_what_is_missing_is_said_when_a_pipeline_is_built(there, monkeypatch):
