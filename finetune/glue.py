@@ -86,7 +86,7 @@ def main(
             _compute(store, runs, [runs[int(number)] for number in run_numbers.split(",") if number])
             return 0
         if not as_bool(gather, "gather"):
-            _compute_all(store, runs)
+            compute_all(store, runs)
         result, chosen = summarise(store, runs, list(found), notes)
         if options.predict:
             write_predictions(store, chosen, folder / "predictions", result)
@@ -144,8 +144,8 @@ def _compute(store: RunStore, runs: list[Run], chosen: list[Run]) -> None:
             store.compute(entry, f"[{runs.index(entry) + 1}/{len(runs)}] ")
 
 
-def _compute_all(store: RunStore, runs: list[Run]) -> None:
-    """Figures first: only then is it known of which run of a task predictions are asked."""
+def compute_all(store: RunStore, runs: list[Run]) -> None:
+    """Compute all figures, then what else is asked: predictions are those of the run with the best figure."""
     _compute(store, runs, [entry for entry in runs if store.result(entry) is None])
     while left := store.unfinished(runs):
         _compute(store, runs, left[:1])

@@ -97,7 +97,7 @@ def one(function, sentence, own, *models, **settings):
 
 
 def beams_of(folder, text, beams=5):
-    """The library's own beam search for one text, unpadded: outputs of fewer than 64 tokens, the end included, likeliest first."""
+    """Return the library's own beams for one text, unpadded, likeliest first: outputs of fewer than 64 tokens with their end."""
     loaded = load_seq2seq(folder)
     ids = torch.tensor([loaded.tokenizer(text).input_ids])
     output = loaded.model.generate(ids, num_beams=beams, num_return_sequences=beams, max_length=65, do_sample=False)

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from sklearn.metrics import matthews_corrcoef
 from finetune import glue, glue_data
 from finetune.finetuning import Interrupted, build_classifier, logits_of, read_tensors
 from finetune.glue_runs import FAIRSEQ, Options, RunStore, choose
+from finetune.labelled import encode_examples
 from pretrain.errors import UserError
 from pretrain.leaving import SIGNALS
 
@@ -310,27 +312,26 @@ def test_mnli_initialisation_starts_from_the_same_seeds_model(source, data, tmp_
     assert plain.result(runs[1])["best"]["loss"] != store.result(runs[1])["best"]["loss"]
 
 
-def trained(monkeypatch):
-    """The names of the runs that are fine-tuned from here on."""
-    names, train = [], RunStore._train
-    monkeypatch.setattr(RunStore, "_train", lambda store, run: names.append((run.task, run.lr, run.seed)) or train(store, run))
-    return names
+def trained(capsys):
+    """(task, learning rate, seed) of the runs that were fine-tuned since the last call, as the command says them."""
+    said = re.findall(r"(\S+) seed (\d+), lr (\S+), batch \d+: [\d,]+ examples", capsys.readouterr().err)
+    return [(task, float(lr), int(seed)) for task, seed, lr in said]
 
 
-def test_a_sweep_starts_others_from_a_run_of_its_own_grid(source, data, tmp_path, monkeypatch):
+def test_a_sweep_starts_others_from_a_run_of_its_own_grid(source, data, tmp_path, capsys):
     found = {name: glue_data.load(name, str(data)) for name in ("RTE", "MNLI")}
     options = Options(seeds=1, epochs=1, sweep=True, mnli_init=True)
     runs = options.runs(list(found))
     starts = {options.start(run) for run in runs if run.task == "RTE"}
     assert starts == {options.mnli_run(1)} and starts < set(runs)
     assert all(options.start(run) is None for run in runs if run.task == "MNLI")
-    store, names = RunStore(source, found, options, tmp_path), trained(monkeypatch)
+    store = RunStore(source, found, options, tmp_path)
     store.compute(options.mnli_run(1), "")
     store.compute(next(run for run in runs if run.task == "RTE"), "")
-    assert [name[0] for name in names] == ["MNLI", "RTE"]
+    assert [task for task, _, _ in trained(capsys)] == ["MNLI", "RTE"]
 
 
-def test_a_run_is_done_only_if_what_is_asked_for_is_there(source, data, tmp_path, monkeypatch):
+def test_a_run_is_done_only_if_what_is_asked_for_is_there(source, data, tmp_path, capsys):
     """Figures first; then predictions, another task's start and AX, each asked for later, repeat as little as can be."""
     write_labelled_diagnostics(write_glue(tmp_path / "data"))
     found = {name: glue_data.load(name, str(tmp_path / "data")) for name in ("RTE", "MNLI", "AX")}
@@ -340,28 +341,31 @@ def test_a_run_is_done_only_if_what_is_asked_for_is_there(source, data, tmp_path
     def store(of=without_ax, **asked):
         return RunStore(source, of, Options(**common, **asked), tmp_path / "out")
 
-    names, runs = trained(monkeypatch), Options(**common).runs(["RTE", "MNLI"])
-    glue._compute_all(store(), runs)
-    assert not store().unfinished(runs) and len(names) == 4
+    def file_of(run, ending):
+        (path,) = (tmp_path / "out").glob(f"{run.task}-*seed{run.seed}-*{ending}")
+        return path
+
+    runs = Options(**common).runs(["RTE", "MNLI"])
+    glue.compute_all(store(), runs)
+    assert not store().unfinished(runs) and len(trained(capsys)) == 4
     _, _, best = choose({run: store().result(run) for run in runs if run.task == "RTE"})
     _, _, best_mnli = choose({run: store().result(run) for run in runs if run.task == "MNLI"})
     asked = store(predict=True)
     assert set(asked.unfinished(runs)) == {best, best_mnli}  # of each task the best seed predicts
-    names.clear()
-    glue._compute_all(asked, runs)
-    assert names == [("RTE", 1e-3, best.seed)]  # MNLI's model is kept, and answers
+    glue.compute_all(asked, runs)
+    assert trained(capsys) == [("RTE", 1e-3, best.seed)]  # MNLI's model is kept, and answers
     assert set(asked.predictions(best_mnli)) == {"MNLI/test_matched", "MNLI/test_mismatched"}
-    names.clear()
     with_ax = store(found)  # with AX MNLI's figures stay its figures, and its models are asked
     assert with_ax.unfinished(runs) == [run for run in runs if run.task == "MNLI"]
-    glue._compute_all(with_ax, runs)
-    assert not names and not with_ax.unfinished(runs)
+    glue.compute_all(with_ax, runs)
+    assert not trained(capsys) and not with_ax.unfinished(runs)
     model = build_classifier(source, 3, 0.1, best_mnli.seed)
-    model.load_state_dict(read_tensors(with_ax._path(best_mnli, ".weights")))
-    rows = with_ax._encode("AX", found["AX"].splits["dev"])
+    model.load_state_dict(read_tensors(file_of(best_mnli, ".weights")))
+    ax = found["AX"].splits["dev"]
+    rows = encode_examples(source, ax.first, ax.second, ax.targets, 512)
     expected = matthews_corrcoef(rows.targets, logits_of(model, rows, 4096, "fp32").argmax(1))
     assert with_ax.diagnostic(best_mnli)["matthews"] == pytest.approx(100 * expected)
-    lost = with_ax._path(best, ".json")
+    lost = file_of(best, ".json")
     figures = lost.read_bytes()
     lost.unlink()  # while the best of a task is not known, each of its runs must have predictions
     assert asked.unfinished(runs) == [run for run in runs if run.task == "RTE"]
@@ -375,9 +379,8 @@ def test_a_run_is_done_only_if_what_is_asked_for_is_there(source, data, tmp_path
         path.unlink()
     assert starting.unfinished(ordered) == ordered  # first the models to start from
     assert not store().unfinished(runs)  # which nobody asks for here
-    names.clear()
-    glue._compute_all(starting, ordered)
-    assert [name[0] for name in names].count("MNLI") == 2 and not starting.unfinished(ordered)
+    glue.compute_all(starting, ordered)
+    assert [task for task, _, _ in trained(capsys)].count("MNLI") == 2 and not starting.unfinished(ordered)
 
 
 def test_predictions_of_other_test_rows_are_not_taken(source, tmp_path):
