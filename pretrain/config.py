@@ -147,8 +147,9 @@ class Config(Section):
     train: TrainConfig = Field(default_factory=TrainConfig)
     evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
-    deepspeed: dict[str, Any] = Field(default_factory=dict, description="any DeepSpeed option, merged over ours; one "
-                                      "that contradicts the tree above is refused and named")
+    deepspeed: dict[str, Annotated[Any, NONE_IS_A_VALUE]] = Field(
+        default_factory=dict, description="any DeepSpeed option, merged over ours; one that contradicts the tree above, or that "
+        "DeepSpeed does not have, is refused and named; so is offload, which is not supported")
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:

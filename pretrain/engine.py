@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import nn
 
 from pretrain.config import Config
+from pretrain.engine_options import check_options
 from pretrain.errors import UserError
 from pretrain.optimizer import build_optimizer
 
@@ -35,7 +36,7 @@ def deepspeed_config(config: Config, world_size: int) -> dict[str, Any]:
     """The engine's JSON: ours, with the recipe's `deepspeed:` merged over it.
 
     Raises:
-        UserError: `deepspeed:` sets a key that contradicts the tree; both are named.
+        UserError: `deepspeed:` sets a key that contradicts the tree (both are named), or that DeepSpeed does not have.
     """
     ours: dict[str, Any] = {
         "train_batch_size": world_size,  # in DeepSpeed's own units; the loop cuts micro-batches by tokens itself
@@ -47,6 +48,7 @@ def deepspeed_config(config: Config, world_size: int) -> dict[str, Any]:
         "steps_per_print": 2**31,  # telemetry is ours
     }
     _merge(ours, config.deepspeed, "")
+    check_options(ours)
     return ours
 
 

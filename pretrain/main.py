@@ -47,6 +47,7 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
     settings = load_config(recipe, overrides)
     announce.quiet_libraries()
     engines.start_processes()
+    engines.deepspeed_config(settings, dist.get_world_size())  # a wrong option is found before data is prepared
     if dry_run:
         settings = setup_run.dry_run(settings)
         setup_run.empty_folder(settings.run_folder)

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from pretrain.errors import UserError
 
 NONE_IS_A_VALUE = "none is a value"
-"""Marks a text field, by `Annotated[str, NONE_IS_A_VALUE]`, in which `none` is a text like any other (`--aug none`)."""
+"""Marks a field, by `Annotated[str, NONE_IS_A_VALUE]`, in which `none` is a text like any other (`--aug none`)."""
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -68,10 +68,10 @@ def typed(text: str, kind: Any, flag: str) -> Any:
     Raises: UserError for a field of any type whose text is not YAML.
     """
     members = _members(kind)
-    if Any in members:
-        return None if text in ("none", "None") else _any_value(text, flag)
     own = {value for member in members if typing.get_origin(member) is Literal for value in typing.get_args(member)}
     own |= {"none", "None"} if any(NONE_IS_A_VALUE in getattr(member, "__metadata__", ()) for member in members) else set()
+    if any(getattr(member, "__origin__", member) is Any for member in members):
+        return None if text in {"none", "None"} - own else _any_value(text, flag)
     if type(None) in members and text in {"none", "None", "null"} - own:
         return None
     origins = {typing.get_origin(member) or member for member in members}
@@ -92,13 +92,13 @@ def typed_fields(model: type[BaseModel], texts: Mapping[str, str]) -> dict[str, 
 
 
 def type_at(model: type[BaseModel], dotted: str) -> Any:
-    """Return the type of the field at a dotted key; Any below a mapping of anything, None where there is no such field."""
+    """Return the type of the field at a dotted key; below a mapping that of its values; None where there is no such field."""
     kind: Any = model
     for part in dotted.split("."):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             kind = kind.model_fields[part].annotation if part in kind.model_fields else None
-        elif kind is not Any:
-            kind = Any if typing.get_origin(kind) is dict else None
+        elif getattr(kind, "__origin__", kind) is not Any:
+            kind = typing.get_args(kind)[1] if typing.get_origin(kind) is dict else None
     return kind
 
 

@@ -12,6 +12,7 @@ from finetune.models import open_model
 from finetune.sts import StsEvaluator
 from pretrain.blocks import ViewSpec
 from pretrain.config import load_config, validate_config
+from pretrain.continuity import record_changes
 from pretrain.encoder import build_encoder
 from pretrain.errors import UserError
 from pretrain.export import read_policy
@@ -19,7 +20,6 @@ from pretrain.model import SentenceModel
 from pretrain.momentum import MomentumEncoder
 from pretrain.objectives import BatchContext, build_objective, view_specs
 from pretrain.optimizer import parameter_groups
-from pretrain.setup_run import _same_run
 
 MINE = '''
 from pretrain.objectives import Objective
@@ -154,9 +154,11 @@ def test_only_one_head_can_be_kept_and_only_one_that_exports_can_hold(tmp_path):
 def test_a_checkpoint_older_than_a_key_had_its_default(tmp_path):
     old = config(name="simcse").model_dump(mode="json")
     del old["objective"]["simcse"]["keep_head"], old["objective"]["options"], old["train"]["head_lr_scale"]
-    _same_run(config(name="simcse"), old, tmp_path)
-    with pytest.raises(UserError, match=r"objective\.simcse="):
-        _same_run(config(name="simcse", simcse={"keep_head": True}), old, tmp_path)
+    state = {"config": old, "step": 3, "progress": {}}
+    record_changes(config(name="simcse"), state, tmp_path)
+    assert state["progress"]["changes"] == []
+    with pytest.raises(UserError, match=r"made with objective\.simcse\.keep_head=False, this command has True"):
+        record_changes(config(name="simcse", simcse={"keep_head": True}), state, tmp_path)
 
 
 def test_how_augcses_view_is_augmented_must_be_said():

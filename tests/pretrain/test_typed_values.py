@@ -60,6 +60,8 @@ def test_every_choice_and_every_null_can_be_typed(model, key, kind):
     ({"objective.contrastive": "{temperature: 0.2}"}, None),
     ({"deepspeed.zero_optimization.reduce_bucket_size": "5e8"}, 500_000_000),
     ({"objective": "mine.py:Mine", "objective.options.margin": "none"}, None),
+    ({"deepspeed.zero_optimization.offload_optimizer.device": "none"}, "none"),
+    ({"deepspeed.communication_data_type": "null"}, None),
 ])
 def test_a_flag_of_the_training_command(given, found):
     config = load_config(None, given)
