@@ -2,11 +2,10 @@
 
 import gzip
 import itertools
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
+from real_data import DATA, parser_folder
 
 from augment import (
     lexical_colors,
@@ -38,10 +37,10 @@ ENTRIES = [entry for module in MODULES for entry in module.ENTRIES]
 
 @pytest.fixture(scope="module")
 def sentences():
-    data, model = os.environ.get("CLEAR_DATA", ""), os.environ.get("CLEAR_PARSER", "")
-    corpus = Path(data, "text", "wiki_sentences_200k.txt.gz")
-    if not data or not corpus.exists() or not model:
-        pytest.skip("CLEAR_DATA has no text/wiki_sentences_200k.txt.gz, or CLEAR_PARSER names no spaCy pipeline")
+    corpus = DATA / "text" / "wiki_sentences_200k.txt.gz"
+    if not corpus.exists():
+        pytest.skip("CLEAR_DATA has no text/wiki_sentences_200k.txt.gz")
+    model = parser_folder()
     with gzip.open(corpus, "rt", encoding="utf-8") as file:
         texts = [line.strip() for line in itertools.islice(file, 0, 60_000, 200)]
     return list(parse_texts(texts, model))

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import pickle
 import zipfile
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import augment_tokenizers
 import numpy as np
 import pytest
+from real_data import DATA, needs_data
 
 from augment.errors import AugmentationError
 from augment.keys import sequence_keys
@@ -264,20 +264,13 @@ def test_where_tables_are_looked_for(tmp_path, monkeypatch):
         find_synonyms()
 
 
+@needs_data("text/wiki_sentences_200k.txt.gz", "synonyms/counterfitted_neighbors.json")
 def test_clear_covers_about_two_fifths_of_wikipedia():
-    data = os.environ.get("CLEAR_DATA")
-    if not data:
-        pytest.skip("CLEAR_DATA is not set")
-    folder = Path(data)
-    sentences_file = folder / "text" / "wiki_sentences_200k.txt.gz"
-    table_file = folder / "synonyms" / "counterfitted_neighbors.json"
-    if not (sentences_file.exists() and table_file.exists()):
-        pytest.skip(f"{data} lacks the Wikipedia sentences or the synonym table")
     from augment.preview import train_tokenizer
 
-    with gzip.open(sentences_file, "rt", encoding="utf-8") as file:
+    with gzip.open(DATA / "text" / "wiki_sentences_200k.txt.gz", "rt", encoding="utf-8") as file:
         sentences = [line.strip() for _, line in zip(range(2000), file, strict=False)]
     tokenizer = train_tokenizer(sentences)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
-    table = SynonymTable.load(table_file, tokenizer, vocabulary)
+    table = SynonymTable.load(DATA / "synonyms" / "counterfitted_neighbors.json", tokenizer, vocabulary)
     assert 0.35 < table.coverage(encode(sentences, tokenizer, vocabulary)).share < 0.5

@@ -1,13 +1,12 @@
 """ANLI: its files, Nie et al.'s resampling, figures by round and pooled, resuming."""
 
 import json
-import os
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
 from finetuning_helpers import save_model, sentence
+from real_data import needs_data
 
 from finetune import anli
 from finetune.finetuning import Interrupted, Recipe
@@ -157,13 +156,7 @@ def test_another_recipe_is_asked_for_and_said(source, tmp_path):
     assert (settings["epochs"], settings["lr"], settings["batch_size"]) == (1, 1e-3, 8)
 
 
-real_data = pytest.mark.skipif(
-    not os.environ.get("CLEAR_DATA") or not (Path(os.environ["CLEAR_DATA"]) / "ANLI").is_dir(),
-    reason="CLEAR_DATA names no folder with ANLI/",
-)
-
-
-@real_data
+@needs_data("ANLI")
 def test_real_rounds_have_the_published_rows():
     sets = anli.load_sets()
     assert sum(len(rows) for name, rows in sets.judged.items() if name.endswith("dev")) == 3200

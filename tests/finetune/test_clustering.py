@@ -2,12 +2,11 @@
 
 import itertools
 import json
-import os
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from real_data import DATA, needs_data
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score, normalized_mutual_info_score
 from threadpoolctl import threadpool_limits
@@ -119,21 +118,18 @@ def test_mistakes_are_one_message(tmp_path):
     assert clustering.check_name("GoogleNews") == "googlenews_TS"
 
 
-DATA = os.environ.get("CLEAR_DATA")
-
-
-@pytest.mark.skipif(not DATA or not (Path(DATA) / "clustering").is_dir(), reason="CLEAR_DATA names no folder with clustering/")
+@needs_data("clustering")
 def test_real_files_have_the_published_sizes():
     for name, sizes in SETS.items():
-        data = read(Path(DATA) / "clustering" / f"{name}.csv")
+        data = read(DATA / "clustering" / f"{name}.csv")
         assert (len(data.texts), data.classes) == sizes
         assert sum(not text.strip() for text in data.texts) == (name in ("googlenews_T", "googlenews_S"))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not DATA or not (Path(DATA) / "clustering").is_dir(), reason="CLEAR_DATA names no folder with clustering/")
+@needs_data("clustering")
 def test_real_set_equals_scikit_learn():
-    data = read(Path(DATA) / "clustering" / "tweet.csv")
+    data = read(DATA / "clustering" / "tweet.csv")
     from sklearn.decomposition import TruncatedSVD
     from sklearn.feature_extraction.text import TfidfVectorizer
 

@@ -1,12 +1,11 @@
 """The CoLA probe against the two-class softmax that AugCSE's scikit-learn fitted, minimised plainly."""
 
 import json
-import os
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from real_data import DATA, needs_data
 from scipy.optimize import minimize
 
 from finetune import cola_probe
@@ -79,12 +78,9 @@ def test_damaged_files_are_one_message(tmp_path, content, message):
     assert message in str(error.value)
 
 
-DATA = os.environ.get("CLEAR_DATA")
-
-
-@pytest.mark.skipif(not DATA or not (Path(DATA) / "GLUE" / "CoLA").is_dir(), reason="CLEAR_DATA names no folder with GLUE/CoLA")
+@needs_data("GLUE/CoLA")
 def test_real_files():
     for part, size in cola_probe.SIZES.items():
-        sentences, labels = read(Path(DATA) / "GLUE" / "CoLA" / f"{part}.tsv")
+        sentences, labels = read(DATA / "GLUE" / "CoLA" / f"{part}.tsv")
         assert len(sentences) == size
     assert 100 * labels.mean() == pytest.approx(69.13, abs=0.005)

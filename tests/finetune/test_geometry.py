@@ -1,12 +1,11 @@
 """Every geometry measure against another implementation or a closed form; the command on a small data folder."""
 
 import csv
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from real_data import DATA, needs_data
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_bipartite_matching, minimum_spanning_tree
@@ -511,12 +510,10 @@ def test_figures_in_a_page_follow_its_colour_and_keep_their_ids_apart(tmp_path):
         assert set(re.findall(r'(?:url\(|href=")#([^")]+)', text)) <= own
 
 
-@pytest.mark.skipif("CLEAR_DATA" not in os.environ, reason="CLEAR_DATA is not set: no real data")
+@needs_data("SentEval/STS/STSBenchmark", "NLI", "clustering")
 def test_real_files_are_read():
-    root = Path(os.environ["CLEAR_DATA"])
-    wanted = [name for name, path in (("sts", "SentEval/STS/STSBenchmark"), ("nli", "NLI"), ("neighbourhood", "clustering"))
-              if (root / path).exists()]
-    inputs, missing = geometry._inputs(str(root), wanted, True, ["stackoverflow"], "", 10, 0)
+    wanted = ["sts", "nli", "neighbourhood"]
+    inputs, missing = geometry._inputs(str(DATA), wanted, True, ["stackoverflow"], "", 10, 0)
     assert not missing
     if "sts" in inputs:
         assert [len(part) for part in inputs["sts"]] == [1379, 1500]

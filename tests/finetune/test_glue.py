@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from finetuning_helpers import PAIRS, sentence
+from real_data import needs_data
 from sklearn.metrics import matthews_corrcoef
 
 from finetune import glue, glue_data
@@ -493,13 +494,7 @@ def test_bad_input_is_one_message(folders, data, tmp_path):
 
 # -- real data ---------------------------------------------------------
 
-real_data = pytest.mark.skipif(
-    not os.environ.get("CLEAR_DATA") or not (Path(os.environ["CLEAR_DATA"]) / "GLUE").is_dir(),
-    reason="CLEAR_DATA names no folder with GLUE/",
-)
-
-
-@real_data
+@needs_data(*(f"GLUE/{name}" for name in glue_data.TASKS if name != "AX"))
 def test_real_files_have_the_published_rows_or_it_is_said():
     for name, task in glue_data.TASKS.items():
         loaded = glue_data.load(name)
@@ -511,7 +506,7 @@ def test_real_files_have_the_published_rows_or_it_is_said():
     assert any("no dev_mismatched" in note for note in mnli.notes) == ("dev_mismatched" in mnli.missing)
 
 
-@real_data
+@needs_data("GLUE/SST-2")
 def test_a_few_updates_on_real_rte_and_a_learnable_task(source, tmp_path):
     """SST-2's words decide its label: even a random encoder learns some of it in a few hundred updates."""
     found = {"SST-2": glue_data.load("SST-2")}

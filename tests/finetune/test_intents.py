@@ -1,13 +1,12 @@
 """Few-shot intents: the batched optimisation against separate torch.optim.Adam fits, splits, readers, messages."""
 
 import json
-import os
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from real_data import needs_data
 
 from finetune import intents
 from finetune.intents import BATCH, FOUR, SETS, Sample, first_weights, fit, mini_batches, read, samples
@@ -209,10 +208,7 @@ def test_short_batches_are_padded_without_weight():
     assert (scale[1, 0, :8] == 1 / 8).all() and (scale[1, 0, 8:] == 0).all()
 
 
-DATA = os.environ.get("CLEAR_DATA")
-
-
-@pytest.mark.skipif(not DATA or not (Path(DATA) / "intents").is_dir(), reason="CLEAR_DATA names no folder with intents/")
+@needs_data(*(f"intents/{name}" for name in SETS))
 def test_real_files_have_the_published_sizes():
     for name, (pool, test, classes) in SETS.items():
         found = read(name)

@@ -1,12 +1,11 @@
 """mteb evaluates an export of ours as it is: plain sentence-transformers loading, its own STS Benchmark class, local data."""
 
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 from datasets import Dataset, DatasetDict
 from model_folders import SENTENCES, save_bert, save_run
+from real_data import DATA, needs_data
 from scipy import stats
 from sentence_transformers import SentenceTransformer
 
@@ -14,7 +13,6 @@ from finetune.models import open_model
 from finetune.sts import StsEvaluator
 
 mteb = pytest.importorskip("mteb", reason="mteb is not installed; the extra `mteb` brings it")
-DATA = os.environ.get("CLEAR_DATA")
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +42,7 @@ def test_mteb_takes_an_export(run_folder):
     assert by_mteb(run_folder / "export", first, second, gold.tolist()) == pytest.approx(expected, abs=0.5)
 
 
-@pytest.mark.skipif(not DATA or not (Path(DATA) / "SentEval").is_dir(), reason="CLEAR_DATA names no folder with SentEval/")
+@needs_data("SentEval/STS/STSBenchmark")
 def test_mteb_agrees_with_ours_on_sts_b(run_folder):
     evaluator = StsEvaluator(DATA)
     ours = evaluator.evaluate(open_model(run_folder).encode, ["STS-B"])["STS-B"]["spearman_all"]

@@ -1,12 +1,12 @@
 """AugCSE's check against a plain loop over premises, as its code runs it; the four readers."""
 
 import json
-import os
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from real_data import DATA, needs_data
 
 from finetune import nli_distance
 from finetune.models import open_model
@@ -141,10 +141,7 @@ def test_mistakes_are_one_message(tmp_path):
         load("SNLI", data)
 
 
-DATA = os.environ.get("CLEAR_DATA")
-
-
-@pytest.mark.skipif(not DATA, reason="CLEAR_DATA is not set")
+@needs_data("SentEval/SNLI", "NLI", "GLUE/MNLI")
 def test_real_sets():
     assert load("SNLI").remark is None and load("MNLI").remark is None
     assert int(load("SNLI").contradicts.sum()) == 3247

@@ -9,18 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from real_data import DATA, needs_data
 from scipy.stats import spearmanr
 
 from finetune.models import open_model
-from finetune.sts import StsEvaluator, cosines
+from finetune.sts import cosines
 
-MODEL, DATA = os.environ.get("CLEAR_PUBLIC_MODEL", ""), os.environ.get("CLEAR_DATA", "")
+MODEL = os.environ.get("CLEAR_PUBLIC_MODEL", "")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not MODEL, reason="CLEAR_PUBLIC_MODEL is not set; it names a folder with all-MiniLM-L6-v2"),
-    pytest.mark.skipif(
-        not DATA or not StsEvaluator(DATA).available(), reason="CLEAR_DATA names no folder with SentEval's STS files"
-    ),
+    needs_data("SentEval/STS", "SentEval/SICK"),
 ]
 # Muennighoff et al. 2022, "MTEB", table of all results: Spearman of cosines x 100.
 MTEB = {"STS12": 72.37, "STS13": 80.60, "STS14": 75.59, "STS15": 85.39, "STS16": 78.99, "STS-B": 82.03}

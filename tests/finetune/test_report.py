@@ -2,13 +2,12 @@
 
 import html.parser
 import json
-import os
 import re
 import statistics
-from pathlib import Path
 
 import pytest
 import yaml
+from real_data import DATA
 
 from finetune import report_tables
 from finetune.reference_rows import TABLES
@@ -80,12 +79,9 @@ def test_published_averages_follow_from_published_rows():
     assert broken == CUT
 
 
-@pytest.mark.skipif(
-    not (Path(os.environ.get("CLEAR_DATA", "/nowhere")).parent / "papers" / "clear.txt").is_file(),
-    reason="the papers' texts are not beside CLEAR_DATA",
-)
+@pytest.mark.skipif(not (DATA.parent / "papers" / "clear.txt").is_file(), reason="the papers' texts are not beside CLEAR_DATA")
 def test_every_published_figure_stands_in_its_paper():
-    folder = Path(os.environ["CLEAR_DATA"]).parent / "papers"
+    folder = DATA.parent / "papers"
     files = {"CLEAR": "clear", "VaSCL": "vascl", "AugCSE": "augcse", "V-advCSE": "v-advcse", "SDA": "sda"}
     texts = {name: re.findall(r"\d+\.\d+", (folder / f"{file}.txt").read_text()) for name, file in files.items()}
     for table in TABLES:

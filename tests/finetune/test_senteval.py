@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from real_data import DATA, needs_data
 from scipy import stats
 from sklearn.model_selection import StratifiedKFold
 from torch import nn
@@ -461,13 +462,9 @@ def test_the_command(folder, tmp_path):
     assert done.returncode == 2 and "did you mean --protocol" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_the_real_files_have_the_published_sizes():
-    import os
-
-    data = os.environ.get("CLEAR_DATA")
-    if not data:
-        pytest.skip("CLEAR_DATA is not set")
-    found = [name for name in TASKS if not missing(name, data)]
-    assert found or pytest.skip("no SentEval task there")
-    for name in found:
-        assert not size_notes(name, load(name, data)), name
+@needs_data("SentEval")
+@pytest.mark.parametrize("name", TASKS)
+def test_the_real_files_have_the_published_sizes(name):
+    if absent := missing(name, DATA):
+        pytest.skip(f"CLEAR_DATA has no {Path(absent[0]).relative_to(DATA)}")
+    assert not size_notes(name, load(name, DATA))

@@ -3,12 +3,11 @@
 import hashlib
 import json
 import math
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 from model_folders import save_bert, save_run
+from real_data import DATA, needs_data
 from scipy import stats
 
 from finetune import models, sts
@@ -303,22 +302,19 @@ def test_the_command_pools_types_that_run_padded_only(layout, tmp_path):
         command(folder, layout, tmp_path, pooling="cls,first-last")
 
 
-real_data = pytest.mark.skipif(
-    not os.environ.get("CLEAR_DATA") or not StsEvaluator(os.environ["CLEAR_DATA"]).available(),
-    reason="CLEAR_DATA names no folder with SentEval's STS files",
-)
+real_data = needs_data("SentEval/STS", "SentEval/SICK")
 
 
 @real_data
 def test_official_pair_counts():
-    evaluator = StsEvaluator(Path(os.environ["CLEAR_DATA"]))
+    evaluator = StsEvaluator(DATA)
     assert evaluator.available() == list(TASKS)
     assert {task: sum(len(pairs) for pairs in evaluator.load(task)) for task in TASKS} == OFFICIAL_PAIRS
 
 
 @real_data
 def test_bag_of_words_ranks_real_pairs_above_chance_and_as_scipy_says():
-    evaluator = StsEvaluator(Path(os.environ["CLEAR_DATA"]))
+    evaluator = StsEvaluator(DATA)
     results = evaluator.evaluate(bag_of_words)
     assert 20 < results.average < 60
     for task in TASKS:

@@ -1,12 +1,11 @@
 """Chinese STS-B against scipy on cosines written plainly; the file format and its mistakes."""
 
 import json
-import os
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from real_data import DATA, needs_data
 from scipy import stats
 
 from finetune import zh_sts
@@ -74,11 +73,8 @@ def test_command(tmp_path, monkeypatch, capsys):
         zh_sts.main("words:embed", tasks="STS-B-dev", data=str(tmp_path))
 
 
-DATA = os.environ.get("CLEAR_DATA")
-
-
-@pytest.mark.skipif(not DATA or not (Path(DATA) / "zh" / "STS-B").is_dir(), reason="CLEAR_DATA names no folder with zh/STS-B")
+@needs_data("zh/STS-B")
 def test_real_files_have_the_published_sizes():
     for file, size in TASKS.values():
-        pairs = read(Path(DATA) / "zh" / "STS-B" / file)
+        pairs = read(DATA / "zh" / "STS-B" / file)
         assert len(pairs.gold) == size and pairs.gold.min() >= 0 and pairs.gold.max() <= 5

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from real_data import PARSER, parser_folder
 from run_helpers import ROOT, command, curve, finish, start
 from tokenizers import Tokenizer
 from transformers import BertConfig, BertForMaskedLM
@@ -44,7 +45,6 @@ from pretrain.prepare import prepare
 from pretrain.shards import ShardReader
 from pretrain.tokenizer import load_tokenizer
 
-PARSER = os.environ.get("CLEAR_PARSER", "")
 TOKENS = "del-word:rate=0.5|crop:rate=1.0|reorder"  # the second changes nothing
 SENTENCES = [
     f"{who} {does} {what} today."
@@ -82,12 +82,11 @@ def records_of(folder: Path, split: str = "train") -> tuple[dict[str, list[list[
 
 @pytest.fixture(scope="module")
 def annotated(tmp_path_factory) -> Path:
-    if not Path(PARSER or "none").is_dir():
-        pytest.skip("CLEAR_PARSER names no spaCy pipeline's folder")
+    parser = parser_folder()
     folder = tmp_path_factory.mktemp("cached")
     (folder / "corpus.txt").write_text("\n".join(SENTENCES) + "\n")
     config = DataConfig(sources=[str(folder / "corpus.txt")], vocabulary=400, heldout=0.1, chunk_tokens=500, max_length=24,
-                        annotate=PARSER)  # fmt: skip
+                        annotate=parser)  # fmt: skip
     prepare(config, folder / "data", workers=1, progress=False)
     return folder / "data"
 

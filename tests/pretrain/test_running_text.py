@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 import random
 from collections import Counter
 from itertools import pairwise
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from prepare_helpers import config, digest, make_corpus, texts_of
+from real_data import DATA, needs_data
 
 from pretrain.prepare import prepare
 from pretrain.sentences import sentences_of
@@ -21,7 +21,6 @@ from pretrain.text import is_prose
 from pretrain.tokenizer import load_tokenizer
 
 SCRAPS = ["See also.", "1 2 3 4 5 6.", "Yes.", "References."]
-DATA = Path(os.environ.get("CLEAR_DATA", "nowhere"))
 
 
 def make_documents(path: Path, seed: int = 0) -> list[list[str]]:
@@ -96,7 +95,7 @@ def test_unit_document_holds_documents_cut_behind(tmp_path, several_tasks, max_l
     assert held and all(any(text in w for w in whole) for text in held)
 
 
-@pytest.mark.skipif(not (DATA / "text/enwiki.txt.gz").is_file(), reason="CLEAR_DATA has no text/enwiki.txt.gz")
+@needs_data("text/enwiki.txt.gz")
 def test_packed_wikipedia_is_the_running_text_of_its_articles(tmp_path):
     articles: list[str] = []
     with gzip.open(DATA / "text/enwiki.txt.gz", "rt") as stream:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import random
-from functools import partial
-from pathlib import Path
 
 import pytest
 from gold_sentences import read_treebank, score
+from real_data import DATA, needs_data
 
 from pretrain.sentences import sentences_of, split_sentences
 from pretrain.text import clean
-
-DATA = Path(os.environ.get("CLEAR_DATA", "/nowhere"))
-needs = partial(pytest.mark.skipif, reason="CLEAR_DATA names no folder with it")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +109,7 @@ def _apart(sentence: str) -> str:
     return " ".join(sentence.split())
 
 
-@needs(not (DATA / "UD/English-EWT/en_ewt-ud-test.conllu.gz").is_file())
+@needs_data("UD/English-EWT/en_ewt-ud-test.conllu.gz")
 @pytest.mark.parametrize("between", ["\n", " "], ids=["paragraphs", "one line"])
 @pytest.mark.parametrize("written", ["as it is", "lowered", "tokenised", "both"])
 def test_gold_boundaries_are_found_better_than_by_spacy(written, between):
@@ -128,7 +123,7 @@ def test_gold_boundaries_are_found_better_than_by_spacy(written, between):
     assert ours[2] > theirs[2] and ours[0] > theirs[0]
 
 
-@needs(not (DATA / "UD/Chinese/zh_gsdsimp-ud-test.conllu.gz").is_file())
+@needs_data("UD/Chinese/zh_gsdsimp-ud-dev.conllu.gz", "UD/Chinese/zh_gsdsimp-ud-test.conllu.gz")
 @pytest.mark.parametrize("split", ["dev", "test"])
 def test_chinese_boundaries(split):
     documents = read_treebank(DATA / f"UD/Chinese/zh_gsdsimp-ud-{split}.conllu.gz")
@@ -136,7 +131,7 @@ def test_chinese_boundaries(split):
     assert precision > 0.995 and recall > 0.99
 
 
-@needs(not (DATA / "text/wikitext-2/valid.txt").is_file())
+@needs_data("text/wikitext-2/valid.txt")
 def test_wikitext_is_split():
     """Its 217 thousand tokens have some 8,000 sentences, hardly one of them longer than 100 words."""
     sentences = sentences_of((DATA / "text/wikitext-2/valid.txt").read_text("utf-8"))
