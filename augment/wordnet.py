@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import mmap
 import os
+import re
 import sys
 import zipfile
 from array import array
@@ -25,6 +26,9 @@ from augment.errors import AugmentationError
 
 VARIABLE = "CLEAR_WORDNET"
 _FILES = {"n": "noun", "v": "verb", "a": "adj", "r": "adv"}
+_COUNTS = "cntlist.rev"  # how often each sense is tagged (cntlist(5WN)); the types of synsets in its keys
+_TYPES = {"n": b"1", "v": b"2", "a": b"35", "r": b"4"}
+_COLLOCATION = re.compile(rb"^([^ \n]*_[^ \n]*) ", re.MULTILINE)
 _ANTONYM, _HYPERNYM, _HYPONYM = "!", "@", "~"
 
 
@@ -32,11 +36,15 @@ _ANTONYM, _HYPERNYM, _HYPONYM = "!", "@", "~"
 class Synset:
     """A sense. lemmas: its words, spaces in compounds, in WordNet's order. is_satellite: of adjectives, "s" rather than "a".
     fields: of its pointers as they are written, four each; a general term has hundreds, and few rules follow them.
+    places: where each of an adjective's words may stand: "p" behind a verb, "a" before a noun, "ip" behind it, "" anywhere.
+    frames: of verbs, (number of a frame as wninput(5WN) lists them, number of the word that has it, or 0 for all).
     """
 
     lemmas: tuple[str, ...]
     is_satellite: bool
     fields: tuple[str, ...]
+    places: tuple[str, ...] = ()
+    frames: tuple[tuple[int, int], ...] = ()
 
     @functools.cached_property
     def pointers(self) -> tuple[tuple[str, int, str, int, int], ...]:
@@ -57,6 +65,7 @@ class WordNet:
         self.path = Path(path)
         self._index = {pos: _Index(self._open(f"index.{name}")) for pos, name in _FILES.items()}
         self._data = {pos: self._open(f"data.{name}") for pos, name in _FILES.items()}
+        self._tagged = _Index(self._open(_COUNTS))
         self._entry = functools.lru_cache(maxsize=1 << 16)(self._find_entry)
         self.synset = functools.lru_cache(maxsize=1 << 15)(self._synset)
 
@@ -99,10 +108,33 @@ class WordNet:
         fields = line.split()
         words = int(fields[3], 16)
         # Adjectives may carry their syntactic position, as in galore(ip).
-        lemmas = tuple(word.split("(")[0].replace("_", " ") for word in fields[4 : 4 + 2 * words : 2])
+        names = [word.partition("(") for word in fields[4 : 4 + 2 * words : 2]]
+        lemmas = tuple([name.replace("_", " ") for name, _, _ in names])
         start = 4 + 2 * words
-        pointers = fields[start + 1 : start + 1 + 4 * int(fields[start])]
-        return Synset(lemmas, fields[2] == "s", tuple(pointers))
+        stop = start + 1 + 4 * int(fields[start])
+        pairs = zip(fields[stop + 2 :: 3], fields[stop + 3 :: 3]) if pos == "v" else ()  # behind their number, each after a plus
+        frames = tuple([(int(frame), int(word, 16)) for frame, word in pairs])
+        places = tuple([place.rstrip(")") for _, _, place in names])
+        return Synset(lemmas, fields[2] == "s", tuple(fields[start + 1 : stop]), places, frames)
+
+    def offsets(self, lemma: str, pos: str) -> tuple[int, ...]:
+        """Return where the senses of a lemma stand, the most frequent one first."""
+        return tuple([int(offset) for offset in self._entry(lemma, pos)[0]])
+
+    def counts(self, lemma: str, pos: str) -> tuple[int, ...]:
+        """Return how often WordNet's makers tagged each sense of a lemma in their texts, in the order of the senses."""
+        found = [0] * len(self._entry(lemma, pos)[0])
+        key = lemma.replace(" ", "_").lower().encode() + b"%"
+        for line in self._tagged.lines(key):
+            sense, number, count = line.split()
+            if sense[len(key)] in _TYPES[pos] and 0 < int(number) <= len(found):
+                found[int(number) - 1] += int(count)
+        return tuple(found)
+
+    @functools.cached_property
+    def collocations(self) -> frozenset[str]:
+        """Every lemma of several words, joined by underscores."""
+        return frozenset(name.decode() for index in self._index.values() for name in _COLLOCATION.findall(index.data))
 
     def synonyms(self, lemma: str, pos: str) -> tuple[str, ...]:
         """The other lemmas of all senses, without repetition, the most frequent sense's first."""
@@ -187,7 +219,7 @@ class _Index:
     """
 
     def __init__(self, data: mmap.mmap | bytes):
-        self._data = data
+        self.data = data
         raw = np.frombuffer(data, np.uint8)
         ends = np.flatnonzero(raw == ord("\n"))
         if raw[-1:].tolist() != [ord("\n")]:
@@ -200,7 +232,7 @@ class _Index:
     def find(self, start: bytes) -> bytes | None:
         """The line that begins so, or None."""
         if native is not None:
-            return native.find_line(self._data, self._starts, self._ends, start)
+            return native.find_line(self.data, self._starts, self._ends, start)
         # The licence at the head is indented: a space sorts before every lemma.
         low = bisect_left(self._heads, int.from_bytes(start[:8].ljust(8, b"\0"), "big"))
         if len(start) > 8:
@@ -208,7 +240,18 @@ class _Index:
             near = low + 64  # seldom do more begin alike
             within = near < len(self._heads) and self._heads[near] > head
             high = bisect_right(self._heads, head, low, near if within else len(self._heads))
-            low = bisect_left(range(high), start, low, key=lambda line: self._data[self._starts[line] : self._ends[line]])
-        if low < len(self._starts) and self._data[self._starts[low] : self._starts[low] + len(start)] == start:
-            return self._data[self._starts[low] : self._ends[low]]
+            low = bisect_left(range(high), start, low, key=lambda line: self.data[self._starts[line] : self._ends[line]])
+        if low < len(self._starts) and self.data[self._starts[low] : self._starts[low] + len(start)] == start:
+            return self.data[self._starts[low] : self._ends[low]]
         return None
+
+    def lines(self, start: bytes) -> list[bytes]:
+        """Return all lines that begin so."""
+        first = bisect_left(range(len(self._starts)), start, key=lambda line: self.data[self._starts[line] : self._ends[line]])
+        found = []
+        for line in range(first, len(self._starts)):
+            text = self.data[self._starts[line] : self._ends[line]]
+            if not text.startswith(start):
+                break
+            found.append(text)
+        return found

@@ -1,0 +1,220 @@
+"""Which words of a sentence stand for themselves, so that another word could take their place.
+
+Not those of names, of fixed expressions ("according to"), of collocations that WordNet lists ("young man", "take place"), of
+compounds, and not words with a complement that they choose the form of ("attempt to", "depend on").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from augment.lexical_forms import word_set
+from augment.lexical_senses import Substitute, uses
+from augment.parsed import ParsedSentence
+from augment.wordnet import wordnet
+
+_BINDS = frozenset("-–/_@")
+_PARTICLES = frozenset({"compound:prt", "prt"})
+_FIXED = frozenset({"fixed", "flat", "goeswith"})
+# Relations of words that are no part of what a sentence says, but of how it is built.
+_FUNCTION = frozenset({"aux", "aux:pass", "cop", "case", "mark", "cc", "cc:preconj", "det", "det:predet", "expl", "compound:prt", "nummod"})
+_NOT_ADJECTIVAL = frozenset({"advmod", "nsubj", "nsubj:pass", "obj", "iobj", "obl", "nmod", "appos", "vocative", "discourse"})
+_CLAUSES = frozenset({"ccomp", "xcomp", "csubj", "csubj:pass", "acl", "advcl"})
+_NEUTRAL = word_set("in during after before by since until because while near between within without despite throughout when if than")
+_NOUN_PREPOSITIONS = word_set("of in at from with during after before by since between near within without under inside outside")
+_PLACE_OF = word_set("in at during after before by since near within under inside outside")
+_DETERMINERS = word_set("a an another each every either one")
+_MASS = word_set("much little less")
+_DEGREES = word_set("very too so more most less least extremely quite rather how as that enough")
+_PRONOUNS = word_set("itself himself herself themselves myself yourself ourselves yourselves oneself")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a word's place in its sentence wants of a word. uses: "c" or "m" of nouns, "g" of adjectives, "" for any.
+
+    place: "a" in front of a noun, "p" behind a verb, of adjectives. frame: of `lexical_senses.FRAMES`, of verbs.
+    """
+
+    uses: str = ""
+    place: str = ""
+    frame: str = ""
+
+    def takes(self, other: Substitute) -> bool:
+        """Whether a word fits here."""
+        if self.uses == "g" and other.uses != "g":
+            return False
+        if (self.uses == "c" and other.uses == "m") or (self.uses == "m" and other.uses == "c"):
+            return False
+        if other.place and self.place and other.place != self.place:
+            return False
+        return not self.frame or self.frame in other.frames
+
+
+def is_part_of_a_name(sentence: ParsedSentence, i: int) -> bool:
+    """Whether word i is part of a name, a URL, a compound with a hyphen, an abbreviation, or (by the parse) of a fixed or
+    phrasal expression, or helps a verb.
+    """
+    text, start, end = sentence.text, sentence.starts[i], sentence.ends[i]
+    word = text[start:end]
+    if not word.isalpha() or not word[1:].islower():
+        return True
+    if word[0].isupper() and text[:start].strip("\"'“‘([ "):
+        return True
+    if (start and text[start - 1] in "-–/_@#.") or text[end : end + 1] in _BINDS:
+        return True
+    relation = sentence.relation(i)
+    if relation.partition(":")[0] in _FIXED or relation in _FUNCTION:
+        return True
+    children = sentence.children(i)
+    return any(sentence.relation(child) == "compound:prt" or sentence.relation(child).partition(":")[0] in _FIXED for child in children)
+
+
+def place_of(sentence: ParsedSentence, i: int, part: str, relation: str) -> Place | None:
+    """Return what the place of word i wants of a word that stands in a relation to it, or None where none may."""
+    if is_part_of_a_name(sentence, i) or is_collocated(sentence, i):
+        return None
+    if part == "n":
+        return _place_of_noun(sentence, i, relation)
+    if part == "v":
+        return _place_of_verb(sentence, i)
+    if part == "a":
+        return _place_of_adjective(sentence, i, relation)
+    return _place_of_adverb(sentence, i)
+
+
+def is_collocated(sentence: ParsedSentence, i: int) -> bool:
+    """Whether word i and its neighbours, or what hangs on it, are an entry of WordNet's."""
+    known = wordnet().collocations
+    first, last = max(0, i - 2), min(len(sentence), i + 3)
+    words = [sentence.word(j).lower() for j in range(first, last)]
+    lemmas = [sentence.lemmas[j].lower() for j in range(first, last)]
+    place = i - first
+    for start in range(place + 1):
+        for stop in range(max(place + 1, start + 2), min(len(words), start + 3) + 1):
+            if "_".join(words[start:stop]) in known or "_".join(lemmas[start:stop]) in known:
+                return True
+            if "_".join((*words[start : stop - 1], lemmas[stop - 1])) in known:
+                return True
+    if sentence.pos[i] == "VERB":
+        for child in sentence.children(i):
+            for word in (child, *sentence.children(child)):
+                if f"{sentence.lemmas[i].lower()}_{sentence.lemmas[word].lower()}" in known:
+                    return True
+    elif sentence.relation(i) == "obj" and f"{sentence.lemmas[sentence.heads[i]].lower()}_{sentence.lemmas[i].lower()}" in known:
+        return True
+    return False
+
+
+def _place_of_noun(sentence: ParsedSentence, i: int, relation: str) -> Place | None:
+    plural = sentence.tags[i] == "NNS"
+    if sentence.relation(i) in ("compound", "obl:npmod", "obl:tmod", "nmod:tmod", "nmod:npmod", "obl:unmarked", "nmod:unmarked"):
+        return None
+    prepositions = _NOUN_PREPOSITIONS if relation == "synonyms" else _PLACE_OF
+    if relation in ("hypernyms", "hyponyms") and sentence.relation(i) == "conj":
+        return None
+    determined, wanted = False, "c" if plural else ""
+    for child in sentence.children(i):
+        kind, word = sentence.relation(child), sentence.word(child).lower()
+        if kind == "compound" or kind.partition(":")[0] in ("ccomp", "xcomp", "csubj") or kind == "acl" and _is_infinitive(sentence, child):
+            return None
+        if kind == "acl" and sentence.tags[child] not in ("VBN", "VBG"):
+            return None
+        if kind in ("nmod", "obl") and child > i and _preposition(sentence, child) not in prepositions:
+            return None
+        if kind.partition(":")[0] in ("det", "nummod") or kind in ("nmod:poss", "poss"):
+            determined = True
+            if word in _DETERMINERS:
+                wanted = "c"
+        if word in _MASS and child < i:
+            wanted = "m"
+            determined = True
+    if not plural and not determined:
+        head = sentence.heads[i]
+        if sentence.relation(i) == "conj" and any(sentence.relation(child) == "det" for child in sentence.children(head)):
+            return Place()
+        if sentence.relation(i) in ("dep", "root", "ROOT"):
+            return Place()  # no clause around it
+        if uses(sentence.lemmas[i].lower(), "n") == "c":
+            return None  # "at home", "by car", headlines
+        return Place(uses="m")
+    return Place(uses=wanted)
+
+
+def _place_of_verb(sentence: ParsedSentence, i: int) -> Place | None:
+    if sentence.relation(i) in ("amod", "compound", "advmod", "nsubj", "obl", "nmod"):
+        return None
+    frame = "none"
+    kinds = {}
+    for child in sentence.children(i):
+        kind, word = sentence.relation(child), sentence.word(child).lower()
+        kinds[kind] = child
+        if kind == "iobj" or kind == "expl" or (kind in ("obj", "obl") and word in _PRONOUNS):
+            return None
+        if kind.partition(":")[0] == "obl" and child > i and _preposition(sentence, child) not in _NEUTRAL:
+            return None
+        if kind == "advmod" and child == i + 1 and sentence.tags[child] in ("RP", "IN"):
+            return None
+    if "xcomp" in kinds or "csubj" in kinds:
+        child = kinds.get("xcomp", kinds.get("csubj"))
+        if not _is_infinitive(sentence, child) or kinds.keys() & {"nsubj:pass", "aux:pass"}:
+            return None
+        frame = "object to" if "obj" in kinds else "to"
+    elif "ccomp" in kinds:
+        frame = "that"
+    elif "obj" in kinds or "nsubj:pass" in kinds or "aux:pass" in kinds:
+        frame = "object"
+    elif sentence.relation(i) == "acl" and sentence.tags[i] == "VBN":
+        frame = "object"
+    elif sentence.relation(i) == "acl:relcl" or sentence.tags[i] == "VBN" and "aux" not in kinds:
+        return None  # what it lacks may be its object
+    return Place(frame=frame)
+
+
+def _place_of_adjective(sentence: ParsedSentence, i: int, wanted: str) -> Place | None:
+    relation, head = sentence.relation(i), sentence.heads[i]
+    if relation.partition(":")[0] in _NOT_ADJECTIVAL or (relation == "amod" and head < i):
+        return None
+    before = sentence.word(i - 1).lower() if i else ""
+    after = sentence.word(i + 1).lower() if i + 1 < len(sentence) else ""
+    if before == "as" and after != "as":
+        return None  # "as usual", "as soon as possible"
+    compared = sentence.tags[i] in ("JJR", "JJS")
+    graded = compared
+    for child in sentence.children(i):
+        kind = sentence.relation(child)
+        base = kind.partition(":")[0]
+        # A complement is the adjective's own choice ("famous for"), but its antonym's too ("easy to").
+        if wanted == "synonyms" and not compared and (base in ("ccomp", "xcomp", "csubj") or (base == "obl" and child > i)):
+            return None
+        if (base == "obl" or kind in ("obl:npmod", "obl:unmarked", "nummod", "nmod")) and child < i:
+            return None  # "ten years old"
+        if kind in ("compound", "det"):
+            return None
+        if kind == "advmod" and sentence.word(child).lower() in _DEGREES:
+            graded = True
+    if relation == "amod" and head > i and sentence.word(head).lower() in ("one", "ones"):
+        return None
+    return Place(uses="g" if graded else "", place="a" if relation == "amod" else "p" if relation != "dep" else "")
+
+
+def _place_of_adverb(sentence: ParsedSentence, i: int) -> Place | None:
+    before = sentence.word(i - 1).lower() if i else ""
+    after = sentence.word(i + 1).lower() if i + 1 < len(sentence) else ""
+    if before in ("as", "so", "too", "how", "more", "most", "less", "than") or after in ("as", "than", "of"):
+        return None
+    if any(sentence.relation(child) in ("obl", "fixed", "advcl", "ccomp", "case") for child in sentence.children(i)):
+        return None
+    return Place(uses="g" if sentence.tags[i] in ("RBR", "RBS") else "")
+
+
+def _is_infinitive(sentence: ParsedSentence, i: int) -> bool:
+    return any(sentence.tags[child] == "TO" or sentence.word(child).lower() == "to" for child in sentence.children(i) if child < i)
+
+
+def _preposition(sentence: ParsedSentence, i: int) -> str:
+    """Return the preposition of a noun, "" where it has none or one of several words."""
+    found = [child for child in sentence.children(i) if sentence.relation(child) in ("case", "mark") and child < i]
+    if not found or any(sentence.relation(child) == "fixed" for child in sentence.children(found[0])):
+        return ""
+    return sentence.word(found[0]).lower()
