@@ -17,10 +17,11 @@ _BINDS = frozenset("-–/_@")
 _PARTICLES = frozenset({"compound:prt", "prt"})
 _FIXED = frozenset({"fixed", "flat", "goeswith"})
 # Relations of words that are no part of what a sentence says, but of how it is built.
-_FUNCTION = frozenset({"aux", "aux:pass", "cop", "case", "mark", "cc", "cc:preconj", "det", "det:predet", "expl", "compound:prt", "nummod"})
+_FUNCTION = _PARTICLES | {"aux", "aux:pass", "cop", "case", "mark", "cc", "cc:preconj", "det", "det:predet", "expl", "nummod"}
 _NOT_ADJECTIVAL = frozenset({"advmod", "nsubj", "nsubj:pass", "obj", "iobj", "obl", "nmod", "appos", "vocative", "discourse"})
-_CLAUSES = frozenset({"ccomp", "xcomp", "csubj", "csubj:pass", "acl", "advcl"})
-_NEUTRAL = word_set("in during after before by since until because while near between within without despite throughout when if than")
+_CLAUSES = frozenset({"ccomp", "xcomp", "csubj"})
+# Prepositions that no verb chooses; those with which a noun keeps its meaning; the same without "of".
+_NEUTRAL = word_set("in during after before by since until because while near between within without despite throughout when")
 _NOUN_PREPOSITIONS = word_set("of in at from with during after before by since between near within without under inside outside")
 _PLACE_OF = word_set("in at during after before by since near within under inside outside")
 _DETERMINERS = word_set("a an another each every either one")
@@ -64,10 +65,10 @@ def is_part_of_a_name(sentence: ParsedSentence, i: int) -> bool:
     if (start and text[start - 1] in "-–/_@#.") or text[end : end + 1] in _BINDS:
         return True
     relation = sentence.relation(i)
-    if relation.partition(":")[0] in _FIXED or relation in _FUNCTION:
+    if _base(relation) in _FIXED or relation in _FUNCTION:
         return True
-    children = sentence.children(i)
-    return any(sentence.relation(child) == "compound:prt" or sentence.relation(child).partition(":")[0] in _FIXED for child in children)
+    relations = map(sentence.relation, sentence.children(i))
+    return any(kind in _PARTICLES or _base(kind) in _FIXED for kind in relations)
 
 
 def place_of(sentence: ParsedSentence, i: int, part: str, relation: str) -> Place | None:
@@ -116,13 +117,13 @@ def _place_of_noun(sentence: ParsedSentence, i: int, relation: str) -> Place | N
     determined, wanted = False, "c" if plural else ""
     for child in sentence.children(i):
         kind, word = sentence.relation(child), sentence.word(child).lower()
-        if kind == "compound" or kind.partition(":")[0] in ("ccomp", "xcomp", "csubj") or kind == "acl" and _is_infinitive(sentence, child):
+        if kind == "compound" or _base(kind) in _CLAUSES:
             return None
-        if kind == "acl" and sentence.tags[child] not in ("VBN", "VBG"):
-            return None
+        if kind == "acl" and (_is_infinitive(sentence, child) or sentence.tags[child] not in ("VBN", "VBG")):
+            return None  # "attempt to"
         if kind in ("nmod", "obl") and child > i and _preposition(sentence, child) not in prepositions:
-            return None
-        if kind.partition(":")[0] in ("det", "nummod") or kind in ("nmod:poss", "poss"):
+            return None  # "attack on"
+        if _base(kind) in ("det", "nummod") or kind in ("nmod:poss", "poss"):
             determined = True
             if word in _DETERMINERS:
                 wanted = "c"
@@ -151,7 +152,7 @@ def _place_of_verb(sentence: ParsedSentence, i: int) -> Place | None:
         kinds[kind] = child
         if kind == "iobj" or kind == "expl" or (kind in ("obj", "obl") and word in _PRONOUNS):
             return None
-        if kind.partition(":")[0] == "obl" and child > i and _preposition(sentence, child) not in _NEUTRAL:
+        if _base(kind) == "obl" and child > i and _preposition(sentence, child) not in _NEUTRAL:
             return None
         if kind == "advmod" and child == i + 1 and sentence.tags[child] in ("RP", "IN"):
             return None
@@ -162,18 +163,16 @@ def _place_of_verb(sentence: ParsedSentence, i: int) -> Place | None:
         frame = "object to" if "obj" in kinds else "to"
     elif "ccomp" in kinds:
         frame = "that"
-    elif "obj" in kinds or "nsubj:pass" in kinds or "aux:pass" in kinds:
+    elif kinds.keys() & {"obj", "nsubj:pass", "aux:pass"} or (sentence.relation(i) == "acl" and sentence.tags[i] == "VBN"):
         frame = "object"
-    elif sentence.relation(i) == "acl" and sentence.tags[i] == "VBN":
-        frame = "object"
-    elif sentence.relation(i) == "acl:relcl" or sentence.tags[i] == "VBN" and "aux" not in kinds:
+    elif sentence.relation(i) == "acl:relcl" or (sentence.tags[i] == "VBN" and "aux" not in kinds):
         return None  # what it lacks may be its object
     return Place(frame=frame)
 
 
 def _place_of_adjective(sentence: ParsedSentence, i: int, wanted: str) -> Place | None:
     relation, head = sentence.relation(i), sentence.heads[i]
-    if relation.partition(":")[0] in _NOT_ADJECTIVAL or (relation == "amod" and head < i):
+    if _base(relation) in _NOT_ADJECTIVAL or (relation == "amod" and head < i):
         return None
     before = sentence.word(i - 1).lower() if i else ""
     after = sentence.word(i + 1).lower() if i + 1 < len(sentence) else ""
@@ -183,9 +182,9 @@ def _place_of_adjective(sentence: ParsedSentence, i: int, wanted: str) -> Place 
     graded = compared
     for child in sentence.children(i):
         kind = sentence.relation(child)
-        base = kind.partition(":")[0]
+        base = _base(kind)
         # A complement is the adjective's own choice ("famous for"), but its antonym's too ("easy to").
-        if wanted == "synonyms" and not compared and (base in ("ccomp", "xcomp", "csubj") or (base == "obl" and child > i)):
+        if wanted == "synonyms" and not compared and (base in _CLAUSES or (base == "obl" and child > i)):
             return None
         if (base == "obl" or kind in ("obl:npmod", "obl:unmarked", "nummod", "nmod")) and child < i:
             return None  # "ten years old"
@@ -208,8 +207,14 @@ def _place_of_adverb(sentence: ParsedSentence, i: int) -> Place | None:
     return Place(uses="g" if sentence.tags[i] in ("RBR", "RBS") else "")
 
 
+def _base(relation: str) -> str:
+    """Return a relation without its subtype."""
+    return relation.partition(":")[0]
+
+
 def _is_infinitive(sentence: ParsedSentence, i: int) -> bool:
-    return any(sentence.tags[child] == "TO" or sentence.word(child).lower() == "to" for child in sentence.children(i) if child < i)
+    before = [child for child in sentence.children(i) if child < i]
+    return any(sentence.tags[child] == "TO" or sentence.word(child).lower() == "to" for child in before)
 
 
 def _preposition(sentence: ParsedSentence, i: int) -> str:

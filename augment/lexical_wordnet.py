@@ -198,7 +198,9 @@ def _entry(name: str, function: Callable, description: str, meaning: str, sample
     )
 
 
-_VARIANT = Parameter("variant", "sense", "sense: words of a plain sense; code: what the published code draws from", choices=("sense", "code"))
+_VARIANT = Parameter(
+    "variant", "sense", "sense: words of a plain sense; code: all that the published code draws from", choices=("sense", "code")
+)
 
 ENTRIES = (
     _entry(

@@ -133,8 +133,9 @@ class WordNet:
 
     @functools.cached_property
     def collocations(self) -> frozenset[str]:
-        """Every lemma of several words, joined by underscores."""
-        return frozenset(name.decode() for index in self._index.values() for name in _COLLOCATION.findall(index.data))
+        """Every lemma of several words, joined by underscores, but for intensifiers such as "good and" in "good and proper"."""
+        found = (name.decode() for index in self._index.values() for name in _COLLOCATION.findall(index.data))
+        return frozenset(name for name in found if not name.endswith("_and"))
 
     def synonyms(self, lemma: str, pos: str) -> tuple[str, ...]:
         """The other lemmas of all senses, without repetition, the most frequent sense's first."""

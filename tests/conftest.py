@@ -15,7 +15,7 @@ import pytest
 import torch
 from small_wordnet import write_small_wordnet
 
-from augment import lexical_wordnet, wordnet
+from augment import lexical_bound, lexical_senses, lexical_wordnet, wordnet
 from augment.errors import AugmentationError
 
 torch.set_num_threads(1)
@@ -49,7 +49,7 @@ def whole_wordnet(monkeypatch) -> Iterator[wordnet.WordNet]:
 
 def _forget_words() -> None:
     """Empty what the modules remember of a WordNet."""
-    for module in (wordnet, lexical_wordnet):
+    for module in (wordnet, lexical_bound, lexical_senses, lexical_wordnet):
         for value in vars(module).values():
             if hasattr(value, "cache_clear"):
                 value.cache_clear()

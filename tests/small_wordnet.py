@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 FILES = {"n": "noun", "v": "verb", "a": "adj", "r": "adv"}
+_TYPES = {"n": 1, "v": 2, "a": 3, "s": 5, "r": 4}
 _LEXICOGRAPHER = {"n": 3, "v": 29, "a": 0, "r": 2}  # the numbers of noun.Tops, verb.body, adj.all and adv.all
 _INVERSE = {"@": "~", "@i": "~i", "&": "&", "!": "!"}
 _HEAD = "".join(
@@ -19,7 +20,8 @@ _HEAD = "".join(
 )
 
 # part of speech | words | pointers | gloss. The part "s" is an adjective's satellite. A word that ends in "?" is in no tagged
-# text; "(p)" is an adjective's place. A pointer is a symbol and the first word of a synset of the same part: @ broader, @i class
+# text in this sense, one that ends in "=7" seven times; others 20 times in their first sense, 4 in the second, once in more.
+# "(p)" is an adjective's place. A pointer is a symbol and the first word of a synset of the same part: @ broader, @i class
 # of an instance, & adjective's head; what points back is added.
 SENSES = """
 n | animal beast | | a living thing that moves by itself
@@ -82,6 +84,10 @@ a | quiet | | with little sound
 a | noisy | | with much sound
 a | hot | | of much heat
 a | cold | | of little heat
+a | first | | before all others
+a | last | | after all others
+a | former | | the one before
+a | latter | | the one behind
 a | asleep(p) | | in sleep
 a | awake(p) | | not in sleep
 r | quickly rapidly | | in little time
@@ -93,7 +99,7 @@ r | badly ill | | as it should not be done
 # Of the first senses that have the two words; each is the other's.
 ANTONYMS = {
     "a": "beautiful/ugly good/bad useful/useless able/unable large/small big/little fast/slow different/same unlike/like "
-    "old/young quiet/noisy hot/cold asleep/awake",
+    "old/young quiet/noisy hot/cold asleep/awake first/last former/latter",
     "r": "quickly/slowly well/badly",
 }
 
@@ -101,15 +107,15 @@ ANTONYMS = {
 class _Synset(NamedTuple):
     type: str  # n v a s r
     words: list[str]  # as data files have them: "asleep(p)"
-    attested: list[bool]
+    counts: list[int]  # how often each word was tagged in this sense
     gloss: str
     pointers: list[tuple[str, int, int, int]]  # symbol, number of the target among the part's synsets, words from and to or 0
 
 
-def write_small_wordnet(folder: Path, senses: str = SENSES) -> Path:
-    """Write index.*, data.* and *.exc of the senses into a new folder, and return it."""
+def write_small_wordnet(folder: Path, senses: str = SENSES, antonyms: dict[str, str] = ANTONYMS) -> Path:
+    """Write index.*, data.*, *.exc and cntlist.rev of the senses into a new folder, and return it."""
     folder.mkdir(parents=True)
-    parts = _parts(senses)
+    parts = _parts(senses, antonyms)
     for part, name in FILES.items():
         synsets = parts[part]
         lines = [_data_line(part, synset, [0] * len(synsets), 0) for synset in synsets]
@@ -121,18 +127,25 @@ def write_small_wordnet(folder: Path, senses: str = SENSES) -> Path:
         (folder / f"data.{name}").write_text(_HEAD + "".join(lines), encoding="utf-8")
         (folder / f"index.{name}").write_text(_HEAD + "".join(_index_lines(part, synsets, offsets)), encoding="utf-8")
         (folder / f"{name}.exc").touch()
+    counts = sorted(line for part in FILES for line in _count_lines(part, parts[part]))
+    (folder / "cntlist.rev").write_text("".join(counts), encoding="utf-8")
     return folder
 
 
-def _parts(senses: str) -> dict[str, list[_Synset]]:
+def _parts(senses: str, antonyms: dict[str, str]) -> dict[str, list[_Synset]]:
     """{part of speech: its synsets}, with all pointers both ways."""
     parts: dict[str, list[_Synset]] = {part: [] for part in FILES}
     wanted = []
     for line in senses.strip().splitlines():
         kind, words, pointers, gloss = (field.strip() for field in line.split("|"))
         part = "a" if kind == "s" else kind
-        attested = [not word.endswith("?") for word in words.split()]
-        parts[part].append(_Synset(kind, words.replace("?", "").split(), attested, gloss, []))
+        names, counts = [], []
+        for word in words.split():
+            name, _, count = word.replace("?", "=0").partition("=")
+            earlier = sum(_bare(name).lower() in map(str.lower, map(_bare, synset.words)) for synset in parts[part])
+            names.append(name)
+            counts.append(int(count or max(1, 20 // 5**earlier)))
+        parts[part].append(_Synset(kind, names, counts, gloss, []))
         for pointer in pointers.replace("@i ", "@i").split():
             symbol = pointer[:2] if pointer.startswith("@i") else pointer[0]
             wanted.append((part, len(parts[part]) - 1, symbol, pointer[len(symbol) :]))
@@ -141,7 +154,7 @@ def _parts(senses: str) -> dict[str, list[_Synset]]:
         target = next(i for i, synset in enumerate(synsets) if synset.words[0] == name)
         synsets[number].pointers.append((symbol, target, 0, 0))
         synsets[target].pointers.append((_INVERSE[symbol], number, 0, 0))
-    for part, pairs in ANTONYMS.items():
+    for part, pairs in antonyms.items():
         for pair in pairs.split():
             (first, one), (second, other) = (_place(parts[part], word) for word in pair.split("/"))
             parts[part][first].pointers.append(("!", second, one, other))
@@ -163,7 +176,7 @@ def _data_line(part: str, synset: _Synset, offsets: list[int], offset: int) -> s
     fields += [f"{word} 0" for word in synset.words]
     fields += [f"{len(synset.pointers):03d}"]
     fields += [f"{symbol} {offsets[target]:08d} {part} {one:02x}{other:02x}" for symbol, target, one, other in synset.pointers]
-    fields += ["01 + 02 00"] if part == "v" else []  # one frame: somebody ...s
+    fields += ["02 + 02 00 + 08 00"] if part == "v" else []  # two frames: somebody ...s, somebody ...s something
     return " ".join(fields) + f" | {synset.gloss}  \n"
 
 
@@ -172,13 +185,28 @@ def _index_lines(part: str, synsets: list[_Synset], offsets: list[int]) -> list[
     senses: dict[str, list[int]] = defaultdict(list)
     attested: dict[str, int] = defaultdict(int)
     for number, synset in enumerate(synsets):
-        for word, known in zip(synset.words, synset.attested):
+        for word, count in zip(synset.words, synset.counts):
             senses[_bare(word).lower()].append(number)
-            attested[_bare(word).lower()] += known
+            attested[_bare(word).lower()] += count > 0
     lines = []
     for lemma in sorted(senses, key=str.encode):
         found = senses[lemma]
         symbols = list(dict.fromkeys(symbol for number in found for symbol, *_ in synsets[number].pointers))
         fields = [lemma, part, len(found), len(symbols), *symbols, len(found), attested[lemma]]
         lines.append(" ".join(map(str, fields)) + "".join(f" {offsets[number]:08d}" for number in found) + "  \n")
+    return lines
+
+
+def _count_lines(part: str, synsets: list[_Synset]) -> list[str]:
+    """One line for each tagged sense of a lemma: its key, its number, how often (cntlist(5WN))."""
+    senses: dict[str, int] = defaultdict(int)
+    lines = []
+    for synset in synsets:
+        head = f"{_bare(synset.words[0])}:00" if synset.type == "s" else ":"
+        for word, count in zip(synset.words, synset.counts):
+            lemma = _bare(word).lower()
+            senses[lemma] += 1
+            if count:
+                key = f"{lemma}%{_TYPES[synset.type]}:{_LEXICOGRAPHER[part]:02d}:00:{head}"
+                lines.append(f"{key} {senses[lemma]} {count}\n")
     return lines

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from parse_builder import draws, parse, tagged
 
-from augment import lexical_wordnet
+from augment import lexical_senses
 from augment.errors import AugmentationError
 from augment.lexical_forms import indefinite_article
 from augment.lexical_wordnet import (
@@ -128,7 +128,7 @@ def outcomes(function, sentence, keys=60, **parameters):
     [
         ("Amanda's mother was very beautiful.", "Amanda/NNP 's/POS mother/NN was/VBD very/RB beautiful/JJ ./.",
          "Amanda's mother was very ugly."),
-        ("Big bigger BIG", "Big/JJ bigger/JJR BIG/JJ", "Little smaller BIG"),
+        ("Large larger LARGE", "Large/JJ larger/JJR LARGE/JJ", "Small smaller LARGE"),
         ("A useful, useful “good” é", "A/DT useful/JJ ,/, useful/JJ “/`` good/JJ ”/'' é/NN", "A useless, useless “bad” é"),
         ("an unable man", "an/DT unable/JJ man/NN", "an able man"),
         ("the most beautiful Big Apple", "the/DT most/JJS beautiful/JJ Big/NNP Apple/NNP", "the most ugly Big Apple"),
@@ -137,12 +137,7 @@ def outcomes(function, sentence, keys=60, **parameters):
     ],
 )  # fmt: skip
 def test_antonym_adjectives(source, text, tags, expected):
-    if text.startswith("Big"):
-        assert outcomes(antonym_adjectives, tagged(text, tags)) <= {
-            f"{one} {two} BIG" for one in ("Little", "Small") for two in ("littler", "less", "smaller")
-        }  # fmt: skip
-    else:
-        assert outcomes(antonym_adjectives, tagged(text, tags)) == {expected}
+    assert outcomes(antonym_adjectives, tagged(text, tags)) == {expected}
 
 
 def test_antonyms_are_odd(source):
@@ -207,10 +202,10 @@ def test_hypernyms_and_hyponyms(source):
 
 @pytest.mark.parametrize("function", [synonyms_wordnet, wordnet_substitution])
 def test_synonyms(source, function):
-    annotation = "The/DT/det/3 big/JJ/amod/3 car/NN/nsubj/4 halted/VBD/root/0 ././punct/4"
-    found = outcomes(function, parse("The big car halted.", annotation), rate=1.0)
+    annotation = "The/DT/det/3 big/JJ/amod/3 car/NN/nsubj/4 began/VBD/root/0 ././punct/4"
+    found = outcomes(function, parse("The big car began.", annotation), rate=1.0)
     assert any("automobile" in text or "auto" in text for text in found) and any("large" in text for text in found)
-    assert any("stopped" in text for text in found) and all(text.startswith("The ") and text.endswith(".") for text in found)
+    assert any("started" in text for text in found) and all(text.startswith("The ") and text.endswith(".") for text in found)
     assert outcomes(function, tagged("Zoë and 12 http://big.com", "Zoë/NNP and/CC 12/CD http://big.com/NN"), rate=1.0) == {None}
     assert outcomes(function, tagged("", "")) == {None}
 
@@ -249,6 +244,7 @@ def test_entries_say_what_they_need(monkeypatch):
         raise AugmentationError("no WordNet found")
 
     assert all(entry.require is not None and "wordnet" in entry.needs for entry in ENTRIES)
-    monkeypatch.setattr(lexical_wordnet, "wordnet", missing)
+    lexical_senses.substitutes.cache_clear()
+    monkeypatch.setattr(lexical_senses, "wordnet", missing)
     with pytest.raises(AugmentationError, match="no WordNet"):
         hypernyms(tagged("A spoon", "A/DT spoon/NN"), draws())
