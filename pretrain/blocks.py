@@ -74,8 +74,8 @@ class RankBatch:
     "negative" is none: the record has no negative, so that the view is the text's; or the data has no such column, and the
     augmentation left the text as it was. labels: int64[n], None unless a view is labelled: the record's label where the
     data has labels, else what was done to that view (`label_names`).
-    substitutions: chunks that are damaged and which others stand in for them, as dicts with step, epoch, lane, chunk,
-    replacement and reason; each is listed once an epoch and lane, at the step where that lane first meets it.
+    substitutions: damaged chunks, and the chunks that are read in their place, as `BlockMaker` describes them. The loader
+    lists each once an epoch and lane: at the first step, counted from its start, at which the lane meets the chunk.
     """
 
     step: int
@@ -150,9 +150,13 @@ class BlockMaker:
         mask_rate, mask_share, random_share: as `mask_tokens`; mask_copies: how many independent maskings.
         max_length: longest sequence that the model takes; None: any.
         skip_damaged: replace damaged chunks (see `_replace`) instead of raising DamagedShard.
-        known_damaged: chunks to be taken as damaged unread, so that a run resumed after a repair stays the
-            same run.
+        known_damaged: chunk -> reason, of chunks to be taken as damaged unread, so that a run resumed after a repair stays
+            the same run.
         slots: chunks to keep in memory.
+
+    A block lists a substitution at the first of its steps at which a lane meets the damaged chunk, as a dict: step, epoch, lane,
+    chunk, replacement, reason; passed, the chunks that would have stood before the replacement and are damaged too; under_way,
+    whether the lane drew from the chunk at the step before, so that its earlier steps may have read other data.
     """
 
     def __init__(
@@ -168,7 +172,7 @@ class BlockMaker:
         mask_copies: int,
         max_length: int | None,
         skip_damaged: bool,
-        known_damaged: frozenset[int],
+        known_damaged: dict[int, str],
         slots: int,
     ) -> None:
         self.reader, self.lanes, self.vocabulary = reader, lanes, vocabulary
@@ -176,7 +180,7 @@ class BlockMaker:
         self.mask_rate, self.mask_share, self.random_share = mask_rate, mask_share, random_share
         self.mask_copies, self.max_length, self.skip_damaged = mask_copies, max_length, skip_damaged
         self.slots = slots
-        self._damaged = dict.fromkeys(known_damaged, "recorded as damaged earlier in this run")
+        self._damaged = dict(known_damaged)
         self._cache: ChunkCache | None = None
 
     def make(self, first_step: int, stop_step: int, lane_start: int, lane_stop: int) -> Block:
@@ -294,39 +298,43 @@ class BlockMaker:
         shape = (stop_step - first_step, lane_stop - lane_start, -1)
         drawn = chunk.reshape(shape).copy()
         chunks, indices = chunk.reshape(shape), index.reshape(shape)
-        substitutions = []
+        substitutions: dict[tuple[int, int, int], dict] = {}
         for number in sorted(needed & self._damaged.keys()):
             for row in np.flatnonzero((drawn == number).any(axis=(1, 2))):
                 step = first_step + int(row)
                 epoch = int(self.lanes.epoch_of(step))
-                replacement = self._replacement(epoch, number, needed)
+                replacement, passed = self._replacement(epoch, number, needed)
                 hit = drawn[row] == number
                 chunks[row][hit] = replacement
                 indices[row][hit] %= self.lanes.chunk_sizes[replacement]
                 for lane in np.flatnonzero(hit.any(axis=1)) + lane_start:
-                    if not self._met_before(number, step, int(lane)):
-                        substitutions.append(
-                            {
-                                "step": step,
-                                "epoch": epoch,
-                                "lane": int(lane),
-                                "chunk": int(number),
-                                "replacement": replacement,
-                                "reason": self._damaged[number],
-                            }
-                        )
-        return sorted(substitutions, key=lambda entry: (entry["step"], entry["lane"], entry["chunk"]))
+                    if (epoch, int(lane), number) not in substitutions:
+                        substitutions[epoch, int(lane), number] = {
+                            "step": step,
+                            "epoch": epoch,
+                            "lane": int(lane),
+                            "chunk": int(number),
+                            "replacement": replacement,
+                            "passed": passed,
+                            "under_way": self._met_before(number, step, int(lane)),
+                            "reason": self._damaged[number],
+                        }
+        return sorted(substitutions.values(), key=lambda entry: (entry["step"], entry["lane"], entry["chunk"]))
 
-    def _replacement(self, epoch: int, chunk: int, needed: set[int]) -> int:
+    def _replacement(self, epoch: int, chunk: int, needed: set[int]) -> tuple[int, list[int]]:
+        """The chunk to read in place of a damaged one, and the damaged chunks that would have come before it."""
+        passed: list[int] = []
         for candidate in self.lanes.replacements(epoch, chunk, _ATTEMPTS).tolist():
-            if candidate in self._damaged:
-                continue
-            needed.add(candidate)
-            try:
-                self._load(candidate, needed)
-            except DamagedShard:
-                continue
-            return candidate
+            if candidate not in self._damaged:
+                needed.add(candidate)
+                try:
+                    self._load(candidate, needed)
+                    return candidate, passed
+                except DamagedShard:
+                    if not self.skip_damaged:
+                        raise
+            if candidate != chunk and candidate not in passed:
+                passed.append(candidate)
         raise UserError(
             f"chunk {chunk} of {self.reader.folder} is damaged, and so were the {_ATTEMPTS} chunks tried in "
             f"its place ({len(self._damaged)} of {self.reader.num_chunks} are known to be damaged). Restore "

@@ -31,6 +31,7 @@ from pretrain import command
 from pretrain.errors import UserError
 from pretrain.executors import ExecutorOptions, Job, run_jobs
 from pretrain.folder_lock import folder_lock
+from pretrain.manifest import require_files
 from pretrain.prepare import finish, make_folder, quiet
 from pretrain.progress import Display, Stage
 from pretrain.shards import MANIFEST, ShardReader, read_manifest, write_atomically
@@ -79,6 +80,7 @@ def cache(
     except ValidationError as error:
         raise UserError("execution: " + faults(error, lambda key: f"there is no option {key}")) from None
     readers = {split: ShardReader(data, split) for split in SPLITS}
+    require_files(data, readers["train"].manifest)
     made = _what_is_made(readers, columns, seed, copies, synonyms)
     if (out / MANIFEST).is_file():
         manifest = read_manifest(out)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -18,6 +17,7 @@ from augment.vocabulary import Vocabulary
 from pretrain.annotation import Sentences
 from pretrain.blocks import clip
 from pretrain.config import Config
+from pretrain.damage import known_damaged
 from pretrain.errors import UserError
 from pretrain.masking import Masked, mask_tokens
 from pretrain.microbatches import count_micro_batches, cut, pack
@@ -37,17 +37,23 @@ class Heldout:
     """
 
     def __init__(self, reader: ShardReader, vocabulary: Vocabulary, config: Config, synonyms: SynonymTable | None,
-                 max_length: int):
-        """`max_length`: what the encoder takes; longer views are cut as in training.
+                 max_length: int, left_out: Sequence[dict] = ()):
+        """
+        Args:
+            max_length: what the encoder takes; longer views are cut as in training.
+            left_out: damaged chunks that this run's record names; they are left out unread.
 
         Raises:
             UserError: the data has no held-out sequences.
+            DamagedShard: a chunk is damaged that is not in the record, and `data.damaged` is refuse.
         """
         if not reader.num_sequences:
             raise UserError(f"{reader.folder} has no held-out sequences to evaluate on: prepare it with a share of "
                             "data.prepare.heldout above 0 (and more than one document)")
         wanted = max(config.evaluate.heldout_sequences, config.evaluate.partners)
-        sequences, ids, sentences = _first_sequences(reader, wanted, skip_damaged=config.data.damaged == "skip")
+        known = known_damaged(left_out)
+        sequences, ids, sentences, damaged = read_sound(reader, wanted, config.data.damaged == "skip", known)
+        self.left_out = [{"chunk": chunk, "reason": reason} for chunk, reason in sorted(damaged.items()) if chunk not in known]
         self.budget = config.train.micro_batch_tokens
         keys = sequence_keys(SEED, 0, ids, 0, "mask")
         self.count = min(config.evaluate.heldout_sequences, len(sequences))
@@ -136,21 +142,45 @@ def _my_share(batch: Ragged, budget: int) -> list[np.ndarray]:
     return cut(batch.lengths, count)[rank::world]
 
 
+def read_sound(
+    reader: ShardReader, wanted: int, skip_damaged: bool, known: dict[int, str]
+) -> tuple[Ragged, np.ndarray, Sentences | None, dict[int, str]]:
+    """Read the first sequences of the sound chunks of the held-out split, the same on every rank.
+
+    A chunk that one rank cannot read is left out on all: they embed the sequences together. known: damaged chunks that are left
+    out unread.
+
+    Returns:
+        The sequences, their numbers, their text and parse if they have them, and the damaged chunks with the reasons.
+
+    Raises:
+        DamagedShard: a chunk is damaged, and skip_damaged is False.
+    """
+    while True:
+        found = _first_sequences(reader, wanted, skip_damaged, known)
+        if not dist.is_initialized() or dist.get_world_size() == 1:
+            return found
+        every: list = [None] * dist.get_world_size()
+        dist.all_gather_object(every, found[3])
+        if all(damaged == every[0].keys() for damaged in map(dict.keys, every)):
+            return found
+        known = {chunk: reason for damaged in every for chunk, reason in damaged.items()}
+
+
 def _first_sequences(
-    reader: ShardReader, wanted: int, skip_damaged: bool
-) -> tuple[Ragged, np.ndarray, Sentences | None]:
-    """The first sequences of the held-out split, their numbers, and their text and parse if it has them; with `skip_damaged`,
-    of its sound chunks."""
-    parts, ids, have = [], [], 0
+    reader: ShardReader, wanted: int, skip_damaged: bool, known: dict[int, str]
+) -> tuple[Ragged, np.ndarray, Sentences | None, dict[int, str]]:
+    parts, ids, have, damaged = [], [], 0, dict(known)
     annotations, chunks, rows = {}, [], []
     for index in range(reader.num_chunks):
+        if index in damaged:
+            continue
         try:
             chunk = reader.read(index)
         except DamagedShard as error:
             if not skip_damaged:
                 raise
-            print(f"held-out data: {error}; left out, so evaluations are not comparable with those on sound data",
-                  file=sys.stderr)
+            damaged[index] = error.reason
             continue
         parts.append(chunk.sequences)
         annotations[index] = chunk.annotation
@@ -163,4 +193,4 @@ def _first_sequences(
     if not parts:
         raise UserError(f"every held-out chunk of {reader.folder} is damaged; prepare the data again")
     sentences = None if reader.annotation is None else Sentences(annotations, np.concatenate(chunks), np.concatenate(rows))
-    return Ragged.concatenate(parts).slice(0, min(wanted, have)), np.concatenate(ids)[:wanted], sentences
+    return Ragged.concatenate(parts).slice(0, min(wanted, have)), np.concatenate(ids)[:wanted], sentences, damaged

@@ -19,7 +19,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,7 @@ from augment.errors import AugmentationError
 from augment.synonyms import SynonymTable
 from augment.vocabulary import Vocabulary
 from pretrain.blocks import NEGATIVE, Block, BlockMaker, RankBatch, ViewSpec, label_names
+from pretrain.damage import known_damaged, substitution_key
 from pretrain.errors import UserError
 from pretrain.lanes import Lanes
 from pretrain.pipelines import build_for
@@ -64,7 +65,8 @@ class Loader:
         synonyms: table for `subs`.
         max_length: most tokens of a sequence that the model takes; longer views are cut (`blocks.clip`).
         damaged: "refuse" raises DamagedShard; "skip" replaces a damaged chunk and lists it in `substitutions`.
-        known_damaged: chunks that an earlier part of this run replaced (from its checkpoint), replaced again unread.
+        recorded: substitutions that the run has recorded up to start_step (in its checkpoint). Their chunks are replaced again
+            unread, whatever `damaged` says, and what is recorded is not listed again.
         prefetch: blocks that each worker makes ahead.
 
     Raises:
@@ -95,7 +97,7 @@ class Loader:
         prefetch: int = 2,
         mask_share: float = 0.8,
         random_share: float = 0.1,
-        known_damaged: frozenset[int] | set[int] | list[int] = frozenset(),
+        recorded: Sequence[dict] = (),
     ) -> None:
         if damaged not in ("refuse", "skip"):
             raise UserError(f"data.damaged={damaged!r} is unknown: set it to 'refuse' or 'skip'")
@@ -130,6 +132,7 @@ class Loader:
         self.lane_start, self.lane_stop = self.lanes.slice_of(rank, world_size)
         self.workers, self.prefetch = workers, prefetch
         self.start_step, self.stop_step = start_step, stop_step
+        self.recorded = list(recorded)
         self.groups = _split_lanes(self.lane_start, self.lane_stop, workers)
         largest = max(stop - start for start, stop in self.groups)
         self.block_steps = _block_steps(largest * self.lanes.per_lane, reader.num_tokens / reader.num_sequences)
@@ -147,7 +150,7 @@ class Loader:
             mask_copies,
             max_length,
             damaged == "skip",
-            frozenset(int(chunk) for chunk in known_damaged),
+            known_damaged(recorded),
             slots=int(largest * chunks_a_lane * 1.1) + 2,
         )
 
@@ -174,11 +177,15 @@ class Loader:
                 yield first, stop, lane_start, lane_stop
 
     def _batches(self, blocks: Iterator[Block]) -> Iterator[RankBatch]:
+        listed = set(map(substitution_key, self.recorded))
         for _ in range(self.start_step, self.stop_step, self.block_steps):
             parts = [next(blocks) for _ in self.groups]
             for number in range(parts[0].steps):
                 batches = [part.batch(number) for part in parts]
-                yield batches[0] if len(batches) == 1 else RankBatch.concatenate(batches)
+                batch = batches[0] if len(batches) == 1 else RankBatch.concatenate(batches)
+                batch.substitutions = [row for row in batch.substitutions if substitution_key(row) not in listed]
+                listed.update(map(substitution_key, batch.substitutions))
+                yield batch
 
     def _iterate_workers(self) -> Iterator[RankBatch]:
         processes = _Processes(self)

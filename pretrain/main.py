@@ -82,8 +82,8 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
         mask_rate=mlm.rate, mask_share=mlm.mask, random_share=mlm.random, mask_copies=objective.masked_copies,
         workers=settings.data.workers, start_step=progress.step, stop_step=stop_step, synonyms=data.synonyms,
         max_length=encoder.max_positions, damaged=settings.data.damaged,
-        known_damaged={s["chunk"] for s in progress.substitutions})
-    heldout = Heldout(data.heldout, data.vocabulary, loaded, data.synonyms, encoder.max_positions)
+        recorded=progress.substitutions)
+    heldout = Heldout(data.heldout, data.vocabulary, loaded, data.synonyms, encoder.max_positions, progress.heldout_left_out)
     sts = StsEvaluator(settings.evaluate.sts or os.environ.get("CLEAR_DATA"))
     with_sts = setup_run.sts_everywhere(settings, "STS-B-dev" in sts.available())
     embed = text_embedder(engine, data.tokenizer, encoder.max_positions, settings.train.micro_batch_tokens)
@@ -109,6 +109,7 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
                           progress.step,
                           measure_lengths(settings, data.train, data.vocabulary, views, data.synonyms, encoder.max_positions))
         continuity.announce_changes(progress.changes, progress.step, telemetry)
+        setup_run.note_damage(data, heldout, progress, telemetry)
         if progress.step == 0:  # also a pre-flight: an evaluation that cannot run must not fail after a month
             telemetry.log(0, {"evaluation": evaluate(0)})
         code = train(settings, engine, iter(batches), evaluate, save,

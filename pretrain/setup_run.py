@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,14 +18,18 @@ from augment.synonyms import SynonymTable
 from augment.vocabulary import Vocabulary
 from pretrain import cached_views, checkpoint, checkpoint_folder, continuity
 from pretrain.config import Config
+from pretrain.damage import describe_record
 from pretrain.encoder import SentenceEncoder, build_encoder, load_encoder
 from pretrain.errors import UserError
 from pretrain.export import export, read_policy
+from pretrain.heldout import Heldout
+from pretrain.manifest import require_files
 from pretrain.objectives import view_specs
 from pretrain.pipelines import build_for, synonyms_for
 from pretrain.prepare import find_or_prepare
 from pretrain.resources import require_resources
 from pretrain.shards import MANIFEST, ShardReader
+from pretrain.telemetry import Telemetry
 from pretrain.throughput import choose_precision as measure_precision
 from pretrain.tokenizer import load_tokenizer, tokenizer_hash
 from pretrain.trainer import Progress
@@ -154,6 +159,7 @@ def open_data(config: Config) -> Data:
     config = cached_views.trains_on(config)
     folder = config.data_folder
     train, heldout = ShardReader(folder, "train"), ShardReader(folder, "heldout")
+    on_rank_zero(lambda: check_files(train, config.data.damaged))
     tokenizer = load_tokenizer(folder / "tokenizer")
     if tokenizer_hash(folder) != train.tokenizer_hash:
         raise UserError(f"{folder / 'tokenizer'} is not the tokenizer that the shards beside it were written with; put that one "
@@ -164,6 +170,16 @@ def open_data(config: Config) -> Data:
     for spec in views:
         build_for(train, spec, vocabulary, synonyms)  # fails now, by name, rather than in a worker
     return Data(train, heldout, tokenizer, vocabulary, synonyms)
+
+
+def check_files(reader: ShardReader, damaged: str) -> None:
+    """`require_files`; with `data.damaged` skip a warning in place of the error."""
+    try:
+        require_files(reader.folder, reader.manifest)
+    except UserError as error:
+        if damaged == "refuse":
+            raise UserError(f"{error}; or train without the chunks that cannot be read: --data.damaged skip") from None
+        print(f"WARNING: {error}. data.damaged is skip: chunks that cannot be read are replaced", file=sys.stderr, flush=True)
 
 
 def choose_precision(config: Config, before: dict[str, Any] | None) -> str:
@@ -239,3 +255,19 @@ def repair_best(folder: Path, progress: Progress) -> None:
     source = folder / "checkpoints" / f"step-{progress.best_step:08d}"
     if progress.best_step and (policy is None or policy["step"] != progress.best_step) and source.is_dir():
         export(source, folder / "best")
+
+
+def note_damage(data: Data, heldout: Heldout, progress: Progress, telemetry: Telemetry) -> None:
+    """Warn of the damaged chunks in the run's record, and record the held-out chunks that were found damaged now."""
+    if dist.get_rank() == 0:
+        told = [describe_record(data.train, progress.substitutions),
+                describe_record(data.heldout, progress.heldout_left_out, "left out of evaluations")]
+        for text in filter(None, told):
+            telemetry.warn(text)
+    for row in heldout.left_out:
+        telemetry.warn(f"held-out chunk {row['chunk']} is damaged ({row['reason']}) and is left out from now on, also when it is "
+                       "repaired: held-out scores are not comparable with those on the whole split"
+                       + (", nor with this run's earlier ones; the best score starts anew" if progress.step else ""))
+        progress.heldout_left_out.append(row | {"step": progress.step})
+    if heldout.left_out and progress.best_by != "stsb-dev":
+        progress.best_score = None

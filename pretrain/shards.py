@@ -32,9 +32,8 @@ import numpy as np
 from augment.ragged import Ragged
 from pretrain.annotation import Annotation
 from pretrain.errors import UserError
+from pretrain.manifest import FORMAT, MANIFEST, read_manifest
 
-FORMAT = "clear-shards-1"
-MANIFEST = "manifest.json"
 CHUNK_TOKENS = 65536
 _DTYPES = {"uint16": ("u16", "<u2"), "int32": ("i32", "<i4")}
 _STARTS = ("sequence_starts", "sentence_starts", "document_starts")
@@ -42,13 +41,13 @@ _OFFSET, _BYTES, _SEQUENCES, _TOKENS, _HASH = range(5)  # columns of a shard's c
 
 
 class DamagedShard(UserError):
-    """A chunk that is missing, cut short or altered. Attributes: file (str), chunk (int), reason (str)."""
+    """A chunk that is missing, cut short or altered. Attributes: file (str, with the data folder), chunk (int), reason (str)."""
 
     def __init__(self, file: str, chunk: int, reason: str):
         self.file, self.chunk, self.reason = str(file), int(chunk), reason
         super().__init__(
             f"Damaged shard {file}, chunk {chunk}: {reason}. Restore the file from a copy, or prepare the data again "
-            "(python -m pretrain.prepare); a run can go on without the chunk if its config says so."
+            "(python -m pretrain.prepare); training goes on without the chunk with --data.damaged skip."
         )
 
     def __reduce__(self):  # the default would call __init__ with the message alone when a worker sends it home
@@ -295,29 +294,6 @@ def write_manifest(folder: Path, manifest: dict) -> None:
     write_atomically(folder / MANIFEST, (json.dumps(manifest, indent=1, ensure_ascii=False) + "\n").encode())
 
 
-def read_manifest(folder: str | Path) -> dict:
-    """The manifest of a prepared folder.
-
-    Raises: UserError if the folder is no prepared data, is unfinished, or is of another format version.
-    """
-    path = Path(folder) / MANIFEST
-    if not path.is_file():
-        unfinished = (Path(folder) / ".work").is_dir()
-        why = "its preparation did not finish; run it again" if unfinished else "it has no manifest.json"
-        raise UserError(
-            f"{folder} is not a prepared data folder: {why}. Prepare one with `python -m pretrain.prepare --source embedded "
-            f"--out {folder}` (or your own --source)."
-        )
-    try:
-        manifest = json.loads(path.read_text("utf-8"))
-        found = manifest.get("format")
-    except (ValueError, AttributeError) as error:
-        raise UserError(f"{path} is damaged ({error}). Prepare the data again.") from error
-    if found != FORMAT:
-        raise UserError(f"{path} has format {found!r}; this version reads {FORMAT!r}. Prepare the data again.")
-    return manifest
-
-
 class ShardReader:
     """Random access to the chunks of one split of a prepared folder; cheap to pickle and to open in a worker.
 
@@ -365,7 +341,7 @@ class ShardReader:
         if not 0 <= chunk < self.num_chunks:
             raise IndexError(f"chunk {chunk} of {self.num_chunks}")
         fragment = self._fragment(chunk)
-        file = self._files[self._shard[chunk]]
+        file = self.folder / self._files[self._shard[chunk]]
         if self.verify and hashlib.sha256(fragment).hexdigest() != self._hashes[chunk]:
             raise DamagedShard(file, chunk, "its bytes do not match the sha256 in the manifest")
         try:
@@ -374,6 +350,8 @@ class ShardReader:
             starts = [np.frombuffer(members[f"{name}.u32"], "<u4").astype(np.int64) for name in _STARTS]
             labels = np.frombuffer(members["labels.i32"], "<i4") if self.labels else None
             annotation = Annotation(members, self.annotation["language"]) if self.annotation else None
+        except KeyError as error:
+            raise DamagedShard(file, chunk, f"it has no {error.args[0]}") from error
         except Exception as error:  # tarfile and numpy raise many kinds; all mean the same to the reader
             raise DamagedShard(file, chunk, f"not a readable chunk ({error})") from error
         sequence_starts, sentence_starts, document_starts = starts
@@ -383,10 +361,27 @@ class ShardReader:
             raise DamagedShard(file, chunk, f"{len(sequence_starts)} sequences where the manifest says {wanted}")
         if annotation is not None and len(annotation) != len(sequence_starts):
             raise DamagedShard(file, chunk, f"{len(annotation)} texts where the manifest says {len(sequence_starts)}")
+        if fault := self._out_of_range(count, tokens, starts, labels):
+            raise DamagedShard(file, chunk, fault)
         offsets = np.append(sequence_starts, np.int64(length))
         ids = np.arange(self._first[chunk], self._first[chunk + 1], dtype=np.uint64)
         stored = Ragged(tokens.astype(np.int32), offsets)
         return Chunk(stored, ids, sentence_starts, document_starts, self.columns, labels, annotation)
+
+    def _out_of_range(
+        self, count: int, tokens: np.ndarray, starts: list[np.ndarray], labels: np.ndarray | None
+    ) -> str | None:
+        """What is out of range in a chunk whose bytes are as they were written: a hash says nothing of who wrote them."""
+        if tokens.min(initial=0) < 0:
+            return f"token {tokens.min()} is negative"
+        if len(starts[0]) and starts[0][0] != 0:
+            return f"its first sequence starts at token {starts[0][0]}"
+        for name, array in zip(_STARTS, starts):
+            if (np.diff(array) < 0).any() or array.max(initial=0) > len(tokens):
+                return f"its {name} do not rise from 0 to {len(tokens)}"
+        if labels is not None and (len(labels) != count or (labels < 0).any() or labels.max(initial=0) >= self.labels):
+            return f"it does not have {count} labels from 0 to {self.labels - 1}"
+        return None
 
     def _fragment(self, chunk: int) -> bytes:
         number, size = int(self._shard[chunk]), int(self._bytes[chunk])
@@ -397,11 +392,11 @@ class ShardReader:
                 self._open[number] = os.open(self.folder / self._files[number], os.O_RDONLY)
             fragment = os.pread(self._open[number], size, int(self._offset[chunk]))
         except FileNotFoundError as error:
-            raise DamagedShard(self._files[number], chunk, "the file is missing") from error
+            raise DamagedShard(self.folder / self._files[number], chunk, "the file is missing") from error
         except OSError as error:
-            raise DamagedShard(self._files[number], chunk, f"cannot be read ({error.strerror})") from error
+            raise DamagedShard(self.folder / self._files[number], chunk, f"cannot be read ({error.strerror})") from error
         if len(fragment) != size:
-            raise DamagedShard(self._files[number], chunk, f"cut short, {len(fragment)} of {size} bytes")
+            raise DamagedShard(self.folder / self._files[number], chunk, f"cut short, {len(fragment)} of {size} bytes")
         return fragment
 
     def close(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -12,6 +11,7 @@ import torch.distributed as dist
 
 from pretrain import checkpoint
 from pretrain.config import Config
+from pretrain.damage import describe_substitution
 from pretrain.errors import UserError
 from pretrain.leaving import EXIT_CODES, REASONS, STOP, Leaving
 from pretrain.loader import RankBatch
@@ -31,6 +31,8 @@ class Progress:
 
     step: optimizer steps done, which is also the position in the data. seconds: training time, over all starts.
     changes: settings that were changed when the run was resumed (`pretrain.continuity`).
+    substitutions: damaged chunks and what was read in their place, of all ranks (`pretrain.damage`); heldout_left_out: damaged
+    chunks of the held-out split.
     """
 
     step: int = 0
@@ -41,6 +43,7 @@ class Progress:
     best_by: str = ""
     skipped_steps: int = 0
     substitutions: list[dict] = field(default_factory=list)
+    heldout_left_out: list[dict] = field(default_factory=list)
     loss_scale: dict[str, float] = field(default_factory=dict)
     changes: list[dict] = field(default_factory=list)
 
@@ -100,12 +103,12 @@ def train(config: Config, engine, batches: Iterator[RankBatch], evaluate: Callab
         progress.tokens += result.tokens
         progress.seconds += clock.end_step()
         progress.skipped_steps += not applied
-        progress.substitutions += batch.substitutions
-        for row in batch.substitutions:
-            telemetry.warn(f"a damaged chunk was skipped: {row}")
+        progress.substitutions += result.substitutions
         last = progress.step == stop_step
 
         telemetry.advance(progress.step, result.losses, rate, result.tokens, settings.global_batch)
+        for row in result.substitutions:
+            telemetry.warn(describe_substitution(row))
         if progress.step % settings.log_every == 0 or last or step == 0:
             metrics = {"loss": result.losses, "lr": rate, "gradient_norm": norm, "tokens": progress.tokens,
                        "masked_tokens": result.masked_tokens, "micro_batches": list(result.micro_batches),
@@ -147,10 +150,6 @@ def selection_score(scores: dict[str, float]) -> tuple[str, float]:
 
 def save_checkpoint(config: Config, engine, reader: ShardReader, progress: Progress) -> Path:
     """Write a checkpoint into the run folder and keep the newest `checkpoint.keep`. Collective."""
-    every: list = [None] * dist.get_world_size()
-    dist.all_gather_object(every, progress.substitutions)  # each rank sees the damaged chunks of its own lanes only
-    distinct = {json.dumps(row, sort_keys=True): row for rows in every for row in rows}
-    progress.substitutions = [distinct[key] for key in sorted(distinct)]
     state = {"progress": asdict(progress), "step": progress.step, "config": config.model_dump(mode="json"),
              "tokenizer_hash": reader.tokenizer_hash, "data_hash": reader.content_hash, "world_size": dist.get_world_size(),
              "kept_head": engine.module.objective.kept_head_name}

@@ -54,6 +54,7 @@ class StepResult:
     micro_batches: (views, masked), a rank.
     leave: the largest wish to leave over ranks.
     lengths: int64[N], tokens of each original sequence of the global batch.
+    substitutions: of all ranks (`RankBatch.substitutions`).
     """
 
     losses: dict[str, float]
@@ -64,6 +65,7 @@ class StepResult:
     micro_batches: tuple[int, int]
     leave: int
     lengths: Tensor
+    substitutions: list[dict]
 
 
 @dataclass
@@ -79,6 +81,7 @@ class _Plan:
     sequence_counts: dict[str, tuple[int, int]]
     tokens: int
     leave: int
+    substitutions: list[dict]
     masked_counts: np.ndarray
     lengths: Tensor
     identities: dict[str, Tensor]
@@ -145,7 +148,7 @@ class WholeBatch:
                 losses["mlm"] = self._token_level(batch, plan.masked, step, weights["mlm"], plan.masked_counts)
         losses["total"] = sum(weights[name] * value for name, value in losses.items())
         return StepResult(losses, measures, gathered, plan.tokens, int(plan.masked_counts.sum()), (plan.views, plan.masked),
-                          plan.leave, plan.lengths)
+                          plan.leave, plan.lengths, plan.substitutions)
 
     # ---- the plan: how many micro-batches, how many masked tokens -------------------------------------------------------
 
@@ -161,6 +164,7 @@ class WholeBatch:
             count_micro_batches(masked[0].lengths, self.budget) if masked else 0,
             views.num_tokens + sum(m.num_tokens for m in masked) + sum(view.num_tokens for view in read), leave,
             count_micro_batches(self._followed(batch).lengths, self.budget) if self.objective.momentum_role and len(views) else 0,
+            len(batch.substitutions),
             *(len(m.positions) for m in batch.masked),
             *(count_micro_batches(view.lengths, self._sequence_budget) for view in read), *(view.num_tokens for view in read)]
         labels = [] if batch.labels is None else [batch.labels]
@@ -169,7 +173,7 @@ class WholeBatch:
         numbers = every[:, :len(heads)].cpu().numpy()
         rows = every[:, len(heads):].unflatten(1, (-1, count)).transpose(0, 1).flatten(1)  # [what, N], rank-major = lane-major
         copies, views_there = len(batch.masked), len(batch.identities)
-        of_passes = numbers[:, 5 + copies:].reshape(self.world, 2, len(passes))
+        of_passes = numbers[:, 6 + copies:].reshape(self.world, 2, len(passes))
         tokens: dict[str, tuple[int, int]] = {}
         for index, (name, _) in enumerate(passes):
             before = tokens.get(name, (0, 0))
@@ -178,10 +182,17 @@ class WholeBatch:
                      sequence={key: int(of_passes[:, 0, i].max()) for i, key in enumerate(passes)}, sequence_counts=tokens,
                      tokens=int(numbers[:, 2].sum()), leave=int(numbers[:, 3].max()),
                      followed=int(numbers[:, 4].max()),
-                     masked_counts=numbers[:, 5:5 + copies].sum(0), lengths=rows[0].cpu(),
+                     substitutions=self._substitutions(batch) if numbers[:, 5].any() else [],
+                     masked_counts=numbers[:, 6:6 + copies].sum(0), lengths=rows[0].cpu(),
                      identities=dict(zip(roles, rows[1:1 + views_there])),
                      present=dict(zip(roles, rows[1 + views_there:1 + 2 * views_there].bool())),
                      labels=None if batch.labels is None else rows[-1])
+
+    def _substitutions(self, batch: RankBatch) -> list[dict]:
+        """All ranks' substitutions of a step: each reads the lanes that it serves, and all must warn and record the same."""
+        every: list = [None] * self.world
+        dist.all_gather_object(every, batch.substitutions)
+        return [row for rows in every for row in rows]
 
     @property
     def _sequence_budget(self) -> int:

@@ -2,17 +2,22 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
-from run_helpers import command, finish, records, start
+from run_helpers import command, curve, finish, records, start
 
 from augment.ragged import Ragged
-from pretrain import checkpoint
+from pretrain import checkpoint, setup_run
 from pretrain.config import load_config
+from pretrain.damage import known_damaged
 from pretrain.errors import UserError
-from pretrain.heldout import _first_sequences
+from pretrain.heldout import read_sound
+from pretrain.lanes import Lanes
 from pretrain.setup_run import check_world
 from pretrain.shards import DamagedShard, ShardReader, write_folder
+from pretrain.telemetry import Telemetry
+from pretrain.trainer import Progress
 
 
 def refused(words: list[str], *needles: str) -> str:
@@ -61,19 +66,68 @@ def test_a_run_is_not_overwritten_and_data_is_not_exchanged(tiny_data, tmp_path)
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
+def flip(path, position):
+    content = bytearray(path.read_bytes())
+    content[position] ^= 0xFF
+    path.write_bytes(content)
+
+
+def flip_chunk_of(data, step, lane):
+    """Damage the chunk that a lane of the tiny run is in the middle of at a step; returns its number."""
+    reader = ShardReader(data)
+    lanes = Lanes(reader.chunk_sizes, 42, 16, 4)
+    before, chunk = (int(lanes.draw(number, lane, lane + 1)[0][0]) for number in (step - 1, step))
+    assert before == chunk
+    flip(data / reader._files[reader._shard[chunk]], int(reader._offset[chunk]) + 1500)
+    return chunk
+
+
+def warnings_of(run):
+    return [(record["step"], record["warning"]) for record in records(run) if "warning" in record]
+
+
 def test_damaged_shard_is_refused_by_name_or_skipped_and_written_down(tiny_data, tmp_path):
-    data = tmp_path / "data"
+    data, run = tmp_path / "data", tmp_path / "skip"
     shutil.copytree(tiny_data, data)
-    shard = sorted((data / "train").glob("*.tar"))[0]
-    content = bytearray(shard.read_bytes())
-    content[1000] ^= 0xFF  # inside the first chunk's arrays
-    shard.write_bytes(bytes(content))
-    flags = {"train__steps": 40, "train__warmup_steps": 2, "checkpoint__every": 0, "evaluate__every": 0}
-    refused(command(data, tmp_path / "refuse", **flags), shard.name)
-    run = tmp_path / "skip"
-    finish(start(command(data, run, data__damaged="skip", **flags)))
-    state = checkpoint.read_state(checkpoint.latest(run / "checkpoints"))
-    assert state["progress"]["substitutions"], "the substitution must be in the checkpoint"
+    chunk = flip_chunk_of(data, 1, lane=3)
+    flags = {"train__steps": 4, "checkpoint__every": 0, "evaluate__every": 0}
+    refused(command(data, tmp_path / "refuse", **flags), str(data / "train"), f"chunk {chunk}", "--data.damaged skip")
+    finish(start(command(data, run, data__damaged="skip", **flags), ranks=2))  # rank 1 serves lanes 2 and 3, rank 0 writes
+    listed = checkpoint.read_state(checkpoint.latest(run / "checkpoints"))["progress"]["substitutions"]
+    assert (chunk, 3) in {(row["chunk"], row["lane"]) for row in listed}
+    assert len(warnings_of(run)) == len(listed)
+    assert all(f"chunk {chunk} is damaged" in text for _, text in warnings_of(run))
+
+
+def test_damage_and_repair_between_two_starts_are_said_and_the_data_stay(tiny_data, tmp_path):
+    """Damaged while the run stood still, then repaired while it stood still: both are warned of, the record decides."""
+    data, run, again = (tmp_path / name for name in ("data", "run", "again"))
+    shutil.copytree(tiny_data, data)
+    sound = {path: path.read_bytes() for path in data.glob("*/*.tar")}
+    flags = {"data__damaged": "skip", "train__steps": 8, "evaluate__every": 0, "checkpoint__every": 2, "checkpoint__keep": 9}
+
+    def cut_back(folder, step):
+        for later in (folder / "checkpoints").glob("step-*"):
+            if int(later.name[5:]) > step:
+                shutil.rmtree(later)
+
+    finish(start(command(data, run, **flags)))
+    whole = curve(run)
+    cut_back(run, 4)
+    chunk = flip_chunk_of(data, 4, lane=2)
+    finish(start(command(data, run, **flags, checkpoint__resume="auto")))
+    told = warnings_of(run)
+    assert told[0][0] == 5 and f"chunk {chunk} is damaged" in told[0][1] and "from step 5 on; earlier steps" in told[0][1], told
+    damaged = curve(run)
+    assert damaged[5]["loss"] != whole[5]["loss"]
+
+    shutil.copytree(run, again)
+    cut_back(again, 6)
+    for path, content in sound.items():
+        path.write_bytes(content)
+    output = finish(start(command(data, again, **flags, checkpoint__resume="auto")))
+    assert "stay replaced" in output and "repaired since" in output
+    assert curve(again) == damaged
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(tiny_data, tmp_path):
@@ -93,17 +147,41 @@ def test_lanes_must_divide_over_the_ranks():
         check_world(config, 5)
 
 
-def test_damaged_held_out_chunk_is_refused_or_left_out(tmp_path, capsys):
+def test_damaged_held_out_chunk_is_refused_or_left_out(tmp_path):
     sequences = Ragged.from_sequences([[2, *range(5, 5 + n % 7), 3] for n in range(300)])
     write_folder(tmp_path, {"heldout": sequences}, 100, 16, chunk_tokens=256)
     shard = next((tmp_path / "heldout").glob("*.tar"))
-    content = bytearray(shard.read_bytes())
-    content[1600] ^= 255
-    shard.write_bytes(content)
+    sound = shard.read_bytes()
+    flip(shard, 1600)
     reader = ShardReader(tmp_path, "heldout")
     with pytest.raises(DamagedShard):
-        _first_sequences(reader, 100, skip_damaged=False)
-    kept, numbers, _ = _first_sequences(reader, 100, skip_damaged=True)
+        read_sound(reader, 100, False, {})
+    kept, numbers, _, damaged = read_sound(reader, 100, True, {})
     first = int(reader.chunk_sizes[0])
-    assert len(kept) == 100 and numbers.tolist() == list(range(first, first + 100))
-    assert "not comparable" in capsys.readouterr().err
+    assert len(kept) == 100 and numbers.tolist() == list(range(first, first + 100)) and list(damaged) == [0]
+    shard.write_bytes(sound)
+    again, _, _, damaged = read_sound(reader, 100, True, damaged)
+    assert again == kept and list(damaged) == [0]  # what the record names stays left out
+
+
+def test_held_out_damage_is_recorded_and_stays_left_out(tmp_path, monkeypatch):
+    sequences = Ragged.from_sequences([[2, *range(5, 5 + n % 7), 3] for n in range(300)])
+    write_folder(tmp_path / "data", {"train": sequences, "heldout": sequences}, 100, 16, chunk_tokens=256)
+    shard = next((tmp_path / "data" / "heldout").glob("*.tar"))
+    sound = shard.read_bytes()
+    flip(shard, 1600)
+    readers = [ShardReader(tmp_path / "data", split) for split in ("train", "heldout")]
+    monkeypatch.setattr(setup_run.dist, "get_rank", lambda: 0)
+    progress = Progress(step=7, best_score=-2.0, best_step=5, best_by="heldout_mlm_loss")
+    with Telemetry(tmp_path / "run", 10, start_step=7) as telemetry:
+        for attempt in range(2):
+            *_, damaged = read_sound(readers[1], 100, True, known_damaged(progress.heldout_left_out))
+            found = [{"chunk": chunk, "reason": reason} for chunk, reason in damaged.items() if not attempt]
+            data = setup_run.Data(*readers, None, None, None)
+            setup_run.note_damage(data, SimpleNamespace(left_out=found), progress, telemetry)
+            assert [(row["chunk"], row["step"]) for row in progress.heldout_left_out] == [(0, 7)]
+            assert progress.best_score is None  # scores on other sequences are not compared
+            shard.write_bytes(sound)
+    told = [text for _, text in warnings_of(tmp_path / "run")]
+    assert "held-out chunk 0 is damaged" in told[0] and "the best score starts anew" in told[0]
+    assert "stay left out of evaluations: 0. Readable again" in told[1] and len(told) == 2

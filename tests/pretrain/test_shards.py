@@ -85,7 +85,7 @@ def test_an_altered_byte_is_found_and_named(folder):
     file.write_bytes(bytes(raw))
     with pytest.raises(DamagedShard, match=r"shard-00001\.tar, chunk 5.*sha256") as caught:
         ShardReader(folder).read(5)
-    assert (caught.value.file, caught.value.chunk) == ("train/shard-00001.tar", 5)
+    assert (caught.value.file, caught.value.chunk) == (str(folder / "train/shard-00001.tar"), 5)
     assert isinstance(pickle.loads(pickle.dumps(caught.value)), DamagedShard)
     ShardReader(folder).read(4)
 
