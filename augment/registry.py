@@ -221,7 +221,7 @@ def _require(steps: Iterable[Step], spec: str, load: bool = True) -> None:
             if entry.require is not None:
                 entry.require()
             if entry.load is not None and (load or not _names_models(step)):
-                entry.load(_values(step))  # says what is not named before it loads anything
+                entry.load(values_of(step))  # says what is not named before it loads anything
         except AugmentationError as error:
             lacking[str(error)] = entry
     if not lacking:
@@ -234,7 +234,7 @@ def _require(steps: Iterable[Step], spec: str, load: bool = True) -> None:
     raise AugmentationError(message)
 
 
-def _values(step: Step) -> dict[str, Any]:
+def values_of(step: Step) -> dict[str, Any]:
     """A step's parameters, those left empty as the environment says them."""
     values = dict(step.parameters)
     for parameter in CATALOGUE[step.name].parameters:
@@ -245,20 +245,20 @@ def _values(step: Step) -> dict[str, Any]:
 
 def _names_models(step: Step) -> bool:
     """Whether a step, or the environment for it, names all models or files that it loads."""
-    values = _values(step)
+    values = values_of(step)
     return all(values[parameter.name] for parameter in CATALOGUE[step.name].parameters if parameter.variable)
 
 
 def _bind_text(step: Step) -> Bound:
     entry = CATALOGUE[step.name]
-    return Bound(step.name, True, functools.partial(entry.function, **_values(step)), entry.batch)
+    return Bound(step.name, True, functools.partial(entry.function, **values_of(step)), entry.batch)
 
 
 def _bind_tokens(step: Step, vocabulary: Vocabulary, synonyms: SynonymTable | None) -> Bound:
     if step.name == IDENTITY:
         return Bound(IDENTITY, False, None)
     entry = CATALOGUE[step.name]
-    arguments = _values(step)
+    arguments = values_of(step)
     if "synonyms" in entry.needs:
         if synonyms is None:
             raise AugmentationError(

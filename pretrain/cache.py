@@ -24,7 +24,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from augment.registry import alternatives, from_environment, needs_synonyms, parse
+from augment.registry import alternatives, parse
+from augment.resources import SYNONYMS, resource_hash, resources
 from augment.rules import rules_digest
 from pretrain import cache_stages as cs
 from pretrain import command
@@ -81,7 +82,7 @@ def cache(
         raise UserError("execution: " + faults(error, lambda key: f"there is no option {key}")) from None
     readers = {split: ShardReader(data, split) for split in SPLITS}
     require_files(data, readers["train"].manifest)
-    made = _what_is_made(readers, columns, seed, copies, synonyms)
+    made, synonyms = _what_is_made(readers, columns, seed, copies, synonyms)
     if (out / MANIFEST).is_file():
         manifest = read_manifest(out)
         _refuse_other(out, manifest.get("cache", {}), made)
@@ -104,8 +105,8 @@ def cache(
 
 def _what_is_made(
     readers: dict[str, ShardReader], columns: dict[str, str], seed: int, copies: int, synonyms: str | None
-) -> dict[str, Any]:
-    """All that decides what the shards are, checked."""
+) -> tuple[dict[str, Any], str | None]:
+    """All that decides what the shards are, checked, and the synonym table that every task is to read."""
     reader = readers["train"]
     if not columns or not set(columns) <= set(cs.COLUMNS):
         raise UserError("there is nothing to make: give --aug 'a|b|c' (AugCSE's records), or --positive and --negative (SDA's)")
@@ -119,15 +120,16 @@ def _what_is_made(
         alternatives(columns[cs.LABELLED])
     if copies < 1:
         raise UserError(f"--resample {copies}: how many copies of every sentence, 1 or more")
-    return {
+    read = resources(columns.values(), synonyms)
+    made = {
         "content": {split: reader.content_hash for split, reader in readers.items()},
         "columns": {column: str(parse(spec)) for column, spec in columns.items()},
         "seed": seed,
         "copies": copies,
-        "environment": from_environment(columns.values()),
         "rules": rules_digest(),
-        "synonyms": synonyms if any(map(needs_synonyms, columns.values())) else None,
+        "resources": {name: resource_hash(where) or f"unknown: {where}" for name, where in read.items()},
     }
+    return made, read.get(SYNONYMS)
 
 
 def _tasks(readers: dict[str, ShardReader], copies: int) -> list[dict[str, Any]]:
@@ -153,16 +155,21 @@ def _write_plan(out: Path, path: Path, plan: dict[str, Any]) -> None:
     write_atomically(path, json.dumps(plan).encode())
 
 
-_MEANT = {"rules": "the digest of the augmentations' code and word lists"}
+_MEANT = {"rules": "the digest of the augmentations' code and word lists", "resources": "the sha256 of what augmentations read"}
 
 
 def _refuse_other(out: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
     for key, value in wanted.items():
-        if found.get(key) != value:
-            raise UserError(
-                f"{out} holds something else: {_MEANT.get(key, key)} is {found.get(key)!r} there and {value!r} now. Choose "
-                "another --out, or remove that folder"
-            )
+        before, meant = found.get(key), _MEANT.get(key, key)
+        if before == value:
+            continue
+        if key == "resources" and isinstance(before, dict):
+            name = next(name for name in {**before, **value} if before.get(name) != value.get(name))
+            before, value, meant = before.get(name), value.get(name), f"{meant} ({name})"
+        raise UserError(
+            f"{out} holds something else: {meant} is {before!r} there and {value!r} now. Choose another --out, or remove that "
+            "folder"
+        )
 
 
 def summary(manifest: dict, out: Path) -> str:

@@ -14,7 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from augment.errors import AugmentationError
 from augment.registry import from_environment, loads_models, needs_synonyms, needs_text, parse
+from augment.resources import resource_hash, resources
 from augment.rules import rules_digest
 from pretrain.cache_stages import COLUMNS, LABELLED
 from pretrain.config import Config
@@ -79,9 +81,11 @@ def make(config: Config) -> None:
                         + ", ".join(f"augment.{column}=none" for column in columns))
     if (folder / MANIFEST).is_file():
         content = {split: reader.content_hash for split, reader in readers.items()}
-        if read_manifest(folder).get("cache", {}).get("content") != content:
+        made = read_manifest(folder).get("cache", {})
+        if made.get("content") != content:
             raise UserError(f"{folder} has views of other data than {config.data_folder} has now: remove that folder, and they "
                             "are made anew")
+        _require_same_resources(config, columns, folder, made.get("resources", {}))
         return
     words = ["--data", str(config.data_folder), "--out", str(folder), "--resample", str(config.data.cache)]
     for column, spec in columns.items():
@@ -94,12 +98,19 @@ def make(config: Config) -> None:
     in_own_process("pretrain.cache", words, f"Making {folder}")
 
 
-def why_others(config: Config) -> str:
-    """Why a resumed run may find other views than it was trained on, and what to do: the end of an error that names them."""
-    named = ", ".join(f"{key}={value}" for key, value in from_environment(columns_of(config).values()).items()) or "none"
-    return (f"data.cache makes these views of {config.data_folder}. Most likely the augmentations' rules (code, word lists) have "
-            f"changed since, or the models that the environment names (now: {named}): go on with the version and environment of "
-            "that run, or start a new one from its export with --init. Or else the data has changed: point --data at that run's")
+def _require_same_resources(config: Config, columns: dict[str, str], folder: Path, made: dict[str, str]) -> None:
+    """Refuse views that were made with another synonym table, model or file of the same name. What this machine lacks is not
+    compared: views that are there need none of it.
+    """
+    try:
+        read = resources(columns.values(), config.augment.synonyms)
+    except AugmentationError:  # no synonym table or WordNet on this machine
+        return
+    for name, where in read.items():
+        now = resource_hash(where)
+        if now is not None and made.get(name, now) != now:
+            raise UserError(f"{folder} has views that were made with another {name} ({made[name][:12]}) than {where} is now "
+                            f"({now[:12]}): put that one back, or remove the folder, and the views are made anew")
 
 
 def trains_on(config: Config) -> Config:

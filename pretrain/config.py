@@ -135,6 +135,8 @@ class CheckpointConfig(Section):
     keep: int = Field(2, ge=1, description="newest checkpoints kept")
     resume: str = Field("never", description="auto: go on from the newest good checkpoint of the run folder, if there is "
                         "one; never: refuse a run folder that has any; or a checkpoint folder. Flag --resume")
+    accept: str | None = Field(None, description="inputs that may differ from those that the checkpoint was trained with, as the "
+                               "error of a resume names them: 'rules,synonyms'; none: any difference is refused")
 
 
 class Config(Section):

@@ -26,6 +26,7 @@ from pretrain.config import DEFAULT_RECIPE, SHORT_FLAGS, describe, load_config, 
 from pretrain.durable import replace_durably
 from pretrain.export import export
 from pretrain.heldout import Heldout, evaluation_mode, text_embedder
+from pretrain.inputs import as_comments
 from pretrain.leaving import Leaving
 from pretrain.length_shortcut import measure_lengths
 from pretrain.loader import Loader
@@ -73,7 +74,7 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
     progress = Progress(**state["progress"]) if state else Progress()
     stop_step = min(settings.train.steps, 2) if dry_run else settings.train.steps
     if rank == 0:
-        replace_durably(settings.run_folder / "config.yaml", to_yaml(settings).encode())
+        replace_durably(settings.run_folder / "config.yaml", (to_yaml(settings) + as_comments(data.inputs)).encode())
 
     mlm = settings.objective.mlm
     batches = Loader(
@@ -101,7 +102,7 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
         if rank == 0:
             export(source, out)
 
-    save = functools.partial(save_checkpoint, settings, engine, data.train)
+    save = functools.partial(save_checkpoint, settings, engine, data.inputs)
     if rank == 0 and resumed is not None:
         setup_run.repair_best(settings.run_folder, progress)
     with telemetry:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from augment.synonyms import SynonymTable
 from augment.vocabulary import Vocabulary
-from pretrain import cached_views, checkpoint, checkpoint_folder, continuity
+from pretrain import cached_views, checkpoint, checkpoint_folder, continuity, inputs
 from pretrain.config import Config
 from pretrain.damage import describe_record
 from pretrain.encoder import SentenceEncoder, build_encoder, load_encoder
@@ -37,13 +37,15 @@ from pretrain.trainer import Progress
 
 @dataclass(frozen=True)
 class Data:
-    """Opened data: readers of both splits, the tokenizer and what the augmentations know of it."""
+    """Opened data: readers of both splits, the tokenizer and what the augmentations know of it, and the hashes of all that
+    decides the batches (`pretrain.inputs`)."""
 
     train: ShardReader
     heldout: ShardReader
     tokenizer: Any
     vocabulary: Vocabulary
     synonyms: SynonymTable | None
+    inputs: inputs.Inputs
 
 
 def dry_run(config: Config) -> Config:
@@ -169,7 +171,7 @@ def open_data(config: Config) -> Data:
     synonyms = synonyms_for(views, config.augment.synonyms, tokenizer, vocabulary)
     for spec in views:
         build_for(train, spec, vocabulary, synonyms)  # fails now, by name, rather than in a worker
-    return Data(train, heldout, tokenizer, vocabulary, synonyms)
+    return Data(train, heldout, tokenizer, vocabulary, synonyms, inputs.collect(config, train, heldout))
 
 
 def check_files(reader: ShardReader, damaged: str) -> None:
@@ -211,7 +213,8 @@ def resume_from(config: Config, data: Data) -> tuple[Path | None, dict[str, Any]
     """The checkpoint to go on from and its state, or (None, None) for a start from the beginning. Makes the run folder.
 
     Raises:
-        UserError: the folder holds a run and `checkpoint.resume` is never; another tokenizer or an incompatible recipe.
+        UserError: the folder holds a run and `checkpoint.resume` is never; other inputs (`pretrain.inputs`) or an incompatible
+            recipe.
     """
     folder, wish = config.run_folder, config.checkpoint.resume
     checkpoints = folder / "checkpoints"
@@ -230,13 +233,9 @@ def resume_from(config: Config, data: Data) -> tuple[Path | None, dict[str, Any]
     if source is None:
         return None, None
     state = checkpoint.read_state(source)
-    if state["tokenizer_hash"] != data.train.tokenizer_hash:
-        raise UserError(f"{source} was trained with another tokenizer ({state['tokenizer_hash'][:12]}) than that of the data in "
-                        f"{config.data_folder} ({data.train.tokenizer_hash[:12]}); point --data at the data of that run")
-    if state["data_hash"] != data.train.content_hash:
-        raise UserError(f"{source} was trained on other data than {data.train.folder} (same tokenizer, other shards); "
-                        + (cached_views.why_others(config) if config.data.cache else "point --data at the data of that run"))
+    others = inputs.require_same(source, inputs.recorded(state), data.inputs, config.checkpoint.accept)
     continuity.record_changes(config, state, source)
+    state["progress"]["changes"] += [{"step": state["step"], **other} for other in others]
     return source, state
 
 

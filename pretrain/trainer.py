@@ -13,13 +13,13 @@ from pretrain import checkpoint
 from pretrain.config import Config
 from pretrain.damage import describe_substitution
 from pretrain.errors import UserError
+from pretrain.inputs import Inputs
 from pretrain.leaving import EXIT_CODES, REASONS, STOP, Leaving
 from pretrain.loader import RankBatch
 from pretrain.memory import FlatMemory
 from pretrain.monitors import Monitor
 from pretrain.optimizer import learning_rate
 from pretrain.precision import LossScale, gradient_norm
-from pretrain.shards import ShardReader
 from pretrain.stopwatch import Stopwatch
 from pretrain.telemetry import Telemetry
 from pretrain.whole_batch import StepResult, WholeBatch
@@ -148,10 +148,10 @@ def selection_score(scores: dict[str, float]) -> tuple[str, float]:
     return name, -scores[name] if name == "heldout_mlm_loss" else scores[name]
 
 
-def save_checkpoint(config: Config, engine, reader: ShardReader, progress: Progress) -> Path:
+def save_checkpoint(config: Config, engine, inputs: Inputs, progress: Progress) -> Path:
     """Write a checkpoint into the run folder and keep the newest `checkpoint.keep`. Collective."""
     state = {"progress": asdict(progress), "step": progress.step, "config": config.model_dump(mode="json"),
-             "tokenizer_hash": reader.tokenizer_hash, "data_hash": reader.content_hash, "world_size": dist.get_world_size(),
+             "tokenizer_hash": inputs["tokenizer"]["sha256"], "inputs": inputs, "world_size": dist.get_world_size(),
              "kept_head": engine.module.objective.kept_head_name}
     return checkpoint.save(config.run_folder / "checkpoints", engine, state, config.checkpoint.keep)
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from augment.neural import VARIABLE as MASKED_LM
 from augment.parsed import without_parse
 from augment.ragged import Ragged
 from augment.registry import alternatives, build
+from augment.resources import resource_hash
 from augment.sets import SETS
 from augment.text import Draws
 from augment.text_encoder import TextEncoder
@@ -184,10 +186,16 @@ def test_models_named_by_the_environment_are_part_of_what_is_made(annotated, mas
         make(annotated, tmp_path / "cache", columns)
     monkeypatch.setenv(MASKED_LM, masked_lm)
     manifest = make(annotated, tmp_path / "cache", columns)
-    assert manifest["cache"]["environment"] == {MASKED_LM: masked_lm}
+    assert manifest["cache"]["resources"] == {"contextual.model": resource_hash(masked_lm)}
     assert manifest["cache"]["rates"]["augmented"]["contextual:rate=0.3"]["rate"] > 0.8
-    monkeypatch.setenv(MASKED_LM, "another")
-    with pytest.raises(UserError, match="holds something else: environment"):
+    moved = tmp_path / "moved"
+    shutil.copytree(masked_lm, moved)
+    monkeypatch.setenv(MASKED_LM, str(moved))
+    assert make(annotated, tmp_path / "cache", columns) == manifest  # the same model elsewhere
+    content = bytearray((moved / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (moved / "model.safetensors").write_bytes(content)
+    with pytest.raises(UserError, match=r"holds something else: .*\(contextual.model\)"):
         make(annotated, tmp_path / "cache", columns)
 
 

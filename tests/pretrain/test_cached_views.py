@@ -11,6 +11,7 @@ import pytest
 from run_helpers import ROOT, command, curve, finish, start
 
 from augment.errors import AugmentationError
+from augment.resources import resource_hash
 from pretrain import announce, cached_views, setup_run
 from pretrain.cache import cache
 from pretrain.cache_stages import view_number
@@ -164,16 +165,23 @@ def test_views_that_are_there_need_no_models(tmp_path, monkeypatch):
     assert asked == ["data", "views"]
 
 
-def test_a_run_that_finds_other_views_is_told_which_and_why(tmp_path, monkeypatch):
-    monkeypatch.setenv("CLEAR_MASKED_LM", "other/model")
-    settings = config(run=str(tmp_path / "run"), data__cache="1", augment__augmented="contextual|reorder", resume="step")
+def test_views_made_with_another_table_of_the_same_name_are_refused(tiny_data, tmp_path, monkeypatch):
+    data, table = tmp_path / "data", tmp_path / "table.json"
+    shutil.copytree(tiny_data, data)
+    table.write_text('{"river": ["stream"]}')
+    settings = config(data=str(data), data__cache="1", augment__augmented="subs|reorder", augment__synonyms=str(table))
     folder = trains_on(settings).data_folder
-    data = SimpleNamespace(train=SimpleNamespace(folder=folder, tokenizer_hash="same", content_hash="now"))
-    monkeypatch.setattr(setup_run, "on_rank_zero", lambda action: None)
-    monkeypatch.setattr(setup_run.checkpoint, "problem_with", lambda source: None)
-    monkeypatch.setattr(setup_run.checkpoint, "read_state", lambda source: {"tokenizer_hash": "same", "data_hash": "then"})
-    with pytest.raises(UserError, match=rf"{folder.name} .*rules \(code, word lists\).*now: CLEAR_MASKED_LM=other/model"):
-        setup_run.resume_from(settings, data)
+    shutil.copytree(data, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    content = {split: ShardReader(data, split).content_hash for split in ("train", "heldout")}
+    cached = {"content": content, "resources": {"synonyms": resource_hash(table)}}
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"cache": cached}))
+    cached_views.make(settings)  # there already
+    table.write_text('{"river": ["brook"]}')
+    with pytest.raises(UserError, match=rf"{folder} has views that were made with another synonyms .*{table}"):
+        cached_views.make(settings)
+    table.unlink()
+    cached_views.make(settings)  # views that are there need no table
 
 
 def test_a_run_names_the_folder_that_it_reads(monkeypatch):
