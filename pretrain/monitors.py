@@ -1,7 +1,11 @@
 """Is the representation alive? Measures on the step's sentence vectors, and alarms.
 
 The measures read the vectors that the objective was computed on, so they cost no forward pass; all work on at
-most `SAMPLE` sequences (O(SAMPLE^2 d) once every few steps, whatever the batch).
+most `SAMPLE` sequences, O(SAMPLE^2 d) a step, whatever the batch. Those that need a decomposition (length_r2, effective_rank)
+are taken at the steps that end a row of metrics, all others at every step.
+
+Alarms for what one step can do (a gradient that explodes) look at every step; alarms for what takes time (collapse, nothing
+learned) look at the rows, which are means over every step.
 
 - alignment: mean squared distance of a sequence's two views (Wang and Isola 2020, alpha 2). 0: the same point.
 - uniformity: log of the mean exp(-2 distance^2) over pairs (ibid., t 2). 0: all in one point; -4: spread evenly.
@@ -19,7 +23,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -140,27 +145,41 @@ class _Episode:
 class Monitor:
     """Measures a step's vectors and raises alarms; keeps the little history that they need.
 
-    patience: Measurements in a row that a condition must hold before its alarm.
-    explosion: A gradient norm this many times the running median is an alarm.
+    patience: Rows in a row that a condition must hold before its alarm.
+    explosion: A gradient norm this many times the running median (of 100 steps) is an alarm.
     advice: What to change where a loss or gradient is not finite.
     terms: The sections of the objectives in use, whose settings alarms name.
+    quiet: Steps between two alarms of an exploding gradient.
+    state: What `memory` gave at the checkpoint that the run goes on from.
     """
 
     patience: int = 5
     explosion: float = 10.0
     advice: str = "lower train.lr"
     terms: Sequence[str] = ("contrastive",)
-    _norms: deque = field(default_factory=lambda: deque(maxlen=100))
-    _episodes: dict[str, _Episode] = field(default_factory=dict)
+    quiet: int = 1
+    state: InitVar[dict[str, Any] | None] = None
+
+    def __post_init__(self, state: dict[str, Any] | None) -> None:
+        state = state or {}
+        self._norms: deque[float] = deque(state.get("norms", ()), maxlen=100)
+        self._episodes = {name: _Episode(*episode) for name, episode in state.get("episodes", {}).items()}
+        self._last_explosion: int | None = state.get("last_explosion")
+
+    def memory(self) -> dict[str, Any]:
+        """What alarms remember, as JSON: a resumed run raises those of the run that was never killed."""
+        episodes = {name: [episode.since, episode.count, episode.said] for name, episode in self._episodes.items()}
+        return {"norms": list(self._norms), "episodes": episodes, "last_explosion": self._last_explosion}
 
     @torch.no_grad()
-    def measure(self, views: Tensor, lengths: Tensor, negatives: int) -> dict[str, float]:
+    def measure(self, views: Tensor, lengths: Tensor, negatives: int, spectrum: bool = True) -> dict[str, float]:
         """The measures of the module's table.
 
         Args:
             views: float[2, N, d], the global batch's vectors, of any norm (further views are ignored).
             lengths: int64[N], tokens of the original sequences.
             negatives: What an anchor is told apart from.
+            spectrum: With length_r2 and effective_rank, which decompose a matrix.
         """
         count = views.shape[1]
         # Evenly spaced rows: every rank's and lane's share is in the sample, and the same rows on every rank.
@@ -179,27 +198,28 @@ class Monitor:
                 "negative_cosine": negative_cosine(first, second),
             }
         if len(rows) >= MIN_SEQUENCES:
-            measures |= {
-                "length_r2": length_r2(first, sampled),
-                "length_variance": length_variance(first, sampled),
-                "effective_rank": effective_rank(first),
-            }
+            measures["length_variance"] = length_variance(first, sampled)
+            if spectrum:
+                measures |= {"length_r2": length_r2(first, sampled), "effective_rank": effective_rank(first)}
         return measures
 
-    def alarms(self, step: int, losses: dict[str, float], norm: float, metrics: dict[str, float]) -> list[str]:
-        """What is wrong at this step, in words: what was seen, since when, what to try. Usually nothing.
+    def alarms_of_step(self, step: int, losses: dict[str, float], norm: float) -> list[str]:
+        """What went wrong at this step, in words: what was seen, what to try. Usually nothing.
 
         Args:
-            losses: Name -> loss of the global batch; "contrastive" is judged against chance.
+            losses: Name -> loss of the global batch.
             norm: Global gradient norm.
-            metrics: What `measure` gave (may be empty).
         """
-        found = [
-            self._explosion(step, norm),
-            self._not_finite(step, losses),
-            self._collapse(step, metrics),
-            self._length(step, metrics),
-        ]
+        return [alarm for alarm in (self._explosion(step, norm), self._not_finite(step, losses)) if alarm is not None]
+
+    def alarms_of_row(self, step: int, losses: dict[str, float], metrics: dict[str, float]) -> list[str]:
+        """What is wrong by the rows up to this one, in words: what was seen, since when, what to try. Usually nothing.
+
+        Args:
+            losses: Name -> mean loss of the row; "contrastive" is compared with chance.
+            metrics: The row's means of what `measure` gave (may lack any).
+        """
+        found = [self._collapse(step, metrics), self._length(step, metrics)]
         if "contrastive" in losses and metrics.get("effective_negatives", 0) > 0:
             found += [self._chance(step, losses, metrics), self._solved(step, losses, metrics)]
         return [alarm for alarm in found if alarm is not None]
@@ -217,8 +237,10 @@ class Monitor:
         large = not math.isfinite(norm) or (median is not None and norm > self.explosion * median)
         if math.isfinite(norm):
             self._norms.append(norm)
-        if self._held("explosion", large, step, 1) is None:
+        recent = self._last_explosion is not None and step - self._last_explosion < self.quiet
+        if self._held("explosion", large, step, 1) is None or recent:
             return None
+        self._last_explosion = step
         usual = "" if median is None else f", {norm / median:.0f} times the running median {median:.3g}"
         return (
             f"gradient norm {norm:.3g}{usual}. CLEAR saw gradients explode with subs and reorder alone. If it comes again: "

@@ -23,6 +23,7 @@ from pretrain.precision import LossScale, gradient_norm
 from pretrain.stopwatch import Stopwatch
 from pretrain.telemetry import Telemetry
 from pretrain.whole_batch import StepResult, WholeBatch
+from pretrain.window import Window
 
 
 @dataclass
@@ -32,7 +33,7 @@ class Progress:
     step: optimizer steps done, which is also the position in the data. seconds: training time, over all starts.
     changes: settings that were changed when the run was resumed (`pretrain.continuity`).
     substitutions: damaged chunks and what was read in their place, of all ranks (`pretrain.damage`); heldout_left_out: damaged
-    chunks of the held-out split.
+    chunks of the held-out split. window, monitor: sums since the last row of metrics, and what alarms remember.
     """
 
     step: int = 0
@@ -46,6 +47,8 @@ class Progress:
     heldout_left_out: list[dict] = field(default_factory=list)
     loss_scale: dict[str, float] = field(default_factory=dict)
     changes: list[dict] = field(default_factory=list)
+    window: dict = field(default_factory=dict)
+    monitor: dict = field(default_factory=dict)
 
     def note_scores(self, scores: dict[str, float]) -> bool:
         """Whether an evaluation is the best so far; by another criterion than before (STS data came or went) it is the first."""
@@ -80,7 +83,9 @@ def train(config: Config, engine, batches: Iterator[RankBatch], evaluate: Callab
     if scale is not None and progress.loss_scale:
         scale.restore(progress.loss_scale)
     whole = WholeBatch(engine, settings.seed, settings.micro_batch_tokens, scale, clock, config.objective.mask_duplicates)
-    monitor, memory = Monitor(advice=steadier_settings(config), terms=config.objective.sections), FlatMemory()
+    monitor = Monitor(advice=steadier_settings(config), terms=config.objective.sections, quiet=settings.log_every,
+                      state=progress.monitor)
+    window, memory = Window(progress.window), FlatMemory()
     engine.train()
 
     while progress.step < stop_step:
@@ -109,16 +114,20 @@ def train(config: Config, engine, batches: Iterator[RankBatch], evaluate: Callab
         telemetry.advance(progress.step, result.losses, rate, result.tokens, settings.global_batch)
         for row in result.substitutions:
             telemetry.warn(describe_substitution(row))
-        if progress.step % settings.log_every == 0 or last or step == 0:
-            metrics = {"loss": result.losses, "lr": rate, "gradient_norm": norm, "tokens": progress.tokens,
-                       "masked_tokens": result.masked_tokens, "micro_batches": list(result.micro_batches),
-                       "skipped_steps": progress.skipped_steps, "seconds": progress.seconds}
-            if result.views is not None:
-                metrics |= monitor.measure(result.views[:2], result.lengths,
-                                           engine.module.objective.negatives(settings.global_batch)) | result.measures
-            for alarm in monitor.alarms(progress.step, result.losses, norm, metrics):
-                telemetry.warn(alarm)
-            telemetry.log(progress.step, metrics | {"time": clock.shares()})
+        ends_row = progress.step % settings.log_every == 0 or last or step == 0
+        measures = dict(result.measures)
+        if result.views is not None:
+            negatives = engine.module.objective.negatives(settings.global_batch)
+            measures |= monitor.measure(result.views[:2], result.lengths, negatives, spectrum=ends_row)
+        window.add(result.losses, norm, measures, result.masked_tokens, result.micro_batches)
+        alarms = monitor.alarms_of_step(progress.step, result.losses, norm) if applied else []
+        if ends_row:
+            metrics = window.close() | {"lr": rate, "tokens": progress.tokens, "skipped_steps": progress.skipped_steps,
+                                        "seconds": progress.seconds, "time": clock.shares()}
+            alarms += monitor.alarms_of_row(progress.step, metrics["loss"], metrics)
+            telemetry.log(progress.step, metrics)
+        for alarm in alarms:
+            telemetry.warn(alarm)
 
         best = False
         if last or (config.evaluate.every and progress.step % config.evaluate.every == 0):
@@ -129,6 +138,7 @@ def train(config: Config, engine, batches: Iterator[RankBatch], evaluate: Callab
         leave = 0 if last else result.leave
         if last or leave or best or (config.checkpoint.every and progress.step % config.checkpoint.every == 0):
             progress.loss_scale = scale.state() if scale is not None else {}
+            progress.window, progress.monitor = window.state(), monitor.memory()
             path = save(progress)
             if best:
                 keep_best(path)

@@ -1,5 +1,6 @@
 """Measures against plain reference formulas and known shapes of clouds; alarms on the stories that they are for."""
 
+import json
 import math
 
 import pytest
@@ -121,7 +122,8 @@ def watch(losses=lambda i: 2.0, norm=lambda i: 1.0, metrics=lambda i: {}, times:
     monitor, said = Monitor(), []
     for i in range(times):
         step = 10 * i
-        for text in monitor.alarms(step, {"contrastive": losses(i)}, norm(i), HEALTHY | metrics(i)):
+        of_step = {"contrastive": losses(i)}
+        for text in monitor.alarms_of_step(step, of_step, norm(i)) + monitor.alarms_of_row(step, of_step, HEALTHY | metrics(i)):
             said.append((step, text))
     return said
 
@@ -173,7 +175,38 @@ def test_matched_by_length():
 
 def test_without_a_contrastive_loss_there_is_nothing_to_judge():
     monitor = Monitor()
-    assert [a for i in range(100) for a in monitor.alarms(i, {"mlm": 3.0}, 1.0, {"loss": {}})] == []
+    assert [a for i in range(100) for a in monitor.alarms_of_row(i, {"mlm": 3.0}, {"loss": {}})] == []
+
+
+def test_explosions_are_said_at_once_and_not_again_within_a_row():
+    monitor = Monitor(quiet=50)
+    said = [step for step in range(1, 301) if monitor.alarms_of_step(step, {"mlm": 3.0}, 40.0 if step % 20 == 17 else 1.0)]
+    assert said == [17, 77, 137, 197, 257]
+
+
+@pytest.mark.parametrize("cut", [5, 30, 61, 100])
+def test_alarms_do_not_notice_a_resume(cut):
+    """A monitor that is written down and read back in the middle raises what one that was never stopped raises."""
+    generator = torch.Generator().manual_seed(3)
+    norms = (torch.randn(200, generator=generator).abs() * 3).exp().tolist()
+    stories = [HEALTHY | ({"uniformity": -0.01} if 20 < i < 90 or i > 150 else {}) for i in range(200)]
+
+    def tell(monitor, start, stop):
+        losses = {"contrastive": 5.9}
+        return [text for i in range(start, stop)
+                for text in monitor.alarms_of_step(i, losses, norms[i]) + monitor.alarms_of_row(i, losses, stories[i])]
+
+    whole = tell(Monitor(quiet=10), 0, 200)
+    before = Monitor(quiet=10)
+    first = tell(before, 0, cut)
+    again = Monitor(quiet=10, state=json.loads(json.dumps(before.memory())))
+    assert first + tell(again, cut, 200) == whole and len(whole) > 3
+
+
+def test_a_step_without_a_decomposition_has_the_other_measures():
+    views, lengths = torch.randn(2, 200, 16), torch.arange(200)
+    whole, cheap = Monitor().measure(views, lengths, 398), Monitor().measure(views, lengths, 398, spectrum=False)
+    assert cheap == {name: value for name, value in whole.items() if name not in ("length_r2", "effective_rank")}
 
 
 @pytest.mark.parametrize("measures", [{"length_r2": 0.98, "length_variance": 0.01}, {"length_r2": 0.2, "length_variance": 0.7},

@@ -40,6 +40,41 @@ def test_killed_and_resumed_equals_uninterrupted_bitwise(tiny_data, whole, tmp_p
     assert exported[0] == exported[1]
 
 
+def test_rows_are_means_of_all_their_steps_and_do_not_notice_a_resume(tiny_data, whole, tmp_path):
+    run = tmp_path / "run"
+    flags = {"train__log_every": 4, "checkpoint__keep": 9}
+    finish(start(command(tiny_data, run, **flags)))
+    single = {row["step"]: row for row in records(whole) if "loss" in row}  # a row a step
+
+    def mean(values, weights):
+        return sum(value * weight for value, weight in zip(values, weights)) / sum(weights)
+
+    rows = [row for row in records(run) if "loss" in row]
+    assert [row["step"] for row in rows] == [1, 4, 8, 10]
+    for before, row in zip([0, 1, 4, 8], rows):
+        steps = [single[step] for step in range(before + 1, row["step"] + 1)]
+        assert row["steps"] == len(steps)
+        norms, masked = [step["gradient_norm"] for step in steps], [step["masked_tokens"] for step in steps]
+        assert row["gradient_norm"] == pytest.approx(sum(norms) / len(norms)) and row["gradient_norm_max"] == max(norms)
+        assert row["masked_tokens"] == pytest.approx(sum(masked) / len(masked))
+        assert row["tokens"] == steps[-1]["tokens"] and row["lr"] == steps[-1]["lr"]
+        for name, value in row["loss"].items():
+            weights = masked if name == "mlm" else [1] * len(steps)  # a mean over masked tokens, over steps of equal size
+            assert value == pytest.approx(mean([step["loss"][name] for step in steps], weights), rel=1e-12)
+        for name in ("alignment", "positive_cosine"):
+            assert row[name] == pytest.approx(mean([step[name] for step in steps], [1] * len(steps)), rel=1e-12)
+
+    again = tmp_path / "again"
+    shutil.copytree(run, again)
+    shutil.rmtree(again / "checkpoints" / "step-00000009")
+    shutil.rmtree(again / "checkpoints" / "step-00000010")
+    finish(start(command(tiny_data, again, **flags, checkpoint__resume="auto")))  # from step 6, in the middle of a row
+    of_this_machine = {"wall_time", "seconds", "time", "memory", "tokens_per_second", "sequences_per_second", "mfu", "hfu",
+                       "eta_seconds"}
+    assert [{k: v for k, v in row.items() if k not in of_this_machine} for row in records(again)] == [
+        {k: v for k, v in row.items() if k not in of_this_machine} for row in records(run)]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_killed_at_random_moments_again_and_again(tiny_data, whole, tmp_path, seed):
