@@ -67,6 +67,8 @@ def is_part_of_a_name(sentence: ParsedSentence, i: int) -> bool:
     relation = sentence.relation(i)
     if _base(relation) in _FIXED or relation in _FUNCTION:
         return True
+    if _PARTICLES.isdisjoint(sentence.deps) and _FIXED.isdisjoint(sentence.deps):
+        return False
     relations = map(sentence.relation, sentence.children(i))
     return any(kind in _PARTICLES or _base(kind) in _FIXED for kind in relations)
 
@@ -90,12 +92,15 @@ def is_collocated(sentence: ParsedSentence, i: int) -> bool:
     first, last = max(0, i - 2), min(len(sentence), i + 3)
     words = [sentence.word(j).lower() for j in range(first, last)]
     lemmas = [sentence.lemmas[j].lower() for j in range(first, last)]
-    place = i - first
-    for start in range(place + 1):
-        for stop in range(max(place + 1, start + 2), min(len(words), start + 3) + 1):
-            if "_".join(words[start:stop]) in known or "_".join(lemmas[start:stop]) in known:
+    inflected = words != lemmas
+    for start in range(i - first + 1):
+        for stop in range(max(i - first + 1, start + 2), min(len(words), start + 3) + 1):
+            if "_".join(words[start:stop]) in known:
                 return True
-            if "_".join((*words[start : stop - 1], lemmas[stop - 1])) in known:
+            if inflected and not {
+                "_".join(lemmas[start:stop]),
+                "_".join((*words[start : stop - 1], lemmas[stop - 1])),
+            }.isdisjoint(known):
                 return True
     if sentence.pos[i] == "VERB":
         for child in sentence.children(i):

@@ -17,6 +17,7 @@ from augment.inflection import lemma_of
 from augment.lexical_forms import word_set, word_table
 from augment.wordnet import Synset, wordnet
 
+RELATIONS = frozenset({"synonyms", "antonyms", "hypernyms", "hyponyms"})
 _POINTERS = {"hypernyms": ("@", 4), "hyponyms": ("~", 1)}  # and how many steps to go until a usual word comes
 _SMOOTHING = 0.25  # uses of every sense that no text was tagged for
 _OWN = 0.6  # least share of its uses that a word must have in the sense

@@ -8,14 +8,14 @@ Which word may stand for another is decided in `lexical_senses`, which words of 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import ceil
 
 from augment.entry import Entry, Parameter
 from augment.inflection import inflect, lemma_of
 from augment.lexical_bound import is_part_of_a_name, place_of
 from augment.lexical_forms import AUGCSE, Edit, like, rewrite, word_set
-from augment.lexical_senses import substitutes
+from augment.lexical_senses import RELATIONS, Substitute, substitutes
 from augment.parsed import ParsedSentence
 from augment.text import Draws
 from augment.wordnet import require_wordnet, wordnet
@@ -24,6 +24,7 @@ VASCL = "VaSCL (Zhang et al. 2022), section 4.4"
 _POS = {"NOUN": "n", "VERB": "v", "ADJ": "a", "ADV": "r"}
 _TAGS = {"n": ("NN", "NNS"), "v": ("VB", "VBD", "VBG", "VBN", "VBP", "VBZ"), "a": ("JJ", "JJR", "JJS"), "r": ("RB", "RBR", "RBS")}
 _CONTENT = frozenset((pos, tag) for pos, part in _POS.items() for tag in _TAGS[part])
+_NOUNS, _ADJECTIVES, _ADVERBS = (frozenset(both for both in _CONTENT if both[0] == pos) for pos in ("NOUN", "ADJ", "ADV"))
 _VERBS_OF_GRAMMAR = word_set("be have do")
 _OF_AMOUNTS = word_set("less least")  # what "bigger" does not become, though "big" becomes "little"
 _SENSES = 2  # of an antonym, as AugCSE's code reads them
@@ -37,7 +38,7 @@ def antonym_adjectives(sentence: ParsedSentence, draws: Draws, variant: str = "s
     ("bigger": "smaller"). Altering. Needs the parse and WordNet.
         "Amanda's mother was very beautiful." -> "Amanda's mother was very ugly."
     """
-    return rewrite(sentence, _antonyms(sentence, ("a",), draws, variant))
+    return rewrite(sentence, _antonyms(sentence, _ADJECTIVES, draws, variant))
 
 
 def antonyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
@@ -48,7 +49,7 @@ def antonyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> 
     Needs the parse and WordNet.
         "He is a good and fast runner." -> "He is a bad and fast runner."
     """
-    edits = _antonyms(sentence, ("a", "r"), draws, variant)
+    edits = _antonyms(sentence, _ADJECTIVES | _ADVERBS, draws, variant)
     if len(edits) % 2 == 0 and edits:
         edits.pop(draws.below(len(edits)))
     return rewrite(sentence, edits)
@@ -82,7 +83,8 @@ def synonyms_wordnet(sentence: ParsedSentence, draws: Draws, rate: float = 0.5, 
     usual sense, where it has one, that usually means the same. Preserving. Needs the parse and WordNet.
         "The big car stopped." -> "The large automobile halted."
     """
-    edits = [_synonym(sentence, i, draws, variant, "heads") for i in _content_words(sentence) if draws.chance(rate)]
+    found = _with_substitutes(sentence, _CONTENT, "synonyms" if variant == "sense" else "heads")
+    edits = [_replacement(sentence, i, "synonyms", others, draws, variant) for i, others in found if draws.chance(rate)]
     return rewrite(sentence, [edit for edit in edits if edit])
 
 
@@ -94,62 +96,64 @@ def wordnet_substitution(sentence: ParsedSentence, draws: Draws, rate: float = 0
     where fewer have such a synonym. Preserving. Needs the parse and WordNet.
         "The big car stopped." -> "The large car stopped."
     """
-    found = _content_words(sentence)
+    found = _with_substitutes(sentence, _CONTENT, "synonyms" if variant == "sense" else "lemmas")
+    if not found:
+        return None
     marks = sum(map(sentence.pos.count, ("PUNCT", "SYM", "SPACE")))
     count = ceil(rate * (len(sentence) - marks))
     edits: list[Edit] = []
-    for i in draws.sample(found, len(found)):
+    for i, others in draws.sample(found, len(found)):
         if len(edits) >= count:
             break
-        edit = _synonym(sentence, i, draws, variant, "lemmas")
+        edit = _replacement(sentence, i, "synonyms", others, draws, variant)
         if edit:
             edits.append(edit)
     return rewrite(sentence, edits)
 
 
-def _antonyms(sentence: ParsedSentence, parts: tuple[str, ...], draws: Draws, variant: str) -> list[Edit]:
-    edits = []
-    for i, pos in enumerate(sentence.pos):
-        if _POS.get(pos) in parts and sentence.tags[i] in _TAGS[_POS[pos]]:
-            edit = _replacement(sentence, i, "antonyms", draws, variant)
-            if edit:
-                edits.append(edit)
-    return edits
+def _antonyms(sentence: ParsedSentence, kinds: frozenset[tuple[str, str]], draws: Draws, variant: str) -> list[Edit]:
+    found = _with_substitutes(sentence, kinds, "antonyms" if variant == "sense" else "code antonyms")
+    edits = [_replacement(sentence, i, "antonyms", others, draws, variant) for i, others in found]
+    return [edit for edit in edits if edit]
 
 
 def _one_noun(sentence: ParsedSentence, draws: Draws, relation: str, variant: str) -> str | None:
-    found = [i for i, pos in enumerate(sentence.pos) if pos == "NOUN" and sentence.tags[i] in _TAGS["n"]]
-    for i in draws.sample(found, len(found)):
-        edit = _replacement(sentence, i, relation, draws, variant)
+    found = _with_substitutes(sentence, _NOUNS, relation if variant == "sense" else f"code {relation}")
+    for i, others in draws.sample(found, len(found)):
+        edit = _replacement(sentence, i, relation, others, draws, variant)
         if edit:
             return rewrite(sentence, [edit])
     return None
 
 
-def _content_words(sentence: ParsedSentence) -> list[int]:
-    """The nouns, verbs, adjectives and adverbs."""
-    return [i for i, both in enumerate(zip(sentence.pos, sentence.tags)) if both in _CONTENT]
+def _with_substitutes(
+    sentence: ParsedSentence, kinds: frozenset[tuple[str, str]], relation: str
+) -> list[tuple[int, tuple[Substitute, ...]]]:
+    """Return the words, of some parts of speech and tags, that others may stand for, with these."""
+    find = substitutes if relation in RELATIONS else _published
+    pos, tags, lemmas = sentence.pos, sentence.tags, sentence.lemmas
+    found = []
+    for i, both in enumerate(zip(pos, tags)):
+        if both in kinds:
+            others = find(relation, sentence.word(i).lower(), _POS[both[0]], both[1], lemmas[i])
+            if others:
+                found.append((i, others))
+    return found
 
 
-def _synonym(sentence: ParsedSentence, i: int, draws: Draws, variant: str, published: str) -> Edit | None:
-    return _replacement(sentence, i, published if variant == "code" else "synonyms", draws, variant)
-
-
-def _replacement(sentence: ParsedSentence, i: int, relation: str, draws: Draws, variant: str) -> Edit | None:
-    """Word i becomes a random one of those that stand in a relation to it and fit its place, if any do."""
-    word, part, tag = sentence.word(i), _POS[sentence.pos[i]], sentence.tags[i]
-    fitting: Sequence[str]
+def _replacement(
+    sentence: ParsedSentence, i: int, relation: str, others: tuple[Substitute, ...], draws: Draws, variant: str
+) -> Edit | None:
+    """Word i becomes a random one of those that stand in a relation to it, of those that fit its place."""
+    word, tag = sentence.word(i), sentence.tags[i]
     if variant == "code":
-        fitting = _published(relation, word.lower(), part, tag, sentence.lemmas[i])
-        if not fitting or is_part_of_a_name(sentence, i):
-            return None
+        fitting = () if is_part_of_a_name(sentence, i) else [other.lemma for other in others]
     else:
-        found = substitutes(relation, word.lower(), part, tag, sentence.lemmas[i])
-        place = place_of(sentence, i, part, relation) if found else None
+        place = place_of(sentence, i, _POS[sentence.pos[i]], relation)
         if place is None:
             return None
-        others = sentence.text.lower().split()
-        fitting = [other.lemma for other in found if place.takes(other) and other.lemma not in others]
+        said = sentence.text.lower().split()
+        fitting = [other.lemma for other in others if place.takes(other) and other.lemma not in said]
     form = inflect(draws.choice(fitting), tag) if fitting else None
     if form is None or form in _OF_AMOUNTS or not _keeps_possessive(sentence, i, form):
         return None
@@ -165,9 +169,9 @@ def _keeps_possessive(sentence: ParsedSentence, i: int, form: str) -> bool:
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _published(relation: str, word: str, part: str, tag: str, hint: str) -> tuple[str, ...]:
-    """What the published code draws a word's replacement from: "heads" and "lemmas" of all senses, "antonyms" of the first
-    sense's first lemma, "hypernyms" and "hyponyms" of the first sense; one alone of these three.
+def _published(relation: str, word: str, part: str, tag: str, hint: str) -> tuple[Substitute, ...]:
+    """What the published code draws a word's replacement from: "heads" or "lemmas" of all senses, "code antonyms" of the first
+    sense's first lemma, "code hypernyms" and "code hyponyms" of the first sense; one alone of these three.
     """
     lemma, source = lemma_of(word, tag, hint), wordnet()
     if lemma in _VERBS_OF_GRAMMAR:
@@ -175,11 +179,12 @@ def _published(relation: str, word: str, part: str, tag: str, hint: str) -> tupl
     if relation in ("heads", "lemmas"):
         most = 1 if relation == "heads" else None
         found = [other for synset in source.synsets(lemma, part) for other in synset.lemmas[:most]]
-        return tuple(dict.fromkeys(other for other in found if other.lower() != lemma))
-    if relation == "antonyms":
+    elif relation == "code antonyms":
         senses = source.synsets(lemma, part, 1)
-        return tuple(sorted(source.antonyms(senses[0].lemmas[0], part, _SENSES))[:1]) if senses else ()
-    return getattr(source, relation)(lemma, part)[:1]
+        found = sorted(source.antonyms(senses[0].lemmas[0], part, _SENSES))[:1] if senses else []
+    else:
+        found = list(getattr(source, relation.removeprefix("code "))(lemma, part)[:1])
+    return tuple(Substitute(other) for other in dict.fromkeys(found) if other.lower() != lemma)
 
 
 def _entry(name: str, function: Callable, description: str, meaning: str, sample: tuple[str, str], **more: object) -> Entry:
