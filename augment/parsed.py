@@ -14,12 +14,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from operator import itemgetter
 from typing import Any
 
 from augment.compiled import native
 from augment.errors import AugmentationError
+from augment.language import check_language
 
 # ClearNLP's relation -> UD's. Labels of ClearNLP that are not here have no one counterpart (attr, acomp, prep, pobj, pcomp)
 # or the same name; they are passed on as they are.
@@ -204,10 +205,14 @@ def parse_texts(texts: Iterable[str], model: str, batch_size: int = 256, process
     the number of texts: strings that a batch brings are freed with it (spaCy's `memory_zone`), and no more than two batches
     a process are ahead of the reader.
 
-    Raises: AugmentationError when the pipeline is not there, or has no tagger, lemmatizer or parser.
+    Raises: AugmentationError when the pipeline is not there, or has no tagger, lemmatizer or parser, or where the texts of the
+    first batch are written in another script than its language.
     """
-    load_parser(model)  # fails here, not in a worker
+    parser = load_parser(model)  # fails here, not in a worker
     batches = _batches(texts, batch_size)
+    first = next(batches, [])
+    check_language(first, parser.lang, model)
+    batches = chain([first] if first else [], batches)
     if processes == 1:
         for batch in batches:
             yield from _parse_batch(model, batch)

@@ -66,8 +66,11 @@ class Annotator:
         language = self.parser["language"]
         rows = [row for row, text in enumerate(texts) if 0 < len(text) <= MOST_CHARACTERS]
         sentences = [ParsedSentence(text, (), (), (), (), (), (), (), language) for text in texts]
-        for row, sentence in zip(rows, parse_texts((texts[row] for row in rows), self.parser["parser"])):
-            sentences[row] = sentence
+        try:
+            for row, sentence in zip(rows, parse_texts((texts[row] for row in rows), self.parser["parser"])):
+                sentences[row] = sentence
+        except AugmentationError as error:  # text in another language than the parser's
+            raise UserError(f"--annotate {self.parser['parser']}: {error}") from error
         try:
             members = pack(sentences)
         except ValueError as error:

@@ -11,12 +11,15 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from augment.registry import needs_text
+from pretrain import idle
 from pretrain.config import Config
 from pretrain.encoder import SentenceEncoder
 from pretrain.export import read_policy
 from pretrain.length_shortcut import LengthShortcut
 from pretrain.metrics_file import read_metrics
-from pretrain.objectives import WholeObjective
+from pretrain.objectives import WholeObjective, view_specs
+from pretrain.pipelines import build_for
 from pretrain.precision import DTYPES
 from pretrain.setup_run import Data
 from pretrain.telemetry import Telemetry, format_count, format_seconds
@@ -87,6 +90,17 @@ def announce(config: Config, recipe: Path | str | None, explicit: bool, telemetr
         lines.append("attention  dropout without flash-attn: one dense product for each length, slower than its kernel; "
                      "pip install flash-attn, or --model.attention_dropout 0")
     lines.append(f"batch      {train.global_batch:,} sequences a step, up to {train.micro_batch_tokens:,} tokens in one pass")
+    for line in lines:
+        telemetry.say(line)
+
+
+def announce_idle(config: Config, telemetry: Telemetry, data: Data) -> None:
+    """Say which members of sets of augmentations never apply to this data."""
+    specs = {view.role: view.augmentation for view in view_specs(config) if needs_text(view.augmentation)}
+    lines = idle.of_cache(data.train.manifest) if "cache" in data.train.manifest else []
+    if specs and dist.get_rank() == 0:
+        pipelines = [(role, build_for(data.train, spec, data.vocabulary, data.synonyms)) for role, spec in specs.items()]
+        lines += idle.of_sentences(pipelines, data.train.read(0).annotation)
     for line in lines:
         telemetry.say(line)
 

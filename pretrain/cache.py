@@ -8,7 +8,9 @@
 --aug writes AugCSE's records (text, augmented, label): one augmentation a sentence, drawn evenly from the set and fixed by the
 seed; the last label, "none", where the sentence came out as it was, white space and quotes aside. --positive and --negative
 write SDA's (text, positive, negative). A column is empty where nothing has changed: its view is then the sentence itself, and a
-negative is absent. Splits, their order and the tokenizer are those of the data; the cache holds tokens, no text or parse.
+negative is absent. Such records stay, as in both papers; --unchanged drop leaves them out, as the option of AugCSE's code that
+its runs with negatives take (its published runs do not). Splits, their order and the tokenizer are those of the data; the cache
+holds tokens, no text or parse.
 
 The same bytes come out with any number of workers, and after any number of kills: run the same command again. A task holds one
 chunk (64 thousand tokens) and its parse.
@@ -20,7 +22,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -28,7 +30,7 @@ from augment.registry import alternatives, parse
 from augment.resources import SYNONYMS, resource_hash, resources
 from augment.rules import rules_digest
 from pretrain import cache_stages as cs
-from pretrain import command
+from pretrain import command, idle
 from pretrain.errors import UserError
 from pretrain.executors import ExecutorOptions, Job, run_jobs
 from pretrain.folder_lock import folder_lock
@@ -50,6 +52,8 @@ class CacheFlags(BaseModel):
     negative: str | None = Field(None, description="column `negative`: any specification, as neg")
     seed: int = Field(42, ge=0, description="of all draws")
     resample: int = Field(1, ge=1, description="copies of every training sentence, each with draws of its own")
+    unchanged: Literal["keep", "drop"] = Field("keep", description="records with a column in which nothing changed: keep "
+                                               "them, as the papers do, or drop them (AugCSE's code: remove_no_augmentations)")
     synonyms: str | None = Field(None, description="synonym table, for augmentations that need one; none: the usual places")
     progress: bool = Field(True, description="show progress bars")
 
@@ -61,14 +65,16 @@ def cache(
     seed: int = 42,
     copies: int = 1,
     synonyms: str | None = None,
+    unchanged: str = "keep",
     progress: bool = True,
     **execution: Any,
 ) -> dict:
     """Augment the sentences of prepared data into the folder `out`; returns its manifest ({}: submitted to Slurm).
 
-    columns: column -> specification; "augmented" (with labels), or "positive" and "negative", or any of them together. seed,
-    copies: copy k of the training split is drawn as epoch k of a run of that seed draws. The held-out split has one copy.
-    execution: fields of `ExecutorOptions`; they change nothing in the shards.
+    columns: column -> specification; "augmented" (with labels), or "positive" and "negative", or any of them together.
+    seed, copies: copy k of the training split is drawn as epoch k of a run of that seed draws. The held-out split has one
+    copy. unchanged: "keep", or "drop" the records with a column in which nothing has changed. execution: fields of
+    `ExecutorOptions`; they change nothing in the shards.
 
     A finished cache of the same data and settings is left as it is, an unfinished one is gone on with.
 
@@ -82,7 +88,7 @@ def cache(
         raise UserError("execution: " + faults(error, lambda key: f"there is no option {key}")) from None
     readers = {split: ShardReader(data, split) for split in SPLITS}
     require_files(data, readers["train"].manifest)
-    made, synonyms = _what_is_made(readers, columns, seed, copies, synonyms)
+    made, synonyms = _what_is_made(readers, columns, seed, copies, synonyms, unchanged)
     if (out / MANIFEST).is_file():
         manifest = read_manifest(out)
         _refuse_other(out, manifest.get("cache", {}), made)
@@ -104,7 +110,7 @@ def cache(
 
 
 def _what_is_made(
-    readers: dict[str, ShardReader], columns: dict[str, str], seed: int, copies: int, synonyms: str | None
+    readers: dict[str, ShardReader], columns: dict[str, str], seed: int, copies: int, synonyms: str | None, unchanged: str
 ) -> tuple[dict[str, Any], str | None]:
     """All that decides what the shards are, checked, and the synonym table that every task is to read."""
     reader = readers["train"]
@@ -126,6 +132,7 @@ def _what_is_made(
         "columns": {column: str(parse(spec)) for column, spec in columns.items()},
         "seed": seed,
         "copies": copies,
+        "unchanged": unchanged,
         "rules": rules_digest(),
         "resources": {name: resource_hash(where) or f"unknown: {where}" for name, where in read.items()},
     }
@@ -187,6 +194,7 @@ def summary(manifest: dict, out: Path) -> str:
                 f"  {column:10s} {name:34s} {found['drawn']:>10,} {found['rate']:>9.2%} "
                 f"{found['not_applicable'] / max(1, found['drawn']):>15.2%}"
             )
+    lines += [f"  {line}" for line in idle.of_cache(manifest)]
     if run := manifest.get("run"):
         lines.append(f"  {run['seconds']} s with {run['workers']} workers, largest task {run['peak_task_bytes'] / 1e6:.0f} MB")
     return "\n".join(lines)
@@ -214,7 +222,8 @@ def _cache(**flags: str) -> int:
     meant = {"augmented": asked.aug, "positive": asked.positive, "negative": asked.negative}
     columns = {column: spec for column, spec in meant.items() if spec is not None}
     try:
-        manifest = cache(asked.data, asked.out, columns, asked.seed, asked.resample, asked.synonyms, asked.progress, **options)
+        manifest = cache(asked.data, asked.out, columns, asked.seed, asked.resample, asked.synonyms, asked.unchanged,
+                         asked.progress, **options)
     except KeyboardInterrupt:
         print("interrupted; run the same command again to go on from here", file=sys.stderr)
         return 130

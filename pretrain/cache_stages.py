@@ -23,6 +23,7 @@ from augment.registry import Pipeline, parse
 from augment.vocabulary import Vocabulary
 from pretrain.annotation import Annotation
 from pretrain.blocks import ViewSpec, clip, label_names
+from pretrain.errors import UserError
 from pretrain.pipelines import build_for, synonyms_for
 from pretrain.progress import Heartbeat
 from pretrain.shards import Chunk, ShardReader, ShardWriter, split_summary, write_manifest
@@ -147,8 +148,13 @@ class AugmentShard(Step):
                 labels = None
                 if LABELLED in columns:
                     labels = columns[LABELLED].labels(ViewSpec(LABELLED, made["columns"][LABELLED], labelled=True))
+                if made["unchanged"] == "drop":
+                    kept = np.logical_and.reduce([augmented.outcome == CHANGED for augmented in columns.values()])
+                    stored = stored.take(np.flatnonzero(np.repeat(kept, 1 + len(columns))))
+                    labels = None if labels is None else labels[kept]
                 starts = stored.offsets[:-1][stored.lengths > 0] + 1
-                writer.write(stored, starts, columns=1 + len(columns), labels=labels)
+                if len(stored):
+                    writer.write(stored, starts, columns=1 + len(columns), labels=labels)
                 for column, augmented in columns.items():
                     for name, found in augmented.counts().items():
                         counts[column][name].update(found)
@@ -173,6 +179,9 @@ class MergeCache(Step):
                     counts[column][name].update(more)
         reader = ShardReader(self.plan["data"])
         source = reader.manifest
+        if not any(shard["chunks"] for shard in shards["train"]):
+            raise UserError("no sentence was changed in every column, so --unchanged drop leaves nothing; name other "
+                            "augmentations, or --unchanged keep")
         shutil.copytree(reader.tokenizer_path, self.out / "tokenizer", dirs_exist_ok=True)
         labels = {}
         if LABELLED in made["columns"]:

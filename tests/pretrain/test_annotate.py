@@ -100,6 +100,12 @@ def test_a_chunk_gives_back_what_was_put_in():
     assert len(empty) == 0
 
 
+def test_a_parser_of_another_language_is_one_error(tmp_path, parser):
+    (tmp_path / "corpus.txt").write_text("今天天气很好，我们去公园吧。\n" * 5 + "他昨天没有来上课。\n" * 5)
+    with pytest.raises(UserError, match=r"--annotate .* is for 'en', and 100% .* give a parser for the language of the text"):
+        prepare(config(tmp_path / "corpus.txt", parser, dedup="none"), tmp_path / "data", workers=1, progress=False)
+
+
 def test_every_sequence_has_its_text_and_its_parse(data, parser):
     tokenizer = load_tokenizer(ShardReader(data).tokenizer_path)
     for split in ("train", "heldout"):

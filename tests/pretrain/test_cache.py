@@ -35,7 +35,7 @@ from augment.text import Draws
 from augment.text_encoder import TextEncoder
 from augment.vocabulary import Vocabulary
 from pretrain import cache as cache_command
-from pretrain import cache_stages
+from pretrain import cache_stages, idle
 from pretrain.annotation import Annotation, pack
 from pretrain.blocks import ViewSpec, number_of_labels
 from pretrain.cache import cache
@@ -43,6 +43,7 @@ from pretrain.corpora import DataConfig
 from pretrain.errors import UserError
 from pretrain.folder_lock import folder_lock
 from pretrain.loader import Loader
+from pretrain.pipelines import build_for
 from pretrain.prepare import prepare
 from pretrain.shards import ShardReader
 from pretrain.tokenizer import load_tokenizer
@@ -350,6 +351,37 @@ def test_records_of_sda_lack_what_no_rule_could_make(annotated, tmp_path):
     assert negatives == manifest["cache"]["rates"]["negative"]["neg"]["changed"] > 0
     assert set(manifest["cache"]["rates"]["positive"]) == {"pi", "mv", "dn"}
     assert manifest["cache"]["parser"]["parser"] == PARSER
+
+
+def test_records_that_nothing_changed_stay_unless_they_are_to_be_dropped(tiny_data, tmp_path):
+    spec = "crop:rate=1.0|repeat"  # the first one changes nothing
+    whole = make(tiny_data, tmp_path / "whole", {"augmented": spec})
+    some = make(tiny_data, tmp_path / "some", {"augmented": spec}, unchanged="drop")
+    columns, labels = records_of(tmp_path / "whole")
+    changed = [row for row, label in enumerate(labels) if label != whole["labels"] - 1]
+    dropped, kept_labels = records_of(tmp_path / "some")
+    assert 0 < len(changed) < len(labels)
+    assert dropped == {name: [column[row] for row in changed] for name, column in columns.items()}
+    assert kept_labels.tolist() == labels[changed].tolist()
+    assert some["splits"]["train"]["sequences"] == len(changed)
+    with pytest.raises(UserError, match="unchanged is 'keep' there and 'drop' now"):
+        make(tiny_data, tmp_path / "whole", {"augmented": spec}, unchanged="drop")
+    with pytest.raises(UserError, match="leaves nothing"):
+        make(tiny_data, tmp_path / "none", {"augmented": "crop:rate=1.0|crop:rate=0.9999"}, unchanged="drop")
+
+
+def test_what_never_applies_is_said(annotated, tmp_path):
+    manifest = make(annotated, tmp_path / "cache", {"augmented": "sentence-reordering|random-swap"})
+    (line,) = idle.of_cache(manifest)
+    drawn = manifest["cache"]["rates"]["augmented"]["sentence-reordering"]["drawn"]
+    assert "sentence-reordering (augmented)" in line and f"none of {drawn:,} sentences: 1 of 2 draws" in line
+    assert line in cache_command.summary(manifest, tmp_path / "cache")
+    reader = ShardReader(annotated)
+    vocabulary = Vocabulary.from_tokenizer(load_tokenizer(reader.tokenizer_path))
+    pipelines = [(spec, build_for(reader, spec, vocabulary, None)) for spec in ("sentence-reordering|neg", "neg", "pi|mv")]
+    sentences = [sentence for number in range(reader.num_chunks) for sentence in reader.read(number).annotation]
+    (line,) = idle.of_sentences(pipelines, sentences)
+    assert "sentence-reordering (sentence-reordering|neg) changed none" in line
 
 
 @pytest.mark.parametrize(
