@@ -111,6 +111,7 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
                           measure_lengths(settings, data.train, data.vocabulary, views, data.synonyms, encoder.max_positions))
         continuity.announce_changes(progress.changes, progress.step, telemetry)
         setup_run.note_damage(data, heldout, progress, telemetry)
+        announce.announce_idle(settings, telemetry, data)
         if progress.step == 0:  # also a pre-flight: an evaluation that cannot run must not fail after a month
             telemetry.log(0, {"evaluation": evaluate(0)})
         code = train(settings, engine, iter(batches), evaluate, save,
