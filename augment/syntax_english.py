@@ -284,6 +284,9 @@ def with_auxiliary(
     finite = first = clause.finite
     while first and _goes_with(sentence, clause, first - 1) and sentence.word(first - 1).lower() not in staying:
         first -= 1
+    if first < finite:
+        begin, last = sentence.subtree(first)
+        first = begin if last < finite else first  # "very often quotes"
     if first == finite or (clause.subject is not None and clause.subject >= first):
         return in_place(sentence, clause, f"{auxiliary} {verb}", rest)
     word, place = sentence.word(finite), sentence.starts[first]

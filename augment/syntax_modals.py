@@ -117,12 +117,22 @@ def _sound(sentence: ParsedSentence, clause: Clause, published: tuple[str, ...])
         kind = "BE" if lower in BE else "HAVE" if lower in HAVE else "DO"
         return _SOUND_OF_NEGATED["VBD" if is_past else kind]
     subject = clause.subject
-    if clause.auxiliaries and sentence.tags[clause.verb] == "VBN" and lower in HAVE | HAD:
+    behind = sentence.tags[clause.auxiliaries[1] if len(clause.auxiliaries) > 1 else clause.verb]
+    if clause.auxiliaries and behind == "VBN" and lower in HAVE | HAD:
         return ("must",)  # "has to have gone" is clumsy
     passive = any(sentence.relation(i) == "aux:pass" for i in clause.auxiliaries) or sentence.tags[clause.verb] == "VBG"
     dummy = subject is not None and (sentence.relation(subject) == "expl" or sentence.tags[subject] == "EX")
-    barred = _DUTIES | _INEVITABLE if passive or dummy else _DUTIES
+    barred = _DUTIES | _INEVITABLE if passive or dummy or _is_identity(sentence, clause) else _DUTIES
     return tuple(modal for modal in published if modal not in barred)
+
+
+def _is_identity(sentence: ParsedSentence, clause: Clause) -> bool:
+    """Whether the clause says what something is, by a noun or number: it "must be the first", but cannot help nothing."""
+    if sentence.word(clause.verb).lower() not in BE:
+        return False
+    if clause.head != clause.verb:
+        return sentence.pos[clause.head] in ("NOUN", "PROPN", "NUM", "PRON")
+    return any(sentence.relation(child) == "attr" for child in sentence.children(clause.head))
 
 
 def _add(sentence: ParsedSentence, clause: Clause, modal: str) -> list[Edit] | None:

@@ -50,6 +50,11 @@ def denied(rest, before=""):
         ("He highly recommends it.",
          "He/PRP/nsubj/3 highly/RB/advmod/3 recommends/VBZ/root/0 it/PRP/obj/3 ././punct/3", "He does not highly recommend it."),
         ("He also runs.", "He/PRP/nsubj/3 also/RB/advmod/3 runs/VBZ/root/0 ././punct/3", "He also does not run."),
+        ("He very often runs.", "He/PRP/nsubj/4 very/RB/advmod/3 often/RB/advmod/4 runs/VBZ/root/0 ././punct/4",
+         "He very often does not run."),
+        ("He very highly values it.",
+         "He/PRP/nsubj/4 very/RB/advmod/3 highly/RB/advmod/4 values/VBZ/root/0 it/PRP/obj/4 ././punct/4",
+         "He does not very highly value it."),
         ("HE FULLY KNOWS.", "HE/PRP/nsubj/3 FULLY/RB/advmod/3 KNOWS/VBZ/root/0 ././punct/3", "HE DOES NOT FULLY KNOW."),
         # "hardly" is a negation
         ("He hardly slept.", "He/PRP/nsubj/3 hardly/RB/advmod/3 slept/VBD/root/0 ././punct/3", "He slept."),

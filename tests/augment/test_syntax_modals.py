@@ -28,7 +28,7 @@ MODALS = {
     "has to": ("has to", "must have to|cannot but have to|cannot help but have to", "should have to"),
     "there": ("were", "must have been|had to be",
               "should have been|ought to have been|could not but be|could not help but be"),
-    "no longer": ("is", "must be|has to be|cannot but be|cannot help but be", "should be|ought to be"),
+    "no longer": ("is", "must be|has to be", "cannot but be|cannot help but be|should be|ought to be"),
     "it cost": ("cost", "must have cost|had to cost|could not but cost|could not help but cost",
                 "should have cost|ought to have cost"),
     "shook": ("shook", "must have shaken|had to shake|could not but shake|could not help but shake",
