@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from augment.entry import Entry
-from augment.lexical_forms import AUGCSE, Edit, like, rewrite, word_list
+from augment.lexical_forms import AUGCSE, Edit, like, rewrite, word_list, word_set, word_table
 from augment.parsed import ParsedSentence
 from augment.text import Draws
 
@@ -16,8 +16,9 @@ def colors(sentence: ParsedSentence, draws: Draws) -> str | None:
     """ColorTransformation (NL-Augmenter): a colour becomes another of the 147 of CSS ("dark sea green").
 
     As published: every colour name found as a substring ("tan" in "Stan"), all for the same colour in every sentence. Here:
-    whole words, the longest name first, a colour drawn for each; names are left ("Red Sea", "Mr Brown"), and words that are
-    things more often than colours ("orange", "wheat", "snow") only count as adjectives. Possibly altering. Needs tags.
+    whole words, the longest name first, a colour drawn for each; names are left ("Red Sea", "Mr Brown", "green tea", "black
+    voters"), and words that are things more often than colours ("orange", "wheat", "snow") only count as adjectives.
+    Possibly altering. Needs tags.
         "She wore a red dress and black shoes." -> "She wore a misty rose dress and teal shoes."
     """
     words = sentence.words
@@ -52,12 +53,29 @@ def _is_colour(sentence: ParsedSentence, i: int, j: int, is_thing: bool, words: 
         return False  # the name of something
     if i and (words[i - 1] in _JOINTS or (words[i - 1][:1].isupper() and sentence.pos[i - 1] == "PROPN")):
         return False
-    return j + 1 == len(words) or words[j + 1] not in _JOINTS
+    if tag == "NN" and [word.lower() for word in words[max(0, i - 2) : i]] == ["in", "the"]:
+        return False  # "in the red"
+    return j + 1 == len(words) or (words[j + 1] not in _JOINTS and not _is_named(words[j].lower(), words[j + 1]))
+
+
+def _is_named(colour: str, noun: str) -> bool:
+    """Whether a colour makes the name of a thing ("black hole") or of a group of people, and says nothing of their looks."""
+    things, groups = _nouns().get(colour, (frozenset(), frozenset()))
+    either = {noun.lower(), noun.lower().removesuffix("s")}
+    return not either.isdisjoint(things | groups) or (bool(groups) and noun[:1].isupper())
 
 
 @functools.lru_cache(maxsize=1)
 def _all() -> tuple[str, ...]:
     return tuple(line.lstrip("*") for line in word_list("colours.txt"))
+
+
+@functools.lru_cache(maxsize=1)
+def _nouns() -> dict[str, tuple[frozenset[str], frozenset[str]]]:
+    """{colour: (things, groups of people) that it makes a name with}"""
+    rows = {colour: word_set(nouns) for colour, nouns in word_table("colour_nouns.tsv")}
+    groups = {colour: nouns for colours, nouns in rows.items() if " " in colours for colour in colours.split()}
+    return {colour: (rows.get(colour, frozenset()), groups.get(colour, frozenset())) for colour in rows.keys() | groups}
 
 
 @functools.lru_cache(maxsize=1)

@@ -33,6 +33,7 @@ _MONTHS = word_set(
     "oct nov dec"
 )
 _PLURALS = word_set("people men women children feet")
+_DETERMINERS = word_set("the this that its his her their our")
 _BEFORE_YEARS = _MONTHS | word_set(
     "in since by until till from of during before after around about circa c. between and to late early mid summer winter spring "
     "autumn fall year"
@@ -110,7 +111,7 @@ def _spoken(match: re.Match, text: str) -> str | None:
     if after in _MONTHS and int(digits) <= 31 and after != "may":
         spoken = _words(digits, "ordinal") + " of"
         return spoken if before == "the" else f"the {spoken}"
-    if whole == digits and _is_year(digits) and (before in _BEFORE_YEARS or not (after.endswith("s") or after in _PLURALS)):
+    if whole == digits and _is_year(digits) and (before in _BEFORE_YEARS or not _is_counted(digits, before, after)):
         return _words(digits, "year")
     return spoken
 
@@ -147,6 +148,12 @@ def _time(hour: int, minutes: str, noon: str | None) -> str | None:
 
 def _is_year(digits: str) -> bool:
     return len(digits) == 4 and "1100" <= digits <= "2099"
+
+
+def _is_counted(digits: str, before: str, after: str) -> bool:
+    """Whether four digits count what stands behind them: "1984 voters", but "the 1984 elections"."""
+    of_a_year = before in _DETERMINERS and "1900" < digits != "2000"
+    return after in _PLURALS or (after.endswith("s") and not of_a_year)
 
 
 def _around(match: re.Match, text: str) -> tuple[str, str]:

@@ -169,6 +169,9 @@ def test_colours_whole_words_only():
         ("A blue-green bird", "A/DT blue/JJ -/HYPH green/JJ bird/NN"),
         ("See http://red.com now", "See/VB http://red.com/NN now/RB"),
         ("Snow", "Snow/NN"),
+        ("Black voters, white South Africans", "Black/JJ voters/NNS ,/, white/JJ South/NNP Africans/NNPS"),
+        ("Green tea, black holes, gold medals", "Green/JJ tea/NN ,/, black/JJ holes/NNS ,/, gold/JJ medals/NNS"),
+        ("It is in the black.", "It/PRP is/VBZ in/IN the/DT black/NN ./."),
         ("", ""),
     ],
 )
@@ -304,6 +307,9 @@ def test_no_fact_that_the_sentence_has():
     [
         ("In 1984 he ran.", "In nineteen eighty-four he ran."),
         ("1984 people ran.", "One thousand, nine hundred and eighty-four people ran."),
+        ("the 1984 elections", "the nineteen eighty-four elections"),
+        ("the 1984 people", "the one thousand, nine hundred and eighty-four people"),
+        ("the 1500 voters", "the one thousand, five hundred voters"),
         ("It cost $5 and £2.50.", "It cost five dollars and two pounds and fifty pence."),
         ("A $5 ticket, an $8 one", "A five-dollar ticket, an eight-dollar one"),
         ("50% of 1,200", "Fifty percent of one thousand, two hundred"),
