@@ -22,6 +22,8 @@ from augment.compiled import native
 from augment.errors import AugmentationError
 from augment.language import check_language
 
+_BATCH_CHARACTERS = 1 << 18  # parsed at a time: some 50,000 words
+
 # ClearNLP's relation -> UD's. Labels of ClearNLP that are not here have no one counterpart (attr, acomp, prep, pobj, pcomp)
 # or the same name; they are passed on as they are.
 _CLEARNLP = {
@@ -279,8 +281,16 @@ def find_parser(name: str = "") -> str:
 
 
 def _batches(texts: Iterable[str], size: int) -> Iterator[list[str]]:
-    iterator = iter(texts)
-    while batch := list(islice(iterator, size)):
+    """Batches of `size` texts, or of fewer where they are long: a parser's memory grows with a batch's characters."""
+    batch: list[str] = []
+    characters = 0
+    for text in texts:
+        batch.append(text)
+        characters += len(text)
+        if len(batch) == size or characters >= _BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
         yield batch
 
 

@@ -162,7 +162,7 @@ def annotate(texts: Sequence[str], parser: str, folder: Path) -> Sentences:
         UserError: the parser is not there, or has no tagger or no dependency parser.
     """
     described = describe_parser(parser)
-    annotator = Annotator(described, None, 1 << 31, folder)  # no text is as long as that: nothing is cut
+    annotator = Annotator(described, 1 << 31, folder)
     annotations, began, counts = {}, time.perf_counter(), Counter()
     for number, start in enumerate(range(0, len(texts), PARSED_AT_ONCE)):
         part = texts[start : start + PARSED_AT_ONCE]

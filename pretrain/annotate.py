@@ -7,9 +7,6 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from augment.errors import AugmentationError
 from augment.parsed import ParsedSentence, find_parser, load_parser, parse_texts
@@ -32,39 +29,41 @@ def describe_parser(model: str) -> dict[str, str]:
     return {"parser": model, "name": parser.meta["name"], "version": parser.meta["version"], "language": parser.lang}
 
 
+def longest_text(max_length: int) -> int:
+    """Characters of a text that are kept and parsed. Augmentations work on whole texts, and only then are tokens cut to
+    `max_length`; so this is far above any sentence of a corpus that suits `max_length`, and bounds the work on documents.
+    """
+    return min(MOST_CHARACTERS, 64 * max_length)
+
+
 class Annotator:
     """Parses chunks of texts, in this process; preparation runs as many as it has workers.
+
+    Texts are kept and parsed whole, also where their tokens in the shard are cut to max_length: an augmentation is to see all of
+    a sentence, as it does in the papers.
 
     What was parsed is kept under `folder` until the preparation is finished, by the hash of texts and parser, so that a
     shard whose writing was interrupted does not parse its finished chunks again.
 
-    parser: as `describe_parser` gives it. tokenizer: the `tokenizers` object, without truncation.
+    parser: as `describe_parser` gives it. max_length: of the data, in tokens.
     """
 
-    def __init__(self, parser: dict[str, str], tokenizer: Any, max_length: int, folder: Path):
-        self.parser, self.tokenizer, self.max_length, self.folder = parser, tokenizer, max_length, folder
+    def __init__(self, parser: dict[str, str], max_length: int, folder: Path):
+        self.parser, self.longest, self.folder = parser, longest_text(max_length), folder
 
     def members(self, texts: Sequence[str], sequences: Ragged, counts: Counter[str]) -> dict[str, bytes]:
-        """Members of the shard (`pretrain.annotation`) for the texts of N stored sequences, each as much of it as they hold."""
-        kept = self._as_kept(texts, sequences)
-        long = sum(len(text) > MOST_CHARACTERS for text in kept)
-        counts["texts_too_long_to_parse"] += long
+        """Members of the shard (`pretrain.annotation`) for the texts of N stored sequences, none for an empty sequence."""
+        kept = [text if length else "" for text, length in zip(texts, sequences.lengths.tolist())]
+        counts["texts_too_long_to_parse_whole"] += sum(len(text) > self.longest for text in kept)
+        kept = [_head(text, self.longest) for text in kept]
         members = self._load(kept) or self._parse(kept)
         counts["annotated_words"] += len(members["word_tags.u16"]) // 2
         counts["annotation_bytes"] += sum(map(len, members.values()))
         return members
 
-    def _as_kept(self, texts: Sequence[str], sequences: Ragged) -> list[str]:
-        """Texts cut where their sequences were cut; "" for empty sequences."""
-        kept = [text if length else "" for text, length in zip(texts, sequences.lengths.tolist())]
-        for row in np.flatnonzero(sequences.lengths == self.max_length).tolist():
-            offsets = self.tokenizer.encode(kept[row], add_special_tokens=False).offsets
-            kept[row] = kept[row][: offsets[self.max_length - 3][1]] if len(offsets) > self.max_length - 2 else kept[row]
-        return kept
-
     def _parse(self, texts: list[str]) -> dict[str, bytes]:
         language = self.parser["language"]
-        rows = [row for row, text in enumerate(texts) if 0 < len(text) <= MOST_CHARACTERS]
+        rows = [row for row, text in enumerate(texts) if text]
         sentences = [ParsedSentence(text, (), (), (), (), (), (), (), language) for text in texts]
         try:
             for row, sentence in zip(rows, parse_texts((texts[row] for row in rows), self.parser["parser"])):
@@ -94,3 +93,11 @@ class Annotator:
     def _path(self, texts: list[str]) -> Path:
         digest = hashlib.blake2b(json.dumps([self.parser, texts]).encode(), digest_size=16)
         return self.folder / f"{digest.hexdigest()}.parse"
+
+
+def _head(text: str, longest: int) -> str:
+    """A text, cut before a word where it is too long."""
+    if len(text) <= longest:
+        return text
+    cut = text.rfind(" ", 0, longest + 1)
+    return text[: cut if cut > 0 else longest]

@@ -27,6 +27,7 @@ from augment.parsed import ParsedSentence
 from augment.ragged import offsets_of
 
 MOST_CHARACTERS = 65535  # of a text with a parse: offsets are 16 bits
+WHOLE = "whole"  # in the manifest: texts are not cut where the tokens of their sequences are
 _WORD_ARRAYS = {
     "word_starts": "<u2",
     "word_ends": "<u2",

@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from typing import Any
 
+from pretrain.annotation import WHOLE
 from pretrain.errors import UserError
 from pretrain.shards import FORMAT, split_summary, token_dtype, write_manifest
 from pretrain.stages import SPLITS, Step
@@ -46,7 +47,10 @@ class Merge(Step):
             os.replace(self.work / "tokenizer", tokenizer)
         config = self.config
         vocabulary = json.loads((self.work / "counts" / "tokenizer" / "00000.json").read_text())["vocabulary_size"]
-        annotation = {"words": counts.pop("annotated_words"), "bytes": counts.pop("annotation_bytes")} if config.annotate else {}
+        annotation = {}
+        if config.annotate is not None:
+            figures = {"words": counts.pop("annotated_words"), "bytes": counts.pop("annotation_bytes")}
+            annotation = {"annotation": {**self.plan["annotation"], "texts": WHOLE, **figures}}
         manifest = {
             "format": FORMAT,
             "unit": config.unit,
@@ -56,7 +60,7 @@ class Merge(Step):
             "token_dtype": token_dtype(vocabulary),
             "tokenizer": "tokenizer",
             "tokenizer_hash": tokenizer_hash(tokenizer),
-            **({"annotation": {**self.plan["annotation"], **annotation}} if config.annotate else {}),
+            **annotation,
             "splits": summaries,
             "counts": dict(sorted(counts.items())),
             "config": config.model_dump(mode="json"),

@@ -10,6 +10,7 @@ from augment.registry import Pipeline, build, needs_synonyms, needs_text
 from augment.synonyms import SynonymTable
 from augment.text_encoder import TextEncoder
 from augment.vocabulary import Vocabulary
+from pretrain.annotation import WHOLE
 from pretrain.errors import UserError
 from pretrain.shards import ShardReader
 
@@ -24,7 +25,7 @@ def build_for(reader: ShardReader, spec: str, vocabulary: Vocabulary, synonyms: 
 
     Raises:
         AugmentationError: the specification is wrong, or what it needs is missing.
-        UserError: it has augmentations of text, and the data was prepared without them.
+        UserError: it has augmentations of text, and the data was prepared without them, or has texts that were cut.
     """
     if not needs_text(spec):
         return build(spec, vocabulary, synonyms)
@@ -32,6 +33,11 @@ def build_for(reader: ShardReader, spec: str, vocabulary: Vocabulary, synonyms: 
         raise UserError(
             f"the augmentation {spec!r} works on text, and {reader.folder} holds tokens only: prepare the data with "
             "--annotate MODEL (a spaCy pipeline, such as en_core_web_sm), which keeps text and parse beside the tokens"
+        )
+    if reader.annotation.get("texts") != WHOLE:
+        raise UserError(
+            f"the augmentation {spec!r} works on whole texts, and {reader.folder} was annotated by an earlier version, which cut "
+            f"them to {reader.max_length} tokens before it parsed them: prepare the data again (--overwrite true)"
         )
     from tokenizers import Tokenizer
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -128,15 +129,65 @@ def test_several_processes_parse_in_order(parser):
     assert list(parse_texts(SENTENCES, parser, batch_size=7, processes=2)) == list(parse_texts(SENTENCES, parser))
 
 
-def test_texts_are_cut_where_their_tokens_are(tmp_path, parser):
-    (tmp_path / "long.txt").write_text("\n".join(sentence[:-1] + " and then again it rained." for sentence in SENTENCES[:80]))
-    prepare(config(tmp_path / "long.txt", parser, max_length=12), tmp_path / "data", workers=1, progress=False)
-    reader = ShardReader(tmp_path / "data")
+LONG = [f"{sentence[:-1]} and then it rained on {name} and nobody {verb} it, so {name} left."
+        for sentence, name, verb in zip(SENTENCES[:80], NAMES * 12, VERBS * 12)]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def long_data(tmp_path_factory, parser) -> Path:
+    """Sentences whose tokens are cut to a fraction of them."""
+    folder = tmp_path_factory.mktemp("long")
+    (folder / "long.txt").write_text("\n".join(LONG))
+    prepare(config(folder / "long.txt", parser, max_length=12), folder / "data", workers=1, progress=False)
+    return folder / "data"
+
+
+def cut(ids: list[int], length: int = 12) -> list[int]:
+    return ids if len(ids) <= length else [*ids[: length - 1], ids[-1]]
+
+
+def test_texts_and_parses_are_whole_where_tokens_are_cut(long_data, parser):
+    reader = ShardReader(long_data)
     chunk = reader.read(0)
     tokenizer = load_tokenizer(reader.tokenizer_path)
-    assert (chunk.stored.lengths == 12).any()
-    for row in range(len(chunk.stored)):
-        assert tokenizer(chunk.annotation.text(row))["input_ids"] == chunk.stored[row].tolist()
+    texts = [chunk.annotation.text(row) for row in range(len(chunk.stored))]
+    assert set(texts) <= set(LONG) and (chunk.stored.lengths == 12).all()
+    assert [row.tolist() for row in (chunk.stored[i] for i in range(len(texts)))] == list(map(cut, tokenizer(texts)["input_ids"]))
+    assert list(parse_texts(texts, parser)) == [chunk.annotation[row] for row in range(len(texts))]
+
+
+@pytest.mark.parametrize(("name", "rule"), [("pi", pi), ("neg", neg)])
+def test_texts_are_augmented_first_and_cut_then(long_data, parser, name, rule):
+    """A view is what the rule makes of the whole sentence, parsed by itself, its tokens cut; unchanged where only the rest is."""
+    reader = ShardReader(long_data)
+    tokenizer = load_tokenizer(reader.tokenizer_path)
+    text_of = {}
+    for chunk in map(reader.read, range(reader.num_chunks)):
+        text_of.update({number: chunk.annotation.text(row) for row, number in enumerate(chunk.sequence_ids.tolist())})
+    role = {"pi": "positive", "neg": "negative"}[name]
+    changed = 0
+    for batch in a_loader(long_data, [ViewSpec(role, name)], batch=16, steps=8):
+        keys = derive(sequence_keys(5, batch.epoch, batch.sequence_ids, 0, "augment"), 0, name)
+        sentences = parse_texts([text_of[number] for number in batch.sequence_ids.tolist()], parser)
+        for row, sentence in enumerate(sentences):
+            new = rule(sentence, Draws(int(keys[row])))
+            expected = cut(tokenizer(sentence.text if new is None else new)["input_ids"])
+            assert batch.views[0][row].tolist() == expected
+            differs = expected != batch.original[row].tolist()
+            changed += differs
+            if role == "negative":
+                assert batch.present[0][row] == differs
+    assert changed > 10
+
+
+def test_data_whose_texts_were_cut_is_refused_for_augmentations_of_text_alone(long_data, tmp_path):
+    shutil.copytree(long_data, tmp_path / "data")
+    manifest = json.loads((tmp_path / "data/manifest.json").read_text())
+    assert manifest["annotation"].pop("texts") == "whole"
+    write_manifest(tmp_path / "data", manifest)
+    next(iter(a_loader(tmp_path / "data", [ViewSpec("positive", "reorder")], batch=16, steps=1)))
+    with pytest.raises(UserError, match=r"'pi' works on whole texts, .* cut them to 12 tokens .*: prepare the data again"):
+        a_loader(tmp_path / "data", [ViewSpec("positive", "pi")], batch=16)
 
 
 def test_records_have_a_text_for_every_column(tmp_path, parser):
@@ -191,14 +242,19 @@ def test_an_interrupted_shard_does_not_parse_again(tmp_path, parser, monkeypatch
     assert sum(parsed.values()) == sum(part["sequences"] for part in manifest["splits"].values())
 
 
-def test_a_text_too_long_to_parse_keeps_its_place(tmp_path, parser):
-    annotator = annotate.Annotator(annotate.describe_parser(parser), None, 10, tmp_path / "parses")
+def test_a_text_too_long_to_parse_is_parsed_as_far_as_a_word_goes(tmp_path, parser):
+    annotator = annotate.Annotator(annotate.describe_parser(parser), 10, tmp_path / "parses")
     counts: Counter[str] = Counter()
-    texts = ["A dog ran.", "x" * (MOST_CHARACTERS + 1), "", "It rains."]
-    sequences = Ragged.from_sequences([[1, 2, 3], [1, 9, 3], [], [1, 2, 3]])
+    longest = annotate.longest_text(10)
+    texts = ["A dog ran.", "x" * (longest + 1), "", "It rains. " * longest, "it " * 213 + "i", "It rains."]
+    assert len(texts[4]) == longest == 640
+    sequences = Ragged.from_sequences([[1, 9, 3] if text else [] for text in texts])
     annotation = Annotation(annotator.members(texts, sequences, counts), "en")
-    assert [len(annotation[row]) for row in range(4)] == [4, 0, 0, 3]
-    assert counts["texts_too_long_to_parse"] == 1 and neg(annotation[1], Draws(0)) is None
+    rains = ("It rains. " * 64)[:-1]
+    assert [annotation.text(row) for row in range(6)] == [texts[0], "x" * longest, "", rains, texts[4], texts[5]]
+    assert [len(annotation[row]) for row in range(6)] == [4, 1, 0, 3 * 64, 214, 3]
+    assert counts["texts_too_long_to_parse_whole"] == 2
+    assert annotate.longest_text(1 << 20) == MOST_CHARACTERS
 
 
 def test_batches_are_the_same_whoever_makes_them(data):
