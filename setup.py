@@ -22,6 +22,7 @@ setup(
             optional=True,
         )
     ],
+    classifiers=["Programming Language :: Python :: 3.11"],  # tested; README says what is known of later ones
     python_requires=">=3.11",
     install_requires=[
         # NVIDIA apex is optional and built from NVIDIA's source; the package of that name on PyPI is something else.

@@ -82,7 +82,7 @@ def main(
       tokenizer: a folder with a Hugging Face fast tokenizer, such as a prepared corpus has. Without it a
         WordPiece tokenizer is made of the given sentences, whose tokens are mostly whole words.
       synonyms: a table for subs: JSON {word: [synonyms]} (.gz too), or a WordNet folder or zip. Without it:
-        $CLEAR_DATA/synonyms/counterfitted_neighbors.json, or an installed WordNet.
+        $CLEAR_DATA/synonyms/counterfitted_neighbors.json, else $CLEAR_WORDNET or an installed WordNet.
       parser: a spaCy pipeline, by name or folder, for augmentations that read a parse. Without it: $CLEAR_PARSER,
         else one that is installed.
       seed: another seed, other views.

