@@ -236,7 +236,7 @@ def load_encoder(source: str | Path, tokenizer: Any, pooling: str = "mean") -> S
             f"weights) or a hub name of a supported type: {', '.join(FAMILIES)}."
         ) from error
     _check_loaded(lm, report, source)
-    _check_tokenizer(lm, tokenizer, source)
+    check_tokenizer(lm.config.vocab_size, tokenizer, source)
     _grow_vocabulary(lm, len(tokenizer))
     return SentenceEncoder(lm, pooling)
 
@@ -255,26 +255,42 @@ def _check_loaded(lm: PreTrainedModel, report: Mapping[str, Any], source: str | 
         )
 
 
-def _check_tokenizer(lm: PreTrainedModel, tokenizer: Any, source: str | Path) -> None:
-    """Same token, same id, wherever the checkpoint brings its own tokenizer; by counts otherwise."""
-    vocabulary = tokenizer.get_vocab()
+def check_tokenizer(rows: int, tokenizer: Any, source: str | Path, role: str = "encoder") -> None:
+    """Same token, same id, wherever the checkpoint brings its own tokenizer; by counts otherwise.
+
+    Args:
+        rows: How many tokens the checkpoint has an embedding for.
+        role: What the checkpoint is for, as errors name it.
+
+    Raises:
+        UserError: the tokenizer gives a token of the checkpoint another id, or has more tokens than the checkpoint.
+    """
     advice = f"use the tokenizer of '{source}' for preparing the data."
-    try:
-        own = AutoTokenizer.from_pretrained(str(source)).get_vocab()
-    except (OSError, ValueError, KeyError):
-        own = None
+    own = _own_vocabulary(source)
     if own is not None:
+        vocabulary = tokenizer.get_vocab()
         for token, number in sorted(own.items(), key=lambda item: item[1]):
-            if vocabulary.get(token) != number and number < lm.config.vocab_size:
+            if vocabulary.get(token) != number and number < rows:
                 raise UserError(
-                    f"the tokenizer does not fit the encoder '{source}': token {token!r} has id "
-                    f"{vocabulary.get(token)} in the tokenizer and {number} in the encoder's own; {advice}"
+                    f"the tokenizer does not fit the {role} '{source}': token {token!r} has id "
+                    f"{vocabulary.get(token)} in the tokenizer and {number} in the {role}'s own; {advice}"
                 )
-    elif tokenizer.vocab_size > lm.config.vocab_size:
+    elif tokenizer.vocab_size > rows:
         raise UserError(
-            f"the tokenizer does not fit the encoder '{source}': it has {tokenizer.vocab_size} tokens "
-            f"(added ones not counted), the encoder {lm.config.vocab_size}; {advice}"
+            f"the tokenizer does not fit the {role} '{source}': it has {tokenizer.vocab_size} tokens "
+            f"(added ones not counted), the {role} {rows}; {advice}"
         )
+
+
+def _own_vocabulary(source: str | Path) -> dict[str, int] | None:
+    """Token -> id of a checkpoint's own tokenizer; None: it brings none. (For a folder without one the library makes one up.)"""
+    folder = Path(source)
+    if folder.is_dir() and not any(any(folder.glob(name)) for name in ("tokenizer.json", "vocab.*", "*.model")):
+        return None
+    try:
+        return AutoTokenizer.from_pretrained(str(source)).get_vocab()
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def _grow_vocabulary(lm: PreTrainedModel, size: int) -> None:

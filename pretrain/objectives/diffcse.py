@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 
 import numpy as np
 import torch
@@ -10,8 +11,9 @@ from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM
 
 from augment.keys import token_bits, uniform
+from pretrain.architectures import FAMILIES
 from pretrain.config import Config
-from pretrain.encoder import SentenceEncoder
+from pretrain.encoder import SentenceEncoder, check_tokenizer
 from pretrain.errors import UserError
 from pretrain.heads import batch_norm_head
 from pretrain.losses.contrastive import info_nce
@@ -45,7 +47,10 @@ class Diffcse(Objective):
         for parameter in self.discriminator.lm.parameters():
             parameter.requires_grad_(id(parameter) in base)
         self.replaced = nn.Linear(encoder.hidden_size, 2)
-        self.mask_id, self.pad_id, self.vocabulary = tokenizer.mask_token_id, tokenizer.pad_token_id, len(tokenizer)
+        self.mask_id, self.pad_id = tokenizer.mask_token_id, tokenizer.pad_token_id
+        # Tokens that both models have a row for. A published generator knows none that was added since, such as [DEL].
+        self.vocabulary = min(len(tokenizer), self._generator[0].config.vocab_size, encoder.vocab_size)
+        self.most_positions = _positions(self._generator[0])
         self.register_buffer("special", torch.tensor(sorted(tokenizer.all_special_ids)), persistent=False)
 
     def weights(self, step: int) -> dict[str, float]:
@@ -83,14 +88,23 @@ class Diffcse(Objective):
 
     @torch.no_grad()
     def edit(self, ids: Tensor, lengths: Tensor, keys: np.ndarray) -> Tensor:
-        """The generator's version of packed ids int64[T]; what is masked depends on a sequence's key (uint64[n]) alone."""
+        """The generator's version of packed ids int64[T]; what is masked depends on a sequence's key (uint64[n]) alone.
+
+        A token that the generator does not know is shown to it as [MASK], and stays what it is.
+        """
         if not len(ids):
             return ids
         settings, counts = self.settings, lengths.numpy()
+        if counts.max() > self.most_positions:
+            raise UserError(f"a sequence of {counts.max()} tokens is longer than the {self.most_positions} positions of "
+                            f"objective.diffcse.generator={settings.generator}: name one with more, or prepare the data with "
+                            f"max_length {self.most_positions}")
+        known = ids < self.vocabulary
         chosen = torch.from_numpy(uniform(keys, counts) < settings.mask_rate).to(ids.device) & ~torch.isin(ids, self.special)
         kind = torch.from_numpy(uniform(keys, counts, 1)).to(ids.device)
         random = torch.from_numpy(token_bits(keys, counts, 2).astype(np.int64) % self.vocabulary).to(ids.device)
         masked = torch.where(chosen & (kind < 0.8), self.mask_id, torch.where(chosen & (kind >= 0.9), random, ids))
+        masked = torch.where(known, masked, self.mask_id)
         rows = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
         columns = torch.arange(len(ids)) - torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths)
         rows, columns = rows.to(ids.device), columns.to(ids.device)
@@ -98,13 +112,13 @@ class Diffcse(Objective):
         attention = torch.zeros_like(padded)
         padded[rows, columns], attention[rows, columns] = masked, 1
         generator = self._generator[0].to(ids.device).train(self.training)
-        logits = generator(input_ids=padded, attention_mask=attention).logits[rows, columns].float()
+        logits = generator(input_ids=padded, attention_mask=attention).logits[rows, columns, :self.vocabulary].float()
         if settings.replacement == "argmax":
             edited = logits.argmax(1)
-            return torch.where(columns == 0, ids, edited)
+            return torch.where((columns == 0) | ~known, ids, edited)
         draws = torch.from_numpy(uniform(keys, counts, 3)).to(logits)  # inverse of the distribution function: one draw a token
         edited = (logits.softmax(1).cumsum(1) < draws[:, None]).sum(1).clamp(max=logits.shape[1] - 1)
-        return torch.where(chosen, edited, ids)
+        return torch.where(chosen & known, edited, ids)
 
 
 def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> nn.Module:
@@ -118,4 +132,13 @@ def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> 
     if generator.config.vocab_size not in (len(tokenizer), tokenizer.vocab_size, encoder.vocab_size):
         raise UserError(f"objective.diffcse.generator={source} has {generator.config.vocab_size:,} tokens, the encoder's "
                         f"vocabulary {encoder.vocab_size:,}: both must read the same token ids")
+    check_tokenizer(generator.config.vocab_size, tokenizer, source, "generator")
     return generator.requires_grad_(False)
+
+
+def _positions(generator: nn.Module) -> int:
+    """The longest sequence that the generator takes, special tokens included."""
+    config = generator.config
+    if config.model_type in FAMILIES:
+        return FAMILIES[config.model_type].usable_positions(config)
+    return getattr(config, "max_position_embeddings", sys.maxsize)
