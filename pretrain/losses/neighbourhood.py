@@ -18,6 +18,8 @@ from pretrain.errors import UserError
 from pretrain.losses.contrastive import TILE_LOGITS
 from pretrain.losses.vectors import at_least_float32, directions, inverse, unit_vectors
 
+NONE = -1
+"""In the place of a neighbour: there is none."""
 GATHERED = {"cpu": 2**21, "cuda": 2**26}
 """Numbers of gathered candidates [anchors, candidates each, D] alive at once: 8 MiB on CPU, 256 MiB on CUDA."""
 
@@ -28,7 +30,8 @@ def nearest_neighbours(
     """The k nearest of every vector among the others (N(i), section 3.2), nearest first: int64[N, k], without gradient.
 
     By the dot product of the vectors as they are, not normalised, which is what the authors' code takes for the paper's
-    "similarity". A vector is no neighbour of itself.
+    "similarity". A vector is no neighbour of itself. A row with fewer than k others to choose from ends in `NONE`s: with k = 3
+    and texts a, a, b, both a's have [2, NONE, NONE] and b has [0, 1, NONE].
 
     Args:
         vectors: [N, d], any floating dtype; compared in float32 (float64 from float64).
@@ -38,22 +41,18 @@ def nearest_neighbours(
         groups: int64[N]; if given, neighbours are of the vector's own group only.
 
     Raises:
-        UserError: some vector has fewer than k others to choose from.
+        UserError: k is less than 1.
     """
     count = len(vectors)
     if k < 1:
         raise UserError(f"the number of neighbours must be at least 1, not {k}.")
-    if count - 1 < k:
-        raise UserError(f"{k} neighbours were asked for, but a vector has only {count - 1} others in a batch of {count}; "
-                        f"ask for at most {count - 1} or use a larger batch.")
     if tile is None:
         tile = max(1, TILE_LOGITS.get(vectors.device.type, TILE_LOGITS["cuda"]) // count)
     with torch.no_grad(), torch.autocast(vectors.device.type, enabled=False):
         values = at_least_float32(vectors)
         texts = None if identities is None else identities.to(values.device)
         members = None if groups is None else groups.to(values.device)
-        neighbours = torch.empty(count, k, dtype=torch.long, device=values.device)
-        farthest = values.new_empty(count)
+        neighbours = torch.full((count, k), NONE, device=values.device)
         room = values.new_empty(min(tile, count), count)
         for start in range(0, count, tile):
             stop = min(start + tile, count)
@@ -63,13 +62,8 @@ def nearest_neighbours(
                 products.masked_fill_(texts[start:stop, None] == texts, -torch.inf)
             if members is not None:
                 products.masked_fill_(members[start:stop, None] != members, -torch.inf)
-            best = products.topk(k, dim=1)
-            neighbours[start:stop] = best.indices
-            farthest[start:stop] = best.values[:, -1]
-        short = int((farthest == -torch.inf).sum())
-    if short:
-        raise UserError(f"{k} neighbours were asked for, but {short} of {count} vectors have fewer others to choose from, once "
-                        "duplicates (and other groups) are left out; ask for fewer or use a larger batch.")
+            best = products.topk(min(k, count), dim=1)
+            neighbours[start:stop, :count] = best.indices.masked_fill_(best.values == -torch.inf, NONE)
     return neighbours
 
 
@@ -91,7 +85,7 @@ def virtual_augmentation(
     Args:
         head: h, [N, d] -> [N, D]; run on all N rows at once, once without and once with gradient. Parameters get none.
         vectors: [N, d].
-        neighbours: int64[N, K] from `nearest_neighbours`.
+        neighbours: int64[N, K] from `nearest_neighbours`. A row of `NONE`s has no gradient.
         temperature: t.
         radius: Delta, the length of delta*; 15 for RoBERTa-base, 30 for RoBERTa-large in the paper.
         generator: a CPU generator; d0 is drawn on the CPU in float32, so that it depends on the generator alone.
@@ -122,8 +116,8 @@ def neighbourhood_loss(
     """Both directions of the neighbourhood loss (equation 4): the mean over the 2N anchors.
 
     Row i of `clean` and row i of `augmented` are each other's positive; the negatives of both are the K neighbours of i,
-    clean and augmented: 2K each. (The paper's equation 5 divides the sum over both directions by 2N, as here.) In the
-    authors' code `clean` has no gradient; the caller decides.
+    clean and augmented: 2K each, fewer for rows with `NONE`s; a row without any neighbour adds 0. (The paper's equation 5
+    divides the sum over both directions by 2N, as here.) In the authors' code `clean` has no gradient; the caller decides.
 
     Args:
         clean, augmented: [N, D], the head's outputs h(e) and h(e + delta*).
@@ -137,7 +131,8 @@ def neighbourhood_loss(
     with torch.autocast(clean.device.type, enabled=False):
         both = torch.cat([unit_vectors(clean), unit_vectors(augmented)])
         index = torch.arange(2 * count, device=clean.device)
-        of_both = torch.cat([neighbours, neighbours + count], dim=1).repeat(2, 1)
+        moved = torch.where(neighbours == NONE, NONE, neighbours + count)
+        of_both = torch.cat([neighbours, moved], dim=1).repeat(2, 1)
         return softmax_over_listed(both, both, (index + count) % (2 * count), of_both, temperature, tile)
 
 
@@ -146,7 +141,8 @@ def softmax_over_listed(
 ) -> Tensor:
     """Mean over anchors [A, D] of -log softmax at candidates[positives], int64[A], over it and candidates[negatives].
 
-    candidates: [C, D]. negatives: int64[A, E]. As `contrastive.softmax_over_candidates`, for few candidates an anchor.
+    candidates: [C, D]. negatives: int64[A, E], `NONE` where there is none. As `contrastive.softmax_over_candidates`, for few
+    candidates an anchor.
     """
     listed = torch.cat([positives[:, None], negatives], dim=1)
     if tile is None:
@@ -172,8 +168,10 @@ class ListedSoftmax(torch.autograd.Function):
             part = slice(start, start + tile)
             rows = listed[part]
             block = anchors[part] * scale
+            none = rows == NONE
+            rows = rows.clamp(min=0)
             gathered = candidates[rows]  # [t, 1 + E, D]
-            logits = torch.bmm(gathered, block[:, :, None]).squeeze(2)
+            logits = torch.bmm(gathered, block[:, :, None]).squeeze(2).masked_fill_(none, -torch.inf)
             rest = logits[:, 1:].logsumexp(1) - logits[:, 0]
             losses = torch.logaddexp(rest, torch.zeros_like(rest))
             total += losses.sum(dtype=torch.float64)

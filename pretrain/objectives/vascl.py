@@ -8,7 +8,7 @@ from pretrain.config import Config
 from pretrain.encoder import SentenceEncoder
 from pretrain.heads import vascl_head
 from pretrain.losses.contrastive import nt_xent
-from pretrain.losses.neighbourhood import nearest_neighbours, neighbourhood_loss, virtual_augmentation
+from pretrain.losses.neighbourhood import NONE, nearest_neighbours, neighbourhood_loss, virtual_augmentation
 from pretrain.objectives.base import BatchContext, Objective, Views
 from pretrain.objectives.parts import joint, local_groups, stacked_identities
 
@@ -24,7 +24,7 @@ class Vascl(Objective):
     def __init__(self, config: Config, encoder: SentenceEncoder):
         super().__init__()
         self.settings = settings = config.objective.vascl
-        self.smallest_batch = settings.neighbours + 1
+        self.smallest_batch = settings.neighbours + 1 if settings.neighbourhood_weight else 2
         self.head = vascl_head(encoder.hidden_size, settings.projection_size)
 
     def weights(self, step: int) -> dict[str, float]:
@@ -42,6 +42,8 @@ class Vascl(Objective):
         if settings.neighbourhood_weight:
             neighbours = nearest_neighbours(first.detach(), settings.neighbours, groups=groups,
                                             identities=context.identity("anchor"))
+            # Of texts that fill most of a batch, few others are left: such rows have fewer neighbours, and are counted.
+            context.measures["vascl_rows_short_of_neighbours"] = float((neighbours[:, -1] == NONE).sum())
             delta = virtual_augmentation(self.head, first.detach(), neighbours, settings.temperature, settings.radius,
                                          context.generator())
             reached = first if settings.grad_to_encoder == "paper" else first.detach()

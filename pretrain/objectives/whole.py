@@ -49,7 +49,8 @@ class WholeObjective(nn.Module):
         self.steps = config.train.steps
         self.roles = tuple(dict.fromkeys(role for term in terms.values() for role in term.roles))
         self.sequence_terms = {name: term for name, term in terms.items() if term.sequence_roles}
-        smallest = max((term.smallest_batch for term in terms.values()), default=2)
+        last = config.train.steps - 1  # weights only rise: what is 0 then is 0 always, and demands nothing
+        smallest = max((term.smallest_batch for term in terms.values() if any(term.weights(last).values())), default=2)
         if config.train.global_batch < smallest:
             raise UserError(f"train.global_batch={config.train.global_batch} is too small for objective {config.objective.name}, "
                             f"which needs {smallest} sequences or more")

@@ -8,6 +8,7 @@ from torch.nn.functional import cross_entropy, normalize
 from pretrain.errors import UserError
 from pretrain.heads import vascl_head
 from pretrain.losses.neighbourhood import (
+    NONE,
     nearest_neighbours,
     neighbourhood_loss,
     softmax_over_listed,
@@ -29,25 +30,27 @@ def test_neighbours_are_by_length_too_not_by_angle_alone():
     assert nearest_neighbours(x, 1)[0].item() == 2
 
 
+@pytest.mark.parametrize("texts", [20, 2, 1])
 @pytest.mark.parametrize("tile", [7, None])
-def test_duplicates_and_other_groups_are_no_neighbours(tile):
+def test_duplicates_and_other_groups_are_no_neighbours(tile, texts):
+    """Where one text fills most of the batch, its rows have fewer neighbours, or none."""
     x = torch.randn(60, 6)
-    identities, groups = torch.randint(0, 20, (60,)), torch.randint(0, 3, (60,))
+    identities, groups = torch.randint(0, texts, (60,)), torch.randint(0, 3, (60,))
+    identities[:3] += 100
     neighbours = nearest_neighbours(x, 4, tile, identities, groups)
     products = x @ x.T
     for i in range(60):
         allowed = [j for j in range(60) if identities[j] != identities[i] and groups[j] == groups[i]]
         expected = sorted(allowed, key=lambda j: -products[i, j])[:4]
-        assert neighbours[i].tolist() == expected
+        assert neighbours[i].tolist() == expected + [NONE] * (4 - len(expected))
 
 
-def test_too_few_others_are_explained():
+def test_fewer_others_than_neighbours():
     x = torch.randn(5, 3)
-    assert nearest_neighbours(x, 4).shape == (5, 4)
-    with pytest.raises(UserError, match="only 4 others in a batch of 5"):
-        nearest_neighbours(x, 5)
-    with pytest.raises(UserError, match=r"2 of 5 vectors have fewer others.*duplicates"):
-        nearest_neighbours(x, 4, identities=torch.tensor([0, 0, 1, 2, 3]))
+    assert (nearest_neighbours(x, 4) != NONE).all()
+    assert (nearest_neighbours(x, 7) != NONE).sum(1).tolist() == [4] * 5
+    some = nearest_neighbours(x, 4, identities=torch.tensor([0, 0, 1, 2, 3]))
+    assert (some != NONE).sum(1).tolist() == [3, 3, 4, 4, 4]
     with pytest.raises(UserError, match="at least 1"):
         nearest_neighbours(x, 0)
 
@@ -61,6 +64,25 @@ def test_neighbourhood_loss_equals_equation_4(tile):
     for i in range(37):
         for anchor, positive in ((z[i], s[i]), (s[i], z[i])):
             candidates = torch.cat([positive[None], z[neighbours[i]], s[neighbours[i]]])
+            losses.append(cross_entropy(candidates @ anchor / 0.05, torch.tensor(0)))
+    same_with_gradients(neighbourhood_loss(clean, augmented, neighbours, 0.05, tile), torch.stack(losses).mean(), clean,
+                        augmented)
+
+
+@pytest.mark.parametrize("tile", TILES)
+def test_rows_with_fewer_neighbours_have_fewer_negatives(tile):
+    """Every row beside a reference that knows of no empty places: the rows' own lists, one at a time."""
+    clean, augmented = vectors(12, 8), vectors(12, 8)
+    neighbours = nearest_neighbours(torch.randn(12, 8), 5)
+    kept = [5, 4, 3, 2, 1, 0] * 2
+    for row, count in enumerate(kept):
+        neighbours[row, count:] = NONE
+    z, s = normalize(clean, dim=1), normalize(augmented, dim=1)
+    losses = []
+    for i, count in enumerate(kept):
+        own = neighbours[i, :count]
+        for anchor, positive in ((z[i], s[i]), (s[i], z[i])):
+            candidates = torch.cat([positive[None], z[own], s[own]])
             losses.append(cross_entropy(candidates @ anchor / 0.05, torch.tensor(0)))
     same_with_gradients(neighbourhood_loss(clean, augmented, neighbours, 0.05, tile), torch.stack(losses).mean(), clean,
                         augmented)
@@ -134,6 +156,20 @@ def test_virtual_augmentation_follows_the_formula_and_has_the_radius(setting, ra
     torch.testing.assert_close(delta, radius * normalize(gradient, dim=1, eps=0), rtol=1e-7, atol=1e-9 * radius)
     torch.testing.assert_close(delta.norm(dim=1), torch.full((20,), radius, dtype=torch.float64))
     assert not delta.requires_grad
+
+
+def test_virtual_augmentation_among_fewer_neighbours(setting):
+    """A row's direction comes from the neighbours that it has; without any it is the start."""
+    head, e, neighbours = setting
+    whole = virtual_augmentation(head, e, neighbours, 0.05, 2.0, generator())
+    fewer = neighbours.clone()
+    fewer[0], fewer[1, 2:] = NONE, NONE
+    delta = virtual_augmentation(head, e, fewer, 0.05, 2.0, generator())
+    start = 2.0 * normalize(torch.rand(20, 10, generator=generator()).double() - 0.5, dim=1)
+    torch.testing.assert_close(delta[0], start[0])
+    torch.testing.assert_close(delta[2:], whole[2:])
+    two = virtual_augmentation(head, e, neighbours[:, :2], 0.05, 2.0, generator())
+    torch.testing.assert_close(delta[1], two[1])
 
 
 def test_virtual_augmentation_is_the_direction_of_finite_differences(setting):

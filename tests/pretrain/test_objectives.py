@@ -100,6 +100,40 @@ def test_what_cannot_be_built_is_one_clear_message(settings, said):
         build_objective(config(**settings), encoder(), FakeTokenizer(), LABELS)
 
 
+def vascl(views: dict, identities: torch.Tensor, **settings):
+    torch.manual_seed(0)
+    term = build_objective(config(name="vascl", vascl=settings), encoder()).terms["vascl"]
+    numbers = torch.zeros(len(identities), dtype=torch.long)
+    context = BatchContext(0, 0.0, numbers, dict.fromkeys(("anchor", "positive"), identities), {}, None, 0)
+    return term.relate(views, context), context.measures
+
+
+def test_vascl_trains_on_batches_that_one_text_fills():
+    """65% one sentence, K = 16: its rows have fewer neighbours, which is counted."""
+    views = {role: torch.randn(32, WIDTH, requires_grad=True) for role in ("anchor", "positive")}
+    identities = torch.arange(32)
+    losses, measures = vascl(views, identities)
+    assert measures == {"vascl_rows_short_of_neighbours": 0.0}
+    identities[:21] = 0  # 11 others are left to each of these, 31 to the rest
+    losses, measures = vascl(views, identities, grad_to_encoder="paper")
+    assert measures == {"vascl_rows_short_of_neighbours": 21.0}
+    gradient, = torch.autograd.grad(sum(losses.values()), views["anchor"])
+    assert gradient.isfinite().all() and (gradient.abs().sum(1) > 0).all()
+    losses, measures = vascl(views, torch.zeros(32, dtype=torch.long))
+    assert measures == {"vascl_rows_short_of_neighbours": 32.0} and float(losses["vascl_neighbourhood"]) == 0.0
+
+
+@pytest.mark.parametrize("settings", [
+    {"name": "vascl", "vascl": {"neighbours": 32, "neighbourhood_weight": 0.0}},
+    {"name": "clear+vascl", "vascl": {"neighbours": 32, "neighbourhood_weight": 0.0, "weight": 0.0}},
+    {"name": "clear+vascl", "vascl": {"neighbours": 32, "start_step": 10**6}},
+])
+def test_a_loss_of_weight_zero_demands_no_batch(settings):
+    objective = build_objective(config(**settings), encoder())
+    assert objective.smallest_batch == 2
+    objective.untrained_heads_touch(WIDTH, torch.device("cpu")).backward()
+
+
 def test_a_kept_head_decides_what_vectors_are_in_use_and_nothing_else():
     settings = {"name": "clear+simcse", "mlm": {"weight": 0.0}}
     models = {}
