@@ -31,7 +31,7 @@ setup(
         # datatrove without its extra `io`, whose readers of web archives are not used and need code under the LGPL
         "datatrove>=0.10", "loguru>=0.7", "multiprocess>=0.70", "pyarrow>=18", "zstandard>=0.23", "xxhash>=3.5",
         "numpy>=2", "scipy>=1.14", "scikit-learn>=1.6", "threadpoolctl>=3", "sentence-transformers>=6.0", "huggingface_hub>=1",
-        "num2words>=0.5.14", "matplotlib>=3.9", "pyyaml>=6", "ninja", "py-cpuinfo", "setuptools", "wheel",
+        "filelock>=4.2", "num2words>=0.5.14", "matplotlib>=3.9", "pyyaml>=6", "ninja", "py-cpuinfo", "setuptools", "wheel",
     ],
     extras_require={
         # the last three: what word lists, inflections and the reading of WordNet are compared with

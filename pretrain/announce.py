@@ -14,6 +14,7 @@ import torch.distributed as dist
 from augment.registry import needs_text
 from pretrain import idle
 from pretrain.config import Config
+from pretrain.durable import replace_durably
 from pretrain.encoder import SentenceEncoder
 from pretrain.export import read_policy
 from pretrain.length_shortcut import LengthShortcut
@@ -130,5 +131,5 @@ def report(config: Config, progress: Progress, export: Path) -> dict:
                "seconds": progress.seconds, "best_step": progress.best_step, "export": str(export)}
     folder = config.run_folder / "report"
     folder.mkdir(exist_ok=True)
-    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    replace_durably(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
     return summary

@@ -96,8 +96,9 @@ def cache(
     cs.open_pipelines(readers["train"], made["columns"], synonyms)  # fails now, by name, rather than in a task
     began = time.time()
     work = out / ".work"
-    make_folder(work)
-    with folder_lock(work):
+    make_folder(out)
+    with folder_lock(out):
+        make_folder(work)
         plan = {"data": str(data.resolve()), "synonyms": synonyms, "made": made, "tasks": _tasks(readers, copies)}
         _write_plan(out, work / "plan.json", plan)
         sizes = [task["sequences"] for task in plan["tasks"]]

@@ -13,7 +13,8 @@ A checkpoint is a folder that knows nothing of ranks and holds no pickles:
 It loads at any world size and ZeRO stage. Saving streams parameter by parameter (peak memory: the largest parameter)
 into a hidden folder; every file is fsynced, the folder renamed to its name, the parent fsynced, and only then `latest`
 replaced. So a folder with the name of a checkpoint is a whole one, whenever the process dies; what disks do to it
-afterwards the hashes find, and resuming walks back to the newest checkpoint that verifies.
+afterwards the hashes find, and resuming walks back to the newest checkpoint that verifies. Damaged ones are renamed
+(`step-00001234.damaged`), never removed.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ from safetensors import safe_open
 from pretrain.checkpoint_folder import (
     FORMAT_VERSION,
     CheckpointError,
+    Choice,
     candidates,
+    choose,
     in_order,
     latest,
     locate,
@@ -42,6 +45,7 @@ from pretrain.checkpoint_folder import (
     read_json,
     read_state,
     read_tensors,
+    set_aside,
     step_of,
     tensor_names,
 )
@@ -77,8 +81,8 @@ def save(root: Path, engine, state: dict[str, Any], keep: int, max_file_bytes: i
         engine: A DeepSpeed engine with fp32 parameters at any ZeRO stage (or an object with `.module` and a
             torch `.optimizer`), at a step boundary.
         state: The trainer's own state, plain JSON, with "step" (int) in it; `load` gives it back.
-        keep: How many checkpoints to keep, this one included. Checkpoints of later steps are removed: they
-            belong to a future that a resume from an earlier step has abandoned.
+        keep: How many checkpoints to keep, this one included. Checkpoints of later steps are set aside, as
+            `step-00001234.abandoned`: they belong to a future that a resume from an earlier step has left.
         max_file_bytes: Tensors are spread over files of about this size.
 
     Returns:
@@ -278,9 +282,14 @@ def _prune(newest: Path, keep: int) -> None:
     older = [path for path in candidates(newest.parent) if path != newest]
     for path in older:
         if step_of(path) > step:
-            logger.warning("removing %s: it belongs to a run that went on from another point than this one", path)
+            try:
+                there = set_aside(path, "abandoned")
+            except OSError as error:
+                logger.warning("could not set %s aside: %s", path, error)
+                continue
+            logger.warning("%s is now %s: it belongs to a run that went on from another point than this one", path, there.name)
     earlier = [path for path in older if step_of(path) < step]
-    doomed = [path for path in older if step_of(path) >= step] + earlier[keep - 1 :]
+    doomed = [path for path in older if step_of(path) == step] + earlier[keep - 1 :]
     for path in doomed:
         hidden = path.with_name(f".old-{path.name}")
         with suppress(OSError):
@@ -293,11 +302,22 @@ def _prune(newest: Path, keep: int) -> None:
             logger.warning("could not remove the old checkpoint %s: %s", leftover, error)
 
 
-def resume_point(root: Path) -> Path | None:
-    """`latest`, verified by rank 0 alone and told to all. Collective."""
-    found = latest(root) if _rank() == 0 else None
-    name = _agree(None if found is None else found.name)
-    return None if name is None else Path(root) / name
+def resume_point(root: Path) -> Choice | None:
+    """`choose`, by rank 0 alone, told to all. Collective.
+
+    Raises:
+        CheckpointError: on every rank, where there are checkpoints and resuming from none of them is right.
+    """
+    choice, problem = None, None
+    if _rank() == 0:
+        try:
+            choice = choose(root)
+        except CheckpointError as error:
+            problem = str(error)
+    choice, problem = _agree((choice, problem))
+    if problem is not None:
+        raise CheckpointError(problem)
+    return choice
 
 
 # -- loading --------------------------------------------------------
@@ -322,9 +342,7 @@ def load(path: Path, engine, verify: bool = True) -> dict[str, Any]:
     if verify:
         problem = _agree(problem_with(path) if _rank() == 0 else None)
         if problem is not None:
-            raise CheckpointError(
-                f"checkpoint {path} is damaged: {problem}. Resume from an earlier one (--resume auto finds it)."
-            )
+            raise CheckpointError(f"checkpoint {path} {problem}. {problem.remedy}.")
     content = read_json(path)
     view = engine_state(engine)
     parameters = dict(view.named_parameters())
@@ -401,10 +419,10 @@ def _rank() -> int:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
-def _agree(message: str | None) -> str | None:
-    """Rank 0's message, on every rank. Collective."""
+def _agree(value: Any) -> Any:
+    """Rank 0's value, on every rank. Collective."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
-        return message
-    box = [message]
+        return value
+    box = [value]
     dist.broadcast_object_list(box, src=0)
     return box[0]

@@ -133,8 +133,9 @@ class EvaluateConfig(Section):
 class CheckpointConfig(Section):
     every: int = Field(500, ge=0, description="steps between checkpoints; 0: only at the end and when leaving")
     keep: int = Field(2, ge=1, description="newest checkpoints kept")
-    resume: str = Field("never", description="auto: go on from the newest good checkpoint of the run folder, if there is "
-                        "one; never: refuse a run folder that has any; or a checkpoint folder. Flag --resume")
+    resume: str = Field("never", description="auto: go on from the newest good checkpoint of the run folder, from the beginning "
+                        "if it has none at all, and stop if it has some and none is good; never: refuse a run folder that has "
+                        "any; or a checkpoint folder. Flag --resume")
     accept: str | None = Field(None, description="inputs that may differ from those that the checkpoint was trained with, as the "
                                "error of a resume names them: 'rules,synonyms'; none: any difference is refused")
 

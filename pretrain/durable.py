@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,15 @@ def write_durably(path: Path, data: bytes) -> dict[str, object]:
 
 
 def replace_durably(path: Path, data: bytes) -> None:
-    """Replace a file's content at once: a reader sees the old one or the new one, whenever the writer dies."""
-    aside = path.with_name(f".{path.name}.tmp")
-    write_durably(aside, data)
-    os.replace(aside, path)
+    """Replace a file's content at once: a reader sees the old one or the new one, whenever the writer dies, and of two writers
+    one wins."""
+    aside = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
+    try:
+        write_durably(aside, data)
+        os.replace(aside, path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
     fsync_folder(path.parent)
 
 

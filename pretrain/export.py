@@ -31,14 +31,17 @@ from transformers.utils import logging as transformers_logging
 
 from pretrain import command
 from pretrain.architectures import config_from, family_of
-from pretrain.checkpoint_folder import STEP_FOLDER, candidates, latest, problem_with, read_json, read_tensors
+from pretrain.checkpoint_folder import STEP_FOLDER, CheckpointError, candidates, latest, problem_with, read_json, read_tensors
 from pretrain.errors import UserError
+from pretrain.folder_lock import folder_lock
 from pretrain.heads import ProjectionHead, simcse_head
 from pretrain.model_card import model_card
 from pretrain.sentence_transformers_format import read_head, write_modules
 from pretrain.tokenizer import tokenizer_hash
 
 FORMAT_VERSION = 1
+SECONDS_FOR_ANOTHER = 600.0
+"""How long to wait for another process that writes the same export; one takes seconds."""
 MARK = "clear.json"
 """The file by which a folder is known to be an export, and may be replaced by a newer one."""
 
@@ -63,21 +66,28 @@ def export(source: str | Path, out: str | Path | None = None, step: int | str = 
     out = Path(out) if out is not None else run / "export"
     _check_replaceable(out)
     hidden = out.with_name(f".{out.name}.tmp")
-    shutil.rmtree(hidden, ignore_errors=True)
-    out.parent.mkdir(parents=True, exist_ok=True)
     try:
-        if (chosen / MARK).is_file():
-            shutil.copytree(chosen, hidden)
-        else:
-            hidden.mkdir()
-            _write(chosen, run, hidden)
-        _replace(out, hidden)
-    except OSError as error:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with folder_lock(out.parent, SECONDS_FOR_ANOTHER, part=out.name):  # a run that ends exports too
+            shutil.rmtree(hidden, ignore_errors=True)
+            try:
+                if (chosen / MARK).is_file():
+                    shutil.copytree(chosen, hidden)
+                else:
+                    hidden.mkdir()
+                    _write(chosen, run, hidden)
+                _replace(out, hidden)
+            finally:
+                shutil.rmtree(hidden, ignore_errors=True)
+    except (OSError, CheckpointError) as error:
+        if not chosen.exists():
+            raise UserError(f"{chosen} is gone: the run that is training in {run} has replaced it by a newer one meanwhile. Give "
+                            "the same command again.") from error
+        if isinstance(error, CheckpointError):
+            raise
         raise UserError(
             f"cannot write the export {out}: {error.strerror or error}. Free some space, or name another folder with --out."
         ) from error
-    finally:
-        shutil.rmtree(hidden, ignore_errors=True)
     return out
 
 
@@ -88,7 +98,7 @@ def _find(source: Path, step: str) -> tuple[Path, Path]:
     """(run folder, checkpoint or finished export to take)."""
     if STEP_FOLDER.fullmatch(source.name) and source.is_dir():
         if (problem := problem_with(source)) is not None:
-            raise UserError(f"checkpoint {source} is damaged: {problem}. Export another: python -m pretrain.export RUN")
+            raise UserError(f"checkpoint {source} {problem}. Export another: python -m pretrain.export RUN")
         run = source.parent.parent if source.parent.name == "checkpoints" else source.parent
         return run, source
     run = source.parent if source.name == "checkpoints" else source
@@ -101,15 +111,15 @@ def _find(source: Path, step: str) -> tuple[Path, Path]:
     if step == "latest":
         chosen = latest(root)
         if chosen is None:
-            what = f"none of its {len(known)} checkpoints is whole" if known else "there is no checkpoint in it"
-            raise UserError(f"nothing to export in {source}: {what}. Give a run folder (runs/NAME) or a checkpoint.")
+            raise UserError(f"nothing to export in {source}: there is no checkpoint in it. Give a run folder (runs/NAME) or a "
+                            "checkpoint.")
         return run, chosen
     wanted = [path for path in known if step.isdigit() and int(STEP_FOLDER.fullmatch(path.name)[1]) == int(step)]
     if not wanted:
         steps = ", ".join(str(int(STEP_FOLDER.fullmatch(path.name)[1])) for path in reversed(known)) or "none"
         raise UserError(f"{run} has no checkpoint of step {step!r}; there are: {steps}; or say latest, or best.")
     if (problem := problem_with(wanted[0])) is not None:
-        raise UserError(f"checkpoint {wanted[0]} is damaged: {problem}. Choose another step.")
+        raise UserError(f"checkpoint {wanted[0]} {problem}. Choose another step.")
     return run, wanted[0]
 
 

@@ -1,34 +1,147 @@
-"""One process at a time works on a folder."""
+"""One process at a time writes into a folder: a run, a preparation, an export.
+
+The lock is a file in the folder that its holder refreshes every few seconds (filelock's lease). It needs nothing of the file
+system but exclusive creation, so it also holds between the nodes of a cluster, where kernel locks often do not. It goes with
+its holder: on the same machine at once, since the process is gone; on another one as soon as it has not been refreshed for
+`LEASE` seconds. A process that is only suspended keeps it.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import json
 import os
+import socket
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+from filelock import LeaseSettingsMismatch, SoftFileLease, Timeout
 
 from pretrain.errors import UserError
 
-LOCK = "lock"
+LOCK = ".lock"
+LEASE = 120.0
+"""Seconds without a refresh after which a holder on another machine counts as dead."""
+BEAT = 10.0
+"""Seconds between two refreshes."""
+
+
+class FolderTakenError(UserError):
+    """Another process writes into the folder."""
 
 
 @contextlib.contextmanager
-def folder_lock(work: Path) -> Iterator[None]:
-    """Hold the lock file of a work folder; it goes with the process that took it, however that ends.
+def folder_lock(folder: Path, wait: float = 0.0, part: str = "") -> Iterator[None]:
+    """Hold `folder` for writing, until the block ends or this process dies. A child that is forked meanwhile does not hold it.
 
-    A child that is forked meanwhile does not hold it: one that outlives its parent (datatrove's manager does, after a
-    SIGKILL of the parent alone) would bar the folder for good.
+    Args:
+        folder: An existing folder.
+        wait: For how many seconds to wait for a holder that lives.
+        part: Hold this file or folder in it alone.
 
-    Raises: UserError when another process holds it.
+    Raises:
+        FolderTakenError: another process holds it; the message names its host, its pid and when it started.
+        UserError: the folder cannot be written.
     """
-    with open(work / LOCK, "w") as stream:
-        os.register_at_fork(after_in_child=stream.close)  # of a closed stream: nothing
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(f"{work.parent} is being prepared by another process; wait for it, or choose another --out.") \
-                from error
-        except OSError:
-            pass  # a network file system without locks: two processes would still write the same bytes
+    path = folder / (f".{part}{LOCK}" if part else LOCK)
+    lock = SoftFileLease(path, lease_duration=LEASE, heartbeat_interval=BEAT, on_compromise=_stop)
+    try:
+        _acquire(lock, folder / part, wait)
+    except OSError as error:
+        raise UserError(f"cannot write into {folder}: {error.strerror or error}; name another folder") from None
+    about = _about(path)
+    try:
+        with contextlib.suppress(OSError):  # a full disk: the lock holds without its explanation
+            about.write_text(json.dumps(_description()) + "\n")
         yield
+    finally:
+        with contextlib.suppress(OSError):
+            about.unlink()
+        lock.release()
+
+
+def _acquire(lock: SoftFileLease, place: Path, wait: float) -> None:
+    watch = _Watch(lock)
+    deadline = time.monotonic() + wait
+
+    def give_up() -> bool:
+        return watch.holder_lives() and time.monotonic() >= deadline
+
+    with contextlib.suppress(Timeout, LeaseSettingsMismatch):
+        lock.acquire(timeout=1.0, poll_interval=0.1, cancel_check=give_up)
+        return
+    if not watch.lives:
+        print(f"{place} is held by {holder(lock)}; waiting up to {LEASE + wait:.0f} s to see whether that still lives",
+              file=sys.stderr, flush=True)
+    try:
+        lock.acquire(timeout=wait + 1.5 * LEASE, poll_interval=0.25, cancel_check=give_up)
+    except (Timeout, LeaseSettingsMismatch):  # the latter: held by a version of this program with another lease
+        raise FolderTakenError(f"{place} is being written by {holder(lock)}. Wait for it, stop it, or name another folder. (If "
+                               f"there is no such process any more, remove {lock.lock_file}.)") from None
+
+
+def holder(lock: SoftFileLease) -> str:
+    """Who holds a lock, in words: pid, host and, where it is known, since when."""
+    owner = lock.owner
+    if owner is None:
+        return "another process"
+    said: Any = None
+    with contextlib.suppress(OSError, ValueError):
+        said = json.loads(_about(Path(lock.lock_file)).read_text())
+    since = f", started {said['started']}" if isinstance(said, dict) and said.get("pid") == owner.pid else ""
+    return f"process {owner.pid} on {owner.hostname.split('?')[0]}{since}"
+
+
+def _about(path: Path) -> Path:
+    """The file beside a lock that says more of its holder."""
+    return path.with_name(f"{path.name}.json")
+
+
+def _description() -> dict[str, Any]:
+    return {"host": socket.gethostname(), "pid": os.getpid(), "started": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+            "command": " ".join(sys.argv)}
+
+
+class _Watch:
+    """Looks at a lock that another process holds, again and again, for signs that its holder lives."""
+
+    def __init__(self, lock: SoftFileLease) -> None:
+        self.lives = False
+        self._lock = lock
+        self._seen: tuple[str | None, int] | None = None
+
+    def holder_lives(self) -> bool:
+        """Whether the holder runs on this machine, or has refreshed its lock since the first look."""
+        owner = self._lock.owner
+        try:
+            with open(self._lock.lock_file) as file:  # opening asks a network file system for the present state
+                refreshed = os.fstat(file.fileno()).st_mtime_ns
+        except OSError:  # released meanwhile
+            self._seen, self.lives = None, False
+            return False
+        token = owner.token if owner is not None else None
+        if self._seen is None or self._seen[0] != token:
+            self._seen = token, refreshed
+        self.lives = refreshed != self._seen[1] or (owner is not None and _runs_here(owner))
+        return self.lives
+
+
+def _runs_here(owner: Any) -> bool:
+    """Whether the owner of a lock is a process of this machine that is not dead; suspended ones live."""
+    if owner.hostname.split("?")[0] != socket.gethostname() or owner.start is None:
+        return False
+    try:
+        fields = Path(f"/proc/{owner.pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return fields[0] not in "ZX" and int(fields[19]) == owner.start % 2**64
+
+
+def _stop(loss: Any) -> None:
+    """End this process: it has lost its lock while it ran, and another may be writing already."""
+    print(f"\nerror: the lock {loss.lock_file} of this process is gone ({loss.reason}): it was suspended for long, or the file "
+          "was removed. Stopped before anything else is written; what was saved is whole.", file=sys.stderr, flush=True)
+    os._exit(2)

@@ -22,7 +22,7 @@ from finetune.sts import StsEvaluator
 from pretrain import announce, cached_views, checkpoint, command, continuity, setup_run
 from pretrain import engine as engines
 from pretrain.blocks import number_of_labels
-from pretrain.config import DEFAULT_RECIPE, SHORT_FLAGS, describe, load_config, to_yaml
+from pretrain.config import DEFAULT_RECIPE, SHORT_FLAGS, Config, describe, load_config, to_yaml
 from pretrain.durable import replace_durably
 from pretrain.export import export
 from pretrain.heldout import Heldout, evaluation_mode, text_embedder
@@ -51,6 +51,17 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
     engines.deepspeed_config(settings, dist.get_world_size())  # a wrong option is found before data is prepared
     if dry_run:
         settings = setup_run.dry_run(settings)
+    with setup_run.one_writer(settings.run_folder):
+        return run(settings, recipe, config is not None, dry_run)
+
+
+def run(settings: Config, recipe: str | Path, explicit: bool, dry_run: bool) -> int:
+    """The run itself, in a folder that this process holds; returns the exit code.
+
+    Args:
+        recipe, explicit: the recipe's file, and whether the command named it.
+    """
+    if dry_run:
         setup_run.empty_folder(settings.run_folder)
     rank, world = dist.get_rank(), dist.get_world_size()
     setup_run.check_world(settings, world)
@@ -106,7 +117,7 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
     if rank == 0 and resumed is not None:
         setup_run.repair_best(settings.run_folder, progress)
     with telemetry:
-        announce.announce(settings, recipe, config is not None, telemetry, data, encoder, objective, threads, resumed,
+        announce.announce(settings, recipe, explicit, telemetry, data, encoder, objective, threads, resumed,
                           progress.step,
                           measure_lengths(settings, data.train, data.vocabulary, views, data.synonyms, encoder.max_positions))
         continuity.announce_changes(progress.changes, progress.step, telemetry)

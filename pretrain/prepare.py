@@ -31,7 +31,7 @@ from pydantic import ValidationError
 from pretrain.corpora import DataConfig, Task, plan_tasks
 from pretrain.errors import UserError
 from pretrain.executors import ExecutorOptions, Job, run_jobs
-from pretrain.folder_lock import LOCK, folder_lock
+from pretrain.folder_lock import folder_lock
 from pretrain.progress import Display, Stage, peak_memory
 from pretrain.shards import MANIFEST, raise_if_disk_full, read_manifest, write_atomically, write_manifest
 from pretrain.validation import faults
@@ -62,12 +62,13 @@ def prepare(config: DataConfig, out: Path | str, executor: str = "local", worker
         manifest = read_manifest(out)
         _refuse_other_config(out, manifest.get("config", {}), wanted, "holds data prepared")
         if work.is_dir():  # left by a kill after the last stage, or by Slurm
-            with contextlib.suppress(UserError), folder_lock(work):  # if it is held: its owner tidies up
+            with contextlib.suppress(UserError), folder_lock(out):  # if it is held: its owner tidies up
                 shutil.rmtree(work, ignore_errors=True)
         return manifest
     began = time.time()
-    make_folder(work)
-    with folder_lock(work):
+    make_folder(out)
+    with folder_lock(out):
+        make_folder(work)
         tasks = plan_tasks(config.sources, records=config.unit == "record")
         if overwrite:
             _refuse_own_output(config, tasks, out)
@@ -145,10 +146,10 @@ def make_folder(folder: Path) -> None:
 
 
 def _clear(out: Path) -> None:
-    """Remove what a preparation made, and nothing else; the lock stays, it is held."""
+    """Remove what a preparation made, and nothing else."""
     (out / MANIFEST).unlink(missing_ok=True)  # first: from here on the folder is not taken for whole
     made = [out / name for name in ("tokenizer", "train", "heldout")]
-    for path in made + [path for path in (out / ".work").iterdir() if path.name != LOCK]:
+    for path in [*made, *(out / ".work").iterdir()]:
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:

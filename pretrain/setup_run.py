@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +23,7 @@ from pretrain.damage import describe_record
 from pretrain.encoder import SentenceEncoder, build_encoder, load_encoder
 from pretrain.errors import UserError
 from pretrain.export import export, read_policy
+from pretrain.folder_lock import folder_lock
 from pretrain.heldout import Heldout
 from pretrain.manifest import require_files
 from pretrain.objectives import view_specs
@@ -62,9 +64,40 @@ def dry_run(config: Config) -> Config:
     return Config.model_validate(tree)
 
 
+@contextmanager
+def one_writer(folder: Path) -> Iterator[None]:
+    """Hold the run folder, on rank 0 for all ranks: no other process may write into it. Collective.
+
+    Raises:
+        UserError: another run holds it, or it cannot be made.
+    """
+    def hold() -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot make the run folder {folder}: {error.strerror}; name another with --run") from None
+        held.callback(remove_if_empty)
+        held.enter_context(folder_lock(folder))
+
+    def remove_if_empty() -> None:
+        with suppress(OSError):
+            folder.rmdir()  # of a start that was refused before it wrote anything
+
+    with ExitStack() as held:
+        on_rank_zero(hold)
+        yield
+
+
 def empty_folder(folder: Path) -> None:
-    """Remove what an earlier dry run left."""
-    on_rank_zero(lambda: shutil.rmtree(folder, ignore_errors=True))
+    """Remove what an earlier dry run left in a folder that this run holds."""
+    def empty() -> None:
+        for path in folder.iterdir():
+            if path.name in ("config.yaml", "metrics.jsonl"):
+                path.unlink()
+            elif path.name in ("tensorboard", "checkpoints", "tokenizer", "best", "export", "report"):
+                shutil.rmtree(path, ignore_errors=True)
+
+    on_rank_zero(empty)
 
 
 def check_budget(config: Config, encoder: SentenceEncoder) -> None:
@@ -218,25 +251,66 @@ def resume_from(config: Config, data: Data) -> tuple[Path | None, dict[str, Any]
     """
     folder, wish = config.run_folder, config.checkpoint.resume
     checkpoints = folder / "checkpoints"
+    choice = None
     if wish == "never":
-        if found := checkpoint_folder.candidates(checkpoints):
+        if found := [*checkpoint_folder.candidates(checkpoints), *checkpoint_folder.set_aside_folders(checkpoints)]:
             raise UserError(f"{folder} already holds a run ({found[0].name}): go on with it by --resume auto, or name another "
                             "folder with --run")
-        source = None
     elif wish == "auto":
-        source = checkpoint.resume_point(checkpoints)
+        choice = checkpoint.resume_point(checkpoints)
     else:
-        source = Path(wish)
-        if problem := checkpoint.problem_with(source):
-            raise UserError(f"--resume {source}: {problem}; --resume auto goes on from the newest good checkpoint of {folder}")
+        choice = _named_checkpoint(Path(wish), checkpoints)
+    state = None if choice is None else _state_of(choice.path, config, data)
     on_rank_zero(lambda: _make_run_folder(folder, config.data_folder / "tokenizer"))
-    if source is None:
+    if choice is None:
         return None, None
+    on_rank_zero(lambda: _set_others_aside(choice, state["step"], checkpoints))
+    return choice.path, state
+
+
+def _state_of(source: Path, config: Config, data: Data) -> dict[str, Any]:
+    """The state in a checkpoint, with what this start changes written into its progress.
+
+    Raises:
+        UserError: it is of other inputs, or of another recipe.
+    """
     state = checkpoint.read_state(source)
     others = inputs.require_same(source, inputs.recorded(state), data.inputs, config.checkpoint.accept)
     continuity.record_changes(config, state, source)
     state["progress"]["changes"] += [{"step": state["step"], **other} for other in others]
-    return source, state
+    return state
+
+
+def _named_checkpoint(source: Path, checkpoints: Path) -> checkpoint_folder.Choice:
+    """The checkpoint that --resume names.
+
+    Raises:
+        UserError: it cannot be used, or lies elsewhere while the run folder holds checkpoints of its own.
+    """
+    if problem := checkpoint.problem_with(source):
+        raise UserError(f"--resume {source}: it {problem}. Or --resume auto, which goes on from the newest good checkpoint of "
+                        f"{checkpoints.parent}")
+    own = checkpoint_folder.candidates(checkpoints)
+    if own and source.resolve().parent != checkpoints.resolve():
+        raise UserError(f"--resume {source} is of another run, and {checkpoints.parent} holds checkpoints of its own "
+                        f"({own[0].name}), which it would replace: name another folder with --run")
+    return checkpoint_folder.Choice(source)
+
+
+def _set_others_aside(choice: checkpoint_folder.Choice, step: int, checkpoints: Path) -> None:
+    """Rename the checkpoints that this resume passes over: a later start must not take them for the newest of this run."""
+    passed = {path: ("damaged", f"it {problem}") for path, problem in choice.damaged}
+    if choice.path.parent.resolve() == checkpoints.resolve():
+        for path in checkpoint_folder.candidates(checkpoints):
+            if checkpoint_folder.step_of(path) > step:
+                passed.setdefault(path, ("abandoned", f"--resume {choice.path} goes on from an earlier one"))
+    for path, (kind, why) in passed.items():
+        try:
+            there = checkpoint_folder.set_aside(path, kind)
+        except OSError as error:
+            raise UserError(f"cannot rename {path}, which must not be resumed from ({why}): {error.strerror}") from None
+        print(f"warning: {path} is kept as {there.name}: {why}. This run goes on from {choice.path.name}", file=sys.stderr,
+              flush=True)
 
 
 def _make_run_folder(folder: Path, tokenizer: Path) -> None:

@@ -200,8 +200,11 @@ def _require_finite_gradient(applied: bool, norm: float, scale: LossScale | None
 
 
 def _remedy(config: Config) -> str:
-    good = checkpoint.latest(config.run_folder / "checkpoints")
-    kept = f"the last good checkpoint is {good}" if good else "there is no checkpoint yet"
+    try:
+        good = checkpoint.latest(config.run_folder / "checkpoints")
+        kept = f"the last good checkpoint is {good}" if good else "there is no checkpoint yet"
+    except checkpoint.CheckpointError as error:
+        kept = str(error)
     return f"the step was not applied and {kept}. To go on: {steadier_settings(config)}; with --resume auto"
 
 

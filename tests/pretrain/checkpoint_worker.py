@@ -115,7 +115,7 @@ def straight_and_resumed(root: Path, stages: list[int], out: dict) -> None:
     for stage in stages:
         went = straight(root / str(stage), stage)
         torch.save(went, root / f"{stage}.pt")
-        came = resume(checkpoint.resume_point(root / str(stage)), stage, stepped=stage == 1)
+        came = resume(checkpoint.resume_point(root / str(stage)).path, stage, stepped=stage == 1)
         out[f"same {stage}"] = {
             "changed by saving": went["changed by saving"],
             "load": bits_differ(went["at_save"], came["at_load"]),
@@ -129,7 +129,7 @@ def cross(root: Path, pairs: list[list[int]], out: dict) -> None:
     """Checkpoints of other stages or world sizes: exact when loaded, and the next step differs by rounding only."""
     for saved, stage in pairs:
         went = torch.load(root / f"{saved}.pt", weights_only=True)
-        came = resume(checkpoint.resume_point(root / str(saved)), stage)
+        came = resume(checkpoint.resume_point(root / str(saved)).path, stage)
         # unused parameters have no moments at ZeRO 0 and zero ones in a flat partition
         names = [n for n in went["at_save"] if "unused" not in n or n.startswith("parameters")]
         end = max(
@@ -150,7 +150,7 @@ def before_first_step(root: Path, stages: list[int], out: dict) -> None:
         engine = build(stage)
         checkpoint.save(root / f"fresh{stage}", engine, {"step": 0}, keep=1)
         reference = train(engine, 0, 3)
-        came = resume(checkpoint.resume_point(root / f"fresh{stage}"), stage, stepped=True)
+        came = resume(checkpoint.resume_point(root / f"fresh{stage}").path, stage, stepped=True)
         out[f"fresh {stage}"] = {"losses": reference == came["losses"], "end": bits_differ(snapshot(engine), came["at_end"])}
 
 
@@ -183,7 +183,7 @@ def out_of_disk(root: Path, out: dict) -> None:
     except checkpoint.CheckpointError as error:
         out["out of disk"] = {"message": str(error), "left": sorted(p.name for p in (root / "full").iterdir())}
     tensor_file.TensorFileWriter.write = original
-    out["out of disk"]["good"] = checkpoint.resume_point(root / "full") == good
+    out["out of disk"]["good"] = checkpoint.resume_point(root / "full").path == good
     checkpoint.save(root / "full", engine, {"step": 2}, keep=1)
     out["out of disk"]["again"] = sorted(p.name for p in (root / "full").iterdir())
 

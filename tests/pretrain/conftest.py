@@ -6,7 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from checkpoint_helpers import PlainEngine
 from run_helpers import ROOT, write_corpus
+
+from pretrain import checkpoint
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +29,13 @@ def several_tasks(monkeypatch):
     """Cut small corpora into several reading tasks and buckets, as large ones are."""
     monkeypatch.setattr("pretrain.corpora.TASK_BYTES", 6000)
     monkeypatch.setattr("pretrain.prepare._SMALL_BUCKET", 8000)
+
+
+@pytest.fixture
+def saved(tmp_path) -> Path:
+    """A folder with the checkpoints of three steps."""
+    engine = PlainEngine()
+    for step in range(1, 4):
+        engine.step()
+        checkpoint.save(tmp_path, engine, {"step": step, "best": 0.1 + 0.2}, keep=3)
+    return tmp_path

@@ -328,8 +328,8 @@ def test_a_process_killed_alone_leaves_a_folder_that_can_be_finished(tiny_data, 
 
 
 def test_two_at_once_are_refused(tiny_data, tmp_path):
-    (tmp_path / "cache" / ".work").mkdir(parents=True)
-    with folder_lock(tmp_path / "cache" / ".work"), pytest.raises(UserError, match="being prepared by another process"):
+    (tmp_path / "cache").mkdir()
+    with folder_lock(tmp_path / "cache"), pytest.raises(UserError, match=f"is being written by process {os.getpid()} on "):
         make(tiny_data, tmp_path / "cache", {"augmented": TOKENS})
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from checkpoint_helpers import PlainEngine
 from run_helpers import outputs_of
 from safetensors.torch import load_file, save_file
 
@@ -120,31 +121,6 @@ def test_out_of_disk_is_said_on_every_rank_and_leaves_the_last_checkpoint(launch
         assert result["again"] == ["latest", "step-00000002"]
 
 
-class PlainEngine:
-    """What a checkpoint needs of an engine."""
-
-    def __init__(self, width: int = 3) -> None:
-        torch.manual_seed(width)
-        self.module = torch.nn.Linear(width, width)
-        self.optimizer = torch.optim.AdamW(self.module.parameters())
-        self.global_steps = 0
-
-    def step(self) -> None:
-        self.module(torch.ones(1, self.module.in_features)).sum().backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.global_steps += 1
-
-
-@pytest.fixture
-def saved(tmp_path) -> Path:
-    engine = PlainEngine()
-    for step in range(1, 4):
-        engine.step()
-        checkpoint.save(tmp_path, engine, {"step": step, "best": 0.1 + 0.2}, keep=3)
-    return tmp_path
-
-
 def test_only_safe_formats_and_the_layout_documented(saved):
     names = {path.name for path in (saved / "step-00000003").iterdir()}
     assert names == {
@@ -156,13 +132,13 @@ def test_only_safe_formats_and_the_layout_documented(saved):
     assert checkpoint.tensor_names(saved / "step-00000003") == ["bias", "weight"]
 
 
-def test_keeps_the_newest_and_removes_abandoned_futures(saved, caplog):
+def test_keeps_the_newest_and_sets_abandoned_futures_aside(saved, caplog):
     engine = PlainEngine()
     state = checkpoint.load(saved / "step-00000001", engine)
     engine.step()
     checkpoint.save(saved, engine, {"step": state["step"] + 1}, keep=1)
-    assert sorted(p.name for p in saved.iterdir()) == ["latest", "step-00000002"]
-    assert "step-00000003" in caplog.text
+    assert sorted(p.name for p in saved.iterdir()) == ["latest", "step-00000002", "step-00000003.abandoned"]
+    assert "step-00000003.abandoned" in caplog.text and checkpoint.latest(saved).name == "step-00000002"
 
 
 def test_saving_a_step_again_replaces_it(saved):
@@ -175,39 +151,6 @@ def test_saving_a_step_again_replaces_it(saved):
     other = PlainEngine()
     checkpoint.load(checkpoint.latest(saved), other)
     assert other.module.bias.tolist() == [7.0] * 3
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (lambda folder: flip(folder / "parameters-00000.safetensors"), "parameters-00000.safetensors does not have"),
-        (lambda folder: os.truncate(folder / "exp_avg-00000.safetensors", 100), "100 bytes instead of"),
-        (lambda folder: (folder / "exp_avg_sq-00000.safetensors").unlink(), "exp_avg_sq-00000.safetensors is missing"),
-        (lambda folder: flip(folder / "state.json"), "state.json does not have"),
-        (lambda folder: (folder / "manifest.json").write_text("{"), "can't be read"),
-        (lambda folder: (folder / "manifest.json").unlink(), "manifest.json is missing"),
-    ],
-)
-def test_resume_walks_back_past_damage_and_names_it(saved, caplog, damage, said):
-    damage(saved / "step-00000003")
-    flip(saved / "step-00000002" / "parameters-00000.safetensors")
-    assert checkpoint.latest(saved) == saved / "step-00000001"
-    assert "step-00000003 is damaged" in caplog.text and said in caplog.text and "step-00000002" in caplog.text
-    with pytest.raises(checkpoint.CheckpointError, match="step-00000003 is damaged"):
-        checkpoint.load(saved / "step-00000003", PlainEngine())
-
-
-def test_nothing_to_resume_from(tmp_path):
-    assert checkpoint.latest(tmp_path) is None
-    assert checkpoint.latest(tmp_path / "absent") is None
-    with pytest.raises(checkpoint.CheckpointError, match="not a readable checkpoint"):
-        checkpoint.read_state(tmp_path)
 
 
 def test_real_write_failure_leaves_nothing_half(saved):
@@ -242,7 +185,9 @@ def test_killed_at_random_moments_inside_saves(tmp_path):
     on from, never older than the last one that was announced."""
     generator = random.Random(5)
     seen = 0
-    for _ in range(20):
+    for attempt in range(200):
+        if attempt >= 20 and seen > 10:  # on a busy machine a save may take as long as an attempt
+            break
         child_out, child_in = os.pipe()
         child = os.fork()
         if child == 0:

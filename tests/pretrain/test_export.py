@@ -5,6 +5,7 @@ import math
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import nn
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from pretrain import checkpoint
+from pretrain.checkpoint_folder import read_tensors
 from pretrain.command import run
 from pretrain.config import validate_config
 from pretrain.encoder import build_encoder, load_encoder
@@ -308,6 +310,31 @@ def test_an_old_export_is_replaced_and_anything_else_is_not(tmp_path):
         export(tmp_path, tmp_path / "mine")
     assert (tmp_path / "mine" / "thesis.txt").exists()
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_several_exports_at_once_leave_one_whole(tmp_path):
+    """A run that ends exports to the same folder as whoever exports it by hand."""
+    make_run(tmp_path)
+    with ThreadPoolExecutor(3) as pool:
+        folders = list(pool.map(export, [tmp_path] * 3))
+    assert set(folders) == {tmp_path / "export"}
+    assert read_policy(tmp_path / "export")["step"] == 7
+    AutoModel.from_pretrained(tmp_path / "export")
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_a_checkpoint_that_its_run_removes_meanwhile_is_said_to_be_gone(tmp_path, monkeypatch):
+    make_run(tmp_path)
+    chosen = tmp_path / "checkpoints" / "step-00000007"
+
+    def removed_first(*arguments):
+        shutil.rmtree(chosen)
+        return read_tensors(*arguments)
+
+    monkeypatch.setattr("pretrain.export.read_tensors", removed_first)
+    with pytest.raises(UserError, match=f"{chosen} is gone.*same command again"):
+        export(tmp_path)
+    assert not (tmp_path / "export").exists()
 
 
 def test_missing_things_are_said(tmp_path):

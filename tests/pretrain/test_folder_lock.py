@@ -1,0 +1,162 @@
+"""One writer a folder: what a second one is told, and that a lock goes with its holder and with nothing else."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from run_helpers import ROOT, command, curve, finish, records, start, wait_for
+
+from pretrain import folder_lock as locks
+from pretrain.folder_lock import FolderTakenError, folder_lock
+
+HOLD = """
+import os, socket, sys, time
+from pathlib import Path
+{before}
+from pretrain import folder_lock as locks
+locks.LEASE, locks.BEAT = 2.0, 0.2
+with locks.folder_lock(Path(sys.argv[1])):
+    {inside}
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def short_lease(monkeypatch):
+    monkeypatch.setattr(locks, "LEASE", 2.0)
+    monkeypatch.setattr(locks, "BEAT", 0.2)
+
+
+@pytest.fixture
+def hold(tmp_path):
+    """Starts processes that hold tmp_path until they are killed."""
+    started = []
+
+    def hold(before: str = "", inside: str = "") -> subprocess.Popen:
+        code = HOLD.format(before=before, inside=inside)
+        process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], env=os.environ | {"PYTHONPATH": str(ROOT)},
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        started.append(process)
+        assert process.stdout.readline() == "held\n"
+        return process
+
+    yield hold
+    for process in started:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def test_a_second_writer_is_told_who_the_first_is(tmp_path, hold, short_lease):
+    process = hold()
+    began = time.monotonic()
+    with pytest.raises(FolderTakenError) as error, folder_lock(tmp_path):
+        pass
+    assert time.monotonic() - began < locks.LEASE, "a holder on this machine is seen at once"
+    said = rf"process {process.pid} on {socket.gethostname()}, started \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{{4}}"
+    assert re.search(said, str(error.value)) and str(tmp_path) in str(error.value)
+    assert process.poll() is None
+
+
+def test_a_lock_goes_with_a_killed_holder_at_once_and_leaves_nothing(tmp_path, hold):
+    process = hold()
+    process.kill()
+    process.wait()
+    began = time.monotonic()
+    with folder_lock(tmp_path), pytest.raises(FolderTakenError, match=f"process {os.getpid()} on"), folder_lock(tmp_path):
+        pass
+    assert time.monotonic() - began < 30  # far below the lease
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_child_that_outlives_a_killed_holder_does_not_hold_its_folder(tmp_path, hold):
+    """datatrove's manager is a forked child, which a SIGKILL of its parent alone leaves behind."""
+    process = hold(inside="if os.fork() == 0: time.sleep(60); os._exit(0)")
+    process.kill()
+    process.wait()
+    with folder_lock(tmp_path):
+        pass
+
+
+def test_a_suspended_holder_keeps_its_lock(tmp_path, hold, short_lease):
+    process = hold()
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(1.5 * locks.LEASE)
+    with pytest.raises(FolderTakenError), folder_lock(tmp_path):
+        pass
+    process.send_signal(signal.SIGCONT)
+    time.sleep(5 * locks.BEAT)
+    assert process.poll() is None
+
+
+OTHER_HOST = "socket.gethostname = lambda: 'far-away'"
+
+
+def test_a_holder_on_another_machine_keeps_its_lock_while_it_refreshes_it_and_no_longer(tmp_path, hold, short_lease, capfd):
+    process = hold(before=OTHER_HOST)
+    time.sleep(1.5 * locks.LEASE)
+    with pytest.raises(FolderTakenError, match=f"process {process.pid} on far-away, started"), folder_lock(tmp_path):
+        pass
+    process.kill()
+    process.wait()
+    with folder_lock(tmp_path):  # no process of that name can be asked after here: only time shows that it is gone
+        assert "waiting up to 2 s to see whether that still lives" in capfd.readouterr().err
+
+
+def test_who_has_lost_the_lock_stops_before_writing_more(tmp_path, hold):
+    process = hold()
+    (tmp_path / locks.LOCK).unlink()
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 2 and "error: the lock" in said and "Traceback" not in said
+
+
+def test_waiting_for_a_short_piece_of_work(tmp_path, hold, short_lease):
+    process = hold(inside="print('held', flush=True); time.sleep(1); sys.exit()")
+    began = time.monotonic()
+    with folder_lock(tmp_path, wait=60):
+        assert time.monotonic() - began < 30
+    assert process.wait(30) == 0
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(locks.UserError, match="cannot write into"), folder_lock(tmp_path / "file"):
+        pass
+
+
+# -- by the command -----------------------------------------------------------
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_second_run_in_a_folder_is_refused_before_it_touches_anything(tiny_data, tmp_path):
+    run = tmp_path / "run"
+    first = start(command(tiny_data, run), ranks=2)
+    wait_for(lambda: len(records(run)) > 1, first)
+    for process in first:  # suspended, so that whatever changes in its folder, the second has done
+        process.send_signal(signal.SIGSTOP)
+    before = tree(run)
+    output = finish(start(command(tiny_data, run, checkpoint__resume="auto")), expect=2)
+    assert f"{run} is being written by process {first[0].pid} on {socket.gethostname()}, started" in output
+    assert output.count("error:") == 1 and "Traceback" not in output
+    assert tree(run) == before
+    for process in first:
+        process.send_signal(signal.SIGCONT)
+    finish(first)
+    assert list(curve(run)) == list(range(11))
+    assert not list(run.glob(".lock*"))
+
+
+def test_a_run_that_is_refused_leaves_no_folder_behind(tiny_data, tmp_path):
+    finish(start(command(tiny_data, tmp_path / "run", data__lanes=3, train__global_batch=15), ranks=2), expect=2)
+    assert not (tmp_path / "run").exists()
