@@ -26,6 +26,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from transformers import AutoModelForMaskedLM
 
 from finetune.labelled import Encoded, Source
+from pretrain.architectures import set_dropout
 from pretrain.attention import ATTENTION_NAME
 from pretrain.durable import replace_durably
 from pretrain.encoder import SentenceEncoder
@@ -107,10 +108,9 @@ class Classifier(nn.Module):
 def build_classifier(source: Source, outputs: int, dropout: float, seed: int) -> Classifier:
     """A copy of the source's encoder, with this dropout, under a head drawn from `seed`. The masked-language head stays
     behind: it is part of the copy, but takes no gradient."""
-    family, old = source.encoder.family, source.encoder.lm
+    old = source.encoder.lm
     config = copy.deepcopy(old.config)
-    for name in (*family.names["dropout"], *family.names["attention_dropout"]):
-        setattr(config, name, dropout)
+    set_dropout(config, dropout, dropout)
     dtype = next(old.parameters()).dtype
     lm = AutoModelForMaskedLM.from_config(config, attn_implementation=ATTENTION_NAME, dtype=dtype)
     lm.load_state_dict(old.state_dict())

@@ -68,8 +68,9 @@ def announce(config: Config, recipe: Path | str | None, explicit: bool, telemetr
         f"devices    {world} x {where}; ZeRO {train.zero}, {train.precision}",
         f"data       {data.train.folder}: {data.train.num_sequences:,} sequences, {data.train.num_tokens:,} tokens, "
         f"unit {data.train.unit}; {epochs:.3g} epochs in {train.steps:,} steps",
-        f"encoder    {encoder.lm.config.model_type}, {format_count(parameters)} parameters, pooling {encoder.pooling}"
-        + (f"; sizes and dropout are those of {config.model.init}" if config.model.init else ""),
+        f"encoder    {encoder.lm.config.model_type}, {format_count(parameters)} parameters, pooling {encoder.pooling}, dropout "
+        f"{config.model.dropout:g} ({config.model.attention_dropout:g} on attention)"
+        + (f"; from {config.model.init}" if config.model.init else ""),
     ]
     if config.model.init and (read_policy(config.model.init) or {}).get("kept_head"):
         lines.append(f"           {config.model.init} keeps a head for use: it is left behind, training starts from the encoder")

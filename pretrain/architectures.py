@@ -95,6 +95,28 @@ def family_of(model_type: str) -> Family:
     return FAMILIES[model_type]
 
 
+def architecture_of(config: PreTrainedConfig) -> dict[str, Any]:
+    """What a model is, in our names of its sizes: type, layers, hidden_size, ..., dropout, attention_dropout.
+
+    `config_from` the other way round. Where a size goes by several of the library's names it is the largest.
+    """
+    family = family_of(config.model_type)
+    named = {ours: max(getattr(config, name) for name in theirs) for ours, theirs in family.names.items()}
+    return {"type": config.model_type, **named, "max_positions": family.usable_positions(config),
+            "initializer_range": config.initializer_range}
+
+
+def set_dropout(config: PreTrainedConfig, dropout: float | None, attention_dropout: float | None) -> None:
+    """Set a config's dropout on its layers (a classifier's as well) and on attention; None: leave it."""
+    names = family_of(config.model_type).names
+    for ours, rate in (("dropout", dropout), ("attention_dropout", attention_dropout)):
+        if rate is not None:
+            for name in names[ours]:
+                setattr(config, name, rate)
+    if dropout is not None and getattr(config, "classifier_dropout", None) is not None:
+        config.classifier_dropout = dropout
+
+
 def config_from(architecture: Mapping[str, Any], tokenizer: Any) -> PreTrainedConfig:
     """The Hugging Face config of a model to be trained from scratch with `tokenizer`.
 

@@ -39,14 +39,16 @@ class LoadingConfig(Section):
 class ModelConfig(Section):
     init: str | None = Field(None, description="start from this run or export of ours, Hugging Face folder or hub name "
                              "instead of random weights. Flag --init")
-    type: Literal["bert", "roberta", "modernbert"] = Field("bert", description="architecture, when random")
+    type: Literal["bert", "roberta", "modernbert", "xlm-roberta", "camembert", "distilbert", "electra"] = Field(
+        "bert", description="architecture. With init this and the sizes below are the checkpoint's; other values are refused")
     layers: int = Field(4, ge=1, description="transformer layers")
     hidden_size: int = Field(256, ge=8, description="width")
     heads: int = Field(4, ge=1, description="attention heads")
     intermediate_size: int | None = Field(None, description="feed-forward width; none: 4 x hidden_size")
     max_positions: int = Field(512, ge=8, description="longest sequence, special tokens included")
-    dropout: float = Field(0.1, ge=0, lt=1, description="dropout on all layers")
-    attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on attention probabilities")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout on all layers; with init, where it is not given, the "
+                           "checkpoint's own")
+    attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on attention probabilities; with init as dropout")
     initializer_range: float | None = Field(None, gt=0, description="standard deviation of random weights; none: the "
                                             "library's, 0.02, meant for a width of 768")
     pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two"] = Field(
@@ -61,6 +63,12 @@ class ModelConfig(Section):
 
 Spec = Annotated[str, NONE_IS_A_VALUE]
 """What augmentations to apply; `none` is the one that changes nothing."""
+
+
+SIZES = ("type", "layers", "hidden_size", "heads", "intermediate_size", "max_positions", "initializer_range")
+"""Keys of `model` that a checkpoint decides."""
+DROPOUTS = ("dropout", "attention_dropout")
+"""Keys of `model` that a checkpoint decides where they are not given."""
 
 
 class AugmentConfig(Section):
@@ -211,6 +219,11 @@ def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
         where, tree = str(recipe), read_yaml(Path(recipe))
     for key, value in overrides.items():
         _set(tree, SHORT_FLAGS.get(key, key), value)
+    flags = {SHORT_FLAGS.get(key, key) for key in overrides}
+    if "model.init" in flags and tree["model"]["init"] is not None:
+        for key in SIZES:  # a recipe's are those of the random model that it describes
+            if f"model.{key}" not in flags:
+                tree["model"].pop(key, None)
     config = validate_config(tree, where)
     if idle := unused(config.objective.name, overrides):
         raise UserError(f"{', '.join(idle)} would change nothing: the objective in force is {config.objective.name}. Leave it "

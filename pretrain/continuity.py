@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pretrain.config import Config
+from pretrain.config import DROPOUTS, SIZES, Config
 from pretrain.errors import UserError
 from pretrain.telemetry import Telemetry
 
@@ -46,6 +46,8 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
     if config.train.steps < state["step"]:
         raise UserError(f"train.steps={config.train.steps} is less than the {state['step']} steps that {source} has done; name "
                         "as many or more, or take the model as it is: python -m pretrain.export")
+    given = config.model.model_fields_set
+    of_checkpoint = {f"model.{key}" for key in (*SIZES, *DROPOUTS) if config.model.init is not None and key not in given}
     changes = []
     now = dict(_leaves(config.model_dump(mode="json")))
     for key in {**now, **before}:
@@ -54,6 +56,8 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
             continue
         if key == "train.precision" and value == "auto":
             continue  # what the run used before
+        if key in of_checkpoint:
+            continue  # what was not given is the starting model's, as it was then
         if key not in allowed:
             raise UserError(f"{source} was made with {key}={before.get(key)}, this command has {value}: that would be another "
                             f"run. Set it back, or start a new run from the export with --init. With --resume there may change: "

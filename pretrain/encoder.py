@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
-from pretrain.architectures import FAMILIES, config_from, family_of
+from pretrain.architectures import FAMILIES, config_from, family_of, set_dropout
 from pretrain.attention import ATTENTION_NAME, PackedLayout, sort_order
 from pretrain.errors import UserError
 from pretrain.memory import limit_kernel_cache, rounded_rows
@@ -213,8 +213,11 @@ def build_encoder(architecture: Mapping[str, Any], tokenizer: Any, pooling: str 
     return SentenceEncoder(lm, pooling)
 
 
-def load_encoder(source: str | Path, tokenizer: Any, pooling: str = "mean") -> SentenceEncoder:
+def load_encoder(source: str | Path, tokenizer: Any, pooling: str = "mean", dropout: float | None = None,
+                 attention_dropout: float | None = None) -> SentenceEncoder:
     """The encoder in a Hugging Face folder, or of a hub name, for use with `tokenizer`; parameters float32.
+
+    `dropout`, `attention_dropout`: instead of the checkpoint's own; None: its own.
 
     `tokenizer` must give the checkpoint's tokens the checkpoint's ids, and may have more tokens behind them ([DEL]):
     the embedding, and the masked-language head with it, is grown and each new row set to the mean of the old ones,
@@ -226,9 +229,11 @@ def load_encoder(source: str | Path, tokenizer: Any, pooling: str = "mean") -> S
     """
     try:
         # Before any weights are read (or downloaded): whether it is a model that we can train at all.
-        family_of(AutoConfig.from_pretrained(str(source)).model_type)
+        config = AutoConfig.from_pretrained(str(source))
+        family_of(config.model_type)
+        set_dropout(config, dropout, attention_dropout)
         lm, report = AutoModelForMaskedLM.from_pretrained(
-            str(source), attn_implementation=ATTENTION_NAME, dtype=torch.float32, output_loading_info=True
+            str(source), config=config, attn_implementation=ATTENTION_NAME, dtype=torch.float32, output_loading_info=True
         )
     except (OSError, ValueError) as error:
         raise UserError(

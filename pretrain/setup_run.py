@@ -18,7 +18,8 @@ import torch.distributed as dist
 from augment.synonyms import SynonymTable
 from augment.vocabulary import Vocabulary
 from pretrain import cached_views, checkpoint, checkpoint_folder, continuity, inputs
-from pretrain.config import Config
+from pretrain.architectures import architecture_of
+from pretrain.config import DROPOUTS, SIZES, Config
 from pretrain.damage import describe_record
 from pretrain.encoder import SentenceEncoder, build_encoder, load_encoder
 from pretrain.errors import UserError
@@ -52,14 +53,15 @@ class Data:
 
 def dry_run(config: Config) -> Config:
     """The same run in a folder of its own, with an evaluation and a checkpoint at its second step."""
-    tree = config.model_dump()
+    tree = config.model_dump(exclude_unset=True)  # what was not given must not look as if it were
     tree["folder"] = config.run_folder.with_name(config.run_folder.name + ".dry-run")
-    tree["checkpoint"] |= {"resume": "never", "every": 2}
-    tree["evaluate"] |= {"every": 2, "heldout_sequences": min(200, config.evaluate.heldout_sequences),
-                         "partners": min(200, config.evaluate.partners)}
-    tree["train"]["log_every"] = 1
-    for section in tree["objective"].values():
-        if isinstance(section, dict) and "start_step" in section:
+    tree["checkpoint"] = tree.get("checkpoint", {}) | {"resume": "never", "every": 2}
+    tree["evaluate"] = tree.get("evaluate", {}) | {
+        "every": 2, "heldout_sequences": min(200, config.evaluate.heldout_sequences),
+        "partners": min(200, config.evaluate.partners)}
+    tree["train"] = tree.get("train", {}) | {"log_every": 1}
+    for section in tree.get("objective", {}).values():
+        if isinstance(section, dict) and {"start_step", "warmup_steps"} & set(section):
             section |= {"start_step": 0, "warmup_steps": 0}  # try the whole step, not its first phase
     return Config.model_validate(tree)
 
@@ -231,10 +233,23 @@ def choose_precision(config: Config, before: dict[str, Any] | None) -> str:
 
 
 def make_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
-    """The encoder that `model:` describes: from a checkpoint where `model.init` names one, else random."""
+    """The encoder that `model:` describes: from a checkpoint where `model.init` names one, else random.
+
+    With a checkpoint `config.model` says afterwards what is true of the model that was built.
+
+    Raises:
+        UserError: a size is given that the checkpoint does not have.
+    """
     model = config.model
     if model.init is not None:
-        encoder = load_encoder(model.init, tokenizer, model.pooling)
+        given = {key: getattr(model, key) for key in (*SIZES, *DROPOUTS) if key in model.model_fields_set}
+        encoder = load_encoder(model.init, tokenizer, model.pooling, given.get("dropout"), given.get("attention_dropout"))
+        built = architecture_of(encoder.lm.config)
+        if wrong := [key for key in SIZES if given.get(key) is not None and given[key] != built[key]]:
+            has = ", ".join(f"{key} {built[key]}, not {given[key]}" for key in wrong)
+            raise UserError(f"a checkpoint keeps its sizes: {model.init} has {has}. Leave out "
+                            f"{', '.join(f'model.{key}' for key in wrong)}, or train from random weights, without model.init")
+        config.model = model.model_copy(update=built)
     else:
         architecture = model.model_dump(exclude={"init", "pooling"}, exclude_none=True)
         architecture["intermediate_size"] = model.intermediate_size or 4 * model.hidden_size

@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Literal
 
-from pretrain.config import Config
+from pretrain.config import DROPOUTS, Config
 from pretrain.errors import UserError
 from pretrain.leaving import EXIT_CODES, INTERRUPT, REASONS, REQUEUE, SIGNALS, STOP_FILE, TERMINATE, Leaving
 from pretrain.metrics_file import read_metrics
@@ -111,6 +111,8 @@ def identity(config: Config) -> str:
     tree["data"] = {"folder": str(config.data_folder.resolve()), "lanes": config.data.lanes, **cached}
     if config.model.init is not None and Path(config.model.init).exists():
         tree["model"]["init"] = str(Path(config.model.init).resolve())
+    if config.model.init is not None:  # a default that is given is applied to the checkpoint, one that is not is not
+        tree["model"] |= {key: getattr(config.model, key) for key in DROPOUTS if key in config.model.model_fields_set}
     for key in ("name", "folder", "checkpoint"):
         tree.pop(key, None)
     tree = {key: value for key, value in tree.items() if value != {}}
