@@ -18,6 +18,7 @@ from run_helpers import outputs_of
 from safetensors.torch import load_file, save_file
 
 from pretrain import checkpoint
+from pretrain.engine_state import engine_state
 from pretrain.optimizer import Lamb
 from pretrain.tensor_file import TensorEntry, TensorFileWriter, split_entries
 
@@ -318,6 +319,33 @@ def test_optimizers_go_on_bitwise(tmp_path, name, stepped):
         resumed.step()
     for ours, theirs in zip(resumed.module.parameters(), straight.module.parameters(), strict=True):
         assert ours.equal(theirs)
+
+
+@pytest.mark.parametrize("loaded", ["adamw", "deepspeed", "apex"])
+@pytest.mark.parametrize("name", ["adamw", "deepspeed", "apex"])
+def test_step_counts_are_each_parameters_wherever_an_optimizer_keeps_them(tmp_path, name, loaded):
+    """Saved under one optimizer and loaded under another, every parameter has done as many steps."""
+    saved, other = PlainEngine(5), PlainEngine(5)
+    saved.optimizer = OPTIMIZERS[name](saved.module.parameters(), lr=0.05)
+    other.optimizer = OPTIMIZERS[loaded](other.module.parameters(), lr=0.05)
+    for _ in range(3):
+        saved.step()
+    checkpoint.load(checkpoint.save(tmp_path, saved, {"step": 3}, keep=1), other)
+    for engine in (saved, other):
+        view = engine_state(engine)
+        assert [view.scalars(parameter)["step"] for _, parameter in view.named_parameters()] == [3, 3]
+    group, = other.optimizer.param_groups
+    assert [int(group.get("step", other.optimizer.state[p].get("step"))) for p in group["params"]] == [3, 3]
+
+
+def test_the_larger_step_count_is_that_of_a_shared_partition():
+    """At ZeRO 0 a parameter without gradients has done fewer steps; one flat partition has one count for all."""
+    view = engine_state(PlainEngine())
+    (_, first), (_, second) = view.named_parameters()
+    for counts in ((5, 3), (3, 5)):
+        view.holders = {id(first): first, id(second): first}
+        view.set_scalars({id(first): {"step": counts[0]}, id(second): {"step": counts[1]}})
+        assert view.scalars(first)["step"] == view.scalars(second)["step"] == 5
 
 
 def test_loss_scalers_come_back(tmp_path):

@@ -110,6 +110,18 @@ def test_loss_scale_leaves_true_gradients_and_moves_with_overflow():
             scale.update(finite=False)
 
 
+def test_loss_scale_grows_after_good_steps_in_a_row():
+    """Good steps before an overflow do not count towards the next doubling; a resumed run counts on."""
+    scale = LossScale(torch.nn.Linear(1, 1), value=64.0, growth_interval=3)
+    for finite in (True, True, False, True, True):
+        scale.update(finite)
+    assert scale.value == 32.0
+    resumed = LossScale(torch.nn.Linear(1, 1), growth_interval=3)
+    resumed.restore(scale.state())
+    resumed.update(True)
+    assert resumed.value == 64.0
+
+
 def test_the_default_recipe_needs_nothing_but_the_packages():
     config = load_config(DEFAULT_RECIPE, {"aug": "del-span,reorder"})
     assert config.data.prepare.sources[0].source == "embedded" and config.data.folder is None
