@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from augment.cleaning import clean, for_clean_text
 from augment.compiled import native
 from augment.pieces import Pieces
 from augment.ragged import Ragged, offsets_of
@@ -34,13 +35,16 @@ class TextEncoder:
     def __init__(self, tokenizer: Any, cls_id: int, sep_id: int, max_length: int):
         from tokenizers import Tokenizer
 
-        self.tokenizer = Tokenizer.from_str(tokenizer.to_str())  # a copy: settings of the caller's stay as they are
-        self.tokenizer.no_padding()
-        self.tokenizer.no_truncation()
+        # Copies: settings of the caller's stay as they are. Words are looked up in clean text, which needs no cleaning.
+        self.tokenizer = Tokenizer.from_str(tokenizer.to_str())
+        self._clean_tokenizer, self._cleans = for_clean_text(tokenizer)
+        for copy in (self.tokenizer, self._clean_tokenizer):
+            copy.no_padding()
+            copy.no_truncation()
         self.cls_id, self.sep_id, self.max_length = cls_id, sep_id, max_length
         self._added_tokens = [token.content for token in self.tokenizer.get_added_tokens_decoder().values()]
         self._added = re.compile("|".join(map(re.escape, self._added_tokens)) or "(?!)")
-        self._words = words_between_spaces(self.tokenizer)
+        self._words = words_between_spaces(self._clean_tokenizer)
         self._pieces = self._no_pieces()
 
     def __call__(self, texts: Sequence[str], origins: Sequence[str] = (), tokens: Ragged | None = None) -> Ragged:
@@ -69,7 +73,7 @@ class TextEncoder:
         words = self._words
         vocabulary = (words.characters, words.spaced, words.opens_alike)
         pieces = kind(*vocabulary, self.cls_id, self.sep_id, self.max_length - 2, MOST_PIECES)
-        spelling = None if native is None else words.spelling(json.loads(self.tokenizer.to_str()))
+        spelling = None if native is None else words.spelling(json.loads(self._clean_tokenizer.to_str()))
         if spelling is not None:
             getattr(pieces, spelling[0])(*spelling[1], self._added_tokens, LONGEST_PIECE)
         return pieces
@@ -80,8 +84,9 @@ class TextEncoder:
         first, last = (array("i", [number]).tobytes() for number in (self.cls_id, self.sep_id))
         return [b"".join((first, row[:room], last)) for row in encode(self.tokenizer, texts)]
 
-    def _by_pieces(self, texts: list[str], origins: list[str], tokens: Ragged | None) -> list[bytes]:
+    def _by_pieces(self, given_texts: list[str], origins: list[str], tokens: Ragged | None) -> list[bytes]:
         """The same, of pieces that origins have or that have been met before; other pieces are learned."""
+        texts, origins = (list(map(clean, given)) if self._cleans else given for given in (given_texts, origins))
         given = (origins, tokens.ids, tokens.offsets) if tokens is not None else ([], _NO_IDS, _NO_OFFSETS)
         rows, opening, inside = self._pieces.rows(texts, *given, [])
         if opening or inside:
@@ -89,7 +94,7 @@ class TextEncoder:
                 self._pieces.learn(opens, missing, self._tokens_of(missing, "" if opens else " "))
             rows, _, _ = self._pieces.rows(texts, *given, rows)
         unfinished = [number for number, row in enumerate(rows) if row is None]
-        for number, row in zip(unfinished, self._whole([texts[number] for number in unfinished])):
+        for number, row in zip(unfinished, self._whole([given_texts[number] for number in unfinished])):
             rows[number] = row
         return rows
 
@@ -105,8 +110,9 @@ class TextEncoder:
         """Whether a piece is more than nothing, without white space at its ends, as the tokenizer reads it too."""
         if piece and is_plain(piece):  # and there is no space in a piece
             return True
-        if not piece.isascii() and self.tokenizer.normalizer is not None and piece:
-            normal = self.tokenizer.normalizer.normalize_str(piece)
+        normalizer = self._clean_tokenizer.normalizer
+        if not piece.isascii() and normalizer is not None and piece:
+            normal = normalizer.normalize_str(piece)
             if not normal or normal != normal.strip():
                 return False
         return bool(piece) and piece == piece.strip()

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from email import message_from_string
 from pathlib import Path
 
+from augment.cleaning import clean
 from pretrain.sentences import split_sentences
-from pretrain.text import clean
 
 _LARGEST_FILE = 4 << 20  # generated tables, not documentation
 # A third of the parsing time is tests and code with hardly a docstring, for a sixteenth of the prose: left out.

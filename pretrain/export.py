@@ -37,7 +37,7 @@ from pretrain.folder_lock import folder_lock
 from pretrain.heads import ProjectionHead, simcse_head
 from pretrain.model_card import model_card
 from pretrain.sentence_transformers_format import read_head, write_modules
-from pretrain.tokenizer import tokenizer_hash
+from pretrain.tokenizer import cleaning_tokenizer, tokenizer_hash
 
 FORMAT_VERSION = 1
 SECONDS_FOR_ANOTHER = 600.0
@@ -73,6 +73,7 @@ def export(source: str | Path, out: str | Path | None = None, step: int | str = 
             try:
                 if (chosen / MARK).is_file():
                     shutil.copytree(chosen, hidden)
+                    cleaning_tokenizer(AutoTokenizer.from_pretrained(hidden)).save_pretrained(hidden)
                 else:
                     hidden.mkdir()
                     _write(chosen, run, hidden)
@@ -146,7 +147,7 @@ def _tokenizer(run: Path, config: dict[str, Any], expected_hash: str | None) -> 
             continue
         found = tokenizer_hash(place)
         if expected_hash is None or found == expected_hash:
-            return AutoTokenizer.from_pretrained(place), found
+            return cleaning_tokenizer(AutoTokenizer.from_pretrained(place)), found
     raise UserError(
         f"the tokenizer of {run} (hash {str(expected_hash)[:12]}) is in none of {', '.join(map(str, places))}. Put the "
         f"tokenizer/ folder of the data that the run was trained on into {run}."

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from augment.cleaning import clean
 from pretrain import readers
 from pretrain.corpora import Source, Task
 from pretrain.errors import UserError
-from pretrain.text import clean
 
 COLUMNS = ("text", "positive", "negative", "augmented")
 LABEL = "label"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from pretrain.text import clean
+from augment.cleaning import clean
 
 
 def _words(text: str) -> frozenset[str]:

@@ -1,29 +1,12 @@
-"""Clean raw text, and tell prose from what is none. `pretrain.sentences` splits it."""
+"""Tell prose from what is none."""
 
 from __future__ import annotations
 
 import re
-import unicodedata
 
-_SPACES = re.compile(r"[\s\u200b\u2060\ufeff]+")
-_CONTROLS = dict.fromkeys(
-    [c for c in range(32) if chr(c) not in "\t\n\r\v\f"]
-    + [0x7F, 0xAD, 0x200C, 0x200D, 0x200E, 0x200F, 0xFFFD]
-    + list(range(0x80, 0x85)) + list(range(0x86, 0xA0)) + list(range(0x202A, 0x202F))
-)  # fmt: skip
 _NON_LETTERS = bytes(c for c in range(128) if not chr(c).isalpha() and not chr(c).isspace())
 _WHITE = bytes(c for c in range(128) if chr(c).isspace())
 _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\u0e00-\u0eff]")  # scripts without spaces
-
-
-def clean(text: str) -> str:
-    """One line of text: NFC, no control or zero-width characters, white space runs made one blank, no blank ends."""
-    if not text.isascii():
-        text = unicodedata.normalize("NFC", text).translate(_CONTROLS)
-        return _SPACES.sub(" ", text).strip()
-    if not text.isprintable():
-        text = text.translate(_CONTROLS)
-    return " ".join(text.split())
 
 
 def count_words(sentence: str) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from augment.cleaning import with_cleaning, without_cleaning
 from augment.ragged import Ragged, offsets_of
 from pretrain.errors import UserError
 
@@ -97,7 +98,7 @@ def _batched(texts: Iterator[str], size: int = 1000) -> Iterator[list[str]]:
 
 
 def _canonical(tokenizer: Tokenizer, special: list[str], wordpiece: bool, exact: bool) -> Tokenizer:
-    """The same tokenizer with ids that do not depend on a hash map's iteration order, padded to a multiple of 64.
+    """The same tokenizer with ids that do not depend on a hash map's iteration order, padded to a multiple of 64; it cleans.
 
     WordPiece matching does not look at the numbers, so they are handed out again: special tokens, then
     pieces by length and spelling.
@@ -115,7 +116,7 @@ def _canonical(tokenizer: Tokenizer, special: list[str], wordpiece: bool, exact:
     for number in range(size, size if exact else round_vocabulary(size)):
         vocabulary[f"[unused{number - size}]"] = number
     content["model"]["vocab"] = vocabulary
-    return Tokenizer.from_str(json.dumps(content, ensure_ascii=False))
+    return Tokenizer.from_str(json.dumps(with_cleaning(content), ensure_ascii=False))
 
 
 def _wrap(tokenizer: Tokenizer, roles: dict[str, str], max_length: int) -> Any:
@@ -164,7 +165,33 @@ def adopt_tokenizer(place: str, max_length: int) -> Any:
             f"tokenizer {place} does not write a text as {tokenizer.cls_token} text {tokenizer.sep_token}; sequences are built "
             "that way."
         )
-    return tokenizer
+    return cleaning_tokenizer(tokenizer)
+
+
+def cleaning_tokenizer(tokenizer: Any) -> Any:
+    """Return a transformers fast tokenizer as one that cleans text as preparation does (`augment.cleaning`).
+
+    It is a plain PreTrainedTokenizerFast: classes such as BertTokenizer build a normalizer of their own when they are loaded.
+    """
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    backend = json.loads(tokenizer.backend_tokenizer.to_str())
+    settings = with_cleaning(backend)
+    if settings is backend:
+        return tokenizer
+    roles = {role: token for role, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
+    others = [token for token in tokenizer.all_special_tokens if token not in roles.values()]
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(settings, ensure_ascii=False)),
+        model_max_length=tokenizer.model_max_length,
+        model_input_names=tokenizer.model_input_names,
+        padding_side=tokenizer.padding_side,
+        truncation_side=tokenizer.truncation_side,
+        clean_up_tokenization_spaces=tokenizer.clean_up_tokenization_spaces,
+        additional_special_tokens=others,
+        **roles,
+    )
 
 
 def save_tokenizer(tokenizer: Any, folder: Path) -> None:
@@ -205,15 +232,18 @@ def load_tokenizer(path: str | Path) -> Any:
 
 
 def tokenizer_hash(path: str | Path) -> str:
-    """sha256 of what decides token ids: the tokenizer.json below `path`, in canonical form (keys sorted, no
-    white space), without padding and truncation settings, which `transformers` rewrites when it saves."""
+    """Return the sha256 of what decides the token ids of clean text: of the tokenizer.json below `path`, keys sorted.
+
+    Left out are padding and truncation, which `transformers` rewrites when it saves, and the cleaning: a tokenizer is the same
+    with and without it, so that data and checkpoints from before tokenizers cleaned go with those of today.
+    """
     folder = Path(path)
     file = folder if folder.is_file() else folder / "tokenizer.json"
     if not file.is_file():
         file = folder / "tokenizer" / "tokenizer.json"
     if not file.is_file():
         raise UserError(f"{path} holds no tokenizer.json.")
-    content = json.loads(file.read_text("utf-8"))
+    content = without_cleaning(json.loads(file.read_text("utf-8")))
     for setting in ("padding", "truncation"):
         content.pop(setting, None)
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

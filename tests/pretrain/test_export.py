@@ -51,6 +51,25 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
+@pytest.mark.parametrize("max_seq_length", [None, 8])
+def test_raw_text_is_encoded_as_clean_text(tmp_path, max_seq_length):
+    """Of a run whose tokenizer does not clean itself, as those of earlier data: the export does."""
+    from sentence_transformers import SentenceTransformer
+
+    make_run(tmp_path)
+    out = export(tmp_path)
+    assert tokenizer_hash(out) == tokenizer_hash(tmp_path / "data")
+    model = SentenceTransformer(str(out), device="cpu")
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    if max_seq_length:
+        model.max_seq_length = max_seq_length
+    raw = ["\n  a bird\tsings ", "the\u00a0old\r\nroof", "\ufeffno\u00adbody listens\u200bto it\x00\n\nwhile", "\u3000it\u2028"]
+    cleaned = ["a bird sings", "the old roof", "nobody listens to it while", "it"]
+    assert tokenizer(raw)["input_ids"] == tokenizer(cleaned)["input_ids"]
+    assert all(tokenizer.unk_token_id not in row for row in tokenizer(raw)["input_ids"])
+    assert np.array_equal(model.encode(raw), model.encode(cleaned))
+
+
 class Model(nn.Module):
     """Shaped like the trained module: an encoder and an objective with a head."""
 

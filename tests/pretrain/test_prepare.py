@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from prepare_helpers import WORDS, config, digest, make_corpus, texts_of
 
+from augment.cleaning import without_cleaning
 from pretrain.corpora import DataConfig
 from pretrain.errors import UserError
 from pretrain.folder_lock import folder_lock
@@ -368,6 +369,17 @@ def test_an_existing_tokenizer_is_used(tmp_path, corpus):
     given = {"tokenizer": str(tmp_path / "first/tokenizer"), "seed": 1}
     prepare(config(path, **given), tmp_path / "second", workers=1, progress=False)
     assert tokenizer_hash(tmp_path / "first") == tokenizer_hash(tmp_path / "second")
+
+
+def test_a_tokenizer_that_does_not_clean_gives_the_same_shards(tmp_path, corpus):
+    path, _ = corpus
+    first = prepare(config(path), tmp_path / "first", workers=1, progress=False)
+    shutil.copytree(tmp_path / "first/tokenizer", tmp_path / "old")
+    content = json.loads((tmp_path / "old/tokenizer.json").read_text())
+    assert without_cleaning(content) != content
+    (tmp_path / "old/tokenizer.json").write_text(json.dumps(without_cleaning(content)))
+    second = prepare(config(path, tokenizer=str(tmp_path / "old")), tmp_path / "second", workers=1, progress=False)
+    assert first["splits"] == second["splits"] and first["tokenizer_hash"] == second["tokenizer_hash"]
 
 
 def test_minhash_removes_near_duplicate_documents(tmp_path):

@@ -8,8 +8,8 @@ import pytest
 from gold_sentences import read_treebank, score
 from real_data import DATA, needs_data
 
+from augment.cleaning import clean
 from pretrain.sentences import sentences_of, split_sentences
-from pretrain.text import clean
 
 
 @pytest.mark.parametrize(

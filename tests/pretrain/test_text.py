@@ -1,15 +1,8 @@
-"""Cleaning, and what is prose."""
+"""What is prose."""
 
 from __future__ import annotations
 
-from pretrain.text import clean, count_words, is_prose
-
-
-def test_clean():
-    assert clean(" a\t b\u00a0c\u200bd\r\n") == "a b c d"
-    assert clean("co\u00adop e\u0301\x00\x07") == "coop \u00e9"
-    assert clean("\ufeffA") == "A"
-    assert clean("a\x01b") == "ab"
+from pretrain.text import count_words, is_prose
 
 
 def test_prose():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import random
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+from augment.cleaning import clean, without_cleaning
 from pretrain.errors import UserError
 from pretrain.tokenizer import adopt_tokenizer, encode, load_tokenizer, save_tokenizer, tokenizer_hash, train_tokenizer
 
@@ -78,6 +81,70 @@ def test_encode_equals_the_tokenizer_itself():
     batch = encode(tokenizer.backend_tokenizer, texts, batch=7)
     for number, text in enumerate(texts):
         assert batch[number].tolist() == tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def raw_texts(count: int = 400) -> list[str]:
+    """As users have them: line breaks, indents, tabs, soft hyphens, no-break spaces, accents apart, invisible characters."""
+    choose = random.Random(0)
+    between = [" ", " ", "  ", "\n", "\r\n\t", "\u00a0", "\u2009", "\u3000", "\u200b", "\x85", "\u2028"]
+    inside = ["", "", "", "\u00ad", "\u200d", "\x00", "\u0301", "\ufeff", "\ufffd", "\x07"]
+    made = []
+    for _ in range(count):
+        text = choose.choice(between)
+        for word in choose.choices(WORDS, k=choose.randrange(12)):
+            at = choose.randrange(len(word))
+            text += word[:at] + choose.choice(inside) + word[at:] + choose.choice(between)
+        made.append(text)
+    return made
+
+
+def loaded_again(tokenizer, folder):
+    save_tokenizer(tokenizer, folder)
+    return load_tokenizer(folder)
+
+
+@pytest.mark.parametrize("kind,lowercase", [("bpe", False), ("bpe", True), ("wordpiece", False), ("wordpiece", True)])
+def test_a_trained_tokenizer_cleans_as_preparation_does(tmp_path, kind, lowercase):
+    tokenizer = loaded_again(train_tokenizer(iter(corpus()), kind, 400, lowercase), tmp_path / "new")
+    raw = raw_texts()
+    cleaned = list(map(clean, raw))
+    assert tokenizer(raw)["input_ids"] == tokenizer(cleaned)["input_ids"]
+    # One from before tokenizers cleaned: the same tokens for clean text, and the same hash.
+    content = json.loads((tmp_path / "new/tokenizer.json").read_text())
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/tokenizer.json").write_text(json.dumps(without_cleaning(content)))
+    (tmp_path / "old/tokenizer_config.json").write_text((tmp_path / "new/tokenizer_config.json").read_text())
+    old = load_tokenizer(tmp_path / "old")
+    assert old(cleaned)["input_ids"] == tokenizer(cleaned)["input_ids"] and old(raw)["input_ids"] != tokenizer(raw)["input_ids"]
+    assert tokenizer_hash(tmp_path / "old") == tokenizer_hash(tmp_path / "new")
+    adopted = loaded_again(adopt_tokenizer(str(tmp_path / "old"), 64), tmp_path / "adopted")
+    assert adopted(raw)["input_ids"] == tokenizer(raw)["input_ids"]
+    assert tokenizer_hash(tmp_path / "adopted") == tokenizer_hash(tmp_path / "new")
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_an_adopted_tokenizer_cleans_and_stays_the_same_otherwise(tmp_path, family):
+    """Of transformers' own classes, which build their normalizer anew when they are loaded."""
+    from tokenizers import pre_tokenizers
+    from transformers import BertTokenizerFast, RobertaTokenizerFast
+
+    if family == "bert":
+        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", *(f"##{c}" for c in "abcdeorstuwx")]
+        given = BertTokenizerFast(vocab={word: number for number, word in enumerate(words)})
+    else:
+        words = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+        given = RobertaTokenizerFast(vocab={word: number for number, word in enumerate(words)}, merges=[])
+    given.save_pretrained(tmp_path / "given")
+    adopted = loaded_again(adopt_tokenizer(str(tmp_path / "given"), 64), tmp_path / "adopted")
+    raw = raw_texts()
+    cleaned = list(map(clean, raw))
+    assert adopted(raw)["input_ids"] == adopted(cleaned)["input_ids"] == given(cleaned)["input_ids"]
+    assert adopted("the fox", "a dog").data == given("the fox", "a dog").data  # types of tokens too
+    assert {**given.special_tokens_map} == {**adopted.special_tokens_map}
+    assert adopted.convert_tokens_to_ids("[DEL]") in adopted.all_special_ids
+    again = loaded_again(adopt_tokenizer(str(tmp_path / "adopted"), 64), tmp_path / "again")
+    assert again(raw)["input_ids"] == adopted(raw)["input_ids"]
+    assert tokenizer_hash(tmp_path / "again") == tokenizer_hash(tmp_path / "adopted")
 
 
 def test_an_existing_tokenizer_gets_del(tmp_path):

@@ -1,0 +1,80 @@
+"""Clean text, in Python and as the first steps of a tokenizer: Unicode form C, no control characters, one blank for white space.
+
+Preparation cleans every text, so no other text is trained on. A tokenizer that cleans gives raw text the same tokens: a line
+break, a soft hyphen or a no-break space would otherwise become pieces that the model has never met.
+
+    clean("e.g. a\\u00a0soft\\u00ad hyphen \\n") == "e.g. a soft hyphen"
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from typing import Any
+
+# Control, format and replacement characters, which are removed; and what counts as white space. Both go into regular
+# expressions as they are, in Python's and in tokenizers'.
+_REMOVED = "\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u200c-\u200f\u202a-\u202e\ufffd"
+_WHITE = "\t-\r \x85\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u2060\u3000\ufeff"
+_REMOVE = re.compile(f"[{_REMOVED}]+")
+_SPACES = re.compile(f"[{_WHITE}]+")
+_UNCLEAN = re.compile(f"[{_REMOVED}{_WHITE.replace(' ', '')}]|  |^ | $")
+
+
+def clean(text: str) -> str:
+    """Return a text as one line: NFC, no control or zero-width characters, one blank for white space, none at the ends."""
+    if text.isascii():
+        if not text.isprintable():
+            text = _REMOVE.sub("", text)
+        return " ".join(text.split())
+    if _UNCLEAN.search(text) is None and unicodedata.is_normalized("NFC", text):
+        return text
+    # Form C comes after removal, which may bring a letter and its accent together.
+    return _SPACES.sub(" ", unicodedata.normalize("NFC", _REMOVE.sub("", text))).strip(" ")
+
+
+def _replace(pattern: str, content: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
+
+
+_NFC, _STRIP = {"type": "NFC"}, {"type": "Strip", "strip_left": True, "strip_right": True}
+_REPLACEMENTS = [_replace(f"[{_REMOVED}]+", ""), _replace(f"[{_WHITE}]+", " ")]
+# tokenizers flattens sequences. Which of two orders the last steps have, of the same effect, says whether the normalizer
+# behind them stood alone or in a sequence, so that it can be restored.
+_BEFORE_ONE = [*_REPLACEMENTS, _STRIP, _NFC]
+_BEFORE_SEQUENCE = [*_REPLACEMENTS, _NFC, _STRIP]
+
+
+def with_cleaning(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a tokenizer (its JSON) with the steps of `clean` before its normalizer."""
+    if without_cleaning(settings) is not settings:
+        return settings
+    own = settings.get("normalizer")
+    if own is not None and own["type"] != "Sequence":
+        steps = [*_BEFORE_ONE, own]
+    else:
+        steps = [*_BEFORE_SEQUENCE, *(own["normalizers"] if own else [])]
+    return {**settings, "normalizer": {"type": "Sequence", "normalizers": steps}}
+
+
+def without_cleaning(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a tokenizer without the steps of `with_cleaning`. Clean text has the same tokens."""
+    steps = (settings.get("normalizer") or {}).get("normalizers", [])
+    own: dict[str, Any] | None
+    if steps[:4] == _BEFORE_ONE:
+        own = steps[4]
+    elif steps[:4] == _BEFORE_SEQUENCE:
+        own = {"type": "Sequence", "normalizers": steps[4:]} if steps[4:] else None
+    else:
+        return settings
+    return {**settings, "normalizer": own}
+
+
+def for_clean_text(tokenizer: Any) -> tuple[Any, bool]:
+    """Return a copy of a `tokenizers.Tokenizer` for text that is clean already, and whether the given one cleans."""
+    from tokenizers import Tokenizer
+
+    settings = json.loads(tokenizer.to_str())
+    own = without_cleaning(settings)
+    return Tokenizer.from_str(json.dumps(own, ensure_ascii=False)), own is not settings
