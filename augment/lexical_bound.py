@@ -117,8 +117,8 @@ def _place_of_noun(sentence: ParsedSentence, i: int, relation: str) -> Place | N
     if sentence.relation(i) in ("compound", "obl:npmod", "obl:tmod", "nmod:tmod", "nmod:npmod", "obl:unmarked", "nmod:unmarked"):
         return None
     prepositions = _NOUN_PREPOSITIONS if relation == "synonyms" else _PLACE_OF
-    if relation in ("hypernyms", "hyponyms") and sentence.relation(i) == "conj":
-        return None
+    if relation != "synonyms" and (sentence.relation(i) == "conj" or "PROPN" in sentence.pos[i + 1 : i + 2]):
+        return None  # "animals and cats", "person Gore Vidal"
     determined, wanted = False, "c" if plural else ""
     for child in sentence.children(i):
         kind, word = sentence.relation(child), sentence.word(child).lower()

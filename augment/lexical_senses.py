@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from augment.inflection import lemma_of
 from augment.lexical_forms import word_set, word_table
@@ -110,7 +110,8 @@ def substitutes(relation: str, word: str, part: str, tag: str, hint: str) -> tup
     for substitute in found:
         other = substitute.lemma
         if other not in unfit and not _overlaps(other, lemma):
-            kept.setdefault(other, substitute)
+            frames = frozenset(frame for frame in substitute.frames if f"{other}:{frame}" not in unfit)
+            kept.setdefault(other, replace(substitute, frames=frames))
     return tuple(kept.values())
 
 

@@ -206,6 +206,28 @@ def test_nouns_keep_to_their_countability(words):
     assert every(many) == every(one) == {None}
 
 
+def test_verbs_keep_to_their_objects(words):
+    """ "try to": "attempt to"; "try the soup" is another sense."""
+    words("v | try attempt | |\nv | hide conceal | |\nv | assist help | |")
+    assert {"object", "none"} <= next(iter(substitutes("synonyms", "help", "v", "VB", "help"))).frames
+    (attempt,) = substitutes("synonyms", "try", "v", "VB", "try")
+    assert attempt.lemma == "attempt" and "object" not in attempt.frames
+    hide = parse("Hide it.", "Hide/VB/root/0 it/PRP/obj/1 ././punct/1")
+    assert every(hide) == {"Conceal it."} and every(parse("Hide.", "Hide/VB/root/0 ././punct/1")) == {None}
+    dative = parse("Help us it.", "Help/VB/root/0 us/PRP/iobj/1 it/PRP/obj/1 ././punct/1")
+    clause = parse("Help that it ends.", "Help/VB/root/0 that/IN/mark/4 it/PRP/nsubj/4 ends/VBZ/ccomp/1 ././punct/1")
+    assert every(dative) == every(clause) == {None}
+
+
+def test_titles_before_names_stay(small_wordnet):
+    """ "uncle Bob" is no "person Bob"."""
+    title = parse("My uncle Bob", "My/PRP$/nmod:poss/2 uncle/NN/root/0 Bob/NNP/flat/2")
+    free = parse("My uncle", "My/PRP$/nmod:poss/2 uncle/NN/root/0")
+    assert outcomes(hypernyms, title) == {None} != outcomes(hypernyms, free)
+    pair = parse("owls and dogs", "owls/NNS/root/0 and/CC/cc/3 dogs/NNS/conj/1")
+    assert outcomes(hypernyms, pair) <= {"birds and dogs"}  # not "owls and animals"
+
+
 def test_adjectives_keep_to_their_place(words):
     words("a | scared frightened(p) | |\na | big large | |\na | ideal unique | |")
     before = parse("The scared man ran.", "The/DT/det/3 scared/JJ/amod/3 man/NN/nsubj/4 ran/VBD/root/0 ././punct/4")
