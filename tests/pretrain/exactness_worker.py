@@ -187,6 +187,9 @@ CASES = {
     "clear_no_head": {"objective": {"contrastive": {"projection_layers": 0}}},
     "clear_local": {"objective": {"contrastive": {"scope": "local"}}},
     "contrastive_only": {"objective": ALONE},
+    # Gradients so small that float16 loses them unless each loss that passes through it is scaled.
+    "faint_mlm": {"objective": {"name": "mlm", "mlm": {"weight": 1e-7}}},
+    "faint_contrastive": {"objective": {"contrastive": {"weight": 1e-7}, **ALONE}},
     "not_yet": {"objective": {"contrastive": {"start_step": 100}}},
     "simcse": {"objective": {"name": "simcse", **ALONE}},
     "simcse_symmetric": {"objective": {"name": "simcse", "simcse": {"form": "symmetric", "head": "none"}}},
@@ -320,7 +323,7 @@ def main() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     report = []
     for case in cases:
-        for precision in ("fp32", "bf16"):
+        for precision in ("fp16",) if case.startswith("faint") else ("fp32", "bf16"):
             config, model = build(case, stage, precision, 0.0)
             whole = make_batch(9, model.objective.masked_copies, len(model.objective.roles))
             systems = () if case == "not_yet" else tuple(model.objective.terms)
@@ -329,13 +332,14 @@ def main() -> None:
             batch = share(whole, rank, world, 0)
             shares = [share(whole, other, world, 0) for other in range(world)]
             every = max(sum(v.num_tokens for v in of.views) or of.original.num_tokens for of in shares)
-            scale = LossScale(engine.module)
+            scale = LossScale(engine.module, 2.0**20 if precision == "fp16" else 1024.0)
             buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
             for pieces in (1, 2, 4):
                 for name, buffer in engine.module.named_buffers():
                     buffer.copy_(buffers[name])  # ESimCSE's queue moves with every batch
                 budget = max(32, -(-every // pieces) + (24 if pieces > 1 else 0))
-                result = WholeBatch(engine, SEED, budget, scale if pieces == 2 else None).compute(batch)
+                scaled = pieces == 2 or precision == "fp16"
+                result = WholeBatch(engine, SEED, budget, scale if scaled else None).compute(batch)
                 got = engine_gradients(engine)
                 needed = tuple(max(counts) for counts in zip(*(needed_micro_batches(of, model, budget) for of in shares)))
                 report.append({

@@ -42,8 +42,8 @@ def check(report: dict, world: int) -> None:
     for row in rows:
         # The rank that needs the most micro-batches decides: fewer would break another's memory budget.
         assert row["micro_batches"] == row["needed_micro_batches"], row
-        # float32 against float64; bfloat16 has 8 bits of mantissa, so its gradient only points the same way.
-        assert row["error"] < (1e-5 if row["precision"] == "fp32" else 0.25), row
+        # Against float64. bfloat16 has 8 bits of mantissa, so its gradient only points the same way; float16 has 11.
+        assert row["error"] < {"fp32": 1e-5, "fp16": 0.01, "bf16": 0.25}[row["precision"]], row
         # An adversarial step is of the size of the embeddings themselves, and magnifies what float32 rounds.
         magnified = any(name.endswith("_adversarial") for name in row["expected_losses"])
         assert row["precision"] != "fp32" or row["worst_parameter"] < (2e-4 if magnified else 5e-5), row
@@ -56,7 +56,7 @@ def check(report: dict, world: int) -> None:
         assert dropout["sequences"] > 8 and dropout["largest_cosine_between_ranks"] < 0.9999, dropout
 
 
-@pytest.mark.parametrize("world,stage,cases", [(1, 0, CLEAR), (1, 0, SWITCHES), (2, 1, f"{CLEAR},{SYSTEMS},{LOCAL}"),
+@pytest.mark.parametrize("world,stage,cases", [(1, 0, CLEAR), (1, 0, f"{SWITCHES},faint_mlm,faint_contrastive"), (2, 1, f"{CLEAR},{SYSTEMS},{LOCAL}"),
                                                (2, 3, PARTITIONED), (2, 0, FEW), (2, 2, FEW)])
 def test_gradients_equal_the_whole_batch_on_one_device(tmp_path, world, stage, cases):
     check(launch(tmp_path, world, stage, cases), world)
