@@ -38,6 +38,12 @@ def run(function: Callable, help_text: Callable[[], str] | None = None, position
     except (UserError, AugmentationError) as error:
         complain(error)
         code = 2
+    except RuntimeError as error:
+        if not _is_of_lost_rank(error):
+            raise
+        complain(UserError("another rank has ended, in the middle of what all do together: its own output says why "
+                           f"({str(error).splitlines()[0]}). Then go on with the same command and --resume auto"))
+        code = 1
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         code = 130
@@ -48,6 +54,14 @@ def run(function: Callable, help_text: Callable[[], str] | None = None, position
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def _is_of_lost_rank(error: RuntimeError) -> bool:
+    """Whether a collective failed because another rank is gone: in gloo's or NCCL's words, which have no class of their own."""
+    if "torch" not in sys.modules or not sys.modules["torch"].distributed.is_initialized():
+        return False
+    words = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")
+    return any(word in str(error) for word in words)
 
 
 def complain(error: Exception) -> None:

@@ -127,6 +127,7 @@ class TrainConfig(Section):
     zero: int = Field(1, ge=0, le=3, description="DeepSpeed ZeRO stage")
     seed: int = Field(42, ge=0, description="seed of weights, data order, masks, augmentations and dropout")
     threads: int | None = Field(None, ge=1, description="CPU threads a rank; none: cores / ranks on this machine")
+    rendezvous_seconds: int = Field(600, ge=1, description="how long ranks wait for each other at the start, at most")
     log_every: int = Field(10, ge=1, description="steps between two rows of metrics, which are means over these steps")
 
 

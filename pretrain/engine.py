@@ -9,7 +9,6 @@ import io
 import os
 import subprocess
 import sys
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from pretrain.config import Config
 from pretrain.engine_options import check_options
 from pretrain.errors import UserError
 from pretrain.optimizer import build_optimizer
+from pretrain.rendezvous import join
 
 # DeepSpeed keys that our own tree decides, with the key that does.
 OURS = {
@@ -64,8 +64,16 @@ def _merge(ours: dict[str, Any], theirs: dict[str, Any], prefix: str) -> None:
             ours[key] = value
 
 
-def start_processes(seconds: int = 1800) -> None:
-    """Join the process group that RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR/PORT describe; alone where they are not set."""
+def start_processes(patience: int = 600, seconds: int = 1800) -> None:
+    """Join the process group that RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR/PORT describe; alone where they are not set.
+
+    Args:
+        patience: seconds to wait for the other ranks to arrive and to connect.
+        seconds: that a collective of the run may take.
+
+    Raises:
+        UserError: they did not all arrive; the message says who is missing, and where the ranks meet.
+    """
     os.environ.setdefault("RANK", "0")
     os.environ.setdefault("WORLD_SIZE", "1")
     os.environ.setdefault("LOCAL_RANK", "0")
@@ -76,15 +84,9 @@ def start_processes(seconds: int = 1800) -> None:
 
     build_operators()
     if not dist.is_initialized():
-        backend = "nccl" if torch.cuda.is_available() else "gloo"
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        try:
-            dist.init_process_group(backend, timeout=timedelta(seconds=seconds))
-        except dist.DistNetworkError as error:
-            where = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT')}"
-            raise UserError(f"the ranks cannot meet at {where}: {error}\nIf another run on this machine uses that port, choose "
-                            "another: deepspeed --master_port 29501 pretrain/main.py ...") from None
+        join("nccl" if torch.cuda.is_available() else "gloo", patience, seconds)
     with contextlib.redirect_stdout(io.StringIO()):  # it prints that the operator was built, at every start
         deepspeed.init_distributed(dist_backend=dist.get_backend(), verbose=False)
 

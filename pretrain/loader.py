@@ -216,6 +216,14 @@ class _Processes:
             generator=torch.Generator(),
         )
         self._iterator: Iterator[Any] | None = iter(source)
+        self._workers = list(self._iterator._workers)
+        self._waiting = False
+        # At a worker's death DataLoader's handler of SIGCHLD raises wherever the training process stands, in the middle of a step
+        # too. This one raises only while a block is waited for. It is needed then: a worker that dies while it writes leaves
+        # half a block in the pipe, for whose other half the parent would wait for ever.
+        self._theirs = None
+        if threading.current_thread() is threading.main_thread():
+            self._theirs = signal.signal(signal.SIGCHLD, self._child_ended)
         # Workers ignore SIGTERM, with which multiprocessing ends its children at exit and then waits for them.
         # Registered after DataLoader's own clean-up, so run before it.
         atexit.register(self.close)
@@ -224,23 +232,47 @@ class _Processes:
         return self
 
     def __next__(self) -> Block:
+        self._waiting = True
         try:
+            self._require_workers()
             result = next(self._iterator)
-        except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
-                raise
-            raise UserError(
-                f"a loader worker died ({str(error).splitlines()[0]}). If the machine ran out of memory, "
-                "lower data.workers; then go on with --resume auto"
-            ) from error
+        except RuntimeError:
+            self._require_workers()
+            raise
+        finally:
+            self._waiting = False
         if isinstance(result, _Failure):
             result.reraise()
         return result
+
+    def _child_ended(self, number: int, frame: object) -> None:
+        if self._waiting:
+            self._require_workers()
+
+    def _require_workers(self) -> None:
+        """Raises: UserError when a worker has died; what it had in hand will never come."""
+        dead = next((worker for worker in self._workers if worker.exitcode), None)
+        if dead is None:
+            return
+        if dead.exitcode < 0:
+            name = signal.Signals(-dead.exitcode).name
+            how = f"was killed by {name}" + (", as the kernel does when memory runs out" if name == "SIGKILL" else "")
+        else:
+            how = f"ended with status {dead.exitcode}"
+        count = len(self._workers)
+        fewer = f"; if memory ran out, with --data.workers {count - 1} (now {count}), which changes no batch"
+        raise UserError(f"loader worker {dead.pid} {how}. Go on with the same command and --resume auto{fewer}")
 
     def close(self) -> None:
         """Tell the workers to stop, and wait for them: a fraction of a second, at most the block in hand."""
         atexit.unregister(self.close)
         self._iterator = None  # DataLoader's iterator shuts its workers down when it is dropped
+        for worker in self._workers:  # one that waits for a lock that a dead one holds
+            if worker.is_alive():
+                worker.kill()
+        if self._theirs is not None and signal.getsignal(signal.SIGCHLD) == self._child_ended:
+            signal.signal(signal.SIGCHLD, self._theirs)
+        self._theirs = None
 
 
 class _Items:

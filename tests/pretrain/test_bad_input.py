@@ -1,11 +1,14 @@
 """Bad input ends in one clear message, status 2 and nothing lost; by the command, as a user meets it."""
 
 import json
+import os
 import shutil
+import signal
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from run_helpers import command, curve, finish, records, start
+from run_helpers import command, curve, finish, outputs_of, records, start, wait_for
 
 from augment.ragged import Ragged
 from pretrain import checkpoint, setup_run
@@ -185,3 +188,20 @@ def test_held_out_damage_is_recorded_and_stays_left_out(tmp_path, monkeypatch):
     told = [text for _, text in warnings_of(tmp_path / "run")]
     assert "held-out chunk 0 is damaged" in told[0] and "the best score starts anew" in told[0]
     assert "stay left out of evaluations: 0. Readable again" in told[1] and len(told) == 2
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_dead_loader_worker_is_one_error(tiny_data, tmp_path, ranks):
+    run = tmp_path / "run"
+    processes = start(command(tiny_data, run, train__steps=100_000, evaluate__every=0, checkpoint__every=2), ranks=ranks)
+    wait_for(lambda: (run / "checkpoints" / "step-00000002").exists(), processes)
+    parent = processes[-1].pid
+    listed = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    forked = [pid for pid in listed if "main.py" in Path(f"/proc/{pid}/cmdline").read_text()]
+    os.kill(int(forked[0]), signal.SIGKILL)
+    outputs = outputs_of(processes, 120)
+    assert f"loader worker {forked[0]} was killed by SIGKILL" in outputs[-1] and "--resume auto" in outputs[-1]
+    assert processes[-1].returncode == 2 and "Traceback" not in "".join(outputs), outputs
+    if ranks == 2:
+        assert processes[0].returncode != 0 and "another rank has ended" in outputs[0]
+    assert checkpoint.latest(run / "checkpoints") is not None

@@ -393,15 +393,53 @@ def test_signals_meant_for_the_training_process_do_not_stop_workers(folder):
         assert_same(mine, theirs)
 
 
-def test_a_killed_worker_is_reported(folder):
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("moment", range(4))
+def test_a_killed_worker_is_one_error_at_the_next_batch(folder, workers, moment):
+    """Whenever it dies: while the training process computes, which nothing interrupts, or while it waits."""
     before = helpers.children()
-    iterator = iter(helpers.make_loader(folder, workers=1, stop_step=10_000_000))
+    handler = signal.getsignal(signal.SIGCHLD)
+    iterator = iter(helpers.make_loader(folder, workers=workers, stop_step=10_000_000))
+    for _ in range(moment):
+        next(iterator)
     next(iterator)
-    with pytest.raises((UserError, RuntimeError), match="worker"):
-        for pid in helpers.children() - before:
-            os.kill(pid, signal.SIGKILL)
+    victim = sorted(helpers.children() - before)[-1]
+    os.kill(victim, signal.SIGKILL)
+    end = time.monotonic() + 0.3
+    while time.monotonic() < end:  # "a step": an exception in here would be one in the middle of a backward pass
+        sum(range(1000))
+    said = rf"loader worker {victim} was killed by SIGKILL.*--resume auto.*--data.workers {workers - 1}"
+    with pytest.raises(UserError, match=said):
         for _ in range(10_000):
             next(iterator)
+    iterator.close()
+    assert not helpers.children() - before and time.monotonic() < end + 60
+    if callable(handler):  # before the first loader of a process there is none, then DataLoader's
+        assert signal.getsignal(signal.SIGCHLD) == handler
+
+
+def test_a_worker_that_dies_while_it_is_waited_for_is_reported(folder, monkeypatch):
+    """It dies with the lock of the pipe in its hand, half of a block written: nothing more will come."""
+    original = loader_module.BlockMaker.make
+
+    def make(self, first, *rest):
+        if first >= 8:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(self, first, *rest)
+
+    monkeypatch.setattr(loader_module.BlockMaker, "make", make)
+    began = time.monotonic()
+    with pytest.raises(UserError, match="was killed by SIGKILL"):
+        list(helpers.make_loader(folder, workers=2, stop_step=1000))
+    assert time.monotonic() - began < 30
+
+
+def test_children_of_others_do_not_disturb_the_loader(folder):
+    iterator = iter(helpers.make_loader(folder, workers=1))
+    next(iterator)
+    for status in (0, 3):
+        subprocess.run([sys.executable, "-c", f"import sys; sys.exit({status})"])
+        next(iterator)
     iterator.close()
 
 
