@@ -48,7 +48,8 @@ def negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list
     if not len(sentence):
         return None
     if variant == "paper":
-        return _negated(sentence) or _denied(sentence, draws)
+        clause = main_clause(sentence)
+        return _negated(sentence, clause) or _denied(sentence, clause, draws)
     phrase = draws.choice(PREFIXES[variant, "sound"])
     return _first_hit(sentence) or (None if is_question(sentence) else prefixed(sentence, phrase))
 
@@ -62,7 +63,7 @@ def double_negation_edits(sentence: ParsedSentence, draws: Draws, variant: str, 
     if variant == "code":
         edits, count = _negate_two(sentence)
         return (prefixed(sentence, phrase, edits) if count == 1 else edits) or None
-    found = deniable(sentence)
+    found = deniable(sentence, clause)
     if found is None:
         return None
     clause, first = found
@@ -78,9 +79,8 @@ def _had_better(sentence: ParsedSentence, clause: Clause) -> bool:
     return following < len(sentence) and sentence.word(following).lower() == "better"
 
 
-def _negated(sentence: ParsedSentence) -> list[Edit] | None:
+def _negated(sentence: ParsedSentence, clause: Clause | None) -> list[Edit] | None:
     """Edits that negate the main clause by its own words, or, where there is no verb with a tense, what there is."""
-    clause = main_clause(sentence)
     if clause is None:
         return None if states_something(sentence) else _fragment(sentence)
     is_negative, edits = _without_negation(sentence, clause)
@@ -92,13 +92,12 @@ def _negated(sentence: ParsedSentence) -> list[Edit] | None:
     return negate(sentence, clause)
 
 
-def _denied(sentence: ParsedSentence, draws: Draws) -> list[Edit] | None:
+def _denied(sentence: ParsedSentence, clause: Clause | None, draws: Draws) -> list[Edit] | None:
     """A phrase of denial before a statement that cannot be negated by its own words: "It is not true that only he came"."""
-    clause = main_clause(sentence)
     phrase = draws.choice(PREFIXES["paper", "sound"])
     if clause is None or finite_tag(sentence, clause) not in FINITE:
         return prefixed(sentence, phrase) if states_something(sentence) else None
-    found = deniable(sentence) if is_assertion(sentence, clause) else None
+    found = deniable(sentence, clause) if is_assertion(sentence, clause) else None
     return prefixed(sentence, phrase, (), found[1], found[0].head) if found and found[0].head == clause.head else None
 
 

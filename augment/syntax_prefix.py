@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from augment.lexical_forms import Edit, lower_first, word_set
 from augment.parsed import ParsedSentence
-from augment.syntax_english import BE, FINITE, Clause, clause_of, coordinated, finite_tag, is_finite, is_question, main_clause
+from augment.syntax_english import BE, FINITE, Clause, clause_of, coordinated, finite_tag, is_finite, is_question
 
 _SOUND = ("It is not true that", "It is not the case that", "It can't be that")
 PREFIXES = {
@@ -31,7 +31,7 @@ _SPEECH = re.compile(r"[,.!?…—-][\"”’']")
 _ADVERBIAL = word_set(
     "if when whenever while although though as since because after before once unless until where wherever even"
 )
-_RELATIVE_TAGS = ("WDT", "WP", "WP$", "WRB")
+_RELATIVE = frozenset({"WDT", "WP", "WP$", "WRB"})
 
 
 def prefixed(
@@ -68,15 +68,14 @@ def prefixed(
     return [(place, place, prefix + " "), (start, end, new[:1].lower() + new[1:]), *others, *rest]
 
 
-def deniable(sentence: ParsedSentence) -> tuple[Clause, int] | None:
-    """(the clause that a phrase of denial may stand before, its first word): the main clause; where clauses with subjects of
-    their own are coordinated with it the last, as the phrase denies all that follows ("It rained, and it is not true that he
-    did not come"). None where it would deny more than that clause, or tear a quotation from what is said of it.
+def deniable(sentence: ParsedSentence, main: Clause) -> tuple[Clause, int] | None:
+    """(the clause that a phrase of denial may stand before, its first word): the main clause, `main`; where clauses with subjects
+    of their own are coordinated with it the last, as the phrase denies all that follows ("It rained, and it is not true that
+    he did not come"). None where it would deny more than that clause, or tear a quotation from what is said of it.
     """
-    main = main_clause(sentence)
-    if main is None or main.subject is None or main.subject > main.finite:
+    if main.subject is None or main.subject > main.finite:
         return None
-    heads, clause = [main.head], main
+    heads, clause, first = [main.head], main, 0
     for head in heads:
         joined = [child for child in sentence.children(head) if sentence.relation(child) == "conj" and child > main.finite]
         heads += joined
@@ -84,18 +83,20 @@ def deniable(sentence: ParsedSentence) -> tuple[Clause, int] | None:
             other = clause_of(sentence, child)
             if other is not None and is_finite(sentence, other) and other.subject is not None and child > clause.head:
                 clause = other
-    if any(sentence.tags[i] in _RELATIVE_TAGS for i in range(sentence.subtree(clause.subject)[0], clause.subject + 1)):
-        return None  # "..., many of which were": taken for a coordinated clause
-    full = not clause.auxiliaries and sentence.word(clause.finite).lower() not in BE
-    shared = {main.head, clause.head, *(coordinated(sentence, clause, finite_tag(sentence, clause)) if full else ())}
-    for head in heads:
-        other = clause_of(sentence, head) if head not in shared and head > clause.head else None
-        if other is not None and is_finite(sentence, other):
-            return None  # "was built and opened": denied, what is shared would be torn
-    if clause is not main and (clause.subject > clause.finite or clause.inverted):
-        return None
-    first = 0 if clause is main else _first_of(sentence, clause)
-    if first is None or _SPEECH.search(sentence.text, sentence.ends[first], sentence.starts[clause.finite]):
+    if heads[-1] > clause.head:
+        full = not clause.auxiliaries and sentence.word(clause.finite).lower() not in BE
+        shared = {clause.head, *(coordinated(sentence, clause, finite_tag(sentence, clause)) if full else ())}
+        for head in heads:
+            other = clause_of(sentence, head) if head not in shared and head > clause.head else None
+            if other is not None and is_finite(sentence, other):
+                return None  # "was built and opened": denied, what is shared would be torn
+    if clause is not main:
+        if clause.subject > clause.finite or clause.inverted or _is_relative(sentence, clause.subject):
+            return None
+        first = _first_of(sentence, clause)
+        if first is None:
+            return None
+    if _has_quotes(sentence.text) and _SPEECH.search(sentence.text, sentence.ends[first], sentence.starts[clause.finite]):
         return None
     for child in sentence.children(clause.head):  # "..., they are not toys": would be denied too
         beside = sentence.relation(child) == "parataxis" and child > clause.finite
@@ -116,12 +117,22 @@ def states_something(sentence: ParsedSentence) -> bool:
         relation = sentence.relation(head)
         children = sentence.children(head)
         introduced = any(
-            child < i and (sentence.relation(child) == "mark" or sentence.tags[child] in _RELATIVE_TAGS) for child in children
+            child < i and (sentence.relation(child) == "mark" or sentence.tags[child] in _RELATIVE) for child in children
         )
         if introduced or (relation[:3] == "acl" and _is_nominal(sentence, sentence.root)):
             continue
         return True
     return False
+
+
+def _has_quotes(text: str) -> bool:
+    return '"' in text or "”" in text or "’" in text or "'" in text
+
+
+def _is_relative(sentence: ParsedSentence, subject: int) -> bool:
+    """Whether a subject is a relative pronoun or holds one: "..., many of which were"."""
+    first, last = sentence.subtree(subject)
+    return not _RELATIVE.isdisjoint(sentence.tags[first : last + 1])
 
 
 def _is_nominal(sentence: ParsedSentence, i: int) -> bool:
