@@ -106,6 +106,8 @@ def _takes_one(sentence: ParsedSentence, clause: Clause) -> bool:
     finite, subject = clause.finite, clause.subject
     if not is_assertion(sentence, clause) or is_joined(sentence, finite) or is_of_title(sentence, finite):
         return False
+    if clause.focus:
+        return False  # "it must have been not until May" is no English
     return subject is None or subject < finite or speaker(sentence, finite) == subject
 
 

@@ -188,6 +188,8 @@ def test_punctuation(text, annotation, expected):
         ("Here is the book.", "Here/RB/root/0 is/VBZ/cop/1 the/DT/det/4 book/NN/nsubj/1 ././punct/1"),
         ("Ann, go home.", "Ann/NNP/nsubj/3 ,/,/punct/3 go/VB/root/0 home/RB/advmod/3 ././punct/3"),
         ("Its late.", "It/PRP/nsubj/3 s/VBZ/cop/3 late/JJ/root/0 ././punct/3"),
+        ("It was not until May.", "It/PRP/nsubj/5 was/VBD/cop/5 not/RB/advmod/5 until/IN/case/5 May/NNP/root/0 ././punct/5"),
+        ("It was not least he.", "It/PRP/nsubj/5 was/VBD/cop/5 not/RB/advmod/5 least/RBS/advmod/5 he/PRP/root/0 ././punct/5"),
         ("He did go.", "He/PRP/nsubj/3 did/VBD/aux/3 go/VB/root/0 ././punct/3"),
     ],
 )
