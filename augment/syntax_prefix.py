@@ -80,7 +80,7 @@ def deniable(sentence: ParsedSentence, main: Clause) -> tuple[Clause, int] | Non
         joined = [child for child in sentence.children(head) if sentence.relation(child) == "conj" and child > main.finite]
         heads += joined
         for child in joined:
-            other = clause_of(sentence, child)
+            other = clause_of(sentence, child) if not _is_marked(sentence, child) else None
             if other is not None and is_finite(sentence, other) and other.subject is not None and child > clause.head:
                 clause = other
     if heads[-1] > clause.head:
@@ -127,6 +127,11 @@ def states_something(sentence: ParsedSentence) -> bool:
 
 def _has_quotes(text: str) -> bool:
     return '"' in text or "”" in text or "’" in text or "'" in text
+
+
+def _is_marked(sentence: ParsedSentence, head: int) -> bool:
+    """Whether a conjunction makes a clause a subordinate one: "(he says that it rains) and that it is late"."""
+    return any(sentence.relation(child) == "mark" for child in sentence.children(head))
 
 
 def _is_relative(sentence: ParsedSentence, subject: int) -> bool:

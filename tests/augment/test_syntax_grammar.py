@@ -115,6 +115,10 @@ CAME_AND_LEFT = (
         # a phrase denies all that follows it: it stands before the last of the clauses
         (CAME_AND_LEFT[0], CAME_AND_LEFT[1], denied("she did leave.", "He came and ")),
         (CAME_AND_LEFT[0], CAME_AND_LEFT[2], denied("she did leave.", "He came and ")),
+        # but not before one that is no main clause, whatever the parse makes of it
+        ("He says it rains and that it is late.",
+         "He/PRP/nsubj/2 says/VBZ/root/0 it/PRP/nsubj/4 rains/VBZ/ccomp/2 and/CC/cc/9 that/IN/mark/9 it/PRP/nsubj/9 is/VBZ/cop/9 "
+         "late/JJ/conj/2 ././punct/2", {None}),
         # verbs that share a subject, but not the "not", have no place for it
         ("It was old and fell.", "It/PRP/nsubj/3 was/VBD/cop/3 old/JJ/root/0 and/CC/cc/5 fell/VBD/conj/3 ././punct/3", {None}),
         ("It came and was old.", "It/PRP/nsubj/2 came/VBD/root/0 and/CC/cc/5 was/VBD/cop/5 old/JJ/conj/2 ././punct/2", {None}),
