@@ -24,7 +24,7 @@ from pretrain.damage import describe_record
 from pretrain.encoder import SentenceEncoder, build_encoder, load_encoder
 from pretrain.errors import UserError
 from pretrain.export import export, read_policy
-from pretrain.folder_lock import folder_lock
+from pretrain.folder_lock import LOCK, folder_lock
 from pretrain.heldout import Heldout
 from pretrain.manifest import require_files
 from pretrain.objectives import view_specs
@@ -94,10 +94,10 @@ def empty_folder(folder: Path) -> None:
     """Remove what an earlier dry run left in a folder that this run holds."""
     def empty() -> None:
         for path in folder.iterdir():
-            if path.name in ("config.yaml", "metrics.jsonl"):
-                path.unlink()
-            elif path.name in ("tensorboard", "checkpoints", "tokenizer", "best", "export", "report"):
+            if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
+            elif not path.name.startswith(LOCK):
+                path.unlink()
 
     on_rank_zero(empty)
 

@@ -6,7 +6,6 @@ that a run is found again whatever row or sweep asks for it, and nothing trained
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import math
@@ -15,8 +14,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +22,7 @@ from typing import IO, Literal
 
 from pretrain.config import DROPOUTS, Config
 from pretrain.errors import UserError
+from pretrain.folder_lock import FolderTakenError, folder_lock
 from pretrain.leaving import EXIT_CODES, INTERRUPT, REASONS, REQUEUE, SIGNALS, STOP_FILE, TERMINATE, Leaving
 from pretrain.metrics_file import read_metrics
 from pretrain.sweep_file import Entry, Point
@@ -227,17 +226,20 @@ class Trainer:
         """
         self.leave_if_asked()
         run.folder.mkdir(parents=True, exist_ok=True)
-        with _locked(run.folder / "sweep.lock") as lock:
-            if lock is None:
-                self.say(f"{heading}{run.name}: another process trains it; left to that")
-                return False
-            if run.state == "done":
-                return True
-            begun = f", from step {run.steps_done:,}" if run.steps_done else ""
-            self.say(f"{heading}{run.name}{begun}: {run.config.train.steps:,} steps; {run.folder}")
-            (run.folder / FAILED).unlink(missing_ok=True)
-            words = [*self.launch, str(MAIN), *run.words(run.folder, checkpoint__resume="auto")]
-            code = self._process(words, run.folder / "log.txt", run.folder, (lock,))
+        try:
+            with folder_lock(run.folder, part="sweep"):
+                with folder_lock(run.folder):
+                    pass  # no training goes on in it, of a sweep that was killed or of a hand
+                if run.state == "done":
+                    return True
+                begun = f", from step {run.steps_done:,}" if run.steps_done else ""
+                self.say(f"{heading}{run.name}{begun}: {run.config.train.steps:,} steps; {run.folder}")
+                (run.folder / FAILED).unlink(missing_ok=True)
+                words = [*self.launch, str(MAIN), *run.words(run.folder, checkpoint__resume="auto")]
+                code = self._process(words, run.folder / "log.txt", run.folder)
+        except FolderTakenError as taken:
+            self.say(f"{heading}{run.name}: left to the process that trains it. {taken}")
+            return False
         if run.state == "done":
             return True
         self.leave_if_asked()
@@ -259,14 +261,14 @@ class Trainer:
         self.leave_if_asked()
         return "" if code == 0 else last_words(log)
 
-    def _process(self, words: list[str], log: Path, folder: Path, descriptors: Iterable[int] = ()) -> int:
+    def _process(self, words: list[str], log: Path, folder: Path) -> int:
         """Run a process to its end, in a session of its own: Ctrl-C reaches it through this one alone, and once.
 
         folder: of the run, where its stop file is looked for.
         """
         told, shown, last = False, "", time.monotonic()
         with open(log, "ab") as stream:
-            child = self._start(words, stream, descriptors)
+            child = self._start(words, stream)
         while True:
             try:
                 code = child.wait(0.2)
@@ -289,11 +291,10 @@ class Trainer:
                     shown = line
                     self.say(f"  {line}")
 
-    def _start(self, words: list[str], stream: IO[bytes], descriptors: Iterable[int]) -> subprocess.Popen:
+    def _start(self, words: list[str], stream: IO[bytes]) -> subprocess.Popen:
         """Raises UserError: the launcher is not there."""
         try:
-            return subprocess.Popen(words, stdout=stream, stderr=stream, env=self.environment, start_new_session=True,
-                                    pass_fds=tuple(descriptors))
+            return subprocess.Popen(words, stdout=stream, stderr=stream, env=self.environment, start_new_session=True)
         except OSError as error:
             raise UserError(f"--launch: {words[0]} cannot be started ({error.strerror}); it must be on the PATH") from None
 
@@ -301,23 +302,6 @@ class Trainer:
         """Raises Left once a signal has asked for it."""
         if wish := self.leaving.wish():
             raise Left(EXIT_CODES[wish])
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[int | None]:
-    """A lock that the training process inherits, so that it outlives this one; gives its descriptor, or None if it is held."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield None
-            return
-        except OSError:
-            pass  # a network file system without locks
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def last_words(log: Path) -> str:

@@ -14,7 +14,11 @@ import pytest
 from run_helpers import ROOT, command, curve, finish, records, start, wait_for
 
 from pretrain import folder_lock as locks
+from pretrain.config import DEFAULT_RECIPE
 from pretrain.folder_lock import FolderTakenError, folder_lock
+from pretrain.leaving import SIGNALS
+from pretrain.sweep_file import Point
+from pretrain.sweep_runs import Run, Trainer
 
 HOLD = """
 import os, socket, sys, time
@@ -130,6 +134,24 @@ def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(locks.UserError, match="cannot write into"), folder_lock(tmp_path / "file"):
         pass
+
+
+@pytest.mark.parametrize("part", ["", "sweep"])
+def test_a_sweep_leaves_a_run_to_the_process_that_trains_it(tmp_path, part):
+    """That process may be another sweep, or a training that has outlived the sweep that started it."""
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    said: list[str] = []
+    run = Run("one", Point(DEFAULT_RECIPE, {}), 1, tmp_path / "run")
+    run.folder.mkdir()
+    try:
+        trainer = Trainer([sys.executable, "-c", "print('started')"], dict(os.environ), said.append)
+        with folder_lock(run.folder, part=part):
+            assert trainer.train(run, "1 of 1: ") is False
+            assert "left to the process that trains it" in said[0] and f"process {os.getpid()} on" in said[0]
+        assert not (run.folder / "log.txt").exists() and not run.failed
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 # -- by the command -----------------------------------------------------------

@@ -14,7 +14,9 @@ from pretrain import checkpoint
 from pretrain.architectures import FAMILIES, architecture_of, config_from
 from pretrain.checkpoint_folder import read_json
 from pretrain.config import ModelConfig, load_config, validate_config
+from pretrain.continuity import record_changes
 from pretrain.encoder import build_encoder, load_encoder
+from pretrain.errors import UserError
 from pretrain.export import read_policy
 from pretrain.objectives import build_objective
 from pretrain.setup_run import dry_run, make_encoder
@@ -71,8 +73,6 @@ def test_what_is_recorded_is_true_of_the_model(tmp_path):
     ("layers", 6, 2), ("hidden_size", 64, 32), ("heads", 4, 2), ("max_positions", 20, 40), ("intermediate_size", 64, 48),
     ("type", "roberta", "bert"), ("initializer_range", 0.5, 0.02)])
 def test_a_size_that_a_checkpoint_does_not_have_is_refused(tmp_path, key, value, has):
-    from pretrain.errors import UserError
-
     with pytest.raises(UserError, match=rf"{tmp_path} has {key} {has}, not {value}\. Leave out model\.{key}"):
         make_encoder(settings(saved(tmp_path), **{key: value}), FakeTokenizer())
 
@@ -130,9 +130,18 @@ def test_by_the_command(tiny_data, tmp_path):
     for record in records:
         assert {key: record["model"][key] for key in true} == true
     assert read_json(newest)["hugging_face"]["config"]["attention_probs_dropout_prob"] == 0.25
-    again = flags | {"checkpoint__resume": "auto"}
-    finish(start(command(tiny_data, second, **again)))
-    refused = finish(start(command(tiny_data, second, **again | {"model__attention_dropout": 0.1})), expect=2)
-    assert "model.attention_dropout=0.25" in refused
-    refused = finish(start(command(tiny_data, tmp_path / "third", **flags | {"model__layers": 7})), expect=2)
-    assert f"{first / 'export'} has layers 2, not 7. Leave out model.layers" in refused and "Traceback" not in refused
+    output = finish(start(command(tiny_data, second, **flags | {"checkpoint__resume": "auto", "train__steps": 3})))
+    assert f"resumed from {newest} at step 2" in output
+
+
+def test_a_resumed_run_takes_the_starting_models_dropout_unless_it_is_given(tmp_path):
+    source = str(saved(tmp_path))
+    config = load_config(None, {"init": source, "model.dropout": "0.3"})
+    make_encoder(config, FakeTokenizer())
+    state = {"config": config.model_dump(mode="json"), "step": 5, "progress": {}}
+    for given in ({}, {"model.dropout": "0.3"}, {"model.attention_dropout": "0.1"}, {"model.layers": "2"}):
+        record_changes(load_config(None, {"init": source, **given}), state, tmp_path)
+        assert state["progress"]["changes"] == []
+    for given in ({"model.dropout": "0.1"}, {"model.attention_dropout": "0.3"}, {"model.layers": "3"}):
+        with pytest.raises(UserError, match=next(iter(given))):
+            record_changes(load_config(None, {"init": source, **given}), state, tmp_path)
