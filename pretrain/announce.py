@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
@@ -56,7 +57,8 @@ def announce(config: Config, recipe: Path | str | None, explicit: bool, telemetr
              lengths: LengthShortcut | None) -> None:
     """Say what is about to run, so that a wrong setting is seen before it costs a day."""
     world, train = dist.get_world_size(), config.train
-    where = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {threads} threads a rank"
+    asked = " (OMP_NUM_THREADS)" if config.train.threads is None and os.environ.get("OMP_NUM_THREADS") else ""
+    where = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {threads} threads a rank{asked}"
     lines = []
     if not explicit:
         there = "which a GPU leaves mostly idle" if torch.cuda.is_available() else "there is no GPU here"
@@ -68,6 +70,7 @@ def announce(config: Config, recipe: Path | str | None, explicit: bool, telemetr
         f"devices    {world} x {where}; ZeRO {train.zero}, {train.precision}",
         f"data       {data.train.folder}: {data.train.num_sequences:,} sequences, {data.train.num_tokens:,} tokens, "
         f"unit {data.train.unit}; {epochs:.3g} epochs in {train.steps:,} steps",
+        f"schedule   {train.schedule}, peak {train.lr:g}, warm-up over {train.warmup_steps:,} of {train.steps:,} steps",
         f"encoder    {encoder.lm.config.model_type}, {format_count(parameters)} parameters, pooling {encoder.pooling}, dropout "
         f"{config.model.dropout:g} ({config.model.attention_dropout:g} on attention)"
         + (f"; from {config.model.init}" if config.model.init else ""),
@@ -79,8 +82,9 @@ def announce(config: Config, recipe: Path | str | None, explicit: bool, telemetr
         for role in objective.roles:
             by_spec.setdefault(config.augment.of_role(role), []).append(role)
         specs = "; ".join(f"{', '.join(roles)}: {spec}" for spec, roles in by_spec.items())
-        pool = train.global_batch // (world if objective.is_local else 1)
-        lines.append(f"objective  {config.objective.name}; {specs}; {objective.negatives(pool):,} negatives per anchor "
+        pool = objective.pool(train.global_batch, world)
+        negatives = f"{count:,} negatives per anchor" if (count := objective.negatives(pool)) else "no negatives"
+        lines.append(f"objective  {config.objective.name}; {specs}; {negatives} "
                      f"({len(objective.roles)} views x {pool:,} sequences, {'local' if objective.is_local else 'global'})")
         if lengths is not None:
             lines.append(f"lengths    {lengths}")

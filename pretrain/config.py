@@ -107,7 +107,8 @@ class AugmentConfig(Section):
 
 
 class TrainConfig(Section):
-    steps: int = Field(1000, ge=1, description="optimizer steps. Flag --steps")
+    steps: int = Field(1000, ge=1, description="optimizer steps. Flag --steps; a recipe's warm-up that does not fit "
+                       "into it keeps its share of the steps")
     global_batch: int = Field(192, ge=2, description="sequences a step over all ranks; also the pool of negatives")
     micro_batch_tokens: int = Field(16384, ge=16, description="most tokens in one forward pass: bounds memory, changes "
                                     "nothing else. Halve it when out of memory")
@@ -124,9 +125,12 @@ class TrainConfig(Section):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         "auto", description="arithmetic of the encoder; parameters, heads and losses stay fp32. auto: bf16 where a short "
         "measurement finds it faster. fp16: GPU, with loss scaling")
+    precision_file: Path | None = Field(None, description="where the first run writes what auto has chosen, for others to use "
+                                        "the same; a sweep names one for its runs")
     zero: int = Field(1, ge=0, le=3, description="DeepSpeed ZeRO stage")
     seed: int = Field(42, ge=0, description="seed of weights, data order, masks, augmentations and dropout")
-    threads: int | None = Field(None, ge=1, description="CPU threads a rank; none: cores / ranks on this machine")
+    threads: int | None = Field(None, ge=1, description="CPU threads a rank; none: OMP_NUM_THREADS where it is set, else "
+                                "cores / ranks on this machine")
     rendezvous_seconds: int = Field(600, ge=1, description="how long ranks wait for each other at the start, at most")
     log_every: int = Field(10, ge=1, description="steps between two rows of metrics, which are means over these steps")
 
@@ -218,6 +222,7 @@ def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
     where = "flags"
     if recipe is not None:
         where, tree = str(recipe), read_yaml(Path(recipe))
+    recipes_own = dict(tree.get("train") or {}) if isinstance(tree.get("train"), dict | None) else {}
     for key, value in overrides.items():
         _set(tree, SHORT_FLAGS.get(key, key), value)
     flags = {SHORT_FLAGS.get(key, key) for key in overrides}
@@ -225,11 +230,26 @@ def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
         for key in SIZES:  # a recipe's are those of the random model that it describes
             if f"model.{key}" not in flags:
                 tree["model"].pop(key, None)
+    _fit_warmup(tree, recipes_own, flags)
     config = validate_config(tree, where)
     if idle := unused(config.objective.name, overrides):
         raise UserError(f"{', '.join(idle)} would change nothing: the objective in force is {config.objective.name}. Leave it "
                         f"out, or name {readers(idle)} with --objective, alone or in a sum (clear+vadvcse)")
     return config
+
+
+def _fit_warmup(tree: dict[str, Any], recipes_own: dict[str, Any], flags: set[str]) -> None:
+    """Shorten a warm-up with the run: where --train.steps alone leaves no room for the recipe's, it keeps its share of the steps.
+
+    recipes_own: the recipe's section `train`.
+    """
+    if "train.steps" not in flags or "train.warmup_steps" in flags:
+        return
+    fields = TrainConfig.model_fields
+    before, warmup = (recipes_own.get(key, fields[key].default) for key in ("steps", "warmup_steps"))
+    steps = str(tree["train"]["steps"]).replace("_", "")
+    if isinstance(before, int) and isinstance(warmup, int) and steps.isdecimal() and before > warmup >= int(steps):
+        tree["train"]["warmup_steps"] = warmup * int(steps) // before
 
 
 def validate_config(tree: dict[str, Any], where: str) -> Config:

@@ -24,6 +24,7 @@ FREE = {
     "train.micro_batch_tokens": "changes no gradient", "train.zero": "changes no gradient",
     "train.threads": "changes no gradient", "train.log_every": "changes what is written, not what is trained",
     "train.rendezvous_seconds": "decides how long ranks wait for each other",
+    "train.precision_file": "the precision itself is compared",
 }
 """Keys that may differ without being a change of the run."""
 

@@ -15,7 +15,7 @@ learned) look at the rows, which are means over every step.
   exactly; 0 or less: not at all.
 - length_variance: share of the vectors' variance that the length explains, the regression the other way round.
 - effective_rank: exp of the entropy of the singular values (Roy and Vetterli 2007): how many directions are used.
-- effective_negatives: candidates that each anchor is told apart from (2N - 2 for NT-Xent).
+- effective_negatives: candidates that each anchor is told apart from (2N - 2 for NT-Xent); left out where there are none.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class Monitor:
         Args:
             views: float[2, N, d], the global batch's vectors, of any norm (further views are ignored).
             lengths: int64[N], tokens of the original sequences.
-            negatives: What an anchor is told apart from.
+            negatives: What an anchor is told apart from; 0: the objective has none.
             spectrum: With length_r2 and effective_rank, which decompose a matrix.
         """
         count = views.shape[1]
@@ -190,8 +190,7 @@ class Monitor:
         measures = {
             "alignment": alignment(first, second),
             "positive_cosine": (first * second).sum(-1).mean().item(),
-            "effective_negatives": float(negatives),
-        }
+        } | ({"effective_negatives": float(negatives)} if negatives else {})
         if len(rows) > 1:
             measures |= {
                 "uniformity": (uniformity(first) + uniformity(second)) / 2,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -125,9 +126,12 @@ def sts_everywhere(config: Config, available: bool) -> bool:
 
 
 def set_threads(config: Config) -> int:
-    """CPU threads of this rank: `train.threads`, else this machine's cores shared out over its ranks."""
+    """CPU threads of this rank: `train.threads`, else OMP_NUM_THREADS, else this machine's cores shared out over its ranks."""
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or 1)
-    threads = config.train.threads or max(1, len(os.sched_getaffinity(0)) // ranks_here)
+    # OpenMP's own form is a list, one number for each level of nesting; torch has one level.
+    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    shared = int(asked) if asked.isdecimal() and int(asked) else max(1, len(os.sched_getaffinity(0)) // ranks_here)
+    threads = config.train.threads or shared
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)  # denormal gradients are hundreds of times slower on some CPUs
     return threads
@@ -220,16 +224,47 @@ def check_files(reader: ShardReader, damaged: str) -> None:
 
 
 def choose_precision(config: Config, before: dict[str, Any] | None) -> str:
-    """`train.precision`; `auto` is what the run used before it was resumed, else measured on rank 0 (dtypes must agree)."""
-    chosen = [config.train.precision]
+    """`train.precision`; `auto` is what the run used before it was resumed, else what `train.precision_file` says, else measured;
+    rank 0 decides (dtypes must agree)."""
+    chosen: list[str | None] = [config.train.precision]
     if chosen[0] == "auto" and before is not None:
         chosen = [before["config"]["train"]["precision"]]
     elif chosen[0] == "auto":
-        chosen = [measure_precision(torch.device("cuda" if torch.cuda.is_available() else "cpu"))[0]]
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        chosen = [shared_choice(config.train.precision_file, device.type, lambda: measure_precision(device)[0])]
         dist.broadcast_object_list(chosen, src=0)
     if chosen[0] == "fp16" and not torch.cuda.is_available():
         raise UserError("train.precision=fp16 is for GPUs; on a CPU use bf16, fp32 or auto")
     return chosen[0]
+
+
+def shared_choice(path: Path | None, device: str, measure: Callable[[], str]) -> str:
+    """What the first of several runs has measured: two measurements on a busy machine may differ, and runs of one comparison must
+    not. Runs that start at once measure each, and the first to write decides.
+
+    path: a file for each type of device is made by it, PATH-cpu or PATH-cuda; None: measure.
+
+    Raises:
+        UserError: the file cannot be written, or says something else.
+    """
+    if path is None:
+        return measure()
+    file = path.with_name(f"{path.name}-{device}")
+    try:
+        if not file.is_file():
+            mine = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            mine.write_text(measure() + "\n")
+            with suppress(FileExistsError):
+                os.link(mine, file)  # whole or not at all, and only the first
+            mine.unlink()
+        found = file.read_text().strip()
+    except OSError as error:
+        raise UserError(f"train.precision_file: {file} cannot be used ({error.strerror}); name another, or set --train.precision "
+                        "to bf16 or fp32") from None
+    if found not in ("fp32", "bf16"):
+        raise UserError(f"train.precision_file: {file} says {found!r}, not fp32 or bf16; remove it")
+    return found
 
 
 def make_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:

@@ -30,7 +30,8 @@ from pretrain.sweep_file import Entry, Point
 ROOT = Path(__file__).resolve().parents[1]
 MAIN = ROOT / "pretrain" / "main.py"
 # What a run may be started with in another way and still be the same run.
-FREE = {"train": {"micro_batch_tokens", "zero", "threads", "log_every"}, "evaluate": {"sts"}}
+FREE = {"train": {"micro_batch_tokens", "zero", "threads", "log_every", "rendezvous_seconds", "precision_file"},
+        "evaluate": {"sts"}}
 FAILED = "failed.txt"
 SECONDS_BETWEEN_LINES = 30.0
 
@@ -96,6 +97,8 @@ class Run:
         Keys are written in full: a launcher may take a short one for its own, as torchrun takes `--run` for `--run-path`.
         """
         flags = {"config": str(self.point.recipe), **self.point.overrides, "train.seed": str(self.seed), "folder": str(folder)}
+        if self.config.train.precision == "auto":  # one measurement for all
+            flags["train.precision_file"] = str(folder.parent / "precision")
         flags |= {key.replace("__", "."): value for key, value in more.items()}
         return [f"--{key}={value}" for key, value in flags.items()]
 

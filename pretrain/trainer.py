@@ -117,7 +117,8 @@ def train(config: Config, engine, batches: Iterator[RankBatch], evaluate: Callab
         ends_row = progress.step % settings.log_every == 0 or last or step == 0
         measures = dict(result.measures)
         if result.views is not None:
-            negatives = engine.module.objective.negatives(settings.global_batch)
+            objective = engine.module.objective
+            negatives = objective.negatives(objective.pool(settings.global_batch, dist.get_world_size()))
             measures |= monitor.measure(result.views[:2], result.lengths, negatives, spectrum=ends_row)
         window.add(result.losses, norm, measures, result.masked_tokens, result.micro_batches)
         alarms = monitor.alarms_of_step(progress.step, result.losses, norm) if applied else []

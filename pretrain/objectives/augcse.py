@@ -54,6 +54,9 @@ class Augcse(Objective):
             return self.settings.alpha
         return self.settings.alpha * (2 / (1 + math.exp(-10 * progress)) - 1)
 
+    def negatives(self, batch: int) -> int:
+        return batch - 1
+
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         settings = self.settings
         z = dict(zip(self.roles, joint(self.head, [views[role] for role in self.roles]), strict=True))

@@ -111,8 +111,8 @@ class Objective(nn.Module):
         return None
 
     def negatives(self, batch: int) -> int:
-        """How many negatives an anchor has in a batch of so many sequences; for what is shown."""
-        return batch - 1
+        """How many negatives an anchor has in a batch of so many sequences, for what is shown; 0: the objective has none."""
+        return 0
 
     def conditions(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         """What `sequence_loss` is conditioned on: role -> [N, c]. Called without gradients, before `relate`, which must hand

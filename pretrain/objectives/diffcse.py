@@ -57,6 +57,9 @@ class Diffcse(Objective):
         rise = self.settings.rise(step)
         return {"diffcse": self.settings.weight * rise, self.sequence_term: self.settings.replaced_token_weight * rise}
 
+    def negatives(self, batch: int) -> int:
+        return batch - 1
+
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         z = joint(self.head, [views["anchor"], views["positive"]])
         for role, vectors in zip(("anchor", "positive"), z):

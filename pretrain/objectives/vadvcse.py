@@ -43,6 +43,9 @@ class Vadvcse(Objective):
         rise = self.settings.rise(step)
         return {"vadvcse": self.settings.weight * rise, self.sequence_term: self.settings.adversarial_weight * rise}
 
+    def negatives(self, batch: int) -> int:
+        return batch - 1
+
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         z = joint(self.head, [views["anchor"], views["positive"]])
         return {"vadvcse": info_nce(z[0], z[1], self.settings.temperature, **pair(self.settings, context))}

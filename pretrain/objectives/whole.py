@@ -97,8 +97,12 @@ class WholeObjective(nn.Module):
         scopes = [getattr(getattr(term, "settings", None), "scope", "global") for term in self.terms.values()]
         return bool(scopes) and all(scope == "local" for scope in scopes)
 
+    def pool(self, global_batch: int, world: int) -> int:
+        """Sequences that an anchor is compared with, itself among them, where `world` ranks share the global batch."""
+        return global_batch // (world if self.is_local else 1)
+
     def negatives(self, batch: int) -> int:
-        """The most negatives that any term has for an anchor."""
+        """The most negatives that any term has for an anchor; 0 where none has any."""
         return max((term.negatives(batch) for term in self.terms.values()), default=0)
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
