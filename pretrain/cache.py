@@ -91,7 +91,7 @@ def cache(
     made, synonyms = _what_is_made(readers, columns, seed, copies, synonyms, unchanged)
     if (out / MANIFEST).is_file():
         manifest = read_manifest(out)
-        _refuse_other(out, manifest.get("cache", {}), made)
+        _refuse_other(out, manifest.get("cache") or {}, made)
         return manifest
     cs.open_pipelines(readers["train"], made["columns"], synonyms)  # fails now, by name, rather than in a task
     began = time.time()

@@ -81,7 +81,7 @@ def make(config: Config) -> None:
                         + ", ".join(f"augment.{column}=none" for column in columns))
     if (folder / MANIFEST).is_file():
         content = {split: reader.content_hash for split, reader in readers.items()}
-        made = read_manifest(folder).get("cache", {})
+        made = read_manifest(folder).get("cache") or {}
         if made.get("content") != content:
             raise UserError(f"{folder} has views of other data than {config.data_folder} has now: remove that folder, and they "
                             "are made anew")

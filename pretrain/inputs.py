@@ -67,7 +67,7 @@ def _collect(config: Config, train: ShardReader, heldout: ShardReader) -> Inputs
         "manifest": {"sha256": _manifest_hash(train), "where": folder},
         "tokenizer": {"sha256": train.tokenizer_hash, "where": folder},
     }
-    cached = train.manifest.get("cache", {})
+    cached = train.manifest.get("cache") or {}
     if parser := train.annotation or cached.get("parser"):
         told = {key: parser.get(key) for key in ("name", "version", "language")}
         found["parser"] = {"sha256": _json_hash(told), "where": str(parser.get("parser"))}

@@ -74,6 +74,14 @@ class _Split(_Part):
 
 class _Annotation(_Part):
     language: str
+    parser: str = ""
+
+
+class _Cache(_Part):
+    rules: str = ""
+    resources: dict[str, str] = {}
+    content: dict[str, str] = {}
+    parser: _Annotation | None = None
 
 
 class _Manifest(_Part):
@@ -86,7 +94,9 @@ class _Manifest(_Part):
     tokenizer_hash: str
     columns: list[str] = ["text"]
     labels: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
+    label_names: list[str] | None = None
     annotation: _Annotation | None = None
+    cache: _Cache | None = None
     splits: dict[str, _Split]
 
     @model_validator(mode="after")
