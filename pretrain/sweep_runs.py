@@ -96,9 +96,10 @@ class Run:
 
         Keys are written in full: a launcher may take a short one for its own, as torchrun takes `--run` for `--run-path`.
         """
-        flags = {"config": str(self.point.recipe), **self.point.overrides, "train.seed": str(self.seed), "folder": str(folder)}
+        flags = {"config": str(self.point.recipe), **self.point.overrides, "train.seed": str(self.seed)}
         if self.config.train.precision == "auto":  # one measurement for all
             flags["train.precision_file"] = str(folder.parent / "precision")
+        flags["folder"] = str(folder)
         flags |= {key.replace("__", "."): value for key, value in more.items()}
         return [f"--{key}={value}" for key, value in flags.items()]
 
