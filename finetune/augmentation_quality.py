@@ -28,7 +28,9 @@ import numpy as np
 from augment.errors import AugmentationError
 from augment.parsed import find_parser, parse_texts
 from augment.ragged import Ragged, offsets_of
-from augment.registry import CATALOGUE, catalogue, from_environment, parse
+from augment.registry import CATALOGUE, catalogue, parse
+from augment.resources import resource_hash, resources
+from augment.rules import rules_digest
 from finetune.augmentation_measures import Cosines, MaskedLosses, RootKinds, changed_rows, jaccard, root_shares
 from finetune.data import known_name, read_sentences, spaced
 from finetune.geometry_augmentations import AugmentedSentences, Rewriting
@@ -75,11 +77,13 @@ class Quality:
         self._masked: MaskedLosses | None = None
 
     def rewrite(self, specification: str) -> Rewriting:
-        """`AugmentedSentences.rewrite`; what an augmentation with a model wrote is kept, by its specification and the model."""
+        """`AugmentedSentences.rewrite`; what an augmentation with a model wrote is kept, by its specification, the rules and
+        the content of what it reads."""
         entries = [CATALOGUE[step.name] for step in parse(specification).steps if step.name in CATALOGUE]  # not "none"
         if not any(need.startswith("model:") for entry in entries for need in entry.needs):
             return self.sentences.rewrite(specification)
-        path = self._path("text", specification, json.dumps([specification, from_environment([specification])]).encode())
+        read = {name: resource_hash(where) or where for name, where in resources([specification]).items()}
+        path = self._path("text", specification, json.dumps([specification, read, rules_digest()]).encode())
         if not path.is_file():
             written = self.sentences.rewrite(specification)
             replace_durably(path, to_json(written.texts))
