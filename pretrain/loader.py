@@ -190,7 +190,9 @@ class Loader:
     def _iterate_workers(self) -> Iterator[RankBatch]:
         processes = _Processes(self)
         try:
-            yield from self._batches(processes)
+            for batch in self._batches(processes):
+                yield batch
+                processes.require_workers()  # at every step: a block may last for minutes
         finally:
             processes.close()
 
@@ -234,10 +236,10 @@ class _Processes:
     def __next__(self) -> Block:
         self._waiting = True
         try:
-            self._require_workers()
+            self.require_workers()
             result = next(self._iterator)
         except RuntimeError:
-            self._require_workers()
+            self.require_workers()
             raise
         finally:
             self._waiting = False
@@ -247,9 +249,9 @@ class _Processes:
 
     def _child_ended(self, number: int, frame: object) -> None:
         if self._waiting:
-            self._require_workers()
+            self.require_workers()
 
-    def _require_workers(self) -> None:
+    def require_workers(self) -> None:
         """Raises: UserError when a worker has died; what it had in hand will never come."""
         dead = next((worker for worker in self._workers if worker.exitcode), None)
         if dead is None:
