@@ -15,6 +15,7 @@ import torch.distributed as dist
 from augment.registry import needs_text
 from pretrain import idle
 from pretrain.config import Config
+from pretrain.damage import first_sound
 from pretrain.durable import replace_durably
 from pretrain.encoder import SentenceEncoder
 from pretrain.export import read_policy
@@ -101,12 +102,13 @@ def announce(config: Config, recipe: Path | str | None, explicit: bool, telemetr
 
 
 def announce_idle(config: Config, telemetry: Telemetry, data: Data) -> None:
-    """Say which members of sets of augmentations never apply to this data."""
+    """Say which members of sets of augmentations never apply to this data. config: of what the loader reads
+    (`cached_views.trains_on`)."""
     specs = {view.role: view.augmentation for view in view_specs(config) if needs_text(view.augmentation)}
     lines = idle.of_cache(data.train.manifest) if "cache" in data.train.manifest else []
     if specs and dist.get_rank() == 0:
         pipelines = [(role, build_for(data.train, spec, data.vocabulary, data.synonyms)) for role, spec in specs.items()]
-        lines += idle.of_sentences(pipelines, data.train.read(0).annotation)
+        lines += idle.of_sentences(pipelines, first_sound(data.train).annotation)
     for line in lines:
         telemetry.say(line)
 

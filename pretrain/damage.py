@@ -13,9 +13,10 @@ So the data of a run never change without an entry and a warning.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
-from pretrain.shards import DamagedShard, ShardReader
+from pretrain.shards import Chunk, DamagedShard, ShardReader
 
 _MOST_CHECKED = 100  # recorded chunks that are read at a start, to say which have been repaired
 _RECORDED = "recorded as damaged earlier in this run"
@@ -62,6 +63,14 @@ def describe_record(reader: ShardReader, rows: Sequence[dict[str, Any]], verb: s
             "the middle; a new run reads them"
         )
     return text
+
+
+def first_sound(reader: ShardReader) -> Chunk:
+    """Read the first chunk that can be read, to look at what the data is like. Raises: DamagedShard where none can."""
+    for chunk in range(reader.num_chunks - 1):
+        with suppress(DamagedShard):
+            return reader.read(chunk)
+    return reader.read(reader.num_chunks - 1)
 
 
 def _is_sound(reader: ShardReader, chunk: int) -> bool:

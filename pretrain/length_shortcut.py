@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,10 +53,11 @@ def measure_lengths(
     views: list[ViewSpec],
     synonyms: SynonymTable | None,
     max_length: int | None,
+    recorded: Sequence[dict] = (),
 ) -> LengthShortcut | None:
     """Augment a sample of the data as training would, and compare the lengths of its first two views; None with fewer views.
 
-    A view's partner is to be found among the sequences of a global batch. max_length: of the model, as for `Loader`.
+    A view's partner is to be found among the sequences of a global batch. max_length, recorded: as for `Loader`.
     """
     if len(views) < 2:
         return None
@@ -65,7 +67,7 @@ def measure_lengths(
     views = [ViewSpec(view.role, view.augmentation) for view in views[:2]]
     batches = Loader(reader, vocabulary, seed=config.train.seed, global_batch=size, lanes=1, rank=0, world_size=1, views=views,
                      mask_rate=0.0, mask_copies=0, workers=0, start_step=0, stop_step=steps, synonyms=synonyms,
-                     max_length=max_length, damaged=config.data.damaged)  # fmt: skip
+                     max_length=max_length, damaged=config.data.damaged, recorded=recorded)  # fmt: skip
     lengths: list[np.ndarray] = []
     tokens = 0
     for batch in batches:

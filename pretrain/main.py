@@ -119,10 +119,11 @@ def run(settings: Config, recipe: str | Path, explicit: bool, dry_run: bool) -> 
     with telemetry:
         announce.announce(settings, recipe, explicit, telemetry, data, encoder, objective, threads, resumed,
                           progress.step,
-                          measure_lengths(settings, data.train, data.vocabulary, views, data.synonyms, encoder.max_positions))
+                          measure_lengths(settings, data.train, data.vocabulary, views, data.synonyms, encoder.max_positions,
+                                          progress.substitutions))
         continuity.announce_changes(progress.changes, progress.step, telemetry)
         setup_run.note_damage(data, heldout, progress, telemetry)
-        announce.announce_idle(settings, telemetry, data)
+        announce.announce_idle(loaded, telemetry, data)
         if progress.step == 0:  # also a pre-flight: an evaluation that cannot run must not fail after a month
             telemetry.log(0, {"evaluation": evaluate(0)})
         code = train(settings, engine, iter(batches), evaluate, save,

@@ -13,7 +13,7 @@ from run_helpers import command, curve, finish, outputs_of, records, start, wait
 from augment.ragged import Ragged
 from pretrain import checkpoint, setup_run
 from pretrain.config import load_config
-from pretrain.damage import known_damaged
+from pretrain.damage import first_sound, known_damaged
 from pretrain.errors import UserError
 from pretrain.heldout import read_sound
 from pretrain.lanes import Lanes
@@ -205,3 +205,15 @@ def test_a_dead_loader_worker_is_one_error(tiny_data, tmp_path, ranks):
     if ranks == 2:
         assert processes[0].returncode != 0 and "another rank has ended" in outputs[0]
     assert checkpoint.latest(run / "checkpoints") is not None
+
+
+def test_the_first_chunk_that_can_be_read(tmp_path):
+    sequences = Ragged.from_sequences([[2, *range(5, 5 + n % 7), 3] for n in range(300)])
+    write_folder(tmp_path, {"train": sequences}, 100, 16, chunk_tokens=256)
+    reader, shard = ShardReader(tmp_path), next((tmp_path / "train").glob("*.tar"))
+    for chunk in range(reader.num_chunks - 1):
+        flip(shard, int(reader._offset[chunk]) + 1500)
+        assert first_sound(reader).sequence_ids[0] == reader._first[chunk + 1]
+    shard.unlink()
+    with pytest.raises(DamagedShard):
+        first_sound(ShardReader(tmp_path))
