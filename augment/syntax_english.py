@@ -247,8 +247,9 @@ def is_joined(sentence: ParsedSentence, i: int) -> bool:
 
 
 def _asks_what_is(sentence: ParsedSentence, clause: Clause) -> bool:
-    """Whether "be" asks for what its subject is, where or how much: no answer denies that."""
-    if clause.auxiliaries or not is_question(sentence) or sentence.word(clause.verb).lower() not in BE:
+    """Whether "be" asks for what its subject is, where or how much: no answer denies that. A question mark may be missing."""
+    inverted = clause.subject is not None and clause.subject > clause.finite
+    if clause.auxiliaries or not (inverted or is_question(sentence)) or sentence.word(clause.verb).lower() not in BE:
         return False
     return any(tag[:1] == "W" for tag in sentence.tags[: clause.finite])
 

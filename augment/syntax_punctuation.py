@@ -85,9 +85,22 @@ def _is_phrase(sentence: ParsedSentence, i: int, first: int) -> bool:
     relative = sentence.relation(i)[:3] == "acl" and sentence.relation(i) != "acl"
     if relative and sentence.is_english and sentence.tags[first] not in _WH | {"IN"}:
         return True
+    if sentence.is_english and (_compares(sentence, first) or _has_no_verb(sentence, i, first)):
+        return True
     if sentence.tags[i] == "VBG" and sentence.tags[first] == "IN":  # "talks about going", but "opened it, by going"
         return sentence.word(first).lower() not in _PARTED_OFF
     return sentence.tags[first] == "TO"
+
+
+def _compares(sentence: ParsedSentence, first: int) -> bool:
+    """Whether a clause is the second part of "as long as I have", "more than I know"."""
+    opening = sentence.word(first).lower()
+    return opening == "than" or (opening == "as" and first > 1 and sentence.word(first - 2).lower() in ("as", "so", "such"))
+
+
+def _has_no_verb(sentence: ParsedSentence, i: int, first: int) -> bool:
+    """Whether what is called a clause is a phrase without a verb or conjunction: "(put it) alone in a tank"."""
+    return sentence.tags[sentence.verb(i)][:1] not in ("V", "M") and sentence.relation(first) not in ("mark", "advmod", "cc")
 
 
 def _is_inserted(sentence: ParsedSentence, i: int, last: int) -> bool:

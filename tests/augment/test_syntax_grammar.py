@@ -92,6 +92,7 @@ def denied(rest, before=""):
         ("Ann, go home.", "Ann/NNP/nsubj/3 ,/,/punct/3 go/VB/root/0 home/RB/advmod/3 ././punct/3", "Ann, do not go home."),
         ("Where is he?", "Where/WRB/root/0 is/VBZ/cop/1 he/PRP/nsubj/1 ?/./punct/1", None),
         ("Where is he?", "Where/WRB/advmod/2 is/VBZ/ROOT/0 he/PRP/nsubj/2 ?/./punct/2", None),
+        ("How are the dogs ...", "How/WRB/root/0 are/VBP/cop/1 the/DT/det/4 dogs/NNS/nsubj/1 ..././punct/1", None),
         ("What a day!", "What/WDT/det:predet/3 a/DT/det/3 day/NN/root/0 !/./punct/3", None),
         ("Not nice, not here.", "Not/RB/advmod/2 nice/JJ/root/0 ,/,/punct/5 not/RB/advmod/5 here/RB/conj/2 ././punct/2",
          "Nice, not here."),
@@ -173,6 +174,13 @@ def test_a_name_that_is_tagged_as_an_adverb_keeps_its_capital():
          {"He, talks about going.", '"He" talks about going.'}),
         ("He left by going.", "He/PRP/nsubj/2 left/VBD/root/0 by/IN/mark/4 going/VBG/advcl/2 ././punct/2",
          {"He left, by going."}),
+        # nor within a comparison, nor before what has no verb
+        ("He stays as long as she does.",
+         "He/PRP/nsubj/2 stays/VBZ/root/0 as/RB/advmod/4 long/RB/advmod/2 as/IN/mark/7 she/PRP/nsubj/7 does/VBZ/advcl/4 "
+         "././punct/2", {"He, stays as long as she does.", '"He" stays as long as she does.'}),
+        ("He put it alone here.",
+         "He/PRP/nsubj/2 put/VBD/root/0 it/PRP/obj/2 alone/JJ/advcl/2 here/RB/advmod/4 ././punct/2",
+         {"He, put it alone here.", '"He" put it alone here.'}),
         # the subject of a question is not parted from its verb
         ("Can he go?", "Can/MD/aux/3 he/PRP/nsubj/3 go/VB/root/0 ?/./punct/3", {'Can "he" go?'}),
         ("Who came?", "Who/WP/nsubj/2 came/VBD/root/0 ?/./punct/2", {"Who came?!"}),
