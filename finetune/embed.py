@@ -91,7 +91,7 @@ def embed_poolings(
 def load_model(model: str | Path, pooler: bool = False) -> tuple[SentenceEncoder, Any]:
     """(encoder, tokenizer) of a run folder, export, Hugging Face folder or hub name; on the GPU if any.
 
-    A run folder stands for its `export/`, or, while it has none, for the `best/` so far. The encoder of an export that keeps a
+    A run folder stands for its `best/`, or, where it has none, for its `export/`. The encoder of an export that keeps a
     head for use has it (`SentenceEncoder.head`); with `pooler` its pooling is `cls` and its head the checkpoint's own pooler.
 
     Raises:

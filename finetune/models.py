@@ -1,6 +1,6 @@
 """Any encoder under one interface: a run or export of ours, a Hugging Face or sentence-transformers folder, a function.
 
-    open_model("runs/clear_micro")            a run of this project: its export, the pooling it was trained for
+    open_model("runs/clear_micro")            a run of this project: its best/, or else export/; the pooling it was trained for
     open_model("bert-base-uncased", "cls")    a Hugging Face folder or hub name, by a pooling that you choose
     open_model("all-MiniLM-L6-v2")            a sentence-transformers folder or hub name, by its own modules and prompts
     open_model("my_encoder.py:embed")         a Python function: list of N strings -> array [N, d]
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pretrain.errors import UserError
-from pretrain.run_folder import export_of
+from pretrain.run_folder import describe_export, export_of
 
 if TYPE_CHECKING:
     from pretrain.heads import ProjectionHead
@@ -195,9 +195,9 @@ def _import_function(text: str) -> EmbedFunction:
 
 def resolve_run(source: str) -> tuple[str, Path | None]:
     """(folder or hub name to load, run folder if `source` is one or lies in one)."""
-    folder, exported = Path(source), export_of(source, or_best=True)
+    folder, exported = Path(source), export_of(source)
     if exported != source:
-        print(f"judging {exported}", file=sys.stderr)
+        print(f"{source} stands for {exported} ({describe_export(exported) or 'a model'})", file=sys.stderr)
         return exported, folder
     parent = folder.resolve().parent
     return source, parent if folder.name in ("export", "best") and (parent / "config.yaml").is_file() else None

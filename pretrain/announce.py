@@ -24,6 +24,7 @@ from pretrain.metrics_file import read_metrics
 from pretrain.objectives import WholeObjective, view_specs
 from pretrain.pipelines import build_for
 from pretrain.precision import DTYPES
+from pretrain.run_folder import describe_export
 from pretrain.setup_run import Data
 from pretrain.telemetry import Telemetry, format_count, format_seconds
 from pretrain.throughput import FlopsMeter, measure_peak_flops, model_flops_per_token
@@ -76,6 +77,8 @@ def announce(config: Config, recipe: Path | str | None, explicit: bool, telemetr
         f"{config.model.dropout:g} ({config.model.attention_dropout:g} on attention)"
         + (f"; from {config.model.init}" if config.model.init else ""),
     ]
+    if config.model.init and (weights := describe_export(config.model.init)):
+        lines.append(f"           {config.model.init}: {weights}")
     if config.model.init and (read_policy(config.model.init) or {}).get("kept_head"):
         lines.append(f"           {config.model.init} keeps a head for use: it is left behind, training starts from the encoder")
     if objective.roles:
@@ -114,6 +117,7 @@ def announce_idle(config: Config, telemetry: Telemetry, data: Data) -> None:
 
 
 LABELS = {"heldout_mlm_loss": "held-out MLM loss (nats)", "partner_found": "view finds its partner",
+          "partner_loss": "loss of finding it (nats)",
           "stsb-dev": "STS-B dev (Spearman x 100)"}
 
 
@@ -125,17 +129,25 @@ def _number(name: str, value: float | None) -> str:
 
 def report(config: Config, progress: Progress, export: Path) -> dict:
     """Print the scores beside those of the model as it started, and write report/summary.json; returns what it holds."""
-    evaluations = [record["evaluation"] for record in read_metrics(config.run_folder / "metrics.jsonl") if "evaluation" in record]
-    first, last = (evaluations[0], evaluations[-1]) if evaluations else ({}, {})  # a full disk may have silenced the metrics
-    print(f"\n{'':34}{'at start':>12}{'trained':>12}")
+    records = [record for record in read_metrics(config.run_folder / "metrics.jsonl") if "evaluation" in record]
+    scores = {record["step"]: record["evaluation"] for record in records}  # a full disk may have silenced the metrics
+    first, last = (records[0]["evaluation"], records[-1]["evaluation"]) if records else ({}, {})
+    best = scores.get(progress.best_step, {})
+    print(f"\n{'':34}{'at start':>12}{f'step {progress.best_step:,}':>14}{f'step {progress.step:,}':>14}")
+    print(f"{'':34}{'':>12}{'(best)':>14}{'(last)':>14}")
     for name, label in LABELS.items():
         if name in last:
             label += f" among {last['partner_among']:,.0f}" if name == "partner_found" else ""
-            print(f"  {label:32}{_number(name, first.get(name)):>12}{_number(name, last[name]):>12}")
-    print(f"\n  {progress.step:,} steps, {format_count(progress.tokens)} tokens in {format_seconds(progress.seconds)}"
-          f"; best at step {progress.best_step}; exported to {export}")
-    summary = {"start": first, "trained": last, "steps": progress.step, "tokens": progress.tokens,
-               "seconds": progress.seconds, "best_step": progress.best_step, "export": str(export)}
+            numbers = (_number(name, first.get(name)), _number(name, best.get(name)), _number(name, last[name]))
+            print(f"  {label:32}{numbers[0]:>12}{numbers[1]:>14}{numbers[2]:>14}")
+    by = LABELS.get(progress.best_by, progress.best_by)
+    if progress.best_step == 0:
+        print(f"\n  the start was the best by {by}: training has not improved it. best/ is the model as it started")
+    print(f"\n  {progress.step:,} steps, {format_count(progress.tokens)} tokens in {format_seconds(progress.seconds)}; the last "
+          f"step is exported to {export}\n  {config.run_folder} stands for its best/, step {progress.best_step:,} by {by}: "
+          f"python -m finetune.sts {config.run_folder}")
+    summary = {"start": first, "best": best, "trained": last, "steps": progress.step, "tokens": progress.tokens,
+               "seconds": progress.seconds, "best_step": progress.best_step, "best_by": progress.best_by, "export": str(export)}
     folder = config.run_folder / "report"
     folder.mkdir(exist_ok=True)
     replace_durably(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 import torch.distributed as dist
+from scipy.special import logsumexp
 
 from augment.keys import sequence_keys
 from augment.ragged import Ragged
@@ -26,6 +27,7 @@ from pretrain.shards import DamagedShard, ShardReader
 from pretrain.whole_batch import select_positions
 
 PARTNER_OF_ITSELF = "crop:rate=0.7"  # the view to be found where training's are told apart by dropout alone
+PARTNER_TEMPERATURE = 0.05  # SimCSE's; the same for all objectives, so that their held-out losses compare
 SEED = 20201231  # fixed: every evaluation of every run masks and augments the same sequences the same way
 
 
@@ -75,12 +77,13 @@ class Heldout:
         heldout_mlm_loss: mean cross-entropy (nats) over the masked tokens.
         partner_found: share of first views whose nearest second view (cosine of the vectors in use: pooled, and through no head
             but one that is kept) is their own.
+        partner_loss: mean -log softmax(cosine / PARTNER_TEMPERATURE) of it: it still moves where every partner is found.
         partner_among: how many second views there were.
         """
         with evaluation_mode(engine.module), torch.no_grad():
             result = {"heldout_mlm_loss": self._masked_loss(engine)} if engine.module.objective.masked_copies else {}
             first, second = (embed_sharded(engine, view, self.budget) for view in self.views)
-            result["partner_found"] = partner_found(first, second)
+            result["partner_found"], result["partner_loss"] = find_partners(first, second)
             result["partner_among"] = float(self.partners)
         return result
 
@@ -126,14 +129,19 @@ def text_embedder(engine, tokenizer, max_length: int, budget: int) -> Callable[[
     return embed
 
 
-def partner_found(first: np.ndarray, second: np.ndarray) -> float:
-    """Share of rows of `first` whose nearest row of `second` by cosine is their own (both float[N, d])."""
+def find_partners(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+    """Match rows of `first` to rows of `second` by cosine (both float[N, d]).
+
+    Returns:
+        The share of rows whose nearest row is their own, and the mean cross-entropy of choosing it at PARTNER_TEMPERATURE.
+    """
     a = first / np.maximum(np.linalg.norm(first, axis=1, keepdims=True), 1e-12)
     b = second / np.maximum(np.linalg.norm(second, axis=1, keepdims=True), 1e-12)
     similarity = a @ b.T
     own = np.diagonal(similarity).copy()
+    loss = logsumexp(similarity.astype(np.float64) / PARTNER_TEMPERATURE, axis=1) - own / PARTNER_TEMPERATURE
     np.fill_diagonal(similarity, -np.inf)
-    return float(np.mean(own > similarity.max(1)))  # a tie is no find: a collapsed encoder finds nothing
+    return float(np.mean(own > similarity.max(1))), float(loss.mean())  # a tie is no find: a collapsed encoder finds nothing
 
 
 def _my_share(batch: Ragged, budget: int) -> list[np.ndarray]:

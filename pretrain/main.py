@@ -114,6 +114,7 @@ def run(settings: Config, recipe: str | Path, explicit: bool, dry_run: bool) -> 
             export(source, out)
 
     save = functools.partial(save_checkpoint, settings, engine, data.inputs)
+    keep_best = functools.partial(export_checkpoint, settings.run_folder / "best")
     if rank == 0 and resumed is not None:
         setup_run.repair_best(settings.run_folder, progress)
     with telemetry:
@@ -125,9 +126,11 @@ def run(settings: Config, recipe: str | Path, explicit: bool, dry_run: bool) -> 
         setup_run.note_damage(data, heldout, progress, telemetry)
         announce.announce_idle(loaded, telemetry, data)
         if progress.step == 0:  # also a pre-flight: an evaluation that cannot run must not fail after a month
-            telemetry.log(0, {"evaluation": evaluate(0)})
-        code = train(settings, engine, iter(batches), evaluate, save,
-                     functools.partial(export_checkpoint, settings.run_folder / "best"), telemetry,
+            scores = evaluate(0)
+            telemetry.log(0, {"evaluation": scores})
+            progress.note_scores(scores)
+            setup_run.keep_start(settings.run_folder, functools.partial(save, progress), keep_best)
+        code = train(settings, engine, iter(batches), evaluate, save, keep_best, telemetry,
                      Leaving(settings.run_folder, watch_file=rank == 0), progress, stop_step)
     if progress.step == stop_step:
         export_checkpoint(settings.run_folder / "export", settings.run_folder / "checkpoints")

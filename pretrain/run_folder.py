@@ -1,7 +1,8 @@
-"""Run folders, where a model is asked for: their export."""
+"""Run folders, where a model is asked for: which weights a run's name stands for."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from pretrain.errors import UserError
@@ -16,21 +17,35 @@ def is_run(source: str) -> bool:
         return False
 
 
-def export_of(source: str, or_best: bool = False) -> str:
-    """The export of a run folder; what is no run folder as it is.
+def export_of(source: str) -> str:
+    """Return the model that a name stands for: of a run's folder its best/, else its export/; of anything else the name itself.
 
-    or_best: a run that has none yet stands for its best weights so far. Not in a configuration: what a name stands for must be
-    the same when a run is resumed. Raises: UserError where there is nothing of these.
+    One rule wherever a run is named: papers report the checkpoint that was best on dev, and best/ is that checkpoint. The last
+    one is named RUN/export. Raises: UserError where a run has neither.
     """
     if not is_run(source):
         return source
-    exports = [part for part in (Path(source) / "export", Path(source) / "best") if (part / "config.json").is_file()]
-    if exports and (or_best or exports[0].name == "export"):
-        return str(exports[0])
-    instead = f", or name its best weights so far: {exports[0]}" if exports else ""
+    for part in ("best", "export"):
+        if (Path(source) / part / "config.json").is_file():
+            return str(Path(source) / part)
     raise UserError(
-        f"{source} is a run without an export yet; make one of its newest checkpoint: python -m pretrain.export {source}{instead}"
+        f"{source} is a run without an export yet; make one of its newest checkpoint: python -m pretrain.export {source}"
     )
+
+
+def describe_export(folder: str) -> str:
+    """Say which weights of a run a folder holds, as "step 500 of 1,000, best by stsb-dev 71.2"; "" for another model."""
+    try:
+        policy = json.loads((Path(folder) / "clear.json").read_text("utf-8"))
+        step, progress, steps = policy["step"], policy["progress"], policy["recipe"]["train"]["steps"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    where = f"step {step:,} of {steps:,}"
+    if progress.get("best_step") != step or progress.get("best_score") is None:
+        return where
+    score = progress["best_score"] * (-1 if progress["best_by"].endswith("loss") else 1)  # losses have their sign turned
+    start = ": the start; training has not improved it" if step == 0 else ""
+    return f"{where}, best by {progress['best_by']} {score:.4g}{start}"
 
 
 def named_model(key: str, source: str | None) -> str | None:

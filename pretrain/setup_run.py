@@ -372,6 +372,17 @@ def _make_run_folder(folder: Path, tokenizer: Path) -> None:
         raise UserError(f"cannot write the run folder {folder}: {error.strerror}; name another with --run") from None
 
 
+def keep_start(folder: Path, save: Callable[[Path], Path], keep_best: Callable[[Path], None]) -> None:
+    """Export the model as it starts to best/: until an evaluation is better, the start is the best. Collective.
+
+    A checkpoint is what all ranks can write together at any ZeRO stage; this one is no place to resume from, and is removed.
+    """
+    aside = folder / ".start"
+    on_rank_zero(lambda: shutil.rmtree(aside, ignore_errors=True))
+    keep_best(save(aside / "checkpoints"))
+    on_rank_zero(lambda: shutil.rmtree(aside, ignore_errors=True))
+
+
 def repair_best(folder: Path, progress: Progress) -> None:
     """Export best/ again where a kill came between the checkpoint that recorded it and its export."""
     policy = read_policy(folder / "best")

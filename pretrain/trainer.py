@@ -153,18 +153,22 @@ def train(config: Config, engine, batches: Iterator[RankBatch], evaluate: Callab
     return 0
 
 
+LOWER_IS_BETTER = ("heldout_mlm_loss", "partner_loss")
+
+
 def selection_score(scores: dict[str, float]) -> tuple[str, float]:
-    """What `best/` is chosen by: STS-B dev where it was evaluated, else the negative held-out loss, else partners found."""
-    name = next(name for name in ("stsb-dev", "heldout_mlm_loss", "partner_found") if name in scores)
-    return name, -scores[name] if name == "heldout_mlm_loss" else scores[name]
+    """What `best/` is chosen by, and the score, higher better: STS-B dev where it was evaluated, else a held-out loss, with its
+    sign turned: the masked-language one where there is one, else that of finding a view's partner."""
+    name = next(name for name in ("stsb-dev", *LOWER_IS_BETTER) if name in scores)
+    return name, -scores[name] if name in LOWER_IS_BETTER else scores[name]
 
 
-def save_checkpoint(config: Config, engine, inputs: Inputs, progress: Progress) -> Path:
-    """Write a checkpoint into the run folder and keep the newest `checkpoint.keep`. Collective."""
+def save_checkpoint(config: Config, engine, inputs: Inputs, progress: Progress, root: Path | None = None) -> Path:
+    """Write a checkpoint into the run folder, or under `root`, and keep the newest `checkpoint.keep`. Collective."""
     state = {"progress": asdict(progress), "step": progress.step, "config": config.model_dump(mode="json"),
              "tokenizer_hash": inputs["tokenizer"]["sha256"], "inputs": inputs, "world_size": dist.get_world_size(),
              "kept_head": engine.module.objective.kept_head_name}
-    return checkpoint.save(config.run_folder / "checkpoints", engine, state, config.checkpoint.keep)
+    return checkpoint.save(root or config.run_folder / "checkpoints", engine, state, config.checkpoint.keep)
 
 
 def _apply(engine, scale: LossScale | None) -> tuple[float, bool]:

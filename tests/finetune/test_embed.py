@@ -142,16 +142,16 @@ def test_poolings_are_parsed():
         parse_poolings("")
 
 
-def test_a_run_folder_stands_for_its_export(folder, tmp_path, capsys):
+def test_a_run_folder_stands_for_its_best_weights_or_else_its_export(folder, tmp_path, capsys):
     (tmp_path / "config.yaml").write_text("name: x\n")
     with pytest.raises(UserError, match="without an export yet"):
         load_model(tmp_path)
-    (tmp_path / "best").symlink_to(folder)
-    load_model(tmp_path)
-    assert str(tmp_path / "best") in capsys.readouterr().err
     (tmp_path / "export").symlink_to(folder)
     load_model(tmp_path)
-    assert str(tmp_path / "export") in capsys.readouterr().err
+    assert f"{tmp_path} stands for {tmp_path / 'export'}" in capsys.readouterr().err
+    (tmp_path / "best").symlink_to(folder)
+    load_model(tmp_path)
+    assert f"{tmp_path} stands for {tmp_path / 'best'}" in capsys.readouterr().err
     with pytest.raises(UserError, match="cannot load a tokenizer"):
         load_model(tmp_path / "absent")
 

@@ -97,7 +97,7 @@ def test_a_type_that_runs_padded_only(tmp_path):
 
 def test_run_folder_and_export(run_folder, capsys):
     from_run, from_export = open_model(run_folder), open_model(run_folder / "export")
-    assert "judging" in capsys.readouterr().err
+    assert f"{run_folder} stands for {run_folder / 'export'} (" in capsys.readouterr().err
     for model in (from_run, from_export):
         assert (model.pooling, model.trained_pooling, model.remark, model.run) == ("cls", "cls", None, run_folder)
         assert model.folder == run_folder / "export"

@@ -118,9 +118,8 @@ def test_a_run_stands_for_its_export(tmp_path, key):
     assert [named(source) for source in (other, "bert-base-uncased", "x" * 300)] == [str(other), "bert-base-uncased", "x" * 300]
     with pytest.raises(UserError, match=rf"{key}: .*run is a run without an export yet.*python -m pretrain.export \S+/run$"):
         named(run)
-    (run / "best" / "config.json").write_text("{}")
-    with pytest.raises(UserError, match=r"or name its best weights so far: .*best"):
-        named(run)
     (run / "export").mkdir()
     (run / "export" / "config.json").write_text("{}")
-    assert named(run) == named(f"{run}/") == str(run / "export") and named(run / "best") == str(run / "best")
+    assert named(run) == named(f"{run}/") == str(run / "export")
+    (run / "best" / "config.json").write_text("{}")
+    assert named(run) == named(f"{run}/") == str(run / "best") and named(run / "export") == str(run / "export")

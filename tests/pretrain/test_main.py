@@ -12,7 +12,7 @@ from run_helpers import ROOT, command, curve, finish, start
 from safetensors.torch import load_file
 
 from pretrain.config import DEFAULT_RECIPE, load_config
-from pretrain.heldout import partner_found
+from pretrain.heldout import find_partners
 from pretrain.precision import LossScale
 
 
@@ -79,9 +79,9 @@ def test_help_lists_every_key_with_type_default_and_meaning():
 
 def test_partner_found_counts_nearest_and_never_ties():
     eye = torch.eye(4).numpy()
-    assert partner_found(eye, eye) == 1.0
-    assert partner_found(eye, eye[[1, 0, 2, 3]]) == 0.5
-    assert partner_found(eye * 0 + 1, eye * 0 + 1) == 0.0  # a collapsed encoder finds nothing
+    assert find_partners(eye, eye)[0] == 1.0
+    assert find_partners(eye, eye[[1, 0, 2, 3]])[0] == 0.5
+    assert find_partners(eye * 0 + 1, eye * 0 + 1)[0] == 0.0  # a collapsed encoder finds nothing
 
 
 def test_loss_scale_leaves_true_gradients_and_moves_with_overflow():
