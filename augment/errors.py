@@ -3,3 +3,7 @@
 
 class AugmentationError(ValueError):
     """Bad specification, table or input: the message says what was wrong, where, and what to do about it."""
+
+
+class CannotLoad(AugmentationError):
+    """A model or tokenizer cannot be loaded (`augment.pretrained`)."""

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from augment.errors import AugmentationError
+from augment.pretrained import pretrained, pretrained_model
 
 DEVICE = "CLEAR_AUGMENT_DEVICE"
 _WIDTH = 16  # tokens: widths of a pass are multiples of it
@@ -123,8 +124,8 @@ def _load(source: str, kind: Any, what: str) -> tuple[Loaded, list[str]]:
 
     from_hub = f"{source!r} is no folder here, so it was looked for on the hub" if not os.path.isdir(source) else ""
     try:
-        tokenizer = _transformers().AutoTokenizer.from_pretrained(source)
-        model, report = kind.from_pretrained(source, dtype=torch.float32, output_loading_info=True)
+        tokenizer = pretrained(_transformers().AutoTokenizer, source)
+        model, report = pretrained_model(kind, source, dtype=torch.float32, output_loading_info=True)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         raise AugmentationError(

@@ -12,9 +12,10 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from augment.errors import AugmentationError
+from augment.errors import AugmentationError, CannotLoad
 from augment.keys import sequence_keys
 from augment.pipeline import Pipeline
+from augment.pretrained import pretrained
 from augment.ragged import Ragged
 from augment.vocabulary import DEL_TOKEN, Vocabulary
 
@@ -114,8 +115,8 @@ def load_tokenizer(folder: str) -> Any:
     if not Path(folder).is_dir():
         raise AugmentationError(f"--tokenizer {folder}: no such folder (a Hugging Face tokenizer folder is needed)")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError, KeyError) as error:
+        tokenizer = pretrained(AutoTokenizer, folder)
+    except CannotLoad as error:
         raise AugmentationError(f"--tokenizer {folder}: no tokenizer could be loaded from it: {error}") from error
     if DEL_TOKEN not in tokenizer.get_vocab():
         # Not add_special_tokens: that would replace the tokenizer's other additional special tokens.

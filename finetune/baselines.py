@@ -22,9 +22,10 @@ from scipy.sparse import linalg
 from sklearn.decomposition import TruncatedSVD
 from transformers import AutoTokenizer
 
+from augment.pretrained import pretrained
 from finetune.data import read_sentences, spaced
 from finetune.geometry_measures import SPECTRUM_FLOOR
-from finetune.models import EmbeddingModel, open_model, resolve_run
+from finetune.models import NO_CODE, EmbeddingModel, open_model, resolve_run
 from pretrain.architectures import FAMILIES
 from pretrain.command import as_count, run
 from pretrain.errors import UserError
@@ -68,7 +69,7 @@ def save(vectors: np.ndarray, tokenizer_folder: str | Path, out: str | Path) -> 
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
-    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    tokenizer = pretrained(AutoTokenizer, tokenizer_folder)
     tokenizer.backend_tokenizer.no_truncation()
     rows = torch.zeros(max(len(tokenizer), len(vectors)), vectors.shape[1])
     rows[: len(vectors)] = torch.from_numpy(vectors)
@@ -133,10 +134,11 @@ def _sentence_transformer(model: EmbeddingModel) -> Any:
 
     source = str(model.folder or model.name)
     if model.pooling == "own modules":
-        return SentenceTransformer(source, device="cpu")
+        return SentenceTransformer(source, device="cpu", trust_remote_code=False)
     pooling = "cls" if model.pooling == POOLER else model.pooling
     second = SECOND_STATE[pooling]
-    transformer = Transformer(source, config_kwargs={"output_hidden_states": True} if second is not None else None)
+    states = {"output_hidden_states": True} if second is not None else {}
+    transformer = Transformer(source, config_kwargs=NO_CODE | states, model_kwargs=NO_CODE, processor_kwargs=NO_CODE)
     width, modules = transformer.get_embedding_dimension(), [transformer]
     if second is not None:
         layers = transformer.auto_model.config.num_hidden_layers
@@ -160,7 +162,7 @@ def source_sentences(source: str, count: int) -> list[str]:
     from pretrain.shards import ShardReader
 
     reader = ShardReader(source)
-    tokenizer = AutoTokenizer.from_pretrained(reader.tokenizer_path)
+    tokenizer = pretrained(AutoTokenizer, reader.tokenizer_path)
     found: list[str] = []
     for chunk in range(reader.num_chunks):
         rows = reader.read(chunk).sequences
@@ -175,7 +177,7 @@ def _counts(data: Path, sentences: int) -> tuple[sparse.csr_matrix, list[int]]:
     from pretrain.shards import ShardReader
 
     reader = ShardReader(data)
-    tokenizer = AutoTokenizer.from_pretrained(reader.tokenizer_path)
+    tokenizer = pretrained(AutoTokenizer, reader.tokenizer_path)
     tokens, lengths = [], []
     for chunk in range(reader.num_chunks):
         ragged = reader.read(chunk).sequences

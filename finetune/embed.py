@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from transformers import AutoModel, AutoTokenizer
 
+from augment.pretrained import pretrained, pretrained_model
 from finetune.models import resolve_run
 from pretrain.encoder import SentenceEncoder, load_encoder
 from pretrain.errors import UserError
@@ -99,7 +100,7 @@ def load_model(model: str | Path, pooler: bool = False) -> tuple[SentenceEncoder
     """
     source, _ = resolve_run(str(model))
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
+        tokenizer = pretrained(AutoTokenizer, source)
     except (OSError, ValueError) as error:
         raise UserError(
             f"cannot load a tokenizer from {source!r}: {error}\n"
@@ -131,7 +132,7 @@ def load_pooler(source: str | Path) -> ProjectionHead:
         UserError: the checkpoint has no weights of one, or its pooler computes something else.
     """
     try:
-        model, report = AutoModel.from_pretrained(source, dtype=torch.float32, output_loading_info=True)
+        model, report = pretrained_model(AutoModel, source, dtype=torch.float32, output_loading_info=True)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot load a model from {source!r}: {error}") from error
     pooler = getattr(model, "pooler", None)

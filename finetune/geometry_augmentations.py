@@ -22,6 +22,7 @@ from augment.errors import AugmentationError
 from augment.identity import equal_sequences
 from augment.keys import sequence_keys
 from augment.parsed import ParsedSentence
+from augment.pretrained import pretrained
 from augment.preview import change, encode, train_tokenizer
 from augment.ragged import Ragged
 from augment.registry import build, catalogue, needs_synonyms, parse
@@ -316,7 +317,7 @@ def _source(model: EmbeddingModel) -> str:
 
 def _packed(model: EmbeddingModel) -> tuple[SentenceEncoder | None, Any]:
     """(encoder, tokenizer) of a model that runs packed, (None, None) of any other."""
-    if model.pooling not in POOLINGS or AutoConfig.from_pretrained(_source(model)).model_type not in FAMILIES:
+    if model.pooling not in POOLINGS or pretrained(AutoConfig, _source(model)).model_type not in FAMILIES:
         return None, None
     return load_model(_source(model))
 
@@ -325,7 +326,7 @@ def _own_tokenizer(model: EmbeddingModel) -> Any:
     if model.pooling == "function":
         return None
     try:
-        tokenizer = AutoTokenizer.from_pretrained(_source(model))
+        tokenizer = pretrained(AutoTokenizer, _source(model))
         Vocabulary.from_tokenizer(tokenizer)
     except (OSError, ValueError, KeyError, AugmentationError):
         return None  # said aloud by the caller, which makes one
@@ -336,7 +337,7 @@ def _why_no_perplexity(model: EmbeddingModel, encoder: SentenceEncoder | None) -
     """Why the model has no pseudo-perplexity; "" if it has one."""
     if encoder is None:
         return f"{model.name} does not run as a masked language model here"
-    names = AutoConfig.from_pretrained(_source(model)).architectures or []
+    names = pretrained(AutoConfig, _source(model)).architectures or []
     if any(name.endswith(("ForMaskedLM", "ForPreTraining")) for name in names):
         return ""
     return f"{model.name} has no masked-language head (its config names {', '.join(names) or 'no architecture'})"

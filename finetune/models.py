@@ -21,11 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from augment.pretrained import pretrained, require_source, require_weights
 from pretrain.errors import UserError
 from pretrain.run_folder import describe_export, export_of
 
 if TYPE_CHECKING:
     from pretrain.heads import ProjectionHead
+
+NO_CODE = {"trust_remote_code": False}
 
 EmbedFunction = Callable[[list[str]], np.ndarray]
 
@@ -120,8 +123,7 @@ def kind_of(source: str) -> str:
             return kind
     if folder.exists():
         raise UserError(f"{source}: no model there; a model folder has a config.json (Hugging Face) or modules.json")
-    if source.startswith((".", "/", "~")) or source.count("/") > 1:
-        raise UserError(f"{source}: there is no such folder")
+    require_source(source)
     return "hub" if not _hub_has_modules(source) else "sentence-transformers"
 
 
@@ -232,7 +234,7 @@ def _packed(
         print(f"note: {name} does not say how it was pooled in training: mean pooling; --pooling chooses", file=sys.stderr)
     folder = Path(source) if Path(source).is_dir() else None
     try:
-        model_type = AutoConfig.from_pretrained(source).model_type
+        model_type = pretrained(AutoConfig, source).model_type
     except (OSError, ValueError) as error:
         raise UserError(f"cannot load a model from {source!r}: {error}") from error
     if model_type not in FAMILIES:
@@ -266,7 +268,9 @@ def _padded(source: str, name: str, pooling: str, batch_size: int, max_length: i
 
     if pooling not in ("cls", "mean"):
         raise UserError(f"--pooling {pooling}: {name} is of a type that runs padded only, with cls or mean pooling")
-    transformer = Transformer(source)
+    require_weights(source)
+    transformer = Transformer(source, config_kwargs=NO_CODE, model_kwargs=NO_CODE | {"use_safetensors": True},
+                              processor_kwargs=NO_CODE)
     model = SentenceTransformer(modules=[transformer, Pooling(transformer.get_embedding_dimension(), pooling)])
     _cut_at(model, max_length)
     return lambda sentences: model.encode(sentences, batch_size=batch_size, show_progress_bar=False, convert_to_numpy=True)
@@ -293,8 +297,9 @@ def _sentence_transformers(
             "flag out, or give the Hugging Face folder of its transformer"
         )
     try:
-        model = SentenceTransformer(source)
-    except (OSError, ValueError, ImportError, KeyError) as error:
+        require_weights(source)
+        model = SentenceTransformer(source, trust_remote_code=False)
+    except Exception as error:  # of its own, of transformers, of safetensors: for the same few causes
         raise UserError(f"cannot load the sentence-transformers model {source!r}: {error}") from error
 
     def encode(sentences: list[str]) -> np.ndarray:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
+from augment.pretrained import pretrained, pretrained_model
 from pretrain.architectures import FAMILIES, config_from, family_of, set_dropout
 from pretrain.attention import ATTENTION_NAME, PackedLayout, sort_order
 from pretrain.errors import UserError
@@ -229,11 +230,12 @@ def load_encoder(source: str | Path, tokenizer: Any, pooling: str = "mean", drop
     """
     try:
         # Before any weights are read (or downloaded): whether it is a model that we can train at all.
-        config = AutoConfig.from_pretrained(str(source))
+        config = pretrained(AutoConfig, source)
         family_of(config.model_type)
         set_dropout(config, dropout, attention_dropout)
-        lm, report = AutoModelForMaskedLM.from_pretrained(
-            str(source), config=config, attn_implementation=ATTENTION_NAME, dtype=torch.float32, output_loading_info=True
+        lm, report = pretrained_model(
+            AutoModelForMaskedLM, source, config=config, attn_implementation=ATTENTION_NAME, dtype=torch.float32,
+            output_loading_info=True,
         )
     except (OSError, ValueError) as error:
         raise UserError(
@@ -293,7 +295,7 @@ def _own_vocabulary(source: str | Path) -> dict[str, int] | None:
     if folder.is_dir() and not any(any(folder.glob(name)) for name in ("tokenizer.json", "vocab.*", "*.model")):
         return None
     try:
-        return AutoTokenizer.from_pretrained(str(source)).get_vocab()
+        return pretrained(AutoTokenizer, source).get_vocab()
     except (OSError, ValueError, KeyError):
         return None
 

@@ -29,6 +29,7 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from augment.pretrained import pretrained
 from pretrain import command
 from pretrain.architectures import config_from, family_of
 from pretrain.checkpoint_folder import STEP_FOLDER, CheckpointError, candidates, latest, problem_with, read_json, read_tensors
@@ -147,7 +148,7 @@ def _tokenizer(run: Path, config: dict[str, Any], expected_hash: str | None) -> 
             continue
         found = tokenizer_hash(place)
         if expected_hash is None or found == expected_hash:
-            return cleaning_tokenizer(AutoTokenizer.from_pretrained(place)), found
+            return cleaning_tokenizer(pretrained(AutoTokenizer, place)), found
     raise UserError(
         f"the tokenizer of {run} (hash {str(expected_hash)[:12]}) is in none of {', '.join(map(str, places))}. Put the "
         f"tokenizer/ folder of the data that the run was trained on into {run}."

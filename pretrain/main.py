@@ -47,6 +47,7 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
     recipe, dry_run = config or DEFAULT_RECIPE, command.as_bool(dry_run, "dry-run")
     settings = load_config(recipe, overrides)
     announce.quiet_libraries()
+    setup_run.check_sources(settings)
     engines.start_processes(settings.train.rendezvous_seconds)
     engines.deepspeed_config(settings, dist.get_world_size())  # a wrong option is found before data is prepared
     if dry_run:

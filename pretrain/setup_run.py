@@ -16,6 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from augment.errors import CannotLoad
+from augment.pretrained import require_source, require_weights
 from augment.synonyms import SynonymTable
 from augment.vocabulary import Vocabulary
 from pretrain import cached_views, checkpoint, checkpoint_folder, continuity, inputs
@@ -101,6 +103,22 @@ def empty_folder(folder: Path) -> None:
                 path.unlink()
 
     on_rank_zero(empty)
+
+
+def check_sources(config: Config) -> None:
+    """Look at the models that the configuration names, before processes meet and data is prepared.
+
+    Raises:
+        UserError: one is no folder and no hub's name, or its weights cannot be read.
+    """
+    generator = config.objective.diffcse.generator if "diffcse" in config.objective.parts else None
+    for key, source in (("model.init", config.model.init), ("objective.diffcse.generator", generator)):
+        try:
+            if source is not None:
+                require_source(source)
+                require_weights(source)
+        except CannotLoad as error:
+            raise UserError(f"{key}={source}: {error}") from None
 
 
 def check_budget(config: Config, encoder: SentenceEncoder) -> None:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from augment.cleaning import with_cleaning, without_cleaning
+from augment.errors import CannotLoad
+from augment.pretrained import pretrained
 from augment.ragged import Ragged, offsets_of
 from pretrain.errors import UserError
 
@@ -145,10 +147,10 @@ def adopt_tokenizer(place: str, max_length: int) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place, use_fast=True)
-    except Exception as error:  # transformers raises OSError, ValueError and more for one cause: it is not there
+        tokenizer = pretrained(AutoTokenizer, place, use_fast=True)
+    except CannotLoad as error:
         raise UserError(
-            f"tokenizer {place} cannot be opened: {str(error).splitlines()[0]} Give a folder with tokenizer.json or a Hugging "
+            f"tokenizer {place} cannot be opened: {error}. Give a folder with tokenizer.json or a Hugging "
             "Face name, or leave it out to train one."
         ) from error
     if not tokenizer.is_fast:
@@ -228,7 +230,7 @@ def load_tokenizer(path: str | Path) -> Any:
         folder = folder / "tokenizer"
     if not (folder / "tokenizer.json").is_file():
         raise UserError(f"{path} holds no tokenizer (no tokenizer.json). Prepare the data again, or name its folder.")
-    return AutoTokenizer.from_pretrained(folder)
+    return pretrained(AutoTokenizer, folder)
 
 
 def tokenizer_hash(path: str | Path) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM
 
 from augment.keys import token_bits, uniform
+from augment.pretrained import pretrained_model
 from pretrain.architectures import FAMILIES
 from pretrain.config import Config
 from pretrain.encoder import SentenceEncoder, check_tokenizer
@@ -129,7 +130,7 @@ def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> 
         raise UserError("diffcse needs a generator: set objective.diffcse.generator to a masked language model with the "
                         "encoder's vocabulary (the paper's for BERT is distilbert-base-uncased; an export of ours will do)")
     try:
-        generator = AutoModelForMaskedLM.from_pretrained(source, dtype=torch.float32)
+        generator = pretrained_model(AutoModelForMaskedLM, source, dtype=torch.float32)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot load objective.diffcse.generator={source}: {error}") from error
     if generator.config.vocab_size not in (len(tokenizer), tokenizer.vocab_size, encoder.vocab_size):
