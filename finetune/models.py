@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from augment.errors import CannotLoad
 from augment.pretrained import pretrained, require_source, require_weights
 from pretrain.errors import UserError
 from pretrain.run_folder import describe_export, export_of
@@ -123,7 +124,10 @@ def kind_of(source: str) -> str:
             return kind
     if folder.exists():
         raise UserError(f"{source}: no model there; a model folder has a config.json (Hugging Face) or modules.json")
-    require_source(source)
+    try:
+        require_source(source)
+    except CannotLoad as error:
+        raise UserError(f"{source}: {error}") from None
     return "hub" if not _hub_has_modules(source) else "sentence-transformers"
 
 
@@ -268,9 +272,12 @@ def _padded(source: str, name: str, pooling: str, batch_size: int, max_length: i
 
     if pooling not in ("cls", "mean"):
         raise UserError(f"--pooling {pooling}: {name} is of a type that runs padded only, with cls or mean pooling")
-    require_weights(source)
-    transformer = Transformer(source, config_kwargs=NO_CODE, model_kwargs=NO_CODE | {"use_safetensors": True},
-                              processor_kwargs=NO_CODE)
+    try:
+        require_weights(source)
+        transformer = Transformer(source, config_kwargs=NO_CODE, model_kwargs=NO_CODE | {"use_safetensors": True},
+                                  processor_kwargs=NO_CODE)
+    except Exception as error:  # of its own, of transformers, of safetensors: for the same few causes
+        raise UserError(f"cannot load a model from {source!r}: {error}") from error
     model = SentenceTransformer(modules=[transformer, Pooling(transformer.get_embedding_dimension(), pooling)])
     _cut_at(model, max_length)
     return lambda sentences: model.encode(sentences, batch_size=batch_size, show_progress_bar=False, convert_to_numpy=True)

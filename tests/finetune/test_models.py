@@ -206,7 +206,7 @@ def test_bad_vectors_are_one_message(function, message):
 
 
 def test_folders_without_a_model(tmp_path, hugging_face):
-    with pytest.raises(UserError, match="there is no such folder"):
+    with pytest.raises(UserError, match="there is no folder"):
         open_model(tmp_path / "none")
     with pytest.raises(UserError, match=r"no model there; a model folder has a config\.json"):
         open_model(tmp_path)
