@@ -69,14 +69,14 @@ def geometry(
     aug: augmentations, separated by semicolons: "del-span,reorder;subs;yoda"; all of tokens when not given.
     text: sentences to augment, one a line (.gz too); those of STS-B when not given.
     parser: for augmentations of text, a spaCy pipeline, by name or folder; without it $CLEAR_PARSER, else an installed one.
-    sentences: how many of them, evenly spaced; at most 2000.
+    sentences: how many of them, evenly spaced. The Gromov-Hausdorff distance as coded takes at most 2,000 of them.
     neighbours: sets for the neighbourhoods, by commas: of clustering/, and SNIPS, BANKING77, CLINC150, HWU64, ATIS of intents/.
         VaSCL's figure is of stackoverflow alone.
     seed: of augmentations, maskings, samples and t-SNE.
     """
     if not models:
         raise UserError("name a model: python -m finetune.geometry RUN_OR_MODEL ...; --help says more")
-    count, chosen_seed = as_count(sentences, "sentences", 10, measures.AS_CODED_LIMIT), as_count(seed, "seed", 0, 2**31 - 1)
+    count, chosen_seed = as_count(sentences, "sentences", 10), as_count(seed, "seed", 0, 2**31 - 1)
     wanted = [name.strip() for name in measure.split(",") if name.strip()]
     for name in wanted:
         known_name(name, MEASURES, "measure", plain=str)
@@ -209,6 +209,9 @@ def measure_augmentations(
     made = views(augmented, aug or default_specifications(), bool(aug), lambda name: _say(model, f"augmentation {name}"))
     evaluation.notes += augmented.notes
     evaluation.notes.append(f"augmentations: {len(sentences):,} sentences of {source}; figures over those that change")
+    if any(view.changed.sum() > measures.AS_CODED_LIMIT for view in made):
+        evaluation.notes.append(f"gromov_hausdorff_as_coded: over {measures.AS_CODED_LIMIT:,} of the sentences that change, "
+                                "evenly spaced, since it holds their distances at once")
     for view in made:
         scores = compare(augmented, view)
         if "cosine" not in scores:

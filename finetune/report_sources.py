@@ -145,12 +145,12 @@ def _add_results(subject: Subject, folder: Path) -> None:
 
 
 def _add_sts(subject: Subject, path: Path) -> None:
-    """What `python -m finetune.sts --json_file` wrote; not in place of newer results of the same tasks."""
+    """What `python -m finetune.sts --json_file` wrote; not in place of results of the same tasks in report/."""
     content = _json(path)
     if not isinstance(content, dict) or not isinstance(content.get("results"), dict):
         raise UserError(f"{path} is not what finetune.sts --json_file writes: it has no results")
     for pooling, tasks in content["results"].items():
-        if ("senteval", pooling) in subject.evaluations:
+        if {("senteval", pooling), ("sts", pooling)} & set(subject.evaluations):
             continue
         evaluation = Evaluation("sts", str(content.get("model", subject.name)), pooling, None, "cosine, Spearman, all pairs")
         for task, scores in tasks.items():

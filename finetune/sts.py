@@ -7,17 +7,18 @@ since papers differ in which they print and the difference reaches ten points (S
 
     python -m finetune.sts MODEL --pooling cls,mean --data DATA
 
+Scores go to RUN/report/sts-POOLING.json (results/NAME for other models), where `python -m finetune.report` finds them.
 `finetune.senteval` has the same scores among its own; this command compares poolings of one encoder.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypedDict
 
@@ -25,8 +26,10 @@ import numpy as np
 from scipy import stats
 
 from finetune.data import known_name, lines, senteval_folder
-from finetune.models import open_model, require_finite
+from finetune.models import EmbeddingModel, open_model, require_finite
+from finetune.results import Evaluation, TaskResult, folder_for, write
 from pretrain.command import as_bool, as_count, run
+from pretrain.durable import replace_durably, to_json
 from pretrain.errors import UserError
 
 SEVEN_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
@@ -368,13 +371,25 @@ def detail_table(scores: StsResults) -> str:
     return "\n".join(lines)
 
 
+def evaluation_of(model: EmbeddingModel, pooling: str, scores: StsResults) -> Evaluation:
+    """The scores of one pooling as the report reads them; Spearman over all pairs is the headline."""
+    judged = replace(model, pooling=pooling)
+    evaluation = Evaluation.of("sts", judged, "cosine, Spearman over all pairs of a task at once")
+    for task, score in scores.items():
+        plain = {key: float(value) for key, value in score.items() if key not in ("subsets", "pairs")}
+        evaluation.tasks[task] = TaskResult("spearman_all", plain["spearman_all"], plain, details={"subsets": score["subsets"]})
+        if score["pairs"] != OFFICIAL_PAIRS[task]:
+            evaluation.incomplete(f"{task} has {score['pairs']} pairs here, {OFFICIAL_PAIRS[task]} as published")
+    return evaluation
+
+
 POOLINGS = ("cls", "mean")
 """What is judged where no pooling is named and the model does not bring its own."""
 
 
 def evaluate_model(
     model: str, pooling: str = "", data: str = "", tasks: str = "", token_budget: str = "16384",
-    detail: bool | str = False, json_file: str = "",
+    detail: bool | str = False, out: str = "", json_file: str = "",
 ) -> None:
     """Print the STS scores of an encoder (Spearman x 100 over all pairs of a task, cosine, no regressor).
 
@@ -387,12 +402,14 @@ def evaluate_model(
         tasks: task names by commas; all that the data folder holds when not given.
         token_budget: most tokens in one forward pass; halve it when memory runs out.
         detail: also print every aggregation and every subset.
-        json_file: also write all scores there.
+        out: where results go, a file for each pooling; RUN/report or results/NAME when not given.
+        json_file: write all scores into this one file instead.
     """
     from finetune.embed import parse_poolings
 
     evaluator = StsEvaluator(data or None)
     poolings = parse_poolings(pooling) if pooling else []
+    started = time.monotonic()
     # Before the model: a mistyped name should not cost the loading.
     chosen = evaluator.choose([task.strip() for task in tasks.split(",") if task.strip()] or None)
     budget = as_count(token_budget, "token_budget", 1)
@@ -410,7 +427,12 @@ def evaluate_model(
             label = f"{name} pooling" if several else name
             print(f"\n{label}: Spearman (rho) and Pearson (r) x 100\n{detail_table(scores)}")
     if json_file:
-        Path(json_file).write_text(json.dumps({"model": model, "results": results}, indent=1) + "\n")
+        replace_durably(Path(json_file), to_json({"model": model, "results": results}))
+        return
+    seconds = time.monotonic() - started
+    for name, scores in results.items():
+        evaluation = replace(evaluation_of(opened, name, scores), seconds=seconds / len(results))
+        print(f"all figures: {write(evaluation, folder_for(opened, out))}")
 
 
 if __name__ == "__main__":

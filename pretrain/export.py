@@ -74,7 +74,7 @@ def export(source: str | Path, out: str | Path | None = None, step: int | str = 
             try:
                 if (chosen / MARK).is_file():
                     shutil.copytree(chosen, hidden)
-                    cleaning_tokenizer(AutoTokenizer.from_pretrained(hidden)).save_pretrained(hidden)
+                    cleaning_tokenizer(pretrained(AutoTokenizer, hidden)).save_pretrained(hidden)
                 else:
                     hidden.mkdir()
                     _write(chosen, run, hidden)

@@ -173,6 +173,7 @@ def test_the_sts_command(folder, tmp_path):
     output = tmp_path / "scores.json"
     done = run_sts(folder, "--pooling", "cls,mean", "--data", tmp_path, "--json_file", output, "--detail")
     assert done.returncode == 0, done.stderr
+    assert not list(tmp_path.glob("sts-*.json")), "one file in place of the report's"
     lines = done.stdout.splitlines()
     assert lines[0].split() == ["pooling", "STS-B-dev", "average"]
     scores = json.loads(output.read_text())["results"]

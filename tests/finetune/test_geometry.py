@@ -419,6 +419,18 @@ def test_augmentations_of_text_are_measured_from_a_parse(folder, data, tmp_path,
     assert len(asked) == 1
 
 
+def test_more_sentences_than_one_measure_takes_are_measured_by_the_others(folder, data, tmp_path, monkeypatch):
+    texts = [f"the {one} eats {number} old apples" for one in WORDS[:6] for number in (2, 3, 4, 5)]
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
+    monkeypatch.setattr(measures, "AS_CODED_LIMIT", 7)
+    flags = {"measure": "augmentation", "aug": "reorder", "sentences": "20000", "text": str(tmp_path / "texts.txt")}
+    geometry.geometry(str(folder), pooling="mean", data=str(data), out=str(tmp_path), **flags)
+    found = read(tmp_path / "geometry-mean.json")
+    task = found.tasks["augmentation/reorder"]
+    assert task.details["sentences"] > 7 and {"gromov_hausdorff", "gromov_hausdorff_as_coded"} <= set(task.scores)
+    assert any("gromov_hausdorff_as_coded: over 7 of the sentences that change" in note for note in found.notes)
+
+
 def unparsed(text):
     """Words between blanks, all of one kind."""
     starts = [0, *(place + 1 for place, letter in enumerate(text) if letter == " ")]
@@ -471,7 +483,7 @@ def test_what_is_missing_is_said_and_an_explicit_wish_is_an_error(data, tmp_path
     ("flags", "message"),
     [
         ({"measure": "nlii"}, "did you mean 'nli'"),
-        ({"sentences": "many"}, "whole number from 10 to 2000"),
+        ({"sentences": "many"}, "whole number, 10 or more"),
         ({"text": "nowhere.txt", "measure": "augmentation"}, "no such file"),
         ({"measure": "augmentation", "aug": "del-word;yodaa"}, "did you mean 'yoda'"),
     ],

@@ -9,12 +9,12 @@ import pytest
 import yaml
 from real_data import DATA
 
-from finetune import report_tables
+from finetune import report_tables, sts
 from finetune.reference_rows import TABLES
 from finetune.report import report
 from finetune.report_figures import POINTS, curve, curve_names
 from finetune.report_sources import collect, differences, group
-from finetune.results import Evaluation, TaskResult, write
+from finetune.results import Evaluation, TaskResult, read, write
 from pretrain.errors import UserError
 
 STS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
@@ -207,6 +207,34 @@ def test_an_sts_file_of_the_sts_command_is_read(tmp_path):
     rows = tables["sts"].ours
     assert [row.label for row in rows] == ["run, cls", "run, mean"]
     assert [row.cells[0].incomplete for row in rows] == [False, True]
+
+
+def test_the_commands_in_the_readmes_order_show_sts(tmp_path, monkeypatch):
+    """sts, then report: whatever is judged, a run or another model, by one pooling or several."""
+    from model_folders import save_bert, save_run
+
+    benchmark = tmp_path / "data" / "STS" / "STSBenchmark"
+    benchmark.mkdir(parents=True)
+    texts = ["a man plays a guitar", "a woman rides", "the cat", "dogs bark at night", "cats do not"]
+    rows = [f"g\tf\ty\t{n}\t{n % 6}\t{texts[n % 5]}\t{texts[(n * n + 1) % 5]}\n" for n in range(12)]
+    (benchmark / "sts-dev.csv").write_text("".join(rows))
+    (benchmark / "sts-test.csv").write_text("".join(rows))
+    run = save_run(save_bert(tmp_path / "bert"), tmp_path / "run", "mean")
+    monkeypatch.chdir(tmp_path)
+    sts.evaluate_model(str(run), data="data")
+    sts.evaluate_model("bert", "mean", data="data")
+    assert sorted(path.name for path in (run / "report").iterdir()) == ["sts-cls.json", "sts-mean.json"]
+    assert (tmp_path / "results" / "bert" / "sts-mean.json").is_file()
+    tables, _ = tables_of(run)
+    rows = tables["sts"].ours
+    assert {row.label for row in rows} == {"run, cls", "run, mean"}
+    found = read(run / "report" / "sts-mean.json")
+    column = tables["sts"].columns.index("STS-B")
+    mean = next(row for row in rows if row.label == "run, mean")
+    assert mean.cells[column].value == found.tasks["STS-B"].value and mean.cells[column].incomplete
+    assert "STS-B has 12 pairs here, 1379 as published" in found.notes
+    assert read(run / "report" / "sts-cls.json").notes[0] == f"{run} was trained for mean pooling and is judged by cls pooling"
+    assert tables_of("bert")[0]["sts"].ours[0].cells[column].value == found.tasks["STS-B"].value
 
 
 def test_null_figures_are_blank(tmp_path):
