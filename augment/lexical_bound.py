@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from augment.inflection import lemma_of
 from augment.lexical_forms import word_set
 from augment.lexical_senses import Substitute, uses
 from augment.parsed import ParsedSentence
@@ -91,7 +92,7 @@ def is_collocated(sentence: ParsedSentence, i: int) -> bool:
     known = wordnet().collocations
     first, last = max(0, i - 2), min(len(sentence), i + 3)
     words = [sentence.word(j).lower() for j in range(first, last)]
-    lemmas = [sentence.lemmas[j].lower() for j in range(first, last)]
+    lemmas = [_lemma(sentence, j) for j in range(first, last)]
     inflected = words != lemmas
     for start in range(i - first + 1):
         for stop in range(max(i - first + 1, start + 2), min(len(words), start + 3) + 1):
@@ -105,10 +106,10 @@ def is_collocated(sentence: ParsedSentence, i: int) -> bool:
     if sentence.pos[i] == "VERB":
         for child in sentence.children(i):
             for word in (child, *sentence.children(child)):
-                if f"{sentence.lemmas[i].lower()}_{sentence.lemmas[word].lower()}" in known:
+                if f"{_lemma(sentence, i)}_{_lemma(sentence, word)}" in known:
                     return True
-    elif sentence.relation(i) == "obj" and f"{sentence.lemmas[sentence.heads[i]].lower()}_{sentence.lemmas[i].lower()}" in known:
-        return True
+    elif sentence.relation(i) == "obj":
+        return f"{_lemma(sentence, sentence.heads[i])}_{_lemma(sentence, i)}" in known
     return False
 
 
@@ -122,7 +123,7 @@ def _place_of_noun(sentence: ParsedSentence, i: int, relation: str) -> Place | N
     determined, wanted = False, "c" if plural else ""
     for child in sentence.children(i):
         kind, word = sentence.relation(child), sentence.word(child).lower()
-        if kind == "compound" or _base(kind) in _CLAUSES:
+        if (kind == "compound" and relation != "synonyms") or _base(kind) in _CLAUSES:
             return None
         if kind == "acl" and (_is_infinitive(sentence, child) or sentence.tags[child] not in ("VBN", "VBG")):
             return None  # "attempt to"
@@ -141,7 +142,7 @@ def _place_of_noun(sentence: ParsedSentence, i: int, relation: str) -> Place | N
             return Place()
         if sentence.relation(i) in ("dep", "root", "ROOT"):
             return Place()  # no clause around it
-        if uses(sentence.lemmas[i].lower(), "n") == "c":
+        if uses(_lemma(sentence, i), "n") == "c":
             return None  # "at home", "by car", headlines
         return Place(uses="m")
     return Place(uses=wanted)
@@ -210,6 +211,10 @@ def _place_of_adverb(sentence: ParsedSentence, i: int) -> Place | None:
     if any(sentence.relation(child) in ("obl", "fixed", "advcl", "ccomp", "case") for child in sentence.children(i)):
         return None
     return Place(uses="g" if sentence.tags[i] in ("RBR", "RBS") else "")
+
+
+def _lemma(sentence: ParsedSentence, i: int) -> str:
+    return lemma_of(sentence.word(i), sentence.tags[i], sentence.lemmas[i])
 
 
 def _base(relation: str) -> str:
