@@ -14,6 +14,7 @@ from augment.lexical_senses import Substitute, uses
 from augment.parsed import ParsedSentence
 from augment.wordnet import wordnet
 
+_INFLECTED = word_set("NNS VBD VBG VBN VBP VBZ")
 _BINDS = frozenset("-–/_@")
 _PARTICLES = frozenset({"compound:prt", "prt"})
 _FIXED = frozenset({"fixed", "flat", "goeswith"})
@@ -92,16 +93,15 @@ def is_collocated(sentence: ParsedSentence, i: int) -> bool:
     known = wordnet().collocations
     first, last = max(0, i - 2), min(len(sentence), i + 3)
     words = [sentence.word(j).lower() for j in range(first, last)]
-    lemmas = [_lemma(sentence, j) for j in range(first, last)]
-    inflected = words != lemmas
-    for start in range(i - first + 1):
-        for stop in range(max(i - first + 1, start + 2), min(len(words), start + 3) + 1):
+    lemmas = [_lemma(sentence, j) if sentence.tags[j] in _INFLECTED else word for j, word in enumerate(words, first)]
+    place, many = i - first, len(words)
+    for start in range(place + 1):
+        for stop in range(max(place, start + 1) + 1, min(many, start + 3) + 1):
             if "_".join(words[start:stop]) in known:
                 return True
-            if inflected and not {
-                "_".join(lemmas[start:stop]),
-                "_".join((*words[start : stop - 1], lemmas[stop - 1])),
-            }.isdisjoint(known):
+            if words[start:stop] == lemmas[start:stop]:
+                continue
+            if "_".join(lemmas[start:stop]) in known or "_".join((*words[start : stop - 1], lemmas[stop - 1])) in known:
                 return True
     if sentence.pos[i] == "VERB":
         for child in sentence.children(i):
