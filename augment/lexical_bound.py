@@ -77,15 +77,17 @@ def is_part_of_a_name(sentence: ParsedSentence, i: int) -> bool:
 
 def place_of(sentence: ParsedSentence, i: int, part: str, relation: str) -> Place | None:
     """Return what the place of word i wants of a word that stands in a relation to it, or None where none may."""
-    if is_part_of_a_name(sentence, i) or is_collocated(sentence, i):
+    if is_part_of_a_name(sentence, i):
         return None
     if part == "n":
-        return _place_of_noun(sentence, i, relation)
-    if part == "v":
-        return _place_of_verb(sentence, i)
-    if part == "a":
-        return _place_of_adjective(sentence, i, relation)
-    return _place_of_adverb(sentence, i)
+        place = _place_of_noun(sentence, i, relation)
+    elif part == "v":
+        place = _place_of_verb(sentence, i)
+    elif part == "a":
+        place = _place_of_adjective(sentence, i, relation)
+    else:
+        place = _place_of_adverb(sentence, i)
+    return None if place is None or is_collocated(sentence, i) else place
 
 
 def is_collocated(sentence: ParsedSentence, i: int) -> bool:
