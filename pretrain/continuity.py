@@ -22,7 +22,7 @@ FREE = {
     "data.folder": "the data is known by its hashes", "data.prepare": "prepared data is known by its hashes",
     "data.workers": "changes no batch", "data.damaged": "what is replaced is recorded",
     "train.micro_batch_tokens": "changes no gradient", "train.zero": "changes no gradient",
-    "train.threads": "changes no gradient", "train.rendezvous_seconds": "how long the ranks wait for each other", "train.log_every": "changes what is written, not what is trained",
+    "train.threads": "changes no gradient", "train.log_every": "changes what is written, not what is trained",
     "train.rendezvous_seconds": "decides how long ranks wait for each other",
     "train.precision_file": "the precision itself is compared",
 }
