@@ -29,6 +29,7 @@ from augment.restructure_forms import (
     sentence_spans,
     spelled_out,
 )
+from augment.syntax_english import is_joined
 from augment.text import Draws
 
 _OBJECTIVE = {"i": "me", "he": "him", "she": "her", "we": "us", "they": "them", "who": "whom"}
@@ -292,6 +293,8 @@ def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
         return None
     rest, front = characters(sentence, start_rest, last), characters(sentence, first, verb)
     finite = finite_verb(sentence, head)
+    if is_joined(sentence, finite):  # "wanna"
+        return None
     if sentence.word(finite)[:1] in "'’":  # "we've" cannot end a clause
         whole = spelled_out(sentence, finite)
         if whole is None:

@@ -49,7 +49,7 @@ def summarization(sentence: ParsedSentence, draws: Draws) -> str | None:
         negated = any(sentence.word(child).lower() in _NEGATIVE for child in sentence.children(head))
         spoken = f"{'!' if negated else ''}{_spoken(sentence, head, verb)}"
         for subject in subjects:
-            triples += [f"{_name(sentence, subject)} {spoken} {_name(sentence, thing)}" for thing in objects]
+            triples += [f"{_name(sentence, subject)} {spoken} {_name(sentence, thing, verb != head)}" for thing in objects]
     result = ", ".join(dict.fromkeys(triples))
     if not result or not balanced(result) or result.rstrip(".") == sentence.text.rstrip("."):
         return None
@@ -145,11 +145,19 @@ def _has_case(sentence: ParsedSentence, i: int) -> bool:
     return any(sentence.relation(child) == "case" for child in sentence.children(i))
 
 
-def _name(sentence: ParsedSentence, i: int) -> str:
-    """Word i, with the other words of a name that it is the head of, or the number of what is no word, as in "34%", or "to"."""
+def _name(sentence: ParsedSentence, i: int, said: bool = False) -> str:
+    """Word i, with the other words of a name that it is the head of, the number of what is no word ("34%"), or "to".
+
+    said: it is what "be" says of the subject, of which a preposition is part ("is at home").
+    """
     parts = [i - 1, i] if _is_infinitive(sentence, i) else [i]
+    if said and i and sentence.relation(i - 1) == "case" and sentence.heads[i - 1] == i:
+        parts = [i - 1, i]
     if not sentence.word(i)[:1].isalnum():
-        parts += [child for child in sentence.children(i) if sentence.relation(child) == "nummod"]
+        for child in sentence.children(i):  # "$", "200 billion"
+            if sentence.relation(child) == "nummod":
+                first, last = sentence.subtree(child)
+                parts += range(first, last + 1)
     if sentence.pos[i] == "PROPN":
         parts += [
             child
