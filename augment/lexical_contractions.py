@@ -29,7 +29,7 @@ _ANY = word_set("any anything anyone anybody anywhere")
 _NEGATIVE_ONLY = word_set("anymore either yet nor ever until till neither whatsoever")  # these want a negation in front
 _NEGATIVE = word_set("not n't never no without")  # another negation: "any" behind it is its own
 _SPANS = tuple(("in", span) for span in ("years", "ages", "weeks", "months", "decades", "days", "centuries"))
-_SPANS += (("a", "while"), ("long", "time"), ("so", "much"), ("all", "that"))
+_SPANS += (("a", "while"), ("long", "time"), ("so", "much"), ("all", "that"), ("any", "more"))
 _SHORT = {"'m": "am", "'re": "are", "'ve": "have", "'ll": "will"}
 _NOT = word_set("n't n’t not")
 
@@ -61,6 +61,8 @@ def auxiliary_negation_removal(sentence: ParsedSentence, draws: Draws) -> str | 
     edits: list[Edit] = []
     for i in range(1, len(words)):
         if words[i] not in ("not", "n't") or needs_negation(words, i):
+            continue
+        if sentence.text[sentence.ends[i] : sentence.ends[i] + 1].isalnum():  # "wasn'ta"
             continue
         auxiliary = _IRREGULAR.get(words[i - 1], words[i - 1])
         start, end = sentence.starts[i - 1], sentence.ends[i]
@@ -105,7 +107,8 @@ def assertive(sentence: ParsedSentence, words: list[str], i: int) -> list[Edit]:
     for j in range(i + 1, len(words)):
         if sentence.pos[j] == "PUNCT" or words[j] in _NEGATIVE:
             break
-        if words[j] in _ANY:
+        whichever = words[j - 1] in ("like", "than", "if", "as") or words[j + 1 : j + 2] == ["other"]  # "like any other"
+        if words[j] in _ANY and not whichever:
             edits.append((sentence.starts[j], sentence.ends[j], like(sentence.word(j), "some" + words[j][3:])))
     return edits
 

@@ -65,6 +65,8 @@ def _is_adverb(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bo
         return False
     if sentence.heads[i] <= j or words[i - 1] in _NOT_ADVERB or words[j + 1] in _NAMING:
         return False
+    if words[i] == "then" and "if" in words[:i]:
+        return False
     if sentence.tags[i - 1] in ("POS", "PRP$", "DT"):
         return False  # "his later works", taken for a verb
     if sentence.tags[j + 1] in ("VB", "VBN", "VBG") and not any(word < i for word in sentence.auxiliaries(sentence.heads[i])):
@@ -90,6 +92,8 @@ def _is_clause(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bo
     if words[i] == "since":  # of time, unless the clause that it hangs on is not in the perfect
         clause = sentence.heads[verb]
         return not any(words[word] in ("has", "have", "had", "been", "'s", "'ve") for word in sentence.children(clause))
+    if words[i] == "while" and "VBG" in (sentence.tags[verb], sentence.tags[sentence.verb(verb)]):
+        return False  # "while he is reading": at that time
     if words[i] == "while":  # at the same time as a doing, or in contrast to it: a stative, comma-bound clause contrasts
         return i == 0 or words[i - 1] == ","
     return words[i] != "as"

@@ -144,6 +144,12 @@ def test_auxiliary_negation_removal(text, annotation, expected):
         ("He was here, then, in May.",
          "He/PRP/nsubj/3 was/VBD/cop/3 here/RB/root/0 ,/,/punct/3 then/RB/advmod/3 ,/,/punct/3 in/IN/case/8 May/NNP/obl/3 "
          "././punct/3", {None}),
+        ("He slept, while she was reading.",
+         "He/PRP/nsubj/2 slept/VBD/root/0 ,/,/punct/7 while/IN/mark/7 she/PRP/nsubj/7 was/VBD/aux/7 reading/VBG/advcl/2 "
+         "././punct/2", {None}),
+        ("If he ran, she then fell.",
+         "If/IN/mark/3 he/PRP/nsubj/3 ran/VBD/advcl/7 ,/,/punct/7 she/PRP/nsubj/7 then/RB/advmod/7 fell/VBD/root/0 ././punct/7",
+         {None}),
         ("It was because he ran.",
          "It/PRP/nsubj/5 was/VBD/cop/5 because/IN/mark/5 he/PRP/nsubj/5 ran/VBD/root/0 ././punct/5", {None}),
         ("However, he ran.", "However/RB/advmod/4 ,/,/punct/4 he/PRP/nsubj/4 ran/VBD/root/0 ././punct/4",

@@ -225,6 +225,12 @@ def test_no_modal_verb(text, annotation):
          None),
         ("He has not come in years.",
          "He/PRP/nsubj/4 has/VBZ/aux/4 not/RB/advmod/4 come/VBN/root/0 in/IN/case/6 years/NNS/obl/4 ././punct/4", None),
+        ("He does not come any more.",
+         "He/PRP/nsubj/4 does/VBZ/aux/4 not/RB/advmod/4 come/VB/root/0 any/DT/advmod/6 more/RBR/advmod/4 ././punct/4", None),
+        ("He does not act like any other man.",
+         "He/PRP/nsubj/4 does/VBZ/aux/4 not/RB/advmod/4 act/VB/root/0 like/IN/case/8 any/DT/det/8 other/JJ/amod/8 man/NN/obl/4 "
+         "././punct/4", "He acts like any other man."),
+        ("It wasn'ta dog.", "It/PRP/nsubj/5 was/VBD/cop/5 n't/RB/advmod/5 a/DT/det/5 dog/NN/root/0 ././punct/5", None),
         ("He didn't fought.", "He/PRP/nsubj/4 did/VBD/aux/4 n't/RB/advmod/4 fought/VB/root/0 ././punct/4", None),
     ],
 )  # fmt: skip
