@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from finetune.results import Evaluation, TaskResult, read, slug
 from finetune.sts import OFFICIAL_PAIRS
 from pretrain.errors import UserError
 from pretrain.metrics_file import read_metrics
+from pretrain.validation import read_yaml
 
 SEEDLESS = frozenset({"name", "folder", "train.seed"})
 """Keys of a recipe in which runs of one system may differ."""
@@ -110,12 +109,7 @@ def _open(source: str) -> Iterable[Subject]:
 
 
 def _run(folder: Path) -> Subject:
-    try:
-        recipe = yaml.safe_load((folder / "config.yaml").read_text("utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{folder / 'config.yaml'} is not YAML: {error}") from error
-    if not isinstance(recipe, dict):
-        raise UserError(f"{folder / 'config.yaml'} is not a run's recipe")
+    recipe = read_yaml(folder / "config.yaml")
     subject = Subject(folder, folder.resolve().name, True, dict(flat(recipe)), list(read_metrics(folder / "metrics.jsonl")))
     summary = folder / "report" / "summary.json"
     if summary.is_file():

@@ -229,9 +229,21 @@ def _without_progress_bars() -> Iterator[None]:
 
 
 def read_policy(folder: str | Path) -> dict[str, Any] | None:
-    """What an export says of itself (clear.json: "pooling", "step", "recipe" ...); None: the folder is not one."""
+    """What an export says of itself (clear.json: "pooling", "step", "recipe" ...); None: the folder is not one.
+
+    Raises:
+        UserError: the file is damaged.
+    """
     path = Path(folder) / MARK
-    return json.loads(path.read_text("utf-8")) if path.is_file() else None
+    if not path.is_file():
+        return None
+    try:
+        policy = json.loads(path.read_text("utf-8"))
+        policy["pooling"], policy["step"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise UserError(f"{path} is damaged ({what}); export the run again: python -m pretrain.export RUN") from None
+    return policy
 
 
 def read_kept_head(folder: str | Path) -> ProjectionHead | None:

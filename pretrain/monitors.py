@@ -277,7 +277,7 @@ class Monitor:
             f"the sentence vectors say little but the length since step {since}: a linear probe reads it with R^2 {r2:.2f}, "
             f"and it explains {100 * metrics['length_variance']:.0f}% of their variance. Views may be matched by their length. "
             "Try mean pooling where it is cls (model.pooling), or views whose lengths differ (another augmentation or rate in "
-            "augment.positive)."
+            "augment.positive), in a new run."
         )
 
     def _chance(self, step: int, losses: dict[str, float], metrics: dict[str, float]) -> str | None:
@@ -301,5 +301,5 @@ class Monitor:
         return (
             f"the contrastive loss has vanished since step {since}: {loss:.4f} of {chance:.2f} at chance. The views are too "
             "easy to match, so nothing more is learned from them (CLEAR saw this with subs and reorder alone). Try a "
-            "composition such as del-span,reorder, higher rates, or a larger train.global_batch."
+            "composition such as del-span,reorder, higher rates, or a larger train.global_batch, in a new run."
         )

@@ -106,3 +106,13 @@ def test_code_in_a_models_folder_is_never_run(folders, tmp_path, no_network):
         from transformers import AutoConfig
         pretrained(AutoConfig, folder)
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"[]", b'{"pooling": "cls"}', b"[" * 100_000])
+def test_a_damaged_export_says_so(folders, tmp_path, content):
+    folder = tmp_path / "export"
+    shutil.copytree(folders["bert"], folder)
+    (folder / "clear.json").write_bytes(content)
+    for load in (open_model, load_model):
+        with pytest.raises(UserError, match=r"clear\.json is damaged .*python -m pretrain\.export"):
+            load(folder)

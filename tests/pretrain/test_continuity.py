@@ -78,8 +78,8 @@ def test_settings_of_the_users_own_objective_must_stay():
 
 def test_what_changes_nothing_is_no_change_and_auto_keeps_the_precision():
     free = {"train.micro_batch_tokens": "999", "train.zero": "0", "train.threads": "2", "train.log_every": "3",
-            "train.rendezvous_seconds": "9", "data": "elsewhere", "data.workers": "0", "data.damaged": "skip", "data.prepare.max_length": "32",
-            "evaluate.every": "7", "checkpoint.keep": "9"}
+            "train.rendezvous_seconds": "9", "data": "elsewhere", "data.workers": "0", "data.damaged": "skip",
+            "data.prepare.max_length": "32", "evaluate.every": "7", "checkpoint.keep": "9"}
     assert resumed({"train.precision": "bf16"}, free) == {}
     assert resumed({"train.precision": "bf16"}, {"train.precision": "fp32"}) == {"train.precision": (100, "bf16", "fp32")}
     assert resumed({}, {"train.steps": "2000"}) == {"train.steps": (100, 1000, 2000)}
