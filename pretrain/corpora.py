@@ -10,8 +10,6 @@ import glob
 import math
 import os
 import re
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,10 +20,10 @@ from pretrain.errors import UserError
 
 TASK_BYTES = 16 << 20  # text that one reading task handles, about
 MAX_STRIPES = 8  # a compressed file is decompressed once per stripe, so not too many of them
-_INFLATION = {".gz": 3.3, ".zst": 3.3, ".parquet": 2.0, ".arrow": 1.0}  # text bytes per stored byte, about
+_INFLATION = {".gz": 3.3, ".zst": 3.3, ".bz2": 4.0, ".xz": 4.0, ".parquet": 2.0}  # text bytes per stored byte, about
+COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
 _KINDS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
-          ".parquet": "parquet", ".csv": "csv"}  # fmt: skip
-RECORD_KINDS = ("text", "jsonl", "csv")
+          ".parquet": "parquet", ".csv": "csv", ".tsv": "tsv"}  # fmt: skip
 _WEIGHT = re.compile(r"^(.*[^@])@(\d+(?:\.\d+)?)$")
 
 
@@ -35,8 +33,9 @@ class Source(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     source: str = Field(
-        description="'embedded' (documentation of the installed Python packages), a file, folder or glob (text, jsonl, "
-        "parquet, csv; .gz and .zst too), a folder of datasets' save_to_disk, or a Hugging Face name as hub:OWNER/NAME"
+        description="'embedded' (documentation of the installed Python packages), a file, folder or glob (text, jsonl, csv, tsv, "
+        "parquet; all but parquet also as .gz, .zst, .bz2 and .xz), a folder of datasets' save_to_disk, or a Hugging Face name "
+        "as hub:OWNER/NAME"
     )
     weight: float = Field(
         1.0,
@@ -44,7 +43,7 @@ class Source(BaseModel):
         description="how often an epoch shows each of its sequences: 2 means twice, 0.3 keeps a fixed 30% of them, chosen by "
         "hash. Held-out data is never repeated",
     )
-    format: Literal["auto", "text", "jsonl", "parquet", "csv"] = Field("auto", description="auto: by the file's name")
+    format: Literal["auto", "text", "jsonl", "parquet", "csv", "tsv"] = Field("auto", description="auto: by the file's name")
     layout: Literal["auto", "lines", "paragraphs", "passages"] = Field(
         "auto",
         description="documents in a text file: one a line; lines with a blank line between documents; or "
@@ -53,7 +52,7 @@ class Source(BaseModel):
         "of a book that are a row each",
     )
     unwrap: bool = Field(False, description="line breaks inside a document are soft; blank lines end paragraphs")
-    text_key: str = Field("text", description="field with the text, for jsonl, parquet, csv and datasets")
+    text_key: str = Field("text", description="field with the text, for jsonl, csv, tsv, parquet and datasets")
     positive_key: str = Field("positive", description="of records: field with a text that means the same")
     negative_key: str = Field("negative", description="of records: field with a text that means something else")
     augmented_key: str = Field("augmented", description="of records: field with the text after an augmentation")
@@ -94,7 +93,7 @@ class DataConfig(BaseModel):
         "sentence",
         description="sentence: every sequence is one sentence; sequence: full sentences of a document, packed up to "
         "max_length, crossing into the next document after an extra separator (RoBERTa's FULL-SENTENCES); document: every "
-        "sequence is a document, cut behind max_length; record: a line of a text file, or of a jsonl or csv file with a text "
+        "sequence is a document, cut behind max_length; record: a line of a text file, or a row of another source with a text "
         "and optionally a positive, a negative, an augmented text and a label, as it is",
     )
     max_length: int = Field(64, ge=8, description="longest sequence in tokens, special tokens included")
@@ -205,7 +204,7 @@ class DataConfig(BaseModel):
 class Task:
     """A piece of a source that one task reads: stripe `stripe` of `stripes` of `place`.
 
-    kind: text | jsonl | csv | parquet | disk | hub | embedded. size: text bytes, estimated.
+    kind: text | jsonl | csv | tsv | parquet | disk | hub | embedded. size: text bytes, estimated.
     """
 
     source: int
@@ -225,11 +224,8 @@ def plan_tasks(sources: list[Source], records: bool = False) -> list[Task]:
     tasks: list[Task] = []
     for number, source in enumerate(sources):
         tasks += _plan_source(number, source, records)
-    if records and (other := [task for task in tasks if task.kind not in RECORD_KINDS]):
-        raise UserError(
-            f"source {other[0].place} holds no records: unit record reads jsonl, csv and text files. "
-            "(datasets.load_dataset(...).to_json(FILE) makes a jsonl file of a dataset.)"
-        )
+    if records and any(task.kind == "embedded" for task in tasks):
+        raise UserError("source embedded holds no records: unit record reads files and datasets.")
     return tasks
 
 
@@ -250,7 +246,7 @@ def _plan_source(number: int, source: Source, records: bool) -> list[Task]:
         if not size:
             raise _empty(path)
         return _striped(number, "disk", str(path), size, 1 if source.layout == "passages" else 4096)
-    files = _files(path, records)
+    files = _files(path)
     if files is None:
         if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith(".") and not _kind_of(name):
             return _plan_hub(number, source, name)
@@ -278,19 +274,16 @@ def _is_saved_dataset(path: Path) -> bool:
 
 
 def _kind_of(name: str) -> str | None:
-    stem = name.removesuffix(".gz").removesuffix(".zst")
-    return _KINDS.get(os.path.splitext(stem)[1].lower())
+    stem, suffix = os.path.splitext(name)
+    return _KINDS.get((os.path.splitext(stem)[1] if suffix in COMPRESSIONS else suffix).lower())
 
 
-def _files(path: Path, records: bool) -> list[Path] | None:
-    """Files of a path or glob, sorted; None if there is nothing of that name. Of a folder those that can hold what is read."""
+def _files(path: Path) -> list[Path] | None:
+    """Return the files of a path or glob, sorted; None if there is nothing of that name."""
     if path.is_dir():
-        kinds = [suffix for suffix, kind in _KINDS.items() if (kind in RECORD_KINDS if records else kind != "csv")]
-        wanted = {_KINDS[suffix] for suffix in kinds}
-        found = sorted(file for file in path.rglob("*") if file.is_file() and _kind_of(file.name) in wanted)
+        found = sorted(file for file in path.rglob("*") if file.is_file() and _kind_of(file.name))
         if not found:
-            kinds = ", ".join(kinds)
-            raise UserError(f"source {path}: the folder holds no corpus file ({kinds}, also .gz and .zst).")
+            raise UserError(f"source {path}: the folder holds no corpus file ({', '.join(_KINDS)}; {', '.join(COMPRESSIONS)}).")
         return found
     if path.is_file():
         return [path]
@@ -302,10 +295,8 @@ def _plan_file(number: int, source: Source, file: Path, records: bool) -> list[T
     kind = source.format if source.format != "auto" else _kind_of(file.name)
     if kind is None:
         raise UserError(
-            f"source {file}: its name does not tell the format; give the source `format: text`, jsonl, csv or parquet."
+            f"source {file}: its name does not tell the format; give the source `format: text`, jsonl, csv, tsv or parquet."
         )
-    if kind == "csv" and not records:
-        raise UserError(f"source {file}: a csv file is read as records; prepare it with --unit record.")
     if not os.access(file, os.R_OK):
         raise UserError(f"source {file} cannot be read: permission denied.")
     stored = file.stat().st_size
@@ -320,7 +311,7 @@ def _plan_file(number: int, source: Source, file: Path, records: bool) -> list[T
                 groups, columns = table.num_row_groups, table.schema_arrow.names
         except Exception as error:
             raise UserError(f"source {file} is not a readable parquet file ({error}).") from error
-        if source.text_key not in columns:
+        if not records and source.text_key not in columns:
             raise UserError(f"source {file} has no column {source.text_key!r}; it has {', '.join(columns)}. Set text_key.")
         return _striped(number, kind, str(file), size, limit=groups)
     layout = source.layout if kind == "text" else "lines"
@@ -332,8 +323,8 @@ def _plan_file(number: int, source: Source, file: Path, records: bool) -> list[T
         layout = detect_layout(file)
     # Of a plain file every task reads its own byte range; a compressed one is decompressed once per stripe.
     # So is csv read: a quoted field may hold line breaks, and only the whole file tells.
-    limit = MAX_STRIPES if kind == "csv" or file.suffix.lower() in (".gz", ".zst") else 4096
-    if kind == "jsonl" and source.layout == "passages":
+    limit = MAX_STRIPES if kind in ("csv", "tsv") or file.suffix in COMPRESSIONS else 4096
+    if kind in ("jsonl", "csv", "tsv") and source.layout == "passages":
         limit = 1  # stripes take every S-th record, which would part neighbours
     return _striped(number, kind, str(file), size, limit=limit, layout=layout)
 
@@ -364,25 +355,3 @@ def _striped(
 ) -> list[Task]:
     stripes = stripes or max(1, min(limit, math.ceil(size / TASK_BYTES)))
     return [Task(number, kind, place, stripe, stripes, size // stripes, layout) for stripe in range(stripes)]
-
-
-def documents(task: Task, source: Source, counts: Counter[str]) -> Iterator[str]:
-    """The texts of the documents of a task, in order. Records that cannot be read are counted in `counts`.
-
-    Raises: UserError when the data is not what its name says.
-    """
-    from pretrain import readers
-
-    if task.kind == "embedded":
-        from pretrain.embedded import module_documents
-
-        return module_documents(task.stripe, task.stripes)
-    if task.kind == "text":
-        return readers.text_documents(task)
-    if task.kind in ("hub", "disk"):
-        records = readers.dataset_documents(task, source)
-    elif task.kind == "parquet":
-        records = readers.parquet_documents(task, source)
-    else:
-        records = readers.jsonl_documents(task, source, counts)
-    return readers.passages(records) if source.layout == "passages" else records

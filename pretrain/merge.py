@@ -14,6 +14,8 @@ from pretrain.shards import FORMAT, split_summary, token_dtype, write_manifest
 from pretrain.stages import SPLITS, Step
 from pretrain.tokenizer import tokenizer_hash
 
+MOST_FAULTS = 20  # named in the manifest; `counts` has the number of all
+
 
 class Merge(Step):
     """Put the tokenizer in place and write the manifest: from then on the folder is prepared data."""
@@ -27,6 +29,8 @@ class Merge(Step):
                 counts.update(json.loads(path.read_text()))
         if self.config.unit != "record":
             counts["documents_near_duplicate"] = counts.pop("documents_read") - counts["documents"]
+        faults = [fault for path in sorted((self.work / "counts" / "faults").glob("*.json"))
+                  for fault in json.loads(path.read_text())["named"]]  # fmt: skip
         shards: dict[str, list] = {split: [] for split in SPLITS}
         for stage in ("build", "shuffle"):  # the stage that packs, and that which writes shards of what was packed
             for path in sorted((self.work / "counts" / stage).glob("*.json")):
@@ -63,6 +67,7 @@ class Merge(Step):
             **annotation,
             "splits": summaries,
             "counts": dict(sorted(counts.items())),
+            **({"faults": faults[:MOST_FAULTS]} if faults else {}),
             "config": config.model_dump(mode="json"),
             "buckets": self.buckets,
             "versions": {name: importlib.metadata.version(name) for name in ("tokenizers", "webdataset", "datatrove")},

@@ -97,6 +97,7 @@ def summary(manifest: dict, out: Path) -> str:
         )
     counts = manifest.get("counts", {})
     lines += [f"  {name.replace('_', ' '):32s} {count:>12,}" for name, count in counts.items() if count]
+    lines += [f"  not read: {fault}" for fault in manifest.get("faults", [])]
     if run := manifest.get("run"):
         peak = run["peak_task_bytes"] / 1e6
         lines.append(f"  {run['seconds']} s with {run['workers']} workers, largest task {peak:.0f} MB")

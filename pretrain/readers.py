@@ -1,26 +1,26 @@
-"""Readers: the documents of one task, streamed, from text, jsonl, parquet and Hugging Face datasets.
+"""Readers of text files: the documents of one task, streamed, plain or compressed.
 
-Records, which have columns, are read by `pretrain.records` on top of this.
+`pretrain.rows` reads formats with fields, `pretrain.documents` and `pretrain.records` make documents and records of both.
 
 A task reads its own share and no other: a byte range of a plain file (a document belongs to the range in
-which it begins), every S-th document of a compressed one, a range of a parquet file's row groups.
+which it begins), every S-th document of a compressed one.
 """
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import contextlib
 import gzip
 import io
-import json
+import lzma
 import os
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from pretrain.corpora import Source, Task
+from pretrain.corpora import COMPRESSIONS, Task
 from pretrain.errors import UserError
 
 PASSAGE_CHARACTERS = 32768
@@ -32,15 +32,53 @@ def open_file(path: str | Path) -> BinaryIO:
     name = str(path)
     if name.endswith(".gz"):
         return gzip.open(name, "rb")
+    if name.endswith(".bz2"):
+        return bz2.open(name, "rb")
+    if name.endswith(".xz"):
+        return lzma.open(name, "rb")
     if name.endswith(".zst"):
-        import zstandard
-
-        return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(open(name, "rb")), 1 << 18)
+        return io.BufferedReader(_ZstandardReader(name), 1 << 18)
     return open(name, "rb", 1 << 18)
 
 
+class _ZstandardReader(io.RawIOBase):
+    """The decompressed bytes of a .zst file, of all its frames; EOFError where it ends inside one.
+
+    zstandard's own `stream_reader` ends with the first frame, and says nothing of a file that was cut short.
+    """
+
+    def __init__(self, name: str):
+        import zstandard
+
+        self._file = open(name, "rb")  # noqa: SIM115 (closed with this stream)
+        self._decompressor = zstandard.ZstdDecompressor()
+        self._frame: Any = None
+        self._ready = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            data = (self._frame.unused_data if self._frame is not None and self._frame.eof else b"") or self._file.read(1 << 16)
+            if not data:
+                if self._frame is not None and not self._frame.eof:
+                    raise EOFError("the file ends inside a zstandard frame")
+                return 0
+            if self._frame is None or self._frame.eof:
+                self._frame = self._decompressor.decompressobj()
+            self._ready = self._frame.decompress(data)
+        size = min(len(buffer), len(self._ready))
+        buffer[:size], self._ready = self._ready[:size], self._ready[size:]
+        return size
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
 def _is_compressed(path: str) -> bool:
-    return path.endswith((".gz", ".zst"))
+    return path.endswith(COMPRESSIONS)
 
 
 def detect_layout(path: Path) -> str:
@@ -49,19 +87,13 @@ def detect_layout(path: Path) -> str:
     Raises: UserError if the file is not UTF-8 text or cannot be decompressed.
     """
     try:
-        with open_file(path) as stream:
+        with naming_damage(str(path)), open_file(path) as stream:
             probe = stream.read(_PROBE_BYTES)
         text = codecs.getincrementaldecoder("utf-8-sig")().decode(probe)
     except UnicodeDecodeError as error:
         raise UserError(
             f"source {path} is not UTF-8 text (byte {error.start}). Convert it: iconv -f LATIN1 -t UTF-8 {path}"
         ) from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"source {path} cannot be read: {error}.") from error
-    except Exception as error:
-        if type(error).__module__.startswith("zstandard"):
-            raise UserError(f"source {path} cannot be decompressed: {error}.") from error
-        raise
     seen_text = blank = False
     for line in text.split("\n")[:-1]:
         if not line.strip():
@@ -73,14 +105,11 @@ def detect_layout(path: Path) -> str:
     return "lines"
 
 
-def text_documents(task: Task) -> Iterator[str]:
-    """Documents of a text file in the task's layout (lines, paragraphs or passages)."""
-    return (text for _, text in numbered_documents(task))
-
-
 def numbered_documents(task: Task) -> Iterator[tuple[int, str]]:
-    """`text_documents`, each with its position: the byte at which it begins in a plain file, the number of its first line
-    (from 0) in a compressed one. `where` makes words of it. (Of passages the position says nothing.)
+    """Yield the documents of a text file in the task's layout (lines, paragraphs or passages), each with its position.
+
+    A position is the byte at which a document begins in a plain file, and the number of its first line (from 0) in a
+    compressed one. `where` makes words of it.
     """
     group = {"lines": _lines, "paragraphs": _paragraphs, "passages": _passages}[task.layout]
     if not _is_compressed(task.place):
@@ -97,11 +126,15 @@ def numbered_documents(task: Task) -> Iterator[tuple[int, str]]:
 
 @contextlib.contextmanager
 def naming_damage(place: str) -> Iterator[None]:
-    """Turn what decompressors raise for a damaged file into a UserError that names it."""
+    """Turn what decompressors and disks raise for a damaged file into a UserError that names it."""
     try:
         yield
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
         raise UserError(f"source {place} is cut short or damaged ({error}). Download it again.") from error
+    except OSError as error:
+        if error.errno is None:  # bz2's word for damage
+            raise UserError(f"source {place} is cut short or damaged ({error}). Download it again.") from error
+        raise UserError(f"source {place} cannot be read: {error.strerror}.") from error
     except Exception as error:
         if type(error).__module__.startswith("zstandard"):
             raise UserError(f"source {place} is damaged ({error}). Download it again.") from error
@@ -109,9 +142,13 @@ def naming_damage(place: str) -> Iterator[None]:
 
 
 def where(task: Task, position: int) -> str:
-    """`FILE, line N` for a position of `numbered_documents` (of a csv file: the number of a line, from 0)."""
+    """Return the words for a position of `numbered_documents` or `pretrain.rows`: `FILE, line N` or `FILE, row N`."""
+    if task.kind == "hub" and task.stripes > 1:
+        return f"hub:{task.place}, file or part {task.stripe + 1} of {task.stripes}, row {position + 1}"
+    if task.kind in ("parquet", "disk", "hub"):
+        return f"{task.place}, row {position + 1}"
     line = position
-    if task.kind != "csv" and not _is_compressed(task.place):
+    if task.kind not in ("csv", "tsv") and not _is_compressed(task.place):
         line = 0
         with open(task.place, "rb") as stream:
             while position > 0 and (block := stream.read(min(position, _PROBE_BYTES))):
@@ -152,7 +189,8 @@ def _owned_lines(stream: BinaryIO, begin: int | None, end: int, layout: str) -> 
 
 
 def _decode(line: bytes) -> str:
-    return line.decode("utf-8", "replace")
+    """Return the text of a line. What is not UTF-8 becomes halves of surrogate pairs, which `rows.is_unicode` finds."""
+    return line.decode("utf-8", "surrogateescape")
 
 
 def _lines(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, str]]:
@@ -178,87 +216,20 @@ def _paragraphs(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, str]]
 
 
 def _passages(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, str]]:
-    return enumerate(passages(_decode(line).rstrip("\r\n") for _, line in lines))
+    return passages((position, _decode(line).rstrip("\r\n")) for position, line in lines)
 
 
-def passages(records: Iterable[str]) -> Iterator[str]:
-    """Records that follow each other, joined line by line into documents of 32 thousand characters."""
+def passages(texts: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Join texts that follow each other, line by line, into documents of 32 thousand characters, each with its first position."""
     collected: list[str] = []
-    size = 0
-    for record in records:
-        collected.append(record)
-        size += len(record) + 1
+    size = first = 0
+    for position, text in texts:
+        if not collected:
+            first = position
+        collected.append(text)
+        size += len(text) + 1
         if size >= PASSAGE_CHARACTERS:
-            yield "\n".join(collected)
+            yield first, "\n".join(collected)
             collected, size = [], 0
     if collected:
-        yield "\n".join(collected)
-
-
-def jsonl_documents(task: Task, source: Source, counts: Counter[str]) -> Iterator[str]:
-    """The text field of every line of a jsonl file; broken lines are counted as `broken_records`.
-
-    Raises: UserError if the first line of the task is no JSON object or lacks the field.
-    """
-    first = True
-    for line in text_documents(task):
-        try:
-            text = json.loads(line)[source.text_key]
-            if not isinstance(text, str):
-                raise TypeError(f"field {source.text_key!r} holds no text")
-        except (ValueError, KeyError, TypeError) as error:
-            if first:
-                why = f"no field {error}" if isinstance(error, KeyError) else str(error)
-                raise UserError(
-                    f"source {task.place}: not one JSON object with text per line ({why}; the line begins "
-                    f"{line[:60]!r}). Set text_key to the field that holds the text."
-                ) from error
-            counts["broken_records"] += 1
-            continue
-        first = False
-        yield text
-
-
-def parquet_documents(task: Task, source: Source) -> Iterator[str]:
-    """The text column of the task's row groups."""
-    import pyarrow.parquet
-
-    with pyarrow.parquet.ParquetFile(task.place) as table:
-        count = table.num_row_groups
-        groups = range(count * task.stripe // task.stripes, count * (task.stripe + 1) // task.stripes)
-        if not groups:
-            return
-        for batch in table.iter_batches(256, row_groups=list(groups), columns=[source.text_key]):
-            yield from (text for text in batch.column(0).to_pylist() if text)
-
-
-def dataset_documents(task: Task, source: Source) -> Iterator[str]:
-    """The text column of a hub dataset or a `save_to_disk` folder, through datatrove's reader.
-
-    Raises: UserError if the split or the column is not there, or the dataset cannot be read.
-    """
-    from datatrove.pipeline.readers import HuggingFaceDatasetReader
-
-    options: dict = {"text_key": source.text_key}
-    if task.kind == "disk":
-        place = Path(task.place)
-        if (place / "dataset_dict.json").is_file():
-            place /= source.split
-            if not place.is_dir():
-                raise UserError(f"source {task.place} has no split {source.split!r}.")
-        reader = HuggingFaceDatasetReader(str(place), load_from_disk=True, **options)
-    else:
-        chosen = {"split": source.split, "name": source.subset, "revision": source.revision}
-        dataset_options = {key: value for key, value in chosen.items() if value}
-        reader = HuggingFaceDatasetReader(task.place, dataset_options=dataset_options, streaming=source.streaming, **options)
-    empty = True
-    try:
-        for document in reader.run(None, task.stripe, task.stripes):
-            empty = False
-            yield document.text
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(f"source {task.place} cannot be read: {type(error).__name__}: {error}") from error
-    if empty and task.stripe == 0:
-        raise UserError(f"source {task.place} gave no text; is text_key={source.text_key!r} the right column?")
+        yield first, "\n".join(collected)

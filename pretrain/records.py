@@ -1,4 +1,4 @@
-"""Records: texts that belong together, read from jsonl, csv and text files.
+"""Records: texts that belong together, read from jsonl, csv, tsv, parquet and text files and from Hugging Face datasets.
 
 A record has a text and may have a positive (a text of the same meaning), a negative (a text of another meaning, close in
 words), an augmented version of the text and a label: sentence pairs, NLI triples, AugCSE's sentences with a cached
@@ -8,24 +8,21 @@ dropped: a field that is missing, misspelt or of the wrong kind is one error tha
 
 from __future__ import annotations
 
-import csv
 import difflib
-import io
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 from augment.cleaning import clean
 from pretrain import readers
 from pretrain.corpora import Source, Task
 from pretrain.errors import UserError
+from pretrain.rows import Broken, Row, is_unicode, json_rows, table_rows
 
 COLUMNS = ("text", "positive", "negative", "augmented")
 LABEL = "label"
 MOST_LABEL = 2**31 - 1
 _SIMCSE = {"sent0": "text", "sent1": "positive", "hard_neg": "negative"}  # the header of its nli_for_simcse.csv
-_FIELD_CHARACTERS = 1 << 24  # the csv module's own limit is 131,072
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ def records(task: Task, source: Source) -> Iterator[Record]:
 
     Raises: UserError, naming file and line, for what is no record, and where one has a label and another has none.
     """
-    rows = {"jsonl": _jsonl_rows, "csv": _csv_rows, "text": _text_rows}[task.kind](task, source)
+    rows = {"jsonl": _jsonl_rows, "text": _text_rows}.get(task.kind, _table_rows)(task, source)
     first: Record | None = None
     for position, row in rows:
         record = _record(row, position, lambda what, position=position: _fault(task, position, what))
@@ -73,6 +70,8 @@ def _record(row: dict[str, Any], position: int, fault: Callable[[str], UserError
         value = row.get(column)
         if value is not None and not isinstance(value, str):
             raise fault(f"the {column} is {value!r}, not text")
+        if value and not is_unicode(value):
+            raise fault(f"the {column} is not Unicode (half of a surrogate pair, or bytes that are not UTF-8): {value[:60]!a}")
         texts.append(clean(value or ""))
     if not texts[0]:
         raise fault("the record has no text")
@@ -90,52 +89,32 @@ def _text_rows(task: Task, source: Source) -> Iterator[tuple[int, dict[str, Any]
 
 def _jsonl_rows(task: Task, source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
     known: dict[tuple[str, ...], dict[str, str]] = {}
-    for position, line in readers.numbered_documents(task):
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise _fault(task, position, f"not JSON ({error}); the line begins {line[:60]!r}") from error
-        if not isinstance(row, dict):
-            raise _fault(task, position, f"not a JSON object; the line begins {line[:60]!r}")
+    for position, row in json_rows(task):
+        row = _whole(task, position, row)
         fields = tuple(row)
         if fields not in known:
             known[fields] = _columns(fields, source, lambda what, position=position: _fault(task, position, what))
         yield position, {column: row[field] for field, column in known[fields].items()}
 
 
-def _csv_rows(task: Task, source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
-    csv.field_size_limit(_FIELD_CHARACTERS)
-    with readers.naming_damage(task.place), readers.open_file(task.place) as stream:
-        rows = _numbered_rows(task, stream)
-        header = next(rows, (0, []))[1]
-        columns = _columns(tuple(header), source, lambda what: _fault(task, 0, what))
-        chosen = [(number, columns[field]) for number, field in enumerate(header) if field in columns]
-        for count, (position, row) in enumerate(rows):
-            if count % task.stripes != task.stripe:
-                continue
-            if len(row) != len(header):
-                raise _fault(task, position, f"{len(row)} fields where the header has {len(header)} ({', '.join(header)})")
-            found: dict[str, Any] = {column: row[number] for number, column in chosen}
-            if LABEL in found:
-                found[LABEL] = _number(found[LABEL])
-            yield position, found
+def _table_rows(task: Task, source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
+    columns: dict[str, str] = {}
+
+    def choose(fields: tuple[str, ...]) -> list[str]:
+        columns.update(_columns(fields, source, lambda what: _fault(task, 0, what)))
+        return list(columns)
+
+    for position, row in table_rows(task, source, choose):
+        found = {columns[field]: value for field, value in _whole(task, position, row).items()}
+        if isinstance(found.get(LABEL), str):  # csv has no numbers
+            found[LABEL] = _number(found[LABEL])
+        yield position, found
 
 
-def _numbered_rows(task: Task, stream: BinaryIO) -> Iterator[tuple[int, list[str]]]:
-    """Rows that are not blank, each with the number of its first line from 0: a quoted field may hold line breaks."""
-    reader = csv.reader(io.TextIOWrapper(stream, "utf-8-sig", newline=""), strict=True)
-    while True:
-        position = reader.line_num
-        try:
-            row = next(reader, None)
-        except csv.Error as error:
-            raise _fault(task, position, f"not csv ({error})") from error
-        except UnicodeDecodeError as error:
-            raise _fault(task, position, f"not UTF-8 from here on ({error})") from error
-        if row is None:
-            return
-        if row:
-            yield position, row
+def _whole(task: Task, position: int, row: Row | Broken) -> Row:
+    if isinstance(row, Broken):
+        raise _fault(task, position, row.why)
+    return row
 
 
 def _number(text: str) -> int | str | None:

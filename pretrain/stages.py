@@ -37,7 +37,8 @@ from augment.cleaning import for_clean_text
 from augment.ragged import Ragged, segment_indices
 from pretrain import buckets as bk
 from pretrain.annotate import Annotator
-from pretrain.corpora import DataConfig, Task, documents
+from pretrain.corpora import DataConfig, Task
+from pretrain.documents import Faults, documents
 from pretrain.errors import UserError
 from pretrain.packing import Packed, fit_sentences, full_sentences, one_per_document, one_per_sequence
 from pretrain.progress import Heartbeat
@@ -110,13 +111,16 @@ class ReadSource(Step):
         task = Task(**self.plan["tasks"][rank])
         source = self.config.sources[task.source]
         counts: Counter[str] = Counter()
+        faults = Faults(counts)
         with Heartbeat(self.work, "read", rank) as heartbeat:
-            for number, text in enumerate(documents(task, source, counts)):
+            for number, text in enumerate(documents(task, source, faults)):
                 heartbeat.advance(len(text))
                 if text:
                     counts["documents_read"] += 1
                     yield Document(text, f"{rank}/{number}", metadata={"source": task.source})
         self.save_counts("reader", rank, dict(counts))
+        if faults.named:
+            self.save_counts("faults", rank, {"named": faults.named})
 
 
 class Scatter(Step):

@@ -5,19 +5,19 @@ from __future__ import annotations
 import gzip
 import json
 import random
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from pretrain import embedded
-from pretrain.corpora import DataConfig, Source, Task, documents, plan_tasks
+from pretrain.corpora import DataConfig, Source, Task, plan_tasks
+from pretrain.documents import Faults, documents
 from pretrain.errors import UserError
 from pretrain.readers import detect_layout
 
 
-def everything(source: Source, counts: Counter | None = None) -> list[str]:
-    return [text for task in plan_tasks([source]) for text in documents(task, source, counts or Counter())]
+def everything(source: Source, faults: Faults | None = None) -> list[str]:
+    return [text for task in plan_tasks([source]) for text in documents(task, source, faults or Faults())]
 
 
 def write(path: Path, text: str) -> Path:
@@ -63,12 +63,12 @@ def test_every_byte_range_of_any_text_gives_each_document_once(tmp_path):
         path = write(tmp_path / "t.txt", "".join(random_.choice(pieces) for _ in range(random_.randrange(1, 60))))
         size = path.stat().st_size
         for layout in ("lines", "paragraphs"):
-            whole = list(documents(Task(0, "text", str(path), 0, 1, size, layout), Source(source="x"), Counter()))
+            whole = list(documents(Task(0, "text", str(path), 0, 1, size, layout), Source(source="x"), Faults()))
             for stripes in (2, 3, 7):
                 cut = []
                 for stripe in range(stripes):
                     task = Task(0, "text", str(path), stripe, stripes, size, layout)
-                    cut += documents(task, Source(source="x"), Counter())
+                    cut += documents(task, Source(source="x"), Faults())
                 assert cut == whole, (trial, layout, stripes, path.read_bytes())
 
 
@@ -89,14 +89,6 @@ def test_jsonl(tmp_path, small_tasks, suffix):
     assert sorted(everything(source)) == sorted(row["body"] for row in rows)
     with pytest.raises(UserError, match="no field 'text'"):
         everything(Source(source=str(path)))
-
-
-def test_a_broken_json_line_is_counted(tmp_path):
-    path = write(tmp_path / "a.jsonl", '{"text": "a"}\n{"text": \n{"text": 5}\n{"text": "b"}\n')
-    counts: Counter[str] = Counter()
-    source = Source(source=str(path))
-    assert [text for task in plan_tasks([source]) for text in documents(task, source, counts)] == ["a", "b"]
-    assert counts["broken_records"] == 2
 
 
 def test_parquet(tmp_path, small_tasks):

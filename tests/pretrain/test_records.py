@@ -169,14 +169,13 @@ def test_the_line_is_right_in_a_file_of_several_tasks(tmp_path, small_tasks, com
 
 
 def test_sources_without_records(tmp_path):
-    path = write(tmp_path / "a.csv", "text\nx\n")
-    with pytest.raises(UserError, match=r"a\.csv: a csv file is read as records; prepare it with --unit record"):
-        plan_tasks([Source(source=str(path))])
     with pytest.raises(UserError, match="embedded holds no records"):
         plan_tasks([Source(source="embedded")], records=True)
     with pytest.raises(UserError, match="holds no corpus file"):
         plan_tasks([Source(source=str(tmp_path))])
-    assert len(plan_tasks([Source(source=str(tmp_path))], records=True)) == 1
+    write(tmp_path / "a.csv", "text\nx\n")
+    for records_ in (False, True):
+        assert len(plan_tasks([Source(source=str(tmp_path))], records=records_)) == 1
 
 
 # ---- into shards -------------------------------------------------------------------------------------------
