@@ -56,13 +56,14 @@ def test_properties(entry, sentences):
     _check_properties(entry, sentences)
 
 
+@pytest.mark.parametrize("variant", ["sense", "code"])
 @pytest.mark.parametrize("entry", lexical_wordnet.ENTRIES, ids=lambda entry: entry.name)
-def test_properties_with_the_whole_wordnet(entry, sentences, whole_wordnet):
-    _check_properties(entry, sentences)
+def test_properties_with_the_whole_wordnet(entry, variant, sentences, whole_wordnet):
+    _check_properties(entry, sentences, variant=variant)
 
 
-def _check_properties(entry, sentences):
-    parameters = {parameter.name: parameter.default for parameter in entry.parameters}
+def _check_properties(entry, sentences, **given):
+    parameters = {parameter.name: parameter.default for parameter in entry.parameters} | given
     keys = sequence_keys(1, 0, np.arange(len(sentences)), 1, "augment")
     passes = [
         [entry.function(sentence, draws, **parameters) for sentence, draws in zip(sentences, draws_for(keys, entry.name))]
