@@ -9,6 +9,7 @@ import os
 import re
 import stat
 import sys
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -150,15 +151,17 @@ def read_sentences(file: str, text: str, limit: int) -> list[str]:
         raise AugmentationError(f"--limit {limit}: a whole number of sentences, at least one, is needed")
     if text:
         lines = [text]
-    elif file and file != "-":
-        path = Path(file)
+    elif file or is_piped():
+        path = Path(file or "-")
         try:
-            with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as opened:
-                lines = first_lines(opened, limit)
-        except (OSError, EOFError, UnicodeDecodeError) as error:
-            raise AugmentationError(f"{file} cannot be read as text: {error}") from error
-    elif file == "-" or is_piped():
-        lines = first_lines(sys.stdin, limit)
+            if path == Path("-"):
+                lines = first_lines(sys.stdin, limit)
+            else:
+                with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as opened:
+                    lines = first_lines(opened, limit)
+        except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+            place = "standard input" if path == Path("-") else file
+            raise AugmentationError(f"{place} cannot be read as text: {error}") from error
     else:
         return [*EXAMPLES][:limit]
     if not any(line.strip() for line in lines):

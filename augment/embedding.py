@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import gzip
+import zlib
 from collections.abc import Iterator
 from math import ceil
 from pathlib import Path
@@ -112,7 +113,7 @@ def word_vectors(path: str, limit: int) -> WordVectors:
     try:
         with (gzip.open if file.suffix == ".gz" else open)(file, "rt", encoding="utf-8-sig", newline="\n") as opened:
             words, matrix = _read(opened, path, limit)
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise AugmentationError(
             f"the word vectors {path} cannot be read as text ({error}): give GloVe's or word2vec's text format, no binary one"
         ) from error

@@ -11,6 +11,7 @@ import gzip
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,7 +56,9 @@ def read_synonyms(path: str | Path) -> dict[str, list[str]]:
         for word, synonyms in pairs:
             known = table.setdefault(word.lower(), {})
             known.update((synonym, None) for synonym in synonyms if synonym.lower() != word.lower())
-    except (OSError, EOFError, UnicodeDecodeError, json.JSONDecodeError, zipfile.BadZipFile) as error:
+    except (
+        OSError, EOFError, UnicodeDecodeError, json.JSONDecodeError, RecursionError, zlib.error, zipfile.BadZipFile
+    ) as error:  # fmt: skip
         raise AugmentationError(f"synonym table {path} cannot be read: {error}") from error
     table = {word: synonyms for word, synonyms in table.items() if synonyms}
     if not table:

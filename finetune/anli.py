@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from augment.ragged import Ragged
-from finetune.data import data_root, find, lines
+from finetune.data import data_root, find, lines, parse_json
 from finetune.finetuning import FineTuning, Interrupted, Recipe, choose_precision, read_result
 from finetune.glue_data import NLI, Examples, load
 from finetune.labelled import Encoded, Source, encode_examples, open_source
@@ -180,7 +180,7 @@ def _rows(path: Path, keys: tuple[str, str, str]) -> Iterator[tuple[str, str, in
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             premise, hypothesis, label = (row[key] for key in keys)
             if not all(isinstance(value, str) for value in (premise, hypothesis, label)):
                 raise TypeError("a value that is no text")

@@ -19,11 +19,13 @@ from __future__ import annotations
 import csv
 import difflib
 import gzip
+import json
 import os
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -82,6 +84,21 @@ def known_name(
         near = found[difflib.get_close_matches(plain(name), found, n=1, cutoff=0.0)[0]]
         raise UserError(f"unknown {kind} {name!r}; did you mean {near!r}? There are {', '.join(written.values())}")
     return found[plain(name)]
+
+
+def parse_json(text: str) -> Any:
+    """Return what a JSON text says.
+
+    Raises:
+        ValueError: no JSON, nested too deep, or text that is not Unicode (half of a surrogate pair: `"\\ud800"`).
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("JSON that is nested too deep") from None
+    if "\\u" in text:
+        json.dumps(value, ensure_ascii=False).encode()  # UnicodeEncodeError is a ValueError
+    return value
 
 
 def csv_columns(path: Path, *columns: str) -> list[tuple[str, ...]]:

@@ -16,7 +16,6 @@ errors.
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
@@ -29,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from finetune.data import csv_columns, find, known_name, lines
+from finetune.data import csv_columns, find, known_name, lines, parse_json
 from finetune.models import EmbeddingModel, open_model
 from finetune.results import Evaluation, TaskResult, finish, sample_std
 from pretrain.command import run
@@ -283,7 +282,7 @@ def read_csv(path: Path) -> list[tuple[str, str]]:
 def _read_clinc(path: Path) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """In-scope (training and validation, test) examples of CLINC150; the out-of-scope lists stay out."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
         parts = {part: [(str(text), str(label)) for text, label in content[part]] for part in ("train", "val", "test")}
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: not CLINC150's json of train, val and test lists of [text, intent]: {error!r}") from error

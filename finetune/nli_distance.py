@@ -14,7 +14,6 @@ are given: `entailment_nearer` as in the text (by cosine), `as_coded` as in the 
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -23,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from finetune.data import csv_columns, data_root, find, known_name, lines
+from finetune.data import csv_columns, data_root, find, known_name, lines, parse_json
 from finetune.models import EmbeddingModel, open_model
 from finetune.results import Evaluation, TaskResult, finish
 from pretrain.command import run
@@ -182,7 +181,7 @@ def read_jsonl(path: Path, premise: str) -> list[tuple[str, str, str]]:
     examples = []
     for number, line in enumerate(lines(path), start=1):
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             texts = row[premise], row["hypothesis"], row["label"]
             if not all(isinstance(text, str) for text in texts):
                 raise TypeError("a value that is no text")

@@ -122,6 +122,20 @@ def test_empty_input_is_an_error():
     assert result.returncode == 2 and "no sentences" in result.stderr and "Traceback" not in result.stderr
 
 
+def test_input_that_is_no_text_is_an_error(tmp_path, call):
+    for given in (["-"], []):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8:strict"}
+        words = [sys.executable, "-m", "augment", *given]
+        result = subprocess.run(words, input=b"a line\ncaf\xe9 \xff\n", capture_output=True, env=environment)
+        error = result.stderr.decode()
+        assert result.returncode == 2 and "standard input cannot be read as text" in error and "Traceback" not in error
+    whole = gzip.compress(os.urandom(3000).hex().encode())
+    for damaged in (whole[:1000], whole[:500] + b"\xff" * 200 + whole[700:]):
+        (tmp_path / "a.gz").write_bytes(damaged)
+        status, _, error = call(str(tmp_path / "a.gz"))
+        assert status == 2 and "a.gz cannot be read as text" in error
+
+
 def test_augment_imports_no_torch():
     code = "import sys, augment.registry, augment.preview; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

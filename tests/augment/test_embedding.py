@@ -1,6 +1,7 @@
 """Words by their neighbours in a small file of vectors: which are near by hand, formats, and what is refused."""
 
 import gzip
+import os
 import re
 
 import numpy as np
@@ -175,9 +176,11 @@ def test_files_that_do_not_serve(tmp_path, content, message):
     path.write_bytes(content)
     with pytest.raises(AugmentationError, match=message):
         word_vectors(str(path), 100)
-    (tmp_path / "broken.gz").write_bytes(b"no gzip")
-    with pytest.raises(AugmentationError, match="cannot be read as text"):
-        word_vectors(str(tmp_path / "broken.gz"), 100)
+    whole = gzip.compress(os.urandom(3000).hex().encode())
+    for damaged in (b"no gzip", whole[:1000], whole[:500] + b"\xff" * 200 + whole[700:]):
+        (tmp_path / "broken.gz").write_bytes(damaged)
+        with pytest.raises(AugmentationError, match="cannot be read as text"):
+            word_vectors(str(tmp_path / "broken.gz"), 100)
 
 
 def test_what_is_missing_is_said_when_a_pipeline_is_built(glove, monkeypatch):

@@ -239,6 +239,7 @@ def test_wordnet_sources(tmp_path):
         ("a.json", "[1]", "JSON list"),
         ("a.json", '{"a": "b"}', "not a list of words"),
         ("a.json", "{", "cannot be read"),
+        ("a.json", '{"a": ' + "[" * 50_000, "cannot be read"),
         ("a.json", '{"a": []}', "no word with a synonym"),
         ("a.json.gz", "no gzip", "cannot be read"),
         ("a.zip", "no zip", "cannot be read"),

@@ -101,7 +101,8 @@ def test_damaged_rows_are_one_message(tmp_path):
         anli.read_jsonl(file, keys)
     good = '{"context": "a", "hypothesis": "b", "label": "e"}\n'
     for bad in ('{"context": "a"', '"text"', "3", '{"context": null, "hypothesis": "b", "label": "e"}',
-                '{"context": "a", "hypothesis": "b", "label": ["e"]}'):
+                '{"context": "a", "hypothesis": "b", "label": ["e"]}', "[" * 50_000,
+                '{"context": "\\ud800", "hypothesis": "b", "label": "e"}'):
         file.write_text(good + bad + "\n")
         with pytest.raises(UserError, match=r"dev\.jsonl, line 2: expected JSON with the keys"):
             anli.read_jsonl(file, keys)

@@ -197,9 +197,10 @@ def test_mistakes_are_one_message(tmp_path):
     (data / "intents" / "BANKING77" / "train.csv").write_text("text,intent\na,b\n")
     with pytest.raises(UserError, match="must name text and category"):
         read("BANKING77", data)
-    (data / "intents" / "CLINC150" / "data_full.json").write_text('{"train": []}')
-    with pytest.raises(UserError, match="not CLINC150's json"):
-        read("CLINC150", data)
+    for bad in ('{"train": []}', "[" * 50_000, '{"train": [["\\ud800", "a"]], "val": [], "test": []}'):
+        (data / "intents" / "CLINC150" / "data_full.json").write_text(bad)
+        with pytest.raises(UserError, match="not CLINC150's json"):
+            read("CLINC150", data)
 
 
 def test_short_batches_are_padded_without_weight():

@@ -121,9 +121,11 @@ def test_mistakes_are_one_message(tmp_path):
     (data / "NLI" / "mnli_dev.jsonl").write_text('{"premise": "a"}\n')
     with pytest.raises(UserError, match=r"line 1: expected JSON with premise, hypothesis and label"):
         load("MNLI", data)
-    (data / "NLI" / "mnli_dev.jsonl").write_text('{"premise": "a", "hypothesis": null, "label": "neutral"}\n')
-    with pytest.raises(UserError, match=r"line 1: expected JSON with premise, hypothesis and label"):
-        load("MNLI", data)
+    for bad in ('{"premise": "a", "hypothesis": null, "label": "neutral"}', "[" * 50_000,
+                '{"premise": "a", "hypothesis": "\\udfff", "label": "neutral"}'):
+        (data / "NLI" / "mnli_dev.jsonl").write_text(bad + "\n")
+        with pytest.raises(UserError, match=r"line 1: expected JSON with premise, hypothesis and label"):
+            load("MNLI", data)
     (data / "NLI" / "mnli_dev.jsonl").write_text('{"premise": "a", "hypothesis": "b", "label": "entailment"}\n')
     with pytest.raises(UserError, match="no premise has an entailed and a contradicting"):
         load("MNLI", data)
