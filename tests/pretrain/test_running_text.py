@@ -129,6 +129,22 @@ def test_documents_are_judged_by_how_much_of_them_is_prose(tmp_path, share, kept
     assert len(texts_of(tmp_path / "out", "train")) == kept and counts.get("documents_not_prose", 0) == 3 - kept
 
 
+def test_copies_of_a_document_are_parted_and_sequences_are_full(tmp_path):
+    """Three copies of one document follow each other as they are packed."""
+    document = [f"The number {i} is here beside the {'old ' * (i % 7)}river." for i in range(60)]
+    (tmp_path / "text.txt").write_text(" ".join(document) + "\n")
+    made = config(f"{tmp_path}/text.txt@3", unit="sequence", heldout=0.0, max_length=48)
+    prepare(made, tmp_path / "out", workers=1, progress=False)
+    running, sequences = read(tmp_path / "out")
+    assert all(text in " ".join(document) for text in running)
+    assert Counter(s for sequence in sequences for s in sequence) == Counter(document * 3)
+    reader = ShardReader(tmp_path / "out")
+    chunks = [reader.read(number) for number in range(reader.num_chunks)]
+    lengths = np.concatenate([chunk.sequences.lengths for chunk in chunks])
+    assert lengths.max() <= 48 and lengths.mean() > 32
+    assert sum(len(chunk.document_starts) for chunk in chunks) == 3 and len(running) >= len(sequences)
+
+
 @pytest.mark.parametrize("policy", ["truncate", "drop"])
 @pytest.mark.parametrize("unit", ["sequence", "document"])
 def test_running_text_cannot_be_asked_to_have_holes(unit, policy):
