@@ -19,6 +19,7 @@ from pretrain.damage import first_sound
 from pretrain.durable import replace_durably
 from pretrain.encoder import SentenceEncoder
 from pretrain.export import read_policy
+from pretrain.inputs import Inputs
 from pretrain.length_shortcut import LengthShortcut
 from pretrain.metrics_file import read_metrics
 from pretrain.objectives import WholeObjective, view_specs
@@ -127,7 +128,7 @@ def _number(name: str, value: float | None) -> str:
     return f"{100 * value:.1f}%" if name == "partner_found" else f"{value:.2f}"
 
 
-def report(config: Config, progress: Progress, export: Path) -> dict:
+def report(config: Config, progress: Progress, export: Path, inputs: Inputs) -> dict:
     """Print the scores beside those of the model as it started, and write report/summary.json; returns what it holds."""
     records = [record for record in read_metrics(config.run_folder / "metrics.jsonl") if "evaluation" in record]
     scores = {record["step"]: record["evaluation"] for record in records}  # a full disk may have silenced the metrics
@@ -147,7 +148,8 @@ def report(config: Config, progress: Progress, export: Path) -> dict:
           f"step is exported to {export}\n  {config.run_folder} stands for its best/, step {progress.best_step:,} by {by}: "
           f"python -m finetune.sts {config.run_folder}")
     summary = {"start": first, "best": best, "trained": last, "steps": progress.step, "tokens": progress.tokens,
-               "seconds": progress.seconds, "best_step": progress.best_step, "best_by": progress.best_by, "export": str(export)}
+               "seconds": progress.seconds, "best_step": progress.best_step, "best_by": progress.best_by, "export": str(export),
+               "inputs": {name: value["sha256"] for name, value in inputs.items()}}
     folder = config.run_folder / "report"
     folder.mkdir(exist_ok=True)
     replace_durably(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())

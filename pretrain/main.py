@@ -136,7 +136,7 @@ def run(settings: Config, recipe: str | Path, explicit: bool, dry_run: bool) -> 
     if progress.step == stop_step:
         export_checkpoint(settings.run_folder / "export", settings.run_folder / "checkpoints")
         if rank == 0:
-            announce.report(settings, progress, settings.run_folder / "export")
+            announce.report(settings, progress, settings.run_folder / "export", data.inputs)
     dist.barrier()
     dist.destroy_process_group()
     return code

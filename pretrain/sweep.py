@@ -24,7 +24,7 @@ from pretrain.command import as_bool
 from pretrain.command import run as run_command
 from pretrain.errors import UserError
 from pretrain.sweep_file import Sweep, expand, read_sweep, replaced, sweep_of
-from pretrain.sweep_runs import ROOT, Left, Plan, Run, Trainer, remaining_seconds, slug
+from pretrain.sweep_runs import ROOT, Left, Plan, Run, Trainer, remaining_seconds, slug, unequal_inputs
 from pretrain.sweep_table import LIGHT, Judged, collect, duration, evaluate, judged, metric, pending, write
 
 Judge = Callable[[list[Judged], dict[str, str]], None]
@@ -135,6 +135,11 @@ class _Work:
         models = [model for entry in self.plan.entries if entry.row.kind == "start" or entry.runs
                   for model in judged(entry, self.plan.chosen(entry), self.out)]
         chosen = LIGHT | _choose(evaluations, self.sweep)
+        for entry in (entry for entry in self.plan.entries if entry.runs):
+            if names := unequal_inputs(runs := self.plan.chosen(entry)):
+                _say(f"WARNING: the runs of {entry.name} were not trained on the same {', '.join(names)} (inputs in their "
+                     f"report/summary.json): of {', '.join(str(run.folder) for run in runs)} remove those with the wrong one, "
+                     "and the same command trains them again")
         if self.judge is None:
             _say("no evaluation: name a folder with SentEval's data with --sts, or by CLEAR_DATA")
         else:

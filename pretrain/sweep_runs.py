@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -102,6 +102,14 @@ class Run:
         flags["folder"] = str(folder)
         flags |= {key.replace("__", "."): value for key, value in more.items()}
         return [f"--{key}={value}" for key, value in flags.items()]
+
+
+def unequal_inputs(runs: Iterable[Run]) -> list[str]:
+    """Names of the inputs (`pretrain.inputs`) in which finished runs differ: a file found by the environment may have been
+    exchanged between two of them, which their digests do not show."""
+    recorded = [run.summary.get("inputs", {}) for run in runs if run.summary]
+    names = dict.fromkeys(name for inputs in recorded for name in inputs)
+    return [name for name in names if len({inputs[name] for inputs in recorded if name in inputs}) > 1]
 
 
 def identity(config: Config) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from run_helpers import command, curve, finish, outputs_of, records, start, wait_for
+from run_helpers import command, curve, finish, kill, outputs_of, records, start, wait_for
 
 from augment.ragged import Ragged
 from pretrain import checkpoint, setup_run
@@ -217,3 +217,12 @@ def test_the_first_chunk_that_can_be_read(tmp_path):
     shard.unlink()
     with pytest.raises(DamagedShard):
         first_sound(ShardReader(tmp_path))
+
+
+def test_a_rank_that_never_comes_is_one_error_in_time(tiny_data, tmp_path):
+    """By the command: of two ranks one is never started."""
+    first, second = start(command(tiny_data, tmp_path / "run", train__rendezvous_seconds=20), ranks=2)
+    kill([second])
+    output = finish([first], expect=2)
+    assert "1 of 2 ranks have come to 127.0.0.1:" in output and "missing: rank 1." in output
+    assert "Traceback" not in output and not (tmp_path / "run").exists()

@@ -17,7 +17,7 @@ from run_helpers import TINY
 
 from pretrain.errors import UserError
 from pretrain.sweep_file import Sweep, expand, read_sweep, replaced, sweep_of
-from pretrain.sweep_runs import Plan, identity, last_words, run_of
+from pretrain.sweep_runs import Plan, identity, last_words, run_of, unequal_inputs
 from pretrain.sweep_table import Judged, collect, columns_of, correlations, evaluate, statistics_of, tabulate
 
 ROOT = Path(__file__).parents[2]
@@ -169,6 +169,17 @@ def test_the_winner_of_a_search_is_trained_with_the_other_seeds(tmp_path):
     failed.folder.mkdir(parents=True)
     (failed.folder / "failed.txt").write_text("error: the loss is not finite\n")
     assert plan.winner(entries[0]) == 2  # a run that failed does not win, and does not hold the search up
+
+
+def test_runs_of_a_row_that_read_other_files_are_told_apart(tmp_path):
+    plan = Plan(entries_of(tmp_path, rows={"a": {}}), [5, 6, 7], tmp_path, lambda run: None)
+    runs = plan.chosen(plan.entries[0])
+    for run, table in zip(runs, "xxy"):
+        assert unequal_inputs(runs) == []  # up to here they are the same
+        (run.folder / "report").mkdir(parents=True)
+        inputs = {"shards": "s", "synonyms": table} | ({"rules": "r"} if table == "x" else {})
+        (run.folder / "report" / "summary.json").write_text(json.dumps({"inputs": inputs}))
+    assert unequal_inputs(runs) == ["synonyms"]
 
 
 def test_the_last_words_of_a_run_are_its_error(tmp_path):
