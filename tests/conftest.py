@@ -7,6 +7,7 @@ import os
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,6 @@ import torch
 from small_wordnet import write_small_wordnet
 
 from augment import lexical_bound, lexical_senses, lexical_wordnet, wordnet
-from augment.errors import AugmentationError
 
 torch.set_num_threads(1)
 
@@ -38,18 +38,29 @@ def small_wordnet(tmp_path_factory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture(scope="session")
+def whole_wordnet_folder(tmp_path_factory) -> Path | None:
+    """The folder of this machine's WordNet, unpacked once where it is a zip."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(wordnet.VARIABLE)
+        if _NAMED_WORDNET:
+            patch.setenv(wordnet.VARIABLE, _NAMED_WORDNET)
+        found = next((path for path in wordnet.wordnet_candidates() if path.exists()), None)
+    if found is None or found.is_dir():
+        return found
+    folder = tmp_path_factory.mktemp("whole")
+    shutil.unpack_archive(found, folder)
+    return next(folder.rglob("index.noun")).parent
+
+
 @pytest.fixture
-def whole_wordnet(monkeypatch) -> Iterator[wordnet.WordNet]:
+def whole_wordnet(whole_wordnet_folder, monkeypatch) -> Iterator[wordnet.WordNet]:
     """The WordNet of this machine, for the tests that want all of it."""
-    monkeypatch.delenv(wordnet.VARIABLE)
-    if _NAMED_WORDNET:
-        monkeypatch.setenv(wordnet.VARIABLE, _NAMED_WORDNET)
-    _forget_words()
-    try:
-        found = wordnet.wordnet()
-    except AugmentationError:
+    if whole_wordnet_folder is None:
         pytest.skip("CLEAR_WORDNET names no WordNet" if _NAMED_WORDNET else "no WordNet is installed or named by CLEAR_WORDNET")
-    yield found
+    monkeypatch.setenv(wordnet.VARIABLE, str(whole_wordnet_folder))
+    _forget_words()
+    yield wordnet.wordnet()
     _forget_words()
 
 

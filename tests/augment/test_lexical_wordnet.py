@@ -63,8 +63,6 @@ def source(request) -> WordNet:
 def agrees_with_nltk(source: WordNet, root: Path, step: int, monkeypatch) -> int:
     """nltk's reader over the same files, with the two that Debian's package lacks; returns how many lemmas were compared."""
     nltk = pytest.importorskip("nltk", reason="nltk is not installed; the extra `test` brings it")
-    if not source.path.is_dir():
-        pytest.skip("WordNet in a zip")
     shutil.copytree(source.path, folder := root / "corpora" / "wordnet")
     names = ["adj.all", "adj.pert", "adv.all"] + [f"noun.{i}" for i in range(3, 29)] + [f"verb.{i}" for i in range(29, 44)]
     (folder / "index.sense").touch()
@@ -101,8 +99,6 @@ def test_agrees_with_nltk_on_the_whole(whole_wordnet, tmp_path, monkeypatch):
 
 
 def test_every_lemma_of_an_index_is_found(source):
-    if not source.path.is_dir():
-        pytest.skip("WordNet in a zip")
     lines = [line for line in (source.path / "index.adv").read_text().splitlines() if line[0] != " "]
     for line in lines[:: max(1, len(lines) // 400)]:
         lemma = line.split(" ")[0]
