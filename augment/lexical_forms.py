@@ -174,7 +174,9 @@ def keeps_capital(sentence: ParsedSentence, i: int) -> bool:
     lower = word.lower()
     if not word[:1].isupper() or lower == "i" or lower.startswith(("i'", "i’")) or word[1:] != lower[1:]:
         return True
-    if pos in _CLOSED_CLASSES:  # a name that a tagger takes for an adverb: "Martelly"
+    if pos in ("ADV", "VERB", "ADP") and sentence.relation(i)[:5] == "nsubj":  # a name that a tagger does not know: "Martelly"
+        return lower not in _FUNCTION_WORDS
+    if pos in _CLOSED_CLASSES:
         return sentence.tags[i] in ("NNP", "NNPS") and lower not in _FUNCTION_WORDS
     if (is_name(sentence, i) and pos not in ("ADJ", "VERB", "NUM")) or len(word) == 1:
         return True

@@ -27,7 +27,7 @@ _MARKS = {
     "zh": ("，", "“", "”", "！", ("，", "。", "；", "！")),
 }
 # No comma stands behind words with these tags: what they introduce goes on.
-_INTRODUCING = frozenset({"IN", "DT", "PDT", "TO", "WDT", "WP", "WP$", "WRB", "PRP$", "CC", "MD", "JJ"})
+_INTRODUCING = frozenset({"IN", "DT", "PDT", "TO", "WDT", "WP", "WP$", "WRB", "PRP$", "CC", "MD"})
 _PARTED_OFF = frozenset({"by", "without", "after", "before", "while", "since", "instead", "besides", "despite"})
 _WH = frozenset({"WDT", "WP", "WP$", "WRB"})
 
@@ -141,9 +141,13 @@ def _comma_behind(sentence: ParsedSentence, i: int, comma: str, head: int = -1) 
     if i + 1 >= len(sentence) or not _is_word(sentence, i) or not _is_word(sentence, i + 1):
         return None
     place = sentence.ends[i]
-    if sentence.is_english and (sentence.text[place] != " " or (i != head and sentence.tags[i] in _INTRODUCING)):
+    if sentence.is_english and (sentence.text[place] != " " or (i != head and _introduces(sentence, i))):
         return None  # inside of what is written as one word, or of a phrase
     return place, place, comma
+
+
+def _introduces(sentence: ParsedSentence, i: int) -> bool:
+    return sentence.tags[i] in _INTRODUCING or sentence.relation(i) == "amod"
 
 
 def _is_word(sentence: ParsedSentence, i: int) -> bool:

@@ -145,8 +145,9 @@ def test_double_negation(text, annotation, expected):
     assert outcomes(dn, text, annotation) == expected
 
 
-def test_a_name_that_is_tagged_as_an_adverb_keeps_its_capital():
-    sentence = parse("Martelly came.", "Martelly/NNP/nsubj/2 came/VBD/root/0 ././punct/2")
+@pytest.mark.parametrize("tag", ["NNP", "RB"])
+def test_a_name_that_is_tagged_as_an_adverb_keeps_its_capital(tag):
+    sentence = parse("Martelly came.", f"Martelly/{tag}/nsubj/2 came/VBD/root/0 ././punct/2")
     sentence = sentence.__class__(**{
         name: getattr(sentence, name) for name in ("text", "starts", "ends", "tags", "lemmas", "heads", "deps", "language")
     }, pos=("ADV", "VERB", "PUNCT"))  # fmt: skip
@@ -184,6 +185,10 @@ def test_a_name_that_is_tagged_as_an_adverb_keeps_its_capital():
         # the subject of a question is not parted from its verb
         ("Can he go?", "Can/MD/aux/3 he/PRP/nsubj/3 go/VB/root/0 ?/./punct/3", {'Can "he" go?'}),
         ("Who came?", "Who/WP/nsubj/2 came/VBD/root/0 ?/./punct/2", {"Who came?!"}),
+        # behind an adjective that says something, not one of a noun
+        ("He was glad when she left.",
+         "He/PRP/nsubj/3 was/VBD/cop/3 glad/JJ/root/0 when/WRB/advmod/6 she/PRP/nsubj/6 left/VBD/advcl/3 ././punct/3",
+         {"He was glad, when she left."}),
         # an adverbial clause before a complement
         ("He said that he came when she left.",
          "He/PRP/nsubj/2 said/VBD/root/0 that/IN/mark/5 he/PRP/nsubj/5 came/VBD/ccomp/2 when/WRB/advmod/8 she/PRP/nsubj/8 "
