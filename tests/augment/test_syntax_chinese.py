@@ -8,7 +8,8 @@ from augment.text import Draws
 
 _POS = {
     "NN": "NOUN", "NR": "PROPN", "PN": "PRON", "VV": "VERB", "VE": "VERB", "VC": "AUX", "VA": "ADJ", "AD": "ADV",
-    "PU": "PUNCT", "AS": "PART", "LB": "ADP", "BA": "ADP", "DEC": "PART", "P": "ADP", "SP": "PART", "NT": "NOUN", "LC": "PART",
+    "PU": "PUNCT",
+     "CD": "NUM", "AS": "PART", "LB": "ADP", "BA": "ADP", "DEC": "PART", "P": "ADP", "SP": "PART", "NT": "NOUN", "LC": "PART",
 }  # fmt: skip
 
 # name: (text, parse as "word/TAG/relation/head" with heads from 1 and 0 for the root)
@@ -43,12 +44,33 @@ SENTENCES = {
     "once was": ("他曾是总理。", "他/PN/nsubj/4 曾/AD/advmod/4 是/VC/cop/4 总理/NN/ROOT/0 。/PU/punct/4"),
     "left": ("他已离开北京。", "他/PN/nsubj/3 已/AD/advmod/3 离开/VV/ROOT/0 北京/NR/dobj/3 。/PU/punct/3"),
     "dark": ("天已经黑了。", "天/NN/nsubj/3 已经/AD/advmod/3 黑/VA/ROOT/0 了/SP/discourse/3 。/PU/punct/3"),
+    "in 1993": ("1993年，图书馆迁到北京。",
+     "1993/CD/nummod/2 年/NT/nmod:tmod/5 ，/PU/punct/2 图书馆/NN/nsubj/5 迁到/VV/ROOT/0 北京/NR/obj/5 "
+                "。/PU/punct/5"),
+    "by": ("系统通过密码记录进度。", "系统/NN/nsubj/4 通过/P/case/3 密码/NN/obl/4 记录/VV/ROOT/0 进度/NN/obj/4 。/PU/punct/4"),
+    "mainly": ("电影主要呈现现实。", "电影/NN/nsubj/3 主要/AD/advmod/3 呈现/VV/ROOT/0 现实/NN/obj/3 。/PU/punct/3"),
+    "also is": ("他也是作家。", "他/PN/nsubj/3 也是/VC/cop/3 作家/NN/ROOT/0 。/PU/punct/3"),
+    "only is": ("他只是作家。", "他/PN/nsubj/4 只/AD/advmod/4 是/VC/cop/4 作家/NN/ROOT/0 。/PU/punct/4"),
+    "only has": ("这里仅有水。", "这里/NN/nsubj/3 仅/AD/advmod/3 有/VE/ROOT/0 水/NN/obj/3 。/PU/punct/3"),
+    "copula": ("名称为长城。", "名称/NN/nsubj/3 为/VC/cop/3 长城/NR/ROOT/0 。/PU/punct/3"),
+    "without": ("他无钱。", "他/PN/nsubj/2 无/VV/ROOT/0 钱/NN/obj/2 。/PU/punct/2"),
+    "again and again": ("他不断学习。", "他/PN/nsubj/3 不断/AD/advmod/3 学习/VV/ROOT/0 。/PU/punct/3"),
+    "made": ("她将人变成猪。", "她/PN/nsubj/4 将/BA/case/3 人/NN/obl/4 变成/VV/ROOT/0 猪/NN/obj/4 。/PU/punct/4"),
+    "named": ("他被国王封为公爵。",
+     "他/PN/nsubj:pass/4 被/LB/aux:pass/4 国王/NN/nsubj/4 封为/VV/ROOT/0 公爵/NN/obj/4 。/PU/punct/4"),
+    "worth": ("值得一提的是，他来。",
+     "值得/VV/acl/4 一提/VV/dep/1 的/DEC/mark/1 是/VC/ROOT/0 ，/PU/punct/4 他/PN/nsubj/7 来/VV/ccomp/4 "
+              "。/PU/punct/4"),
+    "not until": ("他才来。", "他/PN/nsubj/3 才/AD/advmod/3 来/VV/ROOT/0 。/PU/punct/3"),
+    "in order to": ("他省钱，以买房。",
+     "他/PN/nsubj/2 省/VV/dep/6 钱/NN/obj/2 ，/PU/punct/6 以/P/mark/6 买/VV/ROOT/0 房/NN/obj/6 。/PU/punct/6"),
     "heading": ("法国历史", "法国/NR/nmod/2 历史/NN/ROOT/0"),
     "question": ("他去北京？", "他/PN/nsubj/2 去/VV/ROOT/0 北京/NR/dobj/2 ？/PU/punct/2"),
-    "quotes": ("他说“不”字https://x.org/不。", "他/PN/nsubj/2 说/VV/ROOT/0 “/PU/punct/4 不/AD/advmod/6 ”/PU/punct/4 字/NN/dobj/2 "
+    "quotes": ("他说“不”字https://x.org/不。",
+     "他/PN/nsubj/2 说/VV/ROOT/0 “/PU/punct/4 不/AD/advmod/6 ”/PU/punct/4 字/NN/dobj/2 "
                "https://x.org/不/NR/dep/2 。/PU/punct/2"),
 }  # fmt: skip
-PHRASES = ("绝对不可能，", "这不应该，", "这不可能，", "这不会，")
+PHRASES = ("绝对不可能，", "这不可能，", "事实并非如此，", "这不是事实，")
 HEADS = ("不得不说，", "不得不承认，", "不可否认，", "毋庸置疑，", "显而易见，", "诚然，")
 
 
@@ -76,13 +98,13 @@ def outcomes(augmentation, name, **parameters):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("went", "他没去北京。"),
-        ("went UD", "他没去北京。"),
+        ("went", "他没有去北京。"),
+        ("went UD", "他没有去北京。"),
         ("likes not", "他喜欢咖啡。"),
         ("good", "天气不是很好。"),
         ("was teacher", "她不是老师了。"),
         ("gone", "他还没去北京。"),
-        ("been", "他没去过北京。"),
+        ("been", "他未曾去过北京。"),
         ("eating", "他没在吃饭。"),
         ("from", "他不从北京来。"),
         ("taller", "他不比我高。"),
@@ -90,19 +112,19 @@ def outcomes(augmentation, name, **parameters):
         ("had to", "他不必走。"),
         ("fond", "他不是非常喜欢咖啡。"),
         ("also", "他们都不去北京。"),
-        ("book", "他没把书看完。"),
-        ("since", "从那时起，他没成为作家。"),
+        ("book", "他没有把书看完。"),
+        ("since", "从那时起，他没有成为作家。"),
         ("will be glad", "他不会非常高兴。"),
         ("just is", "这正不是问题。"),
         ("works", "他没在北京工作。"),
-        ("once", "他没任总理。"),
+        ("once", "他未曾任总理。"),
         ("once was", "他不曾是总理。"),
         ("left", "他还没离开北京。"),
         ("dark", "天还没黑。"),
         ("no money", "我有钱。"),
         ("money", "我没有钱。"),
         ("teacher", "她不是老师。"),
-        ("taken", "书没被他拿走。"),
+        ("taken", "书没有被他拿走。"),
         ("must", "他不必走。"),
         ("says", "他不说他去。"),
         ("question", "他不去北京？"),
@@ -115,6 +137,32 @@ def test_negation_and_double_negation(name, expected):
     assert outcomes(dn, name) == double
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("in 1993", "1993年，图书馆没有迁到北京。"),
+        ("by", "系统不通过密码记录进度。"),
+        ("mainly", "电影并不主要呈现现实。"),
+        ("also is", "他也不是作家。"),
+        ("only is", "他不只是作家。"),
+        ("only has", "这里没有水。"),
+        ("copula", "名称不是长城。"),
+        ("without", "他有钱。"),
+        ("again and again", "他并非不断学习。"),
+        ("made", "她没有将人变成猪。"),
+        ("named", "他没有被国王封为公爵。"),
+    ],
+)
+def test_the_negation_stands_before_all_that_it_reaches(name, expected):
+    assert outcomes(neg, name) == {expected}
+
+
+@pytest.mark.parametrize("name", ["worth", "not until", "in order to"])
+def test_clauses_that_take_no_negation_are_denied_as_a_whole(name):
+    assert outcomes(neg, name) == {phrase + SENTENCES[name][0] for phrase in PHRASES}
+    assert outcomes(dn, name) == {None}
+
+
 def test_text_without_a_verb():
     assert outcomes(neg, "heading") == {phrase + "法国历史" for phrase in PHRASES}
     assert outcomes(dn, "heading") == outcomes(mv, "heading") == {None}
@@ -124,12 +172,14 @@ def test_text_without_a_verb():
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("went", {f"他{modal}去了北京。" for modal in ("不得不", "应该", "应当", "可能", "也许")}),
+        ("went", {f"他{modal}去了北京。" for modal in ("应该", "应当", "可能", "也许")}),
         ("good", {f"天气{modal}很好。" for modal in ("应该", "应当", "可能", "也许")}),
         ("teacher", {f"她{modal}是老师。" for modal in ("应该", "应当", "可能", "也许")}),
-        ("taken", {f"书{modal}被他拿走了。" for modal in ("不得不", "应该", "应当", "可能", "也许")}),
+        ("taken", {f"书{modal}被他拿走了。" for modal in ("应该", "应当", "可能", "也许")}),
         ("gone", {f"他{modal}已经去北京了。" for modal in ("应该", "应当", "可能", "也许")}),
-        ("from", {f"他{modal}从北京来。" for modal in ("不能不", "不会不", "必须", "不得不", "应该", "应当", "可能", "也许")}),
+        ("from", {f"他{modal}从北京来。" for modal in ("应该", "应当", "可能", "也许")}),
+        ("says", {f"他{modal}说他去。" for modal in ("不能不", "不会不", "必须", "不得不", "应该", "应当", "可能", "也许")}),
+        ("in order to", {f"{head}他省钱，以买房。" for head in HEADS}),
         ("fond", {f"他{modal}非常喜欢咖啡。" for modal in ("应该", "应当", "可能", "也许")}),
         ("must", {f"{head}他必须走。" for head in HEADS}),
         ("likes not", {f"{head}他不喜欢咖啡。" for head in HEADS}),
