@@ -19,8 +19,11 @@ _BINDS = frozenset("-–/_@")
 _PARTICLES = frozenset({"compound:prt", "prt"})
 _FIXED = frozenset({"fixed", "flat", "goeswith"})
 # Relations of words that are no part of what a sentence says, but of how it is built.
-_FUNCTION = _PARTICLES | {"aux", "aux:pass", "cop", "case", "mark", "cc", "cc:preconj", "det", "det:predet", "expl", "nummod"}
+_FUNCTION = _PARTICLES | {
+    "aux", "aux:pass", "cop", "case", "prep", "mark", "cc", "cc:preconj", "det", "det:predet", "expl", "nummod",
+}  # fmt: skip
 _NOT_ADJECTIVAL = frozenset({"advmod", "nsubj", "nsubj:pass", "obj", "iobj", "obl", "nmod", "appos", "vocative", "discourse"})
+_MEASURES = frozenset({"obl:npmod", "obl:tmod", "obl:unmarked", "nmod:npmod", "nmod:tmod", "nmod:unmarked"})  # "ten years"
 _CLAUSES = frozenset({"ccomp", "xcomp", "csubj"})
 # Prepositions that no verb chooses; those with which a noun keeps its meaning; the same without "of".
 _NEUTRAL = word_set("in during after before by since until because while near between within without despite throughout when")
@@ -117,7 +120,7 @@ def is_collocated(sentence: ParsedSentence, i: int) -> bool:
 
 def _place_of_noun(sentence: ParsedSentence, i: int, relation: str) -> Place | None:
     plural = sentence.tags[i] == "NNS"
-    if sentence.relation(i) in ("compound", "obl:npmod", "obl:tmod", "nmod:tmod", "nmod:npmod", "obl:unmarked", "nmod:unmarked"):
+    if sentence.relation(i) == "compound" or sentence.relation(i) in _MEASURES:
         return None
     prepositions = _NOUN_PREPOSITIONS if relation == "synonyms" else _PLACE_OF
     if relation != "synonyms" and (sentence.relation(i) == "conj" or "PROPN" in sentence.pos[i + 1 : i + 2]):
@@ -129,7 +132,7 @@ def _place_of_noun(sentence: ParsedSentence, i: int, relation: str) -> Place | N
             return None
         if kind == "acl" and (_is_infinitive(sentence, child) or sentence.tags[child] not in ("VBN", "VBG")):
             return None  # "attempt to"
-        if kind in ("nmod", "obl") and child > i and _preposition(sentence, child) not in prepositions:
+        if _has_preposition(kind) and child > i and _preposition(sentence, child) not in prepositions:
             return None  # "attack on"
         if _base(kind) in ("det", "nummod") or kind in ("nmod:poss", "poss"):
             determined = True
@@ -160,7 +163,7 @@ def _place_of_verb(sentence: ParsedSentence, i: int) -> Place | None:
         kinds[kind] = child
         if kind == "iobj" or kind == "expl" or (kind in ("obj", "obl") and word in _PRONOUNS):
             return None
-        if _base(kind) == "obl" and child > i and _preposition(sentence, child) not in _NEUTRAL:
+        if kind not in _MEASURES and _has_preposition(kind) and child > i and _preposition(sentence, child) not in _NEUTRAL:
             return None
         if kind == "advmod" and child == i + 1 and sentence.tags[child] in ("RP", "IN"):
             return None
@@ -192,9 +195,9 @@ def _place_of_adjective(sentence: ParsedSentence, i: int, wanted: str) -> Place 
         kind = sentence.relation(child)
         base = _base(kind)
         # A complement is the adjective's own choice ("famous for"), but its antonym's too ("easy to").
-        if wanted == "synonyms" and not compared and (base in _CLAUSES or (base == "obl" and child > i)):
+        if wanted == "synonyms" and not compared and (base in _CLAUSES or (_has_preposition(kind) and child > i)):
             return None
-        if (base == "obl" or kind in ("obl:npmod", "obl:unmarked", "nummod", "nmod")) and child < i:
+        if (base == "obl" or kind in ("nummod", "nmod")) and child < i:
             return None  # "ten years old"
         if kind in ("compound", "det"):
             return None
@@ -210,7 +213,7 @@ def _place_of_adverb(sentence: ParsedSentence, i: int) -> Place | None:
     after = sentence.word(i + 1).lower() if i + 1 < len(sentence) else ""
     if before in ("as", "so", "too", "how", "more", "most", "less", "than") or after in ("as", "than", "of"):
         return None
-    if any(sentence.relation(child) in ("obl", "fixed", "advcl", "ccomp", "case") for child in sentence.children(i)):
+    if any(sentence.relation(child) in ("obl", "prep", "fixed", "advcl", "ccomp", "case") for child in sentence.children(i)):
         return None
     return Place(uses="g" if sentence.tags[i] in ("RBR", "RBS") else "")
 
@@ -229,8 +232,15 @@ def _is_infinitive(sentence: ParsedSentence, i: int) -> bool:
     return any(sentence.tags[child] == "TO" or sentence.word(child).lower() == "to" for child in before)
 
 
+def _has_preposition(relation: str) -> bool:
+    """Whether a relation is one that a preposition makes: to its noun (UD), to itself (ClearNLP)."""
+    return relation == "prep" or _base(relation) in ("nmod", "obl")
+
+
 def _preposition(sentence: ParsedSentence, i: int) -> str:
-    """Return the preposition of a noun, "" where it has none or one of several words."""
+    """Return the preposition of a noun (or word i, if it is one), "" where it has none or one of several words."""
+    if sentence.pos[i] in ("ADP", "SCONJ") and sentence.relation(i) in ("prep", "obl:agent"):
+        return sentence.word(i).lower()
     found = [child for child in sentence.children(i) if sentence.relation(child) in ("case", "mark") and child < i]
     if not found or any(sentence.relation(child) == "fixed" for child in sentence.children(found[0])):
         return ""

@@ -163,6 +163,11 @@ def test_plurals_alone_have_no_substitute(words):
         ("Two cable cars fell.", "Two/CD/nummod/3 cable/NN/compound/3 cars/NNS/nsubj/4 fell/VBD/root/0 ././punct/4"),
         ("Our car race fell.", "Our/PRP$/nmod:poss/3 car/NN/compound/3 race/NN/nsubj/4 fell/VBD/root/0 ././punct/4"),
         ("We came by car.", "We/PRP/nsubj/2 came/VBD/root/0 by/IN/case/4 car/NN/obl/2 ././punct/2"),
+        ("He halted at nothing.", "He/PRP/nsubj/2 halted/VBD/ROOT/0 at/IN/prep/2 nothing/NN/pobj/3 ././punct/2"),
+        ("Starting with him, all fell.",
+         "Starting/VBG/prep/6 with/IN/prep/1 him/PRP/pobj/2 ,/,/punct/6 all/DT/nsubj/6 fell/VBD/ROOT/0 ././punct/6"),
+        ("We came by car.", "We/PRP/nsubj/2 came/VBD/ROOT/0 by/IN/prep/2 car/NN/pobj/3 ././punct/2"),
+        ("She is big with pride.", "She/PRP/nsubj/2 is/VBZ/ROOT/0 big/JJ/acomp/2 with/IN/prep/3 pride/NN/pobj/4 ././punct/2"),
         ("He halted at nothing.", "He/PRP/nsubj/2 halted/VBD/root/0 at/IN/case/4 nothing/NN/obl/2 ././punct/2"),
         ("He halted himself.", "He/PRP/nsubj/2 halted/VBD/root/0 himself/PRP/obj/2 ././punct/2"),
         ("It is as big as usual.",
@@ -179,6 +184,12 @@ def test_free_words_have_some(small_wordnet):
     free = parse("Our big car halted.", "Our/PRP$/nmod:poss/3 big/JJ/amod/3 car/NN/nsubj/4 halted/VBD/root/0 ././punct/4")
     for new in ("large", "auto", "stopped"):
         assert any(new in text for text in every(free))
+    in_clear = parse(
+        "The big car halted in it.",
+        "The/DT/det/3 big/JJ/amod/3 car/NN/nsubj/4 halted/VBD/ROOT/0 in/IN/prep/4 it/PRP/pobj/5 ././punct/4",
+    )
+    for new in ("large", "auto", "stopped"):
+        assert any(new in text for text in every(in_clear))
     started = parse("It was starting.", "It/PRP/nsubj/3 was/VBD/aux/3 starting/VBG/root/0 ././punct/3")
     assert every(started) == {"It was beginning."}
 
