@@ -33,6 +33,20 @@ def folder(tmp_path):
     return tmp_path / "data"
 
 
+@pytest.mark.parametrize("sequence", [0, 150, 299])
+def test_the_content_hash_is_of_every_shard(tmp_path, folder, sequence):
+    """One token of the first, of a middle or of the last shard is other data."""
+    sequences = some_sequences()
+    ids = sequences.ids.copy()
+    ids[sequences.offsets[sequence]] ^= 1
+    same, other = tmp_path / "same", tmp_path / "other"
+    for place, content in ((same, sequences), (other, Ragged(ids, sequences.offsets))):
+        write_folder(place, {"train": content}, 1000, 64, chunk_tokens=500, chunks_per_shard=4)
+    assert len(read_manifest(other)["splits"]["train"]["shards"]) > 2
+    assert ShardReader(same).content_hash == ShardReader(folder).content_hash != ShardReader(other).content_hash
+    assert ShardReader(folder).content_hash != ShardReader(folder, "heldout").content_hash
+
+
 @pytest.mark.parametrize("vocabulary,dtype", [(65536, "uint16"), (65537, "int32")])
 def test_reads_what_was_written(tmp_path, vocabulary, dtype):
     sequences = some_sequences(vocabulary=vocabulary)
