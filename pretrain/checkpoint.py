@@ -115,7 +115,7 @@ def save(root: Path, engine, state: dict[str, Any], keep: int, max_file_bytes: i
             _prune(folder, keep)
     problem = _agree(None if error is None else _explain_failed_save(folder, error))
     if problem is not None:
-        raise CheckpointError(problem)
+        raise _agreed(problem)
     return folder
 
 
@@ -316,7 +316,7 @@ def resume_point(root: Path) -> Choice | None:
             problem = str(error)
     choice, problem = _agree((choice, problem))
     if problem is not None:
-        raise CheckpointError(problem)
+        raise _agreed(problem)
     return choice
 
 
@@ -342,7 +342,7 @@ def load(path: Path, engine, verify: bool = True) -> dict[str, Any]:
     if verify:
         problem = _agree(problem_with(path) if _rank() == 0 else None)
         if problem is not None:
-            raise CheckpointError(f"checkpoint {path} {problem}. {problem.remedy}.")
+            raise _agreed(f"checkpoint {path} {problem}. {problem.remedy}.")
     content = read_json(path)
     view = engine_state(engine)
     parameters = dict(view.named_parameters())
@@ -417,6 +417,13 @@ def _restore_engine(engine, view: EngineState, content: dict[str, Any]) -> None:
 
 def _rank() -> int:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def _agreed(problem: str) -> CheckpointError:
+    """An error that every rank raises and rank 0 prints."""
+    error = CheckpointError(problem)
+    error.told = _rank() != 0
+    return error
 
 
 def _agree(value: Any) -> Any:

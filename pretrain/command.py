@@ -65,7 +65,9 @@ def _is_of_lost_rank(error: RuntimeError) -> bool:
 
 
 def complain(error: Exception) -> None:
-    """Print an error's message, with the rank where there are several."""
+    """Print an error's message, with the rank where there are several; nothing where another rank does."""
+    if getattr(error, "told", False):
+        return
     rank = int(os.environ.get("RANK", 0))
     where = f"[rank {rank}] " if int(os.environ.get("WORLD_SIZE", 1)) > 1 else ""
     print(f"\n{where}error: {error}", file=sys.stderr, flush=True)

@@ -6,3 +6,6 @@ class UserError(Exception):
 
     Entry points print the message alone, without a traceback, and exit with status 2.
     """
+
+    told: bool = False
+    """Whether another rank prints it: what all ranks agree on is said once."""

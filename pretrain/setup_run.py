@@ -186,7 +186,9 @@ def on_rank_zero(action: Callable[[], None], hours: float = 48) -> None:
     if raised is not None:
         raise raised
     if fault[0] is not None:
-        raise UserError(fault[0])
+        error = UserError(fault[0])
+        error.told = True
+        raise error
 
 
 def find_data(config: Config) -> None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from run_helpers import ROOT, command, curve, finish, records, start, wait_for
+from run_helpers import ROOT, command, curve, finish, outputs_of, records, start, wait_for
 
 from pretrain import folder_lock as locks
 from pretrain.config import DEFAULT_RECIPE
@@ -168,7 +168,9 @@ def test_a_second_run_in_a_folder_is_refused_before_it_touches_anything(tiny_dat
     for process in first:  # suspended, so that whatever changes in its folder, the second has done
         process.send_signal(signal.SIGSTOP)
     before = tree(run)
-    output = finish(start(command(tiny_data, run, checkpoint__resume="auto")), expect=2)
+    second = start(command(tiny_data, run, checkpoint__resume="auto"), ranks=2)
+    output = "".join(outputs_of(second, 200))
+    assert [process.returncode for process in second] == [2, 2]
     assert f"{run} is being written by process {first[0].pid} on {socket.gethostname()}, started" in output
     assert output.count("error:") == 1 and "Traceback" not in output
     assert tree(run) == before
