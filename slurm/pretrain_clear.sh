@@ -62,7 +62,7 @@ done
 mkdir -p "$run" || exit 1
 
 # ---- crash-loop guard: a job that restarts and restarts without a new checkpoint would burn its nodes for ever ----
-newest=$(find "$run/checkpoints" -maxdepth 1 -type d -name 'step-*' -printf '%f\n' 2>/dev/null | sort | tail -n 1)
+newest=$(find "$run/checkpoints" -maxdepth 1 -type d -regex '.*/step-[0-9]+' -printf '%f\n' 2>/dev/null | sort | tail -n 1)
 newest=${newest:-none}
 stuck=0
 if ((restarts)) && read -r last_newest last_stuck 2>/dev/null <"$run/slurm-restarts" && [[ $newest == "$last_newest" ]]; then
