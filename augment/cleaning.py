@@ -28,7 +28,7 @@ def clean(text: str) -> str:
         if not text.isprintable():
             text = _REMOVE.sub("", text)
         elif "  " not in text and text[:1] != " " != text[-1:]:
-            return text  # as most are: a tenth of the time
+            return text  # as most are: in less than half of the time
         return " ".join(text.split())
     if _UNCLEAN.search(text) is None and unicodedata.is_normalized("NFC", text):
         return text
