@@ -40,7 +40,7 @@ def test_views_that_grow_are_cut_in_training_and_evaluation_and_an_export_starts
                          model__type="roberta", model__pooling="cls")))
     second = tmp_path / "second"
     output = finish(start(command(tiny_data, second, train__steps=3, train__warmup_steps=1, init=str(first / "export"),
-                                  objective__name="mlm", objective__mlm__copies=2)))
+                                  model__max_positions=None, objective__name="mlm", objective__mlm__copies=2)))
     assert str(first / "export") in output and "2 masking(s)" in output
     before, after = curve(first)[3]["evaluation"], curve(second)[0]["evaluation"]
     assert after["heldout_mlm_loss"] == pytest.approx(before["heldout_mlm_loss"], rel=1e-4)
