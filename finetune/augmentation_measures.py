@@ -1,8 +1,7 @@
-"""How good augmented sentences are: rate of change, parse, similarity, masked-language loss, overlap of words.
+"""What augmentations change in sentences: rate of change, similarity, masked-language loss, overlap of words.
 
     rate      AugCSE's perturbation rate (Tang et al. 2022): sentences that differ after the comparison of `pretrain.cache` (white
               space and forms of quotes aside); of augmentations of tokens, sentences with other tokens
-    root      the parse is one sentence, and its root a verb, a predicate with a copula, or a noun, proper noun or pronoun
     cosine    of the vectors of sentence and augmented sentence (AugCSE, section 6.1)
     loss      AugCSE takes the difference of GPT-2's perplexities; here the encoder's own masked-language loss of hidden words
     jaccard   words that both have / words that either has (Jaccard 1912, as SDA, section 6.3)
@@ -13,14 +12,13 @@ All but the rate are means over sentences that change.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 import numpy as np
 
 from augment.keys import sequence_keys
-from augment.parsed import ParsedSentence
 from augment.ragged import Ragged
 from augment.vocabulary import Vocabulary
 from finetune import geometry_measures as measures
@@ -32,7 +30,6 @@ MASK_PERIOD = 7
 """Every seventh word is hidden at a time: 14%, as in training."""
 MASK_ROUNDS = 3
 """Of the seven maskings that would hide every word once, so many are measured: 43% of the words."""
-VERBAL, NOMINAL = ("VERB", "AUX"), ("NOUN", "PROPN", "PRON")
 _HAN = "\u3400-\u4dbf\u4e00-\u9fff"
 _WORD = re.compile(rf"[{_HAN}]|[^\W{_HAN}]+(?:[-'’][^\W{_HAN}]+)*")
 _SPACE_MARKS = "Ġ▁"
@@ -54,53 +51,6 @@ def jaccard(first: str, second: str) -> float:
     """Words that both texts have / words that either has, 0..1; 1 of two texts without words."""
     a, b = words_of_text(first), words_of_text(second)
     return len(a & b) / len(a | b) if a or b else 1.0
-
-
-def root_kind(sentence: ParsedSentence) -> str:
-    """What the parse says of a text: "verbal" or "nominal" for one sentence with such a root, else "other" (an adjective, an
-    adverb, a number ... without copula), "several" sentences (words that depend on none), or "none".
-
-    A predicate with a copula is verbal, in either way of heading it ("She is tall": tall in UD, is in ClearNLP's labels).
-    """
-    roots = [i for i, head in enumerate(sentence.heads) if i == head]
-    if len(roots) != 1:
-        return "several" if roots else "none"
-    if sentence.pos[roots[0]] in VERBAL or sentence.verb(roots[0]) != roots[0]:
-        return "verbal"
-    return "nominal" if sentence.pos[roots[0]] in NOMINAL else "other"
-
-
-class RootKinds:
-    """`root_kind` of texts, each distinct one parsed once. parse: texts to their parses, in order."""
-
-    def __init__(self, parse: Callable[[Sequence[str]], Iterable[ParsedSentence]]):
-        self._parse, self._found = parse, {}
-
-    def learn(self, texts: Sequence[str], parses: Iterable[ParsedSentence]) -> None:
-        """Texts that have a parse already."""
-        self._found.update(zip(texts, map(root_kind, parses), strict=True))
-
-    def __call__(self, texts: Sequence[str]) -> list[str]:
-        self.learn(new := [text for text in dict.fromkeys(texts) if text not in self._found], self._parse(new))
-        return [self._found[text] for text in texts]
-
-
-def root_shares(before: Sequence[str], after: Sequence[str]) -> dict[str, float | int]:
-    """Shares (%) of K sentences by their `root_kind`s before and after an augmentation.
-
-    root, root_original: verbal or nominal. verbal, verbal_original. root_kept: of those that had such a root, how many have one.
-    """
-    good = [np.isin(kinds, ("verbal", "nominal")) for kinds in (before, after)]
-    verbal = [np.equal(kinds, "verbal") for kinds in (before, after)]
-    kept = good[1][good[0]]
-    return {
-        "root": 100 * float(good[1].mean()),
-        "root_original": 100 * float(good[0].mean()),
-        "root_kept": 100 * float(kept.mean()) if len(kept) else float("nan"),
-        "verbal": 100 * float(verbal[1].mean()),
-        "verbal_original": 100 * float(verbal[0].mean()),
-        "root_sentences": len(after),
-    }
 
 
 class Cosines:

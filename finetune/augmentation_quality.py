@@ -1,14 +1,16 @@
-"""How good augmentations are on real sentences, each on the sentences that it changes: a table, JSON, and samples to read.
+"""What augmentations do to real sentences, each to the sentences that it changes: a table, JSON, and samples to read.
 
     python -m finetune.augmentation_quality runs/NAME --text sentences.txt --parser en_core_web_sm --out quality
     python -m finetune.augmentation_quality bert-base-uncased --pooling mean --text sentences.txt.gz --aug 'pi;mv;delete:rate=0.2'
 
 For every augmentation of the catalogue that needs no model of its own (SDA's rules in both variants): the share of sentences
-that it changes; the share of those that still parse to one sentence with a verbal or nominal root, beside that of their
-originals; mean cosine similarity under the encoder; change of its masked-language loss under fixed masks; overlap of words
-(`finetune.augmentation_measures` has the definitions). --out holds table.md, results.json, samples.md (the first five changed
-sentences in an order drawn once), and kept/: the parses of the sentences, and the figures of each augmentation, by the sentences
-that it wrote. The same command again makes only what is missing, or what a rule now writes differently.
+that it changes, and of those the mean cosine similarity under the encoder, the change of its masked-language loss under fixed
+masks, and the overlap of words (`finetune.augmentation_measures` has the definitions). Whether outputs are right is read by
+people: tests/augment/readings.
+
+--out holds table.md, results.json, samples.md (the first five changed sentences in an order drawn once), and kept/: the parses
+of the sentences, and the figures of each augmentation, by the sentences that it wrote. The same command again makes only what
+is missing, or what a rule now writes differently.
 """
 
 from __future__ import annotations
@@ -19,19 +21,18 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from augment.errors import AugmentationError
-from augment.parsed import find_parser, parse_texts
+from augment.parsed import find_parser
 from augment.ragged import Ragged, offsets_of
 from augment.registry import CATALOGUE, catalogue, parse
 from augment.resources import resource_hash, resources
 from augment.rules import rules_digest
-from finetune.augmentation_measures import Cosines, MaskedLosses, RootKinds, changed_rows, jaccard, root_shares
+from finetune.augmentation_measures import Cosines, MaskedLosses, changed_rows, jaccard
 from finetune.data import known_name, read_sentences, spaced
 from finetune.geometry_augmentations import AugmentedSentences, Rewriting
 from finetune.models import open_model
@@ -43,38 +44,29 @@ from pretrain.durable import replace_durably, to_json
 from pretrain.errors import UserError
 from pretrain.precision import DTYPES
 
-FORMAT = 1  # of what is kept
+FORMAT = 2  # of what is kept
 SAMPLES = 5
 SAMPLE_CHARACTERS = 120  # of a sample, where there are enough so short: they are for reading
 PARSED_AT_ONCE = 1000
-WORK = (1, 1, 3)
-"""What a sentence costs to encode, to parse and under masks, about, in that order: for the estimate of the time left."""
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Sentences whose augmentations are parsed, and measured under masks: so many, the first in the order drawn."""
-
-    roots: int
-    masked: int
+MASKED_WORK = 3
+"""What a sentence costs under masks, about, where encoding it costs 1: for the estimate of the time left."""
 
 
 class Quality:
     """Everything that augmentations of the same N sentences have in common.
 
-    order: int64[N], the order drawn once, in which samples, parsed and masked sentences come first. folder: what is kept.
+    order: int64[N], the order drawn once, in which samples and masked sentences come first. masked: how many are measured under
+    masks. folder: what is kept.
     """
 
-    def __init__(self, sentences: AugmentedSentences, parser: str, sizes: Sizes, folder: Path, identity: str):
-        self.sentences, self.sizes, self.folder = sentences, sizes, folder
+    def __init__(self, sentences: AugmentedSentences, parser: str, masked: int, folder: Path, identity: str):
+        self.sentences, self.masked, self.folder = sentences, masked, folder
         self.order = np.random.default_rng(sentences.seed).permutation(len(sentences.sentences))
-        settings = [FORMAT, identity, str(sentences.precision), sentences.seed, sizes.roots, sizes.masked]
+        settings = [FORMAT, identity, str(sentences.precision), sentences.seed, masked]
         settings += [describe_parser(parser), sentences.sentences]
         self._settings = hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).digest()
-        self.roots = RootKinds(lambda texts: parse_texts(texts, parser))
-        self.roots.learn(sentences.sentences, sentences.parses)
         self.cosines = Cosines(sentences)
-        self._masked: MaskedLosses | None = None
+        self._losses: MaskedLosses | None = None
 
     def rewrite(self, specification: str) -> Rewriting:
         """`AugmentedSentences.rewrite`; what an augmentation with a model wrote is kept, by its specification, the rules and
@@ -98,26 +90,22 @@ class Quality:
     def work(self, rewriting: Rewriting) -> float:
         """What `measure` costs, about, in sentences encoded."""
         changed = int(rewriting.changed.sum())
-        masked = changed * self.sizes.masked // len(self.order)
-        return sum(cost * count for cost, count in zip(WORK, (changed, min(changed, self.sizes.roots), masked)))
+        return changed + MASKED_WORK * (changed * self.masked // len(self.order))
 
     def measure(self, rewriting: Rewriting) -> dict[str, Any]:
         """All figures of one augmentation: percentages, and means over the sentences that it changes. NaN of none."""
         which = changed_rows(self.sentences, rewriting)
         figures: dict[str, Any] = {"rate": 100 * len(which) / len(self.order), "changed": len(which)}
         figures |= {"not_applicable": int((~rewriting.changed).sum()), "same": int(rewriting.changed.sum()) - len(which)}
-        in_order = self.order[np.isin(self.order, which)]
         if not len(which):
             return figures
-        pairs = {n: (self._original(rewriting, n), self._plain(rewriting, n)) for n in which.tolist()}
-        figures["jaccard"] = float(np.mean([jaccard(*pair) for pair in pairs.values()]))
+        overlaps = [jaccard(self._original(rewriting, n), self._plain(rewriting, n)) for n in which.tolist()]
+        figures["jaccard"] = float(np.mean(overlaps))
         figures |= _mean("cosine", self.cosines(rewriting, which))
-        parsed = in_order[: self.sizes.roots].tolist()
-        figures |= root_shares(*(self.roots([pairs[n][side] for n in parsed]) for side in (0, 1)))
-        if self.sentences.has_mlm_head and self.sizes.masked:
-            if self._masked is None:
-                self._masked = MaskedLosses(self.sentences, np.sort(self.order[: self.sizes.masked]))
-            for name, changes in zip(("loss_all", "loss_kept"), self._masked.changes(rewriting, which)):
+        if self.sentences.has_mlm_head and self.masked:
+            if self._losses is None:
+                self._losses = MaskedLosses(self.sentences, np.sort(self.order[: self.masked]))
+            for name, changes in zip(("loss_all", "loss_kept"), self._losses.changes(rewriting, which)):
                 figures |= _mean(name, changes)
         return figures
 
@@ -200,13 +188,12 @@ def measure_all(quality: Quality, specifications: Sequence[str]) -> tuple[dict[s
 
 def table(figures: dict[str, dict[str, Any]], has_losses: bool) -> str:
     """Markdown, a row an augmentation."""
-    heads = ["augmentation", "meaning", "changed", "one sentence with a root (originals)", "of those that had one", "cosine"]
+    heads = ["augmentation", "meaning", "changed", "cosine"]
     heads += ["loss, kept words", "loss, all words"] * has_losses + ["Jaccard"]
     lines = ["| " + " | ".join(heads) + " |", "|---|---|" + "---:|" * (len(heads) - 2)]
     for name, row in figures.items():
         cells = [f"`{name}`".replace("|", "\\|"), _meaning(name), f"{row['rate']:.1f}%"]
         if row["changed"]:
-            cells += [f"{row['root']:.1f}% ({row['root_original']:.1f}%)", _cell(row["root_kept"], ".1f", "%")]
             cells.append(_cell(row["cosine"], ".3f"))
             cells += [_cell(row.get("loss_kept"), "+.2f"), _cell(row.get("loss_all"), "+.2f")] * has_losses
             cells.append(_cell(row["jaccard"], ".2f"))
@@ -225,9 +212,9 @@ def samples(figures: dict[str, dict[str, Any]]) -> str:
 
 def main(
     model: str, text: str = "", parser: str = "", pooling: str = "", out: str = "augmentation_quality", aug: str = "",
-    also: str = "", sentences: str = "10000", roots: str = "2000", masked: str = "1000", precision: str = "fp32", seed: str = "0",
+    also: str = "", sentences: str = "10000", masked: str = "1000", precision: str = "fp32", seed: str = "0",
 ) -> None:
-    """Measure augmentations on real sentences: rate of change, parse, similarity, masked-language loss, overlap of words.
+    """Measure augmentations on real sentences: rate of change, similarity, masked-language loss, overlap of words.
 
     model: the encoder: a run folder, an export, a Hugging Face or sentence-transformers folder or name, file.py:function.
     text: the sentences, one a line (.gz too).
@@ -237,12 +224,11 @@ def main(
     aug: augmentations, separated by semicolons: "pi;mv:variant=code;subs"; all that need no model of their own when not given.
     also: the same, beside those: "contextual:model=FOLDER;back-translation:forward=A:back=B".
     sentences: how many, evenly spaced over the file.
-    roots: how many sentences of each augmentation are parsed again, of those that it changes; 0 for all.
     masked: how many of the sentences are measured under masks; 0 for none.
     precision: of the encoder's products: fp32, bf16 or fp16.
-    seed: of augmentations, maskings, and the order in which samples, parsed and masked sentences are taken.
+    seed: of augmentations, maskings, and the order in which samples and masked sentences are taken.
     """
-    count, parsed, under_masks = as_count(sentences, "sentences", 10), as_count(roots, "roots"), as_count(masked, "masked")
+    count, under_masks = as_count(sentences, "sentences", 10), as_count(masked, "masked")
     drawn = as_count(seed, "seed")
     known_name(precision, tuple(DTYPES), "precision", plain=str)
     if not text:
@@ -257,14 +243,12 @@ def main(
     parses = annotate(chosen, pipeline, folder / "kept")
     opened = open_model(model, pooling)
     augmented = AugmentedSentences(opened, chosen, drawn, parses, precision)
-    quality = Quality(
-        augmented, pipeline, Sizes(parsed or len(chosen), under_masks), folder / "kept", f"{opened.identity} {opened.pooling}"
-    )
+    quality = Quality(augmented, pipeline, under_masks, folder / "kept", f"{opened.identity} {opened.pooling}")
     figures, notes = measure_all(quality, specifications)
     notes = [*augmented.notes, *notes] + [augmented.why_no_perplexity] * bool(augmented.why_no_perplexity)
     settings = {"model": opened.name, "pooling": opened.pooling, "precision": precision, "parser": describe_parser(pipeline)}
     settings |= {"text": Path(text).name}
-    settings |= {"sentences": len(chosen), "roots": quality.sizes.roots, "masked": under_masks, "seed": drawn, "notes": notes}
+    settings |= {"sentences": len(chosen), "masked": under_masks, "seed": drawn, "notes": notes}
     made = table(figures, augmented.has_mlm_head and bool(under_masks))
     replace_durably(folder / "results.json", to_json({**settings, "augmentations": figures}))
     replace_durably(folder / "table.md", made.encode())
@@ -297,8 +281,8 @@ def _without_nan(figures: dict[str, Any]) -> dict[str, Any]:
     return {key: None if isinstance(value, float) and np.isnan(value) else value for key, value in figures.items()}
 
 
-def _cell(value: float | None, how: str, unit: str = "") -> str:
-    return "" if value is None else f"{value:{how}}{unit}"
+def _cell(value: float | None, how: str) -> str:
+    return "" if value is None else f"{value:{how}}"
 
 
 def _say(what: str, done: float, total: float, began: float, name: str = "") -> None:
