@@ -187,10 +187,10 @@ def _with_will(sentence: ParsedSentence, finite: int, head: int) -> list[Edit]:
     will = "wo" if contracted else "will"
     if lemma == "do" and finite != head and finite in sentence.auxiliaries(head):
         return [(start, end, like(word, will))]
+    space = " " if word[:1] in "'’" else ""
     if negated:
         behind = sentence.ends[finite + 1]
-        return [(start, end, like(word, will)), (behind, behind, f" {lemma}")]
-    space = " " if word[:1] in "'’" else ""
+        return [(start, end, space + like(word, will)), (behind, behind, f" {lemma}")]
     shared = sentence.relation(head) == "conj" and sentence.subject(head) is None
     if shared and sentence.tags[finite_verb(sentence, sentence.heads[head])] in _OF_TAG:
         return [(start, end, space + lemma)]

@@ -66,7 +66,7 @@ def make_batch(seed: int, copies: int, views: int) -> dict:
     def sequence(length):
         return [CLS, *rng.integers(5, VOCABULARY, length).tolist(), SEP]
 
-    originals = [sequence(rng.integers(1, 20) + (6 if row >= N // 2 else 0)) for row in range(N)]
+    originals = [sequence(rng.integers(1, 14) + (6 if row >= N // 2 else 0)) for row in range(N)]
     masked = []
     for copy in range(copies):
         rows, positions = [], []
@@ -78,7 +78,7 @@ def make_batch(seed: int, copies: int, views: int) -> dict:
     same = np.arange(N)
     same[[3, 9, 14]] = [0, 0, 5]  # duplicates, on both ranks
     return {"originals": originals, "masked": masked,
-            "views": [[sequence(rng.integers(1, 14) + (6 if row >= N // 2 else 0)) for row in range(N)] for _ in range(views)],
+            "views": [[sequence(rng.integers(1, 9) + (5 if row >= N // 2 else 0)) for row in range(N)] for _ in range(views)],
             "identities": [same if view < 2 else same + 100 for view in range(views)],
             "present": [np.ones(N, bool) if view < 2 else rng.random(N) < 0.7 for view in range(views)],
             "labels": rng.integers(0, LABELS, N)}

@@ -56,8 +56,9 @@ def check(report: dict, world: int) -> None:
         assert dropout["sequences"] > 8 and dropout["largest_cosine_between_ranks"] < 0.9999, dropout
 
 
-@pytest.mark.parametrize("world,stage,cases", [(1, 0, CLEAR), (1, 0, f"{SWITCHES},faint_mlm,faint_contrastive"), (2, 1, f"{CLEAR},{SYSTEMS},{LOCAL}"),
-                                               (2, 3, PARTITIONED), (2, 0, FEW), (2, 2, FEW)])
+@pytest.mark.parametrize("world,stage,cases", [
+    (1, 0, CLEAR), (1, 0, f"{SWITCHES},faint_mlm,faint_contrastive"), (2, 1, f"{CLEAR},{SYSTEMS},{LOCAL}"), (2, 3, PARTITIONED),
+    (2, 0, FEW), (2, 2, FEW)])
 def test_gradients_equal_the_whole_batch_on_one_device(tmp_path, world, stage, cases):
     check(launch(tmp_path, world, stage, cases), world)
 
