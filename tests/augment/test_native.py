@@ -334,7 +334,7 @@ def test_rows_outside_their_table_raise(name, far, compiled):
             assert all(sentence.lemmas[i] for i in range(len(sentence)))
             sentence.children(0)
 
-    with pytest.raises(ValueError, match="names a row that its table does not have|a word that is not there"):
+    with pytest.raises(ValueError, match=r"names a row that its table does not have|a word that is not there"):
         read()
 
 

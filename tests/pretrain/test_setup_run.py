@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from exactness_worker import build
 from run_helpers import ROOT
 
 from pretrain import setup_run
@@ -139,3 +140,11 @@ def test_local_negatives_are_those_of_a_rank():
     for local, expected in ((True, 48), (False, 192)):
         kind = type("Whole", (WholeObjective,), {"is_local": local})
         assert kind.__new__(kind).pool(192, 4) == expected
+
+
+@pytest.mark.parametrize("case,expected", [
+    ("clear_mean", 2 * 192 - 2), ("simcse", 191), ("simcse_supervised", 2 * 192 - 1), ("simcse_all", 2 * 192 - 2), ("sda", 192),
+    ("sda_no_negatives", 191), ("diffcse", 191), ("vadvcse", 191)])
+def test_what_an_anchor_is_told_apart_from_is_counted_as_its_loss_has_it(case, expected):
+    """Of N sequences: N - 1 others; with every hard negative N more; with one's own negation 1 more; in NT-Xent 2N - 2."""
+    assert build(case, 0, "fp32", 0.0)[1].objective.negatives(192) == expected
