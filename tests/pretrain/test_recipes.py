@@ -202,6 +202,15 @@ def test_every_table_and_figure_has_its_sweep():
     assert there == wanted | {"vascl_figure3", "augcse_figure6", "augcse_figure7", "sda_figure5"}
 
 
+@pytest.mark.parametrize("number", [4, 5, 6, 7])
+def test_augcses_main_tables_are_of_its_eight_augmentations(number):
+    """Section 5.6: "we use 8 augmentations in our main results"."""
+    rows = expand(read_sweep(CONFIGS / "sweeps" / f"augcse_table{number}.yaml"), CONFIGS / "sweeps", {})
+    ours = [entry.points[0].config(1) for entry in rows if entry.row.kind == "trained"]
+    labelled = [config for config in ours if config.objective.name == "augcse"]
+    assert labelled and all(config.augment.of_role("augmented") == "augcse-8" for config in labelled)
+
+
 def test_rows_of_the_tables_are_what_they_are_called():
     rows = {entry.name: entry for entry in expand(read_sweep(CONFIGS / "sweeps" / "clear_table3.yaml"), CONFIGS / "sweeps", {})}
     double = rows["Double-batch RoBERTa-base"].points[0].config(42)
