@@ -142,10 +142,12 @@ def report(config: Config, progress: Progress, export: Path, inputs: Inputs) -> 
             numbers = (_number(name, first.get(name)), _number(name, best.get(name)), _number(name, last[name]))
             print(f"  {label:32}{numbers[0]:>12}{numbers[1]:>14}{numbers[2]:>14}")
     by = LABELS.get(progress.best_by, progress.best_by)
-    if progress.best_step == 0:
+    kept = (config.run_folder / "best").is_dir()
+    if progress.best_step == 0 and kept:
         print(f"\n  the start was the best by {by}: training has not improved it. best/ is the model as it started")
+    stands_for = f"best/, step {progress.best_step:,} by {by}" if kept else "export/, since it has no best/ any more"
     print(f"\n  {progress.step:,} steps, {format_count(progress.tokens)} tokens in {format_seconds(progress.seconds)}; the last "
-          f"step is exported to {export}\n  {config.run_folder} stands for its best/, step {progress.best_step:,} by {by}: "
+          f"step is exported to {export}\n  {config.run_folder} stands for its {stands_for}: "
           f"python -m finetune.sts {config.run_folder}")
     summary = {"start": first, "best": best, "trained": last, "steps": progress.step, "tokens": progress.tokens,
                "seconds": progress.seconds, "best_step": progress.best_step, "best_by": progress.best_by, "export": str(export),

@@ -19,6 +19,12 @@ def fsync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def fsync_tree(folder: Path) -> None:
+    """Make all files and folders under `folder`, and itself, durable."""
+    for path in [*folder.rglob("*"), folder]:
+        fsync_folder(path)  # a file is synced by the same calls
+
+
 def write_durably(path: Path, data: bytes) -> dict[str, object]:
     """Write and fsync a new file. Returns {"bytes": size, "sha256": hex digest}."""
     with open(path, "wb") as file:

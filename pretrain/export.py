@@ -33,6 +33,7 @@ from augment.pretrained import pretrained
 from pretrain import command
 from pretrain.architectures import config_from, family_of
 from pretrain.checkpoint_folder import STEP_FOLDER, CheckpointError, candidates, latest, problem_with, read_json, read_tensors
+from pretrain.durable import fsync_folder, fsync_tree
 from pretrain.errors import UserError
 from pretrain.folder_lock import folder_lock
 from pretrain.heads import ProjectionHead, simcse_head
@@ -125,18 +126,25 @@ def _find(source: Path, step: str) -> tuple[Path, Path]:
     return run, wanted[0]
 
 
+def is_export(folder: Path) -> bool:
+    """Whether a folder is an export of ours, whole or damaged: `export` replaces no other."""
+    return (folder / MARK).is_file()
+
+
 def _check_replaceable(out: Path) -> None:
-    if out.exists() and not (out / MARK).is_file() and (not out.is_dir() or any(out.iterdir())):
+    if out.exists() and not is_export(out) and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists and is not an export of ours; name another folder with --out, or remove it.")
 
 
 def _replace(out: Path, hidden: Path) -> None:
-    """Put the finished folder in place; a reader finds the old export or the new one, whole."""
+    """Put the finished folder in place; a reader finds the old export or the new one, whole, also after a power cut."""
+    fsync_tree(hidden)
     old = out.with_name(f".{out.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if out.exists():
         os.rename(out, old)
     os.rename(hidden, out)
+    fsync_folder(out.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -242,7 +250,8 @@ def read_policy(folder: str | Path) -> dict[str, Any] | None:
         policy["pooling"], policy["step"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         what = f"{type(error).__name__}: {error}"
-        raise UserError(f"{path} is damaged ({what}); export the run again: python -m pretrain.export RUN") from None
+        raise UserError(f"{path} is damaged ({what}); export its run into this folder again: python -m pretrain.export RUN --out "
+                        f"{folder}") from None
     return policy
 
 

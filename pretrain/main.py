@@ -116,7 +116,7 @@ def run(settings: Config, recipe: str | Path, explicit: bool, dry_run: bool) -> 
 
     save = functools.partial(save_checkpoint, settings, engine, data.inputs)
     keep_best = functools.partial(export_checkpoint, settings.run_folder / "best")
-    if rank == 0 and resumed is not None:
+    if resumed is not None:
         setup_run.repair_best(settings.run_folder, progress)
     with telemetry:
         announce.announce(settings, recipe, explicit, telemetry, data, encoder, objective, threads, resumed,

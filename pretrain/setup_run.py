@@ -26,7 +26,7 @@ from pretrain.config import DROPOUTS, SIZES, Config
 from pretrain.damage import describe_record
 from pretrain.encoder import SentenceEncoder, build_encoder, load_encoder
 from pretrain.errors import UserError
-from pretrain.export import export, read_policy
+from pretrain.export import export, is_export, read_policy
 from pretrain.folder_lock import LOCK, folder_lock
 from pretrain.heldout import Heldout
 from pretrain.manifest import require_files
@@ -404,11 +404,55 @@ def keep_start(folder: Path, save: Callable[[Path], Path], keep_best: Callable[[
 
 
 def repair_best(folder: Path, progress: Progress) -> None:
-    """Export best/ again where a kill came between the checkpoint that recorded it and its export."""
-    policy = read_policy(folder / "best")
-    source = folder / "checkpoints" / f"step-{progress.best_step:08d}"
-    if progress.best_step and (policy is None or policy["step"] != progress.best_step) and source.is_dir():
-        export(source, folder / "best")
+    """Make best/ the export of the best step that a resumed run records. Collective.
+
+    It is another one where a kill came between a checkpoint and the export of it, where its files were damaged, and where it
+    belongs to a future that this resume has left. Without a checkpoint of the best step there is nothing to export again: best/
+    is set aside, and the next evaluation is the best.
+
+    Raises:
+        UserError: that checkpoint cannot be read now, or best/ cannot be written.
+    """
+    holds = [True]
+
+    def repair() -> None:
+        holds[0] = _export_best(folder, progress)
+
+    on_rank_zero(repair)
+    dist.broadcast_object_list(holds, src=0)
+    if not holds[0]:
+        progress.best_score = None
+
+
+def _export_best(folder: Path, progress: Progress) -> bool:
+    """See to it that best/ holds the best step, if a checkpoint of it is whole; returns whether it does."""
+    best, source = folder / "best", folder / "checkpoints" / f"step-{progress.best_step:08d}"
+    try:
+        policy = read_policy(best)
+    except UserError:
+        policy = None
+    if policy is not None and policy["step"] == progress.best_step:
+        return True
+    problem = checkpoint.problem_with(source) if source.is_dir() else None
+    if problem is not None and problem.kind != "damaged":
+        raise UserError(f"{best} must be exported again from {source}, which {problem}. {problem.remedy}")
+    exports = source.is_dir() and problem is None
+    said = "is missing"
+    if best.exists() and not (exports and is_export(best)):  # else the export replaces it
+        kind, why = ("damaged", "is not a whole export") if policy is None else ("abandoned", f"is of step {policy['step']}")
+        try:
+            said = f"{why}, and is kept as {checkpoint_folder.set_aside(best, kind).name}"
+        except OSError as error:
+            raise UserError(f"cannot rename {best}, which {why}: {error.strerror}") from None
+    elif exports or progress.best_score is None:
+        said = ""
+    if said:
+        then = (f"exported again from {source.name}" if exports else
+                "of which there is no checkpoint to export again: the next evaluation counts as the best")
+        print(f"warning: {best} {said}. The best step so far is {progress.best_step}, {then}", file=sys.stderr, flush=True)
+    if exports:
+        export(source, best)
+    return exports
 
 
 def note_damage(data: Data, heldout: Heldout, progress: Progress, telemetry: Telemetry) -> None:

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoint_helpers import PlainEngine, flip
+from test_export import make_run
 
 from pretrain import checkpoint
 from pretrain.checkpoint_folder import choose, set_aside
 from pretrain.durable import replace_durably
+from pretrain.export import export
 
 
 class Calls:
@@ -83,6 +85,17 @@ def test_a_replaced_file_is_synced_before_it_is_named(tmp_path, monkeypatch):
     calls.require_order()
     assert [target.name for _, _, target in calls.renames()] == ["metrics.jsonl"]
     assert os.listdir(tmp_path) == ["metrics.jsonl"]
+
+
+def test_an_export_is_synced_before_it_is_named(tmp_path, monkeypatch):
+    make_run(tmp_path)
+    calls = Calls(monkeypatch)
+    out = export(tmp_path)
+    written, = [place for place, _, target in calls.renames() if target == out]
+    assert calls.made[written][3], "an export has files"
+    for name, size in calls.made[written][3].items():
+        assert ("sync", name, size) in calls.made[:written], f"{name} was renamed before its {size} bytes were synced"
+    assert calls.synced(out.parent, calls.made[written:]) and calls.synced(out.with_name(".export.tmp"), calls.made[:written])
 
 
 def test_two_writers_of_one_file_leave_one_of_both_whole(tmp_path):

@@ -374,6 +374,11 @@ def test_policy_is_found_where_there_is_one(tmp_path):
     make_run(tmp_path, pooling="cls")
     assert read_policy(tmp_path) is None
     assert read_policy(export(tmp_path))["pooling"] == "cls"
+    (tmp_path / "export" / "clear.json").write_text("")
+    with pytest.raises(UserError, match="is damaged") as error:
+        read_policy(tmp_path / "export")
+    named = str(error.value).rpartition("--out ")[2]
+    assert read_policy(export(tmp_path, named)) == read_policy(tmp_path / "export")
 
 
 def test_command_line(tmp_path, capsys, monkeypatch):
