@@ -89,15 +89,15 @@ def cache(
     readers = {split: ShardReader(data, split) for split in SPLITS}
     require_files(data, readers["train"].manifest)
     made, synonyms = _what_is_made(readers, columns, seed, copies, synonyms, unchanged)
-    if (out / MANIFEST).is_file():
-        manifest = read_manifest(out)
-        _refuse_other(out, manifest.get("cache") or {}, made)
+    if (manifest := _finished(out, made)) is not None:
         return manifest
     cs.open_pipelines(readers["train"], made["columns"], synonyms)  # fails now, by name, rather than in a task
     began = time.time()
     work = out / ".work"
     make_folder(out)
     with folder_lock(out):
+        if (manifest := _finished(out, made)) is not None:  # by another process, before the lock was ours
+            return manifest
         make_folder(work)
         plan = {"data": str(data.resolve()), "synonyms": synonyms, "made": made, "tasks": _tasks(readers, copies)}
         _write_plan(out, work / "plan.json", plan)
@@ -108,6 +108,15 @@ def cache(
             if not run_jobs(jobs, work, options):
                 return {}
         return finish(out, work, began, options)
+
+
+def _finished(out: Path, made: dict[str, Any]) -> dict | None:
+    """The manifest of a folder that holds this cache; None where nothing is finished. Raises: UserError for anything else."""
+    if not (out / MANIFEST).is_file():
+        return None
+    manifest = read_manifest(out)
+    _refuse_other(out, manifest.get("cache") or {}, made)
+    return manifest
 
 
 def _what_is_made(

@@ -24,6 +24,7 @@ from augment.vocabulary import Vocabulary
 from pretrain.annotation import Annotation
 from pretrain.blocks import ViewSpec, clip, label_names
 from pretrain.errors import UserError
+from pretrain.manifest import preparation_of
 from pretrain.pipelines import build_for, synonyms_for
 from pretrain.progress import Heartbeat
 from pretrain.shards import Chunk, ShardReader, ShardWriter, split_summary, write_manifest
@@ -189,6 +190,7 @@ class MergeCache(Step):
             labels = {"labels": len(names), "label_names": names}
         manifest = {
             **{key: source[key] for key in ("format", "max_length", "vocabulary_size", "token_dtype", "tokenizer_hash")},
+            "preparation": preparation_of(source),
             "unit": "record",
             "tokenizer": "tokenizer",
             "columns": ["text", *made["columns"]],

@@ -17,7 +17,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from pretrain.errors import UserError
+from pretrain.manifest import MANIFEST
 
+RECIPE = "prepare.json"  # beside prepared data: the config that a training gave to the preparation that it started
 TASK_BYTES = 16 << 20  # text that one reading task handles, about
 MAX_STRIPES = 8  # a compressed file is decompressed once per stripe, so not too many of them
 _INFLATION = {".gz": 3.3, ".zst": 3.3, ".bz2": 4.0, ".xz": 4.0, ".parquet": 2.0}  # text bytes per stored byte, about
@@ -279,9 +281,10 @@ def _kind_of(name: str) -> str | None:
 
 
 def _files(path: Path) -> list[Path] | None:
-    """Return the files of a path or glob, sorted; None if there is nothing of that name."""
+    """Return the files of a path or glob, sorted; None if there is nothing of that name. Hidden ones are not looked for."""
     if path.is_dir():
-        found = sorted(file for file in path.rglob("*") if file.is_file() and _kind_of(file.name))
+        found = sorted(file for file in path.rglob("*") if file.is_file() and _kind_of(file.name)
+                       and not _hidden(file, path) and not _of_preparation(file))
         if not found:
             raise UserError(f"source {path}: the folder holds no corpus file ({', '.join(_KINDS)}; {', '.join(COMPRESSIONS)}).")
         return found
@@ -289,6 +292,20 @@ def _files(path: Path) -> list[Path] | None:
         return [path]
     found = sorted(Path(file) for file in glob.glob(str(path), recursive=True) if os.path.isfile(file))
     return found or None
+
+
+def _hidden(file: Path, folder: Path) -> bool:
+    """Whether a file in a folder, or a folder on the way to it, is hidden: locks, work folders, checkpoints of notebooks."""
+    return any(part.startswith(".") for part in file.relative_to(folder).parts)
+
+
+def _of_preparation(file: Path) -> bool:
+    """Whether a file belongs to prepared data, finished or not, and is no text: its manifest, recipe or tokenizer."""
+    in_tokenizer = file.parent.name == "tokenizer"
+    home = file.parent.parent if in_tokenizer else file.parent
+    if not (file.suffix == ".json" if in_tokenizer else file.name in (MANIFEST, RECIPE)):
+        return False
+    return (home / ".work").is_dir() or ((home / MANIFEST).is_file() and (home / "tokenizer").is_dir())
 
 
 def _plan_file(number: int, source: Source, file: Path, records: bool) -> list[Task]:

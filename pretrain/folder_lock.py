@@ -96,8 +96,8 @@ def holder(lock: SoftFileLease) -> str:
 
 
 def _about(path: Path) -> Path:
-    """The file beside a lock that says more of its holder."""
-    return path.with_name(f"{path.name}.json")
+    """The file beside a lock that says more of its holder; by its name no corpus, wherever a source is read from."""
+    return path.with_name(f"{path.name}.holder")
 
 
 def _description() -> dict[str, Any]:

@@ -18,6 +18,9 @@ from pretrain.errors import UserError
 
 FORMAT = "clear-shards-1"
 MANIFEST = "manifest.json"
+PREPARATION = 2
+"""Version of what preparation does. Raise it with a change after which the same text and config give other shards, or after
+which the stages keep other files for each other. Manifests from before it have none: they count as 1."""
 _SHOWN = 5  # faults that one message lists
 
 
@@ -86,6 +89,7 @@ class _Cache(_Part):
 
 class _Manifest(_Part):
     format: Literal["clear-shards-1"]
+    preparation: _Positive | None = None
     unit: Literal["sentence", "sequence", "document", "record"]
     max_length: _Positive
     vocabulary_size: _Positive
@@ -134,6 +138,23 @@ def read_manifest(folder: str | Path) -> dict:
     except ValidationError as error:
         raise UserError(f"{path} is damaged: {_faults(error)}. Restore it from a copy, or prepare the data again.") from None
     return manifest
+
+
+def preparation_of(manifest: dict) -> int | None:
+    """The version of preparation that made the data; None of data that no preparation made (`shards.write_folder`)."""
+    return manifest.get("preparation", 1 if manifest.get("config") or manifest.get("cache") else None)
+
+
+def outdated(folder: str | Path, manifest: dict) -> str | None:
+    """One line that says so of data made by an earlier version of preparation, and how to make it anew; else None."""
+    found = preparation_of(manifest)
+    if found is None or found >= PREPARATION:
+        return None
+    anew = "prepare it anew with the same flags and --overwrite true"
+    if manifest.get("cache"):
+        anew = "prepare the data that it was made of anew, and make it of that in another folder (python -m pretrain.cache)"
+    return (f"{folder} was prepared by an earlier version ({found}, this is {PREPARATION}), which cleaned, split or packed text "
+            f"in other ways; it is used as it is. For a new run, {anew}; runs that began on it need it as it is")
 
 
 def _faults(error: ValidationError) -> str:

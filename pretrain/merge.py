@@ -10,6 +10,7 @@ from typing import Any
 
 from pretrain.annotation import WHOLE
 from pretrain.errors import UserError
+from pretrain.manifest import PREPARATION
 from pretrain.shards import FORMAT, split_summary, token_dtype, write_manifest
 from pretrain.stages import SPLITS, Step
 from pretrain.tokenizer import tokenizer_hash
@@ -57,6 +58,7 @@ class Merge(Step):
             annotation = {"annotation": {**self.plan["annotation"], "texts": WHOLE, **figures}}
         manifest = {
             "format": FORMAT,
+            "preparation": PREPARATION,
             "unit": config.unit,
             "max_length": config.max_length,
             **self.columns,

@@ -28,10 +28,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pretrain.corpora import DataConfig, Task, plan_tasks
+from pretrain.corpora import RECIPE, DataConfig, Task, plan_tasks
 from pretrain.errors import UserError
 from pretrain.executors import ExecutorOptions, Job, run_jobs
 from pretrain.folder_lock import folder_lock
+from pretrain.manifest import PREPARATION, outdated
 from pretrain.progress import Display, Stage, peak_memory
 from pretrain.shards import MANIFEST, raise_if_disk_full, read_manifest, write_atomically, write_manifest
 from pretrain.validation import faults
@@ -58,16 +59,17 @@ def prepare(config: DataConfig, out: Path | str, executor: str = "local", worker
         raise UserError("execution: " + faults(error, lambda key: f"there is no option {key}")) from error
     wanted = config.model_dump(mode="json")
     work = out / ".work"
-    if (out / MANIFEST).is_file() and not overwrite:
-        manifest = read_manifest(out)
-        _refuse_other_config(out, manifest.get("config", {}), wanted, "holds data prepared")
+    if not overwrite and (manifest := _finished(out, wanted)) is not None:
         if work.is_dir():  # left by a kill after the last stage, or by Slurm
             with contextlib.suppress(UserError), folder_lock(out):  # if it is held: its owner tidies up
-                shutil.rmtree(work, ignore_errors=True)
+                if (out / MANIFEST).is_file():
+                    shutil.rmtree(work, ignore_errors=True)
         return manifest
     began = time.time()
     make_folder(out)
     with folder_lock(out):
+        if not overwrite and (manifest := _finished(out, wanted)) is not None:  # by another process, before the lock was ours
+            return manifest
         make_folder(work)
         tasks = plan_tasks(config.sources, records=config.unit == "record")
         if overwrite:
@@ -84,6 +86,20 @@ def prepare(config: DataConfig, out: Path | str, executor: str = "local", worker
         if not finished:
             return {}
         manifest = finish(out, work, began, execution)
+    return manifest
+
+
+def _finished(out: Path, wanted: dict) -> dict | None:
+    """The manifest of a folder that holds the finished result of this config; None where nothing is finished.
+
+    Raises: UserError for the result of another config.
+    """
+    if not (out / MANIFEST).is_file():
+        return None
+    manifest = read_manifest(out)
+    _refuse_other_config(out, manifest.get("config", {}), wanted, "holds data prepared")
+    if said := outdated(out, manifest):
+        print(f"WARNING: {said}", file=sys.stderr, flush=True)
     return manifest
 
 
@@ -115,7 +131,7 @@ def find_or_prepare(data_dir: Path | str, config: DataConfig) -> dict:
     if not (data_dir / MANIFEST).is_file():
         print(f"{data_dir} holds no prepared data yet; preparing it", file=sys.stderr, flush=True)
         make_folder(data_dir)
-        recipe = data_dir / "prepare.json"
+        recipe = data_dir / RECIPE
         write_atomically(recipe, config.model_dump_json(indent=1).encode())
         in_own_process("pretrain.prepare", ["--config", str(recipe), "--out", str(data_dir)], f"Preparing {data_dir}")
     return read_manifest(data_dir)
@@ -205,6 +221,11 @@ def _plan(config: DataConfig, tasks: list[Task], work: Path, wanted: dict, out: 
     path = work / "plan.json"
     if path.is_file():
         plan = json.loads(path.read_text())
+        if plan.get("preparation", 1) != PREPARATION:
+            raise UserError(
+                f"{out} holds an unfinished preparation by another version of this program, which cannot go on with it. Give "
+                "--overwrite true to begin anew, choose another --out, or finish it with that version."
+            )
         _refuse_other_config(out, plan["config"], wanted, "holds an unfinished preparation")
         if [asdict(task) for task in tasks] != plan["tasks"]:
             raise UserError(
@@ -212,6 +233,7 @@ def _plan(config: DataConfig, tasks: list[Task], work: Path, wanted: dict, out: 
             )
         return plan
     plan = {
+        "preparation": PREPARATION,
         "config": wanted,
         "tasks": [asdict(task) for task in tasks],
         "buckets": _bucket_count(tasks, config),

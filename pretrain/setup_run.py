@@ -29,7 +29,7 @@ from pretrain.errors import UserError
 from pretrain.export import export, is_export, read_policy
 from pretrain.folder_lock import LOCK, folder_lock
 from pretrain.heldout import Heldout
-from pretrain.manifest import require_files
+from pretrain.manifest import outdated, require_files
 from pretrain.objectives import view_specs
 from pretrain.pipelines import build_for, synonyms_for
 from pretrain.prepare import find_or_prepare
@@ -221,6 +221,7 @@ def open_data(config: Config) -> Data:
     folder = config.data_folder
     train, heldout = ShardReader(folder, "train"), ShardReader(folder, "heldout")
     on_rank_zero(lambda: check_files(train, config.data.damaged))
+    on_rank_zero(lambda: say_if_outdated(train))
     tokenizer = load_tokenizer(folder / "tokenizer")
     if tokenizer_hash(folder) != train.tokenizer_hash:
         raise UserError(f"{folder / 'tokenizer'} is not the tokenizer that the shards beside it were written with; put that one "
@@ -241,6 +242,12 @@ def check_files(reader: ShardReader, damaged: str) -> None:
         if damaged == "refuse":
             raise UserError(f"{error}; or train without the chunks that cannot be read: --data.damaged skip") from None
         print(f"WARNING: {error}. data.damaged is skip: chunks that cannot be read are replaced", file=sys.stderr, flush=True)
+
+
+def say_if_outdated(reader: ShardReader) -> None:
+    """Say in one line that an earlier version prepared the data: a run would train on it without a word."""
+    if said := outdated(reader.folder, reader.manifest):
+        print(f"WARNING: {said}", file=sys.stderr, flush=True)
 
 
 def choose_precision(config: Config, before: dict[str, Any] | None) -> str:
