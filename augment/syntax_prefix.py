@@ -55,7 +55,7 @@ def prefixed(
             break
     place = sentence.starts[first]
     if first > opening or not _starts_sentence(sentence, first):
-        return [(place, place, prefix[0].lower() + prefix[1:] + " "), *edits]
+        return [(place, place, prefix[0].lower() + prefix[1:] + " "), *(_from(sentence, edit, place) for edit in edits)]
     if sentence.word(first) in _APOSTROPHES and sentence.starts[first + 1 : first + 2] == sentence.ends[first : first + 1]:
         first += 1  # "'Tis"; `place` stays before the apostrophe
     begin, end = sentence.starts[first], sentence.ends[first]
@@ -166,6 +166,14 @@ def _behind_adverbial(sentence: ParsedSentence, first: int, head: int | None) ->
             parted = behind < len(sentence) and sentence.word(behind - 1) == ","
             return behind if parted and behind < head else None
     return None
+
+
+def _from(sentence: ParsedSentence, edit: Edit, place: int) -> Edit:
+    """An edit that takes the word at `place` away with the blank before it takes the blank behind it instead."""
+    start, end, new = edit
+    if not start < place < end or sentence.text[start:place].strip():
+        return edit
+    return place, end + sentence.text[end:].startswith(" "), new
 
 
 def _starts_sentence(sentence: ParsedSentence, first: int) -> bool:
