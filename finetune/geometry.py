@@ -149,7 +149,7 @@ def measure_sts(model: EmbeddingModel, pairs: Sequence, evaluation: Evaluation) 
         "average_cosine": measures.average_cosine(vectors),
         "partition_ratio": measures.partition_ratio(vectors),
         "partition_ratio_unit": measures.partition_ratio(measures.unit(vectors)),
-        "effective_rank": effective_rank(torch.from_numpy(measures.unit(vectors))),
+        "effective_rank": effective_rank(torch.from_numpy(measures.unit(vectors))).item(),
     }
     if len(vectors) > vectors.shape[1] > 1:
         isotropy["isoscore"] = measures.isoscore(vectors)

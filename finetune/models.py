@@ -203,7 +203,9 @@ def resolve_run(source: str) -> tuple[str, Path | None]:
     """(folder or hub name to load, run folder if `source` is one or lies in one)."""
     folder, exported = Path(source), export_of(source)
     if exported != source:
-        print(f"{source} stands for {exported} ({describe_export(exported) or 'a model'})", file=sys.stderr)
+        from pretrain.export import read_policy
+
+        print(f"{source} stands for {exported} ({describe_export(read_policy(exported)) or 'a model'})", file=sys.stderr)
         return exported, folder
     parent = folder.resolve().parent
     return source, parent if folder.name in ("export", "best") and (parent / "config.yaml").is_file() else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,7 +25,7 @@ from pretrain.objectives import WholeObjective, view_specs
 from pretrain.pipelines import build_for
 from pretrain.precision import DTYPES
 from pretrain.run_folder import describe_export
-from pretrain.setup_run import Data
+from pretrain.setup_run import Data, threads_of_user
 from pretrain.telemetry import Telemetry, format_count, format_seconds
 from pretrain.throughput import FlopsMeter, measure_peak_flops, model_flops_per_token
 from pretrain.trainer import Progress
@@ -60,7 +59,7 @@ def announce(config: Config, recipe: Path | str | None, explicit: bool, telemetr
              lengths: LengthShortcut | None) -> None:
     """Say what is about to run, so that a wrong setting is seen before it costs a day."""
     world, train = dist.get_world_size(), config.train
-    asked = " (OMP_NUM_THREADS)" if config.train.threads is None and os.environ.get("OMP_NUM_THREADS") else ""
+    asked = " (OMP_NUM_THREADS)" if config.train.threads is None and threads_of_user() else ""
     where = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {threads} threads a rank{asked}"
     lines = []
     if not explicit:
@@ -78,9 +77,10 @@ def announce(config: Config, recipe: Path | str | None, explicit: bool, telemetr
         f"{config.model.dropout:g} ({config.model.attention_dropout:g} on attention)"
         + (f"; from {config.model.init}" if config.model.init else ""),
     ]
-    if config.model.init and (weights := describe_export(config.model.init)):
+    policy = (read_policy(config.model.init) if config.model.init else None) or {}
+    if weights := describe_export(policy):
         lines.append(f"           {config.model.init}: {weights}")
-    if config.model.init and (read_policy(config.model.init) or {}).get("kept_head"):
+    if policy.get("kept_head"):
         lines.append(f"           {config.model.init} keeps a head for use: it is left behind, training starts from the encoder")
     if objective.roles:
         by_spec: dict[str, list[str]] = {}

@@ -130,7 +130,8 @@ class TrainConfig(Section):
     zero: int = Field(1, ge=0, le=3, description="DeepSpeed ZeRO stage")
     seed: int = Field(42, ge=0, description="seed of weights, data order, masks, augmentations and dropout")
     threads: int | None = Field(None, ge=1, description="CPU threads a rank; none: OMP_NUM_THREADS where it is set, else "
-                                "cores / ranks on this machine")
+                                "cores / ranks on this machine. torchrun itself sets OMP_NUM_THREADS=1 for several ranks, so a 1 "
+                                "there counts as not set: for one thread say --train.threads 1")
     rendezvous_seconds: int = Field(600, ge=1, description="how long ranks wait for each other at the start, at most")
     log_every: int = Field(10, ge=1, description="steps between two rows of metrics, which are means over these steps")
 

@@ -48,7 +48,7 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
     if config.train.steps < state["step"]:
         raise UserError(f"train.steps={config.train.steps} is less than the {state['step']} steps that {source} has done; name "
                         "as many or more, or take the model as it is: python -m pretrain.export")
-    given = config.model.model_fields_set
+    given = {key for key in config.model.model_fields_set if getattr(config.model, key) is not None}  # none: not given
     of_checkpoint = {f"model.{key}" for key in (*SIZES, *DROPOUTS) if config.model.init is not None and key not in given}
     changes = []
     now = dict(_leaves(config.model_dump(mode="json")))

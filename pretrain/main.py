@@ -79,6 +79,7 @@ def run(settings: Config, recipe: str | Path, explicit: bool, dry_run: bool) -> 
     labelled = next((view for view in views if view.labelled), None)
     objective = build_objective(settings, encoder, data.tokenizer,
                                 number_of_labels(labelled, data.train) if labelled is not None else 0)
+    objective.require_positions(min(encoder.max_positions, data.train.max_length))
     meter = announce.flops_meter(settings, encoder, objective, data)
     engine = engines.build_engine(SentenceModel(encoder, objective, settings.train.precision), settings)
     if resumed is not None:
@@ -121,8 +122,9 @@ def run(settings: Config, recipe: str | Path, explicit: bool, dry_run: bool) -> 
     with telemetry:
         announce.announce(settings, recipe, explicit, telemetry, data, encoder, objective, threads, resumed,
                           progress.step,
-                          measure_lengths(settings, data.train, data.vocabulary, views, data.synonyms, encoder.max_positions,
-                                          progress.substitutions))
+                          setup_run.on_rank_zero(lambda: measure_lengths(  # only rank 0 prints it
+                              settings, data.train, data.vocabulary, views, data.synonyms, encoder.max_positions,
+                              progress.substitutions)))
         continuity.announce_changes(progress.changes, progress.step, telemetry)
         setup_run.note_damage(data, heldout, progress, telemetry)
         announce.announce_idle(loaded, telemetry, data)

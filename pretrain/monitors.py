@@ -43,27 +43,27 @@ def normalise(vectors: Tensor) -> Tensor:
     return torch.nn.functional.normalize(wide, dim=-1)
 
 
-def alignment(first: Tensor, second: Tensor) -> float:
+def alignment(first: Tensor, second: Tensor) -> Tensor:
     """Mean squared distance of corresponding rows of two unit-norm [N, d]."""
-    return (first - second).square().sum(-1).mean().item()
+    return (first - second).square().sum(-1).mean()
 
 
-def uniformity(points: Tensor) -> float:
+def uniformity(points: Tensor) -> Tensor:
     """log mean exp(-2 |x - y|^2) over pairs of different rows of unit-norm [N, d]."""
     squared = 2 - 2 * points @ points.T
     rows, columns = torch.triu_indices(len(points), len(points), offset=1, device=points.device)
     pairs = -2 * squared[rows, columns].clamp_min(0)
-    return (torch.logsumexp(pairs, 0) - math.log(len(pairs))).item()
+    return torch.logsumexp(pairs, 0) - math.log(len(pairs))
 
 
-def negative_cosine(first: Tensor, second: Tensor) -> float:
+def negative_cosine(first: Tensor, second: Tensor) -> Tensor:
     """Mean cosine of rows i and j != i of two unit-norm [N, d]."""
     count = len(first)
     total = (first.sum(0) * second.sum(0)).sum() - (first * second).sum()
-    return (total / (count * (count - 1))).item()
+    return total / (count * (count - 1))
 
 
-def length_r2(vectors: Tensor, lengths: Tensor) -> float:
+def length_r2(vectors: Tensor, lengths: Tensor) -> Tensor:
     """R^2, on every second row, of a ridge regression of the length on the vectors, fitted on the others.
 
     The penalty is the one of `PENALTIES` with the least generalised cross-validation error on the fitted half (Golub,
@@ -83,41 +83,36 @@ def length_r2(vectors: Tensor, lengths: Tensor) -> float:
     # The dual form: n x n instead of d x d, and n is bounded by the sample.
     values, basis = torch.linalg.eigh(a @ a.T)
     values, rotated = values.clamp_min(0), basis.T @ b
-    best, solution = math.inf, torch.zeros_like(b)
+    errors, solutions = [], []
     for penalty in PENALTIES:
         ridge = penalty * values.sum().clamp_min(1e-12)
         shrink = ridge / (values + ridge)
-        error = ((shrink * rotated).square().sum() / (shrink.sum() - 1).clamp_min(1e-12).square()).item()
-        if error < best:
-            best, solution = error, basis @ (rotated / (values + ridge))
+        errors.append((shrink * rotated).square().sum() / (shrink.sum() - 1).clamp_min(1e-12).square())
+        solutions.append(basis @ (rotated / (values + ridge)))
+    best = torch.stack(errors).argmin(0, keepdim=True)
+    solution = torch.stack(solutions).index_select(0, best)[0]  # by a tensor: an index on the host would wait for the device
     predicted = (x[test] - centre_x) @ (a.T @ solution) + centre_y
     variance = (y[test] - centre_y).square().sum()
-    if variance <= 0:
-        return 0.0
-    return (1 - (y[test] - predicted).square().sum() / variance).item()
+    return torch.where(variance > 0, 1 - (y[test] - predicted).square().sum() / variance, 0.0)
 
 
-def length_variance(vectors: Tensor, lengths: Tensor) -> float:
+def length_variance(vectors: Tensor, lengths: Tensor) -> Tensor:
     """Share of the variance of vectors [N, d] that a linear function of the lengths [N] explains, 0 to 1."""
     x = vectors.double() - vectors.double().mean(0)
     y = lengths.to(vectors.device).double()
     y = y - y.mean()
     whole, spread = x.square().sum(), y.square().sum()
-    if whole <= 0 or spread <= 0:
-        return 0.0
-    return ((y @ x).square().sum() / spread / whole).item()
+    return torch.where((whole > 0) & (spread > 0), (y @ x).square().sum() / spread / whole, 0.0)
 
 
-def effective_rank(vectors: Tensor) -> float:
+def effective_rank(vectors: Tensor) -> Tensor:
     """exp(entropy) of the normalised singular values of the centred vectors [N, d]; 1 to min(N - 1, d), 0 for a point."""
     x = vectors.double() - vectors.double().mean(0)
     small = x @ x.T if len(x) <= x.shape[1] else x.T @ x
     singular = torch.linalg.eigvalsh(small).clamp_min(0).sqrt()
-    singular = singular[singular > 1e-7 * max(singular.max().item(), 1e-12)]  # rounding of the square
-    if not len(singular) or singular.sum() <= 1e-9:
-        return 0.0
+    singular = torch.where(singular > 1e-7 * singular.max().clamp_min(1e-12), singular, 0.0)  # rounding of the square
     share = singular / singular.sum()
-    return torch.exp(-(share * share.log()).sum()).item()
+    return torch.where(singular.sum() > 1e-9, torch.exp(-torch.xlogy(share, share).sum()), 0.0)
 
 
 @dataclass
@@ -173,7 +168,7 @@ class Monitor:
 
     @torch.no_grad()
     def measure(self, views: Tensor, lengths: Tensor, negatives: int, spectrum: bool = True) -> dict[str, float]:
-        """The measures of the module's table.
+        """The measures of the module's table, by one transfer from the device.
 
         Args:
             views: float[2, N, d], the global batch's vectors, of any norm (further views are ignored).
@@ -182,15 +177,15 @@ class Monitor:
             spectrum: With length_r2 and effective_rank, which decompose a matrix.
         """
         count = views.shape[1]
-        # Evenly spaced rows: every rank's and lane's share is in the sample, and the same rows on every rank.
+        # Evenly spaced rows: every rank's and lane's share is in the sample.
         rows = torch.linspace(0, count - 1, min(count, SAMPLE)).round().long()
-        chosen = rows.to(views.device)
+        chosen = rows.to(views.device, non_blocking=True)
         first, second = normalise(views[0, chosen]), normalise(views[1, chosen])
-        sampled = lengths[rows.to(lengths.device)]
+        sampled = lengths[rows.to(lengths.device)].to(views.device, non_blocking=True)
         measures = {
             "alignment": alignment(first, second),
-            "positive_cosine": (first * second).sum(-1).mean().item(),
-        } | ({"effective_negatives": float(negatives)} if negatives else {})
+            "positive_cosine": (first * second).sum(-1).mean(),
+        }
         if len(rows) > 1:
             measures |= {
                 "uniformity": (uniformity(first) + uniformity(second)) / 2,
@@ -200,7 +195,8 @@ class Monitor:
             measures["length_variance"] = length_variance(first, sampled)
             if spectrum:
                 measures |= {"length_r2": length_r2(first, sampled), "effective_rank": effective_rank(first)}
-        return measures
+        numbers = torch.stack([value.double() for value in measures.values()]).tolist()
+        return dict(zip(measures, numbers)) | ({"effective_negatives": float(negatives)} if negatives else {})
 
     def alarms_of_step(self, step: int, losses: dict[str, float], norm: float) -> list[str]:
         """What went wrong at this step, in words: what was seen, what to try. Usually nothing.

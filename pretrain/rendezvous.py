@@ -30,17 +30,18 @@ def join(backend: str, patience: float, seconds: float) -> None:
         seconds: that a collective of the group may take.
 
     Raises:
-        UserError: some did not come; the port is taken; or a rank was lost while they connected.
+        UserError: MASTER_PORT is no port; some did not come; the port is taken; or a rank was lost while they connected.
     """
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    where = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '')}"
+    port = _port(world)
+    where = f"{os.environ['MASTER_ADDR']}:{port}"
     me = f"rank {rank} of {world}, on {socket.gethostname()}"
     longer = "A longer wait: --train.rendezvous_seconds"
     with _not_silent(f"{me}, waits for the other ranks at {where}"):
         end = time.monotonic() + patience
         try:
-            store = _connect(rank, world, end)
-        except (dist.DistError, OSError, ValueError) as error:
+            store = _connect(rank, world, port, end)
+        except (dist.DistError, OSError) as error:
             reason = str(error).splitlines()[0]
             if "EADDRINUSE" in reason or "already in use" in reason:
                 raise UserError(f"{me}: the port of {where} is in use by another program, perhaps another run. Choose another: "
@@ -61,16 +62,24 @@ def join(backend: str, patience: float, seconds: float) -> None:
     _set_pg_timeout(timedelta(seconds=seconds), dist.group.WORLD)
 
 
-def _connect(rank: int, world: int, end: float) -> dist.Store:
-    address, port = os.environ["MASTER_ADDR"], os.environ.get("MASTER_PORT", "")
-    if not port.isdecimal():
-        raise ValueError(f"MASTER_PORT is {port!r}: it must be a port, the same for all ranks")
+def _port(world: int) -> int:
+    """MASTER_PORT; 0, any free port, is for a rank alone."""
+    text = os.environ.get("MASTER_PORT", "")
+    port = int(text) if text.isdecimal() else -1
+    if not (0 < port < 1 << 16 or (port == 0 and world == 1)):
+        raise UserError(f"MASTER_PORT is {text!r}: it must be a port, 1 to 65535, the same for all ranks. A launcher sets it: "
+                        "deepspeed --master_port 29501 pretrain/main.py ...; or set it to a free port, as 29501")
+    return port
+
+
+def _connect(rank: int, world: int, port: int, end: float) -> dist.Store:
+    address = os.environ["MASTER_ADDR"]
     # Under torchrun the launcher serves the store at this address, else rank 0 does.
     serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     if not serves:
-        _wait_for_server(address, int(port), end)
+        _wait_for_server(address, port, end)
     left = timedelta(seconds=max(1.0, end - time.monotonic()))
-    store = dist.TCPStore(address, int(port), world, serves, timeout=left, wait_for_workers=False, multi_tenant=True)
+    store = dist.TCPStore(address, port, world, serves, timeout=left, wait_for_workers=False, multi_tenant=True)
     # A launcher that starts the ranks again keeps its store.
     return dist.PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
 

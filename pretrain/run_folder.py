@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import Any
 
 from pretrain.errors import UserError
 
@@ -33,12 +33,14 @@ def export_of(source: str) -> str:
     )
 
 
-def describe_export(folder: str) -> str:
-    """Say which weights of a run a folder holds, as "step 500 of 1,000, best by stsb-dev 71.2"; "" for another model."""
+def describe_export(policy: dict[str, Any] | None) -> str:
+    """Say which weights of a run an export holds, as "step 500 of 1,000, best by stsb-dev 71.2".
+
+    policy: what the export says of itself (`pretrain.export.read_policy`). "" where that says nothing of a run.
+    """
     try:
-        policy = json.loads((Path(folder) / "clear.json").read_text("utf-8"))
         step, progress, steps = policy["step"], policy["progress"], policy["recipe"]["train"]["steps"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return ""
     where = f"step {step:,} of {steps:,}"
     if progress.get("best_step") != step or progress.get("best_score") is None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -39,6 +40,10 @@ from pretrain.telemetry import Telemetry
 from pretrain.throughput import choose_precision as measure_precision
 from pretrain.tokenizer import load_tokenizer, tokenizer_hash
 from pretrain.trainer import Progress
+
+T = TypeVar("T")
+SECONDS_FOR_CHOICE = 5.0
+"""How long a file with another run's choice may stay empty."""
 
 
 @dataclass(frozen=True)
@@ -143,13 +148,27 @@ def sts_everywhere(config: Config, available: bool) -> bool:
     return bool(flag)
 
 
-def set_threads(config: Config) -> int:
-    """CPU threads of this rank: `train.threads`, else OMP_NUM_THREADS, else this machine's cores shared out over its ranks."""
-    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or 1)
+def _ranks_here() -> int:
+    return int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or 1)
+
+
+def threads_of_user() -> int | None:
+    """The number of threads that the user has set in OMP_NUM_THREADS; None: none.
+
+    torchrun sets 1 for two or more ranks where the user has set nothing, so a 1 under torchrun is taken for its own.
+    """
     # OpenMP's own form is a list, one number for each level of nesting; torch has one level.
     asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    shared = int(asked) if asked.isdecimal() and int(asked) else max(1, len(os.sched_getaffinity(0)) // ranks_here)
-    threads = config.train.threads or shared
+    if not asked.isdecimal() or not int(asked):
+        return None
+    by_torchrun = int(asked) == 1 and "TORCHELASTIC_RUN_ID" in os.environ and _ranks_here() > 1
+    return None if by_torchrun else int(asked)
+
+
+def set_threads(config: Config) -> int:
+    """CPU threads of this rank: `train.threads`, else OMP_NUM_THREADS (`threads_of_user`), else this machine's cores shared out
+    over its ranks."""
+    threads = config.train.threads or threads_of_user() or max(1, len(os.sched_getaffinity(0)) // _ranks_here())
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)  # denormal gradients are hundreds of times slower on some CPUs
     return threads
@@ -171,14 +190,18 @@ def check_world(config: Config, world: int) -> None:
             f"{config.train.global_batch}; change that too"))
 
 
-def on_rank_zero(action: Callable[[], None], hours: float = 48) -> None:
-    """Run `action` on rank 0 while the others wait; whatever it raises ends every rank, a UserError as itself."""
+def on_rank_zero(action: Callable[[], T], hours: float = 48) -> T | None:
+    """Run `action` on rank 0 while the others wait; whatever it raises ends every rank, a UserError as itself.
+
+    Returns what `action` returned, None on the other ranks.
+    """
+    result: T | None = None
     fault: list[str | None] = [None]
     raised: Exception | None = None
     group = dist.new_group(backend="gloo", timeout=timedelta(hours=hours))
     if dist.get_rank() == 0:
         try:
-            action()
+            result = action()
         except Exception as error:
             raised, fault = error, [str(error) or type(error).__name__]
     dist.broadcast_object_list(fault, src=0, group=group)
@@ -189,6 +212,7 @@ def on_rank_zero(action: Callable[[], None], hours: float = 48) -> None:
         error = UserError(fault[0])
         error.told = True
         raise error
+    return result
 
 
 def find_data(config: Config) -> None:
@@ -281,16 +305,38 @@ def shared_choice(path: Path | None, device: str, measure: Callable[[], str]) ->
         if not file.is_file():
             mine = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
             file.parent.mkdir(parents=True, exist_ok=True)
-            mine.write_text(measure() + "\n")
-            with suppress(FileExistsError):
-                os.link(mine, file)  # whole or not at all, and only the first
-            mine.unlink()
-        found = file.read_text().strip()
+            text = measure() + "\n"
+            try:
+                mine.write_text(text)
+                _create_first(file, text, mine)
+            finally:
+                mine.unlink(missing_ok=True)
+        found = _read_choice(file)
     except OSError as error:
         raise UserError(f"train.precision_file: {file} cannot be used ({error.strerror}); name another, or set --train.precision "
                         "to bf16 or fp32") from None
     if found not in ("fp32", "bf16"):
         raise UserError(f"train.precision_file: {file} says {found!r}, not fp32 or bf16; remove it")
+    return found
+
+
+def _create_first(file: Path, text: str, mine: Path) -> None:
+    """Create `file` with `text`, which `mine` holds too, unless another process has created it first."""
+    with suppress(FileExistsError):
+        try:
+            os.link(mine, file)  # whole or not at all
+        except FileExistsError:
+            raise
+        except OSError:  # no hard links there: CIFS, exFAT, many of FUSE
+            with open(file, "x") as created:
+                created.write(text)
+
+
+def _read_choice(file: Path) -> str:
+    """Read what the first run has chosen; without hard links the file is empty for a moment after it was created."""
+    end = time.monotonic() + SECONDS_FOR_CHOICE
+    while not (found := file.read_text().strip()) and time.monotonic() < end:
+        time.sleep(0.01)
     return found
 
 

@@ -116,7 +116,7 @@ def train(config: Config, engine, batches: Iterator[RankBatch], evaluate: Callab
             telemetry.warn(describe_substitution(row))
         ends_row = progress.step % settings.log_every == 0 or last or step == 0
         measures = dict(result.measures)
-        if result.views is not None:
+        if result.views is not None and dist.get_rank() == 0:  # rank 0 alone writes rows, checkpoints (with the window), alarms
             objective = engine.module.objective
             negatives = objective.negatives(objective.pool(settings.global_batch, dist.get_world_size()))
             measures |= monitor.measure(result.views[:2], result.lengths, negatives, spectrum=ends_row)

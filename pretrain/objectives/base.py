@@ -96,6 +96,13 @@ class Objective(nn.Module):
         """The role whose augmentation it must know (`BatchContext.labels`), if any."""
         return None
 
+    def require_positions(self, longest: int) -> None:
+        """Refuse sequences of `longest` tokens where a model of the objective's own takes fewer; called at the start.
+
+        Raises:
+            UserError: they are too long; the message names the setting.
+        """
+
     def weights(self, step: int) -> dict[str, float]:
         """Weight of every named loss at this step; one whose weights are all 0 is not computed at all."""
         raise NotImplementedError

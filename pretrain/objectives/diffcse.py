@@ -54,6 +54,12 @@ class Diffcse(Objective):
         self.most_positions = _positions(self._generator[0])
         self.register_buffer("special", torch.tensor(sorted(tokenizer.all_special_ids)), persistent=False)
 
+    def require_positions(self, longest: int) -> None:
+        if self.sequence_roles and longest > self.most_positions:
+            raise UserError(f"objective.diffcse.generator={self.settings.generator} takes {self.most_positions} positions, and "
+                            f"there are sequences of up to {longest} tokens: name one with more, or prepare the data with "
+                            f"max_length {self.most_positions}")
+
     def weights(self, step: int) -> dict[str, float]:
         rise = self.settings.rise(step)
         return {"diffcse": self.settings.weight * rise, self.sequence_term: self.settings.replaced_token_weight * rise}
@@ -99,10 +105,7 @@ class Diffcse(Objective):
         if not len(ids):
             return ids
         settings, counts = self.settings, lengths.numpy()
-        if counts.max() > self.most_positions:
-            raise UserError(f"a sequence of {counts.max()} tokens is longer than the {self.most_positions} positions of "
-                            f"objective.diffcse.generator={settings.generator}: name one with more, or prepare the data with "
-                            f"max_length {self.most_positions}")
+        self.require_positions(int(counts.max()))  # an augmentation may lengthen what was short enough
         known = ids < self.vocabulary
         chosen = torch.from_numpy(uniform(keys, counts) < settings.mask_rate).to(ids.device) & ~torch.isin(ids, self.special)
         kind = torch.from_numpy(uniform(keys, counts, 1)).to(ids.device)

@@ -65,6 +65,11 @@ class WholeObjective(nn.Module):
                                 "d to d, with bias, and tanh, which is what exports can hold; make it by "
                                 "pretrain.heads.simcse_head(d), or keep none")
 
+    def require_positions(self, longest: int) -> None:
+        """Refuse sequences that are too long for a model of any term; found now, not on one rank at some step."""
+        for term in self.terms.values():
+            term.require_positions(longest)
+
     def weights(self, step: int) -> dict[str, float]:
         """Weight of every named loss at this step."""
         result = {"mlm": self.mlm_weight} if self.masked_copies else {}

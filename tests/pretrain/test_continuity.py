@@ -10,9 +10,12 @@ from run_helpers import command, curve, finish, records, start
 from pretrain import checkpoint
 from pretrain.config import describe, load_config
 from pretrain.continuity import FREE, MAY_CHANGE, record_changes
+from pretrain.encoder import build_encoder
 from pretrain.errors import UserError
 from pretrain.monitors import Monitor
 from pretrain.objective_config import OBJECTIVES
+from pretrain.setup_run import make_encoder
+from pretrain.tokenizer import load_tokenizer
 from pretrain.trainer import steadier_settings
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +69,29 @@ def test_what_makes_a_run_another_is_refused_by_name(key, value):
         resumed(zero, zero | {key: value})
     full = {"aug": "augment.spec", "objective": "objective.name"}.get(key, key)
     assert f"made with {full}=" in str(caught.value)
+
+
+def test_a_size_that_is_given_as_none_is_not_given(tiny_data, tmp_path):
+    """A model that starts from another takes the other's sizes, at its start and when it is resumed."""
+    tokenizer = load_tokenizer(tiny_data / "tokenizer")
+    sizes = {"type": "bert", "layers": 1, "hidden_size": 16, "heads": 2, "max_positions": 64, "intermediate_size": 40}
+    build_encoder(sizes, tokenizer).lm.save_pretrained(tmp_path / "init")
+    tokenizer.save_pretrained(tmp_path / "init")
+    (tmp_path / "recipe.yaml").write_text("model: {intermediate_size: null}")
+
+    def settings(recipe=None, **flags):
+        return load_config(recipe, {"init": str(tmp_path / "init")} | {f"model.{key}": value for key, value in flags.items()})
+
+    started = settings(intermediate_size="none")
+    make_encoder(started, tokenizer)
+    assert started.model.intermediate_size == 40
+    state = {"config": started.model_dump(mode="json"), "step": 100, "progress": {}}
+    for now in (settings(), settings(intermediate_size="none"), settings(intermediate_size="40"),
+                settings(tmp_path / "recipe.yaml")):
+        record_changes(now, state, Path("step-00000100"))
+        assert state["progress"]["changes"] == []
+    with pytest.raises(UserError, match="made with model.intermediate_size=40, this command has 64"):
+        record_changes(settings(intermediate_size="64"), state, Path("step-00000100"))
 
 
 def test_settings_of_the_users_own_objective_must_stay():

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 from exactness_worker import VOCABULARY, FakeTokenizer
+from run_helpers import command, finish, records, start
 
 from pretrain.config import validate_config
 from pretrain.encoder import build_encoder
 from pretrain.errors import UserError
 from pretrain.objectives import build_objective
+from pretrain.shards import ShardReader
 
 ADDED = 3
 SIZES = {"type": "bert", "layers": 1, "heads": 2, "max_positions": 64, "intermediate_size": 32}
@@ -58,8 +60,30 @@ def test_every_token_stays_within_both_models(tmp_path, replacement):
 
 def test_sequences_longer_than_the_generator_are_refused_by_name(tmp_path):
     term = diffcse(tmp_path, positions=16)
-    with pytest.raises(UserError, match=rf"17 tokens is longer than the 16 positions of objective.diffcse.generator={tmp_path}"):
+    with pytest.raises(UserError, match=rf"objective.diffcse.generator={tmp_path} takes 16 positions.* up to 17 tokens"):
         term.edit(torch.full((17,), 5), torch.tensor([17]), np.arange(1, dtype=np.uint64))
+
+
+def test_a_generator_that_is_too_short_is_found_at_the_start(tmp_path, tiny_data):
+    """Before a run trains, on every rank: not at the step at which one of them meets a long sequence."""
+    from pretrain.tokenizer import load_tokenizer
+
+    tokenizer = load_tokenizer(tiny_data / "tokenizer")
+    longest = ShardReader(tiny_data, "train").max_length
+    generator = tmp_path / "generator"
+    flags = {"objective__name": "diffcse", "aug": "none", "train__steps": 2, "model__max_positions": longest,
+             "objective__diffcse__generator": generator}
+    for positions, expected in ((longest - 1, 2), (longest, 0)):
+        build_encoder(SIZES | {"hidden_size": 16, "max_positions": positions}, tokenizer).lm.save_pretrained(generator)
+        tokenizer.save_pretrained(generator)
+        run = tmp_path / str(positions)
+        output = finish(start(command(tiny_data, run, **flags)), expect=expected)
+        assert (f"takes {positions} positions, and there are sequences of up to {longest} tokens" in output) == (expected == 2)
+        assert any("loss" in record for record in records(run)) == (expected == 0) and "Traceback" not in output
+
+
+def test_without_replaced_tokens_there_is_no_generator_that_could_be_too_short(tmp_path):
+    diffcse(tmp_path, positions=16, replaced_token_weight=0).require_positions(999)
 
 
 def test_a_generator_that_numbers_tokens_otherwise_is_refused(tmp_path, tiny_data):

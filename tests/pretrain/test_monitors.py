@@ -2,11 +2,14 @@
 
 import json
 import math
+import shutil
 
 import pytest
 import torch
+from run_helpers import command, finish, outputs_of, records, start
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from pretrain import monitors
+from pretrain import checkpoint, monitors
 from pretrain.monitors import Monitor
 
 
@@ -105,6 +108,64 @@ def test_tiny_batches_are_measured_as_far_as_they_can_be(count):
     measures = Monitor().measure(torch.randn(2, count, 4), torch.arange(1, count + 1), count)
     assert all(math.isfinite(value) for value in measures.values())
     assert ("uniformity" in measures) == (count > 1) and ("length_r2" in measures) == (count >= 64)
+
+
+class HostWaits(TorchDispatchMode):
+    """Counts what waits for the device: numbers that the host reads, and results whose shape depends on values."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function._overloadpacket in (torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero,
+                                                   torch.ops.aten.masked_select)
+        if function._overloadpacket is torch.ops.aten.index:
+            self.count += any(index is not None and index.dtype == torch.bool for index in args[1])
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("spectrum", [False, True])
+def test_measures_reach_the_host_together(spectrum):
+    """Not one by one: every number that the host reads waits for all work on the device."""
+    with HostWaits() as waits:
+        measures = Monitor().measure(torch.randn(2, 200, 16), torch.arange(200), 398, spectrum=spectrum)
+    assert waits.count == 0 and len(measures) == (8 if spectrum else 6) and all(type(v) is float for v in measures.values())
+
+
+SPY = """
+import os, runpy, sys
+import pretrain.environment
+from pretrain import length_shortcut, monitors
+def spied(name, function):
+    def called(*args, **rest):
+        print("CALLED", name, "on rank", os.environ["RANK"], flush=True)
+        return function(*args, **rest)
+    return called
+monitors.Monitor.measure = spied("measure", monitors.Monitor.measure)
+length_shortcut.measure_lengths = spied("measure_lengths", length_shortcut.measure_lengths)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_rank_0_alone_measures_and_rows_do_not_notice_a_resume(tiny_data, tmp_path):
+    """What only rank 0 writes only rank 0 computes; a checkpoint between two rows holds what it has computed."""
+    run, again = tmp_path / "run", tmp_path / "again"
+    flags = {"train__log_every": 4, "train__steps": 6, "evaluate__every": 0, "checkpoint__keep": 9}
+    outputs = outputs_of(start(["-c", SPY, *command(tiny_data, run, **flags)], ranks=2), 240)
+    for name, times in (("measure", 6), ("measure_lengths", 1)):
+        calls = [output.splitlines().count(f"CALLED {name} on rank {rank}") for rank, output in enumerate(outputs)]
+        assert calls == [times, 0], outputs
+    assert "lengths    the lengths of two views correlate" in outputs[0]
+    shutil.copytree(run, again)
+    shutil.rmtree(again / "checkpoints" / "step-00000006")
+    assert checkpoint.latest(again / "checkpoints").name == "step-00000003"
+    finish(start(command(tiny_data, again, **flags, checkpoint__resume="auto"), ranks=2))
+    of_this_machine = {"wall_time", "seconds", "time", "memory", "tokens_per_second", "sequences_per_second", "mfu", "hfu",
+                       "eta_seconds"}
+    rows = [[{k: v for k, v in row.items() if k not in of_this_machine} for row in records(folder)] for folder in (run, again)]
+    assert rows[0] == rows[1] and any("uniformity" in row and row["step"] == 4 for row in rows[0])
 
 
 HEALTHY = {

@@ -83,12 +83,24 @@ def test_a_rank_that_is_killed_while_they_connect_is_one_message():
     assert "Traceback" not in outputs[1] and time.monotonic() - began < 120
 
 
-def test_a_port_in_use_and_a_port_that_is_none():
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("port", ["none", "", "0", "65536", "-1"])
+def test_a_port_that_is_none_is_said_at_once_and_is_no_matter_of_waiting(rank, port):
+    process = start(rank, 2, port, 60.0)
+    output = process.communicate(timeout=50)[0]
+    assert process.returncode == 2 and f"MASTER_PORT is {port!r}" in output and "1 to 65535" in output, output
+    assert "nobody answers" not in output and "rendezvous_seconds" not in output and "Traceback" not in output
+
+
+def test_a_rank_alone_takes_any_port():
+    process = start(0, 1, 0, 60.0)
+    assert "ranks 1 1234.0" in process.communicate(timeout=120)[0] and process.returncode == 0
+
+
+def test_a_port_in_use():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        port = taken.getsockname()[1]
-        for which, needle in ((port, "is in use by another program"), ("none", "MASTER_PORT is 'none'")):
-            process = start(0, 2, which, 3.0)
-            output = process.communicate(timeout=120)[0]
-            assert process.returncode == 2 and needle in output and "Traceback" not in output, output
+        process = start(0, 2, taken.getsockname()[1], 3.0)
+        output = process.communicate(timeout=120)[0]
+    assert process.returncode == 2 and "is in use by another program" in output and "Traceback" not in output, output

@@ -69,4 +69,4 @@ def test_a_run_that_only_gets_worse_says_that_its_start_was_best(tiny_data, tmp_
     assert resolve_run(str(run)) == (str(run / "best"), run)
     assert f"{run} stands for {run / 'best'} (step 0 of 6, best by heldout_mlm_loss" in capsys.readouterr().err
     assert load_config(None, {"init": str(run)}).model.init == str(run / "best")
-    assert describe_export(str(run / "export")) == "step 6 of 6"
+    assert describe_export(read_policy(run / "export")) == "step 6 of 6"

@@ -1,7 +1,10 @@
 """What a run decides before it trains: threads, arithmetic, warm-up, and what it says of negatives."""
 
+import errno
 import os
 import random
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -73,12 +76,44 @@ def test_threads_are_the_users(monkeypatch, asked, flag, ranks, expected):
     assert setup_run.set_threads(config) == expected and told == [expected]
 
 
+THREADS = """
+import sys
+from pretrain import setup_run
+from pretrain.config import load_config
+flags = {} if len(sys.argv) < 2 else {"train.threads": sys.argv[1]}
+print("threads", setup_run.set_threads(load_config(None, flags)), setup_run.threads_of_user(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("asked,flag,ranks,expected", [
+    (None, None, 2, "4 None"), (None, "1", 2, "1 None"), ("3", None, 2, "3 3"),
+    ("1", None, 1, "1 1")])
+def test_one_thread_that_torchrun_has_set_is_not_the_users(tmp_path, asked, flag, ranks, expected):
+    """torchrun sets OMP_NUM_THREADS=1 for several ranks where the user has not set it."""
+    (tmp_path / "threads.py").write_text(f"import os\nos.sched_getaffinity = lambda pid: set(range(8))\n{THREADS}")
+    environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"} | {"PYTHONPATH": str(ROOT)}
+    environment |= {} if asked is None else {"OMP_NUM_THREADS": asked}
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
+             str(tmp_path / "threads.py")]
+    done = subprocess.run(words + ([] if flag is None else [flag]), env=environment, capture_output=True, text=True, timeout=120)
+    told = [line for line in done.stdout.splitlines() if line.startswith("threads")]
+    assert told == [f"threads {expected}"] * ranks, done.stdout + done.stderr
+
+
 # ---- precision ---------------------------------------------------------------------------------------------
 
 
-def test_runs_that_start_at_once_use_what_one_of_them_measured(tmp_path):
+@pytest.mark.parametrize("hard_links", [True, False])
+def test_runs_that_start_at_once_use_what_one_of_them_measured(tmp_path, monkeypatch, hard_links):
+    """Also on file systems without hard links."""
     rng = random.Random(5)
     measured = []
+
+    def refuse(source, target):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))  # what link(2) gives there
+
+    if not hard_links:
+        monkeypatch.setattr(os, "link", refuse)
 
     def measure() -> str:
         time.sleep(rng.random() / 50)
@@ -93,6 +128,16 @@ def test_runs_that_start_at_once_use_what_one_of_them_measured(tmp_path):
         assert sorted(p.name for p in path.parent.iterdir()) == ["precision-cpu"]
     assert set(measured) == {"bf16", "fp32"}
     assert setup_run.shared_choice(tmp_path / "0" / "precision", "cuda", lambda: "bf16") == "bf16"  # another kind of device
+
+
+def test_a_choice_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
+    def interrupt(source, target):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "link", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        setup_run.shared_choice(tmp_path / "precision", "cpu", lambda: "fp32")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_choice_that_is_none_or_cannot_be_written(tmp_path):
