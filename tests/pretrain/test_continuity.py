@@ -90,7 +90,7 @@ def test_a_size_that_is_given_as_none_is_not_given(tiny_data, tmp_path):
                 settings(tmp_path / "recipe.yaml")):
         record_changes(now, state, Path("step-00000100"))
         assert state["progress"]["changes"] == []
-    with pytest.raises(UserError, match="made with model.intermediate_size=40, this command has 64"):
+    with pytest.raises(UserError, match=r"made with model\.intermediate_size=40, this command has 64"):
         record_changes(settings(intermediate_size="64"), state, Path("step-00000100"))
 
 
