@@ -14,6 +14,7 @@ import os
 import socket
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,23 +65,55 @@ def folder_lock(folder: Path, wait: float = 0.0, part: str = "") -> Iterator[Non
 
 
 def _acquire(lock: SoftFileLease, place: Path, wait: float) -> None:
-    watch = _Watch(lock)
-    deadline = time.monotonic() + wait
+    """Take the lock, or raise FolderTakenError: its holder lives, or nothing shows within the lease that it is gone."""
+    watch, deadline, told = _Watch(lock), time.monotonic() + wait, False
 
-    def give_up() -> bool:
-        return watch.holder_lives() and time.monotonic() >= deadline
+    def leave() -> bool:
+        return _state_here(lock.owner) != "elsewhere" or (watch.holder_lives() and time.monotonic() >= deadline)
 
-    with contextlib.suppress(Timeout, LeaseSettingsMismatch):
-        lock.acquire(timeout=1.0, poll_interval=0.1, cancel_check=give_up)
-        return
-    if not watch.lives:
-        print(f"{place} is held by {holder(lock)}; waiting up to {LEASE + wait:.0f} s to see whether that still lives",
-              file=sys.stderr, flush=True)
-    try:
-        lock.acquire(timeout=wait + 1.5 * LEASE, poll_interval=0.25, cancel_check=give_up)
-    except (Timeout, LeaseSettingsMismatch):  # the latter: held by a version of this program with another lease
-        raise FolderTakenError(f"{place} is being written by {holder(lock)}. Wait for it, stop it, or name another folder. (If "
-                               f"there is no such process any more, remove {lock.lock_file}.)") from None
+    while True:
+        # Not within `acquire`: that takes a lease by its age alone, also from a process of this machine that is suspended.
+        while (state := _state_here(owner := lock.owner)) == "lives" and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if state == "lives":
+            raise _taken(lock, place)
+        if state == "dead":
+            _remove(lock, owner)
+        for seconds in (1.0, wait + 1.5 * LEASE):
+            try:
+                lock.acquire(timeout=seconds, poll_interval=0.1, cancel_check=leave)
+                return
+            except LeaseSettingsMismatch:  # held by a version of this program with another lease
+                raise _taken(lock, place) from None
+            except Timeout:
+                if _state_here(lock.owner) != "elsewhere":
+                    break
+                if watch.lives and time.monotonic() >= deadline:
+                    raise _taken(lock, place) from None
+            if not (told or watch.lives):
+                print(f"{place} is held by {holder(lock)}; waiting up to {LEASE + wait:.0f} s to see whether that still lives",
+                      file=sys.stderr, flush=True)
+                told = True
+        else:
+            raise _taken(lock, place)
+
+
+def _taken(lock: SoftFileLease, place: Path) -> FolderTakenError:
+    return FolderTakenError(f"{place} is being written by {holder(lock)}. Wait for it, stop it, or name another folder. (If "
+                            f"there is no such process any more, remove {lock.lock_file}.)")
+
+
+def _remove(lock: SoftFileLease, dead: Any) -> None:
+    """Remove the lock of a process that is dead, and never that of another, which may have taken its place in this moment."""
+    path = Path(lock.lock_file)
+    aside = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(path, aside)
+        found = SoftFileLease(aside, lease_duration=LEASE, heartbeat_interval=BEAT).owner
+        if found is None or found.token != dead.token:
+            with contextlib.suppress(FileExistsError):
+                os.link(aside, path)  # its holder sees the same file again; a single look at another one is no loss to it
+        aside.unlink()
 
 
 def holder(lock: SoftFileLease) -> str:
@@ -114,7 +147,7 @@ class _Watch:
         self._seen: tuple[str | None, int] | None = None
 
     def holder_lives(self) -> bool:
-        """Whether the holder runs on this machine, or has refreshed its lock since the first look."""
+        """Whether the holder has refreshed its lock since the first look."""
         owner = self._lock.owner
         try:
             with open(self._lock.lock_file) as file:  # opening asks a network file system for the present state
@@ -125,19 +158,23 @@ class _Watch:
         token = owner.token if owner is not None else None
         if self._seen is None or self._seen[0] != token:
             self._seen = token, refreshed
-        self.lives = refreshed != self._seen[1] or (owner is not None and _runs_here(owner))
+        self.lives = refreshed != self._seen[1]
         return self.lives
 
 
-def _runs_here(owner: Any) -> bool:
-    """Whether the owner of a lock is a process of this machine that is not dead; suspended ones live."""
-    if owner.hostname.split("?")[0] != socket.gethostname() or owner.start is None:
-        return False
+def _state_here(owner: Any) -> str:
+    """What /proc says of the owner of a lock: it "lives" on this machine, also where it is suspended; it is "dead", though its
+    parent has not asked after it yet; or it is "elsewhere": no process of this machine, or none any more."""
+    if owner is None or owner.hostname.split("?")[0] != socket.gethostname() or owner.start is None:
+        return "elsewhere"
     try:
         fields = Path(f"/proc/{owner.pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return False
-    return fields[0] not in "ZX" and int(fields[19]) == owner.start % 2**64
+        return "elsewhere"
+    if int(fields[19]) != owner.start % 2**64:
+        return "elsewhere"
+    # The first thread of a killed process is dead while another one still ends a write.
+    return "dead" if fields[0] in "ZX" and int(fields[17]) <= 1 else "lives"
 
 
 def _stop(loss: Any) -> None:

@@ -101,6 +101,64 @@ def test_a_suspended_holder_keeps_its_lock(tmp_path, hold, short_lease):
     assert process.poll() is None
 
 
+def test_a_suspended_holder_keeps_its_lock_from_who_waits_longer_than_the_lease(tmp_path, hold, short_lease):
+    process = hold()
+    process.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    with pytest.raises(FolderTakenError, match=f"process {process.pid} on"), folder_lock(tmp_path, wait=3 * locks.LEASE):
+        pass
+    assert 3 * locks.LEASE <= time.monotonic() - began < 3 * locks.LEASE + 5
+    process.send_signal(signal.SIGCONT)
+    time.sleep(5 * locks.BEAT)
+    assert process.poll() is None
+
+
+@pytest.mark.parametrize("wait", [0.0, 60.0])
+def test_a_killed_holder_whose_parent_has_not_asked_after_it_holds_nothing(tmp_path, hold, wait):
+    process = hold()
+    process.kill()
+    while ") Z" not in Path(f"/proc/{process.pid}/stat").read_text():
+        time.sleep(0.01)
+    began = time.monotonic()
+    with folder_lock(tmp_path, wait=wait), pytest.raises(FolderTakenError, match=f"process {os.getpid()} on"), \
+            folder_lock(tmp_path):
+        pass
+    assert time.monotonic() - began < 30  # far below the lease
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_lock_of_a_dead_process_is_removed_and_never_that_of_another(tmp_path, hold):
+    """Between the look at a dead holder and the removal of its lock another process may have taken it."""
+    live = hold()
+    lock = locks.SoftFileLease(tmp_path / locks.LOCK, lease_duration=2.0, heartbeat_interval=0.2)
+    locks._remove(lock, lock.owner._replace(token="0" * 32))
+    time.sleep(1)
+    assert lock.owner.pid == live.pid and live.poll() is None
+    assert not [path for path in tmp_path.iterdir() if path.name not in (".lock", ".lock.json")]
+    locks._remove(lock, lock.owner)
+    assert lock.owner is None
+
+
+def test_several_who_find_a_dead_holder_get_its_lock_one_by_one(tmp_path, hold):
+    process = hold()
+    process.kill()
+    while ") Z" not in Path(f"/proc/{process.pid}/stat").read_text():
+        time.sleep(0.01)
+    code = """
+import sys, time
+from pathlib import Path
+from pretrain.folder_lock import folder_lock
+folder = Path(sys.argv[1])
+with folder_lock(folder, wait=60):
+    (folder / "inside").touch(exist_ok=False)
+    time.sleep(0.3)
+    (folder / "inside").unlink()
+"""
+    others = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], env=os.environ | {"PYTHONPATH": str(ROOT)})
+              for _ in range(4)]
+    assert [other.wait(60) for other in others] == [0] * 4
+
+
 OTHER_HOST = "socket.gethostname = lambda: 'far-away'"
 
 
