@@ -32,6 +32,7 @@ import torch
 import torch.distributed as dist
 from safetensors import safe_open
 
+from pretrain import command
 from pretrain.checkpoint_folder import (
     FORMAT_VERSION,
     CheckpointError,
@@ -113,9 +114,7 @@ def save(root: Path, engine, state: dict[str, Any], keep: int, max_file_bytes: i
         error = writer.attempt(lambda: writer.finish(_engine_json(view, engine, plan), state))
         if error is None:
             _prune(folder, keep)
-    problem = _agree(None if error is None else _explain_failed_save(folder, error))
-    if problem is not None:
-        raise _agreed(problem)
+    _raise_together(None if error is None else _explain_failed_save(folder, error))
     return folder
 
 
@@ -314,10 +313,8 @@ def resume_point(root: Path) -> Choice | None:
             choice = choose(root)
         except CheckpointError as error:
             problem = str(error)
-    choice, problem = _agree((choice, problem))
-    if problem is not None:
-        raise _agreed(problem)
-    return choice
+    _raise_together(problem)
+    return _agree(choice)
 
 
 # -- loading --------------------------------------------------------
@@ -340,9 +337,8 @@ def load(path: Path, engine, verify: bool = True) -> dict[str, Any]:
     """
     path = Path(path)
     if verify:
-        problem = _agree(problem_with(path) if _rank() == 0 else None)
-        if problem is not None:
-            raise _agreed(f"checkpoint {path} {problem}. {problem.remedy}.")
+        problem = problem_with(path) if _rank() == 0 else None
+        _raise_together(None if problem is None else f"checkpoint {path} {problem}. {problem.remedy}.")
     content = read_json(path)
     view = engine_state(engine)
     parameters = dict(view.named_parameters())
@@ -419,11 +415,17 @@ def _rank() -> int:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
-def _agreed(problem: str) -> CheckpointError:
-    """An error that every rank raises and rank 0 prints."""
-    error = CheckpointError(problem)
-    error.told = _rank() != 0
-    return error
+def _raise_together(problem: str | None) -> None:
+    """Raise rank 0's problem, if there is one, on every rank; rank 0 has printed it before the others hear of it. Collective."""
+    error = None if problem is None else CheckpointError(problem)
+    if error is not None and dist.is_initialized() and dist.get_world_size() > 1:
+        command.tell_first(error)
+    if (problem := _agree(problem)) is None:
+        return
+    if error is None:  # another rank
+        error = CheckpointError(problem)
+        error.told = True
+    raise error
 
 
 def _agree(value: Any) -> Any:

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import textwrap
+import traceback
 from collections.abc import Callable
 
 import fire
@@ -38,15 +39,16 @@ def run(function: Callable, help_text: Callable[[], str] | None = None, position
     except (UserError, AugmentationError) as error:
         complain(error)
         code = 2
-    except RuntimeError as error:
-        if not _is_of_lost_rank(error):
-            raise
-        complain(UserError("another rank has ended, in the middle of what all do together: its own output says why "
-                           f"({str(error).splitlines()[0]}). Then go on with the same command and --resume auto"))
-        code = 1
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         code = 130
+    except Exception as error:
+        code = 1
+        if _is_of_lost_rank(error):
+            complain(UserError("another rank has ended, in the middle of what all do together: its own output says why "
+                               f"({str(error).splitlines()[0]}). Then go on with the same command and --resume auto"))
+        elif not getattr(error, "told", False):
+            raise
     code = code if isinstance(code, int) else 0
     if code and "torch" in sys.modules and sys.modules["torch"].distributed.is_initialized():
         # Other ranks may wait in a collective: nothing here may wait for them, not even an orderly end of the process group.
@@ -56,8 +58,24 @@ def run(function: Callable, help_text: Callable[[], str] | None = None, position
     sys.exit(code)
 
 
-def _is_of_lost_rank(error: RuntimeError) -> bool:
+def tell_first(error: Exception) -> None:
+    """Print an error that this rank is about to tell the others, and mark it as told.
+
+    They end as soon as they hear of it, and a launcher that sees one rank end kills the rest: what is printed only when the
+    error has reached the end of the program may be lost.
+    """
+    if isinstance(error, (UserError, AugmentationError)):
+        complain(error)
+    else:
+        traceback.print_exception(error)
+        sys.stderr.flush()
+    error.told = True
+
+
+def _is_of_lost_rank(error: Exception) -> bool:
     """Whether a collective failed because another rank is gone: in gloo's or NCCL's words, which have no class of their own."""
+    if not isinstance(error, RuntimeError) or getattr(error, "told", False):
+        return False
     if "torch" not in sys.modules or not sys.modules["torch"].distributed.is_initialized():
         return False
     words = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")
@@ -65,7 +83,7 @@ def _is_of_lost_rank(error: RuntimeError) -> bool:
 
 
 def complain(error: Exception) -> None:
-    """Print an error's message, with the rank where there are several; nothing where another rank does."""
+    """Print an error's message, with the rank where there are several; nothing where that has been done."""
     if getattr(error, "told", False):
         return
     rank = int(os.environ.get("RANK", 0))

@@ -8,4 +8,4 @@ class UserError(Exception):
     """
 
     told: bool = False
-    """Whether another rank prints it: what all ranks agree on is said once."""
+    """Whether it has been printed, by this rank or another: what all ranks agree on is said once."""

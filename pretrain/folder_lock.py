@@ -73,9 +73,10 @@ def _acquire(lock: SoftFileLease, place: Path, wait: float) -> None:
 
     while True:
         # Not within `acquire`: that takes a lease by its age alone, also from a process of this machine that is suspended.
-        while (state := _state_here(owner := lock.owner)) == "lives" and time.monotonic() < deadline:
+        while ((state := _state_here(owner := lock.owner)) in ("lives", "dies")
+               and time.monotonic() < deadline + (10 if state == "dies" else 0)):
             time.sleep(0.1)
-        if state == "lives":
+        if state in ("lives", "dies"):
             raise _taken(lock, place)
         if state == "dead":
             _remove(lock, owner)
@@ -163,8 +164,11 @@ class _Watch:
 
 
 def _state_here(owner: Any) -> str:
-    """What /proc says of the owner of a lock: it "lives" on this machine, also where it is suspended; it is "dead", though its
-    parent has not asked after it yet; or it is "elsewhere": no process of this machine, or none any more."""
+    """What /proc says of the owner of a lock.
+
+    It "lives" on this machine, also where it is suspended. It "dies": it was killed, and a thread of it still ends a write. It is
+    "dead", though its parent has not asked after it yet. Or it is "elsewhere": no process of this machine, or none any more.
+    """
     if owner is None or owner.hostname.split("?")[0] != socket.gethostname() or owner.start is None:
         return "elsewhere"
     try:
@@ -173,8 +177,9 @@ def _state_here(owner: Any) -> str:
         return "elsewhere"
     if int(fields[19]) != owner.start % 2**64:
         return "elsewhere"
-    # The first thread of a killed process is dead while another one still ends a write.
-    return "dead" if fields[0] in "ZX" and int(fields[17]) <= 1 else "lives"
+    if fields[0] not in "ZX":
+        return "lives"
+    return "dead" if int(fields[17]) <= 1 else "dies"
 
 
 def _stop(loss: Any) -> None:

@@ -21,7 +21,7 @@ from augment.errors import CannotLoad
 from augment.pretrained import require_source, require_weights
 from augment.synonyms import SynonymTable
 from augment.vocabulary import Vocabulary
-from pretrain import cached_views, checkpoint, checkpoint_folder, continuity, inputs
+from pretrain import cached_views, checkpoint, checkpoint_folder, command, continuity, inputs
 from pretrain.architectures import architecture_of
 from pretrain.config import DROPOUTS, SIZES, Config
 from pretrain.damage import describe_record
@@ -191,7 +191,8 @@ def check_world(config: Config, world: int) -> None:
 
 
 def on_rank_zero(action: Callable[[], T], hours: float = 48) -> T | None:
-    """Run `action` on rank 0 while the others wait; whatever it raises ends every rank, a UserError as itself.
+    """Run `action` on rank 0 while the others wait; whatever it raises ends every rank, a UserError as itself. Rank 0 has
+    printed it before the others hear of it.
 
     Returns what `action` returned, None on the other ranks.
     """
@@ -204,6 +205,8 @@ def on_rank_zero(action: Callable[[], T], hours: float = 48) -> T | None:
             result = action()
         except Exception as error:
             raised, fault = error, [str(error) or type(error).__name__]
+            if dist.get_world_size() > 1:
+                command.tell_first(error)
     dist.broadcast_object_list(fault, src=0, group=group)
     dist.destroy_process_group(group)
     if raised is not None:
