@@ -142,7 +142,8 @@ CAME_AND_LEFT = (
         # the negation that goes stands where the phrase comes
         ("It was late, and never a word was heard.",
          "It/PRP/nsubj/3 was/VBD/cop/3 late/JJ/root/0 ,/,/punct/10 and/CC/cc/10 never/RB/advmod/10 a/DT/det/8 "
-         "word/NN/nsubj:pass/10 was/VBD/aux:pass/10 heard/VBN/conj/3 ././punct/3", denied("a word was heard.", "It was late, and ")),
+         "word/NN/nsubj:pass/10 was/VBD/aux:pass/10 heard/VBN/conj/3 ././punct/3", denied("a word was heard.",
+                                                                            "It was late, and ")),
     ],
 )  # fmt: skip
 def test_double_negation(text, annotation, expected):
