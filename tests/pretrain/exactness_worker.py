@@ -310,7 +310,7 @@ def vectors_of_equal_shares(stage: int, rank: int, world: int) -> torch.Tensor:
     config, model = build("clear_mean", stage, "fp32", 0.2)
     engine = build_engine(model, config)
     engine.train()
-    same = share(make_batch(9, 1, 2), 0, world, 4)
+    same = share(make_batch(5, 1, 2), 0, world, 4)
     views = WholeBatch(engine, SEED, 10**6).compute(same).views
     engine.destroy()
     return views
@@ -325,7 +325,7 @@ def main() -> None:
     for case in cases:
         for precision in ("fp16",) if case.startswith("faint") else ("fp32", "bf16"):
             config, model = build(case, stage, precision, 0.0)
-            whole = make_batch(9, model.objective.masked_copies, len(model.objective.roles))
+            whole = make_batch(5, model.objective.masked_copies, len(model.objective.roles))
             systems = () if case == "not_yet" else tuple(model.objective.terms)
             expected_losses, expected = reference_gradients(model, whole, config, world, systems)
             engine = build_engine(model, config)
@@ -359,7 +359,7 @@ def main() -> None:
         config, model = build("clear_mean", 0, "fp32", 0.2)
         engine = build_engine(model, config)
         engine.train()
-        batch = share(make_batch(9, 1, 2), 0, 1, 4)
+        batch = share(make_batch(5, 1, 2), 0, 1, 4)
         WholeBatch(engine, 5, 90).compute(batch)
         got = engine_gradients(engine)
         expected = replayed(engine, batch, 5, 90, config)
