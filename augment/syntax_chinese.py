@@ -42,7 +42,7 @@ _FRONT = frozenset((
     "但", "但是", "然而", "后来", "随后", "其后", "最后", "最终", "终于", "目前", "现在", "当时", "一直", "从此",
     "至今", "迄今", "同时", "往往", "通常", "一般", "其实", "当然", "显然", "因此", "所以", "于是", "另外", "此外",
     "几乎", "竟", "竟然", "果然", "不幸", "将", "即", "后", "早",
-    "甚至", "甚至于", "更", "乃", "既", "往往",
+    "甚至", "甚至于", "更", "乃", "既",
 ))  # fmt: skip
 """Words between the subject and the verb that a negation follows: connectives, adverbs of time and of the whole sentence."""
 _TIMES = (
@@ -160,7 +160,8 @@ def _negated(sentence: ParsedSentence, verb: int) -> list[Edit] | None:
     only_then = any(sentence.word(c) == "才" for c in _dependants(sentence, verb) if c < verb)
     if word in _NO_NEGATION or ends_part or only_then or _is_subordinate(sentence, verb):
         return None
-    before = verb - 1 if verb and sentence.word(verb - 1) in _SCOPE | _AMOUNT else verb
+    previous = sentence.word(verb - 1) if verb else ""
+    before = verb - 1 if previous in _SCOPE or previous in _AMOUNT else verb
     adverb = _event_adverb(sentence, verb)
     once = adverb is not None and sentence.word(adverb) in _ONCE
     if word == "有":
