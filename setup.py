@@ -12,7 +12,7 @@ setup(
     license_files=["LICENSE", "NOTICE"],  # NOTICE: where the word lists come from
     packages=find_packages(include=["augment", "augment.*", "pretrain", "pretrain.*", "finetune", "finetune.*"]),
     package_data={"augment": ["word_lists/*"]},
-    # Optional: without a C++ compiler text augmentations run in Python, with the same results (augment/compiled.py).
+    # Optional: without a C++ compiler text augmentations run in Python, with the same results (augment/core/compiled.py).
     ext_modules=[
         Extension(
             "augment._native",

@@ -18,15 +18,15 @@ import fire
 import numpy as np
 from rich.console import Console
 
-from augment.errors import AugmentationError
-from augment.parsed import ParsedSentence, find_parser, parse_texts, without_parse
+from augment.core.errors import AugmentationError
+from augment.core.vocabulary import Vocabulary
 from augment.preview import VIEWS, encode, load_tokenizer, preview, train_tokenizer, view_keys
-from augment.registry import build, build_texts, catalogue, needs_parse, needs_synonyms, needs_text
-from augment.sets import SETS
-from augment.synonym_sources import find_synonyms, read_synonyms
-from augment.synonyms import SynonymTable
-from augment.text_encoder import TextEncoder
-from augment.vocabulary import Vocabulary
+from augment.spec.registry import build, build_texts, catalogue, needs_parse, needs_synonyms, needs_text
+from augment.spec.sets import SETS
+from augment.text.encoder import TextEncoder
+from augment.text.parsed import ParsedSentence, find_parser, parse_texts, without_parse
+from augment.tokens.synonym_sources import find_synonyms, read_synonyms
+from augment.tokens.synonyms import SynonymTable
 
 EXAMPLES = (
     "Contrastive learning pulls two views of a sentence together and pushes all other sentences apart.",

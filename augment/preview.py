@@ -12,12 +12,12 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from augment.errors import AugmentationError, CannotLoad
-from augment.keys import sequence_keys
-from augment.pipeline import Pipeline
-from augment.pretrained import pretrained
-from augment.ragged import Ragged
-from augment.vocabulary import DEL_TOKEN, Vocabulary
+from augment.core.errors import AugmentationError, CannotLoad
+from augment.core.keys import sequence_keys
+from augment.core.pretrained import pretrained
+from augment.core.ragged import Ragged
+from augment.core.vocabulary import DEL_TOKEN, Vocabulary
+from augment.spec.pipeline import Pipeline
 
 VIEWS = 2
 

@@ -22,16 +22,16 @@ from typing import Any
 
 import numpy as np
 
-from augment.ragged import Ragged
-from finetune.data import data_root, find, lines, parse_json
-from finetune.finetuning import FineTuning, Interrupted, Recipe, choose_precision, read_result
-from finetune.glue_data import NLI, Examples, load
-from finetune.labelled import Encoded, Source, encode_examples, open_source
+from augment.core.ragged import Ragged
+from finetune.data.__main__ import data_root, find, lines, parse_json
 from finetune.results import Evaluation, TaskResult, folder_for, sample_std, table, write
-from pretrain.command import as_count, as_rate, run
-from pretrain.durable import replace_durably, to_json
-from pretrain.errors import UserError
-from pretrain.leaving import EXIT_CODES, Leaving
+from finetune.tuning.finetuning import FineTuning, Interrupted, Recipe, choose_precision, read_result
+from finetune.tuning.labelled import Encoded, Source, encode_examples, open_source
+from finetune.tuning.tasks import NLI, Examples, load
+from pretrain.common.cli import as_count, as_rate, run
+from pretrain.common.durable import replace_durably, to_json
+from pretrain.common.errors import UserError
+from pretrain.common.shutdown import EXIT_CODES, Leaving
 
 MAX_LENGTH = 156
 EVALUATE_EVERY = 2000

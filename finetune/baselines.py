@@ -22,15 +22,15 @@ from scipy.sparse import linalg
 from sklearn.decomposition import TruncatedSVD
 from transformers import AutoTokenizer
 
-from augment.pretrained import pretrained
-from finetune.data import read_sentences, spaced
-from finetune.geometry_measures import SPECTRUM_FLOOR
-from finetune.models import NO_CODE, EmbeddingModel, open_model, resolve_run
-from pretrain.architectures import FAMILIES
-from pretrain.command import as_count, run
-from pretrain.errors import UserError
-from pretrain.pooling import SECOND_STATE
-from pretrain.sentence_transformers_format import layer_weights
+from augment.core.pretrained import pretrained
+from finetune.data.__main__ import read_sentences, spaced
+from finetune.encoders.models import NO_CODE, EmbeddingModel, open_model, resolve_run
+from finetune.geometry.measures import SPECTRUM_FLOOR
+from pretrain.common.cli import as_count, run
+from pretrain.common.errors import UserError
+from pretrain.export.sentence_transformers import layer_weights
+from pretrain.model.architectures import FAMILIES
+from pretrain.model.pooling import SECOND_STATE
 
 
 def lsa_vectors(data: str | Path, dimensions: int = 256, sentences: int = 200_000, seed: int = 1) -> np.ndarray:
@@ -58,7 +58,7 @@ def lsa_vectors(data: str | Path, dimensions: int = 256, sentences: int = 200_00
 
 def averaged_vectors(model: str) -> np.ndarray:
     """float32[V, d]: the input word vectors of a Hugging Face folder, an export, a run or a hub name."""
-    from finetune.embed import load_model
+    from finetune.encoders.embed import load_model
 
     encoder, _ = load_model(model)
     return encoder.lm.get_input_embeddings().weight.detach().float().cpu().numpy()
@@ -130,7 +130,7 @@ def _sentence_transformer(model: EmbeddingModel) -> Any:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer, WeightedLayerPooling
 
-    from finetune.embed import POOLER
+    from finetune.encoders.embed import POOLER
 
     source = str(model.folder or model.name)
     if model.pooling == "own modules":
@@ -159,7 +159,7 @@ def source_sentences(source: str, count: int) -> list[str]:
     """At most `count` sentences of a prepared folder (its first; they are shuffled) or a text file (evenly spaced)."""
     if not Path(source).is_dir():
         return spaced(read_sentences(Path(source), "source"), count)
-    from pretrain.shards import ShardReader
+    from pretrain.data.shards import ShardReader
 
     reader = ShardReader(source)
     tokenizer = pretrained(AutoTokenizer, reader.tokenizer_path)
@@ -174,7 +174,7 @@ def source_sentences(source: str, count: int) -> list[str]:
 
 def _counts(data: Path, sentences: int) -> tuple[sparse.csr_matrix, list[int]]:
     """Token counts [sentences, V] of the training split, and the ids of special tokens."""
-    from pretrain.shards import ShardReader
+    from pretrain.data.shards import ShardReader
 
     reader = ShardReader(data)
     tokenizer = pretrained(AutoTokenizer, reader.tokenizer_path)

@@ -23,11 +23,11 @@ from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score, nor
 from sklearn.metrics.cluster import contingency_matrix
 from threadpoolctl import threadpool_limits
 
-from finetune.data import csv_columns, find, known_name
-from finetune.models import EmbeddingModel, open_model
+from finetune.data.__main__ import csv_columns, find, known_name
+from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.results import Evaluation, TaskResult, finish, sample_std
-from pretrain.command import as_count, run
-from pretrain.errors import UserError
+from pretrain.common.cli import as_count, run
+from pretrain.common.errors import UserError
 
 SETS = {  # name: (texts, classes) as published
     "agnews": (8000, 4), "searchsnippets": (12340, 8), "stackoverflow": (20000, 20), "biomedical": (20000, 20),

@@ -19,11 +19,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import matthews_corrcoef
 
-from finetune.data import find, lines
-from finetune.models import EmbeddingModel, open_model
+from finetune.data.__main__ import find, lines
+from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.results import Evaluation, TaskResult, finish
-from pretrain.command import run
-from pretrain.errors import UserError
+from pretrain.common.cli import run
+from pretrain.common.errors import UserError
 
 SIZES = {"train": 8551, "dev": 1043}
 INVERSE_PENALTY = 2.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pretrain.errors import UserError
+from pretrain.common.errors import UserError
 
 SECONDS = 5.0  # for an answer
 

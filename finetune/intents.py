@@ -28,11 +28,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from finetune.data import csv_columns, find, known_name, lines, parse_json
-from finetune.models import EmbeddingModel, open_model
+from finetune.data.__main__ import csv_columns, find, known_name, lines, parse_json
+from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.results import Evaluation, TaskResult, finish, sample_std
-from pretrain.command import run
-from pretrain.errors import UserError
+from pretrain.common.cli import run
+from pretrain.common.errors import UserError
 
 SETS = {  # name: (examples to sample from, test examples, classes to sample from) as published
     "SNIPS": (13784, 700, 7), "BANKING77": (10003, 3080, 77), "CLINC150": (18000, 4500, 150), "HWU64": (25716, None, 64),

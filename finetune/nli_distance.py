@@ -22,11 +22,11 @@ from pathlib import Path
 
 import numpy as np
 
-from finetune.data import csv_columns, data_root, find, known_name, lines, parse_json
-from finetune.models import EmbeddingModel, open_model
+from finetune.data.__main__ import csv_columns, data_root, find, known_name, lines, parse_json
+from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.results import Evaluation, TaskResult, finish
-from pretrain.command import run
-from pretrain.errors import UserError
+from pretrain.common.cli import run
+from pretrain.common.errors import UserError
 
 TASKS = ("ANLI", "SNLI", "MNLI", "triplets")
 LABELS = {"e": "entailment", "n": "neutral", "c": "contradiction"} | {

@@ -26,9 +26,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from finetune.models import EmbeddingModel
-from pretrain.durable import replace_durably, to_json
-from pretrain.errors import UserError
+from finetune.encoders.models import EmbeddingModel
+from pretrain.common.durable import replace_durably, to_json
+from pretrain.common.errors import UserError
 
 
 @dataclass

@@ -25,12 +25,12 @@ from typing import TypedDict
 import numpy as np
 from scipy import stats
 
-from finetune.data import known_name, lines, senteval_folder
-from finetune.models import EmbeddingModel, open_model, require_finite
+from finetune.data.__main__ import known_name, lines, senteval_folder
+from finetune.encoders.models import EmbeddingModel, open_model, require_finite
 from finetune.results import Evaluation, TaskResult, folder_for, write
-from pretrain.command import as_bool, as_count, run
-from pretrain.durable import replace_durably, to_json
-from pretrain.errors import UserError
+from pretrain.common.cli import as_bool, as_count, run
+from pretrain.common.durable import replace_durably, to_json
+from pretrain.common.errors import UserError
 
 SEVEN_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
 DEV_TASKS = ("STS-B-dev", "SICK-R-dev")
@@ -405,7 +405,7 @@ def evaluate_model(
         out: where results go, a file for each pooling; RUN/report or results/NAME when not given.
         json_file: write all scores into this one file instead.
     """
-    from finetune.embed import parse_poolings
+    from finetune.encoders.embed import parse_poolings
 
     evaluator = StsEvaluator(data or None)
     poolings = parse_poolings(pooling) if pooling else []

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from finetune.data import find, known_name, lines
-from finetune.models import EmbeddingModel, open_model
+from finetune.data.__main__ import find, known_name, lines
+from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.results import Evaluation, TaskResult, finish
 from finetune.sts import Pairs, checked_vectors, distinct_sentences, score_task
-from pretrain.command import run
-from pretrain.errors import UserError
+from pretrain.common.cli import run
+from pretrain.common.errors import UserError
 
 TASKS = {"STS-B-zh": ("cnsd-sts-test.txt", 1361), "STS-B-zh-dev": ("cnsd-sts-dev.txt", 1458)}
 """Task: its file below zh/STS-B and the number of its pairs as published."""

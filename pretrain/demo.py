@@ -11,9 +11,9 @@ import sys
 import time
 from pathlib import Path
 
-import pretrain.environment  # noqa: F401  (quiet children)
-from pretrain.command import run
-from pretrain.errors import UserError
+import pretrain.common.environment  # noqa: F401  (quiet children)
+from pretrain.common.cli import run
+from pretrain.common.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "configs" / "demo.yaml"

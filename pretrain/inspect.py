@@ -13,20 +13,20 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from augment.errors import AugmentationError
-from augment.identity import equal_sequences, sequence_identities
-from augment.ragged import Ragged
-from augment.vocabulary import Vocabulary
-from pretrain import command
-from pretrain.blocks import label_names
-from pretrain.config import DEFAULT_RECIPE, Config, load_config
-from pretrain.errors import UserError
-from pretrain.length_shortcut import LengthShortcut, measure_lengths
-from pretrain.loader import Loader, RankBatch, ViewSpec
-from pretrain.masking import Masked
-from pretrain.microbatches import count_micro_batches
-from pretrain.pipelines import synonyms_for
-from pretrain.shards import MANIFEST, ShardReader
+from augment.core.errors import AugmentationError
+from augment.core.identity import equal_sequences, sequence_identities
+from augment.core.ragged import Ragged
+from augment.core.vocabulary import Vocabulary
+from pretrain.common import cli
+from pretrain.common.errors import UserError
+from pretrain.config.run import DEFAULT_RECIPE, Config, load_config
+from pretrain.data.blocks import label_names
+from pretrain.data.loader import Loader, RankBatch, ViewSpec
+from pretrain.data.masking import Masked
+from pretrain.data.microbatches import count_micro_batches
+from pretrain.data.pipelines import synonyms_for
+from pretrain.data.shards import MANIFEST, ShardReader
+from pretrain.start.length_shortcut import LengthShortcut, measure_lengths
 
 HELP = """\
 python -m pretrain.inspect: a training batch as the model will see it, decoded
@@ -62,9 +62,9 @@ def inspect(
     if number >= world:
         raise UserError(f"--rank {number} of --world-size {world}: ranks count from 0 to {world - 1}")
     settings = load_config(config or DEFAULT_RECIPE, overrides)
-    from pretrain.cached_views import trains_on  # these import transformers: seconds, so not for --help and wrong flags
+    from pretrain.cache.views import trains_on  # these import transformers: seconds, so not for --help and wrong flags
+    from pretrain.data.tokenizer import load_tokenizer
     from pretrain.objectives import view_specs
-    from pretrain.tokenizer import load_tokenizer
 
     copies, settings = settings.data.cache, trains_on(settings)
     if copies and not (settings.data_folder / MANIFEST).is_file():
@@ -298,7 +298,7 @@ def _whole(name: str, text: str) -> int:
 
 def main() -> None:
     """The command line."""
-    command.run(_inspect, lambda: HELP)
+    cli.run(_inspect, lambda: HELP)
 
 
 def _inspect(**flags: Any) -> None:

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from pretrain import checkpoint
-from pretrain.config import Config
-from pretrain.damage import describe_substitution
-from pretrain.errors import UserError
-from pretrain.inputs import Inputs
-from pretrain.leaving import EXIT_CODES, REASONS, STOP, Leaving
-from pretrain.loader import RankBatch
-from pretrain.memory import FlatMemory
-from pretrain.monitors import Monitor
-from pretrain.optimizer import learning_rate
-from pretrain.precision import LossScale, gradient_norm
-from pretrain.stopwatch import Stopwatch
-from pretrain.telemetry import Telemetry
-from pretrain.whole_batch import StepResult, WholeBatch
-from pretrain.window import Window
+from pretrain.checkpoint import store
+from pretrain.common.errors import UserError
+from pretrain.common.memory import FlatMemory
+from pretrain.common.shutdown import EXIT_CODES, REASONS, STOP, Leaving
+from pretrain.config.run import Config
+from pretrain.data.damage import describe_substitution
+from pretrain.data.loader import RankBatch
+from pretrain.model.precision import LossScale, gradient_norm
+from pretrain.start.inputs import Inputs
+from pretrain.step.optimizer import learning_rate
+from pretrain.step.whole_batch import StepResult, WholeBatch
+from pretrain.telemetry.averages import Window
+from pretrain.telemetry.monitors import Monitor
+from pretrain.telemetry.run import Telemetry
+from pretrain.telemetry.stopwatch import Stopwatch
 
 
 @dataclass
@@ -31,8 +31,8 @@ class Progress:
     """Where a run stands: all that a checkpoint must know beside the engine's tensors.
 
     step: optimizer steps done, which is also the position in the data. seconds: training time, over all starts.
-    changes: settings that were changed when the run was resumed (`pretrain.continuity`).
-    substitutions: damaged chunks and what was read in their place, of all ranks (`pretrain.damage`); heldout_left_out: damaged
+    changes: settings that were changed when the run was resumed (`pretrain.start.continuity`).
+    substitutions: damaged chunks and what was read in their place, of all ranks (`pretrain.data.damage`); heldout_left_out: damaged
     chunks of the held-out split. window, monitor: sums since the last row of metrics, and what alarms remember.
     """
 
@@ -164,11 +164,11 @@ def selection_score(scores: dict[str, float]) -> tuple[str, float]:
 
 
 def save_checkpoint(config: Config, engine, inputs: Inputs, progress: Progress, root: Path | None = None) -> Path:
-    """Write a checkpoint into the run folder, or under `root`, and keep the newest `checkpoint.keep`. Collective."""
+    """Write a checkpoint into the run folder, or under `root`, and keep the newest `store.keep`. Collective."""
     state = {"progress": asdict(progress), "step": progress.step, "config": config.model_dump(mode="json"),
              "tokenizer_hash": inputs["tokenizer"]["sha256"], "inputs": inputs, "world_size": dist.get_world_size(),
              "kept_head": engine.module.objective.kept_head_name}
-    return checkpoint.save(root or config.run_folder / "checkpoints", engine, state, config.checkpoint.keep)
+    return store.save(root or config.run_folder / "checkpoints", engine, state, config.checkpoint.keep)
 
 
 def _apply(engine, scale: LossScale | None) -> tuple[float, bool]:
@@ -206,9 +206,9 @@ def _require_finite_gradient(applied: bool, norm: float, scale: LossScale | None
 
 def _remedy(config: Config) -> str:
     try:
-        good = checkpoint.latest(config.run_folder / "checkpoints")
+        good = store.latest(config.run_folder / "checkpoints")
         kept = f"the last good checkpoint is {good}" if good else "there is no checkpoint yet"
-    except checkpoint.CheckpointError as error:
+    except store.CheckpointError as error:
         kept = str(error)
     return f"the step was not applied and {kept}. To go on: {steadier_settings(config)}; with --resume auto"
 

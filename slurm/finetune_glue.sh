@@ -20,7 +20,7 @@
 
 set -uo pipefail
 
-EXIT_REQUEUE=75  # the run was asked to leave and has saved (pretrain/leaving.py)
+EXIT_REQUEUE=75  # the run was asked to leave and has saved (pretrain/common/shutdown.py)
 say() { echo "[$(date '+%F %T')] finetune_glue: $*"; }
 enter() {  # project folder: environment and import path
   project=$1

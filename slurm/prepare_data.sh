@@ -34,9 +34,9 @@ fi
 # Slurm runs a copy of this file from its spool folder, so the project is found by the name it was submitted under.
 submitted=$(scontrol show job "$SLURM_JOB_ID" | grep -Eo ' Command=[^ ]*' | head -n 1 | cut -d= -f2-)
 project=$(cd "$(dirname "${submitted:-$0}")/.." 2>/dev/null && pwd)
-[[ -f $project/pretrain/prepare.py ]] || project=$SLURM_SUBMIT_DIR
-if [[ ! -f $project/pretrain/prepare.py ]]; then
-  say "pretrain/prepare.py is neither beside $submitted nor under $SLURM_SUBMIT_DIR; submit from the project's folder" >&2
+[[ -f $project/pretrain/prepare/run.py ]] || project=$SLURM_SUBMIT_DIR
+if [[ ! -f $project/pretrain/prepare/run.py ]]; then
+  say "pretrain/prepare/run.py is neither beside $submitted nor under $SLURM_SUBMIT_DIR; submit from the project's folder" >&2
   exit 2
 fi
 # shellcheck source-path=SCRIPTDIR source=job.sh

@@ -21,7 +21,7 @@
 
 set -uo pipefail
 
-EXIT_REQUEUE=75       # a rank that was asked to leave, has saved, and wants to go on (pretrain/leaving.py)
+EXIT_REQUEUE=75       # a rank that was asked to leave, has saved, and wants to go on (pretrain/common/shutdown.py)
 RESTARTS_WITHOUT_PROGRESS=3
 
 say() { echo "[$(date '+%F %T')] pretrain_clear: $*"; }

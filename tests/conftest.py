@@ -16,7 +16,8 @@ import pytest
 import torch
 from small_wordnet import write_small_wordnet
 
-from augment import lexical_bound, lexical_senses, lexical_wordnet, wordnet
+from augment.rules import bound_words, senses, substitution
+from augment.text import wordnet
 
 torch.set_num_threads(1)
 
@@ -66,7 +67,7 @@ def whole_wordnet(whole_wordnet_folder, monkeypatch) -> Iterator[wordnet.WordNet
 
 def _forget_words() -> None:
     """Empty what the modules remember of a WordNet."""
-    for module in (wordnet, lexical_bound, lexical_senses, lexical_wordnet):
+    for module in (wordnet, bound_words, senses, substitution):
         for value in vars(module).values():
             if hasattr(value, "cache_clear"):
                 value.cache_clear()

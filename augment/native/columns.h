@@ -1,4 +1,4 @@
-// Columns: sentences of an annotation, the counterpart of pretrain/annotation.py.
+// Columns: sentences of an annotation, the counterpart of pretrain/data/annotation.py.
 
 #pragma once
 

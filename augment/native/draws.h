@@ -1,4 +1,4 @@
-// Draws: the counterpart of augment/text.py.
+// Draws: the counterpart of augment/text/draws.py.
 
 #pragma once
 

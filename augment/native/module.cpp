@@ -1,6 +1,6 @@
-// augment._native: the innermost loops of text augmentation, compiled. Optional: augment/compiled.py tells whether it is there.
+// augment._native: the innermost loops of text augmentation, compiled. Optional: augment/core/compiled.py tells whether it is there.
 //
-// Each thing here has a counterpart in Python that says what it computes and gives the same results; tests/augment/test_native.py
+// Each thing here has a counterpart in Python that says what it computes and gives the same results; tests/augment/native/test_native.py
 // holds the two side by side.
 
 #include <cstring>
@@ -14,7 +14,7 @@
 
 namespace {
 
-constexpr long kInterface = 9;  // augment.compiled.INTERFACE: a file compiled from other sources is not used
+constexpr long kInterface = 9;  // augment.core.compiled.INTERFACE: a file compiled from other sources is not used
 
 PyMethodDef functions[] = {
     {"repeats", repeats, METH_O, nullptr},

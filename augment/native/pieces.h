@@ -1,4 +1,4 @@
-// Pieces: the counterpart of augment/pieces.py. It also cuts tokens out of origins beyond ASCII, and spells pieces that it has not
+// Pieces: the counterpart of augment/text/pieces.py. It also cuts tokens out of origins beyond ASCII, and spells pieces that it has not
 // met (speller.h), where the one in Python asks the tokenizer: rows that both make are the same.
 
 #pragma once

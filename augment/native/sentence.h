@@ -1,4 +1,4 @@
-// The methods of ParsedSentence that rules call most: the counterparts of augment/parsed.py.
+// The methods of ParsedSentence that rules call most: the counterparts of augment/text/parsed.py.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// Tokens of words that have not been met before, by byte-level BPE or WordPiece (augment/words.py).
+// Tokens of words that have not been met before, by byte-level BPE or WordPiece (augment/text/words.py).
 
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace {
 
-// Tokens of printable ASCII without spaces, and of `letters` beyond it, as the tokenizer itself makes them (`augment.words`): its
+// Tokens of printable ASCII without spaces, and of `letters` beyond it, as the tokenizer itself makes them (`augment.text.words`): its
 // pre-tokenizer, which parts a piece into words, and its model, which spells each. Whatever else there is in a piece, or lacking
 // in the vocabulary, is left to the tokenizer.
 class Speller {

@@ -1,4 +1,4 @@
-// Loops over the letters of a text: the counterparts of functions in augment/lexical_letters.py, lexical_forms.py and wordnet.py.
+// Loops over the letters of a text: the counterparts of functions in augment/rules/letters.py, augment/text/word_forms.py and augment/text/wordnet.py.
 
 #pragma once
 
@@ -13,7 +13,7 @@
 namespace {
 
 // (text, similar, threshold, draws, spans): the text with letters like others in place of them, outside the spans (a list of (start,
-// end)); the loop of `augment.lexical_letters.look_alike`.
+// end)); the loop of `augment.rules.letters.look_alike`.
 PyObject* look_alike(PyObject*, PyObject* arguments) {
     PyObject *text, *similar, *draws, *spans;
     unsigned long threshold;
@@ -49,7 +49,7 @@ PyObject* look_alike(PyObject*, PyObject* arguments) {
     return PyUnicode_FromKindAndData(PyUnicode_4BYTE_KIND, letters.data(), static_cast<Py_ssize_t>(letters.size()));
 }
 
-// How often a word of an ASCII text follows itself (`augment.lexical_forms.repeats`); -1 for other texts.
+// How often a word of an ASCII text follows itself (`augment.text.word_forms.repeats`); -1 for other texts.
 PyObject* repeats(PyObject*, PyObject* text) {
     if (!PyUnicode_Check(text)) return PyErr_Format(PyExc_TypeError, "repeats() takes a string");
     if (!PyUnicode_IS_ASCII(text)) return PyLong_FromLong(-1);
@@ -78,7 +78,7 @@ PyObject* repeats(PyObject*, PyObject* text) {
 }
 
 // (data, starts, ends, key): of sorted lines, whose bounds are int64, the one that begins with the key; None where none does
-// (`augment.wordnet._Index.find`).
+// (`augment.text.wordnet._Index.find`).
 PyObject* find_line(PyObject*, PyObject* arguments) {
     PyObject *given, *given_starts, *given_ends, *given_key;
     if (!PyArg_ParseTuple(arguments, "OOOO", &given, &given_starts, &given_ends, &given_key)) return nullptr;

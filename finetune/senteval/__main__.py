@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from finetune.models import open_model
+from finetune.encoders.models import open_model
 from finetune.results import finish
 from finetune.senteval.evaluate import PROTOCOLS, choose_tasks, evaluate, read_tasks
 from finetune.senteval.protocol import SETTINGS
-from pretrain.command import as_count, run
-from pretrain.errors import UserError
+from pretrain.common.cli import as_count, run
+from pretrain.common.errors import UserError
 
 
 def main(

@@ -12,7 +12,7 @@ import torch
 from sklearn.metrics import f1_score
 from torch import Tensor
 
-from finetune.models import EmbeddingModel
+from finetune.encoders.models import EmbeddingModel
 from finetune.results import Evaluation, TaskResult
 from finetune.senteval.classifier import PairFeatures
 from finetune.senteval.protocol import SETTINGS, Accuracy, Setting, cross_validated, nested, split
@@ -20,7 +20,7 @@ from finetune.senteval.relatedness import relatedness
 from finetune.senteval.tasks import PROBING, TASKS, TRANSFER, Examples, Split, check_name, load, missing, size_notes
 from finetune.sts import OFFICIAL_PAIRS, SEVEN_TASKS, StsEvaluator, TaskScores
 from finetune.sts import TASKS as STS_TASKS
-from pretrain.errors import UserError
+from pretrain.common.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 
 from finetune.senteval.classifier import ClassifierSettings, PairFeatures, Rows, fit_all
-from pretrain.errors import UserError
+from pretrain.common.errors import UserError
 
 L2_GRID = (1e-5, 1e-4, 1e-3, 1e-2)
 _FOLD_SEED = 1111

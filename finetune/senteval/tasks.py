@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from finetune.data import data_root, known_name, lines, senteval_folder
-from pretrain.errors import UserError
+from finetune.data.__main__ import data_root, known_name, lines, senteval_folder
+from pretrain.common.errors import UserError
 
 TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 ENTAILMENT = {"CONTRADICTION": 0, "NEUTRAL": 1, "ENTAILMENT": 2}

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import binary_cross_entropy_with_logits, one_hot
 
-from pretrain.errors import UserError
+from pretrain.common.errors import UserError
 from pretrain.losses.vectors import at_least_float32
 
 FORMS = ("code", "paper")

@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
-from pretrain.memory import rounded_rows
+from pretrain.common.memory import rounded_rows
 
 if TYPE_CHECKING:
-    from pretrain.encoder import SentenceEncoder
+    from pretrain.model.encoder import SentenceEncoder
 
 IGNORED = -1
 """Label of a row that counts for nothing."""
@@ -76,7 +76,7 @@ def _agreed_count(encoder: SentenceEncoder, tiles: int) -> int:
 
 
 def _round_up(positions: Tensor, labels: Tensor, device_type: str) -> tuple[Tensor, Tensor]:
-    """On CPU, fill up with ignored rows, so that few shapes occur (see `pretrain.memory`)."""
+    """On CPU, fill up with ignored rows, so that few shapes occur (see `pretrain.common.memory`)."""
     filler = rounded_rows(len(positions)) - len(positions) if device_type == "cpu" else 0
     pad = torch.nn.functional.pad
     return pad(positions, (0, filler)), pad(labels, (0, filler), value=IGNORED)

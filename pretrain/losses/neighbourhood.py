@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pretrain.errors import UserError
+from pretrain.common.errors import UserError
 from pretrain.losses.contrastive import TILE_LOGITS
 from pretrain.losses.vectors import at_least_float32, directions, inverse, unit_vectors
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pretrain.errors import UserError
+from pretrain.common.errors import UserError
 
 SMALLEST_NORM = 1e-12
 ROWS_AT_ONCE = 8192

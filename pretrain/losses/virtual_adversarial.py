@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import kl_div
 
-from augment.keys import token_bits
-from pretrain.errors import UserError
+from augment.core.keys import token_bits
+from pretrain.common.errors import UserError
 from pretrain.losses.vectors import at_least_float32
 
 DIVERGENCES = ("kl", "symmetric-kl", "js")
@@ -127,7 +127,7 @@ def adversarial_noise(
         objective: noise -> scalar to raise; a sum over rows, so that no row's gradient depends on how many there are. Its
             gradient is taken with respect to the noise alone (`torch.autograd.grad`): parameters get none.
         shape: (T, H).
-        source: a CPU generator, or uint64[n], a key for each sequence (`augment.keys`); with keys a token's start depends on
+        source: a CPU generator, or uint64[n], a key for each sequence (`augment.core.keys`); with keys a token's start depends on
             its sequence's key and its position alone, however sequences are packed.
         sigma: standard deviation of the start.
         step_size, steps: eta and K. With 0 steps the noise is the start.
@@ -156,7 +156,7 @@ def adversarial_noise(
 def sequence_noise(keys: np.ndarray, lengths: Tensor, width: int, device: torch.device | str = "cpu") -> Tensor:
     """Standard normal float32[T, width], each number a hash of (key of its sequence, position in it, feature).
 
-    The hash is that of `augment.keys`, of 32 bits, made on `device`: the bits are the same everywhere, the normals (Box and
+    The hash is that of `augment.core.keys`, of 32 bits, made on `device`: the bits are the same everywhere, the normals (Box and
     Muller 1958) to rounding. keys: uint64[n]. lengths: int64[n], their sum T.
     """
     counts = lengths.cpu().numpy()

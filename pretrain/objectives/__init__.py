@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pretrain.blocks import ViewSpec
-from pretrain.config import Config
-from pretrain.encoder import SentenceEncoder
-from pretrain.errors import UserError
-from pretrain.objective_config import PLUG_IN
+from pretrain.common.errors import UserError
+from pretrain.config.objectives import PLUG_IN
+from pretrain.config.run import Config
+from pretrain.data.blocks import ViewSpec
+from pretrain.model.encoder import SentenceEncoder
 from pretrain.objectives.augcse import Augcse
 from pretrain.objectives.base import BatchContext, Objective, Views
 from pretrain.objectives.clear import Clear

@@ -7,12 +7,12 @@ import math
 import torch
 from torch import Tensor
 
-from pretrain.config import Config
-from pretrain.encoder import SentenceEncoder
-from pretrain.errors import UserError
-from pretrain.heads import batch_norm_head
+from pretrain.common.errors import UserError
+from pretrain.config.run import Config
 from pretrain.losses.adversary import Discriminator, discriminator_accuracy, discriminator_loss, reverse_gradient
 from pretrain.losses.contrastive import symmetric_info_nce
+from pretrain.model.encoder import SentenceEncoder
+from pretrain.model.heads import batch_norm_head
 from pretrain.objectives.base import BatchContext, Objective, Views
 from pretrain.objectives.parts import joint, pair
 

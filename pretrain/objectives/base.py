@@ -1,7 +1,7 @@
 """What an objective is: losses of the sentence vectors of a whole global batch, written as in the papers.
 
 An objective owns its heads and says, of the sentence vectors of the WHOLE global batch, what its losses are. It
-knows nothing of micro-batches, ranks or memory: `pretrain.whole_batch` sees to it that the gradient is that of the
+knows nothing of micro-batches, ranks or memory: `pretrain.step.whole_batch` sees to it that the gradient is that of the
 whole batch. What it declares beside that:
 
 roles           the views it embeds of each sequence: "anchor", "positive" ...; `augment.*` says how each is made
@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pretrain.config import Config
-from pretrain.encoder import SentenceEncoder
-from pretrain.heads import ProjectionHead
+from pretrain.config.run import Config
+from pretrain.model.encoder import SentenceEncoder
+from pretrain.model.heads import ProjectionHead
 
 Views = dict[str, Tensor]
 """Role -> float32[N, d], the sentence vectors of the whole global batch."""
@@ -114,7 +114,7 @@ class Objective(nn.Module):
     @property
     def kept_head(self) -> ProjectionHead | None:
         """The head whose output is the sentence vector in use: evaluated in training, exported, judged. None: the vector in use
-        is the pooled one. One linear map of d to d with bias, and tanh (`pretrain.heads.simcse_head`)."""
+        is the pooled one. One linear map of d to d with bias, and tanh (`pretrain.model.heads.simcse_head`)."""
         return None
 
     def negatives(self, batch: int) -> int:
@@ -131,7 +131,7 @@ class Objective(nn.Module):
         """SUM over sequences of the loss `sequence_term`, of packed ids int64[T], lengths int64[n] on the CPU.
 
         condition: [n, c], the sequences' rows of `conditions()[role]`, or None. keys: uint64[n], for draws that depend on the
-        sequence and step alone (`augment.keys`). seed: of the random state (dropout) in which the micro-batch runs; seed it
+        sequence and step alone (`augment.core.keys`). seed: of the random state (dropout) in which the micro-batch runs; seed it
         again for a second pass with the same dropout.
         """
         raise NotImplementedError

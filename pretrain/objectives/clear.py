@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from pretrain.config import Config
-from pretrain.encoder import SentenceEncoder
-from pretrain.heads import ProjectionHead
+from pretrain.config.run import Config
 from pretrain.losses.contrastive import nt_xent
+from pretrain.model.encoder import SentenceEncoder
+from pretrain.model.heads import ProjectionHead
 from pretrain.objectives.base import BatchContext, Objective, Views
 from pretrain.objectives.parts import joint, local_groups, stacked_identities
 

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM
 
-from augment.keys import token_bits, uniform
-from augment.pretrained import pretrained_model
-from pretrain.architectures import FAMILIES
-from pretrain.config import Config
-from pretrain.encoder import SentenceEncoder, check_tokenizer
-from pretrain.errors import UserError
-from pretrain.heads import batch_norm_head
+from augment.core.keys import token_bits, uniform
+from augment.core.pretrained import pretrained_model
+from pretrain.common.errors import UserError
+from pretrain.config.run import Config
 from pretrain.losses.contrastive import info_nce
 from pretrain.losses.replaced_token import replaced_token_loss
+from pretrain.model.architectures import FAMILIES
+from pretrain.model.encoder import SentenceEncoder, check_tokenizer
+from pretrain.model.heads import batch_norm_head
 from pretrain.objectives.base import BatchContext, Objective, Views, running_statistics_kept
 from pretrain.objectives.parts import joint, pair
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from pretrain.objective_config import Term
+from pretrain.config.objectives import Term
 from pretrain.objectives.base import BatchContext
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pretrain.config import Config
-from pretrain.encoder import SentenceEncoder
-from pretrain.heads import ProjectionHead, batch_norm_head, simcse_head
+from pretrain.config.run import Config
 from pretrain.losses.contrastive import info_nce, nt_xent, relaxed_negative_info_nce, symmetric_info_nce
-from pretrain.momentum import MomentumEncoder
+from pretrain.model.encoder import SentenceEncoder
+from pretrain.model.heads import ProjectionHead, batch_norm_head, simcse_head
+from pretrain.model.momentum import MomentumEncoder
 from pretrain.objectives.base import BatchContext, Objective, Views
 from pretrain.objectives.parts import joint, local_groups, pair, stacked_identities
 

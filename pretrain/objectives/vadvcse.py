@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pretrain.config import Config
-from pretrain.encoder import SentenceEncoder
-from pretrain.heads import batch_norm_head
+from pretrain.config.run import Config
 from pretrain.losses.contrastive import info_nce
 from pretrain.losses.virtual_adversarial import adversarial_noise, divergence
+from pretrain.model.encoder import SentenceEncoder
+from pretrain.model.heads import batch_norm_head
 from pretrain.objectives.base import BatchContext, Objective, Views
 from pretrain.objectives.parts import joint, pair
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from pretrain.config import Config
-from pretrain.encoder import SentenceEncoder
-from pretrain.heads import vascl_head
+from pretrain.config.run import Config
 from pretrain.losses.contrastive import nt_xent
 from pretrain.losses.neighbourhood import NONE, nearest_neighbours, neighbourhood_loss, virtual_augmentation
+from pretrain.model.encoder import SentenceEncoder
+from pretrain.model.heads import vascl_head
 from pretrain.objectives.base import BatchContext, Objective, Views
 from pretrain.objectives.parts import joint, local_groups, stacked_identities
 

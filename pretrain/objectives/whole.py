@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from pretrain.config import Config
-from pretrain.errors import UserError
-from pretrain.heads import ProjectionHead, is_simcse_head
-from pretrain.momentum import MomentumEncoder
+from pretrain.common.errors import UserError
+from pretrain.config.run import Config
+from pretrain.model.heads import ProjectionHead, is_simcse_head
+from pretrain.model.momentum import MomentumEncoder
 from pretrain.objectives.base import BatchContext, Objective, Views
 
 
@@ -63,7 +63,7 @@ class WholeObjective(nn.Module):
             if not is_simcse_head(head):
                 raise UserError(f"objective {config.objective.name}: the head that {name} keeps for use is not one linear map of "
                                 "d to d, with bias, and tanh, which is what exports can hold; make it by "
-                                "pretrain.heads.simcse_head(d), or keep none")
+                                "pretrain.model.heads.simcse_head(d), or keep none")
 
     def require_positions(self, longest: int) -> None:
         """Refuse sequences that are too long for a model of any term; found now, not on one rank at some step."""

@@ -8,8 +8,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from augment.ragged import Ragged
-from augment.vocabulary import Vocabulary
+from augment.core.ragged import Ragged
+from augment.core.vocabulary import Vocabulary
 
 PAD, CLS, SEP, MASK, DEL, UNK = range(6)
 SIZE = 1000

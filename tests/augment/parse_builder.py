@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from augment.parsed import ParsedSentence
-from augment.text import Draws
+from augment.text.draws import Draws
+from augment.text.parsed import ParsedSentence
 
 _POS = {
     "NN": "NOUN", "NNS": "NOUN", "NNP": "PROPN", "NNPS": "PROPN", "PRP": "PRON", "PRP$": "PRON", "WP": "PRON", "WDT": "PRON",

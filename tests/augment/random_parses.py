@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 
-from augment.parsed import ParsedSentence
+from augment.text.parsed import ParsedSentence
 
 
 def words_of(text: str) -> list[str]:

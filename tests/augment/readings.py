@@ -27,8 +27,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from augment.parsed import ParsedSentence
-from augment.registry import build_texts
+from augment.spec.registry import build_texts
+from augment.text.parsed import ParsedSentence
 
 FOLDER = Path(__file__).parent / "readings"
 TREEBANKS = ("UD/English-EWT/en_ewt-ud-test.conllu.gz", "UD/English-EWT/en_ewt-ud-train.conllu.gz")

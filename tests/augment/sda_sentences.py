@@ -4,7 +4,7 @@ import dataclasses
 
 from parse_builder import parse
 
-from augment.text import Draws
+from augment.text.draws import Draws
 
 LEMMAS = {
     "travelled": "travel", "goes": "go", "works": "work", "said": "say", "likes": "like", "hopes": "hop", "values": "value",

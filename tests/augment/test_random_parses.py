@@ -3,10 +3,10 @@
 import pytest
 from random_parses import random_parse
 
-from augment.catalogue import CATALOGUE
-from augment.errors import AugmentationError
-from augment.registry import build_texts
-from augment.text import Draws
+from augment.core.errors import AugmentationError
+from augment.spec.catalogue import CATALOGUE
+from augment.spec.registry import build_texts
+from augment.text.draws import Draws
 
 SDA = ("pi", "mv", "dn", "neg")
 TEXT = [entry for entry in CATALOGUE.values() if entry.kind == "text" and entry.load is None]

@@ -7,7 +7,7 @@ import pytest
 from readings import CHINESE, GROUPS, MOST_WRONG, OTHERS_MOST_WRONG, PER_RULE, TREEBANKS, apply, load, sentences_to_read, table
 from real_data import needs_data
 
-from augment.registry import catalogue
+from augment.spec.registry import catalogue
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "augmentations.md"
 

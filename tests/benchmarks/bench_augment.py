@@ -22,21 +22,21 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import pretrain.environment  # noqa: F401  (the allocator's settings of a training process and its workers, for both sides)
+import pretrain.common.environment  # noqa: F401  (the allocator's settings of a training process and its workers, for both sides)
 
 # isort: split
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from augment.errors import AugmentationError
-from augment.keys import sequence_keys
+from augment.core.errors import AugmentationError
+from augment.core.keys import sequence_keys
+from augment.core.ragged import Ragged, offsets_of
+from augment.core.vocabulary import Vocabulary
 from augment.preview import encode, train_tokenizer
-from augment.ragged import Ragged, offsets_of
-from augment.registry import build, catalogue
-from augment.synonym_sources import find_synonyms, read_synonyms
-from augment.synonyms import SynonymTable
-from augment.vocabulary import Vocabulary
+from augment.spec.registry import build, catalogue
+from augment.tokens.synonym_sources import find_synonyms, read_synonyms
+from augment.tokens.synonyms import SynonymTable
 
 SENTENCES = 20_000
 PEER_SENTENCES = 300

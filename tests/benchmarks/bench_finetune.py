@@ -26,12 +26,12 @@ import numpy as np
 import torch
 import transformers
 
-from finetune.finetuning import FineTuning, Recipe
-from finetune.glue_data import load
-from finetune.glue_runs import FAIRSEQ, MAX_LENGTH
-from finetune.labelled import Encoded, Source, encode_examples, open_source
-from pretrain.encoder import build_encoder
-from pretrain.tokenizer import train_tokenizer
+from finetune.glue.runs import FAIRSEQ, MAX_LENGTH
+from finetune.tuning.finetuning import FineTuning, Recipe
+from finetune.tuning.labelled import Encoded, Source, encode_examples, open_source
+from finetune.tuning.tasks import load
+from pretrain.data.tokenizer import train_tokenizer
+from pretrain.model.encoder import build_encoder
 
 Turn = Callable[[int], tuple[int, float]]
 """Runs one step to warm up and the given number timed; (real tokens, seconds of CPU) of the timed ones."""

@@ -136,7 +136,7 @@ def untrained(folder: Path, name: str, seed: int) -> dict:
     import yaml
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-    from pretrain.architectures import config_from
+    from pretrain.model.architectures import config_from
 
     target, run = folder / "untrained", run_folder(folder, name, seed)
     if not (target / "config.json").exists():

@@ -24,7 +24,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import pretrain.environment  # noqa: F401  (the allocator's settings of a training process and its workers, for both sides)
+import pretrain.common.environment  # noqa: F401  (the allocator's settings of a training process and its workers, for both sides)
 
 # isort: split
 import numpy as np
@@ -33,13 +33,13 @@ import webdataset
 from rich.console import Console
 from rich.table import Table
 
-from augment.ragged import Ragged, offsets_of
-from augment.vocabulary import Vocabulary
-from pretrain import blocks
-from pretrain.chunk_cache import ChunkCache
-from pretrain.lanes import Lanes
-from pretrain.loader import Loader, ViewSpec
-from pretrain.shards import ShardReader, write_folder
+from augment.core.ragged import Ragged, offsets_of
+from augment.core.vocabulary import Vocabulary
+from pretrain.data import blocks
+from pretrain.data.chunk_cache import ChunkCache
+from pretrain.data.lanes import Lanes
+from pretrain.data.loader import Loader, ViewSpec
+from pretrain.data.shards import ShardReader, write_folder
 
 SIZE = 30000
 LANES, GLOBAL_BATCH, EPOCHS = 256, 8192, 2

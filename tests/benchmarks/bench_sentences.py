@@ -22,7 +22,7 @@ from gold_sentences import read_treebank, score
 from rich.console import Console
 from rich.table import Table
 
-from pretrain.sentences import sentences_of
+from pretrain.prepare.sentences import sentences_of
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
     pipeline = spacy.blank("en")
     pipeline.add_pipe("sentencizer")
     pipeline.max_length = 10**9
-    splitters = {"pretrain.sentences": sentences_of, "spaCy sentencizer": lambda text: [s.text for s in pipeline(text).sents]}
+    splitters = {"pretrain.prepare.sentences": sentences_of, "spaCy sentencizer": lambda text: [s.text for s in pipeline(text).sents]}
 
     table = Table(title=f"UD English-EWT, {chosen.split}: boundaries inside documents (spaCy {spacy.__version__})")
     for column in ("text", "paragraphs are parted by", *(f"{name}: P / R / F1" for name in splitters)):

@@ -50,8 +50,8 @@ def main(official: str, model: str, tasks: str = "MR,TREC,MRPC", seeds: str = "1
     """Run both, print the table."""
     import torch
 
-    from finetune.data import data_root, senteval_folder
-    from finetune.models import open_model
+    from finetune.data.__main__ import data_root, senteval_folder
+    from finetune.encoders.models import open_model
     from finetune.senteval.evaluate import evaluate, read_tasks
     from finetune.senteval.protocol import SETTINGS
 

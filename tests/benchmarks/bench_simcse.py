@@ -23,7 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import pretrain.environment  # noqa: F401  (the allocator's settings of a training process, for both sides)
+import pretrain.common.environment  # noqa: F401  (the allocator's settings of a training process, for both sides)
 
 # isort: split
 import numpy as np
@@ -38,16 +38,16 @@ from sentence_transformers import SentenceTransformer, SentenceTransformerTraine
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
-from augment.ragged import Ragged
-from pretrain.blocks import RankBatch
-from pretrain.config import validate_config
-from pretrain.encoder import build_encoder
-from pretrain.engine import build_engine, start_processes
-from pretrain.memory import FlatMemory
-from pretrain.model import SentenceModel
+from augment.core.ragged import Ragged
+from pretrain.common.memory import FlatMemory
+from pretrain.config.run import validate_config
+from pretrain.data.blocks import RankBatch
+from pretrain.data.tokenizer import train_tokenizer
+from pretrain.model.encoder import build_encoder
 from pretrain.objectives import build_objective
-from pretrain.tokenizer import train_tokenizer
-from pretrain.whole_batch import WholeBatch
+from pretrain.step.engine import build_engine, start_processes
+from pretrain.step.model import SentenceModel
+from pretrain.step.whole_batch import WholeBatch
 
 
 def main() -> None:

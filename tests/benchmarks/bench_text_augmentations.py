@@ -41,28 +41,28 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # as in a loader worker
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import pretrain.environment  # noqa: F401  (the allocator's settings of a training process and its workers, for both sides)
+import pretrain.common.environment  # noqa: F401  (the allocator's settings of a training process and its workers, for both sides)
 
 # isort: split
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from augment.compiled import native
-from augment.errors import AugmentationError
-from augment.keys import derive, sequence_keys
-from augment.parsed import ParsedSentence, find_parser, load_parser, parse_texts
-from augment.pipeline import Pipeline
+from augment.core.compiled import native
+from augment.core.errors import AugmentationError
+from augment.core.keys import derive, sequence_keys
+from augment.core.ragged import Ragged
+from augment.core.vocabulary import Vocabulary
 from augment.preview import encode
-from augment.ragged import Ragged
-from augment.registry import CATALOGUE, alternatives, build, parse
-from augment.text import draws_for
-from augment.text_encoder import TextEncoder
-from augment.vocabulary import Vocabulary
-from finetune.augmentation_quality import annotate, every_specification
-from finetune.data import find
-from pretrain.annotation import Annotation, pack
-from pretrain.tokenizer import train_tokenizer
+from augment.spec.pipeline import Pipeline
+from augment.spec.registry import CATALOGUE, alternatives, build, parse
+from augment.text.draws import draws_for
+from augment.text.encoder import TextEncoder
+from augment.text.parsed import ParsedSentence, find_parser, load_parser, parse_texts
+from finetune.augmentation_quality.__main__ import annotate, every_specification
+from finetune.data.__main__ import find
+from pretrain.data.annotation import Annotation, pack
+from pretrain.data.tokenizer import train_tokenizer
 
 GOAL, GOAL_RATIO = 20_000, 10
 BLOCKS = 4  # measured: one cold, the others warm

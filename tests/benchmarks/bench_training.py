@@ -29,7 +29,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import pretrain.environment  # noqa: F401  (the allocator's settings of a training process and its workers, for both sides)
+import pretrain.common.environment  # noqa: F401  (the allocator's settings of a training process and its workers, for both sides)
 
 # isort: split
 import numpy as np
@@ -39,20 +39,20 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn.functional import cross_entropy, normalize
 
-from augment.keys import sequence_keys
-from augment.ragged import Ragged
-from augment.registry import build
-from augment.vocabulary import Vocabulary
-from pretrain.blocks import RankBatch
-from pretrain.config import validate_config
-from pretrain.encoder import build_encoder
-from pretrain.engine import build_engine, start_processes
-from pretrain.masking import mask_tokens
-from pretrain.memory import FlatMemory
-from pretrain.model import SentenceModel
+from augment.core.keys import sequence_keys
+from augment.core.ragged import Ragged
+from augment.core.vocabulary import Vocabulary
+from augment.spec.registry import build
+from pretrain.common.memory import FlatMemory
+from pretrain.config.run import validate_config
+from pretrain.data.blocks import RankBatch
+from pretrain.data.masking import mask_tokens
+from pretrain.data.tokenizer import train_tokenizer
+from pretrain.model.encoder import build_encoder
 from pretrain.objectives import build_objective
-from pretrain.tokenizer import train_tokenizer
-from pretrain.whole_batch import WholeBatch
+from pretrain.step.engine import build_engine, start_processes
+from pretrain.step.model import SentenceModel
+from pretrain.step.whole_batch import WholeBatch
 
 AUGMENTATION = "del-span,reorder"
 Turn = Callable[[int], tuple[int, float]]

@@ -3,7 +3,7 @@
 import pytest
 from finetuning_helpers import save_model
 
-from finetune.labelled import open_source
+from finetune.tuning.labelled import open_source
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from finetuning_helpers import save_model, sentence
 from real_data import needs_data
 
 from finetune import anli
-from finetune.finetuning import Interrupted, Recipe
-from finetune.labelled import open_source
-from pretrain.errors import UserError
+from finetune.tuning.finetuning import Interrupted, Recipe
+from finetune.tuning.labelled import open_source
+from pretrain.common.errors import UserError
 
 SIZES = {"R1": 6, "R2": 8, "R3": 10}
 

@@ -2,21 +2,25 @@
 
 import numpy as np
 import pytest
-from model_folders import save_bert, save_run
+from model_folders import save_bert, save_run, save_wide_bert
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfTransformer
-from test_embed import folder  # noqa: F401 - a small BERT with its tokenizer
 from transformers import AutoTokenizer
 
-from augment.ragged import Ragged
+from augment.core.ragged import Ragged
 from finetune import baselines
-from finetune.models import open_model
-from pretrain.errors import UserError
-from pretrain.shards import write_folder
+from finetune.encoders.models import open_model
+from pretrain.common.errors import UserError
+from pretrain.data.shards import write_folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_wide_bert(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
-def prepared(folder, tmp_path):  # noqa: F811
+def prepared(folder, tmp_path):
     """Prepared data of 60 made-up sentences over the small BERT's vocabulary."""
     rng = np.random.RandomState(0)
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -43,7 +47,7 @@ def test_lsa_is_scikit_learns(prepared):
     np.testing.assert_allclose(cosine, 1, atol=1e-5)
 
 
-def test_averaged_vectors_are_means_of_the_input_rows(folder, tmp_path):  # noqa: F811
+def test_averaged_vectors_are_means_of_the_input_rows(folder, tmp_path):
     baselines.main("averaged", str(folder), str(tmp_path / "averaged"))
     tokenizer = AutoTokenizer.from_pretrained(folder)
     table = baselines.averaged_vectors(str(folder))

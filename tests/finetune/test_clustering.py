@@ -13,8 +13,8 @@ from threadpoolctl import threadpool_limits
 
 from finetune import clustering
 from finetune.clustering import SETS, LabelledTexts, PlusPlus, hungarian_accuracy, read, trial, trials
-from finetune.models import open_model
-from pretrain.errors import UserError
+from finetune.encoders.models import open_model
+from pretrain.common.errors import UserError
 
 
 def blobs(count, width, classes, dtype=np.float32, seed=0):

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 
 from finetune import cola_probe
 from finetune.cola_probe import probe, read
-from pretrain.errors import UserError
+from pretrain.common.errors import UserError
 
 
 def problem(count=300, width=5, seed=0):

@@ -7,14 +7,14 @@ import pytest
 import torch
 from finetuning_helpers import PAIRS, sentence
 
-from finetune.embed import POOLINGS, embed_poolings, load_model
-from finetune.finetuning import FineTuning, Interrupted, Recipe
-from finetune.geometry_augmentations import AugmentedSentences
-from finetune.labelled import encode_examples, open_source
-from finetune.models import open_model
+from finetune.encoders.embed import POOLINGS, embed_poolings, load_model
+from finetune.encoders.models import open_model
+from finetune.geometry.augmentations import AugmentedSentences
 from finetune.senteval.classifier import ClassifierSettings, PairFeatures, Rows, fit_all
 from finetune.senteval.protocol import L2_GRID, Setting, cross_validated, nested, split
 from finetune.senteval.relatedness import relatedness
+from finetune.tuning.finetuning import FineTuning, Interrupted, Recipe
+from finetune.tuning.labelled import encode_examples, open_source
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 DEVICE = "cuda"

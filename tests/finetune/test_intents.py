@@ -9,9 +9,9 @@ import torch
 from real_data import needs_data
 
 from finetune import intents
+from finetune.encoders.models import open_model
 from finetune.intents import BATCH, FOUR, SETS, Sample, first_weights, fit, mini_batches, read, samples
-from finetune.models import open_model
-from pretrain.errors import UserError
+from pretrain.common.errors import UserError
 
 
 def separate_fit(vectors, labels, test, test_labels, sample, classes, split, iterations, every):

@@ -9,9 +9,9 @@ import pytest
 from real_data import DATA, needs_data
 
 from finetune import nli_distance
-from finetune.models import open_model
+from finetune.encoders.models import open_model
 from finetune.nli_distance import TASKS, compare, load
-from pretrain.errors import UserError
+from pretrain.common.errors import UserError
 
 
 def letters(sentences):

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from finetune.models import open_model
+from finetune.encoders.models import open_model
 from finetune.results import Evaluation, TaskResult, read, sample_std, slug, write
-from pretrain.errors import UserError
+from pretrain.common.errors import UserError
 
 
 def embed(sentences):

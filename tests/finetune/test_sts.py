@@ -10,10 +10,11 @@ from model_folders import save_bert, save_run
 from real_data import DATA, needs_data
 from scipy import stats
 
-from finetune import models, sts
-from finetune.embed import embed_poolings, load_model
+from finetune import sts
+from finetune.encoders import models
+from finetune.encoders.embed import embed_poolings, load_model
 from finetune.sts import OFFICIAL_PAIRS, SEVEN_TASKS, TASKS, YEAR_SUBSETS, StsEvaluator, StsResults, cosines
-from pretrain.errors import UserError
+from pretrain.common.errors import UserError
 
 WORDS = ["a", "the", "man", "woman", "child", "dog", "eats", "guitar", '"no"', "5", "café", "—", "slowly"]
 
@@ -291,7 +292,7 @@ def test_the_command_takes_models_that_bring_their_vectors(folders, layout, tmp_
 
 
 def test_the_command_pools_types_that_run_padded_only(layout, tmp_path):
-    from test_models import albert, padded
+    from model_folders import albert, padded
 
     folder = albert(tmp_path / "albert")
     results = command(folder, layout, tmp_path)

@@ -9,9 +9,9 @@ from real_data import DATA, needs_data
 from scipy import stats
 
 from finetune import zh_sts
-from finetune.models import open_model
+from finetune.encoders.models import open_model
 from finetune.zh_sts import TASKS, correlations, read
-from pretrain.errors import UserError
+from pretrain.common.errors import UserError
 
 
 def letters(sentences):

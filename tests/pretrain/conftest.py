@@ -9,7 +9,7 @@ import pytest
 from checkpoint_helpers import PlainEngine
 from run_helpers import ROOT, write_corpus
 
-from pretrain import checkpoint
+from pretrain.checkpoint import store
 
 
 @pytest.fixture(scope="session")
@@ -27,8 +27,8 @@ def tiny_data(tmp_path_factory) -> Path:
 @pytest.fixture
 def several_tasks(monkeypatch):
     """Cut small corpora into several reading tasks and buckets, as large ones are."""
-    monkeypatch.setattr("pretrain.corpora.TASK_BYTES", 6000)
-    monkeypatch.setattr("pretrain.prepare._SMALL_BUCKET", 8000)
+    monkeypatch.setattr("pretrain.prepare.sources.corpora.TASK_BYTES", 6000)
+    monkeypatch.setattr("pretrain.prepare.run._SMALL_BUCKET", 8000)
 
 
 @pytest.fixture
@@ -37,5 +37,5 @@ def saved(tmp_path) -> Path:
     engine = PlainEngine()
     for step in range(1, 4):
         engine.step()
-        checkpoint.save(tmp_path, engine, {"step": step, "best": 0.1 + 0.2}, keep=3)
+        store.save(tmp_path, engine, {"step": step, "best": 0.1 + 0.2}, keep=3)
     return tmp_path

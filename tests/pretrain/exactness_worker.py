@@ -21,19 +21,19 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
-from augment.keys import sequence_keys
-from augment.ragged import Ragged
-from pretrain.config import validate_config
-from pretrain.encoder import build_encoder
-from pretrain.engine import build_engine, start_processes
-from pretrain.loader import RankBatch
+from augment.core.keys import sequence_keys
+from augment.core.ragged import Ragged
+from pretrain.config.run import validate_config
+from pretrain.data.loader import RankBatch
+from pretrain.data.masking import Masked
+from pretrain.data.microbatches import count_micro_batches
 from pretrain.losses.virtual_adversarial import sequence_noise
-from pretrain.masking import Masked
-from pretrain.microbatches import count_micro_batches
-from pretrain.model import SentenceModel
+from pretrain.model.encoder import build_encoder
+from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, build_objective
-from pretrain.precision import LossScale
-from pretrain.whole_batch import WholeBatch
+from pretrain.step.engine import build_engine, start_processes
+from pretrain.step.model import SentenceModel
+from pretrain.step.whole_batch import WholeBatch
 
 # isort: split
 from objective_references import SYSTEMS, Reference, double
@@ -269,9 +269,9 @@ def build(case: str, stage: int, precision: str, dropout: float):
 
 def replayed(engine, batch: RankBatch, seed: int, budget: int, config) -> dict:
     """Gradients with every micro-batch's graph kept alive, one rank: the same layout, the same dropout, one backward."""
-    from augment.ragged import Ragged as R
-    from pretrain.microbatches import cut
-    from pretrain.whole_batch import micro_seed, select_positions
+    from augment.core.ragged import Ragged as R
+    from pretrain.data.microbatches import cut
+    from pretrain.step.whole_batch import micro_seed, select_positions
 
     model = engine.module
     for p in model.parameters():

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from augment.ragged import Ragged
-from augment.vocabulary import Vocabulary
-from pretrain.loader import Loader, RankBatch, ViewSpec
-from pretrain.shards import ShardReader
+from augment.core.ragged import Ragged
+from augment.core.vocabulary import Vocabulary
+from pretrain.data.loader import Loader, RankBatch, ViewSpec
+from pretrain.data.shards import ShardReader
 
 SIZE = 300
 PAD, CLS, SEP, MASK, DEL = range(5)

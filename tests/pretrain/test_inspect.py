@@ -8,13 +8,13 @@ import sys
 import numpy as np
 import pytest
 
-from augment.ragged import Ragged
-from augment.vocabulary import Vocabulary
+from augment.core.ragged import Ragged
+from augment.core.vocabulary import Vocabulary
 from pretrain import inspect as inspection
-from pretrain.cache import cache
-from pretrain.loader import Loader, ViewSpec
-from pretrain.shards import ShardReader, write_folder
-from pretrain.tokenizer import load_tokenizer, save_tokenizer, tokenizer_hash, train_tokenizer
+from pretrain.cache.run import cache
+from pretrain.data.loader import Loader, ViewSpec
+from pretrain.data.shards import ShardReader, write_folder
+from pretrain.data.tokenizer import load_tokenizer, save_tokenizer, tokenizer_hash, train_tokenizer
 
 VIEWS = [ViewSpec("anchor", "del-span,reorder"), ViewSpec("positive", "del-span,reorder")]
 WORDS = ("the", "old", "lamp", "lights", "a", "small", "ship", "at", "night", "while", "rain", "falls", "on")

@@ -11,9 +11,9 @@ import torch
 from run_helpers import ROOT, command, curve, finish, start
 from safetensors.torch import load_file
 
-from pretrain.config import DEFAULT_RECIPE, load_config
-from pretrain.heldout import find_partners
-from pretrain.precision import LossScale
+from pretrain.config.run import DEFAULT_RECIPE, load_config
+from pretrain.model.precision import LossScale
+from pretrain.step.heldout import find_partners
 
 
 def test_launched_by_deepspeed_on_two_ranks_as_a_dry_run(tiny_data, tmp_path):

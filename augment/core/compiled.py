@@ -1,0 +1,26 @@
+"""`native`: the compiled inner loops of text augmentation (the folder native), or None.
+
+What is there depends on how the project was installed: `pip install -e .` compiles them where it finds a C++17 compiler with
+128-bit integers (GCC, Clang). Without them everything works, with the same results, slower (docs/augmentations.md).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+INTERFACE = 9  # of the source beside this package (native): what was compiled from another one is not used
+VARIABLE = "CLEAR_COMPILED"  # 0: not used, to compare
+
+
+def _load() -> Any:
+    if os.environ.get(VARIABLE) == "0":
+        return None
+    try:
+        from augment import _native
+    except ImportError:
+        return None
+    return _native if _native.INTERFACE == INTERFACE else None
+
+
+native: Any = _load()

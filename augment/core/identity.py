@@ -1,0 +1,56 @@
+"""Which sequences of tokens are the same: row by row in two batches, or by a number that equal sequences share.
+
+The number depends on the tokens alone, so equal sequences have it in common on every rank and machine, and a global batch
+finds its duplicates by comparing one number a sequence.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from augment.core.keys import derive
+from augment.core.ragged import Ragged, offsets_of, segment_indices
+
+
+def sequence_identities(batch: Ragged) -> np.ndarray:
+    """A 64-bit number for every sequence, equal for equal sequences of tokens: int64[N].
+
+    The sum over its tokens of a(token) * b(position) modulo 2^64, a and b fixed random 64-bit words: multilinear hashing
+    (Carter and Wegman 1979; Lemire and Kaser 2014, "Strongly universal string hashing is fast", section 3). Of two different
+    sequences the sums agree only if a sum of products of random words is 0 modulo 2^64: odds of 2^-59, since even words
+    lose bits. A batch of 65,536 different sequences gives two of them one number once in 2^28 batches.
+    """
+    words = _random_words(int(batch.ids.max(initial=0)) + 1, "token").take(batch.ids)
+    words *= _random_words(int(batch.lengths.max(initial=0)), "position").take(batch.positions())
+    sums = np.zeros(batch.num_tokens + 1, dtype=np.uint64)
+    np.cumsum(words, out=sums[1:])
+    return np.diff(sums.take(batch.offsets)).view(np.int64)
+
+
+def equal_sequences(first: Ragged, second: Ragged) -> np.ndarray:
+    """Whether sequence i of one batch has the tokens of sequence i of the other: bool[N]."""
+    equal = first.lengths == second.lengths
+    rows = np.flatnonzero(equal)
+    lengths = first.lengths.take(rows)
+    differ = np.zeros(int(lengths.sum()) + 1, dtype=np.int64)
+    np.cumsum(
+        first.ids.take(segment_indices(first.offsets.take(rows), lengths))
+        != second.ids.take(segment_indices(second.offsets.take(rows), lengths)),
+        out=differ[1:],
+    )
+    equal[rows] = np.diff(differ.take(offsets_of(lengths))) == 0
+    return equal
+
+
+def _random_words(count: int, name: str) -> np.ndarray:
+    """The first words of a fixed random stream, uint64[count]."""
+    return _stream(max(1024, 1 << (count - 1).bit_length()), name)[:count]
+
+
+@functools.lru_cache(maxsize=8)
+def _stream(count: int, name: str) -> np.ndarray:
+    words = derive(np.arange(count, dtype=np.uint64), "identity", name)
+    words.setflags(write=False)
+    return words

@@ -1,0 +1,100 @@
+"""Loading models and tokenizers of others: only what is there, no code of theirs, no pickles, and one message where it fails.
+
+A name is a folder, or else a name on the Hugging Face hub. What can only be a folder is not looked for on the hub, which takes
+half a minute where there is no network.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+from typing import Any
+
+from augment.core.errors import CannotLoad
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?")
+_OUR_FOLDERS = ("runs", "data", "export", "best", "checkpoints")
+
+
+def pretrained(kind: Any, source: str | Path, **options: Any) -> Any:
+    """Return `kind.from_pretrained(source, **options)`, for a configuration or tokenizer class of transformers.
+
+    Raises:
+        CannotLoad: there is nothing of that name, or it cannot be read.
+    """
+    require_source(source)
+    try:
+        return kind.from_pretrained(str(source), trust_remote_code=False, **options)
+    except Exception as error:  # transformers, tokenizers and the hub each raise their own, for the same few causes
+        raise CannotLoad(_first_words(error)) from error
+
+
+def pretrained_model(kind: Any, source: str | Path, **options: Any) -> Any:
+    """Return `kind.from_pretrained(source, **options)`, for a model class of transformers; weights from safetensors files alone.
+
+    Raises:
+        CannotLoad: as `pretrained`; or the weights are pickled, or a file of them is damaged.
+    """
+    require_source(source)
+    require_weights(source)
+    return pretrained(kind, source, use_safetensors=True, **options)
+
+
+def require_source(source: str | Path) -> None:
+    """Refuse a name that is neither a folder nor can be a hub's, before anything is asked of the hub.
+
+    Raises:
+        CannotLoad: there is no such folder, or it is a file.
+    """
+    text, path = str(source), Path(source).expanduser()
+    try:
+        if path.is_dir():
+            return
+        is_file = path.exists()
+    except OSError:  # no path at all, as a name of 300 characters
+        is_file = False
+    if is_file:
+        raise CannotLoad(f"{text} is a file; give the folder of a model (with config.json, tokenizer.json and *.safetensors)")
+    first, _, last = text.partition("/")
+    if _HUB_NAME.fullmatch(text) and not (last and (first in _OUR_FOLDERS or last in _OUR_FOLDERS or Path(first).is_dir())):
+        return
+    near = difflib.get_close_matches(path.name, _names_beside(path), 1, 0.5)
+    raise CannotLoad(f"there is no folder {text}" + (f"; did you mean {path.parent / near[0]}?" if near else ""))
+
+
+def require_weights(source: str | Path) -> None:
+    """Refuse a folder whose weights cannot be read; a hub's name is taken as it is.
+
+    Raises:
+        CannotLoad: there are pickled weights alone, or a safetensors file is damaged.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    folder = Path(source).expanduser()
+    files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
+    pickled = sorted(path.name for path in folder.glob("pytorch_model*.bin") if path.is_file()) if folder.is_dir() else []
+    if pickled and not files:
+        raise CannotLoad(
+            f"{source} holds pickled weights alone ({pickled[0]}), which can run code when they are read. Convert them where you "
+            "trust them: python -c \"from transformers import AutoModelForMaskedLM as M; "
+            f"M.from_pretrained('{source}', use_safetensors=False).save_pretrained('{source}')\""
+        )
+    for path in files:
+        try:
+            with safe_open(path, "pt"):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise CannotLoad(f"{path} is damaged or incomplete ({_first_words(error)}); copy it again") from error
+
+
+def _names_beside(path: Path) -> list[str]:
+    try:
+        return [other.name for other in path.parent.iterdir() if other.is_dir()]
+    except OSError:
+        return []
+
+
+def _first_words(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else f"{text[:300]} ..."

@@ -1,0 +1,149 @@
+"""`Vocabulary`: what token augmentations and masking must know of a tokenizer, as arrays over its token ids."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from augment.core.errors import AugmentationError
+
+DEL_TOKEN = "[DEL]"
+PUNCTUATION = (".", ",", "!", "?", ";", ":")  # AEDA's
+# Kinds of token, by the first character that is not a space mark: what byte-level BPE and SentencePiece split words at.
+SPECIAL, LETTERS, DIGITS, OTHER, MARK = 0, 1, 2, 3, 4
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """A tokenizer's vocabulary of `size` ids (the largest id + 1; ids that no token has count as special).
+
+    del_id is -1 when the tokenizer has no [DEL]; an augmentation that writes [DEL] then raises.
+    special: bool[size], tokens that are never masked, deleted one by one, or substituted.
+    word_start: bool[size], tokens that begin a word wherever they stand: a WordPiece token without "##", a
+        byte-level BPE or SentencePiece token with the space mark, punctuation, a special token.
+    kind: uint8[size], one of SPECIAL, LETTERS, DIGITS, OTHER, MARK. Where space marks tell words apart, a
+        token without one goes on with the word before it only if that is of the same kind: "(good" is two
+        words, although "good" has no mark.
+    continues_by_kind: whether that rule applies (byte-level BPE, SentencePiece) or not (WordPiece).
+    punctuation: int32[marks], the tokens of . , ! ? ; : that there are.
+    """
+
+    size: int
+    pad_id: int
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    del_id: int
+    special: np.ndarray
+    word_start: np.ndarray
+    kind: np.ndarray
+    continues_by_kind: bool = False
+    punctuation: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+
+    def word_starts(self, ids: np.ndarray) -> np.ndarray:
+        """Where words begin in a run of tokens: int32[T] -> bool[T]. Special tokens are words of their own.
+
+        Sequences may lie end to end: a sequence starts with a special token, and so does what follows one.
+        """
+        starts = self.word_start[ids]
+        if len(ids):
+            starts[0] = True
+        if self.continues_by_kind:
+            kinds = self.kind[ids]
+            # A space mark that is a token of its own belongs to the word it begins.
+            starts[1:] |= (kinds[1:] != kinds[:-1]) & (kinds[:-1] != MARK)
+        else:
+            starts[1:] |= self.special[ids[:-1]]
+        return starts
+
+    def require_del(self, augmentation: str) -> int:
+        """The id of [DEL], or an error that says what needs it and how to add it."""
+        if self.del_id < 0:
+            raise AugmentationError(
+                f"{augmentation} writes {DEL_TOKEN}, which this tokenizer lacks. Add it with "
+                f'tokenizer.add_tokens(["{DEL_TOKEN}"], special_tokens=True), '
+                "or prepare the data with a tokenizer that has it."
+            )
+        return self.del_id
+
+    def require_punctuation(self, augmentation: str) -> np.ndarray:
+        """`punctuation`, or an error that says what needs it."""
+        if not len(self.punctuation):
+            raise AugmentationError(
+                f"{augmentation} writes punctuation marks, and this tokenizer has none of {' '.join(PUNCTUATION)} as a token of "
+                "its own. Use a tokenizer that was trained on text with punctuation."
+            )
+        return self.punctuation
+
+    @staticmethod
+    def from_tokenizer(tokenizer: Any) -> Vocabulary:
+        """From a transformers fast tokenizer (anything with its attributes will do).
+
+        [CLS] and [SEP] fall back on the beginning- and end-of-sequence tokens. Raises AugmentationError when
+        one of [PAD], [CLS], [SEP], [MASK] is missing.
+        """
+        ids = {
+            "pad": tokenizer.pad_token_id,
+            "cls": _first(tokenizer.cls_token_id, getattr(tokenizer, "bos_token_id", None)),
+            "sep": _first(tokenizer.sep_token_id, getattr(tokenizer, "eos_token_id", None)),
+            "mask": tokenizer.mask_token_id,
+        }
+        missing = [f"{name}_token" for name, token_id in ids.items() if token_id is None]
+        if missing:
+            raise AugmentationError(
+                f"tokenizer {getattr(tokenizer, 'name_or_path', '') or type(tokenizer).__name__!r} has no "
+                f"{', '.join(missing)}: set them (tokenizer.add_special_tokens) before preparing data with it"
+            )
+        tokens: dict[str, int] = tokenizer.get_vocab()
+        size = max(tokens.values()) + 1
+        del_id = tokens.get(DEL_TOKEN, -1)
+        specials = set(tokenizer.all_special_ids) | set(ids.values()) | ({del_id} - {-1})
+        style = _marking(tokenizer, tokens)
+        special = np.ones(size, dtype=bool)
+        word_start = np.ones(size, dtype=bool)
+        kind = np.zeros(size, dtype=np.uint8)
+        for token, token_id in tokens.items():
+            if token_id in specials:
+                continue
+            special[token_id] = False
+            if style == "##":
+                word_start[token_id] = not token.startswith("##")
+                kind[token_id] = LETTERS
+                continue
+            marked = token.startswith(("Ġ", "Ċ", "ĉ") if style == "Ġ" else "▁")
+            kind[token_id] = _kind(token, style)
+            word_start[token_id] = marked or kind[token_id] == OTHER
+        marks = np.array([tokens[mark] for mark in PUNCTUATION if mark in tokens], dtype=np.int32)
+        for array in (special, word_start, kind, marks):
+            array.setflags(write=False)
+        by_kind = style != "##"
+        return Vocabulary(
+            size, ids["pad"], ids["cls"], ids["sep"], ids["mask"], del_id, special, word_start, kind, by_kind, marks
+        )
+
+
+def _marking(tokenizer: Any, tokens: dict[str, int]) -> str:
+    """How this tokenizer marks words: "##" continues one (WordPiece), "Ġ" (byte-level) or "▁" (SentencePiece) begins one."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None and type(backend.model).__name__ == "WordPiece":
+        return "##"
+    counts = {mark: sum(token.startswith(mark) for token in tokens) for mark in ("##", "Ġ", "▁")}
+    return max(counts, key=counts.get)
+
+
+def _kind(token: str, style: str) -> int:
+    text = token[1:] if token[:1] in ("Ġ", "▁", "Ċ", "ĉ") else token
+    if not text:
+        return MARK
+    if style == "Ġ" and ord(text[0]) > 127:
+        # Byte-level characters above ASCII stand for the bytes of non-ASCII characters: mostly letters.
+        return LETTERS
+    if text[0].isalpha():
+        return LETTERS
+    return DIGITS if text[0].isnumeric() else OTHER
+
+
+def _first(*candidates: int | None) -> int | None:
+    return next((candidate for candidate in candidates if candidate is not None), None)

@@ -1,0 +1,319 @@
+"""Words substituted or inserted by draws from a masked language model: VaSCL's and AugCSE's contextual augmentation.
+
+Any masked language model with a fast tokenizer serves, an export of this project among them. The functions take all sentences
+that chose them at once; a sentence becomes the same alone (`neural_models.passes`).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from augment.core.entry import Entry, Parameter
+from augment.neural.models import Loaded, Pass, load_masked_lm, on_device, passes, require_named
+from augment.text.draws import Draws
+from augment.text.parsed import ParsedSentence
+from augment.text.word_forms import AUGCSE, indefinite_article, upper_first
+
+VARIABLE = "CLEAR_MASKED_LM"
+NEED = "model:masked language model"
+_ACTIONS = ("substitute", "insert", "random")
+# A word of letters between white space, less the punctuation around it: no part of "U.S.", "don't", "well-known" or a URL.
+_ALONE = re.compile(r"(?<!\S)[\"“‘'(\[]*([^\W\d_]+)[\"”’')\],.;:!?…]*(?!\S)")
+_TITLES = frozenset({"Mr", "Mrs", "Ms", "Dr", "St"})
+_LAST, _NEXT = re.compile(r"(\w+)\W*$"), re.compile(r"\W*(\w+)")
+_SEEN = 64  # characters looked at for a neighbour
+
+
+def contextual(
+    sentences: Sequence[ParsedSentence],
+    draws: Sequence[Draws],
+    model: str,
+    rate: float = 0.1,
+    action: str = "substitute",
+    top_k: int = 100,
+) -> list[str | None]:
+    """Contextual substitution (VaSCL, Zhang et al. 2022, section 4.4, at 5, 10 and 20%; through nlpaug, Ma 2019).
+
+    ceil(rate * n) of n words are masked, one after the other in random order, the earlier ones already replaced, and
+    filled by a draw from the model's distribution over its `top_k` likeliest whole words (nlpaug: 100). Never the word
+    that stood there or one of its neighbours, letters only; in the case of the word that it replaces. Words of one token are
+    drawn, that agree with "a" and "an" around them; of Chinese, words of one character are replaced. Parts of short forms,
+    compounds with hyphens, abbreviations, numbers, URLs and, for a model without capitals, names stay.
+    action=insert puts a new word before a word instead; random draws one of the two for each sentence.
+    Possibly altering. Needs a masked language model.
+        "The old man sat by the sea." -> "The old man stood by the sea."
+
+    Raises: AugmentationError when the model cannot be loaded or is none, or its device is not there.
+    """
+    loaded, words = on_device(load_masked_lm(model)), _words_of(model)
+    works = [_Work.begin(sentence, own, rate, action, words.cased) for sentence, own in zip(sentences, draws, strict=True)]
+    while waiting := [work for work in works if work.spots]:
+        _fill(loaded, words, waiting, top_k)
+    results = [work.sentence.edit(work.edits) for work in works]
+    return [None if new == sentence.text else new for sentence, new in zip(sentences, results)]
+
+
+def random_contextual_word(
+    sentences: Sequence[ParsedSentence],
+    draws: Sequence[Draws],
+    model: str,
+    rate: float = 0.3,
+    action: str = "random",
+    top_k: int = 100,
+) -> list[str | None]:
+    """RandomContextualWordAugmentation (AugCSE through nlpaug, rate 0.3): `contextual`, substituting or inserting by a coin.
+
+    Possibly altering. Needs a masked language model.
+        "The old man sat by the sea." -> "The very old man sat down by the sea."
+
+    Raises: AugmentationError when the model cannot be loaded or is none, or its device is not there.
+    """
+    return contextual(sentences, draws, model, rate, action, top_k)
+
+
+@dataclass
+class _Work:
+    """A sentence on its way: spots (start, end) still to be filled, the next one last, and the edits made."""
+
+    sentence: ParsedSentence
+    draws: Draws
+    inserts: bool
+    spots: list[tuple[int, int]]
+    edits: list[tuple[int, int, str]] = field(default_factory=list)
+
+    @classmethod
+    def begin(cls, sentence: ParsedSentence, draws: Draws, rate: float, action: str, cased: bool) -> _Work:
+        inserts = draws.chance(0.5) if action == "random" else action == "insert"
+        spans = _replaceable(sentence, cased)
+        if inserts:  # behind a space: the first word keeps its capital, quotes their words
+            spans = [(start, start) for start, _ in spans if start and sentence.text[start - 1] == " "]
+        words = sum(any(map(str.isalnum, word)) for word in sentence.words)
+        return cls(sentence, draws, inserts, draws.sample(spans, ceil(rate * words))[::-1])
+
+    def masked(self, spot: tuple[int, int], mask: str) -> tuple[str, int]:
+        """The text so far with the mask in a spot, and the position of the mask's end in it."""
+        moved = sum(len(new) - (end - start) for start, end, new in self.edits if end <= spot[0])
+        text = self.sentence.edit([*self.edits, (*spot, mask + " " * self.inserts)])
+        return text, spot[0] + moved + len(mask)
+
+
+def plain_words(sentence: ParsedSentence) -> list[tuple[int, int]]:
+    """Words of letters that stand alone, (start, end): no parts of short forms, compounds with hyphens or URLs, no
+    abbreviations. Of Chinese, all words of letters.
+    """
+    text, spans = sentence.text, list(zip(sentence.starts, sentence.ends))
+    if sentence.language == "zh":
+        return [(start, end) for start, end in spans if text[start:end].isalpha()]
+    alone = {match.span(1) for match in _ALONE.finditer(text)}
+    return [
+        (start, end)
+        for start, end in spans
+        if (start, end) in alone
+        and (end - start == 1 or not text[start:end].isupper())
+        and (end - start > 1 or text[start:end] in "aI")
+        and not (text[end : end + 1] == "." and text[start:end] in _TITLES)
+    ]
+
+
+def _replaceable(sentence: ParsedSentence, cased: bool) -> list[tuple[int, int]]:
+    """The words, (start, end), that a model can fill in; one without capitals knows no names."""
+    text, spans = sentence.text, plain_words(sentence)
+    if sentence.language == "zh":
+        return [(start, end) for start, end in spans if end - start == 1 and _is_chinese(text[start])]
+    return [span for span in spans if cased or span[0] == sentence.starts[0] or not text[span[0]].isupper()]
+
+
+def _is_chinese(character: str) -> bool:
+    return "\u4e00" <= character <= "\u9fff"
+
+
+@dataclass(frozen=True)
+class _Words:
+    """Which tokens are whole words. texts: the word of each token, "" for others. behind_space, elsewhere: bool[V], those that
+    may follow a space, or an opening quote or nothing. chinese: bool[V], single characters. takes_an: bool[V], those that
+    "an" stands before, not "a". by_word: lower-case word -> its tokens. cased: some have capitals.
+    """
+
+    texts: list[str]
+    behind_space: np.ndarray
+    elsewhere: np.ndarray
+    chinese: np.ndarray
+    takes_an: np.ndarray
+    by_word: dict[str, list[int]]
+    cased: bool
+
+
+@functools.lru_cache(maxsize=4)
+def _words_of(source: str) -> _Words:
+    """Word pieces: tokens without "##"; byte-level or SentencePiece tokens: those that bring their space, and, where no space
+    is, those that have a twin that does.
+    """
+    model, tokenizer = load_masked_lm(source)
+    tokens = tokenizer.convert_ids_to_tokens(list(range(min(len(tokenizer), model.config.vocab_size))))
+    special = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}
+    space = next((mark for mark in "Ġ▁" if sum(token.startswith(mark) for token in tokens) > len(tokens) // 20), "")
+    with_space = {token for token in tokens if token.startswith(space)} if space else set()
+    size = model.config.vocab_size
+    texts = [""] * size
+    behind_space, elsewhere, chinese, takes_an = (np.zeros(size, dtype=bool) for _ in range(4))
+    by_word: dict[str, list[int]] = {}
+    for i, token in enumerate(tokens):
+        if token in special or token.startswith("##"):
+            continue
+        word = tokenizer.convert_tokens_to_string([token]).strip() if space else token
+        if not word.isalpha():
+            continue
+        texts[i] = word
+        by_word.setdefault(word.lower(), []).append(i)
+        if any(map(_is_chinese, word)):
+            chinese[i] = len(word) == 1
+        elif len(word) > 1 or word.lower() in ("a", "i"):
+            behind_space[i] = not space or token in with_space
+            elsewhere[i] = behind_space[i] or space + token in with_space
+            takes_an[i] = indefinite_article(word) == "an"
+    cased = any(text != text.lower() for text in texts)
+    return _Words(texts, behind_space, elsewhere, chinese, takes_an, by_word, cased)
+
+
+def _fill(loaded: Loaded, words: _Words, works: list[_Work], top_k: int) -> None:
+    """The next spot of every sentence."""
+    tokenizer, longest = loaded.tokenizer, _longest(loaded)
+    spots = [work.spots.pop() for work in works]
+    texts, ends = zip(*(work.masked(spot, tokenizer.mask_token) for work, spot in zip(works, spots)))
+    encoded = tokenizer(list(texts), truncation=True, max_length=longest, return_offsets_mapping=True)
+    masks = [
+        [place for place, (token, (_, stop)) in enumerate(zip(*row)) if token == tokenizer.mask_token_id and stop == end]
+        for *row, end in zip(encoded["input_ids"], encoded["offset_mapping"], ends)
+    ]
+    seen = [i for i, places in enumerate(masks) if places]  # of what the model is too short for, there is no mask
+    for batch in passes(loaded, [encoded["input_ids"][i] for i in seen], longest):
+        ours = [seen[number] for number in batch.numbers]
+        logits = _at_masks(loaded.model, batch, [masks[seen[row]][0] for row in batch.rows])[: len(ours)]
+        allowed = np.stack([_allowed(words, works[i], spots[i], texts[i], ends[i], tokenizer.mask_token) for i in ours])
+        values, ids = _likeliest(logits, allowed, top_k)
+        for row, i in enumerate(ours):
+            if allowed[row].any():
+                cumulative = values[row].cumsum()
+                place = int(np.searchsorted(cumulative, works[i].draws.uniform() * cumulative[-1], side="right"))
+                new = _in_case(words, works[i], spots[i], words.texts[int(ids[row, place])])
+                works[i].edits.append((*spots[i], new + " " * works[i].inserts))
+
+
+def _at_masks(model: Any, batch: Pass, places: Sequence[int]) -> Any:
+    """float32[R, V]: the scores of all words at one place of every row."""
+    import torch
+
+    rows, columns = torch.arange(len(places), device=batch.ids.device), torch.tensor(places, device=batch.ids.device)
+    # Scores of the whole vocabulary at the masks alone: over all tokens they are half of the work, and gigabytes of memory.
+    at_masks = model.get_output_embeddings().register_forward_pre_hook(lambda _, states: (states[0][rows, columns][:, None],))
+    try:
+        with torch.inference_mode():
+            return model(input_ids=batch.ids, attention_mask=batch.mask).logits[:, 0].float()
+    finally:
+        at_masks.remove()
+
+
+def _likeliest(logits: Any, allowed: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities, float64[n, K], and tokens of the `top_k` allowed words with the largest scores; 0 of what is not allowed."""
+    import torch
+
+    logits = logits.masked_fill(~torch.from_numpy(allowed).to(logits.device), -torch.inf)
+    values, ids = (part.cpu() for part in logits.topk(min(top_k, logits.shape[1])))
+    return torch.softmax(values.double(), 1).numpy(), ids.numpy()
+
+
+def _allowed(words: _Words, work: _Work, spot: tuple[int, int], text: str, end: int, mask: str) -> np.ndarray:
+    """bool[V]: the tokens that may fill a spot; neither the word that stood there nor its neighbours. end: of the mask."""
+    start = end - len(mask)
+    if work.sentence.language == "zh":
+        allowed = words.chinese.copy()
+    else:
+        allowed = (words.behind_space if text[max(start - 1, 0) : start] == " " else words.elsewhere).copy()
+    before = _LAST.search(text[max(start - _SEEN, 0) : start])
+    behind = _NEXT.match(text, end, end + _SEEN)
+    before, behind = (match[1] if match else "" for match in (before, behind))
+    excluded = [work.sentence.text[slice(*spot)], before, behind]
+    if work.sentence.is_english:
+        if before.lower() in ("a", "an"):
+            allowed &= words.takes_an == (before.lower() == "an")
+        excluded += ["a", "an"] if not behind else ["a" if indefinite_article(behind) == "an" else "an"]
+    for word in excluded:
+        allowed[words.by_word.get(word.lower(), [])] = False
+    return allowed
+
+
+def _in_case(words: _Words, work: _Work, spot: tuple[int, int], new: str) -> str:
+    """A new word as it is written in its place: names of a model without capitals in the case of what they replace."""
+    old, first = work.sentence.text[slice(*spot)], spot[0] <= work.sentence.starts[0]
+    if new == "i" and work.sentence.is_english:
+        return "I"
+    if len(old) > 1 and old.isupper():
+        return new.upper()
+    return upper_first(new) if old[:1].isupper() and (first or (old != "I" and not words.cased)) else new
+
+
+def _longest(loaded: Loaded) -> int:
+    """Tokens that a model takes; of RoBERTa's positions the first two are no token's."""
+    return min(loaded.tokenizer.model_max_length, getattr(loaded.model.config, "max_position_embeddings", 512) - 2)
+
+
+def _load(name: str) -> Callable[[dict[str, Any]], None]:
+    """`Entry.load` of the augmentation `name`."""
+
+    def load(values: dict[str, Any]) -> None:
+        example = "distilbert-base-uncased, or an export of this project"
+        _words_of(require_named(values["model"], name, "model", VARIABLE, "a masked language model", example))
+
+    return load
+
+
+_MODEL = Parameter("model", "", "the masked language model, a folder or a hub name", variable=VARIABLE)
+_ACTION = "substitute words, insert some, or one of the two for each sentence"
+
+
+def _parameters(rate: float, action: str) -> tuple[Parameter, ...]:
+    return (
+        _MODEL,
+        Parameter("rate", rate, "share of the words, rounded up", 0, 1),
+        Parameter("action", action, _ACTION, choices=_ACTIONS),
+        Parameter("top_k", 100, "likeliest words that are drawn from", 1, 100_000),
+    )
+
+
+ENTRIES = (
+    Entry(
+        name="contextual",
+        kind="text",
+        paper="VaSCL (Zhang et al. 2022, arXiv:2110.08552), section 4.4, at 5, 10 and 20%; through nlpaug (Ma 2019)",
+        parameters=_parameters(0.1, "substitute"),
+        description="Random words are replaced by draws from a masked language model.",
+        example="contextual:rate=0.2",
+        function=contextual,
+        meaning="possibly altering",
+        needs=(NEED,),
+        load=_load("contextual"),
+        batch=True,
+        sample=("The old man sat by the sea.", "The old man stood by the sea."),
+    ),
+    Entry(
+        name="random-contextual-word",
+        kind="text",
+        paper=AUGCSE,
+        parameters=_parameters(0.3, "random"),
+        description="Random words are replaced by draws from a masked language model, or such words are put between them.",
+        example="random-contextual-word:action=insert",
+        function=random_contextual_word,
+        meaning="possibly altering",
+        needs=(NEED,),
+        load=_load("random-contextual-word"),
+        batch=True,
+        sample=("The old man sat by the sea.", "The very old man sat down by the sea."),
+    ),
+)

@@ -1,0 +1,336 @@
+"""Sentences rewritten by encoder-decoder models: back-translation, paraphrase, a formal style.
+
+The functions take all sentences that chose them at once; a sentence becomes the same alone (`neural_models.passes`). Draws
+belong to the sentence: beam search draws only among its results, and sampling adds each sentence's own Gumbel noise to the
+model's log-probabilities and takes the largest sum, which is a draw from them (Gumbel 1954; Maddison et al. 2014, "A*
+sampling", section 2).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from augment.core.entry import Entry, Parameter
+from augment.core.errors import AugmentationError
+from augment.neural.models import Loaded, load_seq2seq, on_device, passes, require_named
+from augment.text.draws import Draws
+from augment.text.parsed import ParsedSentence
+from augment.text.word_forms import AUGCSE
+
+FORWARD, BACK = "CLEAR_TRANSLATION_FORWARD", "CLEAR_TRANSLATION_BACK"
+MULTILINGUAL, FORMAL = "CLEAR_TRANSLATION_MULTILINGUAL", "CLEAR_FORMAL_MODEL"
+_TO_FORMAL = "transfer Casual to Formal: "  # what Styleformer was trained with
+_PICKS = ("best", "different", "diverse", "random")
+_QUOTES = str.maketrans("“”‘’", "\"\"''")
+
+
+@dataclass(frozen=True)
+class Search:
+    """How a model's outputs are found, and which of them is taken.
+
+    beams: of beam search; 1: greedy. top_p: 0, or the share of probability that is sampled from at every token, without
+    beams. pick: among the beams the best; the best that is different from the sentence; the different one that shares
+    the fewest runs of words with it; a random different one. max_length: tokens of a sentence and of an output;
+    what is longer is left out, not cut.
+    """
+
+    beams: int
+    top_p: float
+    pick: str
+    max_length: int
+
+
+def back_translation(
+    sentences: Sequence[ParsedSentence], draws: Sequence[Draws], forward: str, back: str, beams: int = 5, top_p: float = 0.0,
+    pick: str = "best", max_length: int = 128,
+) -> list[str | None]:  # fmt: skip
+    """BackTranslation (AugCSE, A.2): into another language by one model (English to German) and back by another.
+
+    None where it comes back the same, spaces, quotes and capitals aside. Preserving. Needs two translation models.
+        "The old man sat by the sea." -> "The old man was sitting by the sea."
+
+    Raises: AugmentationError when a model cannot be loaded or is none, or its device is not there.
+    """
+    there, again = on_device(load_seq2seq(forward)), on_device(load_seq2seq(back))
+    search = Search(beams, top_p, pick, max_length)
+    texts = [sentence.text for sentence in sentences]
+    pivots = _first(_generate(there, texts, draws, search))
+    return _picked(texts, _generate(again, pivots, draws, search), draws, pick)
+
+
+def diverse_paraphrase(
+    sentences: Sequence[ParsedSentence], draws: Sequence[Draws], forward: str, back: str, beams: int = 5, top_p: float = 0.0,
+    pick: str = "diverse", max_length: int = 128,
+) -> list[str | None]:  # fmt: skip
+    """DiverseParaphrase (AugCSE, A.2): back-translation, and of its `beams` results the one least like the sentence.
+
+    Least like: sharing the fewest runs of one to three words. The original chooses by DiPS (Kumar et al. 2019), whose
+    submodular gain of one result also weighs its likeness in word2vec vectors; beam search alone stands for that here.
+    Preserving. Needs two translation models.
+        "The old man sat by the sea." -> "An elderly man was sitting at the seaside."
+
+    Raises: AugmentationError when a model cannot be loaded or is none, or its device is not there.
+    """
+    return back_translation(sentences, draws, forward, back, beams, top_p, pick, max_length)
+
+
+def multilingual_back_translation(
+    sentences: Sequence[ParsedSentence], draws: Sequence[Draws], model: str, source: str = "en", pivot: str = "de",
+    beams: int = 5, top_p: float = 0.0, pick: str = "best", max_length: int = 128,
+) -> list[str | None]:  # fmt: skip
+    """MultilingualBackTranslation (AugCSE, A.2): into a language and back by one model of many (M2M100).
+
+    source, pivot: codes of the two languages, as the model writes them (en, de; eng_Latn of NLLB; en_XX of mBART).
+    None where it comes back the same. Preserving. Needs a translation model of many languages.
+        "The old man sat by the sea." -> "The old man sat on the sea."
+
+    Raises: AugmentationError when the model cannot be loaded, or has no such languages, or its device is not there.
+    """
+    loaded = on_device(load_seq2seq(model))
+    search = Search(beams, top_p, pick, max_length)
+    texts = [sentence.text for sentence in sentences]
+    pivots = _first(_generate(loaded, texts, draws, search, languages=(source, pivot)))
+    return _picked(texts, _generate(loaded, pivots, draws, search, languages=(pivot, source)), draws, pick)
+
+
+def casual_to_formal(
+    sentences: Sequence[ParsedSentence], draws: Sequence[Draws], model: str, beams: int = 5, top_p: float = 0.0,
+    pick: str = "different", max_length: int = 128,
+) -> list[str | None]:  # fmt: skip
+    """Casual2Formal (AugCSE, A.2, through Styleformer): rewritten in a formal style by a T5.
+
+    The original keeps results that a second model, of entailment, finds adequate (0.95 or more) and ranks them; here the
+    likeliest that is different stands. Preserving. Needs a model of that style.
+        "What you upto" -> "What are you currently doing?"
+
+    Raises: AugmentationError when the model cannot be loaded or is none, or its device is not there.
+    """
+    loaded = on_device(load_seq2seq(model))
+    texts = [sentence.text for sentence in sentences]
+    prompts = [_TO_FORMAL + text if text else "" for text in texts]
+    found = _generate(loaded, prompts, draws, Search(beams, top_p, pick, max_length))
+    return _picked(texts, found, draws, pick)
+
+
+def _first(candidates: list[list[str]]) -> list[str]:
+    return [found[0] if found else "" for found in candidates]
+
+
+def _generate(
+    loaded: Loaded, texts: Sequence[str], draws: Sequence[Draws], search: Search, languages: tuple[str, str] | None = None
+) -> list[list[str]]:
+    """What a model makes of each text, likeliest first: none of an empty text, of one that is too long, and no unfinished one."""
+    import torch
+
+    model, tokenizer = loaded
+    options: dict[str, Any] = {"do_sample": False, "num_beams": 1 if search.top_p else search.beams}
+    options["num_return_sequences"] = options["num_beams"]
+    if languages:
+        tokenizer.src_lang = languages[0]
+        _language_id(tokenizer, languages[0])
+        options["forced_bos_token_id"] = _language_id(tokenizer, languages[1])
+    positions = getattr(model.config, "max_position_embeddings", None) or search.max_length + 2
+    longest = min(search.max_length, positions - 2)
+    seeds = [one.bits() for one in draws] if search.top_p else []
+    ids = [tokenizer(text).input_ids if text else [] for text in texts]
+    results: list[list[str]] = [[] for _ in texts]
+    fitting = [i for i, row in enumerate(ids) if 0 < len(row) <= longest]
+    for batch in passes(loaded, [ids[i] for i in fitting], longest):
+        if search.top_p:
+            options["logits_processor"] = sampling_steps(search.top_p, [seeds[fitting[row]] for row in batch.rows])
+        with torch.inference_mode():
+            output = model.generate(
+                input_ids=batch.ids, attention_mask=batch.mask, max_length=None, max_new_tokens=longest, **options
+            )
+        end = model.generation_config.eos_token_id
+        # An end in the last place may be the library's (forced_eos_token_id), not the model's.
+        finished = torch.isin(output[:, 1:longest].cpu(), torch.tensor(end)).any(1).tolist()
+        found = tokenizer.batch_decode(output, skip_special_tokens=True)
+        width = options["num_return_sequences"]
+        for place, number in enumerate(batch.numbers):
+            span = range(place * width, (place + 1) * width)
+            results[fitting[number]] = [found[j].strip() for j in span if finished[j] and found[j].strip()]
+    return results
+
+
+def _language_id(tokenizer: Any, code: str) -> int:
+    """The token of a language: what M2M100, NLLB and mBART begin an output with."""
+    try:
+        found = tokenizer.get_lang_id(code) if hasattr(tokenizer, "get_lang_id") else tokenizer.convert_tokens_to_ids(code)
+    except KeyError:
+        found = None
+    if found is None or found == tokenizer.unk_token_id:
+        raise AugmentationError(
+            f"the model {tokenizer.name_or_path!r} has no language {code!r}: give source and pivot as its tokenizer writes them "
+            "(en, de for M2M100, eng_Latn, deu_Latn for NLLB, en_XX, de_DE for mBART)"
+        )
+    return found
+
+
+def sampling_steps(top_p: float, seeds: Sequence[int]) -> Any:
+    """Return the logits processors that turn a greedy search into a sample from the top_p share of the probability.
+
+    Row i of the logits gets Gumbel noise of its own from seeds[i], so that a sample does not depend on the batch.
+    """
+    import torch
+    from transformers import LogitsProcessor, LogitsProcessorList, TopPLogitsWarper
+
+    streams = [np.random.Generator(np.random.Philox(key=seed)) for seed in seeds]
+
+    class Gumbel(LogitsProcessor):
+        def __call__(self, input_ids: Any, scores: Any) -> Any:
+            noise = np.stack([stream.gumbel(size=scores.shape[1]) for stream in streams])
+            return scores + torch.from_numpy(noise).to(scores)
+
+    return LogitsProcessorList([TopPLogitsWarper(top_p), Gumbel()])
+
+
+def _picked(texts: Sequence[str], candidates: Sequence[list[str]], draws: Sequence[Draws], pick: str) -> list[str | None]:
+    return [choose_result(text, found, one, pick) for text, found, one in zip(texts, candidates, draws)]
+
+
+def choose_result(text: str, found: Sequence[str], draws: Draws, pick: str) -> str | None:
+    """Return the one of a model's results `found`, likeliest first, that `pick` names (`Search`); None where there is none.
+
+    A result that differs from the text in spaces, quotes and capitals alone is none.
+    """
+    plain = _plain(text)
+    different = [new for new in (found[:1] if pick == "best" else dict.fromkeys(found)) if _plain(new) != plain]
+    if not different:
+        return None
+    if pick == "diverse":
+        return min(different, key=lambda new: shared_runs(text, new))
+    return draws.choice(different) if pick == "random" else different[0]
+
+
+def _plain(text: str) -> str:
+    """A text without what a tokenizer's own spacing and quotes change."""
+    return re.sub(r"\s+", "", text.translate(_QUOTES)).lower()
+
+
+def shared_runs(text: str, new: str) -> float:
+    """Return the share of the new text's runs of one to three words that the text has too, the mean of the three, 0 to 1."""
+    shares = []
+    for length in (1, 2, 3):
+        runs = [Counter(zip(*(words[i:] for i in range(length)))) for words in (_words(text), _words(new))]
+        shares.append((runs[0] & runs[1]).total() / max(1, runs[1].total()))
+    return sum(shares) / len(shares)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
+
+
+def _load_pair(name: str) -> Callable[[dict[str, Any]], None]:
+    """`Entry.load` of the augmentation `name`, which translates by two models."""
+    what = "two translation models, into another language (forward) and back"
+
+    def load(values: dict[str, Any]) -> None:
+        lacking = [pair for pair in (("forward", FORWARD), ("back", BACK)) if not values[pair[0]]]
+        if lacking:
+            parameters, variables = zip(*lacking)
+            example = "facebook/wmt19-en-de and facebook/wmt19-de-en"
+            require_named("", name, "=FOLDER:".join(parameters), " and ".join(variables), what, example)
+        load_seq2seq(values["forward"])
+        load_seq2seq(values["back"])
+
+    return load
+
+
+def _load_multilingual(values: dict[str, Any]) -> None:
+    name, what = "multilingual-back-translation", "a translation model of many languages"
+    found = require_named(values["model"], name, "model", MULTILINGUAL, what, "facebook/m2m100_418M")
+    for code in (values["source"], values["pivot"]):
+        _language_id(load_seq2seq(found).tokenizer, code)
+
+
+def _load_formal(values: dict[str, Any]) -> None:
+    what, example = "a model that rewrites in a formal style", "prithivida/informal_to_formal_styletransfer"
+    load_seq2seq(require_named(values["model"], "casual-to-formal", "model", FORMAL, what, example))
+
+
+def _model(name: str, meaning: str, variable: str) -> Parameter:
+    return Parameter(name, "", f"{meaning}, a folder or a hub name", variable=variable)
+
+
+def _search(pick: str) -> tuple[Parameter, ...]:
+    return (
+        Parameter("beams", 5, "beams of the search", 1, 64),
+        Parameter("top_p", 0.0, "above 0: a sample, from that share of the probability, in place of beams", 0, 1),
+        Parameter("pick", pick, "of the beams, the best, the best that differs, the least like, or any", choices=_PICKS),
+        Parameter("max_length", 128, "tokens; longer sentences stay as they are", 8, 1024),
+    )
+
+
+_PAIR = (_model("forward", "the model into another language", FORWARD), _model("back", "the model back", BACK))
+_PAIR_NEEDED = ("model:translation, there and back",)
+
+ENTRIES = (
+    Entry(
+        name="back-translation",
+        kind="text",
+        paper=AUGCSE,
+        parameters=(*_PAIR, *_search("best")),
+        description="Translated into another language and back.",
+        example="back-translation:forward=facebook/wmt19-en-de:back=facebook/wmt19-de-en",
+        function=back_translation,
+        load=_load_pair("back-translation"),
+        batch=True,
+        meaning="preserving",
+        needs=_PAIR_NEEDED,
+        sample=("The old man sat by the sea.", "The old man was sitting by the sea."),
+    ),
+    Entry(
+        name="multilingual-back-translation",
+        kind="text",
+        paper=AUGCSE,
+        parameters=(
+            _model("model", "the model of many languages", MULTILINGUAL),
+            Parameter("source", "en", "code of the sentences' language, as the model writes it"),
+            Parameter("pivot", "de", "code of the language between"),
+            *_search("best"),
+        ),
+        description="Translated into another language and back by one model of many languages.",
+        example="multilingual-back-translation:model=facebook/m2m100_418M:pivot=fr",
+        function=multilingual_back_translation,
+        load=_load_multilingual,
+        batch=True,
+        meaning="preserving",
+        needs=("model:translation of many languages",),
+        sample=("The old man sat by the sea.", "The old man sat on the sea."),
+    ),
+    Entry(
+        name="diverse-paraphrase",
+        kind="text",
+        paper=AUGCSE,
+        parameters=(*_PAIR, *_search("diverse")),
+        description="Translated into another language and back, the result that is least like the sentence.",
+        example="diverse-paraphrase:forward=facebook/wmt19-en-de:back=facebook/wmt19-de-en",
+        function=diverse_paraphrase,
+        load=_load_pair("diverse-paraphrase"),
+        batch=True,
+        meaning="preserving",
+        needs=_PAIR_NEEDED,
+        sample=("The old man sat by the sea.", "An elderly man was sitting at the seaside."),
+    ),
+    Entry(
+        name="casual-to-formal",
+        kind="text",
+        paper=AUGCSE,
+        parameters=(_model("model", "the model of the formal style", FORMAL), *_search("different")),
+        description="Rewritten in a formal style.",
+        example="casual-to-formal:model=prithivida/informal_to_formal_styletransfer",
+        function=casual_to_formal,
+        load=_load_formal,
+        batch=True,
+        meaning="preserving",
+        needs=("model:formal style",),
+        sample=("What you upto", "What are you currently doing?"),
+    ),
+)

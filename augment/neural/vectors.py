@@ -1,0 +1,197 @@
+"""Words substituted by near ones in a space of word vectors: AugCSE's RandomWordEmbAugmentation.
+
+Vectors come from a local file and are read once per process: of the most frequent words, with which such files begin, those of
+letters alone, as unit vectors in float32 (with the words 42 MB for 100,000 of 50 numbers). A word's neighbours are looked for
+when it is first met, in one product with all vectors (milliseconds), and kept.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import zlib
+from collections.abc import Iterator
+from math import ceil
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from augment.core.entry import Entry, Parameter
+from augment.core.errors import AugmentationError
+from augment.neural.masked import plain_words
+from augment.text.draws import Draws
+from augment.text.parsed import ParsedSentence
+from augment.text.word_forms import AUGCSE, like, rewrite, word_set
+
+VARIABLE = "CLEAR_WORD_VECTORS"
+_KNOWN_NEIGHBOURS = 1 << 15  # words whose neighbours are kept: 17 MB at 100 of them
+_MARKS = ".,;:!?…\"'“”‘’()[]"
+_ACTIONS = ("substitute", "insert", "random")
+# What stands near these in such a space does another work in the sentence: near "the" are "of" and "in".
+_FUNCTION_WORDS = word_set(
+    "a an the this that these those some any no every each either neither both all many much few several such what which whose "
+    "i me my mine myself you your yours yourself he him his himself she her hers herself it its itself we us our ours ourselves "
+    "they them their theirs themselves who whom there here one "
+    "of in on at by for with from to into onto upon about above across after against along among around as before behind below "
+    "beneath beside besides between beyond despite down during except inside like near off out outside over past per since "
+    "than through throughout till toward towards under until up via within without "
+    "and or but nor so yet if because although though while whereas unless whether when where why how "
+    "be am is are was were been being have has had having do does did doing done can could may might must shall should will "
+    "would not never also too very only just then thus however"
+)
+
+
+def random_word_embedding(
+    sentence: ParsedSentence, draws: Draws, path: str, rate: float = 0.3, action: str = "substitute", top_k: int = 100,
+    limit: int = 100_000,
+) -> str | None:  # fmt: skip
+    """RandomWordEmbAugmentation (AugCSE through nlpaug, GloVe, rate 0.3): words become one of their `top_k` nearest, by cosine.
+
+    ceil(rate * n) of n words, if as many can, drawn at random; each one's successor evenly among its neighbours (nlpaug: 100),
+    never a word that stands beside it, in its capitals, "a" and "an" put right. action=insert puts a random word of the file
+    before a word instead, which is what nlpaug's insertion does; random draws one of the two for each sentence, as AugCSE's code
+    does. Here: function words, short forms, compounds with hyphens, abbreviations, numbers and URLs stay.
+    Possibly altering. Needs word vectors in a local file (GloVe's or word2vec's text format, .gz too).
+        "The old man sat by the sea." -> "The young man stood by the sea."
+
+    Raises: AugmentationError when the file is missing or no such file.
+    """
+    vectors = word_vectors(path, limit)
+    text = sentence.text
+    inserts = draws.chance(0.5) if action == "random" else action == "insert"
+    spots = plain_words(sentence)
+    if inserts:  # behind a space: the first word keeps its capital, quotes their words
+        spots = [(start, start) for start, _ in spots if start and text[start - 1] == " "]
+    else:
+        spots = [(start, end) for start, end in spots if _can_change(vectors, text[start:end].lower())]
+    count = ceil(rate * sum(any(map(str.isalnum, word)) for word in sentence.words))
+    edits = []
+    for start, end in draws.sample(spots, count):
+        if inserts:
+            edits.append((start, start, draws.choice(vectors.words) + " "))
+            continue
+        beside = {word.strip(_MARKS).lower() for word in (*text[:start].split()[-1:], *text[end:].split()[:1])}
+        near = vectors.neighbours(vectors.rows[text[start:end].lower()], top_k)
+        allowed = [vectors.words[row] for row in near.tolist() if vectors.words[row].lower() not in beside]
+        if allowed:
+            edits.append((start, end, like(text[start:end], draws.choice(allowed))))
+    return rewrite(sentence, edits)
+
+
+class WordVectors:
+    """n words with their vectors.
+
+    words: str[n], the most frequent first, each once whatever its capitals. rows: lower-case word -> its row. matrix:
+    float32[n, d], of unit length.
+    """
+
+    def __init__(self, words: list[str], matrix: np.ndarray):
+        self.words, self.matrix = words, matrix
+        self.rows = {word.lower(): row for row, word in enumerate(words)}
+        self.neighbours = functools.lru_cache(maxsize=_KNOWN_NEIGHBOURS)(self._neighbours)
+
+    def _neighbours(self, row: int, count: int) -> np.ndarray:
+        """int32[K]: the rows of the `count` other words (or all) with the largest cosine, the nearest first."""
+        cosines = self.matrix @ self.matrix[row]
+        cosines[row] = -np.inf
+        count = min(count, len(self.words) - 1)
+        near = np.argpartition(-cosines, count - 1)[:count]
+        return near[np.lexsort((near, -cosines[near]))].astype(np.int32)
+
+
+@functools.lru_cache(maxsize=2)
+def word_vectors(path: str, limit: int) -> WordVectors:
+    """The vectors of the first `limit` words of letters in a file, in GloVe's text format (word and numbers, a line each) or
+    word2vec's (the same below a line with the two sizes), .gz too.
+
+    Raises: AugmentationError when the file is missing, no text, or a line of it has no vector; file and line are named.
+    """
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise AugmentationError(f"the word vectors {path} are no file: give one in GloVe's or word2vec's text format")
+    try:
+        with (gzip.open if file.suffix == ".gz" else open)(file, "rt", encoding="utf-8-sig", newline="\n") as opened:
+            words, matrix = _read(opened, path, limit)
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise AugmentationError(
+            f"the word vectors {path} cannot be read as text ({error}): give GloVe's or word2vec's text format, no binary one"
+        ) from error
+    if len(words) < 2:
+        raise AugmentationError(f"the word vectors {path} have {len(words)} words of letters: two are needed for a neighbour")
+    return WordVectors(words, matrix)
+
+
+def _read(lines: TextIO, path: str, limit: int) -> tuple[list[str], np.ndarray]:
+    words: dict[str, str] = {}
+    matrix = np.empty((0, 0), np.float32)
+    for number, (word, numbers) in _entries(lines, path):
+        if not word.isalpha() or word.lower() in words:
+            continue
+        with np.errstate(over="ignore"):  # what does not fit is refused below, in one message
+            try:
+                vector = np.array(numbers, dtype=np.float32)
+            except ValueError:
+                vector = np.array([np.nan])
+            length = np.linalg.norm(vector)
+        if not np.isfinite(length):
+            raise AugmentationError(f"the word vectors {path}, line {number}: {word!r} has something else than numbers")
+        if length == 0:
+            continue
+        if not words:
+            matrix = np.empty((limit, len(vector)), np.float32)  # pages that are not written take no memory
+        matrix[len(words)] = vector / length
+        words[word.lower()] = word
+        if len(words) == limit:
+            break
+    return list(words.values()), matrix[: len(words)]
+
+
+def _entries(lines: TextIO, path: str) -> Iterator[tuple[int, tuple[str, list[str]]]]:
+    """(line, (word, its numbers as text)); a word may have spaces in it, as some of GloVe's 840 billion have."""
+    size = 0
+    for number, line in enumerate(lines, 1):
+        fields = line.rstrip("\r\n ").split(" ")
+        if number == 1 and len(fields) == 2 and all(field.isdigit() for field in fields):
+            size = int(fields[1])
+            continue
+        size = size or len(fields) - 1
+        if size < 1 or len(fields) <= size:
+            raise AugmentationError(f"the word vectors {path}, line {number}: a word and {max(size, 1)} numbers are needed")
+        yield number, (" ".join(fields[:-size]), fields[-size:])
+
+
+def _can_change(vectors: WordVectors, word: str) -> bool:
+    return word in vectors.rows and word not in _FUNCTION_WORDS
+
+
+def _load(values: dict[str, Any]) -> None:
+    if not values["path"]:
+        raise AugmentationError(
+            "random-word-embedding needs word vectors, and none are given: name a file such as GloVe's glove.6B.50d.txt in the "
+            f"specification, random-word-embedding:path=FILE, or in {VARIABLE}, which also takes names with ':', ',' or '|'"
+        )
+    word_vectors(values["path"], values["limit"])
+
+
+ENTRIES = (
+    Entry(
+        name="random-word-embedding",
+        kind="text",
+        paper=AUGCSE,
+        parameters=(
+            Parameter("path", "", "the file of word vectors, GloVe's or word2vec's text format", variable=VARIABLE),
+            Parameter("rate", 0.3, "share of the words, rounded up", 0, 1),
+            Parameter("action", "substitute", "substitute words, insert any, or one of the two a sentence", choices=_ACTIONS),
+            Parameter("top_k", 100, "nearest words that are drawn from", 1, 10_000),
+            Parameter("limit", 100_000, "words read, the most frequent ones", 2, 10_000_000),
+        ),
+        description="Random words become one of their nearest neighbours in a space of word vectors.",
+        example="random-word-embedding:path=glove.6B.50d.txt",
+        function=random_word_embedding,
+        meaning="possibly altering",
+        needs=("model:word vectors",),
+        sample=("The old man sat by the sea.", "The young man stood by the sea."),
+        load=_load,
+    ),
+)

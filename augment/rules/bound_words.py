@@ -1,0 +1,247 @@
+"""Which words of a sentence stand for themselves, so that another word could take their place.
+
+Not those of names, of fixed expressions ("according to"), of collocations that WordNet lists ("young man", "take place"), of
+compounds, and not words with a complement that they choose the form of ("attempt to", "depend on").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from augment.rules.senses import Substitute, uses
+from augment.text.inflection import lemma_of
+from augment.text.parsed import ParsedSentence
+from augment.text.word_forms import word_set
+from augment.text.wordnet import wordnet
+
+_INFLECTED = word_set("NNS VBD VBG VBN VBP VBZ")
+_BINDS = frozenset("-–/_@")
+_PARTICLES = frozenset({"compound:prt", "prt"})
+_FIXED = frozenset({"fixed", "flat", "goeswith"})
+# Relations of words that are no part of what a sentence says, but of how it is built.
+_FUNCTION = _PARTICLES | {
+    "aux", "aux:pass", "cop", "case", "prep", "mark", "cc", "cc:preconj", "det", "det:predet", "expl", "nummod",
+}  # fmt: skip
+_NOT_ADJECTIVAL = frozenset({"advmod", "nsubj", "nsubj:pass", "obj", "iobj", "obl", "nmod", "appos", "vocative", "discourse"})
+_MEASURES = frozenset({"obl:npmod", "obl:tmod", "obl:unmarked", "nmod:npmod", "nmod:tmod", "nmod:unmarked"})  # "ten years"
+_CLAUSES = frozenset({"ccomp", "xcomp", "csubj"})
+# Prepositions that no verb chooses; those with which a noun keeps its meaning; the same without "of".
+_NEUTRAL = word_set("in during after before by since until because while near between within without despite throughout when")
+_NOUN_PREPOSITIONS = word_set("of in at from with during after before by since between near within without under inside outside")
+_PLACE_OF = word_set("in at during after before by since near within under inside outside")
+_DETERMINERS = word_set("a an another each every either one")
+_MASS = word_set("much little less")
+_DEGREES = word_set("very too so more most less least extremely quite rather how as that enough")
+_PRONOUNS = word_set("itself himself herself themselves myself yourself ourselves yourselves oneself")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a word's place in its sentence wants of a word. uses: "c" or "m" of nouns, "g" of adjectives, "" for any.
+
+    place: "a" in front of a noun, "p" behind a verb, of adjectives. frame: of `senses.FRAMES`, of verbs.
+    """
+
+    uses: str = ""
+    place: str = ""
+    frame: str = ""
+
+    def takes(self, other: Substitute) -> bool:
+        """Whether a word fits here."""
+        if self.uses == "g" and other.uses != "g":
+            return False
+        if (self.uses == "c" and other.uses == "m") or (self.uses == "m" and other.uses == "c"):
+            return False
+        if other.place and self.place and other.place != self.place:
+            return False
+        return not self.frame or self.frame in other.frames
+
+
+def is_part_of_a_name(sentence: ParsedSentence, i: int) -> bool:
+    """Whether word i is part of a name, a URL, a compound with a hyphen, an abbreviation, or (by the parse) of a fixed or
+    phrasal expression, or helps a verb.
+    """
+    text, start, end = sentence.text, sentence.starts[i], sentence.ends[i]
+    word = text[start:end]
+    if not word.isalpha() or not word[1:].islower():
+        return True
+    if word[0].isupper() and text[:start].strip("\"'“‘([ "):
+        return True
+    if (start and text[start - 1] in "-–/_@#.") or text[end : end + 1] in _BINDS:
+        return True
+    relation = sentence.relation(i)
+    if _base(relation) in _FIXED or relation in _FUNCTION:
+        return True
+    if _PARTICLES.isdisjoint(sentence.deps) and _FIXED.isdisjoint(sentence.deps):
+        return False
+    relations = map(sentence.relation, sentence.children(i))
+    return any(kind in _PARTICLES or _base(kind) in _FIXED for kind in relations)
+
+
+def place_of(sentence: ParsedSentence, i: int, part: str, relation: str) -> Place | None:
+    """Return what the place of word i wants of a word that stands in a relation to it, or None where none may."""
+    if is_part_of_a_name(sentence, i):
+        return None
+    if part == "n":
+        place = _place_of_noun(sentence, i, relation)
+    elif part == "v":
+        place = _place_of_verb(sentence, i)
+    elif part == "a":
+        place = _place_of_adjective(sentence, i, relation)
+    else:
+        place = _place_of_adverb(sentence, i)
+    return None if place is None or is_collocated(sentence, i) else place
+
+
+def is_collocated(sentence: ParsedSentence, i: int) -> bool:
+    """Whether word i and its neighbours, or what hangs on it, are an entry of WordNet's."""
+    known = wordnet().collocations
+    first, last = max(0, i - 2), min(len(sentence), i + 3)
+    words = [sentence.word(j).lower() for j in range(first, last)]
+    lemmas = [_lemma(sentence, j) if sentence.tags[j] in _INFLECTED else word for j, word in enumerate(words, first)]
+    place, many = i - first, len(words)
+    for start in range(place + 1):
+        for stop in range(max(place, start + 1) + 1, min(many, start + 3) + 1):
+            if "_".join(words[start:stop]) in known:
+                return True
+            if words[start:stop] == lemmas[start:stop]:
+                continue
+            if "_".join(lemmas[start:stop]) in known or "_".join((*words[start : stop - 1], lemmas[stop - 1])) in known:
+                return True
+    if sentence.pos[i] == "VERB":
+        for child in sentence.children(i):
+            for word in (child, *sentence.children(child)):
+                if f"{_lemma(sentence, i)}_{_lemma(sentence, word)}" in known:
+                    return True
+    elif sentence.relation(i) == "obj":
+        return f"{_lemma(sentence, sentence.heads[i])}_{_lemma(sentence, i)}" in known
+    return False
+
+
+def _place_of_noun(sentence: ParsedSentence, i: int, relation: str) -> Place | None:
+    plural = sentence.tags[i] == "NNS"
+    if sentence.relation(i) == "compound" or sentence.relation(i) in _MEASURES:
+        return None
+    prepositions = _NOUN_PREPOSITIONS if relation == "synonyms" else _PLACE_OF
+    if relation != "synonyms" and (sentence.relation(i) == "conj" or "PROPN" in sentence.pos[i + 1 : i + 2]):
+        return None  # "animals and cats", "person Gore Vidal"
+    determined, wanted = False, "c" if plural else ""
+    for child in sentence.children(i):
+        kind, word = sentence.relation(child), sentence.word(child).lower()
+        if (kind == "compound" and relation != "synonyms") or _base(kind) in _CLAUSES:
+            return None
+        if kind == "acl" and (_is_infinitive(sentence, child) or sentence.tags[child] not in ("VBN", "VBG")):
+            return None  # "attempt to"
+        if _has_preposition(kind) and child > i and _preposition(sentence, child) not in prepositions:
+            return None  # "attack on"
+        if _base(kind) in ("det", "nummod") or kind in ("nmod:poss", "poss"):
+            determined = True
+            if word in _DETERMINERS:
+                wanted = "c"
+        if word in _MASS and child < i:
+            wanted = "m"
+            determined = True
+    if not plural and not determined:
+        head = sentence.heads[i]
+        if sentence.relation(i) == "conj" and any(sentence.relation(child) == "det" for child in sentence.children(head)):
+            return Place()
+        if sentence.relation(i) in ("dep", "root", "ROOT"):
+            return Place()  # no clause around it
+        if uses(_lemma(sentence, i), "n") == "c":
+            return None  # "at home", "by car", headlines
+        return Place(uses="m")
+    return Place(uses=wanted)
+
+
+def _place_of_verb(sentence: ParsedSentence, i: int) -> Place | None:
+    if sentence.relation(i) in ("amod", "compound", "advmod", "nsubj", "obl", "nmod"):
+        return None
+    frame = "none"
+    kinds = {}
+    for child in sentence.children(i):
+        kind, word = sentence.relation(child), sentence.word(child).lower()
+        kinds[kind] = child
+        if kind == "iobj" or kind == "expl" or (kind in ("obj", "obl") and word in _PRONOUNS):
+            return None
+        if kind not in _MEASURES and _has_preposition(kind) and child > i and _preposition(sentence, child) not in _NEUTRAL:
+            return None
+        if kind == "advmod" and child == i + 1 and sentence.tags[child] in ("RP", "IN"):
+            return None
+    if "xcomp" in kinds or "csubj" in kinds:
+        child = kinds.get("xcomp", kinds.get("csubj"))
+        if not _is_infinitive(sentence, child) or kinds.keys() & {"nsubj:pass", "aux:pass"}:
+            return None
+        frame = "object to" if "obj" in kinds else "to"
+    elif "ccomp" in kinds:
+        frame = "that"
+    elif kinds.keys() & {"obj", "nsubj:pass", "aux:pass"} or (sentence.relation(i) == "acl" and sentence.tags[i] == "VBN"):
+        frame = "object"
+    elif sentence.relation(i) == "acl:relcl" or (sentence.tags[i] == "VBN" and "aux" not in kinds):
+        return None  # what it lacks may be its object
+    return Place(frame=frame)
+
+
+def _place_of_adjective(sentence: ParsedSentence, i: int, wanted: str) -> Place | None:
+    relation, head = sentence.relation(i), sentence.heads[i]
+    if _base(relation) in _NOT_ADJECTIVAL or (relation == "amod" and head < i):
+        return None
+    before = sentence.word(i - 1).lower() if i else ""
+    after = sentence.word(i + 1).lower() if i + 1 < len(sentence) else ""
+    if before == "as" and after != "as":
+        return None  # "as usual", "as soon as possible"
+    compared = sentence.tags[i] in ("JJR", "JJS")
+    graded = compared
+    for child in sentence.children(i):
+        kind = sentence.relation(child)
+        base = _base(kind)
+        # A complement is the adjective's own choice ("famous for"), but its antonym's too ("easy to").
+        if wanted == "synonyms" and not compared and (base in _CLAUSES or (_has_preposition(kind) and child > i)):
+            return None
+        if (base == "obl" or kind in ("nummod", "nmod")) and child < i:
+            return None  # "ten years old"
+        if kind in ("compound", "det"):
+            return None
+        if kind == "advmod" and sentence.word(child).lower() in _DEGREES:
+            graded = True
+    if relation == "amod" and head > i and sentence.word(head).lower() in ("one", "ones"):
+        return None
+    return Place(uses="g" if graded else "", place="a" if relation == "amod" else "p" if relation != "dep" else "")
+
+
+def _place_of_adverb(sentence: ParsedSentence, i: int) -> Place | None:
+    before = sentence.word(i - 1).lower() if i else ""
+    after = sentence.word(i + 1).lower() if i + 1 < len(sentence) else ""
+    if before in ("as", "so", "too", "how", "more", "most", "less", "than") or after in ("as", "than", "of"):
+        return None
+    if any(sentence.relation(child) in ("obl", "prep", "fixed", "advcl", "ccomp", "case") for child in sentence.children(i)):
+        return None
+    return Place(uses="g" if sentence.tags[i] in ("RBR", "RBS") else "")
+
+
+def _lemma(sentence: ParsedSentence, i: int) -> str:
+    return lemma_of(sentence.word(i), sentence.tags[i], sentence.lemmas[i])
+
+
+def _base(relation: str) -> str:
+    """Return a relation without its subtype."""
+    return relation.partition(":")[0]
+
+
+def _is_infinitive(sentence: ParsedSentence, i: int) -> bool:
+    before = [child for child in sentence.children(i) if child < i]
+    return any(sentence.tags[child] == "TO" or sentence.word(child).lower() == "to" for child in before)
+
+
+def _has_preposition(relation: str) -> bool:
+    """Whether a relation is one that a preposition makes: to its noun (UD), to itself (ClearNLP)."""
+    return relation == "prep" or _base(relation) in ("nmod", "obl")
+
+
+def _preposition(sentence: ParsedSentence, i: int) -> str:
+    """Return the preposition of a noun (or word i, if it is one), "" where it has none or one of several words."""
+    if sentence.pos[i] in ("ADP", "SCONJ") and sentence.relation(i) in ("prep", "obl:agent"):
+        return sentence.word(i).lower()
+    found = [child for child in sentence.children(i) if sentence.relation(child) in ("case", "mark") and child < i]
+    if not found or any(sentence.relation(child) == "fixed" for child in sentence.children(found[0])):
+        return ""
+    return sentence.word(found[0]).lower()

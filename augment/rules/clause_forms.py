@@ -1,0 +1,175 @@
+"""What the rules that need a parse share: phrases as runs of words, number and person, finite forms."""
+
+from __future__ import annotations
+
+import re
+
+from augment.rules.contractions import full_form
+from augment.text.inflection import inflect
+from augment.text.parsed import ParsedSentence
+from augment.text.word_forms import balanced, word_set
+
+_PRESENT_BE = {(1, False): "am", (3, False): "is"}
+_SINGULAR = word_set(
+    "he she it this that each every everyone everybody someone somebody anyone anybody no-one nobody one nothing"
+)
+_PLURAL = word_set("we us they them these those both many several few others people police cattle most all some")
+_PLURAL_DETERMINERS = word_set("these those both many several few various numerous")
+RELATIVE = word_set("who which that whom whose")
+_SENTENCE_ENDS, _OPENING, _CLOSING = tuple(".!?"), "\"'“‘([", "\"'”’)]"
+# Single quotes, the closing one where no other apostrophe stands; what looks like one is taken for one.
+_SINGLE_OPENING, _SINGLE_CLOSING = re.compile(r"(?<![^\s(\[\"“])['‘](?=\S)"), re.compile(r"(?<=\S)['’](?!\w)")
+# Titles, references and the like, whose full stop ends no sentence in front of a number or a name.
+_ABBREVIATIONS = word_set(
+    "a.m adm al approx apr assoc aug ave bros c ca capt cf ch chap cmdr co col corp cpl dec dept dr e.g ed eds eg esp etc ex "
+    "feb fig figs fr ft gen gov hon i.e ie inc jan jr jul lt ltd maj messrs mr mrs ms mt mts nos nov oct p p.m pp pres "
+    "prof pt rep rev sen sept sgt sr st ste supt v viz vol vols vs"
+)
+
+
+def phrase(sentence: ParsedSentence, i: int) -> tuple[int, int] | None:
+    """(first, last) word of the phrase that word i heads, or None where its words are not one run."""
+    first, last = sentence.subtree(i)
+    size, waiting = 0, [i]
+    while waiting:
+        word = waiting.pop()
+        size += 1
+        waiting += sentence.children(word)
+    return (first, last) if size == last - first + 1 else None
+
+
+def characters(sentence: ParsedSentence, first: int, last: int) -> str:
+    """The text from word `first` to word `last`."""
+    return sentence.text[sentence.starts[first] : sentence.ends[last]]
+
+
+def sentence_spans(sentence: ParsedSentence) -> list[tuple[int, int]]:
+    """Character spans of the sentences of a text; none where one does not end as a sentence does."""
+    bounds: list[list[int]] = []
+    current = None
+    for i in range(len(sentence)):
+        root = i
+        while sentence.heads[root] != root:
+            root = sentence.heads[root]
+        if root != current and (not bounds or _ends_before(sentence, i)):
+            bounds.append([i, i])
+        current = root
+        bounds[-1][1] = i
+    spans = [(sentence.starts[first], sentence.ends[last]) for first, last in bounds]
+    texts = [sentence.text[start:end] for start, end in spans]
+    if not all(text.rstrip(_CLOSING)[-1:] in _SENTENCE_ENDS and _is_whole(text) for text in texts):
+        return []
+    return spans
+
+
+def _is_whole(text: str) -> bool:
+    """Whether no quotation mark or bracket, single quotes among them, is open at an end of a text."""
+    return balanced(text) and len(_SINGLE_OPENING.findall(text)) == len(_SINGLE_CLOSING.findall(text))
+
+
+def _ends_before(sentence: ParsedSentence, i: int) -> bool:
+    """Whether a sentence may end in front of word i: behind . ! or ?, but no abbreviation or initial, and before a capital;
+    quotes and brackets aside.
+    """
+    before, behind = sentence.text[: sentence.starts[i]], sentence.text[sentence.starts[i] :]
+    ended = before.rstrip().rstrip(_CLOSING)
+    if ended[-1:] not in _SENTENCE_ENDS or not before[-1:].isspace() or not behind.lstrip(_OPENING)[:1].isupper():
+        return False
+    word = ended[:-1].split()[-1:] if ended[-1] == "." else []
+    return not word or not _is_abbreviation(word[0].lstrip(_OPENING))
+
+
+def _is_abbreviation(word: str) -> bool:
+    """Whether the full stop behind a word may be its own: "Mr", "No" (as "no" ends sentences), "J" or "U.S"."""
+    initials = word.isupper() and all(len(part) == 1 for part in word.split(".")) and word != "I"
+    return initials or word == "No" or word.lower() in _ABBREVIATIONS
+
+
+def is_plural(sentence: ParsedSentence, i: int) -> bool:
+    """Whether the phrase that word i heads is plural: by pronoun, tag, determiner, or coordination by "and"."""
+    word = sentence.word(i).lower()
+    if word in _SINGULAR:
+        return False
+    if word in _PLURAL or sentence.tags[i] in ("NNS", "NNPS"):
+        return True
+    for child in sentence.children(i):
+        relation = sentence.relation(child)
+        if relation == "conj" and child > i:
+            joined = [*sentence.children(i), *sentence.children(child)]
+            if any(sentence.word(other).lower() in ("and", "&") for other in joined if sentence.relation(other) == "cc"):
+                return True
+        elif child < i and sentence.word(child).lower() in _PLURAL_DETERMINERS:
+            return True
+        elif relation == "nummod" and child < i and sentence.word(child).lower() not in ("one", "1") and word[-1:] != "s":
+            return sentence.tags[i] not in ("NNP", "NN")
+    return False
+
+
+def person_of(sentence: ParsedSentence, i: int) -> tuple[int, bool]:
+    """(1, 2 or 3, whether plural) of the phrase that word i heads. "You" counts as a plural, which its verb forms are."""
+    word = sentence.word(i).lower()
+    if word in ("i", "me"):
+        return 1, False
+    if word == "you":
+        return 2, True
+    return 3, is_plural(sentence, i)
+
+
+def subject_of(sentence: ParsedSentence, head: int) -> int | None:
+    """The word that says number and person for the clause that `head` heads: its subject, the one shared with the clause it is
+    coordinated with, or what a relative clause hangs on.
+    """
+    for _ in range(8):
+        subject = sentence.subject(head)
+        if subject is not None:
+            if sentence.word(subject).lower() in RELATIVE and sentence.relation(head) in ("acl:relcl", "acl"):
+                return sentence.heads[head]
+            if sentence.relation(subject) == "expl" or sentence.word(subject).lower() == "there":
+                after = [
+                    child for child in sentence.children(head) if child > subject and sentence.pos[child] in ("NOUN", "PROPN")
+                ]
+                real = [child for child in after if sentence.relation(child) in ("nsubj", "attr", "obj")]
+                return real[0] if real else head if sentence.pos[head] in ("NOUN", "PROPN") else subject
+            return subject
+        relation = sentence.relation(head)
+        if relation == "acl:relcl":
+            return sentence.heads[head]
+        if relation != "conj":
+            return None
+        head = sentence.heads[head]
+    return None
+
+
+def finite_form(lemma: str, tense: str, person: int, plural: bool) -> str:
+    """The form of a verb in the "present" or "past" of a person."""
+    if lemma == "be":
+        if tense == "past":
+            return "were" if plural or person == 2 else "was"
+        return _PRESENT_BE.get((person, plural), "are")
+    form = inflect(lemma, "VBD" if tense == "past" else "VBZ" if person == 3 and not plural else "VB")
+    return form or lemma
+
+
+def spelled_out(sentence: ParsedSentence, i: int) -> str | None:
+    """A verb as it is written when it stands by itself: "have" for "'ve", the word itself for others, None for what cannot."""
+    if sentence.word(i)[:1] not in "'’":
+        return sentence.word(i)
+    return full_form(sentence, [word.lower().replace("’", "'") for word in sentence.words], i)
+
+
+def finite_verb(sentence: ParsedSentence, head: int) -> int:
+    """The word of a clause that carries its tense: the first auxiliary, else its verb."""
+    auxiliaries = sentence.auxiliaries(head)
+    verb = sentence.verb(head)
+    return min([*auxiliaries, verb]) if auxiliaries else verb
+
+
+def clauses_upward(sentence: ParsedSentence, i: int, head: int) -> list[str]:
+    """The relations on the way from word i up to `head`, that of `head` not among them."""
+    relations = []
+    while i != head:
+        relations.append(sentence.relation(i))
+        if sentence.heads[i] == i:
+            break
+        i = sentence.heads[i]
+    return relations

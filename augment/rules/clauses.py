@@ -1,0 +1,231 @@
+"""AugCSE's rules that cut a sentence down to its triples, or put it under a factive verb."""
+
+from __future__ import annotations
+
+import functools
+
+from augment.core.entry import Entry
+from augment.rules.clause_forms import RELATIVE, characters, finite_form, finite_verb, is_plural, phrase, spelled_out
+from augment.text.draws import Draws
+from augment.text.parsed import ParsedSentence
+from augment.text.word_forms import AUGCSE, balanced, word_set, word_table
+
+_NEGATIVE = word_set("not n't n’t never no hardly")
+_DIRECT = ("obj", "attr", "acomp", "xcomp")
+_RELATIVE_TAGS = ("WDT", "WP", "WP$", "WRB")
+_FACTIVE = sorted(
+    word_set(
+        "acknowledge admit announce confirm declare discover find know learn mention note notice observe realize recall "
+        "recognize remember report reveal state"
+    )
+)
+_GROUPS = word_set(
+    "administration agency army association band board church city club commission committee company congress corporation "
+    "council country court department family firm government group institution ministry nation navy office organization "
+    "parliament party police school senate society staff state studio team university"
+)
+_SINGULAR_PRONOUNS = {"i": "I", "you": "you", "he": "he", "she": "she", "we": "we", "they": "they"}
+
+
+def summarization(sentence: ParsedSentence, draws: Draws) -> str | None:
+    """Summarization (NL-Augmenter; Zhang et al. 2021): triples of subject, verb and object, "!" in front of a negated verb.
+
+    As published: heads of phrases, one word each, "Stillwater !is film", joined by commas; often empty. Here: names whole;
+    of the main clause, those coordinated with it and clauses in them, each verb with its subject (that of the clause that it
+    is coordinated with, where it has none); "is" with its predicate for parses that hang the copula there; verbs without an
+    object with what a preposition brings. None where there is no triple, and where it is the whole sentence. Possibly
+    altering. Needs the parse.
+        "Stillwater is not a 2010 American fantasy film." -> "Stillwater !is film"
+    """
+    triples: list[str] = []
+    for head, pos in enumerate(sentence.pos):
+        if pos not in ("VERB", "AUX") and sentence.verb(head) == head:
+            continue
+        if sentence.relation(head) in ("aux", "aux:pass", "cop"):
+            continue
+        subjects = _subjects(sentence, head)
+        verb = sentence.verb(head)
+        objects = _objects(sentence, head, verb) if subjects else []
+        negated = any(sentence.word(child).lower() in _NEGATIVE for child in sentence.children(head))
+        spoken = f"{'!' if negated else ''}{_spoken(sentence, head, verb)}"
+        for subject in subjects:
+            triples += [f"{_name(sentence, subject)} {spoken} {_name(sentence, thing, verb != head)}" for thing in objects]
+    result = ", ".join(dict.fromkeys(triples))
+    if not result or not balanced(result) or result.rstrip(".") == sentence.text.rstrip("."):
+        return None
+    return result
+
+
+def factive_verb(sentence: ParsedSentence, draws: Draws) -> str | None:
+    """FactiveVerbTransformation (Grissom and Miyao 2012; NL-Augmenter, filtered out by AugCSE for its repeated patterns): "X did
+    it" becomes "X acknowledged that they did it".
+
+    As published: the words of the subject re-joined, a verb drawn with a fixed seed (always the same), a pronoun by lists of
+    names. Here: a random factive verb in the sentence's tense; a pronoun that is known: a personal pronoun's own, "he" or
+    "she" by word lists, "they" for plural people, "it" for groups of people. None for other subjects, questions, and where
+    the sentence does not start with its subject. Preserving. Needs the parse.
+        "Peter published a research paper." -> "Peter acknowledged that he published a research paper."
+    """
+    root = sentence.root
+    if root < 0:
+        return None
+    subject = sentence.subject(root)
+    if subject is None or sentence.relation(subject) not in ("nsubj", "nsubj:pass"):
+        return None
+    span = phrase(sentence, subject)
+    finite = finite_verb(sentence, root)
+    if span is None or span[0] != 0 or span[1] >= finite or sentence.tags[finite] not in ("VBD", "VBZ", "VBP"):
+        return None
+    pronoun = _pronoun(sentence, subject)
+    if pronoun is None or sentence.text.rstrip()[-1:] == "?":
+        return None
+    named = characters(sentence, *span)
+    if not balanced(named) or sentence.text[sentence.ends[span[1]] :][:1] != " ":
+        return None
+    plural = pronoun in ("I", "you", "we", "they")
+    lemma = draws.choice(_FACTIVE)
+    verb = finite_form(lemma, "past" if sentence.tags[finite] == "VBD" else "present", 3, plural)
+    place = sentence.starts[0], sentence.ends[span[1]]
+    return sentence.edit([(*place, f"{named} {verb} that {pronoun}")])
+
+
+def _subjects(sentence: ParsedSentence, head: int) -> list[int]:
+    subject, clause = sentence.subject(head), head
+    while subject is None and sentence.relation(clause) == "conj" and sentence.heads[clause] != clause:
+        clause = sentence.heads[clause]
+        subject = sentence.subject(clause)
+    if subject is None or sentence.relation(subject) == "expl" or sentence.pos[subject] not in ("NOUN", "PROPN", "PRON", "NUM"):
+        return []
+    if sentence.word(subject).lower() in RELATIVE:
+        if sentence.relation(head) != "acl:relcl":
+            return []
+        subject = sentence.heads[head]
+    return [subject, *_conjoined(sentence, subject)]
+
+
+def _spoken(sentence: ParsedSentence, head: int, verb: int) -> str:
+    """The verb, in the passive with what makes it one: "was sold"."""
+    first = head
+    if sentence.relation(head) == "conj" and sentence.tags[head] == "VBN" and not sentence.auxiliaries(head):
+        first = sentence.heads[head]  # "was sold and repaired"
+    passive = [i for i in sentence.auxiliaries(first) if sentence.relation(i) == "aux:pass" and i < verb]
+    if not passive:
+        return sentence.word(verb)
+    whole = spelled_out(sentence, passive[-1])
+    return f"{whole} {sentence.word(verb)}" if whole else sentence.word(verb)
+
+
+def _conjoined(sentence: ParsedSentence, i: int) -> list[int]:
+    nominal = ("NOUN", "PROPN", "PRON")
+    return [child for child in sentence.children(i) if sentence.relation(child) == "conj" and sentence.pos[child] in nominal]
+
+
+def _objects(sentence: ParsedSentence, head: int, verb: int) -> list[int]:
+    if verb != head:
+        return [head, *_conjoined(sentence, head)] if head > verb else []
+    direct = [child for child in sentence.children(head) if child > verb and sentence.relation(child) in _DIRECT]
+    direct = [child for child in direct if sentence.pos[child] not in ("VERB", "AUX") or _is_infinitive(sentence, child)]
+    if not direct:
+        for child in sentence.children(head):
+            if child > verb and sentence.relation(child)[:3] == "obl" and _has_case(sentence, child):
+                direct.append(child)
+            elif child > verb and sentence.relation(child) in ("prep", "obl:agent"):
+                direct += [thing for thing in sentence.children(child) if sentence.relation(thing) == "pobj"]
+        direct = direct[:1]  # what stands nearest to the verb
+    direct = [child for child in direct if sentence.tags[child] not in _RELATIVE_TAGS]
+    return [thing for child in direct for thing in (child, *_conjoined(sentence, child))]
+
+
+def _is_infinitive(sentence: ParsedSentence, i: int) -> bool:
+    return i > 0 and sentence.tags[i] == "VB" and sentence.tags[i - 1] == "TO"
+
+
+def _has_case(sentence: ParsedSentence, i: int) -> bool:
+    """Whether a preposition stands before a phrase: a time or measure has none."""
+    return any(sentence.relation(child) == "case" for child in sentence.children(i))
+
+
+def _name(sentence: ParsedSentence, i: int, said: bool = False) -> str:
+    """Word i, with the other words of a name that it is the head of, the number of what is no word ("34%"), or "to".
+
+    said: it is what "be" says of the subject, of which a preposition is part ("is at home").
+    """
+    parts = [i - 1, i] if _is_infinitive(sentence, i) else [i]
+    if said and i and sentence.relation(i - 1) == "case" and sentence.heads[i - 1] == i:
+        parts = [i - 1, i]
+    if not sentence.word(i)[:1].isalnum():
+        for child in sentence.children(i):  # "$", "200 billion"
+            if sentence.relation(child) == "nummod":
+                first, last = sentence.subtree(child)
+                parts += range(first, last + 1)
+    if sentence.pos[i] == "PROPN":
+        parts += [
+            child
+            for child in sentence.children(i)
+            if sentence.relation(child) in ("compound", "flat", "flat:name") and sentence.pos[child] == "PROPN"
+        ]
+    first, last = min(parts), max(parts)
+    return characters(sentence, first, last) if last - first + 1 == len(parts) else sentence.word(i)
+
+
+def _pronoun(sentence: ParsedSentence, subject: int) -> str | None:
+    word = sentence.word(subject).lower()
+    if word in _SINGULAR_PRONOUNS:
+        return _SINGULAR_PRONOUNS[word]
+    if any(sentence.relation(child) == "conj" for child in sentence.children(subject)):
+        return "they" if is_plural(sentence, subject) and _gender(sentence, subject) else None
+    gender = _gender(sentence, subject)
+    if gender:
+        return "they" if sentence.tags[subject] in ("NNS", "NNPS") else gender
+    if word in _GROUPS:
+        return None if word == "police" else "it"
+    return None
+
+
+def _gender(sentence: ParsedSentence, subject: int) -> str | None:
+    """ "he" or "she" of a person by word lists: a noun, or the first part of a name."""
+    pronouns = _pronouns()
+    if sentence.pos[subject] == "NOUN":
+        return pronouns.get(sentence.word(subject).lower())
+    parts = [subject, *(child for child in sentence.children(subject) if sentence.pos[child] == "PROPN")]
+    return pronouns.get(sentence.word(min(parts)))
+
+
+@functools.lru_cache(maxsize=1)
+def _pronouns() -> dict[str, str]:
+    pronouns = {}
+    for male, female in word_table("gender_pairs.tsv"):
+        pronouns[male], pronouns[female] = "he", "she"
+    for gender, names in word_table("given_names.tsv"):
+        pronouns.update(dict.fromkeys(names.split(), "he" if gender == "male" else "she"))
+    for word in ("male", "males", "female", "females", "fraternity", "sorority", "hosts", "masculine", "feminine"):
+        pronouns.pop(word, None)
+    return pronouns
+
+
+ENTRIES = (
+    Entry(
+        name="summarization",
+        kind="text",
+        paper=AUGCSE,
+        parameters=(),
+        description='Triples of subject, verb and object, "!" in front of a negated verb.',
+        example="summarization",
+        function=summarization,
+        meaning="possibly altering",
+        needs=("parse",),
+        sample=("Stillwater is not a 2010 American fantasy film.", "Stillwater !is film"),
+    ),
+    Entry(
+        name="factive-verb",
+        kind="text",
+        paper=f"{AUGCSE} (filtered out)",
+        parameters=(),
+        description='"X did it" becomes "X acknowledged that they did it", with a random factive verb.',
+        example="factive-verb",
+        function=factive_verb,
+        meaning="preserving",
+        needs=("parse",),
+        sample=("Peter published a research paper.", "Peter acknowledged that he published a research paper."),
+    ),
+)

@@ -1,0 +1,283 @@
+"""AugCSE's contractions, and its removal of negated auxiliaries."""
+
+from __future__ import annotations
+
+from augment.core.entry import Entry
+from augment.text.draws import Draws
+from augment.text.inflection import inflect, lemma_of
+from augment.text.parsed import ParsedSentence
+from augment.text.word_forms import AUGCSE, Edit, like, overlap, rewrite, upper_first, word_set
+
+# Auxiliaries that "not" contracts with, and those that lose their negation (NL-Augmenter's list).
+_CONTRACTED = {
+    "are": "aren't", "can": "can't", "could": "couldn't", "did": "didn't", "do": "don't", "does": "doesn't", "had": "hadn't",
+    "has": "hasn't", "have": "haven't", "is": "isn't", "must": "mustn't", "should": "shouldn't", "was": "wasn't",
+    "were": "weren't", "will": "won't", "would": "wouldn't", "might": "mightn't", "need": "needn't",
+}  # fmt: skip
+_IRREGULAR = {"ca": "can", "wo": "will", "sha": "shall"}
+_NEGATED = word_set("am are can could had has have is may might must shall should was were will would")
+_DO = word_set("do does did")
+_PRONOUNS = word_set("i you he she it we they there")
+_CONTRACTS_IS = word_set("he she it that there who what where how")
+_BE_HAVE = {
+    "am": ("'m", word_set("i")), "are": ("'re", word_set("you we they")), "is": ("'s", _CONTRACTS_IS),
+    "have": ("'ve", word_set("i you we they could might must should would")), "has": ("'s", _CONTRACTS_IS),
+    "had": ("'d", word_set("i you he she we they")), "will": ("'ll", word_set("i you he she it we they that there")),
+    "would": ("'d", word_set("i you he she we they")),
+}  # fmt: skip
+_ANY = word_set("any anything anyone anybody anywhere")
+_NEGATIVE_ONLY = word_set("anymore either yet nor ever until till neither whatsoever")  # these want a negation in front
+_NEGATIVE = word_set("not n't never no without")  # another negation: "any" behind it is its own
+_SPANS = tuple(("in", span) for span in ("years", "ages", "weeks", "months", "decades", "days", "centuries"))
+_SPANS += (("a", "while"), ("long", "time"), ("so", "much"), ("all", "that"), ("any", "more"))
+_SHORT = {"'m": "am", "'re": "are", "'ve": "have", "'ll": "will"}
+_NOT = word_set("n't n’t not")
+
+
+def contractions(sentence: ParsedSentence, draws: Draws) -> str | None:
+    """ContractionExpansions (CheckList, Ribeiro et al. 2020): contractions are spelled out; where there are none, forms that
+    can be are contracted.
+
+    As published: a map of 77 strings, the first fitting form. Here: by words and tags, so that "it's" is "it is" or "it
+    has", "I'd" is "I would" or "I had" by the verb that follows, "John's" stays, and nothing is contracted at the end of a
+    clause ("Yes, it is."); "don't you know" becomes "do you not know". Preserving. Needs the parse.
+        "I'm sure he doesn't know." -> "I am sure he does not know."
+    """
+    lower = [word.lower().replace("’", "'") for word in sentence.words]
+    return rewrite(sentence, _expansions(sentence, lower)) or rewrite(sentence, _short_forms(sentence, lower))
+
+
+def auxiliary_negation_removal(sentence: ParsedSentence, draws: Draws) -> str | None:
+    """SentenceAuxiliaryNegationRemoval (NL-Augmenter): "not" and "n't" behind an auxiliary go, and "do" with them.
+
+    As published: "does not" and "did not" stay, "can't" leaves "ca", "won't" leaves "wo". Here: all of them, and the verb
+    takes the form that "do" had ("does not go": "goes"; "did not go": "went"); "not only" stays, as it negates nothing.
+    Altering. Needs the parse.
+        "He does not live here and can't swim." -> "He lives here and can swim."
+    """
+    words = [word.lower().replace("’", "'") for word in sentence.words]
+    if not any(word == "not" or word == "n't" for word in words):
+        return None
+    edits: list[Edit] = []
+    for i in range(1, len(words)):
+        if words[i] not in ("not", "n't") or needs_negation(words, i):
+            continue
+        if sentence.text[sentence.ends[i] : sentence.ends[i] + 1].isalnum():  # "wasn'ta"
+            continue
+        auxiliary = _IRREGULAR.get(words[i - 1], words[i - 1])
+        start, end = sentence.starts[i - 1], sentence.ends[i]
+        old = sentence.word(i - 1)
+        found: list[Edit] = []
+        if auxiliary in _NEGATED:
+            if words[i - 1] == "ca" and words[i] == "not":
+                continue
+            found = [(start, end, like(old, auxiliary) if len(old) > 1 else auxiliary)]
+        elif auxiliary in _DO:
+            found = _without_do(sentence, i, auxiliary)
+        if found and "?" not in sentence.text:
+            found += assertive(sentence, words, i)
+        if not overlap(found, edits):  # "do not do not go": the verb of the first is the auxiliary of the second
+            edits += found
+    return rewrite(sentence, edits)
+
+
+def needs_negation(words: list[str], i: int) -> bool:
+    """Whether something needs the negative word i: "not only", "not at all", "not yet", "may or may not", "could not but".
+
+    words: in lower case, apostrophes straight.
+    """
+    following = words[i + 1 : i + 2]
+    if following and following[0] in ("only", "just", "merely", "least", "necessarily", "until", "but", "simply"):
+        return True
+    if i >= 2 and words[i - 2] == "or" and (words[i - 1] in words[max(0, i - 4) : i - 2] or words[i - 1] in _DO):
+        return True
+    if not _NEGATIVE_ONLY.isdisjoint(words[i + 1 :]):
+        return True
+    if following and following[0] == "help" and words[i + 2 : i + 3] and (words[i + 2] == "but" or words[i + 2].endswith("ing")):
+        return True
+    rest = list(zip(words[i:], words[i + 1 :]))
+    if any(pair in rest for pair in _SPANS):
+        return True
+    return ("at", "all") in rest or ("but", "rather") in rest or ("but", "also") in rest or ("any", "longer") in rest
+
+
+def assertive(sentence: ParsedSentence, words: list[str], i: int) -> list[Edit]:
+    """ "any" and its like behind word i, up to the next punctuation or negation, as they are without a negation: "some"."""
+    edits = []
+    for j in range(i + 1, len(words)):
+        if sentence.pos[j] == "PUNCT" or words[j] in _NEGATIVE:
+            break
+        whichever = words[j - 1] in ("like", "than", "if", "as") or words[j + 1 : j + 2] == ["other"]  # "like any other"
+        if words[j] in _ANY and not whichever:
+            edits.append((sentence.starts[j], sentence.ends[j], like(sentence.word(j), "some" + words[j][3:])))
+    return edits
+
+
+def _without_do(sentence: ParsedSentence, i: int, auxiliary: str) -> list[Edit]:
+    """Word i is the "not" behind a form of "do": both go and the verb is inflected; "not" alone in a question or where
+    the verb is left out.
+    """
+    verb = next((j for j in range(i + 1, min(i + 5, len(sentence))) if sentence.tags[j] in ("VB", "VBP")), None)
+    between = range(i + 1, verb if verb is not None else 0)
+    if verb is None or any(sentence.pos[j] not in ("ADV", "PART") for j in between):
+        return [(sentence.ends[i - 1], sentence.ends[i], "")]
+    tag = {"do": "VBP", "does": "VBZ", "did": "VBD"}[auxiliary]
+    base = sentence.word(verb).lower()
+    form = inflect(base, tag) if is_base_form(base) else None
+    if base == "be":
+        return [(sentence.starts[i - 1], sentence.starts[i + 1], "")] if auxiliary == "do" else []
+    joined = joined_base_forms(sentence, verb)
+    forms = [inflect(sentence.word(j).lower(), tag) for j in joined]
+    if form is None or None in forms:
+        return []
+    opens = sentence.word(i - 1)[:1].isupper()
+    others = [(sentence.starts[j], sentence.ends[j], other) for j, other in zip(joined, forms)]
+    if not between:
+        return [(sentence.starts[i - 1], sentence.ends[verb], upper_first(form) if opens else form), *others]
+    first = sentence.word(i + 1)
+    edits = [(sentence.starts[i - 1], sentence.ends[i + 1], upper_first(first) if opens else first)]
+    return [*edits, (sentence.starts[verb], sentence.ends[verb], form), *others]
+
+
+def is_base_form(word: str) -> bool:
+    """Whether a verb that is tagged as a base form is one: not "fought"."""
+    return lemma_of(word, "VBD") == word or inflect(word, "VBD") == word or word in ("be", "found", "saw", "lay", "fell")
+
+
+def joined_base_forms(sentence: ParsedSentence, verb: int) -> list[int]:
+    """The base forms coordinated with a verb, which share its auxiliary: "did not eat or drink"."""
+    return [
+        child
+        for child in sentence.children(verb)
+        if sentence.relation(child) == "conj"
+        and sentence.tags[child] == "VB"
+        and sentence.word(child).lower() != "be"
+        and not sentence.auxiliaries(child)
+        and sentence.subject(child) is None
+    ]
+
+
+def _expansions(sentence: ParsedSentence, lower: list[str]) -> list[Edit]:
+    edits: list[Edit] = []
+    if "'" not in sentence.text and "’" not in sentence.text and "cannot" not in sentence.text.lower():
+        return edits
+    for i in range(1, len(lower)):
+        word = lower[i]
+        if sentence.starts[i] != sentence.ends[i - 1]:
+            continue
+        start, end = sentence.starts[i], sentence.ends[i]
+        if word == "n't" and lower[i - 1] != "ai":
+            edits += _not(sentence, lower, i)
+        elif word == "'s" and lower[i - 1] == "let":
+            edits.append((start, end, " us"))
+        elif (whole := full_form(sentence, lower, i)) is not None:
+            edits.append((start, end, f" {whole}"))
+    return edits
+
+
+def full_form(sentence: ParsedSentence, lower: list[str], i: int) -> str | None:
+    """The auxiliary that word i is short for ("'ve": "have"); None where it is none, or a possessive.
+
+    lower: the words in lower case, apostrophes straight.
+    """
+    word = lower[i]
+    if word == "'s":
+        if sentence.tags[i] == "POS" or lower[i - 1] not in _CONTRACTS_IS | {"when", "why", "here"}:
+            return None
+        return "has" if _perfect(sentence, lower, i) else "is"
+    if word == "'d":
+        if lower[i - 1] not in _PRONOUNS | {"who"}:
+            return None
+        return "had" if _perfect(sentence, lower, i) or lower[i + 1 : i + 2] == ["better"] else "would"
+    return _SHORT.get(word)
+
+
+def _perfect(sentence: ParsedSentence, lower: list[str], i: int) -> bool:
+    """Whether the verb that an ambiguous 's or 'd belongs to is a participle that "have" goes with."""
+    for j in range(i + 1, min(i + 4, len(lower))):
+        if sentence.pos[j] == "ADV" or lower[j] in ("n't", "not"):
+            continue
+        if lower[i] == "'s":  # "it's been" has "has"; "it's called" is a passive
+            if sentence.relation(i) == "aux" and sentence.tags[j] == "VBN":
+                return True
+            return lower[j] in ("been", "got", "had", "become", "come", "gone", "grown", "happened", "taken")
+        return sentence.tags[j] == "VBN" or (sentence.tags[j] == "VBD" and lower[j] != "be")
+    return False
+
+
+def _not(sentence: ParsedSentence, lower: list[str], i: int) -> list[Edit]:
+    """ "n't" spelled out, behind the subject where that follows ("don't you")."""
+    whole = _IRREGULAR.get(lower[i - 1], lower[i - 1])
+    if whole not in _CONTRACTED and whole not in ("may", "shall", "ought", "dare"):
+        return []
+    old = sentence.word(i - 1)
+    edits = [(sentence.starts[i - 1], sentence.ends[i - 1], like(old, whole))] if whole != lower[i - 1] else []
+    if i + 1 < len(lower) and lower[i + 1] in _PRONOUNS and (i == 1 or lower[i - 2] not in _PRONOUNS):
+        return [*edits, (sentence.starts[i], sentence.ends[i], ""), (sentence.ends[i + 1], sentence.ends[i + 1], " not")]
+    for head in (i - 1, sentence.heads[i - 1]):  # "isn't the man here": "is the man not here"
+        subject = sentence.subject(head)
+        if subject is not None and subject > i and sentence.subtree(subject)[0] == i + 1:
+            behind = sentence.ends[sentence.subtree(subject)[1]]
+            return [*edits, (sentence.starts[i], sentence.ends[i], ""), (behind, behind, " not")]
+    return [*edits, (sentence.starts[i], sentence.ends[i], "not" if whole == "can" else " not")]
+
+
+def _short_forms(sentence: ParsedSentence, lower: list[str]) -> list[Edit]:
+    edits: list[Edit] = []
+    last = -1
+    for i in range(len(lower) - 1):
+        if i <= last or sentence.text[sentence.ends[i] : sentence.starts[i + 1]] != " ":
+            if lower[i] == "can" and lower[i + 1] == "not" and i > last:  # "cannot", cut in two
+                edits.append((sentence.ends[i], sentence.ends[i + 1], "'t"))
+                last = i + 1
+            continue
+        first, second = lower[i], lower[i + 1]
+        following = sentence.pos[i + 2] if i + 2 < len(lower) else "PUNCT"
+        if second == "not" and first in _CONTRACTED and following not in ("PUNCT", "PRON") and not needs_negation(lower, i + 1):
+            edits.append((sentence.starts[i], sentence.ends[i + 1], like(sentence.word(i), _CONTRACTED[first])))
+            last = i + 1
+        elif second in _BE_HAVE and first in _BE_HAVE[second][1] and _contracts(sentence, lower, i + 1, following):
+            edits.append((sentence.ends[i], sentence.ends[i + 1], _BE_HAVE[second][0]))
+            last = i + 1
+    return edits
+
+
+def _contracts(sentence: ParsedSentence, lower: list[str], i: int, following: str) -> bool:
+    """Whether the auxiliary i, behind a pronoun, is weak: something that it goes with follows in its clause."""
+    if following in ("PUNCT", "CCONJ", "SCONJ") or sentence.word(i).isupper() or lower[i + 1] == "to":
+        return False
+    if following == "PRON" and (i + 2 == len(lower) or sentence.pos[i + 2] == "PUNCT"):
+        return False  # "What is it?"
+    if lower[i] in ("has", "have", "had"):  # not the full verb: "he had a dog"
+        return sentence.tags[i + 1] in ("VBN", "VBD") or (
+            sentence.pos[i + 1] == "ADV" and i + 2 < len(lower) and sentence.tags[i + 2] in ("VBN", "VBD")
+        )
+    return True
+
+
+ENTRIES = (
+    Entry(
+        name="contractions",
+        kind="text",
+        paper=AUGCSE,
+        parameters=(),
+        description="Contractions are spelled out; where there are none, forms that can be are contracted.",
+        example="contractions",
+        function=contractions,
+        meaning="preserving",
+        needs=("parse",),
+        sample=("I'm sure he doesn't know.", "I am sure he does not know."),
+    ),
+    Entry(
+        name="auxiliary-negation-removal",
+        kind="text",
+        paper=AUGCSE,
+        parameters=(),
+        description='"not" behind an auxiliary goes, "do" with it, and the verb takes its form.',
+        example="auxiliary-negation-removal",
+        function=auxiliary_negation_removal,
+        meaning="altering",
+        needs=("parse",),
+        sample=("He does not live here and can't swim.", "He lives here and can swim."),
+    ),
+)

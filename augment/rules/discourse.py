@@ -1,0 +1,163 @@
+"""AugCSE's discourse markers."""
+
+from __future__ import annotations
+
+import functools
+
+from augment.core.entry import Entry
+from augment.text.draws import Draws
+from augment.text.parsed import ParsedSentence
+from augment.text.word_forms import AUGCSE, like, rewrite, word_set, word_table
+
+_STOPS = frozenset(".;:,—–-(")
+_PREPOSITIONS = word_set("of to as that than when by in on from")
+_NEGATIVE = word_set("not n't n’t no never neither none nothing")
+_MODIFYING = word_set("whether or and just only ever such as so not even simply precisely long partly")
+_NAMING = word_set("known called named abbreviated spelled")
+_NOT_ADVERB = word_set("year years month months day days week weeks hours minutes decade decades century centuries")
+
+
+def discourse_markers(sentence: ParsedSentence, draws: Draws) -> str | None:
+    """DiscourseMarkerSubstitution (NL-Augmenter; Pitler et al. 2008): one marker becomes another of the same class of PDTB 2.0.
+
+    As published: looked up among the words of the split text, so markers of several words never match, and replaced where
+    the string first occurs ("since" in "sincerely", in "since July" too). Here: whole markers, of several words too, each
+    where it does that work: in front of a comma, of a verb, or of a clause (`word_lists/discourse_markers.tsv`); a random
+    one of them, by a random other one. Preserving. Needs the parse.
+        "He left because it was late." -> "He left since it was late."
+    """
+    words = [word.lower() for word in sentence.words]
+    starting = _markers()
+    found = []
+    i = 0
+    while i < len(words):
+        for marker in starting.get(words[i], ()):
+            j = i + len(marker.words) - 1
+            if words[i : j + 1] != marker.words and (len(marker.words) > 1 or words[i] != marker.words[0]):
+                continue
+            others = [other for place, other in marker.others if _IS_PLACE[place](sentence, words, i, j)]
+            if others:
+                found.append((i, j, others[0]))
+                i = j
+                break
+        i += 1
+    if not found:
+        return None
+    i, j, others = draws.choice(found)
+    start, end = sentence.starts[i], sentence.ends[j]
+    old = sentence.text[start:end]
+    new = draws.choice(others)
+    return rewrite(sentence, [(start, end, like(old[:1], new) if old[:1].isupper() else new)])
+
+
+def _is_opening(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bool:
+    """At the start of a clause or between commas, a comma behind."""
+    if j + 2 >= len(words) or words[j + 1] != ",":
+        return False
+    if words[i] == "then" and i and words[i - 1] == ",":  # "in 1814, then, ..."
+        return False
+    return i == 0 or words[i - 1] in (".", ";", ",", "and", "but", '"', "“")
+
+
+def _is_adverb(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bool:
+    """In front of a verb, in a clause that has its subject already."""
+    if j + 1 >= len(words) or i == 0 or sentence.pos[j + 1] not in ("VERB", "AUX") or sentence.pos[i] != "ADV":
+        return False
+    if sentence.heads[i] <= j or words[i - 1] in _NOT_ADVERB or words[j + 1] in _NAMING:
+        return False
+    if words[i] == "then" and "if" in words[:i]:
+        return False
+    if sentence.tags[i - 1] in ("POS", "PRP$", "DT"):
+        return False  # "his later works", taken for a verb
+    if sentence.tags[j + 1] in ("VB", "VBN", "VBG") and not any(word < i for word in sentence.auxiliaries(sentence.heads[i])):
+        return False  # "the salt thus obtained"
+    return words[i - 1] not in _STOPS or words[i - 1] == ","
+
+
+def _is_clause(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bool:
+    """Introduces a clause that has a subject and a finite verb behind the marker."""
+    if j + 1 >= len(words) or words[j + 1] in _PREPOSITIONS or sentence.relation(i) not in ("mark", "advmod", "cc"):
+        return False
+    if i and words[i - 1] in _MODIFYING:
+        return False
+    verb = sentence.heads[i]
+    subject = sentence.subject(verb)
+    if subject is None or not i < subject < sentence.verb(verb) + 1 or subject <= j:
+        return False
+    finite = [*sentence.auxiliaries(verb), sentence.verb(verb)]
+    if not any(sentence.tags[word] in ("VBD", "VBZ", "VBP", "MD") for word in finite):
+        return False
+    if words[i] == "because" and (words[j + 1] == "otherwise" or sentence.pos[i - 1] == "AUX"):
+        return False  # "it was because it rained"
+    if words[i] == "since":  # of time, unless the clause that it hangs on is not in the perfect
+        clause = sentence.heads[verb]
+        return not any(words[word] in ("has", "have", "had", "been", "'s", "'ve") for word in sentence.children(clause))
+    if words[i] == "while" and "VBG" in (sentence.tags[verb], sentence.tags[sentence.verb(verb)]):
+        return False  # "while he is reading": at that time
+    if words[i] == "while":  # at the same time as a doing, or in contrast to it: a stative, comma-bound clause contrasts
+        return i == 0 or words[i - 1] == ","
+    return words[i] != "as"
+
+
+def _is_coordinate(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bool:
+    if j + 1 < len(words) and sentence.tags[j + 1] in ("DT", "PRP$", "NNP") and not _NEGATIVE.isdisjoint(words[:i]):
+        return False  # "it was no fancy, but a duty"
+    return (
+        i > 0
+        and words[i - 1] == ","
+        and sentence.relation(i) == "cc"
+        and sentence.pos[sentence.heads[i]] in ("VERB", "AUX", "ADJ", "NOUN")
+        and j + 1 < len(words)
+        and sentence.tags[j + 1] in ("PRP", "DT", "NNP", "VBD", "VBZ", "VBP", "PRP$", "EX")
+    )
+
+
+def _is_anywhere(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bool:
+    return j + 1 == len(words) or words[j + 1] not in ("of", "to")
+
+
+_IS_PLACE = {
+    "opening": _is_opening,
+    "adverb": _is_adverb,
+    "clause": _is_clause,
+    "coordinate": _is_coordinate,
+    "anywhere": _is_anywhere,
+}
+
+
+class _Marker:
+    """A marker as words, and the others of its class by place."""
+
+    def __init__(self, text: str):
+        self.words = text.split(" ")
+        self.others: list[tuple[str, list[str]]] = []
+
+
+@functools.lru_cache(maxsize=1)
+def _markers() -> dict[str, list[_Marker]]:
+    """First word -> markers, longest first."""
+    markers: dict[str, _Marker] = {}
+    for place, _, line in word_table("discourse_markers.tsv"):
+        group = line.split("|")
+        for text in group:
+            markers.setdefault(text, _Marker(text)).others.append((place, [other for other in group if other != text]))
+    starting: dict[str, list[_Marker]] = {}
+    for marker in sorted(markers.values(), key=lambda marker: -len(marker.words)):
+        starting.setdefault(marker.words[0], []).append(marker)
+    return starting
+
+
+ENTRIES = (
+    Entry(
+        name="discourse-markers",
+        kind="text",
+        paper=AUGCSE,
+        parameters=(),
+        description="A discourse marker becomes another of the same class of the Penn Discourse Treebank.",
+        example="discourse-markers",
+        function=discourse_markers,
+        meaning="preserving",
+        needs=("parse",),
+        sample=("He left because it was late.", "He left since it was late."),
+    ),
+)

@@ -1,0 +1,139 @@
+"""AugCSE's gender swap: pronouns, words with a counterpart of the other gender, given names."""
+
+from __future__ import annotations
+
+import functools
+
+from augment.core.entry import Entry
+from augment.text.draws import Draws
+from augment.text.parsed import ParsedSentence
+from augment.text.word_forms import AUGCSE, Edit, like, rewrite, word_set, word_table
+
+_PRONOUNS = {"he": "she", "she": "he", "himself": "herself", "herself": "himself", "him": "her", "hers": "his"}
+_TITLES = {"mr": "Ms", "mr.": "Ms.", "mrs": "Mr", "mrs.": "Mr.", "ms": "Mr", "ms.": "Mr.", "miss": "Mr.", "sir": "Madam"}
+_TITLES |= {"madam": "Sir", "lord": "Lady", "lady": "Lord", "madame": "Monsieur", "monsieur": "Madame"}
+# Written with a capital in front of a name these are titles, and swapped; other capitalised pairs are (parts of) names.
+_RANKS = word_set(
+    "abbot abbess baron baroness duke duchess emperor empress king queen prince princess viscount viscountess uncle aunt"
+)
+_QUOTES = frozenset("\"“‘'`") | {"``"}
+_OPPOSITE = {"M": "F", "F": "M"}
+
+
+def gender_swap(sentence: ParsedSentence, draws: Draws) -> str | None:
+    """GenderSwap (NL-Augmenter after Lu et al. 2020): words and names of one gender become those of the other.
+
+    As published: pairs from a list, and a random name of the other gender for a given name. Here: "her" is "his" or "him",
+    and "his" is "her" or "hers", by tag; a name becomes the same new name wherever it stands, and no name becomes one that
+    the sentence has; family names, places, "Martin Luther King" and "Man Ray" stay. Preserving. Needs tags.
+        "She gave her brother Peter the keys." -> "He gave his sister Alice the keys."
+    """
+    tags = sentence.tags
+    words = sentence.words
+    pairs, names = _pairs(), _names()
+    renamed: dict[str, str] = {}
+    edits: list[Edit] = []
+    for i, word in enumerate(words):
+        lower = word.lower()
+        new = None
+        if lower in _PRONOUNS:
+            new = _PRONOUNS[lower]
+        elif lower == "her":
+            new = "his" if _is_possessive(sentence, i) else "him"
+        elif lower == "his":
+            new = "her" if _is_possessive(sentence, i) else "hers"
+        elif lower in _TITLES and word[0].isupper() and _before_name(sentence, i):
+            new = _TITLES[lower]
+            if lower == "miss" and sentence.text[sentence.ends[i] :].startswith("."):
+                new = "Mr"
+        elif lower in pairs and _is_common(sentence, i, word, lower):
+            new = pairs[lower]
+        elif word in names and _is_given_name(sentence, i, words):
+            if word not in renamed:
+                taken = {*words, *renamed.values()}
+                renamed[word] = draws.choice([name for name in _names_of(_OPPOSITE[names[word]]) if name not in taken])
+            new = renamed[word]
+        if new is not None and tags[i] != "FW":
+            edits.append((sentence.starts[i], sentence.ends[i], like(word, new) if len(word) > 1 else new))
+    return rewrite(sentence, edits)
+
+
+def _is_possessive(sentence: ParsedSentence, i: int) -> bool:
+    """Whether "her" or "his" belongs to a noun behind it. Tags decide, and where they cannot be right, what follows."""
+    tag = sentence.tags[i]
+    while i + 1 < len(sentence) and sentence.word(i + 1) in _QUOTES:  # 'his "autobiography"'
+        i += 1
+    if i + 1 >= len(sentence) or sentence.pos[i + 1] in ("PUNCT", "ADP", "CCONJ", "SCONJ", "AUX", "DET", "PRON", "PART"):
+        return False
+    return tag == "PRP$"
+
+
+def _before_name(sentence: ParsedSentence, i: int) -> bool:
+    following = i + 1
+    while following < len(sentence) and sentence.word(following) == ".":
+        following += 1
+    return following < len(sentence) and sentence.word(following)[:1].isupper()
+
+
+def _is_common(sentence: ParsedSentence, i: int, word: str, lower: str) -> bool:
+    if sentence.tags[i][:1] == "V" or (lower in ("host", "hosts", "steward", "guys") and sentence.tags[i][:2] != "NN"):
+        return False
+    if (i + 1 < len(sentence) and sentence.word(i + 1) == "-") or (i and sentence.word(i - 1) == "-"):
+        return False  # "man-made", "half-brother" where it is cut in three
+    if word[0].islower():
+        return True
+    if lower in _RANKS:
+        return _before_name(sentence, i) and sentence.word(i + 1) not in ("Island", "Street", "Cup", "Edward")
+    # A capital in the middle is a name's; at the start of the sentence, where no name goes on behind it, it is not.
+    return i == 0 and sentence.tags[i] not in ("NNP", "NNPS")
+
+
+def _is_given_name(sentence: ParsedSentence, i: int, words: list[str]) -> bool:
+    if sentence.tags[i] not in ("NNP", "NN"):
+        return False
+    if i:
+        before = words[i - 1]
+        if before in ("St.", "Saint", "San", "Fort", "Mount", "Lake", "Port", "the", "The", "-", "of", "de", "van", "von"):
+            return False
+        if before[:1].isupper() and before[:1].isalpha() and sentence.tags[i - 1][:3] == "NNP":
+            return before.lower() in _TITLES or before.lower() in _RANKS or before.rstrip(".") in ("Dr", "Rev", "Sir", "Queen")
+    if i + 1 < len(words):
+        following = words[i + 1]
+        if following in ("-", "River", "Street", "County", "Island", "Islands", "College", "University", "Church", "Bay", "City"):
+            return False
+    return True
+
+
+@functools.lru_cache(maxsize=1)
+def _pairs() -> dict[str, str]:
+    pairs = {}
+    for male, female in word_table("gender_pairs.tsv"):
+        pairs.setdefault(male, female)
+        pairs.setdefault(female, male)
+    return pairs
+
+
+@functools.lru_cache(maxsize=1)
+def _names() -> dict[str, str]:
+    return {name: "M" if gender == "male" else "F" for gender, names in word_table("given_names.tsv") for name in names.split()}
+
+
+@functools.lru_cache(maxsize=2)
+def _names_of(gender: str) -> tuple[str, ...]:
+    return tuple(name for name, its in _names().items() if its == gender)
+
+
+ENTRIES = (
+    Entry(
+        name="gender-swap",
+        kind="text",
+        paper=AUGCSE,
+        parameters=(),
+        description="Pronouns, gendered words and given names become those of the other gender; one new name per name.",
+        example="gender-swap",
+        function=gender_swap,
+        meaning="preserving",
+        needs=("tags",),
+        sample=("She gave her brother Peter the keys.", "He gave his sister Alice the keys."),
+    ),
+)

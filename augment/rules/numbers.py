@@ -1,0 +1,185 @@
+"""AugCSE's numbers as words."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from augment.core.entry import Entry
+from augment.text.draws import Draws
+from augment.text.parsed import ParsedSentence
+from augment.text.word_forms import AUGCSE, Edit, rewrite, upper_first, word_set
+
+_INTEGER = r"\d{1,3}(?:,\d{3})+|\d+"
+_NUMBER = re.compile(
+    rf"(?P<currency>[$£€]|US\$)?(?P<whole>{_INTEGER})(?P<fraction>\.\d+)?"
+    r"(?:(?P<ordinal>st|nd|rd|th)|(?P<decade>'?s)|\s?(?P<percent>%)|:(?P<minutes>[0-5]\d)(?P<noon>\s?[ap]\.?m\.?)?"
+    rf"|\s?[–-]\s?(?P<to>{_INTEGER})(?P<to_percent>%)?)?"
+)
+# What may stand right in front of a number and behind it; anything else makes it a part of something: B-52, 3D, 1.2.3, a URL.
+_BEFORE = re.compile(r"(?:^|[\s(\[\"“'‘—])$")
+_AFTER = re.compile(r"(?:[.,;:!?)\]\"”'’—]*(?:\s|$)|[)\]\"”]|—)")
+_GROUP_BEHIND = re.compile(r"(?<![\d,.]\d{3})[ \u00a0]\d{3}(?!\d)")
+_GROUP_BEFORE = re.compile(r"(?<!\d)\d{1,3}[ \u00a0]$")
+_SENTENCE_END = re.compile(r"(?:[a-z]{4}\.|[!?])[\"”’)]?\s[\"“‘(]?$")
+_SCALE = re.compile(r"\s(thousand|million|billion|trillion|hundred)\b")
+_CURRENCIES = {
+    "$": ("dollar", "dollars", "cents"), "US$": ("dollar", "dollars", "cents"), "£": ("pound", "pounds", "pence"),
+    "€": ("euro", "euros", "cents"),
+}  # fmt: skip
+_LABELS = word_set("no no. nos. vol. p. pp. fig. # §")  # what they number keeps its figure
+_MONTHS = word_set(
+    "january february march april may june july august september october november december jan feb mar apr jun jul aug sep sept "
+    "oct nov dec"
+)
+_PLURALS = word_set("people men women children feet")
+_DETERMINERS = word_set("the this that its his her their our")
+_BEFORE_YEARS = _MONTHS | word_set(
+    "in since by until till from of during before after around about circa c. between and to late early mid summer winter spring "
+    "autumn fall year"
+)
+
+
+def number_words(sentence: ParsedSentence, draws: Draws) -> str | None:
+    """NumericToWord (NL-Augmenter): numbers become words: cardinals, ordinals, decimals, per cent, money, years and decades,
+    days of a month, times, ranges.
+
+    Here by num2words, with years told from quantities by what stands around them ("in 1984", "1984 people"). Parts of
+    something else stay: "B-52", "3D", "1.2.3", URLs, numbers of more than 15 digits or with a leading zero. Preserving.
+    Needs nothing.
+        "In 1984, 25% of 1,200 voters paid $5." -> "In nineteen eighty-four, twenty-five percent of one thousand, two hundred
+        voters paid five dollars."
+    """
+    text = sentence.text
+    edits: list[Edit] = []
+    for match in _NUMBER.finditer(text):
+        start, end = match.span()
+        if not _BEFORE.search(text, max(0, start - 1), start) or not _AFTER.match(text, end):
+            continue
+        if _GROUP_BEHIND.match(text, end) or (end - start == 3 and _GROUP_BEFORE.search(text, max(0, start - 5), start)):
+            continue  # "10 000"
+        new = _spoken(match, text)
+        if new is not None:
+            edits.append((start, end, new))
+    return rewrite(sentence, [(start, end, upper_first(new) if _opens(text, start) else new) for start, end, new in edits])
+
+
+def _opens(text: str, start: int) -> bool:
+    """Whether a sentence starts here: the text's first, or behind a full stop that is none of an abbreviation."""
+    return not text[:start].strip("\"'“‘([ ") or _SENTENCE_END.search(text, max(0, start - 12), start) is not None
+
+
+def _spoken(match: re.Match, text: str) -> str | None:
+    whole, fraction, currency = match["whole"], match["fraction"], match["currency"]
+    digits = whole.replace(",", "")
+    if len(digits) > 15 or (digits[0] == "0" and len(digits) > 1) or (fraction and len(fraction) > 5):
+        return None
+    if currency:
+        return _money(match, text)
+    if match["minutes"]:
+        return None if fraction else _time(int(digits), match["minutes"], match["noon"])
+    if match["ordinal"]:
+        return None if fraction else _words(digits, "ordinal")
+    before, after = _around(match, text)
+    if before in _LABELS:
+        return None
+    if match["decade"]:
+        if fraction or not digits.endswith("0") or len(digits) not in (2, 4):
+            return None
+        year = _words(digits, "year" if len(digits) == 4 else "cardinal")
+        return year[:-1] + "ies" if year.endswith("y") else year + "s"
+    if match["to"]:
+        if fraction or match["to"][0] == "0":
+            return None
+        to = match["to"].replace(",", "")
+        if int(to) < int(digits) and not (len(digits) == 4 and len(to) == 2):
+            return None  # no range: "the 767-300", "won 3-2"
+        if before in _MONTHS and int(digits) <= 31 and int(to) <= 31:
+            return f"{_words(digits, 'ordinal')} to {_words(to, 'ordinal')}"
+        if len(digits) == 4 and len(to) == 4 and whole == digits and _is_year(digits) and _is_year(to):
+            return f"{_words(digits, 'year')} to {_words(to, 'year')}"
+        if len(digits) == 4 and len(to) == 2 and _is_year(digits):
+            return f"{_words(digits, 'year')} to {_words(to, 'cardinal')}"
+        return f"{_words(digits, 'cardinal')} to {_words(to, 'cardinal')}" + (" percent" if match["to_percent"] else "")
+    spoken = _words(digits + (fraction or ""), "cardinal")
+    if match["percent"]:
+        return f"{spoken} percent"
+    if fraction:
+        return spoken
+    if before in _MONTHS and int(digits) <= 31:
+        return _words(digits, "ordinal")
+    if after in _MONTHS and int(digits) <= 31 and after != "may":
+        spoken = _words(digits, "ordinal") + " of"
+        return spoken if before == "the" else f"the {spoken}"
+    if whole == digits and _is_year(digits) and (before in _BEFORE_YEARS or not _is_counted(digits, before, after)):
+        return _words(digits, "year")
+    return spoken
+
+
+def _money(match: re.Match, text: str) -> str | None:
+    one, many, cents = _CURRENCIES[match["currency"]]
+    digits = match["whole"].replace(",", "")
+    if match["ordinal"] or match["decade"] or match["percent"] or match["minutes"] or match["to"]:
+        return None
+    if _SCALE.match(text, match.end()):
+        return None  # "$5 million": the words would have to be moved behind the scale
+    fraction = match["fraction"]
+    if fraction and len(fraction) != 3:
+        return None
+    noun_behind = re.search(r"\b[Aa]n?\s$", text[: match.start()]) and re.match(r"\s[a-z]", text[match.end() :])
+    if noun_behind and not fraction:
+        return f"{_words(digits, 'cardinal').replace(' ', '-').replace(',', '')}-{one}"
+    spoken = f"{_words(digits, 'cardinal')} {one if digits == '1' else many}"
+    if fraction and int(fraction[1:]):
+        spoken += f" and {_words(str(int(fraction[1:])), 'cardinal')} {cents}"
+    return spoken
+
+
+def _time(hour: int, minutes: str, noon: str | None) -> str | None:
+    if hour > 24:
+        return None
+    spoken = _words(str(hour), "cardinal")
+    if minutes == "00":
+        spoken += "" if noon else " o'clock" if 0 < hour <= 12 else " hundred hours"
+    else:
+        spoken += (" oh " if minutes[0] == "0" else " ") + _words(str(int(minutes)), "cardinal")
+    return spoken + (noon if noon is None or noon[0] == " " else f" {noon}") if noon else spoken
+
+
+def _is_year(digits: str) -> bool:
+    return len(digits) == 4 and "1100" <= digits <= "2099"
+
+
+def _is_counted(digits: str, before: str, after: str) -> bool:
+    """Whether four digits count what stands behind them: "1984 voters", but "the 1984 elections"."""
+    of_a_year = before in _DETERMINERS and "1900" < digits != "2000"
+    return after in _PLURALS or (after.endswith("s") and not of_a_year)
+
+
+def _around(match: re.Match, text: str) -> tuple[str, str]:
+    """The words before and behind a number, lower-case."""
+    before = text[: match.start()].rsplit(None, 1)
+    after = re.match(r"\s(\w+)", text[match.end() :])
+    return (before[-1].lower().strip('("“,') if before else ""), after[1].lower() if after else ""
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _words(digits: str, kind: str) -> str:
+    from num2words import num2words
+
+    return num2words(digits if "." in digits else int(digits), to=kind)
+
+
+ENTRIES = (
+    Entry(
+        name="number-words",
+        kind="text",
+        paper=AUGCSE,
+        parameters=(),
+        description="Numbers become words: quantities, years, ordinals, money, per cent, times, ranges.",
+        example="number-words",
+        function=number_words,
+        meaning="preserving",
+        sample=("In 1984, 25% paid $5.", "In nineteen eighty-four, twenty-five percent paid five dollars."),
+    ),
+)

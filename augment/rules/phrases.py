@@ -1,0 +1,385 @@
+"""AugCSE's rules that move whole phrases: subject and object exchanged, Yoda's word order, sentences in another order."""
+
+from __future__ import annotations
+
+import re
+
+from augment.core.entry import Entry
+from augment.rules.clause_forms import (
+    RELATIVE,
+    characters,
+    clauses_upward,
+    finite_form,
+    finite_verb,
+    person_of,
+    phrase,
+    sentence_spans,
+    spelled_out,
+)
+from augment.sda.english import is_joined
+from augment.text.draws import Draws
+from augment.text.inflection import lemma_of
+from augment.text.parsed import ParsedSentence
+from augment.text.word_forms import (
+    AUGCSE,
+    Edit,
+    articles,
+    balanced,
+    keeps_capital,
+    lower_first,
+    repeats_more,
+    upper_first,
+    word_set,
+)
+
+_OBJECTIVE = {"i": "me", "he": "him", "she": "her", "we": "us", "they": "them", "who": "whom"}
+_NOMINATIVE = {"me": "I", "him": "he", "her": "she", "us": "we", "them": "they", "whom": "who"}
+_APPOSITION = re.compile(r", (?:which|who|whom|whose|where|an?|the)\b")
+_FINITE = ("VBD", "VBZ", "VBP", "MD")
+_SELVES = ("self", "selves")
+_CLAUSES = word_set("advcl ccomp acl acl:relcl xcomp parataxis conj csubj appos")
+_MARKS = tuple(".,;:!?-–—")
+_INTRODUCING = ("IN", "TO", "WRB", "CC")  # a phrase that begins so is no subject: the parser has erred
+_PARTING = tuple('.!?;:"“”')
+_CLOSING = tuple(".!?;:,\"'”’)]")
+
+
+def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
+    """SentenceSubjectObjectSwitch (NL-Augmenter): the subject of the main clause and its first object exchange places.
+
+    As published: the subtrees of the last *subj* before the root and the first *obj* behind it, objects of prepositions among
+    them, exchanged as they are. Here: phrases of one run of words each, pronouns in their case ("he": "him"), the verb in
+    agreement with its new subject, commas and capitals right; no relative or reflexive pronoun, no "there". Altering. Needs
+    the parse.
+        "She saw the birds." -> "The birds saw her."
+    """
+    root = sentence.root
+    if root < 0:
+        return None
+    subject = sentence.subject(root)
+    verb = sentence.verb(root)
+    if subject is None or subject > verb or not _is_nominal(sentence, subject) or _is_subordinate(sentence, root, subject):
+        return None
+    span = phrase(sentence, subject)
+    if span is None or _is_torn(sentence, *span) or sentence.tags[finite_verb(sentence, root)] not in _FINITE:
+        return None
+    found = _first_object(sentence, root, verb)
+    if found is None or span[1] >= finite_verb(sentence, root) or found[1] <= verb:
+        return None
+    object_head, first, last = found
+    span = _without_marks(sentence, *span)
+    first, last = _without_marks(sentence, first, last)
+    if sentence.tags[span[0]] in _INTRODUCING or not _is_one_clause(sentence, span[1], first):
+        return None
+    before, after = characters(sentence, *span), characters(sentence, first, last)
+    if not balanced(before) or not balanced(after):
+        return None
+    opens = _opens(sentence, span[0])
+    new_subject = _as_subject(sentence, object_head, first, last, opens)
+    new_object = _as_object(sentence, subject, *span)
+    edits = [(sentence.starts[span[0]], *_close(sentence, *span, new_subject))]
+    edits.append((sentence.starts[first], *_close(sentence, first, last, new_object)))
+    agreement = _agreement(sentence, root, object_head)
+    if agreement is None or _joins_pronoun(sentence, subject, span) or _joins_pronoun(sentence, object_head, (first, last)):
+        return None
+    edits += agreement
+    result = sentence.edit([*edits, *articles(sentence.text, edits)])
+    if result == sentence.text or repeats_more(result, sentence.text):
+        return None
+    return result
+
+
+def yoda(sentence: ParsedSentence, draws: Draws) -> str | None:
+    """YodaPerturbation (NL-Augmenter after yevbar/Yoda-Script): what follows the finite verb goes to the front of its clause.
+
+    As published: of every piece of text between commas and conjunctions, re-joined from lower-cased tokens. Here: of the main
+    clause and of those coordinated with it that have subjects of their own; what stands in front of the subject stays
+    there; questions, and clauses that quotes or brackets would be torn in, are left. Preserving. Needs the parse.
+        "You still have much to learn." -> "Much to learn, you still have."
+    """
+    edits: list[Edit] = []
+    for root in (i for i, head in enumerate(sentence.heads) if i == head):
+        conjoined = [
+            child
+            for child in sentence.children(root)
+            if sentence.relation(child) == "conj" and sentence.subject(child) is not None
+        ]
+        for head in (root, *conjoined):
+            edit = _yoda(sentence, head, [child for child in conjoined if child > head])
+            if edit and all(edit[0] >= other[1] or edit[1] <= other[0] for other in edits):
+                edits.append(edit)
+    if not edits:
+        return None
+    result = sentence.edit(edits)
+    return None if result == sentence.text or repeats_more(result, sentence.text) else result
+
+
+def sentence_reordering(sentence: ParsedSentence, draws: Draws) -> str | None:
+    """SentenceReordering (NL-Augmenter; Lewis et al. 2020): the sentences of a text in another, random order.
+
+    As published, coreference first resolved by a model, off by default. Here: never their own order; None for a single
+    sentence, which is what most corpora of sentences have, and where quotes or brackets go over sentences. A sentence ends
+    in . ! or ?, behind no abbreviation ("No. 132"), and the next one starts with a capital, whatever the parser says.
+    Possibly altering. Needs the parse, for where sentences end.
+        "It rained. He slept." -> "He slept. It rained."
+    """
+    spans = sentence_spans(sentence)
+    if len(spans) < 2:
+        return None
+    order = list(range(len(spans)))
+    new = draws.sample(order, len(order))
+    if new == order:
+        k = 1 + draws.below(len(order) - 1)
+        new = order[k:] + order[:k]
+    texts = [sentence.text[start:end] for start, end in spans]
+    if len(set(texts)) == 1:
+        return None
+    return sentence.edit([(start, end, texts[source]) for (start, end), source in zip(spans, new)])
+
+
+def _first_object(sentence: ParsedSentence, root: int, verb: int) -> tuple[int, int, int] | None:
+    """(head, first word, last word) of the first object behind the verb, one that a preposition brings among them."""
+    for i in range(verb + 1, len(sentence)):
+        relation = sentence.relation(i)
+        cases = [child for child in sentence.children(i) if sentence.relation(child) == "case" and child < i]
+        if relation not in ("obj", "pobj") and not (relation[:4] in ("obl", "obl:", "nmod") and cases):
+            continue
+        if relation == "nmod:poss" or not _is_nominal(sentence, i):
+            continue
+        if any(step in _CLAUSES for step in clauses_upward(sentence, i, root)):
+            continue
+        span = phrase(sentence, i)
+        if span is None or _is_torn(sentence, span[0], span[1]):
+            return None
+        first = max(cases) + 1 if cases else span[0]
+        while first < i and (sentence.pos[first] == "PUNCT" or (sentence.pos[first] == "ADV" and sentence.heads[first] == i)):
+            first += 1
+        return i, first, span[1]
+    return None
+
+
+def _without_marks(sentence: ParsedSentence, first: int, last: int) -> tuple[int, int]:
+    while first < last and sentence.word(last) in _MARKS:
+        last -= 1
+    while first < last and sentence.word(first) in _MARKS:
+        first += 1
+    return first, last
+
+
+def _is_one_clause(sentence: ParsedSentence, first: int, last: int) -> bool:
+    """Whether no quotation mark, semicolon or end of a sentence stands between two words."""
+    return not any(sentence.word(i)[:1] in _PARTING for i in range(first + 1, last))
+
+
+def _is_subordinate(sentence: ParsedSentence, head: int, subject: int) -> bool:
+    """Whether a clause that should be a main one is introduced as a subordinate one or a question: the parser has erred."""
+    before = [child for child in sentence.children(head) if child < subject]
+    return any(sentence.relation(child) == "mark" or sentence.tags[child] in ("WRB", "WDT", "WP") for child in before)
+
+
+def _is_torn(sentence: ParsedSentence, first: int, last: int) -> bool:
+    """Whether the parser has cut a phrase in two: "Basketball [Tournament]", "the old [man]"."""
+    before = sentence.pos[first - 1] if first else "PUNCT"
+    if before in ("ADJ", "DET") or (before == sentence.pos[first] == "PROPN"):
+        return True
+    if last + 1 == len(sentence):
+        return False
+    nominal = ("NOUN", "PROPN")
+    behind = sentence.text[sentence.ends[last]]
+    if not (behind.isspace() or behind in ".,;:!?)]\"'’”—–") or sentence.word(last + 1) == "(":
+        return True  # "Cr3+", "the CRT (Claiming Rule Teams) class"
+    return sentence.pos[last] in nominal and sentence.pos[last + 1] in nominal
+
+
+def _is_nominal(sentence: ParsedSentence, i: int) -> bool:
+    word = sentence.word(i).lower()
+    if sentence.pos[i] not in ("NOUN", "PROPN", "PRON") or word in RELATIVE or word.endswith(_SELVES):
+        return False
+    return word not in ("there", "what", "other", "another", "one") and sentence.relation(i) != "expl"
+
+
+def _as_subject(sentence: ParsedSentence, head: int, first: int, last: int, opens: bool) -> str:
+    if first == last:
+        new = _NOMINATIVE.get(sentence.word(head).lower(), sentence.word(head))
+        return upper_first(new) if opens else new
+    text = characters(sentence, first, last)
+    return upper_first(text) if opens else text
+
+
+def _as_object(sentence: ParsedSentence, head: int, first: int, last: int) -> str:
+    if first == last and sentence.word(head).lower() in _OBJECTIVE:
+        return _OBJECTIVE[sentence.word(head).lower()]
+    lowered = lower_first(sentence, first) if _opens(sentence, first) else sentence.word(first)
+    return lowered + sentence.text[sentence.ends[first] : sentence.ends[last]]
+
+
+def _close(sentence: ParsedSentence, first: int, last: int, new: str) -> tuple[int, str]:
+    """(end of what goes, what comes): with the comma behind that an apposition or relative clause in either needs."""
+    end = sentence.ends[last]
+    following = sentence.text[end : end + 1]
+    if following == ",":
+        old = sentence.text[:end]
+        return (end + 1, new) if _has_comma(old[sentence.starts[first] :]) and not _has_comma(new) else (end, new)
+    return end, f"{new}," if _has_comma(new) and following and following not in _CLOSING else new
+
+
+def _joins_pronoun(sentence: ParsedSentence, head: int, span: tuple[int, int]) -> bool:
+    """Whether a phrase of several words holds a pronoun whose case would have to change: "Ann and I"."""
+    joined = [head, *(child for child in sentence.children(head) if sentence.relation(child) == "conj")]
+    words = {sentence.word(i).lower() for i in joined}
+    return span[0] < span[1] and not words.isdisjoint(_OBJECTIVE.keys() | _NOMINATIVE.keys())
+
+
+def _has_comma(text: str) -> bool:
+    return ", " in text and ((" and " not in text and " or " not in text) or _APPOSITION.search(text) is not None)
+
+
+def _agreement(sentence: ParsedSentence, root: int, new_subject: int) -> list[Edit] | None:
+    """Edits that put the finite verb, and those coordinated with it that share its subject, in agreement with a new subject,
+    short forms spelled out; None where that cannot be.
+    """
+    person, plural = person_of(sentence, new_subject)
+    edits = []
+    heads = [root]
+    for head in heads:
+        shared = [child for child in sentence.children(head) if sentence.relation(child) == "conj"]
+        heads += [child for child in shared if sentence.subject(child) is None]
+        i = finite_verb(sentence, head)
+        tag = sentence.tags[i]
+        if tag not in _FINITE:
+            continue
+        whole = spelled_out(sentence, i)
+        if whole is None:
+            return None
+        new = lower = whole.lower()
+        if lower in ("was", "were"):
+            new = finite_form("be", "past", person, plural)
+        elif tag in ("VBZ", "VBP") or lower in ("am", "are", "is", "have", "has"):
+            new = finite_form(lemma_of(lower, tag, sentence.lemmas[i]), "present", person, plural)
+        if sentence.word(i)[:1] in "'’":
+            edits.append((sentence.starts[i], sentence.ends[i], f" {new}"))
+        elif new != lower:
+            edits.append((sentence.starts[i], sentence.ends[i], new))
+    return edits
+
+
+def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
+    subject = sentence.subject(head)
+    if subject is None or sentence.word(subject).lower() in RELATIVE or sentence.word(subject).lower() in ("what", "whoever"):
+        return None
+    verb = finite_verb(sentence, head)
+    if verb > head:  # what follows its subject's predicate: the parser has erred
+        return None
+    first, subject_last = sentence.subtree(subject)
+    if _is_subordinate(sentence, head, subject):
+        return None
+    while first < subject and sentence.word(first) in tuple(",;:-–—"):
+        first += 1
+    if not subject_last < verb or sentence.tags[verb] not in _FINITE or _is_torn(sentence, first, subject_last):
+        return None
+    while verb + 1 < len(sentence) and _is_close_to_verb(sentence, verb + 1):
+        verb += 1
+    last = sentence.subtree(head)[1]
+    for other in (*later, *_sharing(sentence, head, verb)):
+        last = min(last, _joint_before(sentence, head, other) - 1)
+    while last > verb and (
+        sentence.pos[last] in ("CCONJ",) or sentence.word(last) in (".", ",", ";", ":", "!", "?", "-", "–", "—")
+    ):
+        last -= 1
+    start_rest = verb + 1
+    while start_rest <= last and sentence.word(start_rest) == ",":
+        start_rest += 1
+    if start_rest > last or sentence.word(start_rest) in (":", "-", "–", "—", ";"):
+        return None
+    rest, front = characters(sentence, start_rest, last), characters(sentence, first, verb)
+    finite = finite_verb(sentence, head)
+    if is_joined(sentence, finite):  # "wanna"
+        return None
+    if sentence.word(finite)[:1] in "'’":  # "we've" cannot end a clause
+        whole = spelled_out(sentence, finite)
+        if whole is None:
+            return None
+        front = f"{characters(sentence, first, finite - 1)} {whole}{sentence.text[sentence.ends[finite] : sentence.ends[verb]]}"
+    if not balanced(rest) or not balanced(front) or rest.rstrip("\"'”’)")[-1:] in tuple(".!?"):
+        return None
+    opens = _opens(sentence, first)
+    if opens:
+        rest = upper_first(rest)
+        front = front if keeps_capital(sentence, first) else lower_first(sentence, first) + front[len(sentence.word(first)) :]
+    elif sentence.word(first).lower() == "there":
+        front = front[:1].lower() + front[1:]
+    behind = "," if last + 1 < len(sentence) and sentence.pos[last + 1] == "CCONJ" else ""  # "it, he had, and left"
+    if first and sentence.pos[first - 1] not in ("PUNCT", "CCONJ", "SCONJ"):
+        return sentence.ends[first - 1], sentence.ends[last], f", {rest}, {front}{behind}"
+    return sentence.starts[first], sentence.ends[last], f"{rest}, {front}{behind}"
+
+
+def _sharing(sentence: ParsedSentence, head: int, verb: int) -> list[int]:
+    """The finite verbs that share the subject of a clause by a conjunction: they stay behind it ("Old, it was, and fell")."""
+    return [
+        child
+        for child in sentence.children(head)
+        if sentence.relation(child) == "conj"
+        and child > verb
+        and sentence.subject(child) is None
+        and sentence.tags[finite_verb(sentence, child)] in _FINITE
+    ]
+
+
+def _joint_before(sentence: ParsedSentence, head: int, conjoined: int) -> int:
+    """The first word of a coordinated clause, its conjunction included, which may hang on the first clause."""
+    first = sentence.subtree(conjoined)[0]
+    joints = [child for child in sentence.children(head) if sentence.relation(child) == "cc" and head < child < conjoined]
+    return min([first, *joints[-1:]])
+
+
+def _opens(sentence: ParsedSentence, first: int) -> bool:
+    """Whether a word starts the text, one of its sentences or a quotation, and with the capital of a sentence."""
+    if not sentence.word(first)[:1].isupper():
+        return False
+    before = sentence.text[: sentence.starts[first]].rstrip()
+    return not before.strip("\"'“‘([ ") or before[-1] in "“‘" or before.rstrip("\"'“‘([”’) ")[-1:] in tuple(".!?")
+
+
+def _is_close_to_verb(sentence: ParsedSentence, i: int) -> bool:
+    return sentence.word(i).lower() in ("n't", "n’t", "not") or sentence.relation(i) == "compound:prt"
+
+
+ENTRIES = (
+    Entry(
+        name="subject-object-switch",
+        kind="text",
+        paper=AUGCSE,
+        parameters=(),
+        description="The subject of the main clause and its first object exchange places.",
+        example="subject-object-switch",
+        function=subject_object_switch,
+        meaning="altering",
+        needs=("parse",),
+        sample=("She saw the birds.", "The birds saw her."),
+    ),
+    Entry(
+        name="yoda",
+        kind="text",
+        paper=AUGCSE,
+        parameters=(),
+        description="What follows the finite verb goes to the front of its clause.",
+        example="yoda",
+        function=yoda,
+        meaning="preserving",
+        needs=("parse",),
+        sample=("You still have much to learn.", "Much to learn, you still have."),
+    ),
+    Entry(
+        name="sentence-reordering",
+        kind="text",
+        paper=AUGCSE,
+        parameters=(),
+        description="The sentences of a text in another order.",
+        example="sentence-reordering",
+        function=sentence_reordering,
+        meaning="possibly altering",
+        needs=("parse",),
+        sample=("It rained. He slept.", "He slept. It rained."),
+    ),
+)

@@ -1,0 +1,195 @@
+"""AugCSE's transformations of places: well-known cities for small ones, facts from GeoNames beside a place."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+from augment.core.entry import Entry
+from augment.text.draws import Draws
+from augment.text.parsed import ParsedSentence
+from augment.text.word_forms import AUGCSE, is_name, rewrite, word_list, word_table
+
+_CONTINENTS = ("Africa", "Asia", "Europe", "Oceania", "North America", "South America")
+
+
+def city_names(sentence: ParsedSentence, draws: Draws) -> str | None:
+    """CityNamesTransformation (NL-Augmenter): well-known, populous cities become small, little-known ones.
+
+    As published: named entities that equal one of 252 cities, each for a random one of 617, seeded by Python's hash of the
+    sentence, which differs in every process. Here: a gazetteer of 260 (GeoNames), no entity recogniser; a name that is
+    part of a longer one ("New York Times", "Paris Hilton") stays; a city becomes the same city wherever it stands, two
+    cities two different ones. Altering. Needs tags.
+        "They moved from Paris to London." -> "They moved from Nyon to Carlow."
+    """
+    found = list(_places(sentence, _cities()))
+    if not found:
+        return None
+    names = sorted({name for _, _, name in found})
+    new = dict(zip(names, draws.sample(word_list("small_cities.txt"), len(names))))
+    return rewrite(sentence, [(sentence.starts[i], sentence.ends[j], new[name]) for i, j, name in found])
+
+
+def geo_names(sentence: ParsedSentence, draws: Draws) -> str | None:
+    """GeoNamesTransformation (NL-Augmenter after Păiş 2019): a fact from GeoNames is put beside a country, city or continent.
+
+    As published: capital, continent, inhabitants, neighbours, currency or ISO code; all outputs for all places. Here: one
+    random fact for one random place, as an apposition between commas where the sentence goes on with a verb, a preposition
+    or its end, otherwise in brackets; no fact where the name is part of a longer one or stands in front of a noun ("the
+    France team", "Italy's"), nor where the sentence says it already. Preserving. Needs tags.
+        "He was born in Portugal." -> "He was born in Portugal, whose capital is Lisbon."
+    """
+    tables = _countries(), _cities(), _continents()
+    found = [place for table in tables for place in _places(sentence, table) if _takes_apposition(sentence, *place[:2])]
+    if not found:
+        return None
+    _, j, name = draws.choice(sorted(found))
+    facts = [fact for table, make in zip(tables, (_of_country, _of_city, _of_continent)) if name in table for fact in make(name)]
+    facts = [fact for fact in facts if fact[1] not in sentence.text]
+    if not facts:
+        return None
+    fact = draws.choice(facts)[0]
+    end = sentence.ends[j]
+    return rewrite(sentence, [(end, end, _set_off(sentence, j, fact))])
+
+
+def _places(sentence: ParsedSentence, table: dict) -> Iterator[tuple[int, int, str]]:
+    """(first word, last word, name) of every place of a table that is not part of a longer name."""
+    words = sentence.words
+    starting = _first_words(id(table), tuple(table))
+    i = 0
+    while i < len(words):
+        lengths = starting.get(words[i])
+        if lengths is None:
+            i += 1
+            continue
+        for length in lengths:
+            j = i + length - 1
+            if j >= len(words):
+                continue
+            name = sentence.text[sentence.starts[i] : sentence.ends[j]]
+            if name in table and _is_whole_name(sentence, i, j, words):
+                yield i, j, name
+                i = j
+                break
+        i += 1
+
+
+@functools.lru_cache(maxsize=8)
+def _first_words(_: int, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """First word of the names -> lengths in words, longest first."""
+    lengths: dict[str, set[int]] = {}
+    for name in names:
+        parts = name.split(" ")
+        lengths.setdefault(parts[0], set()).add(len(parts))
+    return {word: tuple(sorted(sizes, reverse=True)) for word, sizes in lengths.items()}
+
+
+def _is_whole_name(sentence: ParsedSentence, i: int, j: int, words: list[str]) -> bool:
+    if i:
+        before = words[i - 1]
+        if before in ("-", "/", "–", "New", "West", "East", "North", "South", "'", "’", "@", "#") or (
+            before[:1].isupper() and is_name(sentence, i - 1)
+        ):
+            return False
+    if j + 1 < len(words):
+        following = words[j + 1]
+        if following in ("-", "/", "–", "&") or (following[:1].isupper() and is_name(sentence, j + 1)):
+            return False
+        if following == "." and sentence.text[sentence.ends[j] : sentence.ends[j] + 2].strip(".").isalnum():
+            return False  # a host name
+    return True
+
+
+def _takes_apposition(sentence: ParsedSentence, i: int, j: int) -> bool:
+    """Whether the name stands by itself, as a noun phrase."""
+    following = j + 1
+    if following == len(sentence):
+        return True
+    if sentence.tags[following] == "POS" or sentence.word(following)[:1] in ("'", "’", "(", "-"):
+        return False
+    if sentence.pos[following] in ("VERB", "AUX"):
+        return sentence.tags[following] in ("VBD", "VBZ", "VBP", "MD")
+    return sentence.pos[following] in ("PUNCT", "ADP", "CCONJ", "SCONJ")
+
+
+def _set_off(sentence: ParsedSentence, j: int, fact: str) -> str:
+    following = j + 1
+    if following == len(sentence):
+        return f", {fact}"
+    word, pos = sentence.word(following), sentence.pos[following]
+    if word in (".", "!", "?", ";", ":", ")", "]"):
+        return f", {fact}"
+    if pos in ("VERB", "AUX", "ADP", "SCONJ"):
+        return f", {fact},"
+    return f" ({fact})"
+
+
+def _of_country(name: str) -> list[tuple[str, str]]:
+    """(fact, the word of it that the sentence must not have yet)."""
+    code, _, capital, continent, inhabitants, currency, neighbours = _countries()[name]
+    facts = [(f"whose capital is {capital}", capital), (f"a country in {continent}", continent)]
+    facts += [(f"a country of {int(inhabitants):,} inhabitants", "inhabitants"), (f"whose ISO code is {code}", "ISO")]
+    facts += [(f"where the currency is the {currency.lower()}", currency.lower())]
+    if neighbours != "-":
+        first = neighbours.split(",")
+        facts += [(f"which borders {_with_article(neighbour)}", neighbour) for neighbour in first[:4]]
+    return facts
+
+
+def _of_city(name: str) -> list[tuple[str, str]]:
+    country, inhabitants = _cities()[name]
+    facts = [(f"a city in {_with_article(country)}", country)]
+    return [*facts, (f"a city of {int(inhabitants):,} inhabitants", "inhabitants")]
+
+
+def _of_continent(name: str) -> list[tuple[str, str]]:
+    countries = [country for country, row in _countries().items() if row[3] == name]
+    return [(f"a continent with {len(countries)} countries", "continent")]
+
+
+def _with_article(country: str) -> str:
+    return f"the {country}" if country in _countries() and _countries()[country][1] == "the" else country
+
+
+@functools.lru_cache(maxsize=1)
+def _countries() -> dict[str, tuple[str, ...]]:
+    return {row[0]: row[1:] for row in word_table("countries.tsv")}
+
+
+@functools.lru_cache(maxsize=1)
+def _cities() -> dict[str, tuple[str, ...]]:
+    return {row[0]: row[1:] for row in word_table("cities.tsv")}
+
+
+@functools.lru_cache(maxsize=1)
+def _continents() -> dict[str, None]:
+    return dict.fromkeys(_CONTINENTS)
+
+
+ENTRIES = (
+    Entry(
+        name="city-names",
+        kind="text",
+        paper=AUGCSE,
+        parameters=(),
+        description="Well-known, populous cities become small, little-known ones.",
+        example="city-names",
+        function=city_names,
+        meaning="altering",
+        needs=("tags",),
+        sample=("They moved from Paris to London.", "They moved from Nyon to Carlow."),
+    ),
+    Entry(
+        name="geo-names",
+        kind="text",
+        paper=AUGCSE,
+        parameters=(),
+        description="A fact (capital, continent, inhabitants, neighbour, currency) is put beside a country, city or continent.",
+        example="geo-names",
+        function=geo_names,
+        meaning="preserving",
+        needs=("tags",),
+        sample=("He was born in Portugal.", "He was born in Portugal, whose capital is Lisbon."),
+    ),
+)

@@ -1,0 +1,254 @@
+"""Which words WordNet has for another, so that the result is right: senses, frequency and grammar.
+
+A word has many senses, and its sentence seldom says which. So a word is replaced only where one sense has most of the uses that
+WordNet's makers tagged (`cntlist.rev`), and only by a word of which that sense has most of the uses too: both readings then
+agree. The other word must be common (`word_lists/word_uses.tsv`), and not much rarer than the first. What the counts let
+through and reading showed to be wrong is in `word_lists/wordnet_unfit.tsv`, and what they hold back though it is right in
+`word_lists/wordnet_fit.tsv`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass, replace
+
+from augment.text.inflection import lemma_of
+from augment.text.word_forms import word_set, word_table
+from augment.text.wordnet import Synset, wordnet
+
+RELATIONS = frozenset({"synonyms", "antonyms", "hypernyms", "hyponyms"})
+_POINTERS = {"hypernyms": ("@", 4), "hyponyms": ("~", 1)}  # and how many steps to go until a usual word comes
+_SMOOTHING = 0.25  # uses of every sense that no text was tagged for
+_OWN = 0.6  # least share of its uses that a word must have in the sense
+_OTHERS = {"synonyms": 0.5, "hypernyms": 0.5, "hyponyms": 0.8}  # the same of the word in its place
+_RARER = 40  # how many times rarer a synonym may be
+_MILLION = {"hypernyms": 10, "hyponyms": 3}  # uses in a million words that a broader or narrower term must have
+_ANTONYM_OWN, _ANTONYM_OTHERS = 0.5, 0.3  # antonyms belong to words, not to senses: most agree on them
+_FORMED = 0.2  # the same for "unhappy" and its like, which follow every sense of "happy"
+_PREFIX = re.compile(r"un|in|im|il|ir|dis|non|ab")
+
+# Of so many or so general uses that no sense is the usual one, or that only their sentence gives a meaning: auxiliaries, light
+# verbs, ordinals and other words that point.
+NEVER = word_set(
+    "be have do not n't no more most less least very so too also as well just only even such same other own many much few "
+    "new old first second third last next past due able likely up down out in on off over there here now then when where "
+    "how why that never always ever still again about around rather quite get go make take back far long together apart ago "
+    "away yet already former latter previous following coming current present certain right all both give put set keep let "
+    "bring come turn hold run pay play show see look looking work call lead leave stand mean like"
+)
+_NEVER_ANTONYMS = NEVER - word_set("able likely certain right current")  # "unable", "unlikely" mean one thing
+_NEVER_NOUNS = word_set(
+    "one ones thing things way ways part lot number percent time times case kind sort type mr mrs ms dr year month week day "
+    "hour minute second moment today tomorrow yesterday tonight night morning afternoon evening weekend decade century pm "
+    "am end side top bottom front back rest half"
+)
+# Terms so general that they say nothing in a noun's place.
+_TOO_GENERAL = word_set(
+    "entity object thing matter substance unit group collection phenomenon quality relation knowledge attribute period need "
+    "ground paper papers array amount number whole portion proportion action act activity state abstraction area region "
+    "part statement occurrence someone mortal soul condition function change happening signal quantity cognition psyche "
+    "measure process artifact instrumentation alteration reckoning ordering extremity grouping wit berth"
+)
+# What everybody sorts things by: a word's broader term where the one next to it is a learned one ("canine").
+_BASIC = word_set(
+    "vehicle ship aircraft animal bird fish insect reptile person building furniture garment clothing food vegetable fruit "
+    "tree weapon device disease organ chemical material metal science sport book music doctor official worker artist "
+    "professional relative document athlete expert scientist musician room house road drug tool dance meat instrument "
+    "symbol color officer illness crime"
+)
+# Plurals by themselves ("bounds"), and what no noun's place takes ("looking at").
+_UNFIT_NOUN = re.compile(r"(?<!\blen)(?<!\bserie)(?<!\bspecie)(?<!\bcorp)(?<!\bmean)(?<!\bnew)(?<=[^aiosu])s$")
+_VOWEL = re.compile("[aeiouy]")  # abbreviations have none
+
+# Frames of verbs, by their numbers in wninput(5WN).
+_WITHOUT_OBJECT = frozenset({1, 2, 3, 4, 12, 13, 22, 23})
+_WITH_OBJECT = frozenset({8, 9, 10, 11, 14, 15, 16, 17, 18, 19, 20, 21, 30, 31})
+FRAMES = {
+    "object": _WITH_OBJECT,
+    "none": _WITHOUT_OBJECT,
+    "that": frozenset({26, 34}),
+    "to": frozenset({28}),
+    "object to": frozenset({24}),
+}
+
+
+@dataclass(frozen=True)
+class Substitute:
+    """A lemma that may stand for a word, and what its place must be like.
+
+    uses: of nouns "c" (with "a", in the plural) or "m" (without), of adjectives and adverbs "g" (with "very", "more"), or "".
+    place: of an adjective as `Synset.places` has it. frames: of a verb, those of FRAMES that it has in this sense.
+    """
+
+    lemma: str
+    uses: str = ""
+    place: str = ""
+    frames: frozenset[str] = frozenset()
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def substitutes(relation: str, word: str, part: str, tag: str, hint: str) -> tuple[Substitute, ...]:
+    """Return the words that stand in a relation to a word of a text in its usual sense.
+
+    relation: "synonyms", "antonyms", "hypernyms" or "hyponyms". word: in small letters. part: n, v, a, r. tag, hint: the Penn
+    Treebank tag and the parse's lemma.
+    """
+    lemma = lemma_of(word, tag, hint)
+    if tag == "NNS" and lemma == word:  # "police", "mathematics": no singular, or no plural of its own
+        return ()
+    never = _NEVER_ANTONYMS if relation == "antonyms" else NEVER
+    if not never.isdisjoint((word, lemma)) or (part == "n" and not _NEVER_NOUNS.isdisjoint((word, lemma))):
+        return ()
+    unfit = _unfit().get((relation, part, lemma), frozenset())
+    if "*" in unfit:
+        return ()
+    found = _antonyms(lemma, part) if relation == "antonyms" else _in_usual_sense(relation, lemma, part)
+    if relation == "synonyms":
+        found += _fit_in_any_sense(lemma, part)
+    kept: dict[str, Substitute] = {}
+    for substitute in found:
+        other = substitute.lemma
+        if other not in unfit and not _overlaps(other, lemma):
+            frames = frozenset(frame for frame in substitute.frames if f"{other}:{frame}" not in unfit)
+            kept.setdefault(other, replace(substitute, frames=frames))
+    return tuple(kept.values())
+
+
+def uses(lemma: str, part: str) -> str | None:
+    """Return how a word is used (`Substitute.uses`), or None where it is too rare to stand for another."""
+    entry = _uses().get((lemma, part))
+    return None if entry is None else entry[1]
+
+
+def _in_usual_sense(relation: str, lemma: str, part: str) -> list[Substitute]:
+    source = wordnet()
+    offsets = source.offsets(lemma, part)
+    if not offsets or _share(lemma, part, offsets[0]) < _OWN:
+        return []
+    usual = source.synset(offsets[0], part)
+    if relation == "synonyms":
+        least = _million(lemma, part) / _RARER
+        return [_substitute(usual, i, part) for i in _fitting(usual, offsets[0], part, relation, least)]
+    symbol, steps = _POINTERS[relation]
+    found: list[Substitute] = []
+    synsets = [usual]
+    for step in range(steps):
+        pointers = [pointer for synset in synsets for pointer in synset.pointers]
+        targets = dict.fromkeys(offset for kind, offset, its_part, *_ in pointers if (kind, its_part) == (symbol, part))
+        synsets = [source.synset(offset, part) for offset in targets]
+        for synset, offset in zip(synsets, targets):
+            fitting = _fitting(synset, offset, part, relation, _MILLION[relation])
+            fitting = [i for i in fitting if synset.lemmas[i] not in _TOO_GENERAL and (step == 0 or synset.lemmas[i] in _BASIC)]
+            if fitting:  # of several words for one term, that which is most used for it
+                best = max(fitting, key=lambda i: _tagged(synset.lemmas[i], part, offset))
+                found.append(_substitute(synset, best, part))
+        if found:
+            break
+    return found
+
+
+def _fit_in_any_sense(lemma: str, part: str) -> list[Substitute]:
+    """Return the synonyms that `wordnet_fit.tsv` has, where WordNet has them."""
+    wanted = _fit().get((part, lemma))
+    if wanted is None:
+        return []
+    synsets = wordnet().synsets(lemma, part)
+    return [_substitute(synset, i, part) for synset in synsets for i, name in enumerate(synset.lemmas) if name in wanted]
+
+
+def _antonyms(lemma: str, part: str) -> list[Substitute]:
+    """Return antonyms of this very word (not of its synonyms), of its first three senses."""
+    source = wordnet()
+    found = []
+    for offset in source.offsets(lemma, part)[:3]:
+        synset = source.synset(offset, part)
+        names = [name.lower() for name in synset.lemmas]
+        own = names.index(lemma) + 1 if lemma in names else 0
+        for symbol, target, its_part, start, end in synset.pointers:
+            if symbol != "!" or start != own or its_part != part:
+                continue
+            opposite = source.synset(target, part)
+            name = opposite.lemmas[end - 1]
+            own_least, others_least = (_FORMED, _FORMED) if _is_formed(lemma, name) else (_ANTONYM_OWN, _ANTONYM_OTHERS)
+            usual = _share(lemma, part, offset) >= own_least and _share(name, part, target) >= others_least
+            if usual and _is_usable(name, part, _NEVER_ANTONYMS):
+                found.append(_substitute(opposite, end - 1, part))
+    return found
+
+
+def _fitting(synset: Synset, offset: int, part: str, relation: str, least: float) -> list[int]:
+    """Return the places in a synset of the words that usually mean it; least: their uses in a million words."""
+    return [
+        i
+        for i, name in enumerate(synset.lemmas)
+        if _is_usable(name, part)
+        and _million(name, part) >= least
+        and _share(name, part, offset) >= _OTHERS[relation]
+        and (relation == "hypernyms" or _tagged(name, part, offset))
+    ]
+
+
+def _is_usable(name: str, part: str, never: frozenset[str] = NEVER) -> bool:
+    if not name.islower() or " " in name or not _VOWEL.search(name[1:]) or name in never or uses(name, part) is None:
+        return False
+    return part != "n" or (_UNFIT_NOUN.search(name) is None and name not in _NEVER_NOUNS)
+
+
+def _substitute(synset: Synset, i: int, part: str) -> Substitute:
+    name = synset.lemmas[i]
+    numbers = {number for number, word in synset.frames if word in (0, i + 1)}
+    frames = frozenset(kind for kind, wanted in FRAMES.items() if numbers & wanted)
+    return Substitute(name, uses(name, part) or "", synset.places[i], frames)
+
+
+def _share(lemma: str, part: str, offset: int) -> float:
+    """Return which share of a word's uses a sense has."""
+    source = wordnet()
+    offsets, counts = source.offsets(lemma, part), source.counts(lemma, part)
+    if offset not in offsets:
+        return 0.0
+    return (counts[offsets.index(offset)] + _SMOOTHING) / (sum(counts) + _SMOOTHING * len(counts))
+
+
+def _tagged(lemma: str, part: str, offset: int) -> int:
+    """Return how often WordNet's makers found a word in a sense."""
+    source = wordnet()
+    return dict(zip(source.offsets(lemma, part), source.counts(lemma, part))).get(offset, 0)
+
+
+def _million(lemma: str, part: str) -> float:
+    return _uses().get((lemma, part), (0.0, ""))[0]
+
+
+def _is_formed(one: str, other: str) -> bool:
+    """Whether one is the other with a negating prefix, or with "-less" for "-ful"."""
+    short, long = sorted((one, other), key=len)
+    if long.endswith(short) and _PREFIX.fullmatch(long[: -len(short)]):
+        return True
+    return one.removesuffix("less") == other.removesuffix("ful") or one.removesuffix("ful") == other.removesuffix("less")
+
+
+def _overlaps(other: str, lemma: str) -> bool:
+    """Whether one is the other with something added to it, or a spelling of it: "first-class" for "class"."""
+    if other.isalpha() and lemma.isalpha():
+        return other == lemma
+    return lemma in other.split("-") or other in lemma.split("-") or other.replace("-", "") == lemma.replace("-", "")
+
+
+@functools.lru_cache(maxsize=1)
+def _uses() -> dict[tuple[str, str], tuple[float, str]]:
+    """{(word, part of speech): (uses in a million words, how it is used)}"""
+    return {(row[0], row[1]): (float(row[2]), row[3] if len(row) > 3 else "") for row in word_table("word_uses.tsv")}
+
+
+@functools.lru_cache(maxsize=1)
+def _unfit() -> dict[tuple[str, str, str], frozenset[str]]:
+    """{(relation, part of speech, word): what does not stand for it, "*" for nothing does}"""
+    return {(relation, part, word): word_set(others) for relation, part, word, others in word_table("wordnet_unfit.tsv")}
+
+
+@functools.lru_cache(maxsize=1)
+def _fit() -> dict[tuple[str, str], frozenset[str]]:
+    """{(part of speech, word): what stands for it in nearly every sentence}"""
+    return {(part, word): word_set(others) for part, word, others in word_table("wordnet_fit.tsv")}

@@ -1,0 +1,258 @@
+"""Word substitution by WordNet: AugCSE's antonyms, hypernyms, hyponyms and synonyms, VaSCL's synonyms.
+
+Which word may stand for another is decided in `senses`, which words of a sentence are free to be replaced in
+`bound_words`. The new word takes the form of the one that goes ("houses": "buildings", "won": "lost"), its capital, and "a" or
+"an" in front of it. `variant=code` draws among all that the published code draws among, whatever the sense.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from math import ceil
+
+from augment.core.entry import Entry, Parameter
+from augment.rules.bound_words import is_part_of_a_name, place_of
+from augment.rules.senses import RELATIONS, Substitute, substitutes
+from augment.text.draws import Draws
+from augment.text.inflection import inflect, lemma_of
+from augment.text.parsed import ParsedSentence
+from augment.text.word_forms import AUGCSE, Edit, like, rewrite, word_set
+from augment.text.wordnet import require_wordnet, wordnet
+
+VASCL = "VaSCL (Zhang et al. 2022), section 4.4"
+_POS = {"NOUN": "n", "VERB": "v", "ADJ": "a", "ADV": "r"}
+_TAGS = {"n": ("NN", "NNS"), "v": ("VB", "VBD", "VBG", "VBN", "VBP", "VBZ"), "a": ("JJ", "JJR", "JJS"), "r": ("RB", "RBR", "RBS")}
+_CONTENT = frozenset((pos, tag) for pos, part in _POS.items() for tag in _TAGS[part])
+_NOUNS, _ADJECTIVES, _ADVERBS = (frozenset(both for both in _CONTENT if both[0] == pos) for pos in ("NOUN", "ADJ", "ADV"))
+_VERBS_OF_GRAMMAR = word_set("be have do")
+_OF_AMOUNTS = word_set("less least")  # what "bigger" does not become, though "big" becomes "little"
+_SENSES = 2  # of an antonym, as AugCSE's code reads them
+
+
+def antonym_adjectives(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
+    """SentenceAdjectivesAntonymsSwitch (NL-Augmenter): every adjective that has an antonym becomes it.
+
+    As published: the first antonym, by alphabet, of the first lemma of the first sense, in the base form; so by
+    `variant=code`, but for the form. Here: of the adjective's own lemma, where its sense is plain, compared where it is
+    ("bigger": "smaller"). Altering. Needs the parse and WordNet.
+        "Amanda's mother was very beautiful." -> "Amanda's mother was very ugly."
+    """
+    return rewrite(sentence, _antonyms(sentence, _ADJECTIVES, draws, variant))
+
+
+def antonyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
+    """AntonymSubstitute as AugCSE changed it: an odd number of adjectives and adverbs become their antonyms.
+
+    As published: all that have one, where their number is odd (NL-Augmenter: even, so that the meaning returns); else
+    unchanged. Here: where it is even, one of them, drawn at random, is left. variant: as in `antonym_adjectives`. Altering.
+    Needs the parse and WordNet.
+        "He is a good and fast runner." -> "He is a bad and fast runner."
+    """
+    edits = _antonyms(sentence, _ADJECTIVES | _ADVERBS, draws, variant)
+    if len(edits) % 2 == 0 and edits:
+        edits.pop(draws.below(len(edits)))
+    return rewrite(sentence, edits)
+
+
+def hypernyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
+    """ReplaceHypernyms (NL-Augmenter, CheckList): a noun becomes a broader term.
+
+    As published: one random noun, all occurrences of its letters, by the first hypernym; so by `variant=code`, that noun
+    alone. Here: of those with a plain sense and a common broader term. Altering. Needs the parse and WordNet.
+        "She lost a spoon." -> "She lost a container."
+    """
+    return _one_noun(sentence, draws, "hypernyms", variant)
+
+
+def hyponyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
+    """ReplaceHyponyms (NL-Augmenter, CheckList): a noun becomes a narrower term; else as `hypernyms`.
+
+    Altering. Needs the parse and WordNet.
+        "The dog barked." -> "The puppy barked."
+    """
+    return _one_noun(sentence, draws, "hyponyms", variant)
+
+
+def synonyms_wordnet(sentence: ParsedSentence, draws: Draws, rate: float = 0.5, variant: str = "sense") -> str | None:
+    """SynonymSubstitution (NL-Augmenter; Wei and Zou 2019): each noun, verb, adjective and adverb, with probability `rate`,
+    becomes a synonym.
+
+    As published: a random sense's first lemma, adjectives looked up as satellites only, one fixed draw, the base form,
+    underscores left in; `variant=code`: a random sense's first lemma, in the form of the word. Here: a synonym in the word's
+    usual sense, where it has one, that usually means the same. Preserving. Needs the parse and WordNet.
+        "The big car stopped." -> "The large automobile halted."
+    """
+    found = _with_substitutes(sentence, _CONTENT, "synonyms" if variant == "sense" else "heads")
+    edits = [_replacement(sentence, i, "synonyms", others, draws, variant) for i, others in found if draws.chance(rate)]
+    return rewrite(sentence, [edit for edit in edits if edit])
+
+
+def wordnet_substitution(sentence: ParsedSentence, draws: Draws, rate: float = 0.1, variant: str = "sense") -> str | None:
+    """VaSCL's WNet (through nlpaug; Morris et al. 2020, Ren et al. 2019): ceil(rate * n) of n words become WordNet synonyms, at
+    5, 10 and 20%; of words that have any, drawn at random; n counts all words.
+
+    As published, and by `variant=code`: any lemma of any sense. Here: as `synonyms_wordnet`, so that fewer words change
+    where fewer have such a synonym. Preserving. Needs the parse and WordNet.
+        "The big car stopped." -> "The large car stopped."
+    """
+    found = _with_substitutes(sentence, _CONTENT, "synonyms" if variant == "sense" else "lemmas")
+    if not found:
+        return None
+    marks = sum(map(sentence.pos.count, ("PUNCT", "SYM", "SPACE")))
+    count = ceil(rate * (len(sentence) - marks))
+    edits: list[Edit] = []
+    for i, others in draws.sample(found, len(found)):
+        if len(edits) >= count:
+            break
+        edit = _replacement(sentence, i, "synonyms", others, draws, variant)
+        if edit:
+            edits.append(edit)
+    return rewrite(sentence, edits)
+
+
+def _antonyms(sentence: ParsedSentence, kinds: frozenset[tuple[str, str]], draws: Draws, variant: str) -> list[Edit]:
+    found = _with_substitutes(sentence, kinds, "antonyms" if variant == "sense" else "code antonyms")
+    edits = [_replacement(sentence, i, "antonyms", others, draws, variant) for i, others in found]
+    return [edit for edit in edits if edit]
+
+
+def _one_noun(sentence: ParsedSentence, draws: Draws, relation: str, variant: str) -> str | None:
+    found = _with_substitutes(sentence, _NOUNS, relation if variant == "sense" else f"code {relation}")
+    for i, others in draws.sample(found, len(found)):
+        edit = _replacement(sentence, i, relation, others, draws, variant)
+        if edit:
+            return rewrite(sentence, [edit])
+    return None
+
+
+def _with_substitutes(
+    sentence: ParsedSentence, kinds: frozenset[tuple[str, str]], relation: str
+) -> list[tuple[int, tuple[Substitute, ...]]]:
+    """Return the words, of some parts of speech and tags, that others may stand for, with these."""
+    find = substitutes if relation in RELATIONS else _published
+    pos, tags, lemmas = sentence.pos, sentence.tags, sentence.lemmas
+    found = []
+    for i, both in enumerate(zip(pos, tags)):
+        if both in kinds:
+            others = find(relation, sentence.word(i).lower(), _POS[both[0]], both[1], lemmas[i])
+            if others:
+                found.append((i, others))
+    return found
+
+
+def _replacement(
+    sentence: ParsedSentence, i: int, relation: str, others: tuple[Substitute, ...], draws: Draws, variant: str
+) -> Edit | None:
+    """Word i becomes a random one of those that stand in a relation to it, of those that fit its place."""
+    word, tag = sentence.word(i), sentence.tags[i]
+    if variant == "code":
+        fitting = () if is_part_of_a_name(sentence, i) else [other.lemma for other in others]
+    else:
+        place = place_of(sentence, i, _POS[sentence.pos[i]], relation)
+        if place is None:
+            return None
+        said = sentence.text.lower().split()
+        fitting = [other.lemma for other in others if place.takes(other) and other.lemma not in said]
+    form = inflect(draws.choice(fitting), tag) if fitting else None
+    if form is None or form in _OF_AMOUNTS or not _keeps_possessive(sentence, i, form):
+        return None
+    return sentence.starts[i], sentence.ends[i], like(word, form)
+
+
+def _keeps_possessive(sentence: ParsedSentence, i: int, form: str) -> bool:
+    """Whether the possessive behind a plural, if there is one, is that of its new form too: not "women's" to "adults's"."""
+    behind = sentence.text[sentence.ends[i] : sentence.ends[i] + 2].replace("’", "'")
+    if sentence.tags[i] != "NNS" or behind[:1] != "'":
+        return True
+    return form.endswith("s") == (behind != "'s")
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _published(relation: str, word: str, part: str, tag: str, hint: str) -> tuple[Substitute, ...]:
+    """What the published code draws a word's replacement from: "heads" or "lemmas" of all senses, "code antonyms" of the first
+    sense's first lemma, "code hypernyms" and "code hyponyms" of the first sense; one alone of these three.
+    """
+    lemma, source = lemma_of(word, tag, hint), wordnet()
+    if lemma in _VERBS_OF_GRAMMAR:
+        return ()
+    if relation in ("heads", "lemmas"):
+        most = 1 if relation == "heads" else None
+        found = [other for synset in source.synsets(lemma, part) for other in synset.lemmas[:most]]
+    elif relation == "code antonyms":
+        senses = source.synsets(lemma, part, 1)
+        found = sorted(source.antonyms(senses[0].lemmas[0], part, _SENSES))[:1] if senses else []
+    else:
+        found = list(getattr(source, relation.removeprefix("code "))(lemma, part)[:1])
+    return tuple(Substitute(other) for other in dict.fromkeys(found) if other.lower() != lemma)
+
+
+def _entry(name: str, function: Callable, description: str, meaning: str, sample: tuple[str, str], **more: object) -> Entry:
+    more = {"paper": AUGCSE, "parameters": (), "example": name, **more}
+    more["parameters"] = (*more["parameters"], _VARIANT)
+    return Entry(
+        name=name,
+        kind="text",
+        description=description,
+        function=function,
+        meaning=meaning,
+        needs=("parse", "wordnet"),
+        sample=sample,
+        require=require_wordnet,
+        **more,
+    )
+
+
+_VARIANT = Parameter(
+    "variant", "sense", "sense: words of a plain sense; code: all that the published code draws from", choices=("sense", "code")
+)
+
+ENTRIES = (
+    _entry(
+        "antonym-adjectives",
+        antonym_adjectives,
+        "Every adjective becomes its WordNet antonym.",
+        "altering",
+        ("Amanda's mother was very beautiful.", "Amanda's mother was very ugly."),
+    ),
+    _entry(
+        "antonyms",
+        antonyms,
+        "An odd number of adjectives and adverbs become their WordNet antonyms.",
+        "altering",
+        ("He is a good and fast runner.", "He is a bad and fast runner."),
+    ),
+    _entry(
+        "hypernyms",
+        hypernyms,
+        "One noun becomes a broader term of WordNet.",
+        "altering",
+        ("She lost a spoon.", "She lost a container."),
+    ),
+    _entry(
+        "hyponyms",
+        hyponyms,
+        "One noun becomes a narrower term of WordNet.",
+        "altering",
+        ("The dog barked.", "The puppy barked."),
+    ),
+    _entry(
+        "synonyms-wordnet",
+        synonyms_wordnet,
+        "Nouns, verbs, adjectives and adverbs become WordNet synonyms, each with probability rate.",
+        "preserving",
+        ("The big car stopped.", "The large automobile halted."),
+        parameters=(Parameter("rate", 0.5, "probability of each word that has synonyms", 0, 1),),
+        example="synonyms-wordnet:rate=0.3",
+    ),
+    _entry(
+        "wordnet-substitution",
+        wordnet_substitution,
+        "A share of the words becomes WordNet synonyms, 5, 10 or 20% in the paper.",
+        "preserving",
+        ("The big car stopped.", "The large car stopped."),
+        paper=VASCL,
+        parameters=(Parameter("rate", 0.1, "share of all words, rounded up", 0, 1),),
+        example="wordnet-substitution:rate=0.2",
+    ),
+)

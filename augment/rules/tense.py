@@ -1,0 +1,273 @@
+"""AugCSE's change of tense."""
+
+from __future__ import annotations
+
+import re
+
+from augment.core.entry import Entry, Parameter
+from augment.rules.clause_forms import finite_form, finite_verb, person_of, spelled_out, subject_of
+from augment.rules.contractions import joined_base_forms
+from augment.sda.english import is_joined, is_of_title, speaker
+from augment.text.draws import Draws
+from augment.text.inflection import lemma_of
+from augment.text.parsed import ParsedSentence
+from augment.text.word_forms import AUGCSE, Edit, like, rewrite, word_set
+
+_TENSES = ("past", "present", "future")
+_OF_TAG = {"VBD": "past", "VBZ": "present", "VBP": "present"}
+_CLAUSES = word_set("root conj ccomp advcl acl:relcl parataxis csubj csubj:pass relcl pcomp")
+_TIME = word_set("when while if before after until till once unless as whenever since because although though whereas")
+_PAST_MODALS = {"can": "could", "may": "might", "shall": "should"}
+_PRESENT_MODALS = {"could": "can", "might": "may"}
+_MIDDLE = word_set(
+    "also both all always already ever never often usually generally still then now probably only just sometimes soon thus"
+)
+_LONG_AGO = word_set("ago yesterday")
+_PERIODS = word_set(
+    "night week weekend month year season spring summer autumn fall winter century decade monday tuesday wednesday thursday "
+    "friday saturday sunday january february march april may june july august september october november december"
+)
+_YEAR = re.compile(r"1\d{3}s?|20[01]\d")
+_BEFORE_YEAR = word_set(
+    "in by since until from of , january february march april may june july august september october november december to "
+    "between and early late around during before after spring summer autumn fall winter circa about"
+)
+_NOT = ("n't", "n’t", "not")
+_SHORT_NEGATION = {"will": "wo", "can": "ca", "shall": "sha"}
+
+
+def tense(sentence: ParsedSentence, draws: Draws, to: str = "random") -> str | None:
+    """TenseTransformation (Logeswaran et al. 2018, after tenseflow): the sentence in another tense, past, present or future.
+
+    As published: a random one of the three, the sentence's own among them; every verb by itself, participles and infinitives
+    too. Here: one of the other two; only the word of each clause that carries the tense: "do", "have" and "be" as
+    auxiliaries, "will" put in or taken out, number and person by the subject, in the future the present behind "when" and
+    "if"; other modals change with the past ("can": "could") or stay; questions are not put in the future, nor what was "in 1955"
+    or "last week". None where the sentence has no finite verb, or is in that tense already. Possibly altering. Needs the parse.
+        "She does not know where he lives." -> "She did not know where he lived."
+    """
+    clauses = _finite_clauses(sentence)
+    if not clauses:
+        return None
+    root = sentence.root
+    main = next((i for i, head in clauses if head == root), None)
+    current = None if main is None else _tense_of(sentence, main)
+    if current is None:
+        return None
+    barred = {current} | _barred_by_time(sentence)
+    targets = [other for other in _TENSES if other not in barred and to in ("random", other)]
+    if not targets:
+        return None
+    target = draws.choice(targets) if len(targets) > 1 else targets[0]
+    edits: list[Edit] = []
+    for finite, head in clauses:
+        changed = _change(sentence, finite, head, target)
+        if changed is None:
+            return None
+        edits += changed
+    return rewrite(sentence, edits)
+
+
+def _barred_by_time(sentence: ParsedSentence) -> frozenset[str]:
+    """The tenses that a time which the sentence names does not go with: "in 1955" no future, "tomorrow" no past."""
+    words = [word.lower() for word in sentence.words]
+    barred = frozenset()
+    for i, word in enumerate(words):
+        following = words[i + 1] if i + 1 < len(words) else ""
+        if word in _LONG_AGO or (word == "last" and following in _PERIODS):
+            barred |= {"future", "present"}
+        elif _YEAR.fullmatch(word) and i and words[i - 1] in _BEFORE_YEAR:
+            barred |= {"future"}
+        elif word == "tomorrow" or (word == "next" and following in _PERIODS):
+            barred |= {"past"}
+    return barred
+
+
+def _finite_clauses(sentence: ParsedSentence) -> list[tuple[int, int]]:
+    """(word that carries the tense, head) of every finite clause, left to right."""
+    found = []
+    for head, relation in enumerate(sentence.deps):
+        relation = sentence.relation(head)
+        if relation not in _CLAUSES and relation != "ROOT":
+            continue
+        if sentence.pos[head] not in ("VERB", "AUX") and sentence.verb(head) == head:
+            continue
+        finite = finite_verb(sentence, head)
+        tag = sentence.tags[finite]
+        if (tag in _OF_TAG and not _shares_auxiliary(sentence, finite, head)) or tag == "MD":
+            found.append((finite, head))
+    return found
+
+
+def _shares_auxiliary(sentence: ParsedSentence, finite: int, head: int) -> bool:
+    """Whether a verb is a participle that a tagger has taken for a past: "was convicted and sentenced"."""
+    if finite != head or sentence.relation(head) != "conj" or sentence.tags[head] != "VBD" or sentence.subject(head) is not None:
+        return False
+    first = sentence.heads[head]
+    return sentence.tags[first] == "VBN" and bool(sentence.auxiliaries(first)) and sentence.word(head).lower().endswith("ed")
+
+
+def _tense_of(sentence: ParsedSentence, finite: int) -> str | None:
+    word = sentence.word(finite).lower()
+    if word in ("will", "'ll", "’ll", "wo", "shall"):
+        return "future"
+    if sentence.tags[finite] == "MD":
+        return "past" if word in ("could", "would", "might") else "present"
+    return _OF_TAG.get(sentence.tags[finite])
+
+
+def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> list[Edit] | None:
+    """Edits that put a clause into a tense; None where the sentence cannot be."""
+    word = sentence.word(finite)
+    lower = word.lower()
+    start, end = sentence.starts[finite], sentence.ends[finite]
+    if is_of_title(sentence, finite) or lower == "ai" or is_joined(sentence, finite):  # "ain't", "thats"
+        return None
+    if _in_time_clause(sentence, head, finite) and target == "future":
+        target = "present"
+    if lower in ("will", "'ll", "’ll", "wo"):
+        return [] if target == "future" else _without_will(sentence, finite, head, target)
+    if sentence.tags[finite] == "MD":
+        table = {"past": _PAST_MODALS, "present": _PRESENT_MODALS}.get(target, {})
+        new = table.get({"ca": "can"}.get(lower, lower))
+        if new is None:
+            return []
+        new = like(word, _SHORT_NEGATION.get(new, new) if _contracted(sentence, finite) else new)
+        return [(start, end, f"{new} " if _is_cannot(sentence, finite) else new)]  # "could not"
+    following = sentence.word(finite + 1).lower() if finite + 1 < len(sentence) else ""
+    if (lower, following) == ("used", "to") or (lower in ("had", "'d", "’d") and following == "better"):  # "had better go"
+        return [] if target == "past" else None
+    subject = subject_of(sentence, head)
+    if target == "future":
+        if speaker(sentence, finite) is not None:  # '"No," said John'
+            return None
+        # A question, or an inversion: "will" would have to part verb and auxiliary.
+        inverted = (
+            subject is not None and subject > finite and sentence.relation(subject) != "expl" and not _has_there(sentence, head)
+        )
+        if inverted or (finite == 0 and sentence.text.rstrip()[-1:] == "?"):
+            return None
+        return _with_will(sentence, finite, head)
+    if _OF_TAG[sentence.tags[finite]] == target:
+        return []
+    lower = (spelled_out(sentence, finite) or "").lower()
+    if lower in ("", "would"):
+        return None
+    lemma = lemma_of(lower, sentence.tags[finite], sentence.lemmas[finite])
+    if lemma == "be" and lower in ("is", "are", "was", "were"):
+        person, plural = 3, lower in ("are", "were")
+        pronoun = sentence.word(subject).lower() if subject is not None else ""
+        if pronoun in ("i", "he", "she", "it"):  # "if he were"
+            person, plural = (1 if pronoun == "i" else 3), False
+    elif sentence.tags[finite] == "VBZ":
+        person, plural = 3, False
+    elif sentence.tags[finite] == "VBP" and lower != "am":
+        person, plural = 3, True
+    elif subject is None:
+        person, plural = 3, False
+    else:
+        person, plural = person_of(sentence, subject)
+    new = finite_form(lemma, target, person, plural)
+    if new == "am" and _contracted(sentence, finite):  # there is no "amn't"
+        return [(start, sentence.ends[finite + 1], like(word, "am not"))]
+    if word[:1] in "'’":
+        return [(start, end, " " + new)]
+    return [(start, end, like(word, new) if len(word) > 1 else new)]
+
+
+def _with_will(sentence: ParsedSentence, finite: int, head: int) -> list[Edit]:
+    word = sentence.word(finite)
+    start, end = sentence.starts[finite], sentence.ends[finite]
+    whole = spelled_out(sentence, finite)
+    if whole is None or whole == "would":
+        return []
+    lemma = lemma_of(whole, sentence.tags[finite], sentence.lemmas[finite])
+    negated = finite + 1 < len(sentence) and sentence.word(finite + 1).lower() in _NOT
+    contracted = _contracted(sentence, finite)
+    will = "wo" if contracted else "will"
+    if lemma == "do" and finite != head and finite in sentence.auxiliaries(head):
+        return [(start, end, like(word, will))]
+    space = " " if word[:1] in "'’" else ""
+    if negated:
+        behind = sentence.ends[finite + 1]
+        return [(start, end, space + like(word, will)), (behind, behind, f" {lemma}")]
+    shared = sentence.relation(head) == "conj" and sentence.subject(head) is None
+    if shared and sentence.tags[finite_verb(sentence, sentence.heads[head])] in _OF_TAG:
+        return [(start, end, space + lemma)]
+    if finite + 1 < len(sentence) and sentence.word(finite + 1).lower() in _MIDDLE and (finite != head or lemma == "be"):
+        is_negated = sentence.word(finite + 2).lower() == "not" if finite + 2 < len(sentence) else False
+        behind = sentence.ends[finite + 1 + is_negated]  # "will generally not be"
+        return [(start, end, space + like(word, "will")), (behind, behind, f" {lemma}")]
+    if finite and sentence.word(finite - 1) in _MIDDLE and not space:
+        before = sentence.starts[finite - 1]
+        return [(before, before, "will "), (start, end, lemma)]
+    return [(start, end, space + like(word, f"will {lemma}"))]
+
+
+def _without_will(sentence: ParsedSentence, finite: int, head: int, target: str) -> list[Edit] | None:
+    """The next verb takes the tense, or "do" does where it is negated."""
+    subject = subject_of(sentence, head)
+    if subject is None or subject > finite:
+        return None
+    auxiliaries = [i for i in sentence.auxiliaries(head) if i > finite]
+    verb = min([*auxiliaries, sentence.verb(head)]) if sentence.verb(head) > finite else head
+    if verb <= finite or sentence.tags[verb] not in ("VB", "VBP"):
+        return None
+    person, plural = person_of(sentence, subject)
+    lemma = sentence.word(verb).lower()
+    negation = finite + 1 < len(sentence) and sentence.word(finite + 1).lower() in _NOT
+    start, end = sentence.starts[finite], sentence.ends[finite]
+    space = " " if sentence.word(finite)[:1] in "'’" else ""
+    # "will come and see": the coordinated base forms take the tense too
+    joined = [
+        (sentence.starts[i], sentence.ends[i], finite_form(sentence.word(i).lower(), target, person, plural))
+        for i in joined_base_forms(sentence, head)
+    ]
+    if not negation:
+        removed = (start - 1, end, "") if sentence.text[start - 1 : start] == " " else (start, end, "")
+        return [removed, (sentence.starts[verb], sentence.ends[verb], finite_form(lemma, target, person, plural)), *joined]
+    if lemma == "be":
+        removed = (sentence.ends[finite + 1], sentence.ends[verb], "") if verb == finite + 2 else None
+        form = finite_form("be", target, person, plural)
+        if removed is None or (form == "am" and _contracted(sentence, finite)):  # there is no "amn't"
+            return None
+        return [(start, end, space + form), removed]
+    return [(start, end, space + finite_form("do", target, person, plural))]
+
+
+def _has_there(sentence: ParsedSentence, head: int) -> bool:
+    return any(sentence.relation(child) == "expl" or sentence.tags[child] == "EX" for child in sentence.children(head))
+
+
+def _contracted(sentence: ParsedSentence, finite: int) -> bool:
+    following = finite + 1
+    return following < len(sentence) and sentence.word(following).lower() in ("n't", "n’t")
+
+
+def _is_cannot(sentence: ParsedSentence, finite: int) -> bool:
+    """Whether a "not" is written together with the word that carries the tense."""
+    following = finite + 1
+    joined = following < len(sentence) and sentence.starts[following] == sentence.ends[finite]
+    return joined and sentence.word(following).lower() == "not"
+
+
+def _in_time_clause(sentence: ParsedSentence, head: int, finite: int) -> bool:
+    if sentence.relation(head) != "advcl":
+        return False
+    return any(child < finite and sentence.word(child).lower() in _TIME for child in sentence.children(head))
+
+
+ENTRIES = (
+    Entry(
+        name="tense",
+        kind="text",
+        paper=AUGCSE,
+        parameters=(Parameter("to", "random", "the tense to put sentences in", choices=("random", *_TENSES)),),
+        description="The sentence in another tense: past, present or future.",
+        example="tense:to=past",
+        function=tense,
+        meaning="possibly altering",
+        needs=("parse",),
+        sample=("She does not know where he lives.", "She did not know where he lived."),
+    ),
+)

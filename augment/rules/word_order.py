@@ -1,0 +1,230 @@
+"""AugCSE's four random rearrangements of words: deletion, cropping, swapping, and one of the three.
+
+A word is what stands between white space, less the punctuation around it: "don't", "well-known" and "U.S." are one each.
+Rates and rounding are nlpaug's, which AugCSE used: ceil(rate * n) of n words, at least one.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from math import ceil
+
+from augment.core.compiled import native
+from augment.core.entry import Entry, Parameter
+from augment.text.draws import Draws
+from augment.text.parsed import ParsedSentence
+from augment.text.word_forms import AUGCSE, balanced, keeps_capital, repeats_more, upper_first
+
+# The full stop belongs to "U.S.", and to "Mr." and "J." inside a text.
+_WORD = re.compile(r"\w(?:\S*\w)?(?:(?<=\.\w)\.|(?<=\b[A-Z])\.(?=\s)|(?<=\b[A-Z][a-z])\.(?=\s))?")
+_SPACE = re.compile(r"\s*")
+_ENCLOSING = re.compile(r"[\"“”()\[\]]")  # inside a word, as in PG("d","K"): stays where it is
+_MOST_DELETED = 30  # nlpaug's aug_max as AugCSE set it
+_STRAY = re.compile(r"([,;:])(?:\s*[,;:])+")  # marks that a deleted word had kept apart: the first stays
+_EMPTY = re.compile(r"\(\W*\)|\[\W*\]|“\W*”|\"(?<!\w\")[^\w\"]*\"(?!\w)")  # each begins with a letter: found sooner
+_WITH_SPACE = re.compile(rf"\s*(?:{_EMPTY.pattern})")
+_DANGLING_MARK = re.compile(r"[,;:][\s,;:]*(?=[.!?]|$)")
+_DANGLING = re.compile(_DANGLING_MARK.pattern + r"|([(\[“]|\s\")\s*[,;:][\s,;:]*|([(\[“])\s+")
+_LEADING = re.compile(r"^([\"“(\[]*)[\s,;:)\]]+(?=[\w\"“(\[])")
+
+
+def random_deletion(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -> str | None:
+    """RandomDeletion (Wei and Zou 2019; AugCSE through nlpaug, rate 0.6): ceil(rate * n) of n words go, at most 30; one stays.
+
+    Here: punctuation and the text between stay as they are, without the marks that would stand side by side or alone and
+    the brackets and quotes that would be empty; a word that would follow itself goes too. None for fewer than two words.
+    Possibly altering. Needs nothing.
+        "The old man sat by the sea." -> "Old sea."
+    """
+    text = sentence.text
+    spans = word_spans(text)
+    many = len(spans)
+    if many < 2 or rate == 0:
+        return None
+    count = min(_MOST_DELETED, many - 1, max(1, ceil(rate * many)))
+    return _without(text, spans, set(draws.sample(range(many), count)))
+
+
+def random_crop(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -> str | None:
+    """RandomCrop (AugCSE through nlpaug, rate 0.6): a contiguous run of ceil(rate * n) words is deleted; one word stays.
+
+    The place is drawn evenly. The original left a text of one word, and raised an error inside, unchanged: None here.
+    Possibly altering. Needs nothing.
+        "The old man sat by the sea." -> "The sea."
+    """
+    text = sentence.text
+    spans = word_spans(text)
+    many = len(spans)
+    if many < 2 or rate == 0:
+        return None
+    count = min(many - 1, max(1, ceil(rate * many)))
+    first = draws.below(many - count + 1)
+    return _without(text, spans, set(range(first, first + count)))
+
+
+def random_swap(sentence: ParsedSentence, draws: Draws, rate: float = 0.1) -> str | None:
+    """RandomSwap (Wei and Zou 2019; AugCSE through nlpaug, rate 0.1): ceil(rate * n) words change places with a neighbour,
+    left or right at random.
+
+    Here: no word moves twice, and no two equal words change places or come to stand side by side. The capital of the
+    sentence's first word stays at its start. None where no two words can. Possibly altering. Needs tags (for names).
+        "The old man sat by the sea." -> "The man old sat by the sea."
+    """
+    text = sentence.text
+    spans = word_spans(text)
+    if _ENCLOSING.search(text):
+        spans = [span for span in spans if not _ENCLOSING.search(text, *span)]
+    words = [text[start:end] for start, end in spans]
+    lower = [word.lower() for word in words]
+    wanted = ceil(rate * len(words))
+    moved: dict[int, str] = {}
+    for i in draws.sample(range(len(words)), len(words)):
+        if len(moved) >= 2 * wanted:
+            break
+        j = i + 1 if draws.chance(0.5) else i - 1
+        if not 0 <= j < len(words):
+            j = 2 * i - j
+        if not 0 <= j < len(words) or i in moved or j in moved or lower[i] == lower[j]:
+            continue
+        i, j = min(i, j), max(i, j)
+        if (i and lower[i - 1] == lower[j]) or (j + 1 < len(words) and lower[j + 1] == lower[i]):
+            continue
+        lower[i], lower[j] = lower[j], lower[i]
+        ahead, behind = words[j], words[i]
+        if i == 0 and behind[:1].isupper():
+            ahead, behind = upper_first(ahead) if ahead.islower() else ahead, _inner(sentence, spans[0][0], behind)
+        moved[i], moved[j] = ahead, behind
+    if not moved:
+        return None
+    result = sentence.edit([(*spans[number], word) for number, word in moved.items()])
+    return None if result == text or repeats_more(result, text) else result
+
+
+def random_word(sentence: ParsedSentence, draws: Draws, rate: float = 0.15) -> str | None:
+    """RandomWordAugmentation (AugCSE through nlpaug, rate 0.15): one of deletion, cropping and swapping, drawn evenly.
+
+    Possibly altering. Needs tags (for names).
+        "The old man sat by the sea." -> "Old man sat by sea."
+    """
+    return draws.choice((random_deletion, random_crop, random_swap))(sentence, draws, rate)
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """(start, end) of the words of a text, in characters."""
+    return native.word_spans(text) if native is not None else [word.span() for word in _WORD.finditer(text)]
+
+
+def _without(text: str, spans: list[tuple[int, int]], numbers: set[int]) -> str | None:
+    """The text without some of its words, by number, and those that would follow themselves."""
+    last = -1  # the last word kept
+    for number, (start, end) in enumerate(spans):
+        if number in numbers:
+            continue
+        if 0 <= last < number - 1 and text[slice(*spans[last])].lower() == text[start:end].lower():
+            numbers.add(number)
+        else:
+            last = number
+    result = cut(text, [spans[number] for number in sorted(numbers)])
+    return _tidied(result, text, text[slice(*spans[0])])
+
+
+def cut(text: str, spans: list[tuple[int, int]]) -> str:
+    """The text without those spans, in rising order, and without the space in front of each, else (at an opening quote or
+    bracket, or where that has gone already) the one behind.
+    """
+    if native is not None:
+        return native.cut(text, spans)
+    parts, position = [], 0
+    for start, end in spans:
+        before = text[position:start].rstrip()
+        if len(before) == start - position:
+            end = _SPACE.match(text, end).end()
+        parts.append(before)
+        position = end
+    return "".join((*parts, text[position:]))
+
+
+def _tidied(result: str, text: str, first: str) -> str | None:
+    """A text from which words were deleted, without what cannot stand alone; None where it does not read.
+
+    text: before. first: its first word.
+    """
+    enclosing = '"' in text or "(" in text or "“" in text or "[" in text
+    if enclosing and not _EMPTY.search(text):
+        while _EMPTY.search(result):
+            result = _WITH_SPACE.sub("", result)
+    if _STRAY.search(result) and not _STRAY.search(text):
+        result = _STRAY.sub(r"\1", result)
+    dangling = _DANGLING if enclosing else _DANGLING_MARK
+    if dangling.search(result) and not dangling.search(text):
+        result = dangling.sub(lambda match: "".join(filter(None, match.groups())), result)
+    if not result[:1].isalnum():
+        result = _LEADING.sub(r"\1", result.lstrip())
+    if first[0].isupper():
+        result = upper_first(result)
+    if enclosing and balanced(text) and not balanced(result):
+        return None
+    return None if result == text or repeats_more(result, text) else result
+
+
+def _inner(sentence: ParsedSentence, start: int, word: str) -> str:
+    """The first word, which begins at a character, as it is written further on."""
+    i = bisect_left(sentence.starts, start)
+    if i < len(sentence) and sentence.starts[i] == start and sentence.tags[i] and not keeps_capital(sentence, i):
+        return word[:1].lower() + word[1:]
+    return word
+
+
+def _rate(default: float) -> Parameter:
+    return Parameter("rate", default, "share of the words, rounded up", 0, 1)
+
+
+ENTRIES = (
+    Entry(
+        name="random-deletion",
+        kind="text",
+        paper=AUGCSE,
+        parameters=(_rate(0.6),),
+        description="Random words go, punctuation stays. One word always stays.",
+        example="random-deletion:rate=0.6",
+        function=random_deletion,
+        meaning="possibly altering",
+        sample=("The old man sat by the sea.", "Old sea."),
+    ),
+    Entry(
+        name="random-crop",
+        kind="text",
+        paper=AUGCSE,
+        parameters=(_rate(0.6),),
+        description="A contiguous run of words goes.",
+        example="random-crop:rate=0.6",
+        function=random_crop,
+        meaning="possibly altering",
+        sample=("The old man sat by the sea.", "The sea."),
+    ),
+    Entry(
+        name="random-swap",
+        kind="text",
+        paper=AUGCSE,
+        parameters=(_rate(0.1),),
+        description="Random words change places with a neighbour; the capital stays at the start.",
+        example="random-swap:rate=0.1",
+        function=random_swap,
+        meaning="possibly altering",
+        needs=("tags",),
+        sample=("The old man sat by the sea.", "The man old sat by the sea."),
+    ),
+    Entry(
+        name="random-word",
+        kind="text",
+        paper=AUGCSE,
+        parameters=(_rate(0.15),),
+        description="One of random-deletion, random-crop and random-swap, drawn evenly.",
+        example="random-word:rate=0.15",
+        function=random_word,
+        meaning="possibly altering",
+        needs=("tags",),
+        sample=("The old man sat by the sea.", "Old man sat by sea."),
+    ),
+)

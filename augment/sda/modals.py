@@ -1,0 +1,234 @@
+"""SDA's modal verbs and intensifiers in English: which modal verbs a clause can take, and how it is written with one.
+
+As published, the past takes "should have travelled", which says that he did not. By default a clause takes those that
+leave what it says true: "must have travelled", "had to travel", "could not but travel"; a negated one "cannot have travelled".
+"""
+
+from __future__ import annotations
+
+from augment.rules.contractions import is_base_form, joined_base_forms
+from augment.sda.english import (
+    BE,
+    HAD,
+    HAVE,
+    NEED,
+    NEGATIVE_ADVERBS,
+    NOT,
+    PAST_BE,
+    Clause,
+    coordinated,
+    finite_tag,
+    is_assertion,
+    is_joined,
+    is_of_title,
+    main_clause,
+    speaker,
+    with_auxiliary,
+)
+from augment.text.draws import Draws
+from augment.text.inflection import inflect, lemma_of, may_be_past, participle
+from augment.text.parsed import ParsedSentence
+from augment.text.word_forms import Edit, indefinite_article, like
+
+# What stands before the base form. The code's "can't avoid to" is left out: no verb can follow it.
+_PUBLISHED = {
+    "paper": ("must", "should", "ought to", "have to", "cannot but", "cannot help but"),
+    "code": ("must", "should", "ought to", "have to", "cannot but", "cannot help but", "have no choice but to", "need to"),
+}
+_DUTIES = frozenset({"should", "ought to", "need to"})  # what is to be done, and so may not be: no fact
+_INEVITABLE = frozenset({"cannot but", "cannot help but", "have no choice but to"})  # of who or what could do otherwise
+_SOUND_OF_NEGATED = {"VBD": ("can", "could", "must"), "BE": ("can", "must"), "DO": ("can",), "HAVE": ("can", "must")}
+_PAST_FORMS = {
+    "have to": "had to", "cannot but": "could not but", "cannot help but": "could not help but",
+    "have no choice but to": "had no choice but to", "need to": "needed to",
+}  # fmt: skip
+_THIRD_FORMS = {"have to": "has to", "have no choice but to": "has no choice but to", "need to": "needs to"}
+_BEFORE_NOT = frozenset({"must", "should", "ought to", "can", "could"})  # "must not go", but not "have to not go"
+_BEFORE_HAVE = frozenset({"must", "should", "ought to", "have to", "need to", "can", "could"})  # "has to have gone"
+_FINISHED = frozenset({"must", "should", "ought to"})  # the past behind these is "have" with a participle
+# Adverbs that may stand before a modal verb, as they are of the sentence.
+_STAYING = frozenset((
+    "apparently", "certainly", "clearly", "consequently", "evidently", "eventually", "finally", "first", "hence", "however",
+    "later", "maybe", "nevertheless", "now", "obviously", "perhaps", "possibly", "presumably", "probably", "reportedly", "soon",
+    "subsequently", "suddenly", "supposedly", "surely", "then", "therefore", "though", "thus",
+))  # fmt: skip
+_INTENSIFIERS = (
+    "extremely", "quite", "very", "particularly", "especially", "absolutely", "totally", "really", "remarkably",
+)  # fmt: skip
+# Adjectives without degrees, which no intensifier can stand before.
+_PLAIN = frozenset((
+    "same", "other", "such", "many", "few", "several", "own", "only", "last", "next", "first", "second", "third",
+    "former", "latter", "main", "entire", "whole", "various", "certain", "due", "able", "more", "most", "less", "least",
+    "fewer", "much", "further", "little", "following", "previous", "total", "final", "single", "double",
+))  # fmt: skip
+
+
+def modal_edits(sentence: ParsedSentence, draws: Draws, variant: str, phrases: str) -> list[Edit] | None:
+    """`augment.sda.entries.mv`: the first modal verb, in random order, that the main clause can take."""
+    clause = main_clause(sentence)
+    if clause is None or not _takes_one(sentence, clause):
+        return None
+    modals = _PUBLISHED[variant] if phrases == "published" else _sound(sentence, clause, _PUBLISHED[variant])
+    for modal in draws.sample(modals, len(modals)):
+        edits = _add(sentence, clause, modal)
+        if edits:
+            return edits
+    return None
+
+
+def intensifier_edits(sentence: ParsedSentence, draws: Draws) -> list[Edit] | None:
+    """One intensifier before every adjective that can take it, and "a" or "an" before it as it needs."""
+    intensifier = draws.choice(_INTENSIFIERS)
+    edits = []
+    for i, tag in enumerate(sentence.tags):
+        if tag != "JJ":
+            continue
+        word = sentence.word(i)
+        start, end = sentence.starts[i], sentence.ends[i]
+        if not word.islower() or not word.isalpha() or word in _PLAIN:
+            continue
+        text = sentence.text
+        if start == 0 or text[start - 1] != " " or (end < len(text) and text[end] in "-/’'"):
+            continue
+        if any(sentence.relation(child) == "advmod" for child in sentence.children(i)):
+            continue  # it has a degree already
+        if sentence.pos[i - 1] in ("ADJ", "ADV", "NUM") or sentence.relation(i) in ("compound", "fixed"):
+            continue
+        article = sentence.word(i - 1)
+        if article.lower() in ("a", "an"):
+            edits.append((sentence.starts[i - 1], sentence.ends[i - 1], like(article, indefinite_article(intensifier))))
+        edits.append((start, start, intensifier + " "))
+    return edits or None
+
+
+def _takes_one(sentence: ParsedSentence, clause: Clause) -> bool:
+    """Whether the clause states something, with its subject before a verb that stands by itself."""
+    finite, subject = clause.finite, clause.subject
+    if not is_assertion(sentence, clause) or is_joined(sentence, finite) or is_of_title(sentence, finite):
+        return False
+    if clause.focus:
+        return False  # "it must have been not until May" is no English
+    return subject is None or subject < finite or speaker(sentence, finite) == subject
+
+
+def _sound(sentence: ParsedSentence, clause: Clause, published: tuple[str, ...]) -> tuple[str, ...]:
+    """The modal verbs that leave true what the clause says."""
+    lower = sentence.word(clause.finite).lower()
+    if clause.negation is not None:
+        is_past = sentence.tags[clause.finite] == "VBD" or lower in PAST_BE
+        kind = "BE" if lower in BE else "HAVE" if lower in HAVE else "DO"
+        return _SOUND_OF_NEGATED["VBD" if is_past else kind]
+    subject = clause.subject
+    behind = sentence.tags[clause.auxiliaries[1] if len(clause.auxiliaries) > 1 else clause.verb]
+    if clause.auxiliaries and behind == "VBN" and lower in HAVE | HAD:
+        return ("must",)  # "has to have gone" is clumsy
+    passive = any(sentence.relation(i) == "aux:pass" for i in clause.auxiliaries) or sentence.tags[clause.verb] == "VBG"
+    dummy = subject is not None and (sentence.relation(subject) == "expl" or sentence.tags[subject] == "EX")
+    barred = _DUTIES | _INEVITABLE if passive or dummy or _is_identity(sentence, clause) else _DUTIES
+    return tuple(modal for modal in published if modal not in barred)
+
+
+def _is_identity(sentence: ParsedSentence, clause: Clause) -> bool:
+    """Whether the clause says what something is, by a noun or number: it "must be the first", but cannot help nothing."""
+    if sentence.word(clause.verb).lower() not in BE:
+        return False
+    if clause.head != clause.verb:
+        return sentence.pos[clause.head] in ("NOUN", "PROPN", "NUM", "PRON")
+    return any(sentence.relation(child) == "attr" for child in sentence.children(clause.head))
+
+
+def _add(sentence: ParsedSentence, clause: Clause, modal: str) -> list[Edit] | None:
+    """Edits that put `modal` before the verb: "travelled" becomes "must have travelled" or "had to travel".
+
+    None where there is a modal verb already, and for what is not finite.
+    """
+    finite = clause.finite
+    word, tag = sentence.word(finite), sentence.tags[finite]
+    lower = word.lower()
+    if (clause.negation is not None and modal not in _BEFORE_NOT) or _is_barred(sentence, finite, modal):
+        return None
+    space = " " if lower[0] in "'’" else ""  # he's
+    following = [a for a in (*clause.auxiliaries[1:], clause.verb) if a != finite]
+    perfect = bool(clause.auxiliaries) and lower in HAVE and bool(following) and sentence.tags[following[0]] == "VBN"
+    perfect = perfect and (lower not in ("'s", "’s") or sentence.relation(finite) == "aux")
+    if perfect:
+        if modal not in _BEFORE_HAVE:
+            return None
+        return _written(sentence, clause, space + _agreeing(modal, "VBD" if lower == "had" else tag, lower), "have", [])
+    if any(sentence.word(child).lower() in NEGATIVE_ADVERBS for child in sentence.children(clause.head)):
+        return None  # never cannot but
+    if lower == "did" and clause.auxiliaries:
+        return _without_did(sentence, clause, modal)
+    tag = finite_tag(sentence, clause)
+    past = lower in PAST_BE or (lower not in BE and tag == "VBD")
+    if lower in BE:
+        base, done = "be", "been"
+    elif lower in ("do", "does") and clause.auxiliaries:
+        base, done = "", ""  # does not go: must not go
+    elif clause.auxiliaries or tag not in ("VBZ", "VBP", "VBD"):
+        return None
+    else:
+        base = lemma_of(word, "VBD" if past else tag, sentence.lemmas[finite])
+        if past and base == lower and not may_be_past(word):
+            return None
+        done = participle(word, base)
+    finished = past and modal in _BEFORE_NOT
+    rest = []
+    for i in coordinated(sentence, clause, "VBD" if past else "VBZ" if tag == "VBZ" else "VBP") if base else ():
+        lemma = lemma_of(sentence.word(i), "VBD" if past else tag, sentence.lemmas[i])
+        rest.append((sentence.starts[i], sentence.ends[i], participle(sentence.word(i), lemma) if finished else lemma))
+    if finished:
+        return _written(sentence, clause, f"{space}{modal}", f"have {done}", rest)
+    return _written(sentence, clause, space + _agreeing(modal, "VBD" if past else tag, lower), base, rest)
+
+
+def _without_did(sentence: ParsedSentence, clause: Clause, modal: str) -> list[Edit] | None:
+    """ "did not go" becomes "cannot have gone"; an emphatic "did go" takes none."""
+    verbs = [clause.verb, *joined_base_forms(sentence, clause.head)]
+    if clause.negation is None or len(clause.auxiliaries) > 1 or sentence.tags[clause.verb] not in ("VB", "VBP"):
+        return None
+    rest = []
+    for i in verbs:
+        lemma = sentence.word(i).lower()
+        done = inflect(lemma, "VBN")
+        if done is None or not is_base_form(lemma):
+            return None
+        rest.append((sentence.starts[i], sentence.ends[i], like(sentence.word(i), done)))
+    return _written(sentence, clause, modal, "have", rest)
+
+
+def _is_barred(sentence: ParsedSentence, finite: int, modal: str) -> bool:
+    """Whether a modal verb cannot stand before the finite one: "is to go", "used to go", "had better go"; "has to go" takes
+    those without "to" alone.
+    """
+    lower = sentence.word(finite).lower()
+    following = sentence.word(finite + 1).lower() if finite + 1 < len(sentence) else ""
+    if following == "to":
+        return lower in BE or lower == "used" or (lower in HAVE | NEED and modal.endswith(" to"))
+    return lower == "ai" or (following in ("better", "rather") and lower in HAD)
+
+
+def _written(sentence: ParsedSentence, clause: Clause, modal: str, verb: str, rest: list[Edit]) -> list[Edit] | None:
+    """The finite word becomes "modal verb"; in a negated clause `verb` follows the `not`."""
+    start, end = sentence.starts[clause.finite], sentence.ends[clause.finite]
+    if clause.negation is None:
+        return with_auxiliary(sentence, clause, modal, verb, rest, _STAYING) if verb else None
+    place, word = sentence.ends[clause.negation], sentence.word(clause.finite)
+    is_short = sentence.word(clause.negation).lower() != "not"
+    if is_short != (sentence.starts[clause.negation] == end) or sentence.word(clause.negation).lower() not in NOT:
+        return None
+    modal, verb = like(word, modal), f" {verb}" if verb else ""
+    if modal.lower().strip() == "can":
+        return [(start, place, f"{modal}not{verb}"), *rest] if clause.negation == clause.finite + 1 else None
+    if modal.lower().strip() == "ought to":  # ought not to go
+        modal, verb = modal[:-3], " to" + verb
+    if is_short:
+        return [(start, place, f"{modal} not{verb}"), *rest]
+    return [(start, end, modal), (place, place, verb), *rest]
+
+
+def _agreeing(modal: str, tag: str, finite: str) -> str:
+    if tag == "VBD":
+        return _PAST_FORMS.get(modal, modal)
+    third = tag == "VBZ" or finite in ("is", "'s", "’s")
+    return _THIRD_FORMS.get(modal, modal) if third else modal

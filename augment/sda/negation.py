@@ -1,0 +1,267 @@
+"""Negation and double negation of English sentences: SDA's rules over the clauses of `augment.sda.english`.
+
+Each function answers with edits, or None where the rule does not apply.
+"""
+
+from __future__ import annotations
+
+import re
+
+from augment.rules.contractions import assertive, needs_negation
+from augment.sda.english import (
+    FINITE,
+    Clause,
+    Edit,
+    affirm,
+    clause_of,
+    finite_tag,
+    is_assertion,
+    is_question,
+    main_clause,
+    negate,
+    without_word,
+    without_words,
+)
+from augment.sda.prefixes import PREFIXES, deniable, prefixed, states_something
+from augment.text.draws import Draws
+from augment.text.parsed import ParsedSentence
+from augment.text.word_forms import is_name, like, overlap, word_set
+
+_NEGATIVE = frozenset({"no", "not", "n't", "n’t"})
+_AUXILIARY = frozenset({"aux"})
+_WITHOUT = {"no": "some", "nobody": "somebody", "nothing": "something", "nowhere": "somewhere", "none": "some"}
+_DUTIES = word_set("must should ought shall sha may might need dare")
+_ALMOST = frozenset({"hardly", "scarcely", "barely"})
+_ANY_NEGATIVE = re.compile(
+    r"\b(?:never|no|nobody|nothing|nowhere|none|neither|nor|hardly|scarcely|barely)\b", re.IGNORECASE
+)
+_TRACES = ("no", "ne", "hard", "scarce", "bare")  # of those: quicker to look for
+# What "no" is part of where it goes with these has no counterpart with "some": "no less than"; "no doubt" denies nothing.
+_BOUND_TO_NO = word_set("other sooner less fewer more later such means further earlier better")
+_ASIDES = word_set("doubt matter wonder")
+_ARGUMENTS = ("nsubj", "obj", "attr")
+_AMOUNTS = word_set("lots plenty loads tons number couple bit kind sort type most all half")
+
+
+def negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Edit] | None:
+    """`augment.sda.entries.neg`."""
+    if not len(sentence):
+        return None
+    if variant == "paper":
+        clause = main_clause(sentence)
+        return _negated(sentence, clause) or _denied(sentence, clause, draws)
+    phrase = draws.choice(PREFIXES[variant, "sound"])
+    return _first_hit(sentence) or (None if is_question(sentence) else prefixed(sentence, phrase))
+
+
+def double_negation_edits(sentence: ParsedSentence, draws: Draws, variant: str, phrases: str) -> list[Edit] | None:
+    """`augment.sda.entries.dn`."""
+    clause = main_clause(sentence)
+    if clause is None or clause.subject is None or not is_assertion(sentence, clause):
+        return None
+    phrase = draws.choice(PREFIXES[variant, phrases])
+    if variant == "code":
+        edits, count = _negate_two(sentence)
+        return (prefixed(sentence, phrase, edits) if count == 1 else edits) or None
+    found = deniable(sentence, clause)
+    if found is None:
+        return None
+    clause, first = found
+    if sentence.word(clause.finite).lower() in _DUTIES or _had_better(sentence, clause):
+        return None  # not to have to is no having to: "it is not true that he must not go"
+    is_negative, edits = _without_negation(sentence, clause)
+    edits = edits if is_negative else negate(sentence, clause)
+    return prefixed(sentence, phrase, edits, first, clause.head) if edits else None
+
+
+def _had_better(sentence: ParsedSentence, clause: Clause) -> bool:
+    following = clause.finite + 1
+    return following < len(sentence) and sentence.word(following).lower() == "better"
+
+
+def _negated(sentence: ParsedSentence, clause: Clause | None) -> list[Edit] | None:
+    """Edits that negate the main clause by its own words, or, where there is no verb with a tense, what there is."""
+    if clause is None:
+        return None if states_something(sentence) else _fragment(sentence)
+    is_negative, edits = _without_negation(sentence, clause)
+    if is_negative:
+        return edits
+    tag = finite_tag(sentence, clause)
+    if tag not in FINITE and tag != "VB" and states_something(sentence):
+        return None  # "Living in Paris, he took part", with the wrong root
+    return negate(sentence, clause)
+
+
+def _denied(sentence: ParsedSentence, clause: Clause | None, draws: Draws) -> list[Edit] | None:
+    """A phrase of denial before a statement that cannot be negated by its own words: "It is not true that only he came"."""
+    phrase = draws.choice(PREFIXES["paper", "sound"])
+    if clause is None or finite_tag(sentence, clause) not in FINITE:
+        return prefixed(sentence, phrase) if states_something(sentence) else None
+    found = deniable(sentence, clause) if is_assertion(sentence, clause) else None
+    return prefixed(sentence, phrase, (), found[1], found[0].head) if found and found[0].head == clause.head else None
+
+
+def _without_negation(sentence: ParsedSentence, clause: Clause) -> tuple[bool, list[Edit] | None]:
+    """(whether a clause is negative, edits that take its negation away, None where there is no way): its `not`, else `no longer`,
+    never, nobody, nothing, the `no` of an argument, or "neither ... nor". "Any" behind it becomes "some".
+    """
+    if clause.negation is not None:
+        return True, _without_not(sentence, clause)
+    if clause.subject is not None and clause.subject < clause.finite:
+        first = sentence.subtree(clause.subject)[0]
+        if sentence.word(first).lower() == "not":  # "not all men came"
+            return True, [without_word(sentence, first)]
+    lower = sentence.text.lower()  # first, as the expression takes a while
+    if not (any(map(lower.__contains__, _TRACES)) and _ANY_NEGATIVE.search(lower)):
+        return False, None
+    found, edits = _negative_word(sentence, clause)
+    if found is None or sentence.word(found).lower() == "neither":  # "either ... or" leaves nothing negative behind
+        return found is not None, edits
+    return True, _with_some(sentence, found, edits)
+
+
+def _is_negative(sentence: ParsedSentence, clause: Clause) -> bool:
+    return clause.negation is not None or _without_negation(sentence, clause)[0]
+
+
+def _without_not(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
+    return _with_some(sentence, clause.negation, affirm(sentence, clause))
+
+
+def _with_some(sentence: ParsedSentence, negative: int, edits: list[Edit] | None) -> list[Edit] | None:
+    """Edits that take the negative word away, with those that make its "any" a "some"; None where something needs it."""
+    if not edits:
+        return None
+    words = [word.lower().replace("’", "'") for word in sentence.words]
+    if needs_negation(words, negative):
+        return None
+    return edits if is_question(sentence) else [*edits, *assertive(sentence, words, negative)]
+
+
+def _negative_word(sentence: ParsedSentence, clause: Clause) -> tuple[int | None, list[Edit] | None]:
+    """(the negative word of a clause that is none of its verb, edits that make it positive)."""
+    for i in range(len(sentence)):
+        lower = sentence.word(i).lower()
+        if (lower == "never" or lower in _ALMOST) and sentence.heads[i] in (clause.head, clause.verb):
+            return i, None if clause.inverted else [without_word(sentence, i)]
+        if lower in ("neither", "nor") and (other := _paired(sentence, i)) is not None:
+            if other < 0:
+                return i, None
+            pair = ((i, "either"), (other, "or"))
+            return i, [(sentence.starts[j], sentence.ends[j], like(sentence.word(j), new)) for j, new in pair]
+        if lower in _WITHOUT:
+            following = sentence.word(i + 1).lower() if i + 1 < len(sentence) else ""
+            if lower == "no" and following == "longer":
+                return i, [without_words(sentence, i, i + 1)]
+            if lower == "no" and following in _ASIDES and sentence.relation(sentence.heads[i])[:5] not in _ARGUMENTS:
+                continue
+            if lower == "no" and following in _BOUND_TO_NO:
+                return i, None
+            if edit := _without_no(sentence, i, clause.head):
+                return i, [edit]
+    return None, None
+
+
+def _paired(sentence: ParsedSentence, i: int) -> int | None:
+    """The `nor` that goes with the `neither` at word i, -1 where it stands by itself; None where it belongs to a noun."""
+    if sentence.word(i).lower() == "nor":
+        return -1
+    nor = [j for j in range(i + 1, len(sentence)) if sentence.word(j).lower() == "nor"]
+    return nor[0] if len(nor) == 1 else -1
+
+
+def _without_no(sentence: ParsedSentence, i: int, head: int) -> Edit | None:
+    """`no` and its like become `some`, if they are, or determine, what depends on word `head` (any word: -1) directly."""
+    lower = sentence.word(i).lower()
+    owner = i if lower != "no" else sentence.heads[i]
+    if lower == "no" and (sentence.relation(i) != "det" or owner == i):
+        return None
+    if head >= 0 and sentence.heads[owner] != head and owner != head:
+        return None
+    if lower == "no" and owner == i + 1 and sentence.word(owner).lower() == "one":
+        return sentence.starts[i], sentence.ends[owner], like(sentence.word(i), "someone")
+    return sentence.starts[i], sentence.ends[i], like(sentence.word(i), _WITHOUT[lower])
+
+
+def _fragment(sentence: ParsedSentence) -> list[Edit] | None:
+    """A sentence without a verb: `no` for the article of its noun, or before a noun without one; `not` before anything else, and
+    away with one that is there. None for questions and exclamations ("What a day!").
+    """
+    opening = sentence.word(0).lower()
+    if sentence.tags[0][:1] == "W" or (is_question(sentence) and opening == "why"):
+        return None
+    if opening == "not":
+        return [without_word(sentence, 0)]
+    root = sentence.root
+    nominal = sentence.pos[root] == "NOUN" and not is_name(sentence, 0)
+    nominal = nominal and not sentence.word(root).lower().endswith(("thing", "body", "one"))
+    nominal = nominal and sentence.word(root).lower() not in _AMOUNTS and (sentence.pos[0] != "DET" or sentence.heads[0] == root)
+    if nominal:
+        for child in sentence.children(root):
+            if sentence.word(child).lower() in ("a", "an", "the") and child < root:
+                return [(sentence.starts[child], sentence.ends[child], like(sentence.word(child), "no"))]
+            if sentence.word(child).lower() == "no":
+                return [without_word(sentence, child)]
+            if sentence.relation(child) in ("det", "nmod:poss", "nummod", "case", "det:predet", "prep"):
+                nominal = nominal and child > root
+    nominal = nominal and sentence.subtree(root)[0] == 0 and "," not in sentence.text[: sentence.starts[root]]
+    words = (i for i in range(len(sentence)) if sentence.word(i)[0].isalnum())
+    first = 0 if sentence.pos[0] != "PUNCT" or not sentence.text.startswith(("-", "–", "—", "*")) else next(words, 0)
+    return prefixed(sentence, "No" if nominal else "Not", (), first)
+
+
+def _first_hit(sentence: ParsedSentence) -> list[Edit] | None:
+    """The code's order: from the left, the first negative word, auxiliary or main verb that can be edited."""
+    root = sentence.root
+    for i in range(len(sentence)):
+        if sentence.word(i).lower() in _NEGATIVE:
+            edits = _remove_at(sentence, i)
+        elif sentence.relation(i) in ("aux", "aux:pass") or i == sentence.verb(root):
+            clause = clause_of(sentence, sentence.heads[i] if i != sentence.verb(root) else root)
+            is_negative, edits = _without_negation(sentence, clause) if clause else (True, None)
+            edits = edits if is_negative else negate(sentence, clause)
+        elif i == root:
+            edits = _fragment(sentence)
+        else:
+            continue
+        if edits:
+            return edits
+    return None
+
+
+def _remove_at(sentence: ParsedSentence, i: int) -> list[Edit] | None:
+    """The negative word i goes, with what it is written together with."""
+    if sentence.word(i).lower() == "no":
+        edit = _without_no(sentence, i, -1)
+        return [edit] if edit else None
+    head = sentence.heads[i]
+    for candidate in (head, sentence.heads[head]):
+        clause = clause_of(sentence, candidate)
+        if clause and clause.negation == i:
+            return _without_not(sentence, clause)
+    return None
+
+
+def _negate_two(sentence: ParsedSentence) -> tuple[list[Edit], int]:
+    """The code's double negation: (edits, how many negations they add or remove, at most 2)."""
+    edits: list[Edit] = []
+    count, negated = 0, set()
+    lower = sentence.text.lower()
+    for i, word in enumerate(sentence.words if "no" in lower or "n't" in lower or "n’t" in lower else ()):
+        if count < 2 and word.lower() in _NEGATIVE:
+            found = _remove_at(sentence, i)
+            if found and not overlap(found, edits):
+                edits, count = edits + found, count + 1
+                negated |= {sentence.heads[i], sentence.heads[sentence.heads[i]]}
+    root = sentence.root
+    main = sentence.verb(root)
+    for i in sorted({main, *sentence.with_relation(_AUXILIARY)} - {-1}):
+        if count == 2 or not (i == main or sentence.relation(i) in ("aux", "aux:pass")):
+            continue
+        head = root if i == main else sentence.heads[i]
+        clause = None if head in negated else clause_of(sentence, head)
+        found = None if clause is None or _is_negative(sentence, clause) else negate(sentence, clause)
+        if found and not overlap(found, edits):
+            edits, count = edits + found, count + 1
+            negated.add(head)
+    return edits, count

@@ -1,0 +1,118 @@
+"""`TextEncoder`: texts to tokens, by look-up where their words have been met before."""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from augment.core.compiled import native
+from augment.core.ragged import Ragged, offsets_of
+from augment.text.cleaning import clean, for_clean_text
+from augment.text.pieces import Pieces
+from augment.text.words import encode, is_plain, words_between_spaces
+
+MOST_PIECES = 1 << 16  # kept by an encoder, and as many of before, and of words (`MOST_WORDS`): some 20 MB each
+LONGEST_PIECE = 64  # characters: what has fewer spaces (Chinese) does not come again
+_NO_IDS, _NO_OFFSETS = np.zeros(0, np.int32), np.zeros(1, np.int64)
+
+
+class TextEncoder:
+    """Strings to a Ragged of `[CLS] tokens [SEP]` of at most `max_length` tokens, as preparation makes them.
+
+    Where the tokenizer never joins what stands on two sides of a space (byte-level BPE and WordPiece with their own
+    pre-tokenizers), tokens are kept by the piece between two spaces: augmented sentences are made of words met before, and
+    looking them up takes a tenth of the time.
+
+    tokenizer: a `tokenizers.Tokenizer` (`backend_tokenizer` of a transformers fast tokenizer). Pickles, so that it can be
+    handed to workers.
+    """
+
+    def __init__(self, tokenizer: Any, cls_id: int, sep_id: int, max_length: int):
+        from tokenizers import Tokenizer
+
+        # Copies: settings of the caller's stay as they are. Words are looked up in clean text, which needs no cleaning.
+        self.tokenizer = Tokenizer.from_str(tokenizer.to_str())
+        self._clean_tokenizer, self._cleans = for_clean_text(tokenizer)
+        for copy in (self.tokenizer, self._clean_tokenizer):
+            copy.no_padding()
+            copy.no_truncation()
+        self.cls_id, self.sep_id, self.max_length = cls_id, sep_id, max_length
+        self._added_tokens = [token.content for token in self.tokenizer.get_added_tokens_decoder().values()]
+        self._added = re.compile("|".join(map(re.escape, self._added_tokens)) or "(?!)")
+        self._words = words_between_spaces(self._clean_tokenizer)
+        self._pieces = self._no_pieces()
+
+    def __call__(self, texts: Sequence[str], origins: Sequence[str] = (), tokens: Ragged | None = None) -> Ragged:
+        """The tokens of N texts.
+
+        origins: the text that each was made from, and tokens: theirs, as this encoder gives them. The tokens of words that both
+        have are taken from there.
+        """
+        texts = list(texts)
+        rows = self._by_pieces(texts, list(origins), tokens) if self._pieces is not None else self._whole(texts)
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows)) // 4
+        return Ragged(np.frombuffer(b"".join(rows), np.int32).copy(), offsets_of(lengths))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_pieces": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._pieces = self._no_pieces()
+
+    def _no_pieces(self) -> Any:
+        """`Pieces` that has met none, compiled where it can be; None for tokenizers that need whole texts."""
+        if self._words is None:
+            return None
+        kind = Pieces if native is None else native.Pieces
+        words = self._words
+        vocabulary = (words.characters, words.spaced, words.opens_alike)
+        pieces = kind(*vocabulary, self.cls_id, self.sep_id, self.max_length - 2, MOST_PIECES)
+        spelling = None if native is None else words.spelling(json.loads(self._clean_tokenizer.to_str()))
+        if spelling is not None:
+            getattr(pieces, spelling[0])(*spelling[1], self._added_tokens, LONGEST_PIECE)
+        return pieces
+
+    def _whole(self, texts: list[str]) -> list[bytes]:
+        """`[CLS] tokens [SEP]` of each text, as bytes of int32, by the tokenizer."""
+        room = 4 * max(0, self.max_length - 2)
+        first, last = (array("i", [number]).tobytes() for number in (self.cls_id, self.sep_id))
+        return [b"".join((first, row[:room], last)) for row in encode(self.tokenizer, texts)]
+
+    def _by_pieces(self, given_texts: list[str], origins: list[str], tokens: Ragged | None) -> list[bytes]:
+        """The same, of pieces that origins have or that have been met before; other pieces are learned."""
+        texts, origins = (list(map(clean, given)) if self._cleans else given for given in (given_texts, origins))
+        given = (origins, tokens.ids, tokens.offsets) if tokens is not None else ([], _NO_IDS, _NO_OFFSETS)
+        rows, opening, inside = self._pieces.rows(texts, *given, [])
+        if opening or inside:
+            for opens, missing in ((True, list(opening)), (False, list(inside))):
+                self._pieces.learn(opens, missing, self._tokens_of(missing, "" if opens else " "))
+            rows, _, _ = self._pieces.rows(texts, *given, rows)
+        unfinished = [number for number, row in enumerate(rows) if row is None]
+        for number, row in zip(unfinished, self._whole([given_texts[number] for number in unfinished])):
+            rows[number] = row
+        return rows
+
+    def _tokens_of(self, pieces: list[str], before: str) -> list[bytes | None]:
+        """The tokens of before + piece, None for pieces that do not stand alone."""
+        alone = [piece for piece in pieces if len(piece) <= LONGEST_PIECE and self._is_whole(piece)]
+        if self._added.search("\n".join(alone)):
+            alone = [piece for piece in alone if not self._added.search(piece)]
+        found = dict(zip(alone, self._words([before + piece for piece in alone]), strict=True))
+        return list(map(found.get, pieces))
+
+    def _is_whole(self, piece: str) -> bool:
+        """Whether a piece is more than nothing, without white space at its ends, as the tokenizer reads it too."""
+        if piece and is_plain(piece):  # and there is no space in a piece
+            return True
+        normalizer = self._clean_tokenizer.normalizer
+        if not piece.isascii() and normalizer is not None and piece:
+            normal = normalizer.normalize_str(piece)
+            if not normal or normal != normal.strip():
+                return False
+        return bool(piece) and piece == piece.strip()

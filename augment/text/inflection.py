@@ -1,0 +1,212 @@
+"""Forms of English words: inflection by Penn Treebank tags, lemmas, participles.
+
+Rules of spelling, and `word_lists/irregular_forms.tsv`, chosen from lemminflect, for what they do not make. Not lemminflect
+itself: every process that applies rules would hold its dictionary and, as it imports it, spaCy. The tests compare the two.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from augment.text.word_forms import word_set, word_table
+
+_FORM_TAGS = {"NNP": "NN", "NNPS": "NNS", "VBP": "VB"}
+_INFLECTED = word_set("NNS VBZ VBD VBN VBG JJR JJS RBR RBS")
+_VOWELS = tuple("aeiou")
+_HAS_VOWEL = re.compile("[aeiouy]")
+_CLOSED = re.compile(r"(?:[^aeiou]*|[^aeiou]*qu)[aeiouy][^aeiouwxy]")  # one syllable that ends in one vowel, one consonant
+_DOUBLED = re.compile(r"([^aeioulsfz])\1$")
+_ENDS_DOUBLED = word_set("add ebb egg err purr whirr butt putt boycott")
+_ENDS_IN_EE = word_set("agree disagree free decree guarantee referee knee")  # other words in -eed are no past forms
+# "travell" of "travelled": "quell", "misspell", "install", "enthrall", "appall" have their own two.
+_BRITISH = re.compile(r"[aeiou].*(?:(?<!qu)(?<!sp)ell|(?<![pr])(?<!st)(?<!c)(?<!squ)all)$|cill$|(?:focu|bia|ga)ss$|^buss$")
+# What a verb or noun that ends in a silent e is like without it: "creat", "mov", "chang", "requir", "titl", "decid", "combin".
+_DROPS_E = re.compile(
+    # "caus", "us" and "accus" of "use" and its like; "bus", "virus", "bias" and "lens" are whole.
+    r"(?:(?:[aof]|xc|cc|^rec|ten|^(?:(?:dis)?ab|re|mis|dis|over|a?m|bem|r|per|enth|cont)?)us"
+    r"|[^su]s(?<![gi]as)(?<!canvas)(?<!atlas)(?<!tmas)(?<!\blens)(?<!\biris)(?<!trellis)(?<!pelvis)(?<!ropolis)"
+    r"|[^aeiou]at|creat|[ui]at|[vcu]|[^z]z|[dr]g|[aeiu]n?g|(?<![aeo])[aiu]r|(?:ad|gn|pl|st|rsc)or|[^aeioulrw]l|[^aeo]il"
+    r"|[^aeo][aiu]d|[^e]ed|[^o]od|sum|ib|[^aeo]ut|[aeio]th|[^aeiou]in|[cksh]ap|vok|[mv]ot|(?<![eo])not)$"
+)
+_ENDS_IN_IE = word_set("die lie tie vie belie untie underlie overlie")
+_BE = word_set("am is are was were be been being 'm 're ’m ’re")
+_HAVE_AND_DO = {"has": "have", "had": "have", "having": "have", "does": "do", "did": "do", "done": "do", "doing": "do"}
+_ENDINGS = {  # (ending, letters to cut, letters to add) of forms that the rules of spelling make
+    "NNS": (("ies", 3, "y"), ("es", 2, ""), ("s", 1, "")),
+    "VBZ": (("ies", 3, "y"), ("es", 2, ""), ("s", 1, "")),
+    "VBD": (("ied", 3, "y"), ("ed", 2, "")),
+    "VBN": (("ied", 3, "y"), ("ed", 2, "")),
+    "VBG": (("ing", 3, ""),),
+}
+_OWN_VBZ = {"have": "has", "be": "is", "quiz": "quizzes", "whiz": "whizzes"}
+# Verbs that inherit the forms of the irregular one behind the prefix: "overslept". Those that only look so are listed.
+_PREFIX = re.compile(r"(?:re|over|out|under|un|mis|fore|inter)(?=[a-z]{3})")
+_NOT_PREFIXED = word_set("relay relie outfit refit")
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def inflect(lemma: str, tag: str) -> str | None:
+    """A form of a lemma by its Penn Treebank tag, or None where there is none: ("child", "NNS") is "children".
+
+    By the rules of spelling and `word_lists/irregular_forms.tsv`. Of several words a verb's first is inflected, and a noun's
+    last ("body of water": that before the preposition). Adjectives and adverbs without a form of their own are compared
+    by "more" and "most".
+    """
+    tag = _FORM_TAGS.get(tag, tag)
+    if tag in ("NN", "VB", "JJ", "RB"):
+        return lemma
+    words = lemma.split(" ")
+    if len(words) > 1 and tag[0] in "NV":
+        place = 0 if tag[0] == "V" else len(words) - 1
+        if tag[0] == "N":
+            place = next((i - 1 for i, word in enumerate(words) if i and word in ("of", "in", "for", "to", "at")), place)
+        form = inflect(words[place], tag)
+        return " ".join((*words[:place], form, *words[place + 1 :])) if form else None
+    known = _irregular().get((lemma, tag)) or _prefixed(lemma, tag)
+    if known:
+        return known
+    if tag in ("JJR", "JJS", "RBR", "RBS"):
+        compared = _irregular().get((lemma, f"JJ{tag[-1]}")) if tag[0] == "R" else None
+        return compared or f"{'more' if tag[-1] == 'R' else 'most'} {lemma}"
+    if tag not in ("NNS", "VBZ", "VBD", "VBN", "VBG") or not lemma[-1:].isalpha():
+        return None
+    return _regular(lemma, tag)
+
+
+def lemma_of(word: str, tag: str, hint: str = "") -> str:
+    """The lower-case lemma of a word by its Penn Treebank tag.
+
+    hint: the parse's; believed where it makes the word by the rules, as small pipelines leave many forms as they are ("hop"
+    is no lemma of "hoped"). British doubling is read ("travelled": "travel"), and so is the regular form of an irregular verb
+    ("hanged", "proved").
+    """
+    return _lemma_of(word.lower(), tag, hint.lower())
+
+
+def participle(past: str, lemma: str) -> str:
+    """The past participle of a verb in the spelling of its past: ("went", "go") is "gone", ("burnt", "burn") "burnt"."""
+    return _participles().get((lemma, past.lower()), past.lower())
+
+
+def may_be_past(word: str) -> bool:
+    """Whether a word may be a past tense (a tagger takes "finished" for a participle now and then): not "need"."""
+    word = word.lower()
+    return (word, "VBD") in _lemmas() or lemma_of(word, "VBD") != word
+
+
+def _regular(lemma: str, tag: str) -> str:
+    stem = lemma[:-1] + "i" if lemma[-1] == "y" and lemma[-2:-1] not in _VOWELS and len(lemma) > 1 else lemma
+    if tag in ("NNS", "VBZ"):
+        hisses = lemma.endswith(("s", "x", "z", "ch", "sh")) or (tag == "VBZ" and lemma[-1] == "o" and lemma[-2:] != "oo")
+        return stem + ("es" if hisses or stem != lemma else "s")
+    doubled = lemma + lemma[-1] if _CLOSED.fullmatch(lemma) else lemma
+    if tag == "VBG":
+        if lemma.endswith("ie"):
+            return lemma[:-2] + "ying"
+        return (lemma[:-1] if lemma[-1] == "e" and lemma[-2:-1] not in tuple("eoy") and len(lemma) > 2 else doubled) + "ing"
+    if lemma[-1] == "e":
+        return lemma + "d"
+    return (stem if stem != lemma else doubled) + "ed"
+
+
+def _prefixed(lemma: str, tag: str) -> str | None:
+    prefix = _PREFIX.match(lemma) if tag[0] == "V" and lemma not in _NOT_PREFIXED else None
+    form = _irregular().get((lemma[prefix.end() :], tag)) if prefix else None
+    return prefix[0] + form if form else None
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _lemma_of(word: str, tag: str, hint: str) -> str:
+    tag = _FORM_TAGS.get(tag, tag)
+    if word in _BE:
+        return "be"
+    if word in _HAVE_AND_DO:
+        return _HAVE_AND_DO[word]
+    if tag not in _INFLECTED:
+        return word
+    if hint and hint != word and _makes(hint, tag, word):
+        return hint
+    known = _known_lemma(word, tag)
+    if known is not None:
+        return known
+    if word.endswith("eed") and tag in ("VBD", "VBN"):
+        return word[:-1] if word[:-1] in _ENDS_IN_EE else word
+    with_ie = word[:-4] + "ie" if word.endswith("ying") else word[:-1]
+    if with_ie in _ENDS_IN_IE:
+        return with_ie
+    for ending, cut, added in _ENDINGS.get(tag, ()):
+        if not word.endswith(ending):
+            continue
+        stem = word[:-cut] + added
+        if _is_doubled(stem) and tag in ("VBD", "VBN", "VBG"):
+            return stem[:-1]
+        with_e = _DROPS_E.search(stem) is not None and (stem, tag) not in _irregular()
+        candidates = [stem + "e", stem] if with_e else [stem, stem + "e"]
+        for candidate in candidates:
+            long_enough = len(candidate) > (2 if ending[-1] == "d" else 1) and _HAS_VOWEL.search(candidate)
+            if long_enough and word in (inflect(candidate, tag), _regular(candidate, tag)):
+                return candidate
+    return word
+
+
+def _makes(lemma: str, tag: str, word: str) -> bool:
+    """Whether a word is the form of a lemma, one of British doubling too."""
+    if tag[0] == "V" and _is_doubled(lemma):
+        return False
+    if word == inflect(lemma, tag) or (tag[0] in "NV" and lemma[-1:].isalpha() and word == _regular(lemma, tag)):
+        return True
+    return tag in ("VBD", "VBN", "VBG") and word == lemma + lemma[-1] + ("ing" if tag == "VBG" else "ed")
+
+
+def _is_doubled(stem: str) -> bool:
+    """Whether a stem's last letter was doubled by its ending: "stopp", "travell", but not "add"."""
+    if stem in _ENDS_DOUBLED:
+        return False
+    return _DOUBLED.search(stem) is not None or _BRITISH.search(stem) is not None
+
+
+def _known_lemma(word: str, tag: str) -> str | None:
+    known = _lemmas().get((word, tag))
+    if known is None and tag[0] == "V" and (prefix := _PREFIX.match(word)):
+        rest = _lemmas().get((word[prefix.end() :], tag))
+        if rest is not None and prefix[0] + rest not in _NOT_PREFIXED:
+            return prefix[0] + rest
+    return known
+
+
+@functools.lru_cache(maxsize=1)
+def _rows() -> tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]:
+    """(lemma, tags, forms)"""
+    tags = {"NNS": ("NNS",), "VBD": ("VBD", "VBN", "VBG"), "JJR": ("JJR", "JJS")}
+    return tuple((row[0], tags[row[1]], row[2:]) for row in word_table("irregular_forms.tsv"))
+
+
+@functools.lru_cache(maxsize=1)
+def _irregular() -> dict[tuple[str, str], str]:
+    """{(lemma, tag): form}, of several the first."""
+    table = {(lemma, "VBZ"): form for lemma, form in _OWN_VBZ.items()}
+    for lemma, tags, forms in _rows():
+        for tag, form in zip(tags, forms):
+            table.setdefault((lemma, tag), form)
+    return table
+
+
+@functools.lru_cache(maxsize=1)
+def _lemmas() -> dict[tuple[str, str], str]:
+    """{(form, tag): lemma}, of several the first."""
+    table: dict[tuple[str, str], str] = {(form, "VBZ"): lemma for lemma, form in _OWN_VBZ.items()}
+    for lemma, tags, forms in _rows():
+        for tag, form in zip(tags, forms):
+            table.setdefault((form, tag), lemma)
+    return table
+
+
+@functools.lru_cache(maxsize=1)
+def _participles() -> dict[tuple[str, str], str]:
+    """{(lemma, past): participle}"""
+    table: dict[tuple[str, str], str] = {}
+    for lemma, tags, forms in _rows():
+        if tags[0] == "VBD":
+            table.setdefault((lemma, forms[0]), forms[1])
+    return table

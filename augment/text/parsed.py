@@ -1,0 +1,334 @@
+"""`ParsedSentence`: a sentence with its words, tags, lemmas and dependencies, parsed once and read by every rule.
+
+Rules see one set of relations, that of Universal Dependencies (UD), whichever labels the parser writes: spaCy's English
+pipelines have ClearNLP's, which differ in names (`dobj`, `nsubjpass`) and in what heads a clause with a copula ("She is
+tall": UD's root is `tall` with the child `is`, ClearNLP's is `is`). `relation` and `verb` hide the two differences.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from operator import itemgetter
+from typing import Any
+
+from augment.core.compiled import native
+from augment.core.errors import AugmentationError
+from augment.text.language import check_language
+
+_BATCH_CHARACTERS = 1 << 18  # parsed at a time: some 50,000 words
+
+# ClearNLP's relation -> UD's. Labels of ClearNLP that are not here have no one counterpart (attr, acomp, prep, pobj, pcomp)
+# or the same name; they are passed on as they are.
+_CLEARNLP = {
+    "ROOT": "root",
+    "acl": "acl",
+    "agent": "obl:agent",
+    "auxpass": "aux:pass",
+    "complm": "mark",
+    "csubjpass": "csubj:pass",
+    "dative": "iobj",
+    "dobj": "obj",
+    "infmod": "acl",
+    "intj": "discourse",
+    "neg": "advmod",
+    "nn": "compound",
+    "npadvmod": "obl:npmod",
+    "nsubjpass": "nsubj:pass",
+    "num": "nummod",
+    "oprd": "xcomp",
+    "partmod": "acl",
+    "poss": "nmod:poss",
+    "preconj": "cc:preconj",
+    "predet": "det:predet",
+    "prt": "compound:prt",
+    "rcmod": "acl:relcl",
+    "relcl": "acl:relcl",
+    # Labels of spaCy's Chinese pipelines (Stanford Dependencies of Chinese).
+    "nsubj:xsubj": "nsubj",
+    "aux:modal": "aux",
+}
+
+
+class _Bases(dict):
+    """A label, as the parser writes it -> the relation in UD's terms, subtype aside: "relcl" -> "acl"."""
+
+    def __missing__(self, label: str) -> str:
+        base = self[label] = _CLEARNLP.get(label, label).partition(":")[0]
+        return base
+
+
+_BASE = _Bases()
+SUBJECTS = frozenset({"nsubj", "nsubj:pass", "csubj", "csubj:pass", "expl"})
+_PLACE = itemgetter(0, 1)
+_WORD = re.compile(r"\w+(?:[-'’]\w+)*|[^\w\s]")
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedSentence:
+    """A sentence of W words with its parse.
+
+    text: the sentence as it is. starts, ends: int[W], character offsets of the words in `text`, rising, without overlap.
+    tags: str[W], fine-grained (Penn Treebank for English: VBZ, NNP). pos: str[W], universal (VERB, AUX, NOUN, PROPN).
+    lemmas: str[W]. heads: int[W], the index of the word that each depends on, its own for a root. deps: str[W], the relation
+    to it as the parser named it; rules read `relation`. language: "en", "zh".
+
+    Plain tuples, not arrays: rules look at single words, where an array costs five times as much.
+    """
+
+    text: str
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+    tags: tuple[str, ...]
+    pos: tuple[str, ...]
+    lemmas: Sequence[str]
+    heads: tuple[int, ...]
+    deps: tuple[str, ...]
+    language: str = "en"
+    _children: list[list[int]] | None = field(default=None, init=False, repr=False, compare=False)
+    _copulas: dict[int, int] | None = field(default=None, init=False, repr=False, compare=False)  # by the word they belong to
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def is_english(self) -> bool:
+        return self.language == "en"
+
+    @property
+    def words(self) -> list[str]:
+        """The words as they stand in the text, str[W]."""
+        text = self.text
+        return [text[start:end] for start, end in zip(self.starts, self.ends)]
+
+    def word(self, i: int) -> str:
+        return self.text[self.starts[i] : self.ends[i]]
+
+    @property
+    def root(self) -> int:
+        """The head of the (first) sentence; -1 where there is no word."""
+        for i, head in enumerate(self.heads):
+            if i == head:
+                return i
+        return -1
+
+    def children(self, i: int) -> list[int]:
+        """The words that depend on word i, left to right."""
+        if self._children is None:
+            lists: list[list[int]] = [[] for _ in self.heads]
+            for child, head in enumerate(self.heads):
+                if child != head:
+                    lists[head].append(child)
+            object.__setattr__(self, "_children", lists)
+        return self._children[i]
+
+    def subtree(self, i: int) -> tuple[int, int]:
+        """(first, last): the outermost words among word i and all that depend on it, both included."""
+        self.children(i)
+        children = self._children
+        words = [i]
+        for word in words:
+            words += children[word]
+        return min(words), max(words)
+
+    def with_relation(self, wanted: frozenset[str]) -> list[int]:
+        """The words whose relation, subtype aside ("acl:relcl" is acl), is one of `wanted`, left to right."""
+        kinds = map(_BASE.__getitem__, self.deps)
+        return [i for i, kind in enumerate(kinds) if kind in wanted]
+
+    def relation(self, i: int) -> str:
+        """The relation of word i to its head, in UD's terms ("nsubj:pass", "obj", "aux", "root"), whatever the parser's.
+
+        A label of ClearNLP without one counterpart in UD (attr, acomp, prep, pobj, pcomp) is returned as it is.
+        """
+        label = self.deps[i]
+        return _CLEARNLP.get(label, label)
+
+    def verb(self, i: int) -> int:
+        """The verb of the clause that word i heads: its copula, if it has one (UD), else word i itself."""
+        if self._copulas is None:
+            found: dict[int, int] = {}
+            for child, label in enumerate(self.deps):
+                if label == "cop" and self.heads[child] != child:
+                    found.setdefault(self.heads[child], child)
+            object.__setattr__(self, "_copulas", found)
+        return self._copulas.get(i, i)
+
+    def auxiliaries(self, i: int) -> list[int]:
+        """Auxiliaries of the clause that word i heads, left to right, the copula not among them."""
+        return [child for child in self.children(i) if self.relation(child) in ("aux", "aux:pass")]
+
+    def subject(self, i: int) -> int | None:
+        """The subject of the clause that word i heads (the last before its verb, else the first after it), or None."""
+        found = [child for child in self.children(i) if self.relation(child) in SUBJECTS]
+        verb = self.verb(i)
+        before = [child for child in found if child < verb]
+        return before[-1] if before else found[0] if found else None
+
+    def edit(self, replacements: Iterable[tuple[int, int, str]]) -> str:
+        """The text with `text[start:end]` replaced for every (start, end, new), in characters; the rest stays as it is.
+
+        start == end inserts; two insertions in one place keep their order. Raises ValueError where two overlap.
+        """
+        parts, position = [], 0
+        for start, end, new in sorted(replacements, key=_PLACE):
+            if not position <= start <= end <= len(self.text):
+                raise ValueError(f"replacement {start}:{end} overlaps another, or leaves a text of {len(self.text)} characters")
+            parts += (self.text[position:start], new)
+            position = end
+        return "".join((*parts, self.text[position:]))
+
+
+if native is not None:  # in place of the methods that rules call most
+    native.compile_sentence(ParsedSentence, _CLEARNLP, _BASE, SUBJECTS)
+
+
+def without_parse(text: str, language: str = "en") -> ParsedSentence:
+    """Words and their offsets only, split at spaces and punctuation: for rules that need neither tags nor parse.
+
+    Tags, lemmas and relations are "", and every word is its own head.
+    """
+    spans = [match.span() for match in _WORD.finditer(text)]
+    blank = ("",) * len(spans)
+    starts, ends = tuple(a for a, _ in spans), tuple(b for _, b in spans)
+    return ParsedSentence(text, starts, ends, blank, blank, blank, tuple(range(len(spans))), blank, language)
+
+
+def parse_texts(texts: Iterable[str], model: str, batch_size: int = 256, processes: int = 1) -> Iterator[ParsedSentence]:
+    """Texts to their parses, in order.
+
+    model: an installed spaCy pipeline or the folder of one. processes: 1 parses in this one. Memory does not grow with
+    the number of texts: strings that a batch brings are freed with it (spaCy's `memory_zone`), and no more than two batches
+    a process are ahead of the reader.
+
+    Raises: AugmentationError when the pipeline is not there, or has no tagger, lemmatizer or parser, or where the texts of the
+    first batch are written in another script than its language.
+    """
+    parser = load_parser(model)  # fails here, not in a worker
+    batches = _batches(texts, batch_size)
+    first = next(batches, [])
+    check_language(first, parser.lang, model)
+    batches = chain([first] if first else [], batches)
+    if processes == 1:
+        for batch in batches:
+            yield from _parse_batch(model, batch)
+        return
+    import multiprocessing
+
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        ahead: deque[Any] = deque(pool.submit(_parse_batch, model, batch) for batch in islice(batches, 2 * processes))
+        while ahead:
+            yield from ahead.popleft().result()
+            ahead.extend(pool.submit(_parse_batch, model, batch) for batch in islice(batches, 1))
+
+
+@functools.lru_cache(maxsize=2)
+def load_parser(model: str) -> Any:
+    """The spaCy pipeline `model`, without what rules do not read (named entities, text categories).
+
+    Raises: AugmentationError when it is not there, or writes no tags, lemmas or dependencies.
+    """
+    try:
+        import spacy
+    except ImportError as error:
+        raise AugmentationError(
+            "parsing needs spaCy, which is not installed: pip install spacy, and a pipeline for your language, such as "
+            "python -m spacy download en_core_web_sm"
+        ) from error
+    try:
+        parser = spacy.load(model, exclude=["ner", "textcat", "textcat_multilabel", "entity_linker", "entity_ruler"])
+    except (OSError, ValueError, ImportError) as error:
+        raise AugmentationError(
+            f"the parser {model!r} cannot be loaded ({str(error).splitlines()[0]}). Give the name of an installed spaCy pipeline "
+            "(python -m spacy download en_core_web_sm) or the folder of one"
+        ) from error
+    assigned = {attribute for name in parser.pipe_names for attribute in parser.get_pipe_meta(name).assigns}
+    missing = [title for title, attribute in (("tagger", "token.tag"), ("parser", "token.dep")) if attribute not in assigned]
+    if missing:
+        raise AugmentationError(
+            f"the pipeline {model!r} has no {' and no '.join(missing)} (it has {', '.join(parser.pipe_names) or 'nothing'}): "
+            "give one that has a tagger and a dependency parser"
+        )
+    return parser
+
+
+def find_parser(name: str = "") -> str:
+    """`name`, else $CLEAR_PARSER, else an installed spaCy pipeline, an English one first.
+
+    Raises: AugmentationError when there is none.
+    """
+    import importlib.util
+
+    found = name or os.environ.get("CLEAR_PARSER", "")
+    if found:
+        return found
+    if importlib.util.find_spec("spacy") is not None:
+        from spacy.util import get_installed_models
+
+        installed = sorted(get_installed_models(), key=lambda model: (not model.startswith("en_"), model))
+        if installed:
+            return installed[0]
+    raise AugmentationError(
+        "augmentations that read a parse need a spaCy pipeline, and none is installed: python -m spacy download en_core_web_sm, "
+        "or name one, or its folder, with --parser or in CLEAR_PARSER"
+    )
+
+
+def _batches(texts: Iterable[str], size: int) -> Iterator[list[str]]:
+    """Batches of `size` texts, or of fewer where they are long: a parser's memory grows with a batch's characters."""
+    batch: list[str] = []
+    characters = 0
+    for text in texts:
+        batch.append(text)
+        characters += len(text)
+        if len(batch) == size or characters >= _BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def _parse_batch(model: str, texts: Sequence[str]) -> list[ParsedSentence]:
+    parser = load_parser(model)
+    with parser.memory_zone():
+        return [_sentence(doc, parser.lang) for doc in parser.pipe(texts, batch_size=len(texts))]
+
+
+def _sentence(doc: Any, language: str) -> ParsedSentence:
+    """A spaCy Doc without its white space. A word that hangs on white space depends on what that hangs on. Where white space
+    is a root, the first of its words that is no punctuation takes its place.
+    """
+    tokens = [token for token in doc if not token.is_space]
+    place = {token.i: number for number, token in enumerate(tokens)}
+    deps = [token.dep_ for token in tokens]
+    heads: list[int] = []
+    orphans: dict[int, list[int]] = {}  # by the white space that is their root
+    for number, token in enumerate(tokens):
+        head = token.head
+        while head.is_space and head.head.i != head.i:  # indices: spaCy makes a new object of a token whenever it is asked
+            head = head.head
+        heads.append(place.get(head.i, number))
+        if head.is_space:
+            orphans.setdefault(head.i, []).append(number)
+    for words in orphans.values():
+        root = next((number for number in words if tokens[number].pos_ != "PUNCT"), words[0])
+        deps[root] = "ROOT"
+        for number in words:
+            heads[number] = root
+    return ParsedSentence(
+        doc.text,
+        tuple(token.idx for token in tokens),
+        tuple(token.idx + len(token.text) for token in tokens),
+        tuple(token.tag_ for token in tokens),
+        tuple(token.pos_ for token in tokens),
+        tuple(token.lemma_ or token.lower_ for token in tokens),
+        tuple(heads),
+        tuple(deps),
+        language,
+    )

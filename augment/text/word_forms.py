@@ -1,0 +1,225 @@
+"""What rules share: word lists, capitals, "a" and "an", and edits that keep a text well-formed."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from augment.core.compiled import native
+from augment.text.parsed import ParsedSentence
+
+AUGCSE = "AugCSE (Tang et al. 2022), appendix A.2"
+Edit = tuple[int, int, str]  # text[start:end] becomes the string
+
+_LISTS = Path(__file__).parents[1] / "word_lists"
+_ARTICLE = re.compile(r"(?<![\w'’-])([Aa]n?)\s$")
+_TRAILING = ".,;:!?)\"'’”]"
+_BRACKETS = re.compile(r"[()\[\]“”]")
+_VOWEL_LETTERS = frozenset("AEFHILMNORSX")  # their names start with a vowel: an MP, an FBI
+_SPELLED_U = frozenset({"UK", "UN", "US", "UEFA", "UNESCO", "UNICEF", "UNHCR", "URL", "USB", "UTC", "UV"})  # a UK, a UNESCO
+_SILENT_H = ("heir", "honest", "honor", "honour", "hour")
+_Y_OR_W = (  # written with a vowel, spoken with a consonant
+    "eu", "ewe", "once", "one", "oui", "ouija", "ubiquit", "ufo", "ugand", "ukrain", "ukulele", "uni", "unanim", "ura", "use",
+    "usa", "usu", "utah", "uten", "uter", "util", "utop",
+)  # fmt: skip
+_NOT_Y = ("unid", "unim", "unin", "unint", "unif", "unic", "uninh")
+_REALLY_Y = ("uniform", "unify", "unifi", "unicorn", "unicycl", "unicamer", "unidirect", "unicell", "unicode")
+_CLOSED_CLASSES = frozenset({"DET", "ADP", "SCONJ", "CCONJ", "ADV", "AUX", "PART", "PRON", "INTJ"})
+
+
+def word_set(words: str) -> frozenset[str]:
+    """The words of a string."""
+    return frozenset(words.split())
+
+
+_FUNCTION_WORDS = word_set(
+    "the a an in on at of for to from by with without and or but nor so yet this that these those his her its their our my your "
+    "he she it they we you who which what there here when where while after before although though as if since because until "
+    "unless however then now also not no all some any many most each every both either neither another such once one during "
+    "under over about between through despite like upon against among only even just still never always again perhaps"
+)
+# Words made of names: by ending, and the common words with that ending; the others.
+_PEOPLE = re.compile(r"(?:.ian|.ean|.ese)$")
+_COMMON = re.compile(
+    r"[^eo]ician$|(?:^|[^glvgs])arian$|historian|civilian|guardian|comedian|median|custodian|ptilian|meridian|strian|thespian|ibian"
+    r"|avian|ruffian|simian|plebeian|ocean|cetacean|crustacean|terranean|(?:^|[^b])clean|bean$|^mean|^lean|^dean|cheese|geese|diocese|obese|these"
+)
+_PEOPLES = word_set(
+    "american african mexican jamaican moroccan rican dominican republican anglican corsican tuscan german roman norman "
+    "ottoman cuban tibetan afghan moldovan kenyan ugandan rwandan venezuelan angolan samoan texan alaskan mohican pakistani "
+    "israeli iraqi kuwaiti saudi yemeni nepali bengali punjabi hindu arab arabic turk turkish czech slovak slovene serb croat "
+    "pole dane swede swedish scot scottish finn finnish greek dutch french swiss welsh irish english british briton spanish "
+    "spaniard danish polish jew jewish kurd kurdish flemish cornish moorish thai tamil zulu maori inuit celtic nordic slavic "
+    "germanic hebrew latin baltic arctic antarctic olympic islamic catholic protestant buddhist muslim nazi viking byzantine "
+    "filipino philippine argentine icelandic londoner parisian yorker englishman frenchman englishmen frenchmen irishman "
+    "irishmen"
+)
+# In front of a name these are no part of it: "former England captain".
+_BEFORE_NAMES = word_set(
+    "former current future fellow last next past previous recent late early many most other only both several all some modern "
+    "ancient young old older local "
+    "author singer actor actress writer director producer composer footballer guitarist drummer journalist historian poet"
+)
+
+
+@functools.cache
+def word_list(name: str) -> tuple[str, ...]:
+    """The lines of a file of augment/word_lists, without comments and empty ones."""
+    lines = (_LISTS / name).read_text(encoding="utf-8").splitlines()
+    return tuple(line for line in lines if line and not line.startswith("#"))
+
+
+@functools.cache
+def word_table(name: str) -> tuple[tuple[str, ...], ...]:
+    """The rows of a tab-separated file of augment/word_lists."""
+    return tuple(tuple(line.split("\t")) for line in word_list(name))
+
+
+def rewrite(sentence: ParsedSentence, edits: Iterable[Edit]) -> str | None:
+    """The text with the edits made, "a" or "an" in front of a replaced word put right; None where nothing changes, or where
+    a word would stand twice in a row that did not before.
+    """
+    text = sentence.text
+    edits = [edit for edit in edits if text[edit[0] : edit[1]] != edit[2]]
+    if not edits:
+        return None
+    result = sentence.edit([*edits, *articles(text, edits)])
+    return None if result == text or repeats_more(result, text) else result
+
+
+def overlap(edits: Iterable[Edit], others: Iterable[Edit]) -> bool:
+    """Whether an edit of `edits` and one of `others` cannot both be made (`ParsedSentence.edit`)."""
+    others = list(others)
+    return any(start < last and first < end for start, end, _ in edits for first, last, _ in others)
+
+
+def articles(text: str, edits: Iterable[Edit]) -> list[Edit]:
+    """Edits of "a" and "an" in front of words that are replaced by others that want the other one."""
+    changes = []
+    for start, _, new in edits:
+        if start < 2 or not new or text[start - 1] != " " or text[start - 2] not in "aAnN":
+            continue
+        found = _ARTICLE.search(text, max(0, start - 4), start)
+        if found:
+            article = indefinite_article(new)
+            article = article.capitalize() if found[1][0] == "A" else article
+            covered = any(first <= found.start(1) < last for first, last, _ in edits)
+            if article != found[1] and not covered:
+                changes.append((found.start(1), found.end(1), article))
+    return changes
+
+
+def repeats(text: str) -> int:
+    """How often a word follows itself, letter case aside."""
+    if native is not None and (found := native.repeats(text)) >= 0:
+        return found
+    words = text.lower().split()
+    count = 0
+    for before, after in itertools.pairwise(words):
+        if before[0] == after[0] and before == after.rstrip(_TRAILING) and before[-1].isalnum():
+            count += 1
+    return count
+
+
+def repeats_more(result: str, text: str) -> bool:
+    """Whether more words follow themselves in `result` than in `text`."""
+    count = repeats(result)
+    return count > 0 and count > repeats(text)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def indefinite_article(words: str) -> str:
+    """ "a" or "an", by the sound that the words start with."""
+    word = re.split(r"[^\w]", words.lstrip("\"'“‘("), maxsplit=1)[0]
+    lower = word.lower()
+    if not word:
+        return "a"
+    if word[0].isdigit():
+        return "an" if word[0] == "8" or re.fullmatch(r"1[18](?:th|\d\d)?", word) else "a"
+    if word.isupper() and (len(word) == 1 or not re.search("[AEIOU]", word)):
+        return "an" if word[0] in _VOWEL_LETTERS else "a"
+    if word in _SPELLED_U:
+        return "a"
+    if lower.startswith(_SILENT_H):
+        return "an"
+    if lower.startswith(_NOT_Y) and not lower.startswith(_REALLY_Y):
+        return "an"
+    if lower.startswith(_Y_OR_W):
+        return "a"
+    return "an" if lower[0] in "aeiouàáâäéèêëíîïóôöúü" else "a"
+
+
+def like(original: str, new: str) -> str:
+    """`new` with the capitals of `original`: all of them, the first one, or its own."""
+    if len(original) > 1 and original.isupper():
+        return new.upper()
+    if original[:1].isupper():
+        return new[:1].upper() + new[1:]
+    return new
+
+
+def is_name(sentence: ParsedSentence, i: int) -> bool:
+    """Whether word i is (part of) a proper name."""
+    return sentence.tags[i] in ("NNP", "NNPS") or sentence.pos[i] == "PROPN"
+
+
+def keeps_capital(sentence: ParsedSentence, i: int) -> bool:
+    """Whether word i is written with a capital wherever it stands: names and what names begin with ("Northern" in front of
+    "Ireland"), "I", what has capitals inside, single letters, and words made of names ("French", "Americans").
+    """
+    word, pos = sentence.word(i), sentence.pos[i]
+    lower = word.lower()
+    if not word[:1].isupper() or lower == "i" or lower.startswith(("i'", "i’")) or word[1:] != lower[1:]:
+        return True
+    if pos in ("ADV", "VERB", "ADP") and sentence.relation(i)[:5] == "nsubj":  # a name that a tagger does not know: "Martelly"
+        return lower not in _FUNCTION_WORDS
+    if pos in _CLOSED_CLASSES:
+        return sentence.tags[i] in ("NNP", "NNPS") and lower not in _FUNCTION_WORDS
+    if (is_name(sentence, i) and pos not in ("ADJ", "VERB", "NUM")) or len(word) == 1:
+        return True
+    if sentence.tags[i][:1] not in ("J", "N"):
+        return False
+    if i + 1 < len(sentence) and is_name(sentence, i + 1) and lower not in _BEFORE_NAMES:
+        return True
+    return _is_made_of_a_name(lower)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _is_made_of_a_name(lower: str) -> bool:
+    singular = lower[:-1] if lower.endswith("s") and not lower.endswith(("ss", "us", "is")) else lower
+    return singular in _PEOPLES or (_PEOPLE.search(singular) is not None and _COMMON.search(singular) is None)
+
+
+def lower_first(sentence: ParsedSentence, i: int) -> str:
+    """Word i as it is written in the middle of a sentence."""
+    word = sentence.word(i)
+    return word if keeps_capital(sentence, i) else word[:1].lower() + word[1:]
+
+
+def upper_first(text: str) -> str:
+    """The first letter, behind opening quotes or brackets, a capital."""
+    if text[:1].isalpha() and text[0].isupper():
+        return text
+    for i, letter in enumerate(text):
+        if letter.isalnum():
+            return text[:i] + letter.upper() + text[i + 1 :]
+    return text
+
+
+def balanced(text: str) -> bool:
+    """Whether straight double quotes come in pairs, and curly ones and brackets are closed in turn."""
+    if text.count('"') % 2:
+        return False
+    marks = _BRACKETS.findall(text)
+    for opening, closing in ("()", "[]", "“”") if marks else ():
+        depth = 0
+        for mark in marks:
+            depth += (mark == opening) - (mark == closing)
+            if depth < 0:
+                return False
+        if depth:
+            return False
+    return True

@@ -1,0 +1,258 @@
+"""WordNet, read where it lies: Princeton's files (index.*, data.*) in a folder or in nltk's zip.
+
+nltk's own reader takes 5 s and 200 MB to import and refuses folders outside nltk_data; a rule in a loader worker needs four
+relations of single lemmas. Both files are sorted or addressed by offset (wndb(5WN)), so nothing is loaded but where the
+lines of the index begin: a lemma is found by bisection, its synsets by their offsets in the data file, and what was found is
+remembered.
+"""
+
+from __future__ import annotations
+
+import functools
+import mmap
+import os
+import re
+import sys
+import zipfile
+from array import array
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from augment.core.compiled import native
+from augment.core.errors import AugmentationError
+
+VARIABLE = "CLEAR_WORDNET"
+_FILES = {"n": "noun", "v": "verb", "a": "adj", "r": "adv"}
+_COUNTS = "cntlist.rev"  # how often each sense is tagged (cntlist(5WN)); the types of synsets in its keys
+_TYPES = {"n": b"1", "v": b"2", "a": b"35", "r": b"4"}
+_COLLOCATION = re.compile(rb"^([^ \n]*_[^ \n]*) ", re.MULTILINE)
+_ANTONYM, _HYPERNYM, _HYPONYM = "!", "@", "~"
+
+
+@dataclass(frozen=True)
+class Synset:
+    """A sense. lemmas: its words, spaces in compounds, in WordNet's order. is_satellite: of adjectives, "s" rather than "a".
+    fields: of its pointers as they are written, four each; a general term has hundreds, and few rules follow them.
+    places: where each of an adjective's words may stand: "p" behind a verb, "a" before a noun, "ip" behind it, "" anywhere.
+    frames: of verbs, (number of a frame as wninput(5WN) lists them, number of the word that has it, or 0 for all).
+    """
+
+    lemmas: tuple[str, ...]
+    is_satellite: bool
+    fields: tuple[str, ...]
+    places: tuple[str, ...] = ()
+    frames: tuple[tuple[int, int], ...] = ()
+
+    @functools.cached_property
+    def pointers(self) -> tuple[tuple[str, int, str, int, int], ...]:
+        """(symbol, offset, part of speech, number of the word it starts from or 0, of the word it leads to or 0)."""
+        return tuple(
+            (symbol, int(target), "a" if its_pos == "s" else its_pos, int(ends[:2], 16), int(ends[2:], 16))
+            for symbol, target, its_pos, ends in zip(*(self.fields[i::4] for i in range(4)))
+        )
+
+
+class WordNet:
+    """One WordNet. Pickles as its path, so that workers map the same pages.
+
+    path: a folder or zip with index.noun, data.noun and so on. Raises: AugmentationError where they are not.
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self._index = {pos: _Index(self._open(f"index.{name}")) for pos, name in _FILES.items()}
+        self._data = {pos: self._open(f"data.{name}") for pos, name in _FILES.items()}
+        self._tagged = _Index(self._open(_COUNTS))
+        self._entry = functools.lru_cache(maxsize=1 << 16)(self._find_entry)
+        self.synset = functools.lru_cache(maxsize=1 << 15)(self._synset)
+
+    def __reduce__(self):
+        return WordNet, (self.path,)
+
+    def _open(self, name: str) -> mmap.mmap | bytes:
+        try:
+            if self.path.is_dir():
+                with open(self.path / name, "rb") as file:
+                    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            with zipfile.ZipFile(self.path) as archive:
+                member = next(entry for entry in archive.namelist() if entry.rsplit("/", 1)[-1] == name)
+                return archive.read(member)
+        except (OSError, ValueError, StopIteration, zipfile.BadZipFile) as error:
+            raise AugmentationError(f"{self.path} is no WordNet that can be read: it has no usable {name} ({error})") from error
+
+    def synsets(self, lemma: str, pos: str, most: int | None = None) -> tuple[Synset, ...]:
+        """The senses of a lemma (all, or the first `most`), the most frequent one first; pos: "n", "v", "a" (satellites too) or
+        "r". Empty: unknown.
+        """
+        return tuple([self.synset(int(offset), pos) for offset in self._entry(lemma, pos)[0][:most]])
+
+    def is_attested(self, lemma: str, pos: str) -> bool:
+        """Whether the texts that WordNet's makers tagged have the lemma: rare and odd words are not."""
+        return self._entry(lemma, pos)[1]
+
+    def _find_entry(self, lemma: str, pos: str) -> tuple[tuple[bytes, ...], bool]:
+        """The offsets of a lemma's synsets, as they are written, and whether it is attested."""
+        line = self._index[pos].find(lemma.replace(" ", "_").lower().encode() + b" ")
+        if line is None:
+            return (), False
+        fields = line.split()
+        senses = int(fields[2])
+        return tuple(fields[-senses:]), int(fields[-senses - 1]) > 0
+
+    def _synset(self, offset: int, pos: str) -> Synset:
+        data = self._data[pos]
+        line = data[offset : data.find(b"|", offset)].decode()
+        fields = line.split()
+        words = int(fields[3], 16)
+        # Adjectives may carry their syntactic position, as in galore(ip).
+        names = [word.partition("(") for word in fields[4 : 4 + 2 * words : 2]]
+        lemmas = tuple([name.replace("_", " ") for name, _, _ in names])
+        start = 4 + 2 * words
+        stop = start + 1 + 4 * int(fields[start])
+        pairs = zip(fields[stop + 2 :: 3], fields[stop + 3 :: 3]) if pos == "v" else ()  # behind their number, each after a plus
+        frames = tuple([(int(frame), int(word, 16)) for frame, word in pairs])
+        places = tuple([place.rstrip(")") for _, _, place in names])
+        return Synset(lemmas, fields[2] == "s", tuple(fields[start + 1 : stop]), places, frames)
+
+    def offsets(self, lemma: str, pos: str) -> tuple[int, ...]:
+        """Return where the senses of a lemma stand, the most frequent one first."""
+        return tuple([int(offset) for offset in self._entry(lemma, pos)[0]])
+
+    def counts(self, lemma: str, pos: str) -> tuple[int, ...]:
+        """Return how often WordNet's makers tagged each sense of a lemma in their texts, in the order of the senses."""
+        found = [0] * len(self._entry(lemma, pos)[0])
+        key = lemma.replace(" ", "_").lower().encode() + b"%"
+        for line in self._tagged.lines(key):
+            sense, number, count = line.split()
+            if sense[len(key)] in _TYPES[pos] and 0 < int(number) <= len(found):
+                found[int(number) - 1] += int(count)
+        return tuple(found)
+
+    @functools.cached_property
+    def collocations(self) -> frozenset[str]:
+        """Every lemma of several words, joined by underscores, but for intensifiers such as "good and" in "good and proper"."""
+        found = (name.decode() for index in self._index.values() for name in _COLLOCATION.findall(index.data))
+        return frozenset(name for name in found if not name.endswith("_and"))
+
+    def synonyms(self, lemma: str, pos: str) -> tuple[str, ...]:
+        """The other lemmas of all senses, without repetition, the most frequent sense's first."""
+        found = {word: None for synset in self.synsets(lemma, pos) for word in synset.lemmas if word.lower() != lemma.lower()}
+        return tuple(found)
+
+    def antonyms(self, lemma: str, pos: str, senses: int = 2) -> tuple[str, ...]:
+        """Antonyms of this very lemma (not of its synonyms) in the first of its `senses` most frequent senses that has any."""
+        for synset in self.synsets(lemma, pos, senses):
+            names = [word.lower() for word in synset.lemmas]
+            number = names.index(lemma.lower()) + 1 if lemma.lower() in names else 0
+            found = [
+                self.synset(offset, its_pos).lemmas[target - 1]
+                for symbol, offset, its_pos, source, target in synset.pointers
+                if symbol == _ANTONYM and source == number
+            ]
+            if found:
+                return tuple(found)
+        return ()
+
+    def hypernyms(self, lemma: str, pos: str = "n") -> tuple[str, ...]:
+        """Lemmas of the broader terms of the most frequent sense."""
+        return self._related(lemma, pos, _HYPERNYM)
+
+    def hyponyms(self, lemma: str, pos: str = "n") -> tuple[str, ...]:
+        """Lemmas of the narrower terms of the most frequent sense."""
+        return self._related(lemma, pos, _HYPONYM)
+
+    def _related(self, lemma: str, pos: str, symbol: str) -> tuple[str, ...]:
+        found: dict[str, None] = {}
+        for synset in self.synsets(lemma, pos, 1):
+            for kind, offset, its_pos, _, _ in synset.pointers:
+                if kind == symbol:
+                    found.update(dict.fromkeys(self.synset(offset, its_pos).lemmas))
+        return tuple(found)
+
+
+@functools.lru_cache(maxsize=1)
+def wordnet() -> WordNet:
+    """Return the WordNet that CLEAR_WORDNET names, or else the first installed one.
+
+    Raises: AugmentationError, which says how to get one.
+    """
+    named, candidates = os.environ.get(VARIABLE), wordnet_candidates()
+    for candidate in candidates:
+        if candidate.exists():
+            return WordNet(candidate)
+    if named:
+        raise AugmentationError(
+            f"{VARIABLE} names {named}, which is not there: a folder or zip with index.noun, data.noun and so on is wanted"
+        )
+    raise AugmentationError(
+        "no WordNet found: `apt install wordnet-base` installs it, or put its files (index.noun, data.noun, ...) into a folder "
+        f"and name it in {VARIABLE}. Looked for: {', '.join(map(str, candidates))}"
+    )
+
+
+def require_wordnet() -> None:
+    """Raises AugmentationError where there is no WordNet."""
+    wordnet()
+
+
+def wordnet_candidates() -> list[Path]:
+    """Return the folders and zips that may hold WordNet, in order: CLEAR_WORDNET alone where it is set."""
+    if named := os.environ.get(VARIABLE):
+        return [Path(named).expanduser()]
+    data = os.environ.get("CLEAR_DATA")
+    found = [Path(data) / "wordnet"] if data else []
+    found.append(Path("/usr/share/wordnet"))
+    folders = [*filter(None, os.environ.get("NLTK_DATA", "").split(os.pathsep)), "~/nltk_data"]
+    folders += [f"{sys.prefix}/nltk_data", "/usr/local/share/nltk_data", "/usr/share/nltk_data"]
+    for folder in folders:
+        corpora = Path(folder).expanduser() / "corpora"
+        found += [corpora / "wordnet", corpora / "wordnet.zip"]
+    return found
+
+
+class _Index:
+    """The lines of a sorted file by what they begin with: bisection, over their first eight bytes as numbers first.
+
+    24 bytes a line, 4 MB for all of WordNet: what the lines say stays in the file.
+    """
+
+    def __init__(self, data: mmap.mmap | bytes):
+        self.data = data
+        raw = np.frombuffer(data, np.uint8)
+        ends = np.flatnonzero(raw == ord("\n"))
+        if raw[-1:].tolist() != [ord("\n")]:
+            ends = np.append(ends, len(raw))
+        starts = np.concatenate([[0], ends[:-1] + 1])
+        heads = np.concatenate([raw, np.zeros(8, np.uint8)])[starts[:, None] + np.arange(8)]
+        self._heads = array("Q", heads.view(">u8").astype(np.uint64).tobytes())
+        self._starts, self._ends = array("q", starts.astype(np.int64).tobytes()), array("q", ends.astype(np.int64).tobytes())
+
+    def find(self, start: bytes) -> bytes | None:
+        """The line that begins so, or None."""
+        if native is not None:
+            return native.find_line(self.data, self._starts, self._ends, start)
+        # The licence at the head is indented: a space sorts before every lemma.
+        low = bisect_left(self._heads, int.from_bytes(start[:8].ljust(8, b"\0"), "big"))
+        if len(start) > 8:
+            head = int.from_bytes(start[:8], "big")
+            near = low + 64  # seldom do more begin alike
+            within = near < len(self._heads) and self._heads[near] > head
+            high = bisect_right(self._heads, head, low, near if within else len(self._heads))
+            low = bisect_left(range(high), start, low, key=lambda line: self.data[self._starts[line] : self._ends[line]])
+        if low < len(self._starts) and self.data[self._starts[low] : self._starts[low] + len(start)] == start:
+            return self.data[self._starts[low] : self._ends[low]]
+        return None
+
+    def lines(self, start: bytes) -> list[bytes]:
+        """Return all lines that begin so."""
+        first = bisect_left(range(len(self._starts)), start, key=lambda line: self.data[self._starts[line] : self._ends[line]])
+        found = []
+        for line in range(first, len(self._starts)):
+            text = self.data[self._starts[line] : self._ends[line]]
+            if not text.startswith(start):
+                break
+            found.append(text)
+        return found

@@ -1,0 +1,332 @@
+"""Token augmentations: a whole `Ragged` and one key per sequence in, a new `Ragged` of as many sequences out.
+
+The four of CLEAR (Wu et al. 2020, "CLEAR: Contrastive Learning for Sentence Representation", sections 3.3 and
+4.1), word repetition (ESimCSE), cropping (COCO-LM), spans of documents (DeCLUTR), and what papers compare with: whole words
+deleted (VaSCL), tokens masked and punctuation strewn in (SDA). Every sequence is [CLS] content [SEP]; those two stay
+where they are, and n below is the number of tokens between them. Separators inside the content are content,
+but are never deleted by del-word nor substituted. No function loops over sequences or tokens: the output of
+each is a list of segments of the input, a fixed number per sequence, gathered at once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from augment.core.errors import AugmentationError
+from augment.core.keys import bits_per_sequence, derive, mix, token_bits, uniform_per_sequence
+from augment.core.ragged import Ragged, offsets_of, segment_indices
+from augment.core.selection import choose, count_per_sequence, draw_spans, round_half_even, shuffled
+from augment.core.vocabulary import Vocabulary
+from augment.tokens.synonyms import SynonymTable
+
+
+def del_word(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.7) -> Ragged:
+    """CLEAR's word deletion: round(rate * n) of n content tokens become [DEL], and runs of [DEL] become one.
+
+    Special tokens inside the content are neither counted nor deleted. One content token always stays: with n
+    = 1 nothing is deleted, and rate = 1 deletes n - 1.
+    """
+    del_id = vocabulary.require_del("del-word")
+    content_sizes(batch, vocabulary)
+    eligible = ~vocabulary.special.take(batch.ids.astype(np.intp))
+    sizes = count_per_sequence(eligible, batch.offsets)
+    counts = np.minimum(round_half_even(sizes * rate), np.maximum(sizes - 1, 0))
+    ids = batch.ids.copy()
+    ids[choose(keys, batch.lengths, counts, eligible)] = del_id
+    return collapse_runs(Ragged(ids, batch.offsets), del_id)
+
+
+def del_span(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, spans: int = 5, rate: float = 0.05) -> Ragged:
+    """CLEAR's span deletion: `spans` spans of rate * n tokens become one [DEL] each, neighbours share one.
+
+    The spans do not overlap; their lengths are rate * n rounded down or up (`draw_spans`). With rate * n < 1
+    there are round(spans * rate * n) spans of one token, at least one. One content token always stays: n = 1
+    is left as it is.
+    """
+    del_id = vocabulary.require_del("del-span")
+    sizes = content_sizes(batch, vocabulary)
+    starts, lengths = draw_spans(keys, sizes, spans, rate, room=np.maximum(sizes - 1, 0))
+    # Segment j runs from the end of span j - 1 to the first token of span j, which is then overwritten by
+    # [DEL]. An empty gap means that the [DEL] before it covers this span too. [CLS] lies at -1, so the first
+    # gap is never empty.
+    first = batch.offsets[:-1, None] + 1
+    source = np.empty((len(batch), spans + 1), dtype=np.int64)
+    taken = np.empty_like(source)
+    source[:, 0] = -1
+    np.add(starts, lengths, out=source[:, 1:])
+    np.subtract(starts, source[:, :-1], out=taken[:, :-1])
+    has_gap = taken[:, :-1] > 0
+    taken[:, :-1] += has_gap
+    np.subtract(sizes + 1, source[:, -1], out=taken[:, -1])
+    source += first
+    ids, ends = gather(batch.ids, source, taken)
+    ids[ends[:, :-1][has_gap] - 1] = del_id
+    result = Ragged(ids, np.concatenate([np.zeros(1, dtype=np.int64), ends[:, -1]]))
+    # Only input that has [DEL] already can have runs now.
+    return collapse_runs(result, del_id) if (batch.ids == del_id).any() else result
+
+
+def reorder(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, pairs: int = 5, rate: float = 0.05) -> Ragged:
+    """CLEAR's reordering: 2 * pairs spans of rate * n tokens, paired at random, the two of a pair swapped.
+
+    The spans do not overlap; their lengths are rate * n rounded down or up (`draw_spans`), so the two of a
+    pair may differ by one, and what lies between them moves by as much. The tokens stay the same multiset.
+    With rate * n < 1 there are round(pairs * 2 * rate * n / 2) pairs of single tokens, at least one: n = 2
+    swaps its two tokens, n = 1 is left as it is.
+    """
+    count = 2 * pairs
+    sizes = content_sizes(batch, vocabulary)
+    starts, lengths = draw_spans(keys, sizes, count, rate, room=sizes, multiple=2)
+    # A random pairing: number the spans at random and swap neighbours in that order. The span's index rides in the low
+    # bits. Absent spans (start -1, an even number, they come first) are numbered lowest, so they pair among themselves.
+    index_bits = np.uint64(count.bit_length())
+    index = np.arange(count, dtype=np.uint64)
+    order = bits_per_sequence(keys, count, stream=1) >> index_bits << index_bits
+    order[starts < 0] = 0
+    order |= index
+    order.sort(axis=1)
+    order &= (np.uint64(1) << index_bits) - np.uint64(1)
+    order = order.view(np.int64)
+    row = (np.arange(len(batch), dtype=np.int64) * count)[:, None]
+    order += row
+    swapped = np.empty(len(batch) * count, dtype=np.int64)  # which span comes to lie where span i was
+    swapped[order[:, 0::2]] = order[:, 1::2]
+    swapped[order[:, 1::2]] = order[:, 0::2]
+    # Segments: gap, span, gap, ..., span, gap. The first gap has [CLS] at -1, the last one has [SEP].
+    source = np.empty((len(batch), 2 * count + 1), dtype=np.int64)
+    taken = np.empty_like(source)
+    source[:, 0] = -1
+    np.add(starts, lengths, out=source[:, 2::2])
+    np.subtract(starts, source[:, :-1:2], out=taken[:, :-1:2])
+    np.subtract(sizes + 1, source[:, -1], out=taken[:, -1])
+    source[:, 1::2] = starts.reshape(-1).take(swapped).reshape(starts.shape)
+    taken[:, 1::2] = lengths.reshape(-1).take(swapped).reshape(starts.shape)
+    source += batch.offsets[:-1, None] + 1
+    return Ragged(gather(batch.ids, source, taken)[0], batch.offsets)
+
+
+def subs(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, synonyms: SynonymTable, rate: float = 0.3) -> Ragged:
+    """CLEAR's substitution: words of the synonym table, drawn at random until they make up round(rate * n) of
+    the n content tokens, each replaced by one of its synonyms, every one equally likely.
+
+    Words are drawn whole: a word of several tokens counts as that many, and a synonym may have another
+    length. Where all words together that have a synonym are fewer, all are replaced. Special tokens are
+    neither counted nor replaced. At least one word is replaced if any has a synonym.
+    """
+    content_sizes(batch, vocabulary)
+    words, lengths, entries = synonyms.match(batch.ids)
+    special = vocabulary.special.take(batch.ids.astype(np.intp))
+    sizes = batch.lengths - count_per_sequence(special, batch.offsets)
+    targets = np.maximum(round_half_even(sizes * rate), 1 if rate > 0 else 0)
+    candidates = np.diff(np.searchsorted(words, batch.offsets))
+    order = shuffled(keys, candidates)
+    covered = offsets_of(lengths.take(order))  # tokens in the words drawn before, over the whole batch
+    first = offsets_of(candidates)
+    limits = covered.take(first[:-1]) + targets
+    drawn = np.zeros(len(words), dtype=bool)
+    drawn[order.compress(covered[:-1] < np.repeat(limits, candidates))] = True
+    counts = count_per_sequence(drawn, first)
+    chosen = np.flatnonzero(drawn)  # numbers are quicker to gather by than a mask with chance in it
+    words = words.take(chosen)
+    # The draw for a word depends on its place in the sequence, so not on what else was drawn.
+    draws = words - np.repeat(batch.offsets[:-1], counts)
+    draws = mix(draws.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.repeat(derive(keys, 1), counts))
+    synonym = synonyms.pick(entries.take(chosen), draws)
+    return splice(batch, words, lengths.take(chosen), counts, synonyms.tokens, synonyms.token_offsets, synonym)
+
+
+def repeat(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.32) -> Ragged:
+    """ESimCSE's word repetition (Wu et al. 2022, section 3.1): some content tokens, at random, are written twice.
+
+    How many is drawn per sequence, evenly from 0 to max(2, int(rate * n)) (the paper's dup_rate; at most n).
+    The text grows by that much: leave room below the encoder's longest sequence.
+    """
+    sizes = content_sizes(batch, vocabulary)
+    most = np.minimum(np.maximum((sizes * rate).astype(np.int64), 2), sizes)
+    counts = (uniform_per_sequence(keys, 1, stream=1)[:, 0] * (most + 1)).astype(np.int64)
+    inner = np.ones(batch.num_tokens, dtype=bool)
+    inner[batch.offsets[:-1]] = False
+    inner[batch.offsets[1:] - 1] = False
+    times = np.ones(batch.num_tokens, dtype=np.int64)
+    times[choose(keys, batch.lengths, counts, inner)] = 2
+    return Ragged(np.repeat(batch.ids, times), offsets_of(batch.lengths + counts))
+
+
+def crop(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.9, min_rate: float = 1.0) -> Ragged:
+    """COCO-LM's cropping (Meng et al. 2021, section 3.2): a contiguous run of round(rate * n) content tokens stays.
+
+    At least one token stays (none if there is none); the place is drawn evenly. With min_rate below rate, the share that
+    stays is drawn evenly between the two, for each sequence and view: their lengths no longer tell which views belong together.
+    """
+    sizes = content_sizes(batch, vocabulary)
+    shares = np.float64(rate)
+    if min_rate < rate:
+        shares = min_rate + (rate - min_rate) * uniform_per_sequence(keys, 1, stream=1)[:, 0]
+    kept = np.minimum(np.maximum(round_half_even(sizes * shares), 1), sizes)
+    return keep_run(batch, (uniform_per_sequence(keys, 1)[:, 0] * (sizes - kept + 1)).astype(np.int64), kept)
+
+
+def span(
+    batch: Ragged,
+    keys: np.ndarray,
+    vocabulary: Vocabulary,
+    *,
+    min_length: int = 32,
+    max_length: int = 512,
+    alpha: int = 4,
+    beta: int = 2,
+) -> Ragged:
+    """DeCLUTR's spans (Giorgi et al. 2021, arXiv:2006.03659, section 3.1): a contiguous run of the n content tokens, of
+    int(p * (max - min) + min) tokens, p ~ Beta(alpha, beta), at a place drawn evenly.
+
+    max is max_length, or n where the sequence is shorter; one shorter than min_length is kept whole. DeCLUTR draws anchors
+    with alpha=4:beta=2 (long ones), positives with alpha=2:beta=4, and the place of a positive within reach of its anchor;
+    here the views of a sequence draw their places apart, which in a document of about max_length is much the same.
+
+    p is the alpha-th smallest of alpha + beta - 1 uniform draws, whose distribution is Beta(alpha, beta) exactly: for whole
+    alpha and beta that needs no inverse of the incomplete beta function, and rounds the same on every machine.
+    """
+    sizes = content_sizes(batch, vocabulary)
+    draws = uniform_per_sequence(keys, alpha + beta, stream=1)
+    place, draws = draws[:, 0], draws[:, 1:]
+    draws.sort(axis=1)
+    most = np.minimum(sizes, max_length)
+    kept = (draws[:, alpha - 1] * (most - min_length) + min_length).astype(np.int64)
+    kept = np.where(sizes < min_length, sizes, kept)
+    return keep_run(batch, (place * (sizes - kept + 1)).astype(np.int64), kept)
+
+
+def delete(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.1) -> Ragged:
+    """VaSCL's word deletion (Zhang et al. 2022, section 4.4, WDel, at 5, 10 and 20%): ceil(rate * w) of the w words of a
+    sequence go, and nothing comes in their place.
+
+    Words are whole (`Vocabulary.word_starts`), punctuation marks are words too. Rounded up as nlpaug, which VaSCL used,
+    does; one word always stays. Special tokens inside the content are neither counted nor deleted.
+    """
+    content_sizes(batch, vocabulary)
+    starts = np.flatnonzero(vocabulary.word_starts(batch.ids))
+    first = np.searchsorted(starts, batch.offsets)  # of each sequence, among all words
+    eligible = ~vocabulary.special.take(batch.ids.take(starts).astype(np.intp))
+    words = count_per_sequence(eligible, first)
+    counts = np.minimum(np.ceil(words * rate).astype(np.int64), np.maximum(words - 1, 0))
+    deleted = np.zeros(len(starts), dtype=bool)
+    deleted[choose(keys, np.diff(first), counts, eligible)] = True
+    kept = np.flatnonzero(~np.repeat(deleted, np.diff(np.append(starts, batch.num_tokens))))
+    return Ragged(batch.ids.take(kept), np.searchsorted(kept, batch.offsets).astype(np.int64))
+
+
+def mask(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.15) -> Ragged:
+    """Random masking as an augmentation (SDA's comparison, Zhu et al. 2022, Table 8): round(rate * n) of n content tokens
+    become [MASK], each by itself. Special tokens inside the content are neither counted nor masked.
+
+    At least one token is masked if there is any and rate > 0. Nothing is predicted: masked-language modelling is elsewhere.
+    """
+    content_sizes(batch, vocabulary)
+    eligible = ~vocabulary.special.take(batch.ids.astype(np.intp))
+    sizes = count_per_sequence(eligible, batch.offsets)
+    counts = np.minimum(np.maximum(round_half_even(sizes * rate), 1 if rate > 0 else 0), sizes)
+    ids = batch.ids.copy()
+    ids[choose(keys, batch.lengths, counts, eligible)] = vocabulary.mask_id
+    return Ragged(ids, batch.offsets)
+
+
+def punctuation(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.3) -> Ragged:
+    """Random punctuation (AEDA, Karimi et al. 2021, arXiv:2108.13230; SDA's comparison, Table 9): marks out of . , ! ? ; :
+    are put in front of words drawn at random, one a word.
+
+    How many is drawn per sequence, evenly from 1 to max(1, int(rate * w)), w being its words (AEDA: a third of them). No
+    mark comes before special tokens, the closing [SEP] included.
+    """
+    marks = vocabulary.require_punctuation("punctuation")
+    content_sizes(batch, vocabulary)
+    starts = np.flatnonzero(vocabulary.word_starts(batch.ids))
+    first = np.searchsorted(starts, batch.offsets)
+    eligible = ~vocabulary.special.take(batch.ids.take(starts).astype(np.intp))
+    words = count_per_sequence(eligible, first)
+    most = np.maximum((words * rate).astype(np.int64), 1)
+    counts = np.minimum((uniform_per_sequence(keys, 1, stream=1)[:, 0] * most).astype(np.int64) + 1, words)
+    chosen = choose(keys, np.diff(first), counts, eligible)
+    places = starts.take(chosen)
+    draws = token_bits(keys, np.diff(first), stream=2).take(chosen).astype(np.uint64)
+    ids = np.insert(batch.ids, places, marks.take(((draws * np.uint64(len(marks))) >> np.uint64(32)).astype(np.int64)))
+    return Ragged(ids, batch.offsets + offsets_of(counts))
+
+
+def keep_run(batch: Ragged, starts: np.ndarray, kept: np.ndarray) -> Ragged:
+    """[CLS], kept[i] content tokens from the starts[i]-th on, [SEP]: int64[N] both."""
+    first, last = batch.offsets[:-1], batch.offsets[1:] - 1
+    source = np.stack([first, first + 1 + starts, last], axis=1)
+    one = np.ones(len(batch), dtype=np.int64)
+    ids, ends = gather(batch.ids, source, np.stack([one, kept, one], axis=1))
+    return Ragged(ids, np.concatenate([np.zeros(1, dtype=np.int64), ends[:, -1]]))
+
+
+def content_sizes(batch: Ragged, vocabulary: Vocabulary) -> np.ndarray:
+    """Tokens between [CLS] and [SEP], int64[N]. Raises AugmentationError for a sequence without these two."""
+    sizes = batch.lengths - 2
+    bad = sizes < 0
+    if not bad.any():
+        bad = batch.ids.take(batch.offsets[:-1]) != vocabulary.cls_id
+        bad |= batch.ids.take(batch.offsets[1:] - 1) != vocabulary.sep_id
+    if bad.any():
+        index = int(np.flatnonzero(bad)[0])
+        sequence = batch[index]
+        raise AugmentationError(
+            f"sequence {index} of the batch ({len(sequence)} tokens, {sequence[:8].tolist()}...) does not "
+            f"start with [CLS] ({vocabulary.cls_id}) and end with [SEP] ({vocabulary.sep_id}). Token "
+            "augmentations work on sequences with their special tokens; was it made with another tokenizer?"
+        )
+    return sizes
+
+
+def gather(ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """S segments of `ids` for each of N sequences, laid end to end: (int32[T'], ends of the segments, int64[N, S]).
+
+    starts, lengths: int64[N, S].
+    """
+    flat = lengths.reshape(-1)
+    ends = np.cumsum(flat).reshape(lengths.shape)
+    return ids.take(segment_indices(starts.reshape(-1), flat)), ends
+
+
+def collapse_runs(batch: Ragged, token: int) -> Ragged:
+    """Every run of `token` becomes a single one."""
+    found = batch.ids == token
+    keep = np.ones(batch.num_tokens, dtype=bool)
+    np.logical_and(found[1:], found[:-1], out=keep[1:])
+    np.logical_not(keep[1:], out=keep[1:])
+    kept = np.flatnonzero(keep)
+    return Ragged(batch.ids.take(kept), np.searchsorted(kept, batch.offsets).astype(np.int64))
+
+
+def splice(
+    batch: Ragged,
+    starts: np.ndarray,
+    lengths: np.ndarray,
+    counts: np.ndarray,
+    tokens: np.ndarray,
+    token_offsets: np.ndarray,
+    replacements: np.ndarray,
+) -> Ragged:
+    """The batch with the run of lengths[k] tokens from starts[k] replaced by entry replacements[k] of a table.
+
+    starts: int64[K], rising; lengths: int64[K], at least 1; runs do not overlap, and counts[i] (int64[N]) of them lie
+    in sequence i. tokens, token_offsets: the table, each entry from one offset to the next, none empty.
+    """
+    new_starts = token_offsets.take(replacements)
+    new_lengths = token_offsets.take(replacements + 1) - new_starts
+    # The first token of a run becomes the replacement's first and is written as often as that has tokens; the rest of
+    # the run is written not at all. Then only replacements of several tokens have copies to overwrite.
+    source = batch.ids.copy()
+    source[starts] = tokens.take(new_starts)
+    times = np.ones(batch.num_tokens, dtype=np.int64)
+    times[starts] = new_lengths
+    long = np.flatnonzero(lengths > 1)
+    times[segment_indices(starts.take(long) + 1, lengths.take(long) - 1)] = 0
+    ids = np.repeat(source, times)
+    growth = offsets_of(new_lengths - lengths)
+    several = np.flatnonzero(new_lengths > 1)
+    rest = new_lengths.take(several) - 1
+    written = segment_indices((starts + growth[:-1]).take(several) + 1, rest)
+    ids[written] = tokens.take(segment_indices(new_starts.take(several) + 1, rest))
+    return Ragged(ids, batch.offsets + growth.take(offsets_of(counts)))

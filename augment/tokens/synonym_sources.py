@@ -1,0 +1,114 @@
+"""Where synonyms come from: word lists on disk, read into one plain dictionary {lower-case word: its synonyms}.
+
+Formats: a JSON object {word: [synonyms]} (Jia et al. 2019's counterfitted_neighbors.json, which CLEAR used); one more
+level of parts of speech above it {"n": {word: [...]}, "v": ...}; either of them gzipped; and a WordNet folder or zip
+with data.noun, data.verb, data.adj, data.adv (Princeton's own, Debian's /usr/share/wordnet, nltk's corpora/wordnet).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from augment.core.errors import AugmentationError
+from augment.text.wordnet import wordnet_candidates
+
+_WORDNET_FILES = ("data.noun", "data.verb", "data.adj", "data.adv")
+_JIA = "https://github.com/robinjia/certified-word-sub (data/counterfitted_neighbors.json)"
+
+
+def find_synonyms() -> Path:
+    """The table to use when none is named: in $CLEAR_DATA/synonyms, else CLEAR_WORDNET or an installed WordNet.
+
+    Raises AugmentationError that says how to get one.
+    """
+    candidates = list(_candidates())
+    for candidate in candidates:
+        if candidate.exists():
+            return candidate
+    raise AugmentationError(
+        "no synonym table found. Name one with --synonyms PATH, or set CLEAR_DATA to a folder that has "
+        f"synonyms/counterfitted_neighbors.json, or get one: {_JIA} is what CLEAR used; `apt install wordnet-base` "
+        "installs WordNet. Looked for: " + ", ".join(map(str, candidates))
+    )
+
+
+def read_synonyms(path: str | Path) -> dict[str, list[str]]:
+    """{lower-case word: its synonyms in the order of the source}. Words without synonyms are left out.
+
+    Raises AugmentationError when the file is missing, unreadable or of none of the known formats.
+    """
+    path = Path(path).expanduser()
+    if not path.exists():
+        raise AugmentationError(f"synonym table {path} does not exist")
+    try:
+        if path.is_dir() or path.suffix == ".zip":
+            pairs = _wordnet(path)
+        else:
+            with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
+                pairs = _json(json.load(file), path)
+        table: dict[str, dict[str, None]] = {}
+        for word, synonyms in pairs:
+            known = table.setdefault(word.lower(), {})
+            known.update((synonym, None) for synonym in synonyms if synonym.lower() != word.lower())
+    except (
+        OSError, EOFError, UnicodeDecodeError, json.JSONDecodeError, RecursionError, zlib.error, zipfile.BadZipFile
+    ) as error:  # fmt: skip
+        raise AugmentationError(f"synonym table {path} cannot be read: {error}") from error
+    table = {word: synonyms for word, synonyms in table.items() if synonyms}
+    if not table:
+        raise AugmentationError(f"synonym table {path} has no word with a synonym")
+    return {word: list(synonyms) for word, synonyms in table.items()}
+
+
+def _candidates() -> Iterator[Path]:
+    data = os.environ.get("CLEAR_DATA")
+    if data:
+        yield Path(data) / "synonyms" / "counterfitted_neighbors.json"
+        yield Path(data) / "synonyms" / "oewn_synonyms.json.gz"
+    yield from wordnet_candidates()
+
+
+def _json(content: object, path: Path) -> Iterator[tuple[str, list[str]]]:
+    if not isinstance(content, dict):
+        raise AugmentationError(f"synonym table {path} is a JSON {type(content).__name__}, not an object {{word: [synonyms]}}")
+    for word, synonyms in content.items():
+        if isinstance(synonyms, dict):
+            yield from _json(synonyms, path)
+        elif isinstance(synonyms, list) and all(isinstance(synonym, str) for synonym in synonyms):
+            yield word, synonyms
+        else:
+            raise AugmentationError(f"synonym table {path}: {word!r} has {synonyms!r}, not a list of words")
+
+
+def _wordnet(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """The words of one synset are each other's synonyms (wndb(5WN): the fourth field counts them, in hexadecimal)."""
+    for lines in _wordnet_lines(path):
+        for line in lines:
+            if line.startswith("  "):  # the licence at the head
+                continue
+            fields = line.split(" ")
+            count = int(fields[3], 16)
+            # Adjectives may carry their syntactic position, as in galore(ip).
+            words = [word.split("(")[0].replace("_", " ") for word in fields[4 : 4 + 2 * count : 2]]
+            for word in words:
+                yield word, words
+
+
+def _wordnet_lines(path: Path) -> Iterator[list[str]]:
+    if path.is_dir():
+        files = [path / name for name in _WORDNET_FILES if (path / name).exists()]
+        texts = [file.read_text(encoding="utf-8") for file in files]
+    else:
+        with zipfile.ZipFile(path) as archive:
+            members = [name for name in archive.namelist() if name.rsplit("/", 1)[-1] in _WORDNET_FILES]
+            texts = [archive.read(member).decode("utf-8") for member in members]
+    if not texts:
+        raise AugmentationError(f"{path} is no WordNet: it has none of {', '.join(_WORDNET_FILES)}")
+    for text in texts:
+        yield text.splitlines()

@@ -1,0 +1,255 @@
+"""`SynonymTable`: a list of synonyms turned into token ids of the tokenizer in use, matched over whole batches.
+
+Word lists are of words, batches are of tokens. Every word that has synonyms is tokenised in each way in which
+running text can show it (with a space before it and without; small letters, a capital, all capitals, where
+the tokenizer tells them apart) and so are its synonyms in the same form. Then a word of a batch, whole, of
+one token or several, is found by one look-up: words of one token in an array over the vocabulary, longer ones
+by a 64-bit hash of their tokens in a hash table of arrays.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from augment.core.errors import AugmentationError
+from augment.core.keys import mix
+from augment.core.ragged import Ragged, offsets_of
+from augment.core.vocabulary import Vocabulary
+from augment.tokens.synonym_sources import find_synonyms, read_synonyms
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How much of a text has a synonym. CLEAR (section 3.3): "roughly 40% tokens" of Wikipedia and BookCorpus."""
+
+    tokens: int  # without special tokens
+    covered_tokens: int  # in words that have a synonym
+    words: int
+    covered_words: int
+
+    @property
+    def share(self) -> float:
+        """Share of the tokens with at least one synonym, 0..1."""
+        return self.covered_tokens / max(self.tokens, 1)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.share:.1%} of {self.tokens:,} tokens are in a word with a synonym "
+            f"({self.covered_words / max(self.words, 1):.1%} of {self.words:,} words); CLEAR had about 40% of tokens"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class SynonymTable:
+    """E entries (a word in one form), each with its synonyms in that form, as token ids.
+
+    source: the file it came from. heads: entries' tokens, int32[], head_offsets: int64[E + 1]. Entry e's
+    synonyms are the token sequences neighbour_offsets[e]:neighbour_offsets[e + 1] (int64[E + 1]); sequence s
+    is tokens[token_offsets[s]:token_offsets[s + 1]] (int32[], int64[S + 1]). single: int32[vocabulary.size],
+    the entry of a word of one token, or -1. hashes (uint64) and slots (int32), 2**k each: the hash table of
+    longer words, open addressing. unmatched: words of the source that no form could be made of (a token the
+    tokenizer lacks, or a word that it splits in two, as "well-known").
+    """
+
+    source: str
+    vocabulary: Vocabulary
+    heads: np.ndarray
+    head_offsets: np.ndarray
+    neighbour_offsets: np.ndarray
+    tokens: np.ndarray
+    token_offsets: np.ndarray
+    single: np.ndarray
+    hashes: np.ndarray
+    slots: np.ndarray
+    longest: int
+    unmatched: int
+
+    def __len__(self) -> int:
+        return len(self.head_offsets) - 1
+
+    @staticmethod
+    def load(path: str | Path | None, tokenizer: Any, vocabulary: Vocabulary | None = None) -> SynonymTable:
+        """From a file or folder in one of `synonym_sources`' formats; None looks in the usual places.
+
+        tokenizer: a transformers fast one. Takes seconds for 25,000 words: load once, hand it to workers.
+        """
+        path = find_synonyms() if path is None else Path(path)
+        vocabulary = Vocabulary.from_tokenizer(tokenizer) if vocabulary is None else vocabulary
+        return SynonymTable.from_words(read_synonyms(path), tokenizer, vocabulary, str(path))
+
+    @staticmethod
+    def from_words(
+        synonyms: dict[str, list[str]], tokenizer: Any, vocabulary: Vocabulary, source: str = "given words"
+    ) -> SynonymTable:
+        """From {word: its synonyms}."""
+        words = list(dict.fromkeys([*synonyms, *(word for others in synonyms.values() for word in others)]))
+        number = {word: index for index, word in enumerate(words)}
+        head_words = np.array([number[word] for word in synonyms], dtype=np.int64)
+        sizes = np.array([len(others) for others in synonyms.values()], dtype=np.int64)
+        neighbours = np.array([number[word] for others in synonyms.values() for word in others], dtype=np.int64)
+
+        # All forms of all words as one batch: form f of word w is sequence f * len(words) + w.
+        forms = _forms(tokenizer)
+        batch = _encode(tokenizer, [spell(word) for spell in forms for word in words])
+        usable = _all_true(~vocabulary.special[batch.ids], batch)
+        starts = vocabulary.word_starts(batch.ids)
+        starts[batch.offsets[:-1][batch.lengths > 0]] = False
+        whole = usable & _all_true(~starts, batch)
+
+        shift = (np.arange(len(forms), dtype=np.int64) * len(words))[:, None]
+        heads = (head_words[None, :] + shift).reshape(-1)
+        targets = (neighbours[None, :] + shift).reshape(-1)
+        owners = np.repeat(np.arange(len(heads), dtype=np.int64), np.tile(sizes, len(forms)))
+        codes = _hash_sequences(batch)
+        good = usable[targets] & whole[heads[owners]] & (codes[targets] != codes[heads[owners]])
+        # An uncased tokenizer, or one without space marks, gives several forms the same tokens: the first one stands.
+        first = np.zeros(len(heads), dtype=bool)
+        has_any = np.flatnonzero(np.bincount(owners[good], minlength=len(heads)))
+        first[has_any[np.unique(codes[heads[has_any]], return_index=True)[1]]] = True
+        good &= first[owners]
+        entries = np.flatnonzero(first)
+        unmatched = len(synonyms) - len(np.unique(entries % len(synonyms)))
+        if not len(entries):
+            raise AugmentationError(f"synonym table {source}: this tokenizer can write none of its {len(synonyms):,} words")
+        head_batch, neighbour_batch = batch.take(heads[entries]), batch.take(targets[good])
+        single = np.full(vocabulary.size, -1, dtype=np.int32)
+        lengths = head_batch.lengths
+        alone = np.flatnonzero(lengths == 1)
+        single[head_batch.ids[head_batch.offsets[alone]]] = alone
+        several = np.flatnonzero(lengths > 1)
+        hashes, slots = _hash_table(codes[heads[entries[several]]], several)
+        return SynonymTable(
+            source, vocabulary, head_batch.ids, head_batch.offsets,
+            offsets_of(np.bincount(owners[good], minlength=len(heads))[entries]),
+            neighbour_batch.ids, neighbour_batch.offsets, single, hashes, slots, int(lengths.max()),
+            unmatched,
+        )  # fmt: skip
+
+    def match(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The words that have synonyms: (starts rising, lengths, entries), int64[K] each.
+
+        ids: int32[T], sequences with their special tokens end to end. Two different words are taken for one
+        another with a probability of some 2**-64 a look-up.
+        """
+        wide = ids.astype(np.intp)
+        starts = np.flatnonzero(self.vocabulary.word_starts(wide))
+        lengths = np.diff(starts, append=len(ids))
+        entries = np.where(lengths == 1, self.single.take(wide.take(starts)), np.int32(-1))
+        if self.longest > 1:
+            longer = np.flatnonzero((lengths > 1) & (lengths <= self.longest))
+            codes = _hash_words(ids, starts.take(longer), lengths.take(longer))
+            entries[longer] = self._look_up(codes)
+        found = np.flatnonzero(entries >= 0)
+        return starts.take(found), lengths.take(found), entries.take(found).astype(np.int64)
+
+    def pick(self, entries: np.ndarray, draws: np.ndarray) -> np.ndarray:
+        """One synonym (the number of its token sequence) of each entry, every one equally likely: int64[K].
+
+        entries: int64[K]; draws: uint64[K], random bits.
+        """
+        first = self.neighbour_offsets.take(entries)
+        counts = self.neighbour_offsets.take(entries + 1) - first
+        chosen = ((draws >> np.uint64(32)) * counts.astype(np.uint64)) >> np.uint64(32)
+        return first + chosen.view(np.int64)
+
+    def coverage(self, batch: Ragged) -> Coverage:
+        """What share of a batch has a synonym."""
+        _, lengths, _ = self.match(batch.ids)
+        special = self.vocabulary.special[batch.ids]
+        words = int((self.vocabulary.word_starts(batch.ids) & ~special).sum())
+        return Coverage(int((~special).sum()), int(lengths.sum()), words, len(lengths))
+
+    def _look_up(self, codes: np.ndarray) -> np.ndarray:
+        """The entry of each hash or -1: uint64[K] -> int32[K]. Probes slot by slot until all are settled."""
+        result = np.full(len(codes), -1, dtype=np.int32)
+        mask = np.uint64(len(self.slots) - 1)
+        pending = np.arange(len(codes))
+        probe = (codes & mask).view(np.int64)
+        while len(pending):
+            slots = self.slots.take(probe)
+            hit = self.hashes.take(probe) == codes
+            hit &= slots >= 0
+            result[pending.compress(hit)] = slots.compress(hit)
+            further = np.flatnonzero((slots >= 0) & ~hit)
+            pending, codes = pending.take(further), codes.take(further)
+            probe = (probe.take(further) + 1) & mask.view(np.int64)
+        return result
+
+
+def _forms(tokenizer: Any) -> list:
+    """The spellings of a word that this tokenizer tells apart: with a space before it or not, three cases."""
+
+    def ids(text: str) -> list[int]:
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    spaces = [""]
+    # Byte-level tokens have the space in them. A tokenizer that would write a token more does not want it.
+    if ids(" the") != ids("the") and len(ids(" the")) <= len(ids("the")):
+        spaces = [" ", ""]
+    cases = [str]
+    if ids("The") != ids("the"):
+        cases = [str, lambda word: word[:1].upper() + word[1:], str.upper]
+    return [lambda word, space=space, case=case: space + case(word) for space in spaces for case in cases]
+
+
+def _encode(tokenizer: Any, texts: list[str]) -> Ragged:
+    """Tokens of many short texts without special tokens. On one thread: workers may be forked later."""
+    before = os.environ.get("TOKENIZERS_PARALLELISM")
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    try:
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is not None:
+            fast = backend.encode_batch_fast(texts, add_special_tokens=False)
+            return Ragged.from_sequences([encoding.ids for encoding in fast])
+        return Ragged.from_sequences(tokenizer(texts, add_special_tokens=False)["input_ids"])
+    finally:
+        if before is None:
+            del os.environ["TOKENIZERS_PARALLELISM"]
+        else:
+            os.environ["TOKENIZERS_PARALLELISM"] = before
+
+
+def _all_true(flags: np.ndarray, batch: Ragged) -> np.ndarray:
+    """Which sequences have tokens, all of them flagged: bool[T] -> bool[N]."""
+    sums = offsets_of(flags)
+    counts = sums[batch.offsets[1:]] - sums[batch.offsets[:-1]]
+    return (counts == batch.lengths) & (counts > 0)
+
+
+def _hash_sequences(batch: Ragged) -> np.ndarray:
+    return _hash_words(batch.ids, batch.offsets[:-1], batch.lengths)
+
+
+def _hash_words(ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """A 64-bit hash of each run of tokens: uint64[K]. One pass for each token of the longest run, over fewer each time."""
+    codes = lengths.astype(np.uint64)
+    active = np.flatnonzero(lengths > 0)
+    step = 0
+    while len(active):
+        tokens = ids.take(starts.take(active) + step).astype(np.uint64)
+        codes[active] = mix((codes.take(active) ^ tokens) + np.uint64(0x9E3779B97F4A7C15))
+        step += 1
+        active = active.compress(lengths.take(active) > step)
+    return codes
+
+
+def _hash_table(codes: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """An open-addressing table at most a quarter full: (hashes uint64[2**k], slots int32[2**k] with -1 where empty)."""
+    size = 1 << max(2, (4 * len(codes)).bit_length())
+    hashes, slots = np.zeros(size, dtype=np.uint64), np.full(size, -1, dtype=np.int32)
+    probe = (codes & np.uint64(size - 1)).astype(np.int64)
+    pending = np.arange(len(codes))
+    while len(pending):
+        free = slots[probe[pending]] < 0
+        slots[probe[pending[free]]] = values[pending[free]]  # of several for one slot the last one stays
+        placed = np.zeros(len(pending), dtype=bool)
+        placed[free] = slots[probe[pending[free]]] == values[pending[free]]
+        hashes[probe[pending[placed]]] = codes[pending[placed]]
+        pending = pending[~placed]
+        probe[pending] = (probe[pending] + 1) & (size - 1)
+    return hashes, slots

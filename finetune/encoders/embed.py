@@ -1,0 +1,182 @@
+"""Sentences to vectors with a trained encoder: tokenised, sorted by length, packed, without gradients."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from augment.core.pretrained import pretrained, pretrained_model
+from finetune.encoders.models import resolve_run
+from pretrain.common.errors import UserError
+from pretrain.export.folder import read_kept_head, read_policy
+from pretrain.model.encoder import SentenceEncoder, load_encoder
+from pretrain.model.heads import ProjectionHead, simcse_head
+from pretrain.model.pooling import SECOND_STATE, check_pooling
+
+POOLINGS = tuple(SECOND_STATE)
+POOLER = "pooler"
+"""The first token's state through the pooler that a checkpoint brings (`load_pooler`); no pooling to train with."""
+
+
+def parse_poolings(names: str) -> list[str]:
+    """Poolings of a comma-separated list, "all" for every one but `pooler`, which stands alone.
+
+    Raises:
+        UserError: an unknown pooling, or none at all.
+    """
+    if names == "all":
+        return list(POOLINGS)
+    given = [name.strip() for name in names.split(",") if name.strip()]
+    if given == [POOLER]:
+        return given
+    if POOLER in given:
+        raise UserError(f"--pooling {names}: {POOLER} is judged alone; give it in a command of its own")
+    chosen = [check_pooling(name) for name in given]
+    if not chosen:
+        raise UserError(f"no pooling given; choose from {', '.join(POOLINGS)}, or all")
+    return list(dict.fromkeys(chosen))
+
+
+def embed_sentences(
+    encoder: SentenceEncoder, tokenizer: Any, sentences: Sequence[str], pooling: str | None = None,
+    token_budget: int = 16384, max_length: int | None = None,
+) -> np.ndarray:
+    """Sentence vectors float32[N, d] in the order of `sentences`, by `pooling` or else the encoder's own."""
+    name = check_pooling(pooling or encoder.pooling)
+    return embed_poolings(encoder, tokenizer, sentences, [name], token_budget, max_length)[name]
+
+
+@torch.inference_mode()
+def embed_poolings(
+    encoder: SentenceEncoder, tokenizer: Any, sentences: Sequence[str], poolings: Sequence[str],
+    token_budget: int = 16384, max_length: int | None = None,
+) -> dict[str, np.ndarray]:
+    """Sentence vectors under several poolings at once: pooling -> float32[N, d], in the order of `sentences`.
+
+    An encoder with a head (`load_model`) applies it to vectors of the pooling that it was trained for, and to no others.
+    The encoder runs once for each distinct second hidden state that the poolings need: `cls`, `mean` and one
+    other share a pass, all five take three.
+
+    Args:
+        encoder: on any device; set to evaluation mode (no dropout) for the time of the call.
+        tokenizer: a Hugging Face tokenizer that fits it. Sentences longer than the encoder takes are cut.
+        token_budget: most tokens of one forward pass (a longer sentence runs alone); bounds memory, and moves
+            results by rounding only.
+        max_length: most tokens of a sentence, special ones included, where that is less than the encoder takes.
+    """
+    rows = _tokenize(tokenizer, sentences, min(max_length or encoder.max_positions, encoder.max_positions))
+    vectors = {name: np.empty((len(rows), encoder.hidden_size), np.float32) for name in poolings}
+    device = next(encoder.parameters()).device
+    passes = _passes(poolings)
+    was_training = encoder.training
+    encoder.eval()
+    try:
+        for batch in _batches(rows, token_budget):
+            ids = torch.from_numpy(np.concatenate([rows[n] for n in batch])).to(device)
+            lengths = torch.tensor([len(rows[n]) for n in batch])
+            for second, names in passes.items():
+                states = encoder.states(ids, lengths, second)
+                for name in names:
+                    vectors[name][batch] = encoder.vectors(states, name).cpu().numpy()
+    finally:
+        encoder.train(was_training)
+    return vectors
+
+
+def load_model(model: str | Path, pooler: bool = False) -> tuple[SentenceEncoder, Any]:
+    """(encoder, tokenizer) of a run folder, export, Hugging Face folder or hub name; on the GPU if any.
+
+    A run folder stands for its `best/`, or, where it has none, for its `export/`. The encoder of an export that keeps a
+    head for use has it (`SentenceEncoder.head`); with `pooler` its pooling is `cls` and its head the checkpoint's own pooler.
+
+    Raises:
+        UserError: nothing there to load, an unsupported model type, a tokenizer that does not fit, or no pooler.
+    """
+    source, _ = resolve_run(str(model))
+    try:
+        tokenizer = pretrained(AutoTokenizer, source)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"cannot load a tokenizer from {source!r}: {error}\n"
+            "Give a run folder, an export, a Hugging Face folder or a hub name."
+        ) from error
+    files = sorted(set(tokenizer.vocab_files_names.values()))
+    if Path(source).is_dir() and not any((Path(source) / file).is_file() for file in files):
+        # transformers makes one without a vocabulary then, to which every word is unknown
+        raise UserError(f"{source} holds no tokenizer ({' or '.join(files)}); copy the one that the model was trained with there")
+    policy = read_policy(source)  # an export of ours says how it was pooled in training
+    encoder = load_encoder(source, tokenizer, policy["pooling"] if policy else "mean")
+    if pooler:
+        encoder.pooling, encoder.head = "cls", load_pooler(source)
+    else:
+        encoder.head = read_kept_head(source)
+    if policy and not pooler:
+        through = ", through the head that it keeps" if encoder.head is not None else ""
+        print(f"trained for {encoder.pooling} pooling{through}", file=sys.stderr)
+    return encoder.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
+
+
+def load_pooler(source: str | Path) -> ProjectionHead:
+    """The pooler in a Hugging Face folder or of a hub name: a linear map of d to d and tanh, float32.
+
+    In BERT's checkpoints next-sentence prediction trained it; in those of SimCSE it is the head of the contrastive loss, which
+    supervised models are judged with (`princeton-nlp/sup-simcse-bert-base-uncased`; SimCSE's `--pooler cls`).
+
+    Raises:
+        UserError: the checkpoint has no weights of one, or its pooler computes something else.
+    """
+    try:
+        model, report = pretrained_model(AutoModel, source, dtype=torch.float32, output_loading_info=True)
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot load a model from {source!r}: {error}") from error
+    pooler = getattr(model, "pooler", None)
+    if pooler is None or any("pooler." in key for key in report["missing_keys"]):
+        raise UserError(f"--pooling {POOLER}: {source} has no weights of a pooler; choose one of {', '.join(POOLINGS)}")
+    if not isinstance(getattr(pooler, "activation", None), torch.nn.Tanh):
+        raise UserError(f"--pooling {POOLER}: the pooler of {source} is not a linear map and tanh; "
+                        f"choose one of {', '.join(POOLINGS)}")
+    head = simcse_head(model.config.hidden_size)
+    head.layers[0].load_state_dict(pooler.dense.state_dict())
+    return head.eval()
+
+
+def _tokenize(tokenizer: Any, sentences: Sequence[str], max_length: int) -> list[np.ndarray]:
+    rows: list[np.ndarray] = []
+    for start in range(0, len(sentences), 4096):  # an Encoding costs some hundred bytes a token until it is let go
+        encoded = tokenizer(
+            list(sentences[start : start + 4096]), truncation=True, max_length=max_length, padding=False,
+            return_attention_mask=False, return_token_type_ids=False,
+        )
+        rows += [np.asarray(ids, np.int64) for ids in encoded["input_ids"]]
+    return rows
+
+
+def _passes(poolings: Sequence[str]) -> dict[int | None, list[str]]:
+    """Second hidden state -> the poolings that its pass serves; those that need none ride on the first."""
+    passes: dict[int | None, list[str]] = {}
+    for name in poolings:
+        if SECOND_STATE[name] is not None:
+            passes.setdefault(SECOND_STATE[name], []).append(name)
+    plain = [name for name in poolings if SECOND_STATE[name] is None]
+    if plain:
+        passes.setdefault(next(iter(passes), None), []).extend(plain)
+    return passes
+
+
+def _batches(rows: Sequence[np.ndarray], token_budget: int) -> list[np.ndarray]:
+    """Row numbers in order of length, cut before the budget is passed; equal lengths run as one product."""
+    lengths = np.array([len(row) for row in rows], np.int64)
+    order = np.argsort(lengths, kind="stable")
+    batches, start, tokens = [], 0, 0
+    for end, length in enumerate(lengths[order]):
+        if tokens + length > token_budget and end > start:
+            batches.append(order[start:end])
+            start, tokens = end, 0
+        tokens += length
+    return [*batches, order[start:]] if len(order) else []

@@ -1,0 +1,345 @@
+"""What augmentations do to sentences as an encoder sees them: AugCSE's similarity, perplexity and isomorphism, VaSCL's figure 4b.
+
+Each augmentation of the catalogue is compared on the sentences that it changes, as AugCSE's appendix A.14 does: the share it
+changes is given beside. A model that runs packed gets the augmented tokens themselves; any other gets them as text.
+Augmentations of text need the sentences' parses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import AutoConfig, AutoTokenizer
+
+from augment.core.errors import AugmentationError
+from augment.core.identity import equal_sequences
+from augment.core.keys import sequence_keys
+from augment.core.pretrained import pretrained
+from augment.core.ragged import Ragged
+from augment.core.vocabulary import Vocabulary
+from augment.preview import change, encode, train_tokenizer
+from augment.spec.registry import build, catalogue, needs_synonyms, parse
+from augment.text.encoder import TextEncoder
+from augment.text.parsed import ParsedSentence
+from augment.tokens.synonyms import SynonymTable
+from finetune.encoders.embed import POOLINGS, embed_sentences, load_model
+from finetune.encoders.models import EmbeddingModel
+from finetune.geometry import measures
+from pretrain.common.errors import UserError
+from pretrain.data.blocks import clip
+from pretrain.data.masking import Masked, mask_tokens
+from pretrain.data.microbatches import count_micro_batches, cut, pack
+from pretrain.model.architectures import FAMILIES
+from pretrain.model.encoder import SentenceEncoder
+from pretrain.model.precision import DTYPES
+from pretrain.step.heldout import evaluation_mode
+from pretrain.step.whole_batch import select_positions
+
+COMPOSITION = "del-span,reorder"
+MASK_RATE = 0.15
+MASK_ROUNDS = 2
+"""Maskings averaged for the pseudo-perplexity: at 0.15 a short sentence shows two tokens a round."""
+LOGIT_TOKENS = 4096
+"""Tokens of one pass that makes logits: 15% of them by a vocabulary of 50,000 are 120 MB."""
+LONGEST = 1 << 20
+"""Tokens of a text for a model that says no limit."""
+
+
+@dataclass(frozen=True)
+class Rewriting:
+    """One augmentation of N sentences.
+
+    rows: Ragged of N, their tokens. changed: bool[N], where the tokens are others, or, of an augmentation of text, where it
+    wrote another text. texts: sentence number -> text, of those that an augmentation of text has changed and none of tokens.
+    """
+
+    name: str
+    rows: Ragged
+    changed: np.ndarray
+    texts: dict[int, str]
+
+
+@dataclass(frozen=True)
+class View:
+    """One augmentation of N sentences. changed: bool[N]; vectors: float32[N, d], the original's own where nothing changed."""
+
+    name: str
+    rows: Ragged
+    changed: np.ndarray
+    vectors: np.ndarray
+
+
+def default_specifications() -> list[str]:
+    """Every token augmentation of the catalogue at its defaults, and CLEAR's composition."""
+    return [*(entry.name for entry in catalogue() if entry.kind == "token"), COMPOSITION]
+
+
+class AugmentedSentences:
+    """N sentences, their vectors and their augmentations, by one model.
+
+    Attributes: sentences; originals (Ragged); vectors float32[N, d]; has_mlm_head, and if not, why_no_perplexity; notes, what
+    must be said beside the figures; encoder (None for a model that does not run packed), tokenizer, vocabulary.
+    parses: of the N sentences, for augmentations of text. precision: of the model's products, a name of `pretrain.model.precision`.
+    """
+
+    def __init__(
+        self, model: EmbeddingModel, sentences: Sequence[str], seed: int = 0, parses: Sequence[ParsedSentence] | None = None,
+        precision: str = "fp32",
+    ):
+        self.sentences, self.seed, self.notes, self.parses = list(sentences), seed, [], parses
+        self.precision = DTYPES[precision]
+        self.encoder, self.tokenizer = _packed(model)
+        if self.tokenizer is None:
+            self.tokenizer = _own_tokenizer(model)
+        if self.tokenizer is None:
+            self.tokenizer = train_tokenizer(self.sentences)
+            self.notes.append("the model has no tokenizer of its own: augmentations work on a word tokenizer of these sentences")
+        self.vocabulary = Vocabulary.from_tokenizer(self.tokenizer)
+        longest = self.encoder.max_positions if self.encoder is not None else None
+        self.originals = clip(encode(self.sentences, self.tokenizer, self.vocabulary), longest)
+        self._model, self._longest, self._synonyms = model, longest, None
+        self._text_encoder = None
+        if parses is not None:
+            ends = (self.vocabulary.cls_id, self.vocabulary.sep_id)
+            self._text_encoder = TextEncoder(self.tokenizer.backend_tokenizer, *ends, longest or LONGEST)
+        self.why_no_perplexity = _why_no_perplexity(model, self.encoder)
+        self.has_mlm_head = not self.why_no_perplexity
+
+    @cached_property
+    def vectors(self) -> np.ndarray:
+        """Of the originals: float32[N, d]."""
+        return self.embed(self.originals, self.sentences)
+
+    def rewrite(self, specification: str) -> Rewriting:
+        """The sentences under an augmentation, with the keys that training with this seed has in epoch 0.
+
+        Raises:
+            AugmentationError: an unknown specification, or one that needs [DEL], synonyms, a parse or a model that are not there.
+        """
+        if needs_synonyms(specification) and self._synonyms is None:
+            self._synonyms = SynonymTable.load(None, self.tokenizer, self.vocabulary)
+        synonyms = self._synonyms if needs_synonyms(specification) else None
+        pipeline = build(specification, self.vocabulary, synonyms, self._text_encoder)
+        keys = sequence_keys(self.seed, 0, np.arange(len(self.originals), dtype=np.uint64), 0, "augment")
+        if pipeline.needs_text and not pipeline.works_on_tokens:
+            return self.rewritten(pipeline.name, pipeline.texts(keys, self.parses))
+        rows = clip(pipeline(self.originals, keys, self.parses), self._longest)
+        return Rewriting(pipeline.name, rows, ~equal_sequences(self.originals, rows), {})
+
+    def rewritten(self, name: str, texts: dict[int, str]) -> Rewriting:
+        """The sentences with new texts for some: sentence number -> text."""
+        if not texts:
+            return Rewriting(name, self.originals, np.zeros(len(self.originals), dtype=bool), {})
+        which = np.array(sorted(texts))
+        order = np.arange(len(self.originals))
+        order[which] = len(order) + np.arange(len(which))
+        made = clip(self._text_encoder([texts[n] for n in which.tolist()]), self._longest)
+        changed = np.isin(np.arange(len(order)), which)
+        return Rewriting(name, Ragged.concatenate([self.originals, made]).take(order), changed, texts)
+
+    def view(self, specification: str) -> View:
+        """`rewrite`, with vectors of the sentences that it changes. Raises the same."""
+        found = self.rewrite(specification)
+        vectors = self.vectors.copy()
+        which = np.flatnonzero(found.changed)
+        if len(which):
+            vectors[which] = self.vectors_of(found, which)
+        return View(found.name, found.rows, found.changed, vectors)
+
+    def vectors_of(self, rewriting: Rewriting, which: np.ndarray) -> np.ndarray:
+        """Of the sentences numbered by `which` (int64[K]) as an augmentation wrote them: float32[K, d]."""
+        texts = [] if self.encoder is not None else [self.text_of(rewriting, n) for n in which.tolist()]
+        return self.embed(rewriting.rows.take(which), texts)
+
+    def text(self, row: np.ndarray) -> str:
+        """A row of tokens as text, without [CLS] and [SEP]."""
+        return self.tokenizer.decode(row[1:-1].tolist()).strip()
+
+    def text_of(self, rewriting: Rewriting, number: int) -> str:
+        """A sentence as an augmentation wrote it: its text, or else its tokens decoded."""
+        return rewriting.texts[number] if number in rewriting.texts else self.text(rewriting.rows[number])
+
+    def embed(self, rows: Ragged, texts: Sequence[str]) -> np.ndarray:
+        """Vectors of K sentences, float32[K, d]: of their tokens, or, for a model that does not run packed, of their texts."""
+        with self.autocast():
+            if self.encoder is None:
+                return self._model.encode(texts)
+            given = _GivenTokens(rows)
+            return embed_sentences(self.encoder, given, range(len(rows)), self._model.pooling)
+
+    def autocast(self) -> AbstractContextManager:
+        """For everything that the model computes."""
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        if self.precision is torch.float32:
+            return torch.autocast(device, enabled=False)
+        return torch.autocast(device, dtype=self.precision)
+
+    def losses_of(self, masked: Masked) -> np.ndarray:
+        """Cross-entropy (nats) of every hidden token, in the order of `masked.positions`: float64[P].
+
+        Raises:
+            UserError: the model has no trained masked-language head.
+        """
+        if not self.has_mlm_head:
+            raise UserError(f"no pseudo-perplexity: {self.why_no_perplexity}")
+        with self.autocast():
+            return _losses(self.encoder, masked)
+
+    @cached_property
+    def original_losses(self) -> np.ndarray:
+        """`masked_losses` of the originals, which every augmentation is compared with."""
+        return self.masked_losses(self.originals)
+
+    def masked_losses(self, rows: Ragged) -> np.ndarray:
+        """Masked-language loss (nats) and number of masked tokens of each of N rows, summed over `MASK_ROUNDS` fixed maskings.
+
+        Every chosen token is hidden behind [MASK]: none is left as it is or replaced. Returns float64[N, 2].
+
+        Raises:
+            UserError: the model has no trained masked-language head.
+        """
+        sums = np.zeros((len(rows), 2))
+        ids = np.arange(len(rows), dtype=np.uint64)
+        for number in range(MASK_ROUNDS):
+            keys = sequence_keys(self.seed, number, ids, 0, "mask")
+            masked = mask_tokens(rows, keys, self.vocabulary, rate=MASK_RATE, mask=1.0, random=0.0)
+            owners = rows.rows()[masked.positions]
+            np.add.at(sums[:, 0], owners, self.losses_of(masked))
+            np.add.at(sums[:, 1], owners, 1)
+        return sums
+
+
+def pseudo_perplexity(losses: np.ndarray) -> float:
+    """exp of the mean loss a masked token, from rows of `masked_losses`; NaN without any."""
+    loss, count = losses.sum(0)
+    return float(np.exp(loss / count)) if count else float("nan")
+
+
+@torch.inference_mode()
+def _losses(encoder: SentenceEncoder, masked: Masked) -> np.ndarray:
+    """`AugmentedSentences.losses_of` by an encoder, in passes of `LOGIT_TOKENS`."""
+    device = next(encoder.parameters()).device
+    lengths = masked.batch.lengths
+    budget = max(LOGIT_TOKENS, int(lengths.max(initial=1)))
+    numbers = np.arange(len(masked.positions), dtype=np.int32)
+    found = np.empty(len(numbers))
+    with evaluation_mode(encoder):
+        for part in cut(lengths, count_micro_batches(lengths, budget)):
+            ids, sizes = pack(masked.batch, part, device)
+            positions, labels = select_positions(masked.batch, part, masked.positions, masked.labels)
+            _, places = select_positions(masked.batch, part, masked.positions, numbers)
+            logits = encoder.mlm_logits(encoder(ids, sizes)[positions.to(device)]).float()
+            found[places.numpy()] = cross_entropy(logits, labels.to(device), reduction="none").cpu().numpy()
+    return found
+
+
+def compare(sentences: AugmentedSentences, view: View, as_coded: bool = True) -> dict[str, float]:
+    """Figures of one augmentation against the originals, over the sentences that it changes.
+
+    changed, tokens_changed (%, of all sentences; of the tokens of the changed ones); cosine and its standard deviation;
+    econd_original, econd_view, cond_hm; svg and svg_compared; gromov_hausdorff, and as iso-study's code has it
+    (over AS_CODED_LIMIT of them, evenly spaced, where there are more); with a
+    masked-language head: perplexity_original, perplexity_view, perplexity_change (view - original). Only `changed` where
+    fewer than two sentences change.
+    """
+    which = np.flatnonzero(view.changed)
+    figures = {"changed": 100 * float(view.changed.mean())}
+    if len(which) < 2:
+        return figures
+    before, after = sentences.vectors[which], view.vectors[which]
+    cosines = 1 - measures.pair_distances(before, after)
+    share = np.mean([change(sentences.originals[n], view.rows[n]) for n in which])
+    spectra = [measures.singular_values(cloud) for cloud in (before, after)]
+    conditions = [measures.effective_condition_number(values) for values in spectra]
+    gap = measures.singular_value_gap(*spectra)
+    figures |= {
+        "tokens_changed": 100 * float(share),
+        "cosine": float(cosines.mean()),
+        "cosine_std": float(cosines.std()),
+        "econd_original": conditions[0],
+        "econd_view": conditions[1],
+        "cond_hm": measures.harmonic_mean(*conditions),
+        "svg": gap.value,
+        "svg_compared": gap.compared,
+        "gromov_hausdorff": measures.gromov_hausdorff(before, after),
+    }
+    if as_coded:
+        some = np.linspace(0, len(which) - 1, min(len(which), measures.AS_CODED_LIMIT)).round().astype(int)
+        figures["gromov_hausdorff_as_coded"] = measures.gromov_hausdorff(before[some], after[some], as_coded=True)
+    if sentences.has_mlm_head:
+        old = pseudo_perplexity(sentences.original_losses[which])
+        new = pseudo_perplexity(sentences.masked_losses(view.rows.take(which)))
+        figures |= {"perplexity_original": old, "perplexity_view": new, "perplexity_change": new - old}
+    return figures
+
+
+def views(
+    sentences: AugmentedSentences, specifications: Sequence[str], required: bool, progress: Callable[[str], None] | None = None
+) -> list[View]:
+    """All views; those that this tokenizer or machine cannot have are an error if `required`, else a note.
+
+    Raises:
+        AugmentationError: a specification is wrong, or, if `required`, cannot be had.
+    """
+    for specification in specifications:  # before any work
+        parse(specification)
+    made = []
+    for specification in specifications:
+        if progress is not None:
+            progress(specification)
+        try:
+            made.append(sentences.view(specification))
+        except AugmentationError as error:
+            if required:
+                raise
+            sentences.notes.append(f"without {specification}: {error}")
+    return made
+
+
+class _GivenTokens:
+    """Stands for a tokenizer whose sentences are row numbers of tokens made already."""
+
+    def __init__(self, rows: Ragged):
+        self.rows = rows
+
+    def __call__(self, numbers: Sequence[int], **_: Any) -> dict[str, list[np.ndarray]]:
+        return {"input_ids": [self.rows[number] for number in numbers]}
+
+
+def _source(model: EmbeddingModel) -> str:
+    return str(model.folder) if model.folder is not None else model.name
+
+
+def _packed(model: EmbeddingModel) -> tuple[SentenceEncoder | None, Any]:
+    """(encoder, tokenizer) of a model that runs packed, (None, None) of any other."""
+    if model.pooling not in POOLINGS or pretrained(AutoConfig, _source(model)).model_type not in FAMILIES:
+        return None, None
+    return load_model(_source(model))
+
+
+def _own_tokenizer(model: EmbeddingModel) -> Any:
+    if model.pooling == "function":
+        return None
+    try:
+        tokenizer = pretrained(AutoTokenizer, _source(model))
+        Vocabulary.from_tokenizer(tokenizer)
+    except (OSError, ValueError, KeyError, AugmentationError):
+        return None  # said aloud by the caller, which makes one
+    return tokenizer
+
+
+def _why_no_perplexity(model: EmbeddingModel, encoder: SentenceEncoder | None) -> str:
+    """Why the model has no pseudo-perplexity; "" if it has one."""
+    if encoder is None:
+        return f"{model.name} does not run as a masked language model here"
+    names = pretrained(AutoConfig, _source(model)).architectures or []
+    if any(name.endswith(("ForMaskedLM", "ForPreTraining")) for name in names):
+        return ""
+    return f"{model.name} has no masked-language head (its config names {', '.join(names) or 'no architecture'})"

@@ -1,0 +1,212 @@
+"""What the report reads: run folders, models' and results folders, grouped into systems that differ only in seed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from finetune.results import Evaluation, TaskResult, read, slug
+from finetune.sts import OFFICIAL_PAIRS
+from pretrain.common.errors import UserError
+from pretrain.config.validation import read_yaml
+from pretrain.telemetry.metrics_file import read_metrics
+
+SEEDLESS = frozenset({"name", "folder", "train.seed"})
+"""Keys of a recipe in which runs of one system may differ."""
+
+
+@dataclass
+class Subject:
+    """One run or model. config: the recipe, flat; evaluations by (evaluation, pooling)."""
+
+    path: Path
+    name: str
+    run: bool = False
+    config: dict[str, Any] = field(default_factory=dict)
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    summary: dict[str, Any] | None = None
+    evaluations: dict[tuple[str, str], Evaluation] = field(default_factory=dict)
+
+    @property
+    def seed(self) -> Any:
+        return self.config.get("train.seed")
+
+
+@dataclass
+class System:
+    """Subjects that differ only in seed, under one label."""
+
+    label: str
+    members: list[Subject]
+
+    @property
+    def seeds(self) -> list[Any]:
+        return [member.seed for member in self.members]
+
+
+def collect(sources: Sequence[str]) -> list[Subject]:
+    """The subjects that the sources name, each once, in order.
+
+    A source is a run folder (config.yaml), a model folder of a run (its run is taken), a folder of result files, a model
+    whose results lie in results/NAME, or a folder that holds several of these. Results of a run that is also a source are its.
+
+    Raises:
+        UserError: a source that is none of these, or a damaged result file.
+    """
+    found: dict[Path, Subject] = {}
+    for source in sources:
+        subjects = list(_open(source))
+        if not subjects:
+            raise UserError(
+                f"{source}: no run and no results there. A run has config.yaml; results are the JSON files that evaluations such "
+                "as `python -m finetune.sts MODEL` write to RUN/report or results/NAME"
+            )
+        for subject in subjects:
+            found.setdefault(subject.path.resolve(), subject)
+    return [subject for subject in found.values() if not _joined(subject, found)]
+
+
+def _joined(subject: Subject, found: dict[Path, Subject]) -> bool:
+    """Give the results of a run that lie elsewhere (--out) to the run, where it is among the sources; whether that was done."""
+    if subject.run:
+        return False
+    model = Path(next(iter(subject.evaluations.values())).model).resolve()
+    run = next((found[place] for place in (model, model.parent) if place in found and found[place].run), None)
+    if run is None:
+        return False
+    for key, evaluation in subject.evaluations.items():
+        run.evaluations.setdefault(key, evaluation)
+    return True
+
+
+def _open(source: str) -> Iterable[Subject]:
+    folder = Path(source)
+    named = Path("results") / slug(source)
+    if not folder.is_dir():
+        if not named.is_dir():
+            raise UserError(f"{source}: there is no such folder, and no results of it in {named}")
+        return [_results_folder(named, source)]
+    if (folder / "config.yaml").is_file():
+        return [_run(folder)]
+    if (folder / "config.json").is_file() and (folder.resolve().parent / "config.yaml").is_file():
+        return [_run(folder.resolve().parent)]
+    if any(_is_result(path) for path in sorted(folder.glob("*.json"))):
+        return [_results_folder(folder, folder.name)]
+    if named.is_dir():  # a model's folder that is no run
+        return [_results_folder(named, source)]
+    children = [child for child in sorted(folder.iterdir()) if child.is_dir()]
+    inner: list[Subject] = []
+    for child in children:
+        if (child / "config.yaml").is_file():
+            inner.append(_run(child))
+        elif any(_is_result(path) for path in sorted(child.glob("*.json"))):
+            inner.append(_results_folder(child, child.name))
+    return inner
+
+
+def _run(folder: Path) -> Subject:
+    recipe = read_yaml(folder / "config.yaml")
+    subject = Subject(folder, folder.resolve().name, True, dict(flat(recipe)), list(read_metrics(folder / "metrics.jsonl")))
+    summary = folder / "report" / "summary.json"
+    if summary.is_file():
+        subject.summary = _json(summary)
+    _add_results(subject, folder / "report")
+    if (folder / "sts.json").is_file():
+        _add_sts(subject, folder / "sts.json")
+    return subject
+
+
+def _results_folder(folder: Path, name: str) -> Subject:
+    subject = Subject(folder, name)
+    _add_results(subject, folder)
+    first = next(iter(subject.evaluations.values()))
+    subject.name = first.model.rstrip("/").rsplit("/", 1)[-1] if "/" in first.model else first.model
+    return subject
+
+
+def _add_results(subject: Subject, folder: Path) -> None:
+    for path in sorted(folder.glob("*.json")):
+        if _is_result(path):
+            evaluation = read(path)
+            key = evaluation.evaluation, evaluation.pooling
+            if key in subject.evaluations:  # of another protocol: only its tasks that no other file has would be lost
+                evaluation.tasks = {**subject.evaluations[key].tasks, **evaluation.tasks}
+            subject.evaluations[key] = evaluation
+
+
+def _add_sts(subject: Subject, path: Path) -> None:
+    """What `python -m finetune.sts --json_file` wrote; not in place of results of the same tasks in report/."""
+    content = _json(path)
+    if not isinstance(content, dict) or not isinstance(content.get("results"), dict):
+        raise UserError(f"{path} is not what finetune.sts --json_file writes: it has no results")
+    for pooling, tasks in content["results"].items():
+        if {("senteval", pooling), ("sts", pooling)} & set(subject.evaluations):
+            continue
+        evaluation = Evaluation("sts", str(content.get("model", subject.name)), pooling, None, "cosine, Spearman, all pairs")
+        for task, scores in tasks.items():
+            plain = {key: value for key, value in scores.items() if key not in ("subsets", "pairs")}
+            evaluation.tasks[task] = TaskResult("spearman_all", scores["spearman_all"], plain)
+            if scores["pairs"] != OFFICIAL_PAIRS.get(task, scores["pairs"]):
+                evaluation.incomplete(f"{task} has {scores['pairs']} pairs, {OFFICIAL_PAIRS[task]} in the official files")
+        subject.evaluations["sts", pooling] = evaluation
+
+
+def _is_result(path: Path) -> bool:
+    content = _json(path)
+    return isinstance(content, dict) and {"evaluation", "tasks"} <= set(content)
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (ValueError, OSError) as error:
+        raise UserError(f"{path} is not readable as JSON ({error}); remove it, or make it again") from error
+
+
+def flat(recipe: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """A nested recipe as ("train.lr", 0.001); lists stay values."""
+    for key, value in recipe.items():
+        if isinstance(value, dict) and value:
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def group(subjects: Sequence[Subject]) -> list[System]:
+    """Systems: runs whose recipes differ in nothing but name, folder and seed, and whose seeds all differ, are one."""
+    systems: list[list[Subject]] = []
+    keys: dict[str, list[Subject]] = {}
+    for subject in subjects:
+        key = json.dumps({k: v for k, v in subject.config.items() if k not in SEEDLESS}, sort_keys=True, default=str)
+        peers = keys.get(key) if subject.run else None
+        if peers is not None and subject.seed not in [peer.seed for peer in peers]:
+            peers.append(subject)
+        else:
+            keys[key] = [subject]
+            systems.append(keys[key])
+    return [System(label, members) for label, members in zip(_labels(systems), systems, strict=True)]
+
+
+def _labels(systems: Sequence[Sequence[Subject]]) -> list[str]:
+    """The runs' folder names without the seed; with as much of the path before as tells two systems apart."""
+    names = []
+    for members in systems:
+        name = members[0].name
+        if len(members) > 1:
+            name = re.sub(r"[-_. ]*seed[-_=]?\d+$", "", name) or name
+        names.append(name)
+    places = [members[0].path.resolve() for members in systems]
+    names = [f"{place.parent.name}/{place.name}" if names.count(name) > 1 else name for name, place in zip(names, places)]
+    return [f"{name} ({names[: n + 1].count(name)})" if names.count(name) > 1 else name for n, name in enumerate(names)]
+
+
+def differences(systems: Sequence[System]) -> dict[str, list[Any]]:
+    """Recipe key -> its value in every system that is a run, for keys whose values differ; None where a recipe lacks it."""
+    recipes = [system.members[0].config for system in systems if system.members[0].run]
+    keys = dict.fromkeys(key for recipe in recipes for key in recipe if key not in SEEDLESS)
+    table = {key: [recipe.get(key) for recipe in recipes] for key in keys}
+    return {key: values for key, values in table.items() if any(value != values[0] for value in values)}

@@ -1,0 +1,114 @@
+"""What is fine-tuned, and on what: an encoder with its tokenizer, and labelled examples tokenised for it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from augment.core.ragged import Ragged, offsets_of
+from finetune.encoders.embed import embed_sentences, load_model
+from finetune.encoders.models import EmbeddingModel, distinct, resolve_run
+from pretrain.common.errors import UserError
+from pretrain.export.folder import read_policy
+from pretrain.model.encoder import SentenceEncoder
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is fine-tuned: an encoder as it was loaded (float32, on the CPU, never changed), and its tokenizer."""
+
+    model: EmbeddingModel
+    """Its name and folders; pooling "cls", because the head reads the first token."""
+    encoder: SentenceEncoder
+    tokenizer: Any
+    fingerprint: str
+    """Hex digest of the weights and the tokenizer: results of another state of the same folder are not mistaken for it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """N tokenised examples."""
+
+    tokens: Ragged
+    token_types: Ragged | None
+    """0 in the first text of a pair and 1 in the second, for models that have token types."""
+    targets: np.ndarray | None
+    """int64[N] classes or float32[N] numbers; None: not known."""
+    cut: int
+    """How many were longer than the model takes, or than the task allows, and lost their ends."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+def open_source(model: str | Path) -> Source:
+    """Open a run folder, an export, a Hugging Face folder or a hub name for fine-tuning.
+
+    Raises:
+        UserError: a function, nothing there to load, a model type without packed attention, or no fast tokenizer.
+    """
+    if ":" in str(model) and not Path(model).exists():  # as `open_model` knows it
+        raise UserError(f"{model}: a function cannot be fine-tuned, its weights are out of reach; give the run folder, export, "
+                        "Hugging Face folder or hub name of its encoder")
+    folder, run = resolve_run(str(model))
+    encoder, tokenizer = load_model(folder)
+    if not getattr(tokenizer, "is_fast", False):
+        raise UserError(f"{model}: its tokenizer has no fast version (tokenizer.json); convert it with transformers first")
+    policy = read_policy(folder)
+    encoder.head = None  # one that the model keeps for sentence vectors: the task brings its own
+    encoder.cpu()
+
+    def embed(sentences: list[str]) -> np.ndarray:
+        return embed_sentences(encoder, tokenizer, sentences, "cls")
+
+    opened = EmbeddingModel(
+        str(model), "cls", policy["pooling"] if policy else None, lambda sentences: distinct(embed, sentences, str(model)),
+        Path(folder) if Path(folder).is_dir() else None, run,
+    )
+    return Source(opened, encoder, tokenizer, _fingerprint(encoder, tokenizer))
+
+
+def _fingerprint(encoder: SentenceEncoder, tokenizer: Any) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in encoder.lm.base_model.state_dict().items():  # not the masked-language head, which is not used
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().numpy().tobytes())
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    for setting in ("padding", "truncation"):  # rewritten at every call
+        content.pop(setting, None)
+    digest.update(json.dumps(content, sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+def encode_examples(
+    source: Source, first: Sequence[str], second: Sequence[str] | None, targets: np.ndarray | None, max_length: int
+) -> Encoded:
+    """Tokenise sentences, or pairs as the tokenizer writes pairs; the longer text of a pair is cut first.
+
+    `max_length`: most tokens of an example, special ones included; never more than the encoder takes.
+    """
+    longest = min(max_length, source.encoder.max_positions)
+    with_types = second is not None and source.encoder.has_token_types
+    ids: list[np.ndarray] = []
+    types: list[np.ndarray] = []
+    was_cut = 0
+    for start in range(0, len(first), 4096):  # an Encoding costs some hundred bytes a token until it is let go
+        part = slice(start, start + 4096)
+        pairs = {} if second is None else {"text_pair": [text.strip() for text in second[part]]}
+        batch = source.tokenizer(
+            [text.strip() for text in first[part]], **pairs, truncation=True, max_length=longest, padding=False,
+            return_attention_mask=False, return_token_type_ids=with_types,
+        )
+        ids += [np.asarray(row, np.int32) for row in batch["input_ids"]]
+        if with_types:
+            types += [np.asarray(row, np.int32) for row in batch["token_type_ids"]]
+        was_cut += sum(bool(encoding.overflowing) for encoding in batch.encodings)
+    offsets = offsets_of(np.array([len(row) for row in ids], np.int64))
+    tokens = Ragged(np.concatenate(ids) if ids else np.empty(0, np.int32), offsets)
+    return Encoded(tokens, Ragged(np.concatenate(types), offsets) if types else None, targets, was_cut)

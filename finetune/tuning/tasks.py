@@ -1,0 +1,262 @@
+"""GLUE's data: the official tsv files under DATA/GLUE, or the hub's copy; what each task is and how many rows it has.
+
+The files have no quoting: a quotation mark is part of the text. CoLA's train and dev have no header, MRPC's files begin
+with a byte order mark. Test rows are known to the leaderboard by their place in the file, from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from finetune.data.__main__ import data_root, known_name, lines
+from finetune.hub import reach_hub
+from pretrain.common.errors import UserError
+
+HUB = "nyu-mll/glue"
+WITHOUT_NETWORK = "give --data DIR, a folder that holds GLUE/ with the official tsv files"
+ZERO_ONE = ("0", "1")
+ENTAILMENT = ("entailment", "not_entailment")
+NLI = ("entailment", "neutral", "contradiction")
+
+
+@dataclass(frozen=True)
+class GlueTask:
+    """A task. `columns`: header names of the first text, the second (None: single sentences) and the label."""
+
+    name: str
+    columns: tuple[str, str | None, str]
+    labels: tuple[str, ...]
+    """Words of the labels, in the hub's order of classes and as the leaderboard wants them; () for STS-B's scores."""
+    metrics: tuple[str, ...]
+    sizes: Mapping[str, int]
+    """Rows as published, by split: train, dev..., test..."""
+    hub_columns: tuple[str, ...] = ("sentence1", "sentence2")
+    headerless: tuple[int, int] | None = None
+    """Columns of text and label where train and dev have no header."""
+
+    @property
+    def headline(self) -> str:
+        return "mean" if len(self.metrics) > 1 else self.metrics[0]
+
+    def dev_splits(self) -> list[str]:
+        return [split for split in self.sizes if split.startswith("dev")]
+
+    def test_splits(self) -> list[str]:
+        return [split for split in self.sizes if split.startswith("test")]
+
+    def submission(self, split: str) -> str:
+        """Name of the leaderboard's file for a test split."""
+        ending = {"test_matched": "-m", "test_mismatched": "-mm"}.get(split, "")
+        return f"{self.name}{ending}.tsv"
+
+
+def _sizes(train: int, dev: int, test: int) -> dict[str, int]:
+    return {"train": train, "dev": dev, "test": test}
+
+
+_PAIR = ("sentence1", "sentence2", "label")
+TASKS: dict[str, GlueTask] = {
+    task.name: task
+    for task in (
+        GlueTask("MNLI", ("sentence1", "sentence2", "gold_label"), NLI, ("accuracy",),
+                 {"train": 392702, "dev_matched": 9815, "dev_mismatched": 9832, "test_matched": 9796, "test_mismatched": 9847},
+                 hub_columns=("premise", "hypothesis")),
+        GlueTask("QNLI", ("question", "sentence", "label"), ENTAILMENT, ("accuracy",), _sizes(104743, 5463, 5463),
+                 hub_columns=("question", "sentence")),
+        GlueTask("QQP", ("question1", "question2", "is_duplicate"), ZERO_ONE, ("accuracy", "f1"), _sizes(363846, 40430, 390965),
+                 hub_columns=("question1", "question2")),
+        GlueTask("RTE", _PAIR, ENTAILMENT, ("accuracy",), _sizes(2490, 277, 3000)),
+        GlueTask("SST-2", ("sentence", None, "label"), ZERO_ONE, ("accuracy",), _sizes(67349, 872, 1821),
+                 hub_columns=("sentence",)),
+        GlueTask("MRPC", ("#1 String", "#2 String", "Quality"), ZERO_ONE, ("accuracy", "f1"), _sizes(3668, 408, 1725)),
+        GlueTask("CoLA", ("sentence", None, "label"), ZERO_ONE, ("matthews",), _sizes(8551, 1043, 1063),
+                 hub_columns=("sentence",), headerless=(3, 1)),
+        GlueTask("STS-B", ("sentence1", "sentence2", "score"), (), ("pearson", "spearman"), _sizes(5749, 1500, 1379)),
+        GlueTask("WNLI", _PAIR, ZERO_ONE, ("accuracy",), _sizes(635, 71, 146)),
+        GlueTask("AX", ("sentence1", "sentence2", "label"), NLI, ("matthews",), {"dev": 1104, "test": 1104},
+                 hub_columns=("premise", "hypothesis")),
+    )
+}
+"""CLEAR's eight in the order of its Table 1, then WNLI and the diagnostic set AX, which has no training set of its own: the
+model of MNLI answers it. AX's "dev" is the labelled file diagnostic-full.tsv, its "test" the leaderboard's diagnostic.tsv."""
+TABLE_1 = ("MNLI", "QNLI", "QQP", "RTE", "SST-2", "MRPC", "CoLA", "STS-B")
+
+
+@dataclass(frozen=True)
+class Examples:
+    """N rows of a split: texts, for pairs the second ones, and targets if known: int64[N] classes, float32[N] scores 0-5."""
+
+    first: list[str]
+    second: list[str] | None
+    targets: np.ndarray | None
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def subset(self, rows: np.ndarray) -> Examples:
+        """The rows numbered by `rows`, in that order."""
+        second = None if self.second is None else [self.second[n] for n in rows]
+        return Examples([self.first[n] for n in rows], second, None if self.targets is None else self.targets[rows])
+
+
+@dataclass
+class TaskData:
+    """A task's splits as found, and what is to be said about them."""
+
+    task: GlueTask
+    splits: dict[str, Examples]
+    missing: list[str] = field(default_factory=list)
+    """Splits that are not there."""
+    notes: list[str] = field(default_factory=list)
+    """Training or dev rows missing or too many, beside what was published: figures are not comparable."""
+
+
+def task_named(name: str) -> GlueTask:
+    """The task, or a UserError with the nearest name; case does not matter."""
+    return TASKS[known_name(name, TASKS, "GLUE task")]
+
+
+def load(name: str, data: str = "") -> TaskData:
+    """All splits of a task that are there, from DATA/GLUE (or DATA itself), or with `data` "hub" from the hub.
+
+    Raises:
+        UserError: a file damaged, a label unknown, no such data folder, or the hub out of reach.
+    """
+    task = task_named(name)
+    if data == "hub":
+        reach_hub(HUB, WITHOUT_NETWORK)
+    loaded = TaskData(task, {})
+    for split, published in task.sizes.items():
+        rows = _from_hub(task, split) if data == "hub" else read_split(task, split, data)
+        if rows is None:
+            loaded.missing.append(split)
+        else:
+            loaded.splits[split] = rows
+        if split.startswith("test") or task.name == "AX":
+            continue
+        if rows is None:
+            loaded.notes.append(f"{task.name}: no {split} set here ({published:,} rows as published)")
+        elif len(rows) != published:
+            loaded.notes.append(f"{task.name}: {split} has {len(rows):,} rows here, {published:,} as published")
+    return loaded
+
+
+# -- the official files ------------------------------------------------
+
+
+def folder_of(task: GlueTask, data: str | Path = "") -> Path:
+    """DATA/GLUE/TASK, or DATA/TASK where DATA has no GLUE (it is the GLUE folder itself)."""
+    root = data_root(data)
+    root = root / "GLUE" if (root / "GLUE").is_dir() else root
+    return root / ("diagnostic" if task.name == "AX" else task.name)
+
+
+def read_split(task: GlueTask, split: str, data: str | Path = "") -> Examples | None:
+    """A split from DATA/GLUE; None: its file is not there.
+
+    Raises:
+        UserError: the file is damaged, or a label unknown.
+    """
+    name = split
+    if task.name == "AX":
+        name = {"dev": "diagnostic-full", "test": "diagnostic"}[split]
+    path = folder_of(task, data) / f"{name}.tsv"
+    if not path.is_file():
+        return None
+    first, second, label = task.columns
+    if name == "diagnostic-full":
+        first, second, label = "Premise", "Hypothesis", "Label"
+    labelled = not split.startswith("test")
+    rows = lines(path, "utf-8-sig")
+    number = 0
+    if labelled and task.headerless is not None:
+        at = [task.headerless[0], task.headerless[1]]
+    else:
+        header, number = next(rows, "").split("\t"), 1
+        wanted = [column for column in (first, second, label if labelled else None) if column is not None]
+        absent = [column for column in wanted if column not in header]
+        if absent:
+            raise UserError(
+                f"{path}, line 1: no column {absent[0]!r} (there are: {', '.join(header)[:200]}); expected GLUE's official file"
+            )
+        at = [header.index(column) for column in wanted]
+    texts: tuple[list[str], list[str]] = ([], [])
+    targets: list[float] = []
+    for row in rows:
+        number += 1
+        if not row:
+            continue
+        cells = row.split("\t")
+        if len(cells) <= max(at) or (labelled and not cells[at[-1]]):
+            if task.name == "QQP" and labelled:
+                # Three questions of the official file hold line breaks, which tear their rows; every reader drops the pieces.
+                continue
+            raise UserError(f"{path}, line {number}: {len(cells)} tab-separated columns, need {max(at) + 1}; the file is damaged")
+        texts[0].append(cells[at[0]])
+        if second is not None:
+            texts[1].append(cells[at[1]])
+        if labelled:
+            targets.append(_target(task, cells[at[-1]], f"{path}, line {number}"))
+    if not texts[0]:
+        raise UserError(f"{path} has no rows; fetch it again")
+    kind = np.int64 if task.labels else np.float32
+    return Examples(texts[0], texts[1] if second is not None else None, np.asarray(targets, kind) if labelled else None)
+
+
+def _target(task: GlueTask, label: str, where: str) -> float:
+    if not task.labels:
+        try:
+            score = float(label)
+        except ValueError:
+            score = -1.0
+        if not 0 <= score <= 5:
+            raise UserError(f"{where}: {label!r} is not a score from 0 to 5")
+        return score
+    if label not in task.labels:
+        raise UserError(f"{where}: unknown label {label!r}; {task.name} has {', '.join(task.labels)}")
+    return task.labels.index(label)
+
+
+# -- the hub -----------------------------------------------------------
+
+
+def _from_hub(task: GlueTask, split: str) -> Examples | None:
+    import datasets
+
+    name = split.replace("dev", "validation")
+    if task.name == "AX" and split == "dev":
+        return None  # its labels are not public there
+    config = task.name.lower().replace("-", "")
+    try:
+        rows = datasets.load_dataset(HUB, config, split=name)
+    except (OSError, ValueError, ConnectionError) as error:
+        first_line = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(
+            f"cannot load {config} ({name}) of {HUB} from the hub: {first_line}\nWithout network, {WITHOUT_NETWORK}"
+        ) from error
+    missing = [column for column in (*task.hub_columns, "label") if column not in rows.column_names]
+    if missing:
+        raise UserError(f"{HUB}/{config} has no column {missing[0]!r} (there are: {', '.join(rows.column_names)})")
+    second = list(rows[task.hub_columns[1]]) if len(task.hub_columns) > 1 else None
+    targets = None
+    if not split.startswith("test"):
+        targets = np.asarray(rows["label"], np.int64 if task.labels else np.float32)
+        if task.labels and not ((targets >= 0) & (targets < len(task.labels))).all():
+            raise UserError(f"{HUB}/{config} ({name}): a label is not one of the {len(task.labels)} classes")
+    return Examples(list(rows[task.hub_columns[0]]), second, targets)
+
+
+# -- the leaderboard ---------------------------------------------------
+
+
+def prediction_lines(task: GlueTask, logits: np.ndarray) -> list[str]:
+    """Lines of the leaderboard's file for test logits float[N, C]: a header, then index and label word, or STS-B's score."""
+    if task.labels:
+        words = [task.labels[label] for label in logits.argmax(1)]
+    else:
+        words = [f"{score:.3f}" for score in np.clip(5 * logits[:, 0], 0, 5)]
+    return ["index\tprediction", *(f"{number}\t{word}" for number, word in enumerate(words))]

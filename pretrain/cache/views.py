@@ -1,0 +1,123 @@
+"""`data.cache`: views that are made once, before training, and read from a folder beside the data.
+
+What AugCSE and SDA do: the sentences are augmented before training, and every epoch sees the same. The run's positive, negative
+and labelled views become columns of data that `pretrain.cache` makes of the prepared data, in FOLDER.cache-DIGEST, one for each
+set of specifications, number of copies, synonym table, models that the environment names, and version of the rules; the run then
+trains on that folder as on any other, and the views take their columns as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from augment.core.errors import AugmentationError
+from augment.spec.digest import rules_digest
+from augment.spec.registry import from_environment, loads_models, needs_synonyms, needs_text, parse
+from augment.spec.resources import resource_hash, resources
+from pretrain.cache.stages import COLUMNS, LABELLED
+from pretrain.common.errors import UserError
+from pretrain.config.run import Config
+from pretrain.data.shards import MANIFEST, ShardReader, read_manifest
+from pretrain.objectives import view_specs
+from pretrain.prepare.run import in_own_process
+from pretrain.prepare.stages.texts import SPLITS
+
+
+def columns_of(config: Config) -> dict[str, str]:
+    """What is to be made once: column -> specification.
+
+    Raises:
+        UserError: nothing is, two views would share a column, or the anchor's text would have to be rewritten.
+    """
+    columns: dict[str, str] = {}
+    for view in view_specs(config):
+        if view.role == "anchor":
+            if needs_text(view.augmentation):
+                raise UserError(f"data.cache keeps the anchor as it is, and augment.anchor={view.augmentation} would rewrite its "
+                                "text: set augment.anchor to none or to augmentations of tokens, or data.cache=0")
+        elif not parse(view.augmentation).is_identity:
+            if view.column in columns or view.column not in COLUMNS:
+                raise UserError(f"data.cache makes one view each of {', '.join(COLUMNS)}, and the objective "
+                                f"{config.objective.name} has {view.role} besides: set data.cache=0")
+            columns[view.column] = view.augmentation
+    if not columns:
+        raise UserError(f"data.cache={config.data.cache} and nothing to make: no view of the objective but the anchor is "
+                        "augmented; set augment.positive, augment.negative or augment.augmented, or data.cache=0")
+    return columns
+
+
+def cache_folder(config: Config, columns: dict[str, str]) -> Path:
+    """Where they lie: beside the data, by a digest of what they are, so that views of older rules are never taken for these."""
+    made: dict[str, Any] = {"columns": {name: str(parse(spec)) for name, spec in columns.items()}, "copies": config.data.cache,
+                            "environment": from_environment(columns.values()), "rules": rules_digest()}
+    if config.augment.synonyms is not None and any(map(needs_synonyms, columns.values())):
+        made["synonyms"] = str(config.augment.synonyms)
+    digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:8]
+    return config.data_folder.with_name(f"{config.data_folder.name}.cache-{digest}")
+
+
+def is_made(config: Config) -> bool:
+    """Whether they lie there already."""
+    return (cache_folder(config, columns_of(config)) / MANIFEST).is_file()
+
+
+def make(config: Config) -> None:
+    """Make the cache if it is not there; call it on one rank, when the data is prepared.
+
+    Raises:
+        UserError: the data has columns or labels already, the cache is one of other data that stood in its place, or making it
+            failed.
+    """
+    columns = columns_of(config)
+    folder = cache_folder(config, columns)
+    readers = {split: ShardReader(config.data_folder, split) for split in SPLITS}
+    if readers["train"].columns != ("text",) or readers["train"].labels:
+        raise UserError(f"data.cache={config.data.cache} makes views of texts, and {config.data_folder} has columns or labels of "
+                        "its own: to train on them as they are, set data.cache=0 and "
+                        + ", ".join(f"augment.{column}=none" for column in columns))
+    if (folder / MANIFEST).is_file():
+        content = {split: reader.content_hash for split, reader in readers.items()}
+        made = read_manifest(folder).get("cache") or {}
+        if made.get("content") != content:
+            raise UserError(f"{folder} has views of other data than {config.data_folder} has now: remove that folder, and they "
+                            "are made anew")
+        _require_same_resources(config, columns, folder, made.get("resources", {}))
+        return
+    words = ["--data", str(config.data_folder), "--out", str(folder), "--resample", str(config.data.cache)]
+    for column, spec in columns.items():
+        words += ["--aug" if column == LABELLED else f"--{column}", spec]
+    if config.augment.synonyms is not None:
+        words += ["--synonyms", str(config.augment.synonyms)]
+    if any(map(loads_models, columns.values())):
+        words += ["--workers", "1"]  # every worker would load the models, and move them to the one GPU
+    print(f"making the views {', '.join(columns)} once, in {folder}", file=sys.stderr, flush=True)
+    in_own_process("pretrain.cache", words, f"Making {folder}")
+
+
+def _require_same_resources(config: Config, columns: dict[str, str], folder: Path, made: dict[str, str]) -> None:
+    """Refuse views that were made with another synonym table, model or file of the same name. What this machine lacks is not
+    compared: views that are there need none of it.
+    """
+    try:
+        read = resources(columns.values(), config.augment.synonyms)
+    except AugmentationError:  # no synonym table or WordNet on this machine
+        return
+    for name, where in read.items():
+        now = resource_hash(where)
+        if now is not None and made.get(name, now) != now:
+            raise UserError(f"{folder} has views that were made with another {name} ({made[name][:12]}) than {where} is now "
+                            f"({now[:12]}): put that one back, or remove the folder, and the views are made anew")
+
+
+def trains_on(config: Config) -> Config:
+    """The configuration of what the loader reads: `config` itself, or, with `data.cache`, columns that are taken as they are."""
+    if not config.data.cache:
+        return config
+    columns = columns_of(config)
+    views = {"anchor": config.augment.of_role("anchor"), **dict.fromkeys(columns, "none")}
+    data = config.data.model_copy(update={"folder": cache_folder(config, columns), "cache": 0})
+    return config.model_copy(update={"data": data, "augment": config.augment.model_copy(update=views)})

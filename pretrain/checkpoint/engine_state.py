@@ -1,0 +1,341 @@
+"""Parameters and optimizer state of a DeepSpeed engine, whole and by parameter name, at any ZeRO stage.
+
+Every stage keeps the same numbers in another place:
+
+- ZeRO 0: the optimizer's state is keyed by the parameters themselves.
+- ZeRO 1 and 2: parameters of a group are flattened, each rank owns a slice in fp32, and the optimizer's state
+  is keyed by that flat slice. A parameter finds its piece through `_hp_mapping`.
+- ZeRO 3: as above by sub-group, and the parameters themselves are partitioned too.
+
+A flat slice has one step count, a list of parameters has one each. They agree unless some parameters got no
+gradient at some steps (ZeRO 0 skips those, a flat slice steps them with gradient zero).
+
+Methods marked collective must be called on every rank, in the same order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import deepspeed
+import torch
+from deepspeed import comm as dist
+from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state, safe_set_full_fp32_param
+from torch import Tensor, nn
+
+from pretrain.common.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+
+def parameter_shape(parameter: nn.Parameter) -> tuple[int, ...]:
+    """The whole shape; a parameter that ZeRO 3 has partitioned says (0,) of itself."""
+    return tuple(getattr(parameter, "ds_shape", parameter.shape))
+
+
+class EngineState:
+    """ZeRO 0 (or no ZeRO): a plain optimizer over fp32 parameters. Base of the other stages."""
+
+    def __init__(self, engine) -> None:
+        self.engine = engine
+        self.module: nn.Module = engine.module
+        self.inner: torch.optim.Optimizer = self._inner_optimizer()
+        self.holders: dict[int, Tensor] = {}  # id(parameter) -> the tensor that keys its optimizer state
+        self._find_holders()
+
+    # -- where things are --------------------------------------------------------
+
+    def _inner_optimizer(self) -> torch.optim.Optimizer:
+        return self.engine.optimizer
+
+    def _find_holders(self) -> None:
+        for group in self.inner.param_groups:
+            for parameter in group["params"]:
+                self.holders[id(parameter)] = parameter
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Every parameter once: a tied weight goes by the first of its names."""
+        yield from self.module.named_parameters()
+
+    def aliases(self) -> dict[str, str]:
+        """Further names of tied parameters -> the name they are saved under."""
+        first = {id(parameter): name for name, parameter in self.module.named_parameters()}
+        return {
+            name: first[id(parameter)]
+            for name, parameter in self.module.named_parameters(remove_duplicate=False)
+            if first[id(parameter)] != name
+        }
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """Persistent buffers (batch-norm statistics ...); the others are recomputed when a model is built."""
+        for prefix, module in self.module.named_modules():
+            for name, buffer in module._buffers.items():
+                if buffer is not None and name not in module._non_persistent_buffers_set:
+                    yield f"{prefix}.{name}" if prefix else name, buffer
+
+    def moment_keys(self, parameter: nn.Parameter) -> list[str]:
+        """Names of the optimizer's tensors as large as the parameter (exp_avg, exp_avg_sq); [] before the first step."""
+        holder = self.holders.get(id(parameter))
+        if holder is None or holder not in self.inner.state:
+            return []
+        return sorted(
+            key
+            for key, value in self.inner.state[holder].items()
+            if torch.is_tensor(value) and key != "step" and value.shape == holder.shape
+        )
+
+    # -- reading --------------------------------------------------------
+
+    def full_parameter(self, parameter: nn.Parameter) -> Tensor:
+        """The whole parameter, master precision. Collective."""
+        return parameter.data
+
+    def full_moment(self, parameter: nn.Parameter, key: str) -> Tensor:
+        """The whole optimizer tensor `key` of a parameter. Collective."""
+        return self.inner.state[self.holders[id(parameter)]][key]
+
+    def scalars(self, parameter: nn.Parameter) -> dict[str, float | int]:
+        """The optimizer's per-parameter numbers: {"step": 12} for Adam; {} before the first step."""
+        holder = self.holders.get(id(parameter))
+        if holder is None or holder not in self.inner.state:
+            return {}
+        found: dict[str, float | int] = {}
+        for key, value in self.inner.state[holder].items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                found[key] = value
+            elif torch.is_tensor(value) and value.numel() == 1 and (key == "step" or value.shape != holder.shape):
+                found[key] = value.item()
+        if "step" not in found:  # apex counts per group
+            steps = [g["step"] for g in self.inner.param_groups if "step" in g]
+            if steps:
+                found["step"] = int(max(steps))
+        elif self._counts_in_last_parameter_only():
+            found["step"] = max(state.get("step", 0) for state in self.inner.state.values())
+        return found
+
+    def _counts_in_last_parameter_only(self) -> bool:
+        # DeepSpeed's FusedAdam advances state["step"] of the last parameter of a group only, and uses it for all
+        return type(self.inner).__name__ == "FusedAdam" and type(self.inner).__module__.startswith("deepspeed")
+
+    # -- writing --------------------------------------------------------
+
+    def prepare(self, saved_keys: dict[int, list[str]]) -> None:
+        """Make the optimizer's state exist, zeroed, exactly where the checkpoint has some.
+
+        Args:
+            saved_keys: id(parameter) -> names of its saved moments. Optimizers create their state at their
+                first step, so a fresh engine has none; an engine that has stepped keeps its tensors (others hold
+                views).
+        """
+        wanted: dict[int, set[str]] = {}
+        holders: dict[int, Tensor] = {}
+        for identity, holder in self.holders.items():
+            holders[id(holder)] = holder
+            wanted.setdefault(id(holder), set()).update(saved_keys.get(identity, []))
+        for identity, holder in holders.items():
+            keys = wanted[identity]
+            state = self.inner.state[holder] if keys or holder in self.inner.state else {}
+            for key, value in state.items():
+                if torch.is_tensor(value):
+                    value.zero_()
+                elif isinstance(value, int | float):
+                    state[key] = type(value)(0)
+            for key in keys - set(state):
+                state[key] = torch.zeros_like(holder.data)
+            if not keys:
+                self._forget(holder)
+
+    def _forget(self, holder: Tensor) -> None:
+        self.inner.state.pop(holder, None)
+
+    def set_parameter(self, parameter: nn.Parameter, value: Tensor) -> None:
+        """Overwrite a whole parameter with `value` (on the CPU). Collective."""
+        parameter.data.copy_(value)
+
+    def set_moment(self, parameter: nn.Parameter, key: str, value: Tensor) -> None:
+        """Overwrite a whole optimizer tensor with `value` (on the CPU). Collective."""
+        self.inner.state[self.holders[id(parameter)]][key].copy_(value)
+
+    def set_scalars(self, saved: dict[int, dict[str, float | int]]) -> None:
+        """Restore the numbers of all parameters: id(parameter) -> {"step": 12}."""
+        merged: dict[int, tuple[Tensor, dict[str, float | int]]] = {}
+        for identity, numbers in saved.items():
+            holder = self.holders.get(identity)
+            if holder is None or not numbers:
+                continue
+            _, known = merged.setdefault(id(holder), (holder, {}))
+            for key, number in numbers.items():
+                if key in known and known[key] != number:
+                    logger.warning(
+                        "parameters that share a flat partition were saved with different %s counts (%s and %s); the larger "
+                        "is used: at ZeRO 0 some of them had no gradient at some steps",
+                        key, known[key], number,
+                    )  # fmt: skip
+                known[key] = max(number, known.get(key, number))
+        for holder, numbers in merged.values():
+            for key, number in numbers.items():
+                self._set_scalar(holder, key, number)
+
+    def _set_scalar(self, holder: Tensor, key: str, number: float | int) -> None:
+        if key == "step" and type(self.inner).__module__.startswith("apex"):
+            for group in self.inner.param_groups:
+                current = group.get("step", 0)
+                group["step"] = current.fill_(number) if torch.is_tensor(current) else int(number)
+            return
+        state = self.inner.state[holder]
+        if torch.is_tensor(state.get(key)):
+            state[key].fill_(number)
+        elif type(self.inner).__module__.startswith("torch.optim"):
+            on_device = any(group.get("fused") or group.get("capturable") for group in self.inner.param_groups)
+            state[key] = torch.tensor(float(number), dtype=torch.float32, device=holder.device if on_device else "cpu")
+        else:
+            state[key] = int(number) if key == "step" else number
+
+    def finish(self) -> None:
+        """Let the working copies of the parameters follow the master copies. Collective."""
+
+
+class FlatPartitionState(EngineState):
+    """ZeRO 1 and 2 (and DeepSpeed's BF16 optimizer, which is laid out like ZeRO 1)."""
+
+    def _inner_optimizer(self) -> torch.optim.Optimizer:
+        return self.engine.optimizer.optimizer
+
+    def _find_holders(self) -> None:
+        zero = self.engine.optimizer
+        if hasattr(zero, "bit16_groups"):
+            groups, partitions = zero.bit16_groups, zero.single_partition_of_fp32_groups
+        else:
+            groups, partitions = zero.bf16_groups, zero.fp32_groups_flat_partition
+        for parameters, partition in zip(groups, partitions, strict=True):
+            for parameter in parameters:
+                self.holders[id(parameter)] = partition
+
+    def full_parameter(self, parameter: nn.Parameter) -> Tensor:
+        # fp32 training keeps the whole parameter on every rank, equal to the partitions bit for bit: nothing to gather
+        if parameter.dtype == torch.float32 or id(parameter) not in self.holders:
+            return parameter.data
+        return safe_get_full_fp32_param(parameter)
+
+    def _fragment(self, parameter: nn.Parameter, key: str) -> tuple[Tensor, slice] | None:
+        """This rank's piece of an optimizer tensor and where it lies in the flattened parameter; None: has none.
+
+        `safe_get_full_optimizer_state` fails here: DeepSpeed links the optimizer's state once, after the step of the
+        first parameter group, when the state of further groups does not exist yet. The addresses are right.
+        """
+        mapping = parameter._hp_mapping
+        if mapping is None:
+            return None
+        ours, whole = mapping.get_hp_fragment_address(), mapping.lp_fragment_address
+        state = self.inner.state[self.holders[id(parameter)]][key]
+        return state.narrow(0, ours.start, ours.numel), slice(whole.start, whole.start + whole.numel)
+
+    def full_moment(self, parameter: nn.Parameter, key: str) -> Tensor:
+        # Summed as integers, where the other ranks add zero: a float sum would turn -0.0 into 0.0.
+        bits = torch.zeros(parameter.numel(), dtype=torch.int32, device=parameter.device)
+        fragment = self._fragment(parameter, key)
+        if fragment is not None:
+            bits[fragment[1]] = fragment[0].to(parameter.device).float().view(torch.int32)
+        dist.all_reduce(bits, group=parameter._dp_group)
+        return bits.view(torch.float32).reshape(parameter.shape)
+
+    def _forget(self, holder: Tensor) -> None:
+        """Keep the zeroed tensors: parameters hold views of them, and zeros at step 0 are a fresh state."""
+
+    def set_parameter(self, parameter: nn.Parameter, value: Tensor) -> None:
+        if id(parameter) in self.holders:
+            safe_set_full_fp32_param(parameter, value.to(parameter.device))
+        else:
+            parameter.data.copy_(value)
+
+    def set_moment(self, parameter: nn.Parameter, key: str, value: Tensor) -> None:
+        fragment = self._fragment(parameter, key)
+        if fragment is not None:
+            fragment[0].copy_(value.reshape(-1)[fragment[1]])
+
+    def finish(self) -> None:
+        self.engine.optimizer.update_lp_params()
+
+
+class Stage3State(EngineState):
+    """ZeRO 3: the parameters are partitioned as well."""
+
+    def _inner_optimizer(self) -> torch.optim.Optimizer:
+        return self.engine.optimizer.optimizer
+
+    def _find_holders(self) -> None:
+        zero = self.engine.optimizer
+        if getattr(zero, "swap_optimizer", False):
+            raise UserError(
+                "checkpoints can't be taken of an optimizer that DeepSpeed keeps on NVMe "
+                "(zero_optimization.offload_optimizer.device: nvme). Use device: cpu, or none."
+            )
+        for parameters, partition in zip(zero.fp16_groups, zero.fp32_partitioned_groups_flat, strict=True):
+            for parameter in parameters:
+                self.holders[id(parameter)] = partition
+
+    def full_parameter(self, parameter: nn.Parameter) -> Tensor:
+        if id(parameter) in self.holders:
+            return safe_get_full_fp32_param(parameter)
+        with deepspeed.zero.GatheredParameters([parameter]):  # frozen: partitioned, but no fp32 master
+            return parameter.data.clone()
+
+    def full_moment(self, parameter: nn.Parameter, key: str) -> Tensor:
+        return safe_get_full_optimizer_state(parameter, key)
+
+    def _forget(self, holder: Tensor) -> None:
+        """Keep the zeroed tensors: zeros at step 0 are a fresh state."""
+
+    def set_parameter(self, parameter: nn.Parameter, value: Tensor) -> None:
+        if id(parameter) in self.holders:
+            self._set_partition(parameter, value, None)
+        else:
+            with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
+                if dist.get_rank() == 0:
+                    parameter.data.copy_(value)
+
+    def set_moment(self, parameter: nn.Parameter, key: str, value: Tensor) -> None:
+        self._set_partition(parameter, value, key)
+
+    def _set_partition(self, parameter: nn.Parameter, value: Tensor, key: str | None) -> None:
+        """Copy this rank's slice.
+
+        `safe_set_full_*` narrows past the end when the size is not a multiple of the world size (the last
+        partition is padded), so the slice is cut here.
+        """
+        zero = self.engine.optimizer
+        _, offset, count = zero.grad_position[zero.get_param_id(parameter)]
+        holder = self.holders[id(parameter)]
+        target = (holder if key is None else self.inner.state[holder][key]).data.narrow(0, offset, count)
+        start = count * zero._get_param_partition_rank(parameter)
+        piece = value.reshape(-1)[start : start + count]
+        target[: piece.numel()].copy_(piece)
+        target[piece.numel() :].zero_()  # the padding
+
+    def finish(self) -> None:
+        zero = self.engine.optimizer
+        zero.checkpoint_event_prologue()  # partition everything, so that no gathered copy stays stale
+        for index in range(len(zero.fp16_groups)):
+            zero._reassign_or_swap_out_partitioned_parameters(index)
+        zero.checkpoint_event_epilogue()  # gather again the small ones that are kept whole
+
+
+def engine_state(engine) -> EngineState:
+    """The view that fits the engine's ZeRO stage.
+
+    Raises:
+        UserError: The optimizer wrapper keeps master weights in a place this can't read (DeepSpeed's
+            `fp16:`/`bf16:` sections at ZeRO 0).
+    """
+    optimizer = engine.optimizer
+    if hasattr(optimizer, "fp32_partitioned_groups_flat"):
+        return Stage3State(engine)
+    if hasattr(optimizer, "single_partition_of_fp32_groups") or hasattr(optimizer, "fp32_groups_flat_partition"):
+        return FlatPartitionState(engine)
+    if hasattr(optimizer, "fp32_groups_flat") or not isinstance(optimizer, torch.optim.Optimizer):
+        raise UserError(
+            f"checkpoints can't be taken of DeepSpeed's {type(optimizer).__name__}: keep parameters in fp32 (no `fp16:` or "
+            "`bf16:` section at ZeRO 0; the model's precision is set by train.precision), or use ZeRO 1, 2 or 3."
+        )
+    return EngineState(engine)

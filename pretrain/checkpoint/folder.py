@@ -1,0 +1,270 @@
+"""Checkpoint folders on disk: which there are, whether they are whole, and what is in them.
+
+Needs neither DeepSpeed nor an engine: exporting, judging and inspecting read through here. The layout is
+described in `pretrain.checkpoint.store`, which writes it.
+
+A checkpoint that does not verify is one of three things. Damaged: it will never be read again, so an older one takes its
+place. Not readable now: the disk, the network or the rights are at fault, and it may be whole. Of a newer format: another
+version of this program reads it. Only damage leads to an older checkpoint; the other two stop whoever asks.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from pretrain.common.durable import fsync_folder, sha256_of
+from pretrain.common.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1
+STEP_FOLDER = re.compile(r"step-(\d{8,})(\.replaced)?")
+SET_ASIDE = re.compile(r"step-\d{8,}(\.replaced)?\.(damaged|abandoned)(-\d+)?")
+TENSOR_FILE = re.compile(r"(?P<series>.+)-\d{5,}\.safetensors")
+FILE_NAME = re.compile(r"\w[\w.-]{0,200}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class CheckpointError(UserError):
+    """A checkpoint could not be written, read or trusted; the message says which, why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a checkpoint cannot be used: `str` continues a sentence that begins with its name."""
+
+    kind: Literal["damaged", "unreadable", "newer"]
+    what: str
+
+    def __str__(self) -> str:
+        says = {"damaged": "is damaged", "unreadable": "cannot be read now", "newer": "is of a newer format"}
+        return f"{says[self.kind]}: {self.what}"
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it, where another checkpoint must not take its place by itself."""
+        return {
+            "damaged": "Name an earlier one with --resume PATH",
+            "unreadable": "It may be whole: see to the disk, the network or the rights, then give the same command again. To go "
+                          "on without it, name an earlier one with --resume PATH",
+            "newer": "Use the version of this program that wrote it, or a newer one. To go on without it, name an earlier one "
+                     "with --resume PATH",
+        }[self.kind]
+
+
+# -- which there are ---------------------------------------------------------
+
+
+def step_of(folder: Path) -> int:
+    match = STEP_FOLDER.fullmatch(folder.name)
+    assert match is not None
+    return int(match[1])
+
+
+def candidates(root: Path) -> list[Path]:
+    """Folders with a checkpoint's name, newest step first, a replaced one after its replacement.
+
+    Raises:
+        CheckpointError: the folder is there and cannot be read.
+    """
+    return sorted(_named(root, STEP_FOLDER), key=lambda path: (-step_of(path), path.name))
+
+
+def set_aside_folders(root: Path) -> list[Path]:
+    """Checkpoints that `set_aside` has renamed."""
+    return sorted(_named(root, SET_ASIDE))
+
+
+def _named(root: Path, pattern: re.Pattern[str]) -> list[Path]:
+    try:
+        with os.scandir(root) as entries:
+            return [Path(entry.path) for entry in entries if pattern.fullmatch(entry.name) and entry.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise CheckpointError(f"the checkpoints in {root} cannot be read now: {error.strerror or error}. See to the disk, the "
+                              "network or the rights, then give the same command again") from None
+
+
+def set_aside(path: Path, why: Literal["damaged", "abandoned"]) -> Path:
+    """Rename a checkpoint that is not to be resumed from, so that it stays for whoever wants to look; returns its new name."""
+    there, number = path.with_name(f"{path.name}.{why}"), 1
+    while there.exists():
+        number += 1
+        there = path.with_name(f"{path.name}.{why}-{number}")
+    os.rename(path, there)
+    fsync_folder(path.parent)
+    return there
+
+
+# -- whether they are whole -----------------------------------------------------
+
+
+def problem_with(path: Path) -> Problem | None:
+    """What is wrong with a checkpoint folder, or None: every file that the manifest lists is there as it was written, and they
+    are all that the checkpoint needs. Reads every byte."""
+    path = Path(path)
+    try:
+        manifest = _parse_manifest((path / "manifest.json").read_bytes())
+        if isinstance(manifest, Problem):
+            return manifest
+        for name, expected in manifest.items():
+            size = (path / name).stat().st_size
+            if size != expected["bytes"]:
+                return Problem("damaged", f"{name} has {size} bytes instead of {expected['bytes']}")
+            if sha256_of(path / name) != expected["sha256"]:
+                return Problem("damaged", f"{name} does not have the content that was written (sha256 differs)")
+        return _lacking(path, list(manifest))
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        return Problem("damaged", f"{Path(error.filename).name} is missing")
+    except OSError as error:
+        where = f" ({Path(error.filename).name})" if error.filename else ""
+        return Problem("unreadable", f"{error.strerror or error}{where}")
+
+
+def _parse_manifest(data: bytes) -> dict[str, dict[str, Any]] | Problem:
+    """File name -> its {"bytes", "sha256"}; or what is wrong with the manifest."""
+    try:
+        manifest = json.loads(data)
+    except (ValueError, RecursionError):
+        return Problem("damaged", "manifest.json can't be read, it is not JSON")
+    version = manifest.get("format_version") if isinstance(manifest, dict) else None
+    if not isinstance(version, int):
+        return Problem("damaged", "manifest.json is not a checkpoint's manifest (it gives no format_version)")
+    if version > FORMAT_VERSION:
+        return Problem("newer", f"it has format {version}, this program reads up to {FORMAT_VERSION}")
+    files = manifest.get("files")
+    if not isinstance(files, dict) or not files:
+        return Problem("damaged", "manifest.json lists no files")
+    for name, expected in files.items():
+        if not FILE_NAME.fullmatch(name):
+            return Problem("damaged", f"manifest.json lists {name!r}, which is no name of a file in the checkpoint")
+        if not (isinstance(expected, dict) and isinstance(expected.get("bytes"), int)
+                and SHA256.fullmatch(str(expected.get("sha256")))):
+            return Problem("damaged", f"manifest.json gives no size and sha256 of {name}")
+    if "state.json" not in files:
+        return Problem("damaged", "manifest.json does not list state.json")
+    return files
+
+
+def _lacking(path: Path, names: list[str]) -> Problem | None:
+    """Whether the files that a manifest lists hold fewer tensors than the checkpoint's state counts."""
+    try:
+        series = json.loads((path / "state.json").read_bytes())["series"]
+        for kind, count in series.items():
+            found = sum(len(_names_in(path / name)) for name in _files_of(names, kind))
+            if found != count:
+                return Problem("damaged", f"manifest.json lists files with {found} of the {count} tensors of {kind}")
+    except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        return Problem("damaged", f"its files are not those of a checkpoint ({type(error).__name__}: {error})")
+    return None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The checkpoint to go on from, and the newer ones that are damaged, each with what is wrong."""
+
+    path: Path
+    damaged: tuple[tuple[Path, Problem], ...] = ()
+
+
+def choose(root: Path) -> Choice | None:
+    """The newest checkpoint under `root` that verifies, past damaged ones; None: there never was one. Changes nothing.
+
+    Raises:
+        CheckpointError: one that is newer than any whole one cannot be read now or has a newer format; or there are checkpoints
+            and none is whole. All are named, with what is wrong.
+    """
+    root, found = Path(root), []
+    for path in candidates(root):
+        problem = problem_with(path)
+        if problem is None:
+            return Choice(path, tuple(found))
+        found.append((path, problem))
+        if problem.kind != "damaged":
+            raise CheckpointError(f"checkpoint {path} {problem}. {problem.remedy}")
+    aside = set_aside_folders(root)
+    if not found and not aside:
+        return None
+    listed = [f"\n  {path.name} {problem}" for path, problem in found] + [f"\n  {path.name} was set aside" for path in aside]
+    raise CheckpointError(
+        f"there are checkpoints in {root}, and none can be used:{''.join(listed)}\nNothing was changed. Restore one from a copy. "
+        "To start from the beginning, name another run folder with --run, or move this one away")
+
+
+def latest(root: Path) -> Path | None:
+    """The newest checkpoint under `root` that verifies, or None where there never was one; see `choose`.
+
+    Damaged ones are named in a warning and passed over. Not collective; `resume_point` is what ranks call.
+    """
+    choice = choose(root)
+    for path, problem in choice.damaged if choice else ():
+        logger.warning("checkpoint %s %s. Using an earlier one.", path, problem)
+    return choice.path if choice else None
+
+
+# -- what is in them --------------------------------------------------------
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """The trainer's state in a checkpoint (step, config, tokenizer hash ...), without an engine."""
+    return read_json(Path(path))["state"]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads((path / "state.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is not a readable checkpoint: {error}") from None
+
+
+def tensor_names(path: Path, series: str = "parameters") -> list[str]:
+    """Names of the tensors of a series ("parameters", "buffers", "exp_avg" ...)."""
+    return list(locate(Path(path), series))
+
+
+def read_tensors(path: Path, series: str = "parameters", prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, tensor on the CPU) of a series, one at a time; only names that begin with `prefix`."""
+    for name, file in locate(Path(path), series).items():
+        if name.startswith(prefix):
+            with safe_open(file, framework="pt") as tensors:
+                yield name, tensors.get_tensor(name)
+
+
+def locate(path: Path, series: str) -> dict[str, Path]:
+    """Name of each tensor of a series -> its file, of the files that the manifest lists: others do not count."""
+    try:
+        manifest = _parse_manifest((path / "manifest.json").read_bytes())
+        if isinstance(manifest, Problem):
+            raise CheckpointError(f"checkpoint {path} {manifest}. {manifest.remedy}")
+        return {name: path / file for file in _files_of(list(manifest), series) for name in _names_in(path / file)}
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} is not a readable checkpoint: {error}") from None
+
+
+def _files_of(names: list[str], series: str) -> list[str]:
+    return sorted(name for name in names if (match := TENSOR_FILE.fullmatch(name)) and match["series"] == series)
+
+
+def _names_in(file: Path) -> list[str]:
+    with safe_open(file, framework="pt") as tensors:
+        return list(tensors.keys())
+
+
+def in_order(files: dict[str, Path], names: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors in the engine's order, the same on every rank, one in memory at a time."""
+    opened: tuple[Path, Any] | None = None
+    for name in names:
+        if opened is None or opened[0] != files[name]:
+            opened = files[name], safe_open(files[name], framework="pt")
+        yield name, opened[1].get_tensor(name)

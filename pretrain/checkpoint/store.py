@@ -1,0 +1,437 @@
+"""Checkpoints: whole, by name, verified, and atomic.
+
+A checkpoint is a folder that knows nothing of ranks and holds no pickles:
+
+    step-00001234/
+      parameters-00000.safetensors   fp32 parameters by name (tied weights once)
+      exp_avg-00000.safetensors      the optimizer's moments by parameter name, one series of files a moment
+      exp_avg_sq-00000.safetensors
+      buffers-00000.safetensors      batch-norm statistics and the like
+      state.json                     the trainer's state, step counts, loss scale, library versions
+      manifest.json                  size and sha256 of every file above
+
+It loads at any world size and ZeRO stage. Saving streams parameter by parameter (peak memory: the largest parameter)
+into a hidden folder; every file is fsynced, the folder renamed to its name, the parent fsynced, and only then `latest`
+replaced. So a folder with the name of a checkpoint is a whole one, whenever the process dies; what disks do to it
+afterwards the hashes find, and resuming walks back to the newest checkpoint that verifies. Damaged ones are renamed
+(`step-00001234.damaged`), never removed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors import safe_open
+
+from pretrain.checkpoint.engine_state import EngineState, engine_state, parameter_shape
+from pretrain.checkpoint.folder import (
+    FORMAT_VERSION,
+    CheckpointError,
+    Choice,
+    candidates,
+    choose,
+    in_order,
+    latest,
+    locate,
+    problem_with,
+    read_json,
+    read_state,
+    read_tensors,
+    set_aside,
+    step_of,
+    tensor_names,
+)
+from pretrain.checkpoint.tensor_file import TensorEntry, TensorFileWriter, split_entries
+from pretrain.common import cli
+from pretrain.common.durable import fsync_folder, replace_durably, to_json, write_durably
+
+__all__ = [
+    "CheckpointError",
+    "latest",
+    "load",
+    "problem_with",
+    "read_state",
+    "read_tensors",
+    "resume_point",
+    "save",
+    "tensor_names",
+]
+
+logger = logging.getLogger(__name__)
+
+MAX_FILE_BYTES = 2 << 30
+
+
+# -- saving --------------------------------------------------------
+
+
+def save(root: Path, engine, state: dict[str, Any], keep: int, max_file_bytes: int = MAX_FILE_BYTES) -> Path:
+    """Write a checkpoint of `engine` under `root`. Collective: every rank calls it, rank 0 writes.
+
+    Args:
+        root: Folder of checkpoints, on a file system that all ranks see; created when missing.
+        engine: A DeepSpeed engine with fp32 parameters at any ZeRO stage (or an object with `.module` and a
+            torch `.optimizer`), at a step boundary.
+        state: The trainer's own state, plain JSON, with "step" (int) in it; `load` gives it back.
+        keep: How many checkpoints to keep, this one included. Checkpoints of later steps are set aside, as
+            `step-00001234.abandoned`: they belong to a future that a resume from an earlier step has left.
+        max_file_bytes: Tensors are spread over files of about this size.
+
+    Returns:
+        The checkpoint's folder, root/step-00001234.
+
+    Raises:
+        CheckpointError: On every rank, when rank 0 could not write (out of disk, quota, I/O error). Nothing
+            half-written is left, and earlier checkpoints are as they were.
+    """
+    if keep < 1:
+        raise CheckpointError(f"at least one checkpoint must be kept; keep is {keep}")
+    view = engine_state(engine)
+    writing = _rank() == 0
+    folder = Path(root) / f"step-{int(state['step']):08d}"
+    error: OSError | None = None
+    writer = _FolderWriter(folder, max_file_bytes) if writing else None
+    plan = _plan(view)
+    if writer is not None:
+        error = writer.attempt(lambda: writer.begin(plan))
+    for kind, items in plan.items():
+        if kind == "buffers" and not writing:
+            continue
+        for entry, tensor in items:
+            whole = tensor()  # on every rank: gathering is collective, also when writing has failed
+            if writer is not None and error is None:
+                error = writer.attempt(lambda k=kind, e=entry, t=whole: writer.write(k, e, t))
+    if writer is not None and error is None:
+        error = writer.attempt(lambda: writer.finish(_engine_json(view, engine, plan), state))
+        if error is None:
+            _prune(folder, keep)
+    _raise_together(None if error is None else _explain_failed_save(folder, error))
+    return folder
+
+
+def _plan(view: EngineState) -> dict[str, list[tuple[TensorEntry, Any]]]:
+    """Series of files -> [(what the tensor is, how to get it whole)], in the same order on every rank."""
+    plan: dict[str, list[tuple[TensorEntry, Any]]] = {"parameters": []}
+    for name, parameter in view.named_parameters():
+        shape = parameter_shape(parameter)
+        plan["parameters"].append((TensorEntry(name, torch.float32, shape), lambda p=parameter: view.full_parameter(p).float()))
+        for key in view.moment_keys(parameter):
+            entry = TensorEntry(name, torch.float32, shape)
+            plan.setdefault(key, []).append(
+                (entry, lambda p=parameter, k=key, s=shape: view.full_moment(p, k).float().reshape(s))
+            )
+    plan["buffers"] = [
+        (TensorEntry(name, buffer.dtype, tuple(buffer.shape)), lambda b=buffer: b) for name, buffer in view.named_buffers()
+    ]
+    return plan
+
+
+class _FolderWriter:
+    """One checkpoint folder on its way: hidden while it is written, named when it is whole."""
+
+    def __init__(self, folder: Path, max_file_bytes: int) -> None:
+        self.folder = folder
+        self.hidden = folder.with_name(f".tmp-{folder.name}")
+        self.max_file_bytes = max_file_bytes
+        self.files: dict[str, dict[str, object]] = {}
+        self._batches: dict[str, list[list[TensorEntry]]] = {}
+        self._open: TensorFileWriter | None = None
+        self._left = 0
+
+    def attempt(self, action) -> OSError | None:
+        """Run one step of writing; on failure remove what there is, and return the error instead of raising
+        it: the other ranks are waiting in the next collective."""
+        try:
+            action()
+        except OSError as error:
+            if self._open is not None:
+                self._open.abandon()
+            shutil.rmtree(self.hidden, ignore_errors=True)
+            return error
+        return None
+
+    def begin(self, plan: dict[str, list[tuple[TensorEntry, Any]]]) -> None:
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        for leftover in self.folder.parent.glob(".tmp-step-*"):  # of a save that was killed
+            shutil.rmtree(leftover)
+        entries = {kind: [entry for entry, _ in items] for kind, items in plan.items()}
+        need = sum(entry.num_bytes for series in entries.values() for entry in series)
+        free = shutil.disk_usage(self.folder.parent).free
+        if need > free:
+            raise OSError(28, f"{need / 1e9:.2f} GB are needed and {free / 1e9:.2f} GB are free")
+        self.hidden.mkdir()
+        self._batches = {kind: split_entries(series, self.max_file_bytes) for kind, series in entries.items() if series}
+        self._opened = dict.fromkeys(self._batches, 0)
+        self._writers: dict[str, TensorFileWriter] = {}
+        self._remaining: dict[str, int] = {}
+
+    def write(self, kind: str, entry: TensorEntry, tensor: torch.Tensor) -> None:
+        if self._open is None:
+            number = self._opened[kind]
+            batch = self._batches[kind][number]
+            self._open = TensorFileWriter(self.hidden / f"{kind}-{number:05d}.safetensors", batch)
+            self._left = len(batch)
+            self._opened[kind] = number + 1
+        self._open.write(entry.name, tensor)
+        self._left -= 1
+        if self._left == 0:
+            self.files[self._open.path.name] = self._open.close()
+            self._open = None
+
+    def finish(self, engine_json: dict[str, Any], state: dict[str, Any]) -> None:
+        content = {"format_version": FORMAT_VERSION, "state": state, **engine_json}
+        self.files["state.json"] = write_durably(self.hidden / "state.json", to_json(content))
+        manifest = {"format_version": FORMAT_VERSION, "files": self.files}
+        write_durably(self.hidden / "manifest.json", to_json(manifest))
+        fsync_folder(self.hidden)
+        if self.folder.exists():
+            # The same step once more (it was damaged, or a resume took another way). Between the two renames the old
+            # one still counts under its other name, so there is no instant without a checkpoint of this step.
+            replaced = self.folder.with_name(f"{self.folder.name}.replaced")
+            if replaced.exists():
+                shutil.rmtree(replaced)
+            os.rename(self.folder, replaced)
+        os.rename(self.hidden, self.folder)
+        fsync_folder(self.folder.parent)
+        replace_durably(self.folder.parent / "latest", f"{self.folder.name}\n".encode())
+
+
+def _engine_json(view: EngineState, engine, plan: dict[str, list[tuple[TensorEntry, Any]]]) -> dict[str, Any]:
+    scalars: dict[str, dict[str, float | int]] = {}
+    for name, parameter in view.named_parameters():
+        for key, number in view.scalars(parameter).items():
+            scalars.setdefault(key, {})[name] = number
+    scheduler = getattr(engine, "lr_scheduler", None)
+    return {
+        "series": {kind: len(items) for kind, items in plan.items()},
+        "aliases": view.aliases(),
+        "hugging_face": _hugging_face_config(view.module),
+        "optimizer": {
+            "class": type(view.inner).__name__,
+            "moments": [kind for kind in plan if kind not in ("parameters", "buffers")],
+            "scalars": scalars,
+            "learning_rates": [float(group["lr"]) for group in view.inner.param_groups],
+        },
+        "lr_scheduler": scheduler.state_dict() if hasattr(scheduler, "state_dict") else None,
+        "loss_scale": [scaler for _, scaler in _loss_scalers(engine)],
+        "counters": {name: int(getattr(engine, name)) for name in _COUNTERS if hasattr(engine, name)},
+        "versions": _versions(),
+    }
+
+
+def _hugging_face_config(module: torch.nn.Module) -> dict[str, Any] | None:
+    """The library's model inside the module: the prefix of its parameters' names, and its config; None: has none.
+
+    With it a checkpoint can be exported where the recipe's `model.init` no longer exists.
+    """
+    for prefix, part in module.named_modules():
+        if hasattr(part, "save_pretrained") and hasattr(part, "config"):
+            return {"prefix": f"{prefix}." if prefix else "", "config": json.loads(part.config.to_json_string(False))}
+    return None
+
+
+_COUNTERS = ("global_steps", "global_samples", "skipped_steps")
+_SCALER_FIELDS = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
+
+
+def _loss_scalers(engine) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """fp16 loss scalers wherever they live (the engine, its optimizer; torch's or DeepSpeed's) and their state."""
+    for owner in (engine, engine.optimizer):
+        for attribute in ("torch_autocast_z0_gradscaler", "torch_autocast_gradscaler", "loss_scaler", "grad_scaler"):
+            scaler = getattr(owner, attribute, None)
+            if isinstance(scaler, torch.amp.GradScaler):
+                yield scaler, {"attribute": attribute, **scaler.state_dict()}
+            elif getattr(scaler, "dynamic", False):
+                fields = {field: getattr(scaler, field) for field in _SCALER_FIELDS if hasattr(scaler, field)}
+                yield scaler, {"attribute": attribute, **fields}
+
+
+def _versions() -> dict[str, str]:
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"python": platform.python_version()}
+    for package in ("torch", "deepspeed", "transformers", "tokenizers", "safetensors"):
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+def _explain_failed_save(folder: Path, error: OSError) -> str:
+    previous = [path.name for path in candidates(folder.parent)]
+    good = f"The last complete one, {previous[0]}, is untouched" if previous else "There is no earlier one"
+    return (
+        f"could not write checkpoint {folder.name} under {folder.parent}: {error.strerror or error}. {good}, and nothing "
+        "half-written was left. Free some space, keep fewer checkpoints, or give the run folder another disk; then resume."
+    )
+
+
+def _prune(newest: Path, keep: int) -> None:
+    """Remove what the checkpoint just written makes superfluous. Failing to is a warning: the new one is good."""
+    step = step_of(newest)
+    older = [path for path in candidates(newest.parent) if path != newest]
+    for path in older:
+        if step_of(path) > step:
+            try:
+                there = set_aside(path, "abandoned")
+            except OSError as error:
+                logger.warning("could not set %s aside: %s", path, error)
+                continue
+            logger.warning("%s is now %s: it belongs to a run that went on from another point than this one", path, there.name)
+    earlier = [path for path in older if step_of(path) < step]
+    doomed = [path for path in older if step_of(path) == step] + earlier[keep - 1 :]
+    for path in doomed:
+        hidden = path.with_name(f".old-{path.name}")
+        with suppress(OSError):
+            # first the name: a half-removed folder must not look like a damaged checkpoint
+            os.rename(path, hidden)
+    for leftover in newest.parent.glob(".old-step-*"):
+        try:
+            shutil.rmtree(leftover)
+        except OSError as error:
+            logger.warning("could not remove the old checkpoint %s: %s", leftover, error)
+
+
+def resume_point(root: Path) -> Choice | None:
+    """`choose`, by rank 0 alone, told to all. Collective.
+
+    Raises:
+        CheckpointError: on every rank, where there are checkpoints and resuming from none of them is right.
+    """
+    choice, problem = None, None
+    if _rank() == 0:
+        try:
+            choice = choose(root)
+        except CheckpointError as error:
+            problem = str(error)
+    _raise_together(problem)
+    return _agree(choice)
+
+
+# -- loading --------------------------------------------------------
+
+
+def load(path: Path, engine, verify: bool = True) -> dict[str, Any]:
+    """Put a checkpoint into `engine`, at whatever world size and ZeRO stage it has. Collective.
+
+    Parameters, moments, step counts, learning rates, loss scale and the engine's counters become exactly
+    those that were saved; an engine that has never stepped gets an optimizer state first.
+
+    Args:
+        verify: Hash every file first (rank 0). Pass False for a path that `resume_point` has just verified.
+
+    Returns:
+        The trainer's state as given to `save`.
+
+    Raises:
+        CheckpointError: Damaged, or of another model: names or shapes differ (all are listed).
+    """
+    path = Path(path)
+    if verify:
+        problem = problem_with(path) if _rank() == 0 else None
+        _raise_together(None if problem is None else f"checkpoint {path} {problem}. {problem.remedy}.")
+    content = read_json(path)
+    view = engine_state(engine)
+    parameters = dict(view.named_parameters())
+    moments = {key: locate(path, key) for key in content["optimizer"]["moments"]}
+    _check_same_model(path, {name: parameter_shape(parameter) for name, parameter in parameters.items()})
+
+    view.prepare({id(p): [key for key, files in moments.items() if n in files] for n, p in parameters.items()})
+    with torch.no_grad():
+        for name, tensor in in_order(locate(path, "parameters"), list(parameters)):
+            view.set_parameter(parameters[name], tensor)
+        for key, files in moments.items():
+            for name, tensor in in_order(files, [name for name in parameters if name in files]):
+                if id(parameters[name]) in view.holders:
+                    view.set_moment(parameters[name], key, tensor)
+        saved_buffers = locate(path, "buffers")
+        buffers = dict(view.named_buffers())
+        for name, tensor in in_order(saved_buffers, [name for name in buffers if name in saved_buffers]):
+            buffers[name].copy_(tensor)
+    numbers: dict[int, dict[str, float | int]] = {}
+    for key, by_name in content["optimizer"]["scalars"].items():
+        for name, number in by_name.items():
+            numbers.setdefault(id(parameters[name]), {})[key] = number
+    view.set_scalars(numbers)
+    view.finish()
+    _restore_engine(engine, view, content)
+    return content["state"]
+
+
+def _check_same_model(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
+    saved: dict[str, tuple[int, ...]] = {}
+    for name, file in locate(path, "parameters").items():
+        with safe_open(file, framework="pt") as tensors:
+            saved[name] = tuple(tensors.get_slice(name).get_shape())
+    differences = [f"{name} is missing in the checkpoint" for name in shapes if name not in saved]
+    differences += [f"{name} is not in the model" for name in saved if name not in shapes]
+    differences += [
+        f"{name} is {list(saved[name])} in the checkpoint and {list(shape)} in the model"
+        for name, shape in shapes.items()
+        if name in saved and saved[name] != shape
+    ]
+    if differences:
+        shown = "; ".join(differences[:8]) + (f"; and {len(differences) - 8} more" if len(differences) > 8 else "")
+        raise CheckpointError(
+            f"checkpoint {path} is of another model than the config builds: {shown}. Resume with the config that lies in the "
+            "run folder (config.yaml), or start a new run folder."
+        )
+
+
+def _restore_engine(engine, view: EngineState, content: dict[str, Any]) -> None:
+    rates = content["optimizer"]["learning_rates"]
+    if len(rates) == len(view.inner.param_groups):
+        for group, rate in zip(view.inner.param_groups, rates, strict=True):
+            group["lr"] = rate
+    scheduler = getattr(engine, "lr_scheduler", None)
+    if content["lr_scheduler"] is not None and hasattr(scheduler, "load_state_dict"):
+        scheduler.load_state_dict(content["lr_scheduler"])
+    saved_scalers = content["loss_scale"]
+    for (scaler, _), saved in zip(list(_loss_scalers(engine)), saved_scalers, strict=False):
+        values = {key: value for key, value in saved.items() if key != "attribute"}
+        if isinstance(scaler, torch.amp.GradScaler) and "scale" in values:
+            scaler.load_state_dict(values)
+        elif not isinstance(scaler, torch.amp.GradScaler) and "cur_scale" in values:
+            for key, value in values.items():
+                setattr(scaler, key, value)
+    for name, value in content["counters"].items():
+        if hasattr(engine, name):
+            setattr(engine, name, value)
+
+
+# -- ranks --------------------------------------------------------
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def _raise_together(problem: str | None) -> None:
+    """Raise rank 0's problem, if there is one, on every rank; rank 0 has printed it before the others hear of it. Collective."""
+    error = None if problem is None else CheckpointError(problem)
+    if error is not None and dist.is_initialized() and dist.get_world_size() > 1:
+        cli.tell_first(error)
+    if (problem := _agree(problem)) is None:
+        return
+    if error is None:  # another rank
+        error = CheckpointError(problem)
+        error.told = True
+    raise error
+
+
+def _agree(value: Any) -> Any:
+    """Rank 0's value, on every rank. Collective."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return value
+    box = [value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]

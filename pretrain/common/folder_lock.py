@@ -1,0 +1,189 @@
+"""One process at a time writes into a folder: a run, a preparation, an export.
+
+The lock is a file in the folder that its holder refreshes every few seconds (filelock's lease). It needs nothing of the file
+system but exclusive creation, so it also holds between the nodes of a cluster, where kernel locks often do not. It goes with
+its holder: on the same machine at once, since the process is gone; on another one as soon as it has not been refreshed for
+`LEASE` seconds. A process that is only suspended keeps it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from filelock import LeaseSettingsMismatch, SoftFileLease, Timeout
+
+from pretrain.common.errors import UserError
+
+LOCK = ".lock"
+LEASE = 120.0
+"""Seconds without a refresh after which a holder on another machine counts as dead."""
+BEAT = 10.0
+"""Seconds between two refreshes."""
+
+
+class FolderTakenError(UserError):
+    """Another process writes into the folder."""
+
+
+@contextlib.contextmanager
+def folder_lock(folder: Path, wait: float = 0.0, part: str = "") -> Iterator[None]:
+    """Hold `folder` for writing, until the block ends or this process dies. A child that is forked meanwhile does not hold it.
+
+    Args:
+        folder: An existing folder.
+        wait: For how many seconds to wait for a holder that lives.
+        part: Hold this file or folder in it alone.
+
+    Raises:
+        FolderTakenError: another process holds it; the message names its host, its pid and when it started.
+        UserError: the folder cannot be written.
+    """
+    path = folder / (f".{part}{LOCK}" if part else LOCK)
+    lock = SoftFileLease(path, lease_duration=LEASE, heartbeat_interval=BEAT, on_compromise=_stop)
+    try:
+        _acquire(lock, folder / part, wait)
+    except OSError as error:
+        raise UserError(f"cannot write into {folder}: {error.strerror or error}; name another folder") from None
+    about = _about(path)
+    try:
+        with contextlib.suppress(OSError):  # a full disk: the lock holds without its explanation
+            about.write_text(json.dumps(_description()) + "\n")
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            about.unlink()
+        lock.release()
+
+
+def _acquire(lock: SoftFileLease, place: Path, wait: float) -> None:
+    """Take the lock, or raise FolderTakenError: its holder lives, or nothing shows within the lease that it is gone."""
+    watch, deadline, told = _Watch(lock), time.monotonic() + wait, False
+
+    def leave() -> bool:
+        return _state_here(lock.owner) != "elsewhere" or (watch.holder_lives() and time.monotonic() >= deadline)
+
+    while True:
+        # Not within `acquire`: that takes a lease by its age alone, also from a process of this machine that is suspended.
+        while ((state := _state_here(owner := lock.owner)) in ("lives", "dies")
+               and time.monotonic() < deadline + (10 if state == "dies" else 0)):
+            time.sleep(0.1)
+        if state in ("lives", "dies"):
+            raise _taken(lock, place)
+        if state == "dead":
+            _remove(lock, owner)
+        for seconds in (1.0, wait + 1.5 * LEASE):
+            try:
+                lock.acquire(timeout=seconds, poll_interval=0.1, cancel_check=leave)
+                return
+            except LeaseSettingsMismatch:  # held by a version of this program with another lease
+                raise _taken(lock, place) from None
+            except Timeout:
+                if _state_here(lock.owner) != "elsewhere":
+                    break
+                if watch.lives and time.monotonic() >= deadline:
+                    raise _taken(lock, place) from None
+            if not (told or watch.lives):
+                print(f"{place} is held by {holder(lock)}; waiting up to {LEASE + wait:.0f} s to see whether that still lives",
+                      file=sys.stderr, flush=True)
+                told = True
+        else:
+            raise _taken(lock, place)
+
+
+def _taken(lock: SoftFileLease, place: Path) -> FolderTakenError:
+    return FolderTakenError(f"{place} is being written by {holder(lock)}. Wait for it, stop it, or name another folder. (If "
+                            f"there is no such process any more, remove {lock.lock_file}.)")
+
+
+def _remove(lock: SoftFileLease, dead: Any) -> None:
+    """Remove the lock of a process that is dead, and never that of another, which may have taken its place in this moment."""
+    path = Path(lock.lock_file)
+    aside = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(path, aside)
+        found = SoftFileLease(aside, lease_duration=LEASE, heartbeat_interval=BEAT).owner
+        if found is None or found.token != dead.token:
+            with contextlib.suppress(FileExistsError):
+                os.link(aside, path)  # its holder sees the same file again; a single look at another one is no loss to it
+        aside.unlink()
+
+
+def holder(lock: SoftFileLease) -> str:
+    """Who holds a lock, in words: pid, host and, where it is known, since when."""
+    owner = lock.owner
+    if owner is None:
+        return "another process"
+    said: Any = None
+    with contextlib.suppress(OSError, ValueError):
+        said = json.loads(_about(Path(lock.lock_file)).read_text())
+    since = f", started {said['started']}" if isinstance(said, dict) and said.get("pid") == owner.pid else ""
+    return f"process {owner.pid} on {owner.hostname.split('?')[0]}{since}"
+
+
+def _about(path: Path) -> Path:
+    """The file beside a lock that says more of its holder; by its name no corpus, wherever a source is read from."""
+    return path.with_name(f"{path.name}.holder")
+
+
+def _description() -> dict[str, Any]:
+    return {"host": socket.gethostname(), "pid": os.getpid(), "started": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+            "command": " ".join(sys.argv)}
+
+
+class _Watch:
+    """Looks at a lock that another process holds, again and again, for signs that its holder lives."""
+
+    def __init__(self, lock: SoftFileLease) -> None:
+        self.lives = False
+        self._lock = lock
+        self._seen: tuple[str | None, int] | None = None
+
+    def holder_lives(self) -> bool:
+        """Whether the holder has refreshed its lock since the first look."""
+        owner = self._lock.owner
+        try:
+            with open(self._lock.lock_file) as file:  # opening asks a network file system for the present state
+                refreshed = os.fstat(file.fileno()).st_mtime_ns
+        except OSError:  # released meanwhile
+            self._seen, self.lives = None, False
+            return False
+        token = owner.token if owner is not None else None
+        if self._seen is None or self._seen[0] != token:
+            self._seen = token, refreshed
+        self.lives = refreshed != self._seen[1]
+        return self.lives
+
+
+def _state_here(owner: Any) -> str:
+    """What /proc says of the owner of a lock.
+
+    It "lives" on this machine, also where it is suspended. It "dies": it was killed, and a thread of it still ends a write. It is
+    "dead", though its parent has not asked after it yet. Or it is "elsewhere": no process of this machine, or none any more.
+    """
+    if owner is None or owner.hostname.split("?")[0] != socket.gethostname() or owner.start is None:
+        return "elsewhere"
+    try:
+        fields = Path(f"/proc/{owner.pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "elsewhere"
+    if int(fields[19]) != owner.start % 2**64:
+        return "elsewhere"
+    if fields[0] not in "ZX":
+        return "lives"
+    return "dead" if int(fields[17]) <= 1 else "dies"
+
+
+def _stop(loss: Any) -> None:
+    """End this process: it has lost its lock while it ran, and another may be writing already."""
+    print(f"\nerror: the lock {loss.lock_file} of this process is gone ({loss.reason}): it was suspended for long, or the file "
+          "was removed. Stopped before anything else is written; what was saved is whole.", file=sys.stderr, flush=True)
+    os._exit(2)

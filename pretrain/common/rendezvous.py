@@ -1,0 +1,136 @@
+"""Where the ranks of a run meet: bounded in time, not silent, and one message when some do not come.
+
+torch's own start waits for half an hour without a word when a rank has failed before it arrived.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _set_pg_timeout
+
+from pretrain.common.errors import UserError
+
+_SECONDS_BETWEEN_LINES = 30.0
+
+
+def join(backend: str, patience: float, seconds: float) -> None:
+    """Meet the other ranks at MASTER_ADDR:MASTER_PORT and form the process group.
+
+    Args:
+        patience: seconds until all must have arrived, and again until all must be connected.
+        seconds: that a collective of the group may take.
+
+    Raises:
+        UserError: MASTER_PORT is no port; some did not come; the port is taken; or a rank was lost while they connected.
+    """
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    port = _port(world)
+    where = f"{os.environ['MASTER_ADDR']}:{port}"
+    me = f"rank {rank} of {world}, on {socket.gethostname()}"
+    longer = "A longer wait: --train.rendezvous_seconds"
+    with _not_silent(f"{me}, waits for the other ranks at {where}"):
+        end = time.monotonic() + patience
+        try:
+            store = _connect(rank, world, port, end)
+        except (dist.DistError, OSError) as error:
+            reason = str(error).splitlines()[0]
+            if "EADDRINUSE" in reason or "already in use" in reason:
+                raise UserError(f"{me}: the port of {where} is in use by another program, perhaps another run. Choose another: "
+                                "deepspeed --master_port 29501 pretrain/main.py ...") from None
+            raise UserError(f"{me}: nobody answers at {where} within {patience:g} s, where rank 0 should be ({reason}). Look at "
+                            f"the output of rank 0, and whether this machine reaches that address. {longer}") from None
+        missing = _wait_for_all(store, rank, world, end)
+        if missing:
+            raise UserError(f"{me}: after {patience:g} s {world - len(missing)} of {world} ranks have come to {where}; missing: "
+                            f"{_listed(missing)}. Look at their output: they have failed before, or cannot reach that address. "
+                            f"{longer}")
+        store.set_timeout(timedelta(seconds=seconds))
+        try:
+            dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timedelta(seconds=patience))
+        except (RuntimeError, dist.DistError) as error:
+            raise UserError(f"{me}: all ranks came to {where}, but one was lost before they were connected "
+                            f"({str(error).splitlines()[0]}). Look at the output of the others, and start again") from None
+    _set_pg_timeout(timedelta(seconds=seconds), dist.group.WORLD)
+
+
+def _port(world: int) -> int:
+    """MASTER_PORT; 0, any free port, is for a rank alone."""
+    text = os.environ.get("MASTER_PORT", "")
+    port = int(text) if text.isdecimal() else -1
+    if not (0 < port < 1 << 16 or (port == 0 and world == 1)):
+        raise UserError(f"MASTER_PORT is {text!r}: it must be a port, 1 to 65535, the same for all ranks. A launcher sets it: "
+                        "deepspeed --master_port 29501 pretrain/main.py ...; or set it to a free port, as 29501")
+    return port
+
+
+def _connect(rank: int, world: int, port: int, end: float) -> dist.Store:
+    address = os.environ["MASTER_ADDR"]
+    # Under torchrun the launcher serves the store at this address, else rank 0 does.
+    serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    if not serves:
+        _wait_for_server(address, port, end)
+    left = timedelta(seconds=max(1.0, end - time.monotonic()))
+    store = dist.TCPStore(address, port, world, serves, timeout=left, wait_for_workers=False, multi_tenant=True)
+    # A launcher that starts the ranks again keeps its store.
+    return dist.PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+
+
+def _wait_for_server(address: str, port: int, end: float) -> None:
+    """Wait until something listens there: the store's own attempts print a page of C++ frames each."""
+    while True:
+        try:
+            socket.create_connection((address, port), timeout=5).close()
+            return
+        except OSError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(0.2)
+
+
+def _wait_for_all(store: dist.Store, rank: int, world: int, end: float) -> list[int]:
+    """Wait until every rank has arrived; returns those that have not by `end`."""
+    pause = 0.01
+    try:
+        store.set(f"here-{rank}", socket.gethostname())
+        if store.add("count", 1) == world:
+            store.set("all", "here")
+        while not store.check(["all"]):
+            if time.monotonic() > end:
+                return [other for other in range(world) if not store.check([f"here-{other}"])]
+            time.sleep(pause)
+            pause = min(2 * pause, 0.5)
+    except dist.DistError:  # the store is gone, and with it rank 0, or the launcher
+        return [0]
+    return []
+
+
+@contextmanager
+def _not_silent(text: str) -> Iterator[None]:
+    """Print a line every half minute while the block takes."""
+    done, began = threading.Event(), time.monotonic()
+
+    def say() -> None:
+        while not done.wait(_SECONDS_BETWEEN_LINES):
+            print(f"{text}, for {time.monotonic() - began:.0f} s now", file=sys.stderr, flush=True)
+
+    thread = threading.Thread(target=say, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _listed(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:16]))
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}" + (f" and {len(ranks) - 16} more" if len(ranks) > 16 else "")

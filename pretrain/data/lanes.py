@@ -1,0 +1,218 @@
+"""Who reads what, when: the order of the data as a pure function of (seed, step).
+
+An epoch's order is a seeded permutation of all chunks, with a seeded order inside each chunk. Of its M sequences, lane
+l of L takes the l-th equal slice of that order and gives B / L sequences a step, so an epoch is the same floor(M / B)
+steps for every lane, and the fewer than B sequences left over differ from epoch to epoch. A rank of a world of W serves
+L / W neighbouring lanes: the global batch of a step is the same whatever W is, and the step number alone says where
+every lane stands, so resuming costs nothing and no rank can run out before another.
+
+Nothing here is drawn from a generator object: every number is a hash of (seed, epoch, chunk, index), so the order does
+not change with NumPy's version (NumPy freezes no stream but RandomState's) and any step is reached in O(B).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import numpy as np
+
+from pretrain.common.errors import UserError
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_A = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_B = np.uint64(0x94D049BB133111EB)
+_ROUNDS = 4
+# Domains of the hash, so that two uses of one (seed, epoch, chunk) never share random bits.
+_ORDER_OF_CHUNKS, _ORDER_IN_CHUNK, _REPLACEMENT = 1, 2, 3
+
+
+def hash_words(*words: int | np.ndarray) -> np.ndarray:
+    """A uint64 hash of integers, broadcast against each other: splitmix64's finaliser (Steele et al., 2014),
+    folded over the words in order. Python ints may be negative or wide; they are taken modulo 2^64."""
+    state: np.ndarray = np.zeros(1, dtype=np.uint64)
+    for word in words:
+        if not isinstance(word, np.ndarray):
+            word = np.array([int(word) & 0xFFFFFFFFFFFFFFFF], dtype=np.uint64)
+        state = (state ^ word.astype(np.uint64, copy=False)) + _GOLDEN
+        state = (state ^ (state >> np.uint64(30))) * _MIX_A
+        state = (state ^ (state >> np.uint64(27))) * _MIX_B
+        state = state ^ (state >> np.uint64(31))
+    return state
+
+
+def permute(index: np.ndarray, size: np.ndarray, key: np.ndarray) -> np.ndarray:
+    """Images of `index` under keyed permutations of [0, size), one permutation per key, without building any.
+
+    A bijection of [0, 2^b), 2^b >= size, made of the invertible steps "plus key, xor-shift, times odd, xor-shift",
+    walked until it lands below size (Kensler, "Correlated Multi-Jittered Sampling", 2013, section on `permute`; the
+    walk takes fewer than two turns on average because 2^b < 2 size). O(1) memory and time an element: a stored
+    permutation would cost one argsort of a whole chunk for the few sequences that a step draws from it.
+
+    Args:
+        index: int64[n], 0 <= index < size.
+        size: int64[n], at least 1.
+        key: uint64[n], equal for elements of the same permutation.
+
+    Returns:
+        int64[n], each below its size.
+    """
+    if index.size == 0:
+        return index.astype(np.int64)
+    top = np.maximum(size - 1, 1).astype(np.uint64)
+    # Smear the highest bit downwards: the smallest 2^b - 1 that is >= size - 1.
+    mask = top.copy()
+    for shift in (1, 2, 4, 8, 16, 32):
+        mask |= mask >> np.uint64(shift)
+    bits = np.log2(mask.astype(np.float64) + 1.0).round().astype(np.uint64)
+    half = np.maximum(bits >> np.uint64(1), np.uint64(1))
+    less = np.maximum(half, np.uint64(2)) - np.uint64(1)
+    rounds = [hash_words(key, np.array([r], dtype=np.uint64)) for r in range(_ROUNDS)]
+    out = np.empty(index.size, dtype=np.int64)
+    todo = np.arange(index.size)
+    x = index.astype(np.uint64)
+    while todo.size:
+        for word in rounds:
+            x = (x + (word >> np.uint64(32))) & mask
+            x ^= x >> half
+            x = (x * (word | np.uint64(1))) & mask
+            x ^= x >> less
+        landed = x < size.astype(np.uint64)
+        out[todo[landed]] = x[landed].astype(np.int64)
+        stay = ~landed
+        if not stay.any():
+            break
+        todo, x, mask, half, less, size = (a[stay] for a in (todo, x, mask, half, less, size))
+        rounds = [word[stay] for word in rounds]
+    return out
+
+
+@dataclass(frozen=True)
+class _EpochOrder:
+    """One epoch's order of chunks: position p of the epoch lies in chunk order[searchsorted(ends, p, 'right')]."""
+
+    order: np.ndarray  # int64[C]
+    ends: np.ndarray  # int64[C], cumulative sizes in that order
+
+
+class Lanes:
+    """The order of the data, a pure function of (seed, step).
+
+    Args:
+        chunk_sizes: int64[C], sequences in each chunk of the split.
+        seed: of the data order.
+        global_batch: B, sequences a step over all ranks.
+        lanes: L, fixed in the configuration; every world size that divides it sees the same global batches.
+
+    Raises:
+        UserError: B is not a multiple of L, or the corpus holds fewer than B sequences.
+    """
+
+    def __init__(self, chunk_sizes: np.ndarray, seed: int, global_batch: int, lanes: int) -> None:
+        self.chunk_sizes = np.asarray(chunk_sizes, dtype=np.int64)
+        self.seed, self.global_batch, self.lanes = int(seed), int(global_batch), int(lanes)
+        self.num_sequences = int(self.chunk_sizes.sum())
+        if self.lanes < 1 or self.global_batch < 1:
+            raise UserError(f"data.lanes ({lanes}) and train.global_batch ({global_batch}) must be at least 1: set them so.")
+        if self.global_batch % self.lanes:
+            below = max(self.global_batch // self.lanes, 1) * self.lanes
+            near = min(_divisors(self.global_batch), key=lambda n: abs(n - self.lanes))
+            raise UserError(
+                f"train.global_batch = {global_batch} is not a multiple of data.lanes = {lanes}, so lanes "
+                f"cannot give equal shares of a step. Set train.global_batch to {below} or "
+                f"{below + self.lanes}, or data.lanes to {near}."
+            )
+        if self.num_sequences < self.global_batch:
+            raise UserError(
+                f"The corpus has {self.num_sequences:,} sequences, fewer than one global batch "
+                f"(train.global_batch = {global_batch:,}). Lower train.global_batch (a multiple of "
+                f"data.lanes = {lanes}) or prepare more text."
+            )
+        self.per_lane = self.global_batch // self.lanes
+        self.steps_per_epoch = self.num_sequences // self.global_batch
+        self._epochs: OrderedDict[int, _EpochOrder] = OrderedDict()
+
+    def slice_of(self, rank: int, world_size: int) -> tuple[int, int]:
+        """The lanes [start, stop) that a rank serves.
+
+        Raises:
+            UserError: the world size does not divide the number of lanes.
+        """
+        if self.lanes % world_size:
+            fitting = [n for n in _divisors(self.global_batch) if n % world_size == 0]
+            near = min(fitting, key=lambda n: abs(n - self.lanes), default=None)
+            remedy = (
+                f"set data.lanes={near}"
+                if near
+                else f"change train.global_batch to a multiple of {world_size} and data.lanes too"
+            )
+            raise UserError(
+                f"data.lanes = {self.lanes} cannot be shared equally by {world_size} ranks. Start a number "
+                f"of ranks that divides {self.lanes}; or, for a new run, {remedy} (another number of lanes "
+                "is another order of the data, so a run keeps the number it began with)."
+            )
+        share = self.lanes // world_size
+        return rank * share, (rank + 1) * share
+
+    def epoch_of(self, step: int | np.ndarray) -> int | np.ndarray:
+        """The epoch that a step belongs to, counted from 0."""
+        return step // self.steps_per_epoch
+
+    def draw(self, step: int, lane_start: int, lane_stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """The sequences that lanes [lane_start, lane_stop) give at a step, lane after lane.
+
+        Returns:
+            (chunk, index): int64[n] each, n = (lane_stop - lane_start) * B / L; the sequence is number
+            `index` of chunk `chunk`.
+        """
+        return self.draw_steps(step, step + 1, lane_start, lane_stop)
+
+    def draw_steps(self, first: int, stop: int, lane_start: int, lane_stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """`draw` for the steps [first, stop) at once, step after step: int64[(stop - first) * n] each."""
+        chunks, indices = [], []
+        while first < stop:
+            epoch = first // self.steps_per_epoch
+            end = min(stop, (epoch + 1) * self.steps_per_epoch)
+            chunk, index = self._draw_within(epoch, first, end, lane_start, lane_stop)
+            chunks.append(chunk)
+            indices.append(index)
+            first = end
+        if not chunks:
+            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        return np.concatenate(chunks), np.concatenate(indices)
+
+    def replacements(self, epoch: int, chunk: int, attempts: int) -> np.ndarray:
+        """The chunks to try, in order, in place of a damaged one: int64[attempts], seeded by (epoch, chunk) alone."""
+        words = hash_words(self.seed, _REPLACEMENT, epoch, chunk, np.arange(attempts, dtype=np.uint64))
+        return (words % np.uint64(self.chunk_sizes.size)).astype(np.int64)
+
+    def _draw_within(self, epoch: int, first: int, stop: int, lane_start: int, lane_stop: int) -> tuple[np.ndarray, np.ndarray]:
+        order = self._epoch_order(epoch)
+        lane = np.arange(lane_start, lane_stop, dtype=np.int64)
+        slice_start = lane * self.num_sequences // self.lanes
+        step = np.arange(first, stop, dtype=np.int64) - epoch * self.steps_per_epoch
+        position = (
+            step[:, None, None] * self.per_lane
+            + slice_start[None, :, None]
+            + np.arange(self.per_lane, dtype=np.int64)[None, None, :]
+        ).ravel()
+        place = np.searchsorted(order.ends, position, side="right")
+        chunk = order.order[place]
+        size = self.chunk_sizes[chunk]
+        inside = position - (order.ends[place] - size)
+        key = hash_words(self.seed, _ORDER_IN_CHUNK, epoch, chunk)
+        return chunk, permute(inside, size, key)
+
+    def _epoch_order(self, epoch: int) -> _EpochOrder:
+        if epoch not in self._epochs:
+            chunks = np.arange(self.chunk_sizes.size, dtype=np.uint64)
+            order = np.argsort(hash_words(self.seed, _ORDER_OF_CHUNKS, epoch, chunks), kind="stable")
+            self._epochs[epoch] = _EpochOrder(order, np.cumsum(self.chunk_sizes[order]))
+            # Two epochs: a block of steps may cross from one into the next.
+            while len(self._epochs) > 2:
+                self._epochs.popitem(last=False)
+        return self._epochs[epoch]
+
+
+def _divisors(value: int) -> list[int]:
+    return [n for n in range(1, value + 1) if value % n == 0]

@@ -1,0 +1,99 @@
+"""Masking for the masked-language loss: which tokens to predict, and what the model sees in their place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.core.keys import token_bits, uniform_per_sequence
+from augment.core.ragged import Ragged
+from augment.core.selection import choose, count_per_sequence
+from augment.core.vocabulary import Vocabulary
+from pretrain.common.errors import UserError
+
+# Streams of a sequence's key: each use of the key draws other bits.
+_CHOICE, _ROUNDING, _KIND, _REPLACEMENT = 0, 1, 2, 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Masked:
+    """A batch with tokens hidden, and what they were.
+
+    batch: Ragged of the same lengths as the original, a new array.
+    positions: int64[P], indices into batch.ids of the tokens to predict, rising.
+    labels: int32[P], the original tokens there.
+    """
+
+    batch: Ragged
+    positions: np.ndarray
+    labels: np.ndarray
+
+    def slice(self, start: int, stop: int) -> Masked:
+        """Sequences start..stop-1; of the tokens only the positions are copied."""
+        first, last = self.batch.offsets[start], self.batch.offsets[stop]
+        low, high = np.searchsorted(self.positions, (first, last))
+        return Masked(self.batch.slice(start, stop), self.positions[low:high] - first, self.labels[low:high])
+
+    @staticmethod
+    def concatenate(parts: list[Masked]) -> Masked:
+        """All sequences of all parts, one part after the other."""
+        starts = np.cumsum([0] + [part.batch.num_tokens for part in parts])
+        return Masked(
+            Ragged.concatenate([part.batch for part in parts]),
+            np.concatenate([part.positions + start for part, start in zip(parts, starts)]),
+            np.concatenate([part.labels for part in parts]),
+        )
+
+
+def mask_tokens(
+    batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, rate: float = 0.15, mask: float = 0.8, random: float = 0.1
+) -> Masked:
+    """Choose `rate` of every sequence's ordinary tokens; of these hide `mask` behind [MASK], replace `random` by a random
+    ordinary token and leave the rest as they are (BERT, Devlin et al. 2019, section 3.1 and appendix A.1).
+
+    How many: a sequence of n ordinary (not special) tokens gives floor(rate * n + u), u uniform per sequence,
+    as in fairseq's RoBERTa (`MaskTokensDataset`), so the expected share is exactly `rate` at every length,
+    where rounding to the nearest would give 20% of ten tokens; and at least one where n > 0, as in BERT's own
+    `create_masked_lm_predictions`, so that every sequence is learnt from. Choosing the number first, rather
+    than each token by itself as transformers' collator does, takes away the variance that makes one sentence
+    in three of seven tokens predict nothing. Special tokens are neither counted, chosen, nor drawn as
+    replacements; as in BERT, a random replacement may happen to be the token itself.
+
+    What happens to a sequence depends on its tokens and its key only, never on the rest of the batch.
+
+    Args:
+        batch: N sequences; left untouched.
+        keys: uint64[N] (`augment.core.keys.sequence_keys`, purpose "mask").
+        rate, mask, random: shares, mask + random at most 1.
+
+    Raises:
+        UserError: a share is outside 0..1, or mask + random is above 1.
+    """
+    if not (0 <= rate <= 1 and 0 <= mask <= 1 and 0 <= random <= 1 and mask + random <= 1 + 1e-9):
+        raise UserError(
+            f"masking shares rate={rate}, mask={mask}, random={random} must lie in 0..1 and mask + random "
+            "be at most 1: set objective.mlm.rate, objective.mlm.mask and objective.mlm.random so"
+        )
+    lengths = batch.lengths
+    maskable = ~vocabulary.special.take(batch.ids)
+    sizes = count_per_sequence(maskable, batch.offsets)
+    counts = (sizes * rate + uniform_per_sequence(keys, 1, _ROUNDING)[:, 0]).astype(np.int64)
+    if rate > 0:
+        counts = np.maximum(counts, 1)
+    counts = np.minimum(counts, sizes)
+    positions = choose(keys, lengths, counts, maskable, _CHOICE)
+    labels = batch.ids.take(positions)
+
+    kind = token_bits(keys, counts, _KIND)
+    hidden = kind < np.uint64(round(mask * 2**32))
+    swapped = kind >= np.uint64(round((1 - random) * 2**32))
+    ordinary = np.flatnonzero(~vocabulary.special).astype(np.int32)
+    draws = token_bits(keys, counts, _REPLACEMENT)[swapped].astype(np.uint64)
+    seen = labels.copy()
+    seen[swapped] = ordinary.take(((draws * np.uint64(len(ordinary))) >> np.uint64(32)).view(np.int64))
+    # After the swaps: with mask + random = 1 rounding could let the two ranges meet.
+    seen[hidden] = vocabulary.mask_id
+    ids = batch.ids.copy()
+    ids[positions] = seen
+    return Masked(Ragged(ids, batch.offsets), positions, labels)

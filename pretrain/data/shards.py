@@ -1,0 +1,412 @@
+"""Shards: plain webdataset tars whose samples are chunks of some 64 thousand tokens, and the manifest that lists them.
+
+A prepared folder::
+
+    DATA/manifest.json
+    DATA/tokenizer/               a Hugging Face fast tokenizer
+    DATA/train/shard-00000.tar    000000.tokens.u16  000000.sequence_starts.u32  ...
+    DATA/heldout/shard-00000.tar
+
+Data of records has C columns: sequence k * C + c of a chunk is column c of record k, and what is counted are records.
+
+Members are raw little-endian arrays, never pickles. One member per sentence would cost 29 bytes of tar and
+a Python call per token-sized scrap; a chunk per sample costs 4 kB of headers per 64k tokens. The manifest
+keeps the byte range and the sha256 of every chunk inside its tar, so any chunk is one `pread`, checked
+before it is believed, while `webdataset.WebDataset` still reads the same files as a stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import io
+import json
+import os
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from augment.core.ragged import Ragged
+from pretrain.common.errors import UserError
+from pretrain.data.annotation import Annotation
+from pretrain.data.manifest import FORMAT, MANIFEST, read_manifest
+
+CHUNK_TOKENS = 65536
+_DTYPES = {"uint16": ("u16", "<u2"), "int32": ("i32", "<i4")}
+_STARTS = ("sequence_starts", "sentence_starts", "document_starts")
+_OFFSET, _BYTES, _SEQUENCES, _TOKENS, _HASH = range(5)  # columns of a shard's chunk rows in the manifest
+
+
+class DamagedShard(UserError):
+    """A chunk that is missing, cut short or altered. Attributes: file (str, with the data folder), chunk (int), reason (str)."""
+
+    def __init__(self, file: str, chunk: int, reason: str):
+        self.file, self.chunk, self.reason = str(file), int(chunk), reason
+        super().__init__(
+            f"Damaged shard {file}, chunk {chunk}: {reason}. Restore the file from a copy, or prepare the data again "
+            "(python -m pretrain.prepare); training goes on without the chunk with --data.damaged skip."
+        )
+
+    def __reduce__(self):  # the default would call __init__ with the message alone when a worker sends it home
+        return type(self), (self.file, self.chunk, self.reason)
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    """What one sample of a shard holds: N sequences, or N records of C sequences each.
+
+    stored: Ragged of N * C, int32 ids with special tokens; row k * C + c is column c of record k, empty where it has none.
+    sequence_ids: uint64[N], number of each sequence or record in its split (the key of its randomness).
+    sentence_starts: int64[S], index into `stored.ids` of the first token of every sentence (of a record's every text).
+    document_starts: int64[D], the same for documents; empty for the units `sentence` and `record`, whose neighbours are
+    strangers.
+    columns: C names, the first of them "text". labels: int32[N] of records that have labels, else None.
+    annotation: text and parse of every stored sequence, of data prepared with --annotate, else None.
+    """
+
+    stored: Ragged
+    sequence_ids: np.ndarray
+    sentence_starts: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    document_starts: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    columns: tuple[str, ...] = ("text",)
+    labels: np.ndarray | None = None
+    annotation: Annotation | None = None
+
+    @property
+    def sequences(self) -> Ragged:
+        """The texts: every sequence, or the first column of every record."""
+        return self.column("text")
+
+    def column(self, name: str) -> Ragged:
+        """One column, Ragged of N."""
+        if len(self.columns) == 1:
+            return self.stored
+        return self.stored.take(np.arange(self.columns.index(name), len(self.stored), len(self.columns)))
+
+
+def token_dtype(vocabulary_size: int) -> str:
+    """uint16 while every id fits, else int32."""
+    return "uint16" if vocabulary_size <= 1 << 16 else "int32"
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a small file so that it is there whole or not at all, also after a crash or a full disk.
+
+    Raises: UserError when the disk is full.
+    """
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    try:
+        with open(partial, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise_if_disk_full(error, path)
+        raise
+
+
+def raise_if_disk_full(error: OSError, path: Path) -> None:
+    """Turn ENOSPC and EDQUOT into the one message a user needs; return for any other error."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        raise UserError(
+            f"No space left on the disk (or over quota) while writing {path}. Nothing half written is kept: free some space or "
+            "choose another --out, and run the same command again; finished parts are not redone."
+        ) from error
+
+
+class ShardWriter:
+    """Writes one shard: `with ShardWriter(path, dtype) as shard: shard.write(...)`, then `shard.record`.
+
+    The file appears under its name only when it is complete and on disk; an exception inside the block
+    leaves nothing. Two writers of the same shard (a task started again while its orphaned twin still runs)
+    do not meet: each has its own temporary file, and both produce the same bytes.
+    """
+
+    def __init__(self, path: Path, dtype: str, temporary: Path | None = None):
+        import webdataset  # imports torch: one second, so only where a tar is really written
+
+        self.path, self.dtype = Path(path), dtype
+        self.record: dict | None = None
+        self._suffix, self._code = _DTYPES[dtype]
+        self._partial = (temporary or self.path.parent) / f".{self.path.name}.{uuid.uuid4().hex}.partial"
+        self._rows: list[list[int]] = []
+        try:
+            self._partial.parent.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._stream = open(self._partial, "wb")  # noqa: SIM115 - closed in __exit__
+        except OSError as error:
+            raise_if_disk_full(error, self.path)
+            raise
+        # Fixed time, owner and mode, no encoder: the same arrays give the same bytes.
+        self._tar = webdataset.TarWriter(self._stream, encoder=False, mtime=0.0, user="", group="", mode=0o444)
+
+    def write(
+        self,
+        sequences: Ragged,
+        sentence_starts: np.ndarray | None = None,
+        document_starts: np.ndarray | None = None,
+        columns: int = 1,
+        labels: np.ndarray | None = None,
+        annotation: dict[str, bytes] | None = None,
+    ) -> None:
+        """Append one chunk; the starts index into `sequences.ids` (int, ascending).
+
+        columns: sequences of a record, which follow each other. labels: int[records], or None. annotation: of the sequences,
+        as `pretrain.data.annotation.pack` makes it, or None.
+        """
+        nothing = np.empty(0, np.uint32)
+        key = f"{len(self._rows):06d}"
+        arrays = {
+            "sequence_starts": sequences.offsets[:-1] - sequences.offsets[0],
+            "sentence_starts": nothing if sentence_starts is None else sentence_starts,
+            "document_starts": nothing if document_starts is None else document_starts,
+        }
+        sample = {f"{name}.u32": np.ascontiguousarray(a, "<u4").tobytes() for name, a in arrays.items()}
+        if labels is not None:
+            sample["labels.i32"] = np.ascontiguousarray(labels, "<i4").tobytes()
+        sample.update(annotation or {})
+        sample[f"tokens.{self._suffix}"] = np.ascontiguousarray(sequences.ids, self._code).tobytes()
+        begin = self._tar.tarstream.offset
+        try:
+            self._tar.write({"__key__": key, **sample})
+        except OSError as error:
+            raise_if_disk_full(error, self.path)
+            raise
+        self._rows.append([begin, self._tar.tarstream.offset - begin, len(sequences) // columns, int(sequences.num_tokens)])
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(self, kind, error, trace) -> None:
+        try:
+            if kind is None:
+                self._tar.close()
+                self._stream.flush()
+                os.fsync(self._stream.fileno())
+        except OSError as failure:
+            self._discard()
+            raise_if_disk_full(failure, self.path)
+            raise
+        if kind is not None:
+            self._discard()
+            return
+        self._stream.close()
+        self.record = self._describe()
+        os.replace(self._partial, self.path)
+
+    def _discard(self) -> None:
+        self._tar.tarstream.fileobj.closed = True  # or tarfile flushes into the closed file when collected
+        with contextlib.suppress(OSError):  # the buffered rest does not fit on a full disk either
+            self._stream.close()
+        self._partial.unlink(missing_ok=True)
+
+    def _describe(self) -> dict:
+        """Manifest entry; one pass over the file, still in the page cache."""
+        whole, rows = hashlib.sha256(), []
+        with open(self._partial, "rb") as stream:
+            for row in self._rows:
+                fragment = stream.read(row[_BYTES])
+                whole.update(fragment)
+                rows.append([*row, hashlib.sha256(fragment).hexdigest()])
+            whole.update(stream.read())
+            size = stream.tell()
+        return {"file": f"{self.path.parent.name}/{self.path.name}", "bytes": size, "sha256": whole.hexdigest(), "chunks": rows}
+
+
+def split_summary(shards: list[dict]) -> dict:
+    """The manifest's entry of one split, from its shards' records."""
+    rows = [row for shard in shards for row in shard["chunks"]]
+    return {
+        "sequences": sum(row[_SEQUENCES] for row in rows),
+        "tokens": sum(row[_TOKENS] for row in rows),
+        "chunks": len(rows),
+        "shards": shards,
+    }
+
+
+def write_folder(
+    folder: str | Path,
+    splits: dict[str, Ragged],
+    vocabulary_size: int,
+    max_length: int,
+    unit: str = "sentence",
+    tokenizer_hash: str = "",
+    chunk_tokens: int = CHUNK_TOKENS,
+    chunks_per_shard: int = 1024,
+    columns: tuple[str, ...] = ("text",),
+    labels: dict[str, np.ndarray] | None = None,
+) -> dict:
+    """Write sequences that are tokenised already as a prepared folder, in the order given; returns the manifest.
+
+    For data that comes from elsewhere, and for trying things out: `pretrain.prepare` is the way from text
+    to shards. Every sequence counts as one sentence that begins after its first (special) token.
+
+    columns: of more than one, each split has the columns of its records in turn (`Chunk.stored`). labels: of every split,
+    int[records].
+    """
+    folder, dtype = Path(folder), token_dtype(vocabulary_size)
+    summaries, width = {}, len(columns)
+    for split, sequences in splits.items():
+        cuts = chunk_bounds(np.diff(sequences.offsets[::width]), chunk_tokens)
+        records = []
+        for first in range(0, len(cuts) - 1, chunks_per_shard):
+            with ShardWriter(folder / split / f"shard-{len(records):05d}.tar", dtype) as shard:
+                for start, stop in zip(cuts[first : first + chunks_per_shard], cuts[first + 1 :]):
+                    part = sequences.slice(int(start) * width, int(stop) * width)
+                    starts = part.offsets[:-1][part.lengths > 0] + 1
+                    of_part = None if labels is None else labels[split][start:stop]
+                    shard.write(part, starts, columns=width, labels=of_part)
+            records.append(shard.record)
+        summaries[split] = split_summary(records)
+    manifest = {
+        "format": FORMAT,
+        "unit": unit,
+        "max_length": max_length,
+        **({"columns": list(columns)} if width > 1 else {}),
+        **({"labels": max(int(array.max(initial=-1)) for array in labels.values()) + 1} if labels else {}),
+        "vocabulary_size": vocabulary_size,
+        "token_dtype": dtype,
+        "tokenizer": "tokenizer",
+        "tokenizer_hash": tokenizer_hash,
+        "splits": summaries,
+    }
+    write_manifest(folder, manifest)
+    return manifest
+
+
+def chunk_bounds(lengths: np.ndarray, chunk_tokens: int) -> np.ndarray:
+    """int64[C+1]: sequences `bounds[c]:bounds[c+1]` make chunk c, of about `chunk_tokens` tokens; none is empty."""
+    if len(lengths) == 0:
+        return np.zeros(1, np.int64)
+    ends = np.cumsum(lengths)
+    chunk = (ends - 1) // chunk_tokens  # by the sequence's last token: monotone, so equal runs are chunks
+    return np.concatenate([[0], np.flatnonzero(np.diff(chunk)) + 1, [len(lengths)]]).astype(np.int64)
+
+
+def write_manifest(folder: Path, manifest: dict) -> None:
+    """Write DATA/manifest.json atomically: a folder that has one is complete."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / MANIFEST, (json.dumps(manifest, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+class ShardReader:
+    """Random access to the chunks of one split of a prepared folder; cheap to pickle and to open in a worker.
+
+    manifest: dict; num_chunks, num_sequences, num_tokens: int; chunk_sizes, chunk_tokens: int64[C];
+    unit: "sentence" | "sequence" | "document" | "record"; max_length: int; tokenizer_hash: str; tokenizer_path: Path;
+    annotation: dict, what the manifest says of the parser, None of data that is not annotated;
+    columns: tuple of names, ("text",) unless the data is of records, which then are what chunk_sizes and num_sequences
+    count; labels: int, how many different labels the records may have, 0 without labels;
+    content_hash: str, sha256 over the split's shards.
+
+    Raises: UserError when the folder or the split is not there.
+    """
+
+    def __init__(self, folder: str | Path, split: str = "train", verify: bool = True):
+        self.folder, self.split, self.verify = Path(folder), split, verify
+        self.manifest = read_manifest(folder)
+        if split not in self.manifest["splits"]:
+            raise UserError(f"{folder} has no split {split!r}; it has {', '.join(self.manifest['splits'])}.")
+        summary = self.manifest["splits"][split]
+        rows = [(number, *row) for number, shard in enumerate(summary["shards"]) for row in shard["chunks"]]
+        self._files = [shard["file"] for shard in summary["shards"]]
+        self._hashes = [row[1 + _HASH] for row in rows]
+        table = np.array([row[: 1 + _HASH] for row in rows], np.int64).reshape(-1, 1 + _HASH)
+        self._shard, self._offset, self._bytes, self.chunk_sizes, self.chunk_tokens = np.ascontiguousarray(table.T)
+        self._first = np.concatenate([[0], np.cumsum(self.chunk_sizes)]).astype(np.uint64)
+        self._suffix, self._code = _DTYPES[self.manifest["token_dtype"]]
+        self._open: dict[int, int] = {}
+        self.num_chunks = len(rows)
+        self.num_sequences, self.num_tokens = int(summary["sequences"]), int(summary["tokens"])
+        self.unit, self.max_length = self.manifest["unit"], int(self.manifest["max_length"])
+        self.columns = tuple(self.manifest.get("columns", ("text",)))
+        self.labels = int(self.manifest.get("labels", 0))
+        self.annotation = self.manifest.get("annotation")
+        self.tokenizer_hash = self.manifest["tokenizer_hash"]
+        self.content_hash = hashlib.sha256("".join(shard["sha256"] for shard in summary["shards"]).encode()).hexdigest()
+        self.tokenizer_path = self.folder / self.manifest["tokenizer"]
+
+    def read(self, chunk: int) -> Chunk:
+        """One chunk, verified against the manifest's sha256 unless `verify=False`.
+
+        Raises: DamagedShard naming the file, the chunk and why; the caller decides whether to skip or to stop.
+        """
+        from webdataset.tariterators import tar_file_iterator
+
+        if not 0 <= chunk < self.num_chunks:
+            raise IndexError(f"chunk {chunk} of {self.num_chunks}")
+        fragment = self._fragment(chunk)
+        file = self.folder / self._files[self._shard[chunk]]
+        if self.verify and hashlib.sha256(fragment).hexdigest() != self._hashes[chunk]:
+            raise DamagedShard(file, chunk, "its bytes do not match the sha256 in the manifest")
+        try:
+            members = {item["fname"].split(".", 1)[1]: item["data"] for item in tar_file_iterator(io.BytesIO(fragment))}
+            tokens = np.frombuffer(members[f"tokens.{self._suffix}"], self._code)
+            starts = [np.frombuffer(members[f"{name}.u32"], "<u4").astype(np.int64) for name in _STARTS]
+            labels = np.frombuffer(members["labels.i32"], "<i4") if self.labels else None
+            annotation = Annotation(members, self.annotation["language"]) if self.annotation else None
+        except KeyError as error:
+            raise DamagedShard(file, chunk, f"it has no {error.args[0]}") from error
+        except Exception as error:  # tarfile and numpy raise many kinds; all mean the same to the reader
+            raise DamagedShard(file, chunk, f"not a readable chunk ({error})") from error
+        sequence_starts, sentence_starts, document_starts = starts
+        count, length = int(self.chunk_sizes[chunk]), int(self.chunk_tokens[chunk])
+        if len(sequence_starts) != count * len(self.columns) or len(tokens) != length:
+            wanted = count * len(self.columns)
+            raise DamagedShard(file, chunk, f"{len(sequence_starts)} sequences where the manifest says {wanted}")
+        if annotation is not None and len(annotation) != len(sequence_starts):
+            raise DamagedShard(file, chunk, f"{len(annotation)} texts where the manifest says {len(sequence_starts)}")
+        if fault := self._out_of_range(count, tokens, starts, labels):
+            raise DamagedShard(file, chunk, fault)
+        offsets = np.append(sequence_starts, np.int64(length))
+        ids = np.arange(self._first[chunk], self._first[chunk + 1], dtype=np.uint64)
+        stored = Ragged(tokens.astype(np.int32), offsets)
+        return Chunk(stored, ids, sentence_starts, document_starts, self.columns, labels, annotation)
+
+    def _out_of_range(
+        self, count: int, tokens: np.ndarray, starts: list[np.ndarray], labels: np.ndarray | None
+    ) -> str | None:
+        """What is out of range in a chunk whose bytes are as they were written: a hash says nothing of who wrote them."""
+        if tokens.min(initial=0) < 0:
+            return f"token {tokens.min()} is negative"
+        if len(starts[0]) and starts[0][0] != 0:
+            return f"its first sequence starts at token {starts[0][0]}"
+        for name, array in zip(_STARTS, starts):
+            if (np.diff(array) < 0).any() or array.max(initial=0) > len(tokens):
+                return f"its {name} do not rise from 0 to {len(tokens)}"
+        if labels is not None and (len(labels) != count or (labels < 0).any() or labels.max(initial=0) >= self.labels):
+            return f"it does not have {count} labels from 0 to {self.labels - 1}"
+        return None
+
+    def _fragment(self, chunk: int) -> bytes:
+        number, size = int(self._shard[chunk]), int(self._bytes[chunk])
+        try:
+            if number not in self._open:
+                if len(self._open) >= 64:  # far below the usual limit of 1024 files, even with several readers
+                    os.close(self._open.pop(next(iter(self._open))))
+                self._open[number] = os.open(self.folder / self._files[number], os.O_RDONLY)
+            fragment = os.pread(self._open[number], size, int(self._offset[chunk]))
+        except FileNotFoundError as error:
+            raise DamagedShard(self.folder / self._files[number], chunk, "the file is missing") from error
+        except OSError as error:
+            raise DamagedShard(self.folder / self._files[number], chunk, f"cannot be read ({error.strerror})") from error
+        if len(fragment) != size:
+            raise DamagedShard(self.folder / self._files[number], chunk, f"cut short, {len(fragment)} of {size} bytes")
+        return fragment
+
+    def close(self) -> None:
+        """Close the open files; reading again opens them anew."""
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    def __getstate__(self) -> dict:
+        return {**self.__dict__, "_open": {}}  # file descriptors do not travel to another process
+
+    def __del__(self):
+        if getattr(self, "_open", None) and os is not None:  # at the interpreter's end modules go first
+            self.close()

@@ -1,0 +1,266 @@
+"""Tokenizers: train one on a sample, or take an existing one and give it [DEL]; load and identify what was saved."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from augment.core.errors import CannotLoad
+from augment.core.pretrained import pretrained
+from augment.core.ragged import Ragged, offsets_of
+from augment.text.cleaning import with_cleaning, without_cleaning
+from pretrain.common.errors import UserError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+DEL = "[DEL]"
+_ROLES = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+_WORDPIECE_ROLES = {"unk_token": "[UNK]"}
+
+
+def round_vocabulary(size: int) -> int:
+    """The next multiple of 64, for tensor cores."""
+    return -(-size // 64) * 64
+
+
+def train_tokenizer(
+    texts: Iterator[str], kind: str, vocabulary: int, lowercase: bool = False, max_length: int = 512, exact: bool = False
+) -> Any:
+    """Train byte-level BPE (`bpe`) or WordPiece (`wordpiece`) and return a transformers PreTrainedTokenizerFast.
+
+    Special tokens have the lowest ids: [PAD] [CLS] [SEP] [MASK] [DEL], and [UNK] for WordPiece.
+    `tokenizer(text)` gives [CLS] text [SEP]. A byte-level tokenizer puts a blank before the text, so that a
+    word has the same token at the beginning as inside. The result depends on the texts alone. The
+    vocabulary is rounded up to a multiple of 64 unless `exact`; a text too small to fill it gives a smaller
+    one, made a multiple with [unusedN] tokens.
+
+    Raises: UserError if the texts hold nothing to learn from.
+    """
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+    wordpiece = kind == "wordpiece"
+    if not exact:
+        vocabulary = round_vocabulary(vocabulary)
+    roles = {**_ROLES, **(_WORDPIECE_ROLES if wordpiece else {})}
+    special = [*roles.values(), DEL]
+    shared = {"vocab_size": vocabulary, "special_tokens": special, "show_progress": False}
+    steps = [normalizers.NFD(), normalizers.Lowercase(), normalizers.StripAccents()] if lowercase else [normalizers.NFC()]
+    if wordpiece:
+        tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100))
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=lowercase)
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.decoder = decoders.WordPiece(prefix="##")
+        texts = list(texts)
+        alphabet = _alphabet(texts, tokenizer.normalizer)
+        # Ties between merges are broken by the pieces' numbers, and the trainer numbers "##x" as it meets them in a
+        # randomly seeded map. Named as special tokens they have their numbers beforehand.
+        shared["special_tokens"] = [*special, *(f"##{character}" for character in alphabet)]
+        trainer = trainers.WordPieceTrainer(
+            **shared, continuing_subword_prefix="##", initial_alphabet=alphabet, limit_alphabet=len(alphabet)
+        )
+    else:
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.normalizer = normalizers.Sequence(steps)
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(**shared, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()))
+    tokenizer.train_from_iterator(_batched(texts), trainer)
+    if tokenizer.get_vocab_size() <= len(special):
+        raise UserError("The text sample is empty: there is nothing to train a tokenizer on. Check the source.")
+    return _wrap(_canonical(tokenizer, special, wordpiece, exact), roles, max_length)
+
+
+def _alphabet(texts: list[str], normalizer: Any, limit: int = 2000) -> list[str]:
+    """The most frequent characters of the normalised texts, sorted; rarer ones become [UNK]."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(normalizer.normalize_str(text))
+    frequent = sorted((c for c in counts if not c.isspace()), key=lambda c: (-counts[c], c))
+    return sorted(frequent[:limit])
+
+
+def _batched(texts: Iterator[str], size: int = 1000) -> Iterator[list[str]]:
+    batch: list[str] = []
+    for text in texts:
+        batch.append(text)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _canonical(tokenizer: Tokenizer, special: list[str], wordpiece: bool, exact: bool) -> Tokenizer:
+    """The same tokenizer with ids that do not depend on a hash map's iteration order, padded to a multiple of 64; it cleans.
+
+    WordPiece matching does not look at the numbers, so they are handed out again: special tokens, then
+    pieces by length and spelling.
+    """
+    from tokenizers import Tokenizer
+
+    content = json.loads(tokenizer.to_str())
+    vocabulary = content["model"]["vocab"]
+    if wordpiece:
+        known = set(special)
+        pieces = sorted((p for p in vocabulary if p not in known), key=lambda p: (len(p.removeprefix("##")), p))
+        vocabulary = {piece: number for number, piece in enumerate([*special, *pieces])}
+        content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] in known]
+    size = len(vocabulary)
+    for number in range(size, size if exact else round_vocabulary(size)):
+        vocabulary[f"[unused{number - size}]"] = number
+    content["model"]["vocab"] = vocabulary
+    return Tokenizer.from_str(json.dumps(with_cleaning(content), ensure_ascii=False))
+
+
+def _wrap(tokenizer: Tokenizer, roles: dict[str, str], max_length: int) -> Any:
+    from tokenizers import processors
+    from transformers import PreTrainedTokenizerFast
+
+    pair = [("[CLS]", tokenizer.token_to_id("[CLS]")), ("[SEP]", tokenizer.token_to_id("[SEP]"))]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=pair
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_max_length=max_length,
+        additional_special_tokens=[DEL],
+        clean_up_tokenization_spaces=False,
+        **roles,
+    )
+
+
+def adopt_tokenizer(place: str, max_length: int) -> Any:
+    """An existing tokenizer (folder or Hugging Face name) with [DEL] added if it lacks it.
+
+    Raises: UserError if it cannot be opened, has no fast version, lacks a special token that pretraining
+    needs, or does not put [CLS] text [SEP] around a text.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = pretrained(AutoTokenizer, place, use_fast=True)
+    except CannotLoad as error:
+        raise UserError(
+            f"tokenizer {place} cannot be opened: {error}. Give a folder with tokenizer.json or a Hugging "
+            "Face name, or leave it out to train one."
+        ) from error
+    if not tokenizer.is_fast:
+        raise UserError(f"tokenizer {place} has no fast version (tokenizer.json); convert it with transformers first.")
+    missing = [role for role in _ROLES if getattr(tokenizer, role) is None]
+    if missing:
+        raise UserError(f"tokenizer {place} has no {', '.join(missing)}: masked-language pretraining needs them.")
+    if DEL not in tokenizer.get_vocab():
+        tokenizer.add_special_tokens({"additional_special_tokens": [DEL]}, replace_extra_special_tokens=False)
+    tokenizer.model_max_length = min(tokenizer.model_max_length, max(max_length, 512))
+    inner = tokenizer("word", add_special_tokens=False)["input_ids"]
+    if tokenizer("word")["input_ids"] != [tokenizer.cls_token_id, *inner, tokenizer.sep_token_id]:
+        raise UserError(
+            f"tokenizer {place} does not write a text as {tokenizer.cls_token} text {tokenizer.sep_token}; sequences are built "
+            "that way."
+        )
+    return cleaning_tokenizer(tokenizer)
+
+
+def cleaning_tokenizer(tokenizer: Any) -> Any:
+    """Return a transformers fast tokenizer as one that cleans text as preparation does (`augment.text.cleaning`).
+
+    It is a plain PreTrainedTokenizerFast: classes such as BertTokenizer build a normalizer of their own when they are loaded.
+    """
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    backend = json.loads(tokenizer.backend_tokenizer.to_str())
+    settings = with_cleaning(backend)
+    if settings is backend:
+        return tokenizer
+    roles = {role: token for role, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
+    others = [token for token in tokenizer.all_special_tokens if token not in roles.values()]
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(settings, ensure_ascii=False)),
+        model_max_length=tokenizer.model_max_length,
+        model_input_names=tokenizer.model_input_names,
+        padding_side=tokenizer.padding_side,
+        truncation_side=tokenizer.truncation_side,
+        clean_up_tokenization_spaces=tokenizer.clean_up_tokenization_spaces,
+        additional_special_tokens=others,
+        **roles,
+    )
+
+
+def save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Save as a Hugging Face folder, whole or not at all. Raises: UserError when the disk is full."""
+    import shutil
+    import uuid
+
+    from pretrain.data.shards import raise_if_disk_full
+
+    partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.partial")
+    try:
+        tokenizer.save_pretrained(partial)
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.replace(partial, folder)
+    except Exception as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        if "os error 28" in str(error):  # tokenizers' Rust half has no OSError
+            error = OSError(errno.ENOSPC, str(error))
+        if isinstance(error, OSError):
+            raise_if_disk_full(error, folder)
+        raise
+
+
+def load_tokenizer(path: str | Path) -> Any:
+    """The transformers fast tokenizer of a prepared folder, of its tokenizer/ folder, or of any model folder.
+
+    Raises: UserError if there is none.
+    """
+    from transformers import AutoTokenizer
+
+    folder = Path(path)
+    if (folder / "tokenizer" / "tokenizer.json").is_file():
+        folder = folder / "tokenizer"
+    if not (folder / "tokenizer.json").is_file():
+        raise UserError(f"{path} holds no tokenizer (no tokenizer.json). Prepare the data again, or name its folder.")
+    return pretrained(AutoTokenizer, folder)
+
+
+def tokenizer_hash(path: str | Path) -> str:
+    """Return the sha256 of what decides the token ids of clean text: of the tokenizer.json below `path`, keys sorted.
+
+    Left out are padding and truncation, which `transformers` rewrites when it saves, and the cleaning: a tokenizer is the same
+    with and without it, so that data and checkpoints from before tokenizers cleaned go with those of today.
+    """
+    folder = Path(path)
+    file = folder if folder.is_file() else folder / "tokenizer.json"
+    if not file.is_file():
+        file = folder / "tokenizer" / "tokenizer.json"
+    if not file.is_file():
+        raise UserError(f"{path} holds no tokenizer.json.")
+    content = without_cleaning(json.loads(file.read_text("utf-8")))
+    for setting in ("padding", "truncation"):
+        content.pop(setting, None)
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def encode(tokenizer: Tokenizer, texts: list[str], batch: int = 4096) -> Ragged:
+    """Token ids of texts, without special tokens. `tokenizer`: the `tokenizers` object, with no padding or truncation.
+
+    In batches, because an Encoding costs some hundred bytes a token until it is let go.
+    """
+    arrays, lengths = [], []
+    for start in range(0, len(texts), batch):
+        ids = [e.ids for e in tokenizer.encode_batch_fast(texts[start : start + batch], add_special_tokens=False)]
+        lengths += map(len, ids)
+        arrays.append(np.fromiter((i for sequence in ids for i in sequence), np.int32, sum(map(len, ids))))
+    ids = np.concatenate(arrays) if arrays else np.empty(0, np.int32)
+    return Ragged(ids, offsets_of(np.array(lengths, np.int64)))

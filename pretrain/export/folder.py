@@ -1,0 +1,294 @@
+"""Write and read the folder of an export: a trained encoder as transformers and sentence-transformers load it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from augment.core.pretrained import pretrained
+from pretrain.checkpoint.folder import STEP_FOLDER, CheckpointError, candidates, latest, problem_with, read_json, read_tensors
+from pretrain.common.durable import fsync_folder, fsync_tree
+from pretrain.common.errors import UserError
+from pretrain.common.folder_lock import folder_lock
+from pretrain.data.tokenizer import cleaning_tokenizer, tokenizer_hash
+from pretrain.export.model_card import model_card
+from pretrain.export.sentence_transformers import read_head, write_modules
+from pretrain.model.architectures import config_from, family_of
+from pretrain.model.heads import ProjectionHead, simcse_head
+
+FORMAT_VERSION = 1
+SECONDS_FOR_ANOTHER = 600.0
+"""How long to wait for another process that writes the same export; one takes seconds."""
+MARK = "clear.json"
+"""The file by which a folder is known to be an export, and may be replaced by a newer one."""
+
+
+def export(source: str | Path, out: str | Path | None = None, step: int | str = "latest") -> Path:
+    """Export a checkpoint.
+
+    Args:
+        source: A run folder, its checkpoints/ folder, or one checkpoint's folder.
+        out: Where to; None: RUN/export. An export that lies there is replaced at once, another folder is
+            refused.
+        step: Which checkpoint of a run: "latest" (the newest that verifies), a step number, or "best"
+            (RUN/best, the export that had the best score, is copied).
+
+    Returns:
+        The folder written.
+
+    Raises:
+        UserError: Nothing to export there, a damaged checkpoint, no tokenizer, or `out` holds something else.
+    """
+    run, chosen = _find(Path(source), str(step))
+    out = Path(out) if out is not None else run / "export"
+    _check_replaceable(out)
+    hidden = out.with_name(f".{out.name}.tmp")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with folder_lock(out.parent, SECONDS_FOR_ANOTHER, part=out.name):  # a run that ends exports too
+            shutil.rmtree(hidden, ignore_errors=True)
+            try:
+                if (chosen / MARK).is_file():
+                    shutil.copytree(chosen, hidden)
+                    cleaning_tokenizer(pretrained(AutoTokenizer, hidden)).save_pretrained(hidden)
+                else:
+                    hidden.mkdir()
+                    _write(chosen, run, hidden)
+                _replace(out, hidden)
+            finally:
+                shutil.rmtree(hidden, ignore_errors=True)
+    except (OSError, CheckpointError) as error:
+        if not chosen.exists():
+            raise UserError(f"{chosen} is gone: the run that is training in {run} has replaced it by a newer one meanwhile. Give "
+                            "the same command again.") from error
+        if isinstance(error, CheckpointError):
+            raise
+        raise UserError(
+            f"cannot write the export {out}: {error.strerror or error}. Free some space, or name another folder with --out."
+        ) from error
+    return out
+
+
+# -- finding -----------------------------------------------------------
+
+
+def _find(source: Path, step: str) -> tuple[Path, Path]:
+    """(run folder, checkpoint or finished export to take)."""
+    if STEP_FOLDER.fullmatch(source.name) and source.is_dir():
+        if (problem := problem_with(source)) is not None:
+            raise UserError(f"checkpoint {source} {problem}. Export another: python -m pretrain.export RUN")
+        run = source.parent.parent if source.parent.name == "checkpoints" else source.parent
+        return run, source
+    run = source.parent if source.name == "checkpoints" else source
+    root = run / "checkpoints" if (run / "checkpoints").is_dir() else source
+    if step == "best":
+        if not (run / "best" / MARK).is_file():
+            raise UserError(f"{run} has no best/ yet: it is written at evaluations. Use --step latest, or a number.")
+        return run, run / "best"
+    known = candidates(root)
+    if step == "latest":
+        chosen = latest(root)
+        if chosen is None:
+            raise UserError(f"nothing to export in {source}: there is no checkpoint in it. Give a run folder (runs/NAME) or a "
+                            "checkpoint.")
+        return run, chosen
+    wanted = [path for path in known if step.isdigit() and int(STEP_FOLDER.fullmatch(path.name)[1]) == int(step)]
+    if not wanted:
+        steps = ", ".join(str(int(STEP_FOLDER.fullmatch(path.name)[1])) for path in reversed(known)) or "none"
+        raise UserError(f"{run} has no checkpoint of step {step!r}; there are: {steps}; or say latest, or best.")
+    if (problem := problem_with(wanted[0])) is not None:
+        raise UserError(f"checkpoint {wanted[0]} {problem}. Choose another step.")
+    return run, wanted[0]
+
+
+def is_export(folder: Path) -> bool:
+    """Whether a folder is an export of ours, whole or damaged: `export` replaces no other."""
+    return (folder / MARK).is_file()
+
+
+def _check_replaceable(out: Path) -> None:
+    if out.exists() and not is_export(out) and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} exists and is not an export of ours; name another folder with --out, or remove it.")
+
+
+def _replace(out: Path, hidden: Path) -> None:
+    """Put the finished folder in place; a reader finds the old export or the new one, whole, also after a power cut."""
+    fsync_tree(hidden)
+    old = out.with_name(f".{out.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if out.exists():
+        os.rename(out, old)
+    os.rename(hidden, out)
+    fsync_folder(out.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _tokenizer(run: Path, config: dict[str, Any], expected_hash: str | None) -> tuple[Any, str]:
+    """The run's tokenizer, from the run folder or its data, and its hash, checked against the checkpoint's."""
+    places = [run / "tokenizer", _data_folder(config) / "tokenizer", run / "best", run / "export"]
+    for place in places:
+        if not (place / "tokenizer.json").is_file():
+            continue
+        found = tokenizer_hash(place)
+        if expected_hash is None or found == expected_hash:
+            return cleaning_tokenizer(pretrained(AutoTokenizer, place)), found
+    raise UserError(
+        f"the tokenizer of {run} (hash {str(expected_hash)[:12]}) is in none of {', '.join(map(str, places))}. Put the "
+        f"tokenizer/ folder of the data that the run was trained on into {run}."
+    )
+
+
+def _data_folder(config: dict[str, Any]) -> Path:
+    return Path(config["data"]["folder"] or Path("data") / config["name"])
+
+
+def _describe_data(config: dict[str, Any]) -> dict[str, Any]:
+    """What the run was trained on: from the data's manifest where it is still there, else from the recipe."""
+    prepare = config["data"].get("prepare") or {}
+    described: dict[str, Any] = {"folder": str(_data_folder(config))}
+    try:
+        manifest = json.loads((_data_folder(config) / "manifest.json").read_bytes())
+        prepare = manifest.get("config") or prepare
+        described |= {key: manifest["splits"]["train"][key] for key in ("sequences", "tokens")}
+        described["unit"] = manifest["unit"]
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # moved or removed since: the recipe must do
+    sources = prepare.get("sources") if isinstance(prepare, dict) else None
+    if sources:
+        described["sources"] = [s["source"] if isinstance(s, dict) else str(s) for s in sources]
+    return described
+
+
+# -- writing -----------------------------------------------------------
+
+
+def _write(checkpoint: Path, run: Path, out: Path) -> None:
+    content = read_json(checkpoint)
+    state = content["state"]
+    config = state["config"]
+    tokenizer, its_hash = _tokenizer(run, config, state.get("tokenizer_hash"))
+    pooling = config["model"]["pooling"]
+    model, heads = _rebuild(checkpoint, content, config, tokenizer)
+    longest = family_of(model.config.model_type).usable_positions(model.config)
+    tokenizer.model_max_length = longest
+
+    with _without_progress_bars():  # the run has one of its own
+        model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    kept = state.get("kept_head")
+    folder = write_modules(out, pooling, model.config.hidden_size, model.config.num_hidden_layers, longest,
+                           None if kept is None else _kept_head(checkpoint, heads, kept))
+    if heads:
+        save_file(heads, out / "heads.safetensors", metadata={"format": "pt"})
+    (out / "training_config.yaml").write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), "utf-8")
+    policy = {
+        "format_version": FORMAT_VERSION,
+        "pooling": pooling,
+        "kept_head": None if kept is None else {"folder": folder, "name": kept},
+        "max_length": longest,
+        "hidden_size": model.config.hidden_size,
+        "step": state["step"],
+        "progress": state.get("progress", {}),
+        "data": _describe_data(config),
+        "tokenizer_hash": its_hash,
+        "heads": sorted(heads),
+        "versions": content["versions"],
+        "recipe": config,
+    }
+    (out / MARK).write_text(json.dumps(policy, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    card = model_card(policy, run / "metrics.jsonl", model.num_parameters(), model.config.model_type)
+    (out / "README.md").write_text(card, "utf-8")
+
+
+@contextmanager
+def _without_progress_bars() -> Iterator[None]:
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
+
+
+def read_policy(folder: str | Path) -> dict[str, Any] | None:
+    """What an export says of itself (clear.json: "pooling", "step", "recipe" ...); None: the folder is not one.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    path = Path(folder) / MARK
+    if not path.is_file():
+        return None
+    try:
+        policy = json.loads(path.read_text("utf-8"))
+        policy["pooling"], policy["step"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise UserError(f"{path} is damaged ({what}); export its run into this folder again: python -m pretrain.export RUN --out "
+                        f"{folder}") from None
+    return policy
+
+
+def read_kept_head(folder: str | Path) -> ProjectionHead | None:
+    """What the pooled vectors of an export go through in use; None: nothing, or the folder is no export of ours."""
+    kept = (read_policy(folder) or {}).get("kept_head")
+    return None if kept is None else read_head(Path(folder) / kept["folder"])
+
+
+def _kept_head(checkpoint: Path, heads: dict[str, torch.Tensor], name: str) -> ProjectionHead:
+    """The head `name` (`WholeObjective.kept_head_name`) with its weights among the checkpoint's `heads`."""
+    weights = {key.removeprefix(f"{name}."): tensor for key, tensor in heads.items() if key.startswith(f"{name}.")}
+    head = simcse_head(len(weights["layers.0.bias"])) if "layers.0.bias" in weights else None
+    if head is None or set(weights) != set(head.state_dict()):
+        raise UserError(f"{checkpoint} keeps the head {name!r} for use, but holds no weights of it that fit")
+    head.load_state_dict(weights)
+    return head
+
+
+def _rebuild(
+    checkpoint: Path, content: dict[str, Any], config: dict[str, Any], tokenizer: Any
+) -> tuple[PreTrainedModel, dict[str, torch.Tensor]]:
+    """The masked language model with the checkpoint's weights, and the heads' tensors by name."""
+    described = content.get("hugging_face") or {"prefix": "encoder.lm.", "config": None}
+    prefix = described["prefix"]
+    weights: dict[str, torch.Tensor] = {}
+    heads: dict[str, torch.Tensor] = {}
+    for series in ("parameters", "buffers"):
+        for name, tensor in read_tensors(checkpoint, series):
+            if name.startswith(prefix):
+                weights[name.removeprefix(prefix)] = tensor
+            else:
+                heads[name.removeprefix("objective.")] = tensor
+    if described["config"] is not None:
+        settings = dict(described["config"])
+        kind = settings.pop("model_type")
+        model_config = AutoConfig.for_model(kind, **settings)
+    else:
+        recipe = config["model"]
+        architecture = {key: value for key, value in recipe.items() if key not in ("init", "pooling") and value is not None}
+        model_config = config_from(architecture, tokenizer)
+    model_config.dtype = torch.float32
+    model = AutoModelForMaskedLM.from_config(model_config, attn_implementation="eager", dtype=torch.float32)
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    model.tie_weights()
+    tied = {name.removeprefix(prefix) for name in content["aliases"]}
+    lacking = [name for name in missing if name not in tied]
+    if lacking or unexpected:
+        raise UserError(
+            f"the weights in {checkpoint} do not fit the model that its config describes: missing "
+            f"{lacking[:4] or 'none'}, left over {unexpected[:4] or 'none'}. Was it written by another "
+            "version?"
+        )
+    return model.eval(), heads

@@ -1,0 +1,213 @@
+"""The model card of an export, filled from the run: nothing in it is typed by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pretrain.telemetry.metrics_file import read_metrics
+from pretrain.telemetry.run import flatten, format_count, format_seconds
+
+CITATION = """@article{wu2020clear,
+  title   = {CLEAR: Contrastive Learning for Sentence Representation},
+  author  = {Wu, Zhuofeng and Wang, Sinong and Gu, Jiatao and Khabsa, Madian and Sun, Fei and Ma, Hao},
+  journal = {arXiv preprint arXiv:2012.15466},
+  year    = {2020}
+}"""
+
+PAPERS = {
+    "simcse": "Gao, Yao and Chen 2021, SimCSE, arXiv:2104.08821",
+    "vascl": "Zhang et al. 2022, Virtual Augmentation Supported Contrastive Learning, arXiv:2110.08552",
+    "augcse": "Tang et al. 2022, AugCSE, arXiv:2210.13749",
+    "vadvcse": "Ko, V-advCSE: Virtual Adversarial Contrastive Learning for Sentence Embeddings",
+    "sda": "Zhu et al., SDA: Simple Discrete Augmentation for Contrastive Sentence Representation Learning",
+    "diffcse": "Chuang et al. 2022, DiffCSE, arXiv:2204.10298",
+    "esimcse": "Wu et al. 2022, ESimCSE, arXiv:2109.04380",
+    "declutr": "Giorgi et al. 2021, DeCLUTR, arXiv:2006.03659",
+}
+
+SCORES = {
+    "heldout_mlm_loss": "held-out masked-language loss (nats per token)",
+    "partner_found": "a view finds its partner (share)",
+    "partner_among": "... among this many",
+    "stsb-dev": "STS-B dev, cosine Spearman x 100",
+}
+
+
+def model_card(policy: dict[str, Any], metrics: Path, parameters: int, architecture: str) -> str:
+    """README.md of an export.
+
+    Args:
+        policy: What clear.json says.
+        metrics: The run's metrics.jsonl; records after the exported step are not this model's, and left out.
+        parameters: How many the masked language model has.
+        architecture: transformers' model type.
+    """
+    records = [record for record in read_metrics(metrics) if record.get("step", 0) <= policy["step"]]
+    recipe, progress, head = policy["recipe"], policy["progress"], policy["kept_head"]
+    sections = [
+        _front_matter(recipe),
+        f"# {recipe['name']}\n\nA sentence encoder ({architecture}, {format_count(parameters)} parameters, "
+        f"{policy['hidden_size']} dimensions, sequences of up to {policy['max_length']} tokens), trained "
+        f"{_objective(recipe)}. Sentence vectors: {_pooling(policy['pooling'])}"
+        + (f", through the head it was trained with (`{head['folder']}`: a linear map and tanh)." if head else "."),
+        _usage(policy["pooling"], head),
+        _training(policy, recipe, progress),
+        _table("Evaluation", *_scores(records, "at start" if recipe["model"].get("init") else "untrained")),
+        _table("Losses", *_losses(records)),
+        _limits(recipe),
+        _citation(recipe),
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _front_matter(recipe: dict[str, Any]) -> str:
+    tags = ["sentence-transformers", "sentence-similarity", "feature-extraction", "fill-mask", *_parts(recipe)]
+    init = recipe["model"].get("init")
+    base = f"base_model: {init}\n" if init and not Path(init).exists() else ""  # the hub knows no folders
+    return (
+        "---\nlibrary_name: sentence-transformers\npipeline_tag: sentence-similarity\n"
+        f"{base}tags:\n" + "".join(f"- {tag}\n" for tag in tags) + "---"
+    )
+
+
+def _parts(recipe: dict[str, Any]) -> list[str]:
+    """The summands of the objective, those of the user's own by the name of their class."""
+    return [part.rpartition(":")[2] for part in recipe["objective"]["name"].split("+")]
+
+
+def _objective(recipe: dict[str, Any]) -> str:
+    init = recipe["model"].get("init")
+    start = f"from {Path(init).name if Path(init).is_absolute() else init}" if init else "from random weights"
+    masked = recipe["objective"]["mlm"]["weight"] > 0 and recipe["objective"]["mlm"]["copies"] > 0
+    others = [part for part in _parts(recipe) if part != "mlm"]
+    if not others:
+        return f"{start} by masked language modelling"
+    views = recipe["augment"]
+    first, second = views.get("anchor") or views["spec"], views.get("positive") or views["spec"]
+    named = f"`{first}`" if first == second else f"`{first}` and `{second}`"
+    first_of_two = "masked language modelling and " if masked else ""
+    return (
+        f"{start} by {first_of_two}a contrastive loss between views of a sentence (objective `{'+'.join(others)}`, augmentation "
+        f"{named})"
+    )
+
+
+def _citation(recipe: dict[str, Any]) -> str:
+    known = [f"- {PAPERS[part]}" for part in _parts(recipe) if part in PAPERS]
+    bibtex = f"```bibtex\n{CITATION}\n```" if {"clear", "mlm"} & set(_parts(recipe)) else ""
+    return "\n\n".join(["## Citation\n\nThe method:", *filter(None, [bibtex, "\n".join(known)])]) if known or bibtex else ""
+
+
+def _pooling(pooling: str) -> str:
+    return {
+        "cls": "the last layer's state of the first token",
+        "mean": "the mean over the tokens of the last layer",
+        "first-last": "the mean over the tokens of the first and the last layer",
+        "embedding-last": "the mean over the tokens of the embedding layer and the last layer",
+        "last-two": "the mean over the tokens of the last two layers",
+    }[pooling]
+
+
+def _usage(pooling: str, head: dict[str, str] | None) -> str:
+    pools = f"pools as trained ({pooling})" + (", then the head" if head else "")
+    kept = f"`AutoModel` alone lacks the head in `{head['folder']}`. " if head else ""
+    return f"""## Usage
+
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("PATH")  # this folder; {pools}
+vectors = model.encode(["A man is playing a guitar.", "Someone plays an instrument."])
+print(model.similarity(vectors, vectors))
+```
+
+```python
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("PATH")
+# a pooler_output, where the type has one, was not trained: don't use it
+encoder = AutoModel.from_pretrained("PATH")
+masked = AutoModelForMaskedLM.from_pretrained("PATH")
+```
+
+{kept}`heads.safetensors` has all heads that were trained on top of the pooled vectors, if any; embedding does
+not need it. `training_config.yaml` is the whole recipe."""
+
+
+def _training(policy: dict[str, Any], recipe: dict[str, Any], progress: dict[str, Any]) -> str:
+    train = recipe["train"]
+    data = policy["data"]
+    sources = data.get("sources") or [data["folder"]]
+    # of local files the name says enough: a card is published, and a home folder is nobody's business
+    corpus = ", ".join(Path(source).name if Path(source).is_absolute() else source for source in sources)
+    if "sequences" in data:
+        corpus += f": {data['sequences']:,} sequences ({data['unit']}), {format_count(data['tokens'])} tokens"
+    rows = [
+        ("data", corpus),
+        ("steps", f"{policy['step']:,} of {train['steps']:,}"),
+        ("sequences a step", f"{train['global_batch']:,}"),
+    ]
+    if progress.get("tokens"):
+        rows.append(("tokens trained on, views included", format_count(progress["tokens"])))
+    if progress.get("seconds"):
+        rows.append(("training time", format_seconds(progress["seconds"])))
+    rows += [
+        ("optimizer", f"{train['optimizer']}, betas {tuple(train['betas'])}, weight decay {train['weight_decay']}"),
+        ("learning rate", f"{train['lr']:g}, warm-up {train['warmup_steps']:,} steps, then {train['schedule']}"),
+        ("precision, ZeRO stage", f"{train['precision']}, {train['zero']}"),
+    ]
+    for part in _parts(recipe):
+        settings = recipe["objective"].get("contrastive" if part == "clear" else part) or {}
+        if part != "mlm" and settings:
+            given = [f"{key} {value}" for key, value in settings.items() if value is not None]
+            rows.append((f"objective {part}", ", ".join(given)))
+    rows.append(("tokenizer", f"sha256 {policy['tokenizer_hash'][:16]}..."))
+    rows.append(("software", ", ".join(f"{name} {version}" for name, version in policy["versions"].items())))
+    return _table("Training", ("what", "value"), rows)
+
+
+def _scores(records: list[dict[str, Any]], begin: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    evaluations = [(record["step"], dict(flatten(record["evaluation"]))) for record in records if "evaluation" in record]
+    if not evaluations:
+        return (), []
+    (first_step, first), (last_step, last) = evaluations[0], evaluations[-1]
+    start = begin if first_step == 0 else f"step {first_step:,}"
+    if first_step == last_step:
+        return ("measure", start), [(SCORES.get(name, name), f"{value:.4g}") for name, value in last.items()]
+    rows = [
+        (SCORES.get(name, name), f"{first[name]:.4g}" if name in first else "", f"{value:.4g}") for name, value in last.items()
+    ]
+    return ("measure", start, f"step {last_step:,}"), rows
+
+
+def _losses(records: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """At most eight evenly spaced records, the last one included."""
+    training = [record for record in records if isinstance(record.get("loss"), dict)]
+    if not training:
+        return (), []
+    count = min(8, len(training))
+    chosen = [training[round(i * (len(training) - 1) / max(1, count - 1))] for i in range(count)]
+    names = list(training[-1]["loss"])
+    rows = []
+    for record in chosen:
+        losses = dict(flatten(record["loss"]))
+        rows.append((f"{record['step']:,}", *(f"{losses[name]:.4f}" if name in losses else "" for name in names)))
+    return ("step", *names), rows
+
+
+def _table(title: str, header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    if not rows:
+        return ""
+    lines = [header, tuple("---" for _ in header), *rows]
+    text = [" | ".join(cell.replace("|", "\\|") for cell in line) for line in lines]
+    return f"## {title}\n\n" + "\n".join(f"| {line} |" for line in text)
+
+
+def _limits(recipe: dict[str, Any]) -> str:
+    supervised = "simcse" in _parts(recipe) and recipe["objective"]["simcse"]["hard_negatives"]
+    tuned = "tuned on the positives and hard negatives that its data gives" if supervised else "not tuned on labelled pairs"
+    return (
+        "## Limits\n\nThe model knows what its training text knew, biases included, in the language of that text. It was "
+        f"{tuned}; scores above are what was measured in the run, and nothing else was."
+    )

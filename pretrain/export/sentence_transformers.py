@@ -1,0 +1,110 @@
+"""The files by which sentence-transformers finds an encoder's pooling, and the head behind it where one is kept.
+
+Written by hand, in the format that every version of the library since 2 reads, so that exporting does not need it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from pretrain.common.errors import UserError
+from pretrain.model.heads import ProjectionHead, simcse_head
+from pretrain.model.pooling import SECOND_STATE, check_pooling
+
+MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
+
+
+def write_modules(
+    out: Path, pooling: str, hidden_size: int, layers: int, max_length: int, head: ProjectionHead | None = None
+) -> str | None:
+    """Write modules.json and what it names into the export folder `out`.
+
+    `cls` and `mean` are the library's own poolings. The others average two hidden states before the mean over
+    tokens: a layer pooling whose weights are 1 for these two and 0 for the rest.
+
+    Args:
+        pooling: A name of `pretrain.model.pooling`.
+        hidden_size, layers: Of the encoder.
+        max_length: Longest sequence in tokens, special ones included.
+        head: What the pooled vectors go through: a `pretrain.model.heads.simcse_head`.
+
+    Returns:
+        Name of the head's folder in `out`; None without one.
+    """
+    second = SECOND_STATE[check_pooling(pooling)]
+    modules = [("", "Transformer")]
+    transformer: dict[str, object] = {"max_seq_length": max_length, "do_lower_case": False}
+    if second is not None:
+        weights = layer_weights(second, layers)
+        folder = out / f"{len(modules)}_WeightedLayerPooling"
+        folder.mkdir()
+        _write(folder / "config.json", {
+            "word_embedding_dimension": hidden_size, "layer_start": 0, "num_hidden_layers": layers,
+        })  # fmt: skip
+        save_file({"layer_weights": torch.tensor(weights)}, folder / "model.safetensors")
+        modules.append((folder.name, "WeightedLayerPooling"))
+        # not in config.json, where every user of the encoder would pay for it
+        transformer["config_args"] = {"output_hidden_states": True}
+    folder = out / f"{len(modules)}_Pooling"
+    folder.mkdir()
+    mode = "cls_token" if pooling == "cls" else "mean_tokens"
+    _write(folder / "config.json", {
+        "word_embedding_dimension": hidden_size, **{f"pooling_mode_{name}": name == mode for name in MODES},
+        "include_prompt": True,
+    })  # fmt: skip
+    modules.append((folder.name, "Pooling"))
+    if head is not None:
+        folder = out / f"{len(modules)}_Dense"
+        folder.mkdir()
+        linear = head.layers[0]
+        _write(folder / "config.json", {
+            "in_features": linear.in_features, "out_features": linear.out_features, "bias": True,
+            "activation_function": "torch.nn.modules.activation.Tanh",
+        })  # fmt: skip
+        tensors = {f"linear.{name}": tensor.detach().contiguous() for name, tensor in linear.named_parameters()}
+        save_file(tensors, folder / "model.safetensors")
+        modules.append((folder.name, "Dense"))
+    _write(out / "sentence_bert_config.json", transformer)
+    _write(out / "modules.json", [
+        {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for index, (path, kind) in enumerate(modules)
+    ])  # fmt: skip
+    _write(out / "config_sentence_transformers.json", {
+        "__version__": {}, "prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine",
+    })  # fmt: skip
+    return None if head is None else folder.name
+
+
+def read_head(folder: Path) -> ProjectionHead:
+    """The head in the folder that `write_modules` named.
+
+    Raises:
+        UserError: it is not there, or damaged.
+    """
+    try:
+        tensors = load_file(folder / "model.safetensors")
+        head = simcse_head(len(tensors["linear.bias"]))
+        head.layers[0].load_state_dict({name.removeprefix("linear."): tensor for name, tensor in tensors.items()})
+    except (OSError, SafetensorError, KeyError, RuntimeError) as error:
+        raise UserError(f"{folder} does not hold the head that the export keeps: {error}. Export the run again") from error
+    return head.eval()
+
+
+def layer_weights(second: int, layers: int) -> list[float]:
+    """Weights of hidden states 0 (embeddings) to `layers` that average the last with `second` (-2: last but one)."""
+    index = second if second >= 0 else layers + 1 + second
+    if not 0 <= index <= layers:
+        raise UserError(f"an encoder of {layers} layers has no hidden state {second} to pool.")
+    weights = [0.0] * (layers + 1)
+    weights[index] += 1.0
+    weights[layers] += 1.0
+    return weights
+
+
+def _write(path: Path, content: object) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", "utf-8")

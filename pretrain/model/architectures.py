@@ -1,0 +1,166 @@
+"""The encoder families that packed training knows, and the three things it must know of each.
+
+A family is a Hugging Face masked language model whose attention runs through the library's attention
+interface and whose positions are given by `position_ids`. A new one is a row of `FAMILIES`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+
+from pretrain.common.errors import UserError
+
+
+@dataclass(frozen=True)
+class Family:
+    """Positions start at `first_position(config)`; `mlm_head(lm, [P, H])` gives logits [P, V]."""
+
+    mlm_head: Callable[[PreTrainedModel, Tensor], Tensor]
+    first_position: Callable[[PreTrainedConfig], int]
+    names: Mapping[str, tuple[str, ...]]
+    """Our name of a size -> the config's names for it."""
+
+    def usable_positions(self, config: PreTrainedConfig) -> int:
+        """The longest sequence, special tokens included, that has a position for every token."""
+        return config.max_position_embeddings - self.first_position(config)
+
+
+def _no_offset(config: PreTrainedConfig) -> int:
+    return 0
+
+
+def _behind_padding(config: PreTrainedConfig) -> int:
+    # RoBERTa keeps fairseq's numbering: position padding_idx is the padding's, the first token's is the next.
+    return config.pad_token_id + 1
+
+
+def _distilbert_head(lm: PreTrainedModel, hidden: Tensor) -> Tensor:
+    return lm.vocab_projector(lm.vocab_layer_norm(lm.activation(lm.vocab_transform(hidden))))
+
+
+_BERT_NAMES: dict[str, tuple[str, ...]] = {
+    "layers": ("num_hidden_layers",),
+    "hidden_size": ("hidden_size",),
+    "heads": ("num_attention_heads",),
+    "intermediate_size": ("intermediate_size",),
+    "max_positions": ("max_position_embeddings",),
+    "dropout": ("hidden_dropout_prob",),
+    "attention_dropout": ("attention_probs_dropout_prob",),
+}
+_DISTILBERT_NAMES = {
+    "layers": ("n_layers",),
+    "hidden_size": ("dim",),
+    "heads": ("n_heads",),
+    "intermediate_size": ("hidden_dim",),
+    "max_positions": ("max_position_embeddings",),
+    "dropout": ("dropout",),
+    "attention_dropout": ("attention_dropout",),
+}
+_MODERNBERT_NAMES = _BERT_NAMES | {
+    "dropout": ("embedding_dropout", "mlp_dropout"),
+    "attention_dropout": ("attention_dropout",),
+}
+
+
+def _roberta_family() -> Family:
+    return Family(lambda lm, hidden: lm.lm_head(hidden), _behind_padding, _BERT_NAMES)
+
+
+FAMILIES: dict[str, Family] = {
+    "bert": Family(lambda lm, hidden: lm.cls(hidden), _no_offset, _BERT_NAMES),
+    "roberta": _roberta_family(),
+    "xlm-roberta": _roberta_family(),
+    "camembert": _roberta_family(),
+    "distilbert": Family(_distilbert_head, _no_offset, _DISTILBERT_NAMES),
+    "electra": Family(
+        lambda lm, hidden: lm.generator_lm_head(lm.generator_predictions(hidden)), _no_offset, _BERT_NAMES
+    ),
+    "modernbert": Family(lambda lm, hidden: lm.decoder(lm.head(hidden)), _no_offset, _MODERNBERT_NAMES),
+}
+"""transformers' `config.model_type` -> family."""
+
+
+def family_of(model_type: str) -> Family:
+    """The family, or a UserError that lists the supported ones."""
+    if model_type not in FAMILIES:
+        raise UserError(
+            f"model type '{model_type}' is not supported; choose one of {', '.join(FAMILIES)}."
+        )
+    return FAMILIES[model_type]
+
+
+def architecture_of(config: PreTrainedConfig) -> dict[str, Any]:
+    """What a model is, in our names of its sizes: type, layers, hidden_size, ..., dropout, attention_dropout.
+
+    `config_from` the other way round. Where a size goes by several of the library's names it is the largest.
+    """
+    family = family_of(config.model_type)
+    named = {ours: max(getattr(config, name) for name in theirs) for ours, theirs in family.names.items()}
+    return {"type": config.model_type, **named, "max_positions": family.usable_positions(config),
+            "initializer_range": config.initializer_range}
+
+
+def set_dropout(config: PreTrainedConfig, dropout: float | None, attention_dropout: float | None) -> None:
+    """Set a config's dropout on its layers (a classifier's as well) and on attention; None: leave it."""
+    names = family_of(config.model_type).names
+    for ours, rate in (("dropout", dropout), ("attention_dropout", attention_dropout)):
+        if rate is not None:
+            for name in names[ours]:
+                setattr(config, name, rate)
+    if dropout is not None and getattr(config, "classifier_dropout", None) is not None:
+        config.classifier_dropout = dropout
+
+
+def config_from(architecture: Mapping[str, Any], tokenizer: Any) -> PreTrainedConfig:
+    """The Hugging Face config of a model to be trained from scratch with `tokenizer`.
+
+    `architecture` has `type` (a key of `FAMILIES`), any of layers, hidden_size, heads, intermediate_size, max_positions
+    (usable length of a sequence), dropout, attention_dropout, and any further key of that type's own config
+    (`layer_norm_eps`, ModernBERT's `local_attention`, ...). What is absent keeps the library's default.
+    """
+    settings = dict(architecture)
+    if "type" not in settings:
+        raise UserError(f"model: 'type' is missing; choose one of {', '.join(FAMILIES)}.")
+    model_type = str(settings.pop("type"))
+    family = family_of(model_type)
+    pad_id = tokenizer.pad_token_id
+    if pad_id is None:
+        raise UserError(
+            "the tokenizer has no padding token; train or load one that has [PAD] (RoBERTa-type: <pad>)."
+        )
+    arguments: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "pad_token_id": pad_id,
+        "bos_token_id": tokenizer.cls_token_id,
+        "eos_token_id": tokenizer.sep_token_id,
+    }
+    if model_type == "modernbert":
+        arguments |= {"cls_token_id": tokenizer.cls_token_id, "sep_token_id": tokenizer.sep_token_id}
+    defaults = AutoConfig.for_model(model_type)
+    known = {key for key in defaults.to_dict() if not key.startswith("_")} | {"global_attn_every_n_layers"}
+    for key, value in settings.items():
+        names = family.names.get(key, (key,))
+        if key not in family.names and key not in known:
+            candidates = sorted(known | set(family.names))
+            nearest = difflib.get_close_matches(key, candidates, n=1)
+            hint = (
+                f"; did you mean '{nearest[0]}'?"
+                if nearest
+                else f"; known: {', '.join(sorted(family.names))}."
+            )
+            raise UserError(f"model: '{model_type}' has no setting '{key}'{hint}")
+        arguments |= dict.fromkeys(names, value)
+    config = AutoConfig.for_model(model_type, **arguments)
+    if "max_positions" in settings:
+        config.max_position_embeddings = int(settings["max_positions"]) + family.first_position(config)
+    if config.hidden_size % config.num_attention_heads:
+        raise UserError(
+            f"model: hidden_size {config.hidden_size} is no multiple of heads {config.num_attention_heads}."
+        )
+    return config

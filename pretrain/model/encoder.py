@@ -1,0 +1,328 @@
+"""The sentence encoder: a Hugging Face masked language model that reads packed rows of sequences.
+
+Weights, names and config stay the library's own: `encoder.lm.save_pretrained(folder)` writes a plain Hugging Face
+folder.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
+
+from augment.core.pretrained import pretrained, pretrained_model
+from pretrain.common.errors import UserError
+from pretrain.common.memory import limit_kernel_cache, rounded_rows
+from pretrain.model.architectures import FAMILIES, config_from, family_of, set_dropout
+from pretrain.model.attention import ATTENTION_NAME, PackedLayout, sort_order
+from pretrain.model.pooling import SECOND_STATE, PackedStates, check_pooling, pool
+
+logger = logging.getLogger(__name__)
+limit_kernel_cache()  # at import: oneDNN looks once, at the first product of the process
+
+EditEmbeddings = Callable[[Tensor], Tensor]
+"""[T, H] -> [T, H]: replaces what the embedding block gives (adversarial noise, a sentence vector in the first place)."""
+
+
+class SentenceEncoder(nn.Module):
+    """Packed token ids -> hidden states, sentence vectors and masked-token logits.
+
+    A packed batch is `ids` int64[T], the sequences (special tokens included) end to end, and `lengths`
+    int64[N] ON THE CPU, where attention groups are laid out without a device synchronisation. Any order of
+    lengths is correct; equal lengths next to each other (sorted, say) save two gathers. Run it under
+    `torch.autocast` for bfloat16 or float16: sentence vectors and losses are float32 all the same.
+    """
+
+    def __init__(self, lm: PreTrainedModel, pooling: str = "mean", head: nn.Module | None = None):
+        """
+        Args:
+            lm: a masked language model of a supported family, loaded with attn_implementation="packed".
+            head: what sentence vectors [N, H] by `pooling` go through, of an export that keeps one. (Heads in training are the
+                objective's.)
+        """
+        super().__init__()
+        self.family = family_of(lm.config.model_type)
+        if lm.config._attn_implementation != ATTENTION_NAME:
+            raise ValueError(
+                f"load the model with attn_implementation='{ATTENTION_NAME}'; build_encoder does."
+            )
+        if getattr(lm.config, "is_decoder", False):
+            raise UserError(
+                "the model's config has is_decoder=true; packed training takes bidirectional encoders only."
+            )
+        self.lm = lm
+        self.pooling = check_pooling(pooling)
+        self.head = head
+        self._first_position = self.family.first_position(lm.config)
+        self._pad_id = lm.config.pad_token_id or 0
+
+    @property
+    def hidden_size(self) -> int:
+        return self.lm.config.hidden_size
+
+    @property
+    def vocab_size(self) -> int:
+        return self.lm.config.vocab_size
+
+    @property
+    def max_positions(self) -> int:
+        """The longest sequence that the encoder takes, special tokens included."""
+        return self.family.usable_positions(self.lm.config)
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        """`forward_packed`."""
+        return self.forward_packed(ids, lengths)
+
+    def forward_packed(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        """Last hidden states [T, H] of the packed batch, in the order of `ids`.
+
+        Raises:
+            UserError: a sequence is empty or longer than `max_positions`.
+        """
+        return self.states(ids, lengths, None).last
+
+    def embed(self, ids: Tensor, lengths: Tensor, pooling: str | None = None, edit: EditEmbeddings | None = None) -> Tensor:
+        """Sentence vectors [N, H], float32 (float64 from a float64 model), by `pooling` or its own; `edit` as in `states`."""
+        pooling = check_pooling(pooling or self.pooling)
+        return self.vectors(self.states(ids, lengths, SECOND_STATE[pooling], edit=edit), pooling)
+
+    def vectors(self, states: PackedStates, pooling: str) -> Tensor:
+        """Sentence vectors [N, H] of hidden states: pooled, and through its head, if it has one, where `pooling` is its own."""
+        vectors = pool(states, pooling)
+        return vectors if self.head is None or pooling != self.pooling else self.head(vectors)
+
+    def mlm_logits(self, hidden: Tensor) -> Tensor:
+        """Vocabulary logits [P, V] of hidden states [P, H], by the library's own head."""
+        return self.family.mlm_head(self.lm, hidden)
+
+    @property
+    def has_token_types(self) -> bool:
+        """Whether the model tells a pair's second text by its token types (BERT, ELECTRA; RoBERTa does not)."""
+        return self.lm.config.model_type in ("bert", "electra") and self.lm.config.type_vocab_size > 1
+
+    def states(self, ids: Tensor, lengths: Tensor, second: int | None, token_types: Tensor | None = None,
+               edit: EditEmbeddings | None = None) -> PackedStates:
+        """Last hidden states and, if `second` is an index (0: embeddings, i: output of layer i, -2: last but one), that
+        one's. `token_types`: int64[T], for models that have them; all 0 when not given. `edit`: what becomes of the output
+        [T, H] of the embedding block (words and positions, after norm and dropout), in the order of `ids`.
+
+        On CPU the row is filled up with padding that belongs to no sequence, so that rows of a thousand
+        lengths have a few dozen shapes (see `pretrain.common.memory`). An empty batch is a row of filler, which
+        still reaches every parameter (with a zero gradient): a rank without work takes part in the
+        collectives of those that have some.
+        """
+        self._check(ids, lengths)
+        order = sort_order(lengths)
+        token_order = None
+        if order is not None:
+            token_order = _token_order(lengths, order).to(ids.device)
+            ids = ids.index_select(0, token_order)
+            if token_types is not None:
+                token_types = token_types.index_select(0, token_order.to(token_types.device))
+            lengths_in_row = lengths.index_select(0, order)
+        else:
+            lengths_in_row = lengths
+        device = self.lm.device
+        tokens = ids.numel()
+        filler = max(rounded_rows(tokens) if device.type == "cpu" else tokens, 1) - tokens
+        positions = torch.full((tokens + filler,), self._first_position, dtype=torch.long)
+        positions[:tokens] += _positions(lengths_in_row)
+        row = torch.nn.functional.pad(ids.to(device, torch.long), (0, filler), value=self._pad_id)
+        more: dict[str, Any] = {} if second is None else {"output_hidden_states": [second]}
+        if token_types is not None:
+            types = torch.nn.functional.pad(token_types.to(device, torch.long), (0, filler))
+            more["token_type_ids"] = types.unsqueeze(0)
+        restore = None
+        if token_order is not None:
+            restore = torch.empty_like(token_order)
+            restore[token_order] = torch.arange(tokens, device=token_order.device)
+            restore, token_order = restore.to(device), token_order.to(device)
+        with self._embeddings_edited(edit, tokens, restore, token_order):
+            output = self.lm.base_model(
+                input_ids=row.unsqueeze(0),
+                position_ids=positions.to(device, non_blocking=True).unsqueeze(0),
+                packed_layout=PackedLayout.build(lengths_in_row, device, filler),
+                **more,
+            )
+
+        def in_input_order(state: Tensor) -> Tensor:
+            state = state[0, :tokens]
+            return state if restore is None else state.index_select(0, restore)
+
+        return PackedStates(
+            last=in_input_order(output.last_hidden_state),
+            second=None if second is None else in_input_order(output.hidden_states[second]),
+            lengths=lengths,
+        )
+
+    @contextmanager
+    def _embeddings_edited(self, edit: EditEmbeddings | None, tokens: int, restore: Tensor | None,
+                           token_order: Tensor | None) -> Iterator[None]:
+        """Inside, the embedding block's output row [1, tokens + filler, H] passes through `edit`, in the order of the input."""
+        if edit is None:
+            yield
+            return
+
+        def hook(module: nn.Module, inputs: tuple, row: Tensor) -> Tensor:
+            real = row[0, :tokens]
+            edited = edit(real if restore is None else real.index_select(0, restore))
+            edited = edited if token_order is None else edited.index_select(0, token_order)
+            return torch.cat([edited.to(row.dtype), row[0, tokens:]]).unsqueeze(0)
+
+        handle = self.lm.base_model.embeddings.register_forward_hook(hook)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def _check(self, ids: Tensor, lengths: Tensor) -> None:
+        if self.lm.config._attn_implementation != ATTENTION_NAME:
+            # Any other attention would let every sequence of the row see all others, without an error.
+            raise RuntimeError("the attention implementation was changed; give other models a copy of the config.")
+        if lengths.device.type != "cpu":
+            raise ValueError(
+                "lengths must lie on the CPU: reading them from a device would stall it at every call."
+            )
+        if int(lengths.sum()) != ids.numel():
+            raise ValueError(f"lengths sum to {int(lengths.sum())}, but there are {ids.numel()} token ids.")
+        if not len(lengths):
+            return
+        if int(lengths.min()) < 1:
+            raise UserError(
+                f"sequence {int(lengths.argmin())} of the batch is empty; every sequence needs a token."
+            )
+        if int(lengths.max()) > self.max_positions:
+            raise UserError(
+                f"a sequence of {lengths.max()} tokens is longer than the {self.max_positions} positions "
+                "of the encoder; prepare the data with a smaller max_length, or set model.max_positions."
+            )
+
+
+def build_encoder(architecture: Mapping[str, Any], tokenizer: Any, pooling: str = "mean") -> SentenceEncoder:
+    """A randomly initialised encoder of the given sizes (keys: see `pretrain.model.architectures.config_from`).
+
+    Draws from torch's global generator: seed it first. Parameters are float32.
+    """
+    config = config_from(architecture, tokenizer)
+    lm = AutoModelForMaskedLM.from_config(config, attn_implementation=ATTENTION_NAME, dtype=torch.float32)
+    return SentenceEncoder(lm, pooling)
+
+
+def load_encoder(source: str | Path, tokenizer: Any, pooling: str = "mean", dropout: float | None = None,
+                 attention_dropout: float | None = None) -> SentenceEncoder:
+    """The encoder in a Hugging Face folder, or of a hub name, for use with `tokenizer`; parameters float32.
+
+    `dropout`, `attention_dropout`: instead of the checkpoint's own; None: its own.
+
+    `tokenizer` must give the checkpoint's tokens the checkpoint's ids, and may have more tokens behind them ([DEL]):
+    the embedding, and the masked-language head with it, is grown and each new row set to the mean of the old ones,
+    which puts the new token in the middle of the known ones (Hewitt 2021, "Initializing new word embeddings").
+
+    Raises:
+        UserError: nothing to load there, a model type that is not supported, weights missing, or a tokenizer
+        that does not fit.
+    """
+    try:
+        # Before any weights are read (or downloaded): whether it is a model that we can train at all.
+        config = pretrained(AutoConfig, source)
+        family_of(config.model_type)
+        set_dropout(config, dropout, attention_dropout)
+        lm, report = pretrained_model(
+            AutoModelForMaskedLM, source, config=config, attn_implementation=ATTENTION_NAME, dtype=torch.float32,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"cannot load an encoder from '{source}': {error}\nGive a Hugging Face folder (config.json and "
+            f"weights) or a hub name of a supported type: {', '.join(FAMILIES)}."
+        ) from error
+    _check_loaded(lm, report, source)
+    check_tokenizer(lm.config.vocab_size, tokenizer, source)
+    _grow_vocabulary(lm, len(tokenizer))
+    return SentenceEncoder(lm, pooling)
+
+
+def _check_loaded(lm: PreTrainedModel, report: Mapping[str, Any], source: str | Path) -> None:
+    prefix = lm.base_model_prefix + "."
+    missing = sorted(report["missing_keys"])
+    encoder_keys = [key for key in missing if key.startswith(prefix)]
+    if encoder_keys:
+        raise UserError(
+            f"'{source}' is incomplete: no weights for {encoder_keys[0]} ({len(encoder_keys)} missing)."
+        )
+    if missing:
+        logger.warning(
+            "'%s' has no masked-language head; it starts at random values (%s).", source, ", ".join(missing)
+        )
+
+
+def check_tokenizer(rows: int, tokenizer: Any, source: str | Path, role: str = "encoder") -> None:
+    """Same token, same id, wherever the checkpoint brings its own tokenizer; by counts otherwise.
+
+    Args:
+        rows: How many tokens the checkpoint has an embedding for.
+        role: What the checkpoint is for, as errors name it.
+
+    Raises:
+        UserError: the tokenizer gives a token of the checkpoint another id, or has more tokens than the checkpoint.
+    """
+    advice = f"use the tokenizer of '{source}' for preparing the data."
+    own = _own_vocabulary(source)
+    if own is not None:
+        vocabulary = tokenizer.get_vocab()
+        for token, number in sorted(own.items(), key=lambda item: item[1]):
+            if vocabulary.get(token) != number and number < rows:
+                raise UserError(
+                    f"the tokenizer does not fit the {role} '{source}': token {token!r} has id "
+                    f"{vocabulary.get(token)} in the tokenizer and {number} in the {role}'s own; {advice}"
+                )
+    elif tokenizer.vocab_size > rows:
+        raise UserError(
+            f"the tokenizer does not fit the {role} '{source}': it has {tokenizer.vocab_size} tokens "
+            f"(added ones not counted), the {role} {rows}; {advice}"
+        )
+
+
+def _own_vocabulary(source: str | Path) -> dict[str, int] | None:
+    """Token -> id of a checkpoint's own tokenizer; None: it brings none. (For a folder without one the library makes one up.)"""
+    folder = Path(source)
+    if folder.is_dir() and not any(any(folder.glob(name)) for name in ("tokenizer.json", "vocab.*", "*.model")):
+        return None
+    try:
+        return pretrained(AutoTokenizer, source).get_vocab()
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _grow_vocabulary(lm: PreTrainedModel, size: int) -> None:
+    """Rows for ids up to `size` - 1, new ones at the mean of the old; never fewer than there are."""
+    old = lm.config.vocab_size
+    if size <= old:
+        return
+    lm.resize_token_embeddings(size, mean_resizing=False)
+    output = lm.get_output_embeddings()
+    tables = {
+        id(p): p for p in (lm.get_input_embeddings().weight, output.weight, output.bias) if p is not None
+    }
+    with torch.no_grad():
+        for table in tables.values():
+            table[old:] = table[:old].mean(0)
+
+
+def _positions(lengths: Tensor) -> Tensor:
+    """int64[T]: position of every token inside its sequence."""
+    starts = lengths.cumsum(0) - lengths
+    return torch.arange(int(lengths.sum())) - torch.repeat_interleave(starts, lengths)
+
+
+def _token_order(lengths: Tensor, order: Tensor) -> Tensor:
+    """int64[T]: the token indices that lay the sequences out in the given order."""
+    starts = (lengths.cumsum(0) - lengths).index_select(0, order)
+    chosen = lengths.index_select(0, order)
+    return torch.repeat_interleave(starts, chosen) + _positions(chosen)

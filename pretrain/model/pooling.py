@@ -1,0 +1,72 @@
+"""Sentence vectors from packed hidden states.
+
+| pooling          | sentence vector |
+|------------------|---|
+| `cls`            | the last layer's state of the first token |
+| `mean`           | mean over the sequence's tokens, special ones included, of the last layer's states |
+| `first-last`     | mean over tokens of (output of the first layer + last layer) / 2: SimCSE's code now |
+| `embedding-last` | mean over tokens of (embedding output + last layer) / 2: SimCSE's paper |
+| `last-two`       | mean over tokens of (last but one + last layer) / 2: `avg_top2` |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pretrain.common.errors import UserError
+
+SECOND_STATE: dict[str, int | None] = {"cls": None, "mean": None, "first-last": 1, "embedding-last": 0, "last-two": -2}
+"""Pooling -> index of the hidden state it needs beside the last (0: embeddings, i: output of layer i)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedStates:
+    """What the encoder gives for one packed batch of N sequences and T tokens, in the order of its input."""
+
+    last: Tensor
+    """[T, H]: the last layer's states."""
+    second: Tensor | None
+    """[T, H]: the other state that the encoder's pooling needs, if any."""
+    lengths: Tensor
+    """int64[N] on the CPU."""
+
+
+def check_pooling(pooling: str) -> str:
+    """`pooling` itself, or a UserError that lists the known ones."""
+    if pooling not in SECOND_STATE:
+        raise UserError(f"unknown pooling '{pooling}'; choose one of {', '.join(SECOND_STATE)}.")
+    return pooling
+
+
+def pool(states: PackedStates, pooling: str) -> Tensor:
+    """Sentence vectors [N, H], float32 (float64 from float64 states), deterministic on CPU and CUDA."""
+    lengths = states.lengths
+    device_type = states.last.device.type
+    with torch.autocast(device_type, enabled=False):
+        if pooling == "cls":
+            starts = (lengths.cumsum(0) - lengths).to(states.last.device)
+            return _at_least_float32(states.last.index_select(0, starts))
+        means = segment_mean(_at_least_float32(states.last), lengths)
+        if SECOND_STATE[check_pooling(pooling)] is None:
+            return means
+        if states.second is None:
+            raise ValueError(f"pooling '{pooling}' needs a second hidden state; ask the encoder for it in forward_packed.")
+        return (means + segment_mean(_at_least_float32(states.second), lengths)) / 2
+
+
+def segment_mean(values: Tensor, lengths: Tensor) -> Tensor:
+    """Mean of each segment: values [T, H] on any device, positive lengths int64[N] on the CPU -> [N, H]."""
+    on_device = lengths.to(values.device)
+    if values.device.type == "cpu":
+        rows = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+        sums = values.new_zeros(len(lengths), values.shape[1]).index_add(0, rows, values)
+        return sums / on_device[:, None].to(values.dtype)
+    # index_add on CUDA adds with atomics, in an order that changes from run to run.
+    return torch.segment_reduce(values, "mean", lengths=on_device, axis=0, unsafe=True)
+
+
+def _at_least_float32(values: Tensor) -> Tensor:
+    return values if values.dtype == torch.float64 else values.float()

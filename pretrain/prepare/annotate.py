@@ -1,0 +1,103 @@
+"""`--annotate MODEL`: the texts of a chunk through a spaCy pipeline, once, for the shard to keep beside the tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from augment.core.errors import AugmentationError
+from augment.core.ragged import Ragged
+from augment.text.parsed import ParsedSentence, find_parser, load_parser, parse_texts
+from pretrain.common.errors import UserError
+from pretrain.data.annotation import MOST_CHARACTERS, pack
+from pretrain.data.shards import write_atomically
+
+
+def describe_parser(model: str) -> dict[str, str]:
+    """What the manifest says of a parser ("auto": `find_parser`'s): name, version, language.
+
+    Raises: UserError when it is not there, or has no tagger or no dependency parser.
+    """
+    try:
+        model = find_parser() if model == "auto" else model
+        parser = load_parser(model)
+    except AugmentationError as error:
+        raise UserError(f"--annotate {model}: {error}") from error
+    return {"parser": model, "name": parser.meta["name"], "version": parser.meta["version"], "language": parser.lang}
+
+
+def longest_text(max_length: int) -> int:
+    """Characters of a text that are kept and parsed. Augmentations work on whole texts, and only then are tokens cut to
+    `max_length`; so this is far above any sentence of a corpus that suits `max_length`, and bounds the work on documents.
+    """
+    return min(MOST_CHARACTERS, 64 * max_length)
+
+
+class Annotator:
+    """Parses chunks of texts, in this process; preparation runs as many as it has workers.
+
+    Texts are kept and parsed whole, also where their tokens in the shard are cut to max_length: an augmentation is to see all of
+    a sentence, as it does in the papers.
+
+    What was parsed is kept under `folder` until the preparation is finished, by the hash of texts and parser, so that a
+    shard whose writing was interrupted does not parse its finished chunks again.
+
+    parser: as `describe_parser` gives it. max_length: of the data, in tokens.
+    """
+
+    def __init__(self, parser: dict[str, str], max_length: int, folder: Path):
+        self.parser, self.longest, self.folder = parser, longest_text(max_length), folder
+
+    def members(self, texts: Sequence[str], sequences: Ragged, counts: Counter[str]) -> dict[str, bytes]:
+        """Members of the shard (`pretrain.data.annotation`) for the texts of N stored sequences, none for an empty sequence."""
+        kept = [text if length else "" for text, length in zip(texts, sequences.lengths.tolist())]
+        counts["texts_too_long_to_parse_whole"] += sum(len(text) > self.longest for text in kept)
+        kept = [_head(text, self.longest) for text in kept]
+        members = self._load(kept) or self._parse(kept)
+        counts["annotated_words"] += len(members["word_tags.u16"]) // 2
+        counts["annotation_bytes"] += sum(map(len, members.values()))
+        return members
+
+    def _parse(self, texts: list[str]) -> dict[str, bytes]:
+        language = self.parser["language"]
+        rows = [row for row, text in enumerate(texts) if text]
+        sentences = [ParsedSentence(text, (), (), (), (), (), (), (), language) for text in texts]
+        try:
+            for row, sentence in zip(rows, parse_texts((texts[row] for row in rows), self.parser["parser"])):
+                sentences[row] = sentence
+        except AugmentationError as error:  # text in another language than the parser's
+            raise UserError(f"--annotate {self.parser['parser']}: {error}") from error
+        try:
+            members = pack(sentences)
+        except ValueError as error:
+            raise UserError(f"--annotate {self.parser['parser']}: {error}. Lower --chunk_tokens.") from error
+        sizes = json.dumps({name: len(data) for name, data in members.items()}).encode()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._path(texts), sizes + b"\n" + b"".join(members.values()))
+        return members
+
+    def _load(self, texts: list[str]) -> dict[str, bytes] | None:
+        path = self._path(texts)
+        if not path.is_file():
+            return None
+        header, _, rest = path.read_bytes().partition(b"\n")
+        members, start = {}, 0
+        for name, size in json.loads(header).items():
+            members[name] = rest[start : start + size]
+            start += size
+        return members
+
+    def _path(self, texts: list[str]) -> Path:
+        digest = hashlib.blake2b(json.dumps([self.parser, texts]).encode(), digest_size=16)
+        return self.folder / f"{digest.hexdigest()}.parse"
+
+
+def _head(text: str, longest: int) -> str:
+    """A text, cut before a word where it is too long."""
+    if len(text) <= longest:
+        return text
+    cut = text.rfind(" ", 0, longest + 1)
+    return text[: cut if cut > 0 else longest]

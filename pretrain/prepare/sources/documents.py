@@ -1,0 +1,94 @@
+"""Documents: the texts of one task, in order, whatever they are read from. What cannot be read is counted and named.
+
+A broken line among good ones is left out. A file that is broken from the beginning is not what its name says, and is refused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pretrain.common.errors import UserError
+from pretrain.prepare.sources import readers
+from pretrain.prepare.sources.corpora import Source, Task
+from pretrain.prepare.sources.rows import Broken, is_unicode, json_rows, table_rows
+
+MOST_NAMED = 5  # of a task's broken rows
+_BROKEN_AT_ONCE = 10  # so many at the beginning of a task, and nothing else: the file is another than was thought
+
+
+@dataclass
+class Faults:
+    """What a task could not read: how often, and the first few by file and line."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    named: list[str] = field(default_factory=list)
+
+    def add(self, name: str, task: Task, position: int, why: str) -> None:
+        """Count a fault under `name`; keep where it is and why while there are few."""
+        self.counts[name] += 1
+        if len(self.named) < MOST_NAMED:
+            self.named.append(f"{readers.where(task, position)}: {why}")
+
+
+def documents(task: Task, source: Source, faults: Faults) -> Iterator[str]:
+    """Yield the texts of the documents of a task, in order.
+
+    Raises: UserError when the data is not what its name says, or cannot be read.
+    """
+    if task.kind == "embedded":
+        from pretrain.prepare.sources.embedded import module_documents
+
+        yield from module_documents(task.stripe, task.stripes)
+        return
+    if task.kind == "text":
+        texts = readers.numbered_documents(task)
+    else:
+        texts = _field_texts(task, source, faults)
+        if source.layout == "passages":
+            texts = readers.passages(texts)
+    for position, text in texts:
+        if not is_unicode(text):
+            faults.add("documents_not_utf8", task, position, "not UTF-8; the bytes that are not were left out")
+            text = text.encode("utf-8", "surrogateescape").decode("utf-8", "ignore")
+        yield text
+
+
+def _field_texts(task: Task, source: Source, faults: Faults) -> Iterator[tuple[int, str]]:
+    """Yield the text field of every row that can be read, with its position."""
+    key = source.text_key
+
+    def choose(fields: tuple[str, ...]) -> list[str]:
+        if key in fields:
+            return [key]
+        raise UserError(f"source {task.place} has no column {key!r}; it has {', '.join(fields) or 'none'}. Set text_key.")
+
+    first: str | None = None  # the fault that the task begins with
+    broken = 0
+    good = False
+    for position, row in json_rows(task) if task.kind == "jsonl" else table_rows(task, source, choose):
+        why = None
+        text = None if isinstance(row, Broken) else row.get(key)
+        if isinstance(row, Broken):
+            why = row.why
+        elif key not in row:
+            why = f"no field {key!r}"
+        elif text is None:
+            continue  # an empty cell of a table
+        elif not isinstance(text, str):
+            why = f"field {key!r} holds no text, but {str(text)[:60]!r}"
+        elif not is_unicode(text):
+            why = f"field {key!r} is not Unicode (half of a surrogate pair, or bytes that are not UTF-8)"
+        if why is None:
+            good = True
+            yield position, text
+            continue
+        faults.add("broken_records", task, position, why)
+        if not good:
+            broken += 1
+            first = first or f"source {readers.where(task, position)}: {why}"
+            if broken == _BROKEN_AT_ONCE:
+                break
+    if first is not None and not good:
+        raise UserError(f"{first}, and so are all rows that were read. Set text_key to the field that holds the text.")

@@ -1,0 +1,235 @@
+"""Readers of text files: the documents of one task, streamed, plain or compressed.
+
+`pretrain.prepare.sources.rows` reads formats with fields, `pretrain.prepare.sources.documents` and `pretrain.prepare.sources.records` make documents and records of both.
+
+A task reads its own share and no other: a byte range of a plain file (a document belongs to the range in
+which it begins), every S-th document of a compressed one.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import contextlib
+import gzip
+import io
+import lzma
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pretrain.common.errors import UserError
+from pretrain.prepare.sources.corpora import COMPRESSIONS, Task
+
+PASSAGE_CHARACTERS = 32768
+_PROBE_BYTES = 1 << 20
+
+
+def open_file(path: str | Path) -> BinaryIO:
+    """The decompressed bytes of a file, as a stream."""
+    name = str(path)
+    if name.endswith(".gz"):
+        return gzip.open(name, "rb")
+    if name.endswith(".bz2"):
+        return bz2.open(name, "rb")
+    if name.endswith(".xz"):
+        return lzma.open(name, "rb")
+    if name.endswith(".zst"):
+        return io.BufferedReader(_ZstandardReader(name), 1 << 18)
+    return open(name, "rb", 1 << 18)
+
+
+class _ZstandardReader(io.RawIOBase):
+    """The decompressed bytes of a .zst file, of all its frames; EOFError where it ends inside one.
+
+    zstandard's own `stream_reader` ends with the first frame, and says nothing of a file that was cut short.
+    """
+
+    def __init__(self, name: str):
+        import zstandard
+
+        self._file = open(name, "rb")  # noqa: SIM115 (closed with this stream)
+        self._decompressor = zstandard.ZstdDecompressor()
+        self._frame: Any = None
+        self._ready = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            data = (self._frame.unused_data if self._frame is not None and self._frame.eof else b"") or self._file.read(1 << 16)
+            if not data:
+                if self._frame is not None and not self._frame.eof:
+                    raise EOFError("the file ends inside a zstandard frame")
+                return 0
+            if self._frame is None or self._frame.eof:
+                self._frame = self._decompressor.decompressobj()
+            self._ready = self._frame.decompress(data)
+        size = min(len(buffer), len(self._ready))
+        buffer[:size], self._ready = self._ready[:size], self._ready[size:]
+        return size
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _is_compressed(path: str) -> bool:
+    return path.endswith(COMPRESSIONS)
+
+
+def detect_layout(path: Path) -> str:
+    """`paragraphs` if there is a blank line between text in the first megabyte, else `lines`.
+
+    Raises: UserError if the file is not UTF-8 text or cannot be decompressed.
+    """
+    try:
+        with naming_damage(str(path)), open_file(path) as stream:
+            probe = stream.read(_PROBE_BYTES)
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(probe)
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"source {path} is not UTF-8 text (byte {error.start}). Convert it: iconv -f LATIN1 -t UTF-8 {path}"
+        ) from error
+    seen_text = blank = False
+    for line in text.split("\n")[:-1]:
+        if not line.strip():
+            blank = seen_text
+        elif blank:
+            return "paragraphs"
+        else:
+            seen_text = True
+    return "lines"
+
+
+def numbered_documents(task: Task) -> Iterator[tuple[int, str]]:
+    """Yield the documents of a text file in the task's layout (lines, paragraphs or passages), each with its position.
+
+    A position is the byte at which a document begins in a plain file, and the number of its first line (from 0) in a
+    compressed one. `where` makes words of it.
+    """
+    group = {"lines": _lines, "paragraphs": _paragraphs, "passages": _passages}[task.layout]
+    if not _is_compressed(task.place):
+        size = os.path.getsize(task.place)
+        begin, end = (size * stripe // task.stripes for stripe in (task.stripe, task.stripe + 1))
+        with open(task.place, "rb", 1 << 18) as stream:
+            yield from group(_owned_lines(stream, begin if task.stripe else None, end, task.layout))
+        return
+    with naming_damage(task.place), open_file(task.place) as stream:
+        for number, (position, text) in enumerate(group(enumerate(stream))):
+            if number % task.stripes == task.stripe:
+                yield position, text
+
+
+@contextlib.contextmanager
+def naming_damage(place: str) -> Iterator[None]:
+    """Turn what decompressors and disks raise for a damaged file into a UserError that names it."""
+    try:
+        yield
+    except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
+        raise UserError(f"source {place} is cut short or damaged ({error}). Download it again.") from error
+    except OSError as error:
+        if error.errno is None:  # bz2's word for damage
+            raise UserError(f"source {place} is cut short or damaged ({error}). Download it again.") from error
+        raise UserError(f"source {place} cannot be read: {error.strerror}.") from error
+    except Exception as error:
+        if type(error).__module__.startswith("zstandard"):
+            raise UserError(f"source {place} is damaged ({error}). Download it again.") from error
+        raise
+
+
+def where(task: Task, position: int) -> str:
+    """Return the words for a position of `numbered_documents` or `pretrain.prepare.sources.rows`: `FILE, line N` or `FILE, row N`."""
+    if task.kind == "hub" and task.stripes > 1:
+        return f"hub:{task.place}, file or part {task.stripe + 1} of {task.stripes}, row {position + 1}"
+    if task.kind in ("parquet", "disk", "hub"):
+        return f"{task.place}, row {position + 1}"
+    line = position
+    if task.kind not in ("csv", "tsv") and not _is_compressed(task.place):
+        line = 0
+        with open(task.place, "rb") as stream:
+            while position > 0 and (block := stream.read(min(position, _PROBE_BYTES))):
+                line += block.count(b"\n")
+                position -= len(block)
+    return f"{task.place}, line {line + 1}"
+
+
+def _owned_lines(stream: BinaryIO, begin: int | None, end: int, layout: str) -> Iterator[tuple[int, bytes]]:
+    """(offset, line) of the documents that begin in (begin, end]; in [0, end] for the first range (None).
+
+    The line that holds byte `begin` began before it, so it belongs to the range before; a paragraph
+    document is entered at the first text line after a blank one, and followed past `end` to its own end.
+    """
+    paragraphs = layout == "paragraphs"
+    position, inside = 0, True
+    if begin is not None:
+        window = max(0, begin - _PROBE_BYTES)
+        stream.seek(window)
+        position = window + stream.read(begin - window).rfind(b"\n") + 1
+        stream.seek(position)
+        line = stream.readline()
+        position += len(line)
+        inside = not paragraphs or not line.strip()
+    entering = True
+    for line in stream:
+        blank = not line.strip()
+        if not inside:
+            inside = blank
+        elif position > end and (not paragraphs or entering):
+            return
+        else:
+            yield position, line
+        entering = blank
+        position += len(line)
+        if paragraphs and blank and position > end:
+            return
+
+
+def _decode(line: bytes) -> str:
+    """Return the text of a line. What is not UTF-8 becomes halves of surrogate pairs, which `rows.is_unicode` finds."""
+    return line.decode("utf-8", "surrogateescape")
+
+
+def _lines(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, str]]:
+    for position, line in lines:
+        if not line.isspace():
+            yield position, _decode(line)
+
+
+def _paragraphs(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, str]]:
+    collected: list[bytes] = []
+    first = 0
+    for position, line in lines:
+        if line.isspace():
+            if collected:
+                yield first, _decode(b"".join(collected))
+                collected = []
+        else:
+            if not collected:
+                first = position
+            collected.append(line)
+    if collected:
+        yield first, _decode(b"".join(collected))
+
+
+def _passages(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, str]]:
+    return passages((position, _decode(line).rstrip("\r\n")) for position, line in lines)
+
+
+def passages(texts: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Join texts that follow each other, line by line, into documents of 32 thousand characters, each with its first position."""
+    collected: list[str] = []
+    size = first = 0
+    for position, text in texts:
+        if not collected:
+            first = position
+        collected.append(text)
+        size += len(text) + 1
+        if size >= PASSAGE_CHARACTERS:
+            yield first, "\n".join(collected)
+            collected, size = [], 0
+    if collected:
+        yield first, "\n".join(collected)

@@ -1,0 +1,153 @@
+"""Records: texts that belong together, read from jsonl, csv, tsv, parquet and text files and from Hugging Face datasets.
+
+A record has a text and may have a positive (a text of the same meaning), a negative (a text of another meaning, close in
+words), an augmented version of the text and a label: sentence pairs, NLI triples, AugCSE's sentences with a cached
+augmentation and its number. Nothing about a record is guessed or
+dropped: a field that is missing, misspelt or of the wrong kind is one error that names the file and the line.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from augment.text.cleaning import clean
+from pretrain.common.errors import UserError
+from pretrain.prepare.sources import readers
+from pretrain.prepare.sources.corpora import Source, Task
+from pretrain.prepare.sources.rows import Broken, Row, is_unicode, json_rows, table_rows
+
+COLUMNS = ("text", "positive", "negative", "augmented")
+LABEL = "label"
+MOST_LABEL = 2**31 - 1
+_SIMCSE = {"sent0": "text", "sent1": "positive", "hard_neg": "negative"}  # the header of its nli_for_simcse.csv
+
+
+@dataclass(frozen=True)
+class Record:
+    """texts: cleaned, in the order of `COLUMNS`, "" where there is none. position: where it begins (`readers.where`)."""
+
+    texts: tuple[str, ...]
+    label: int | None
+    position: int
+
+    def joined(self) -> bytes:
+        """Texts and label in one piece, a line each: what makes two records the same."""
+        lines = (*self.texts, "" if self.label is None else str(self.label))
+        return "\n".join(lines).encode("utf-8", "replace")
+
+
+def split_joined(text: str) -> tuple[list[str], int | None]:
+    """(texts, label) of `Record.joined`, decoded."""
+    *texts, label = text.split("\n")
+    return texts, int(label) if label else None
+
+
+def records(task: Task, source: Source) -> Iterator[Record]:
+    """The records of a task, in order.
+
+    Raises: UserError, naming file and line, for what is no record, and where one has a label and another has none.
+    """
+    rows = {"jsonl": _jsonl_rows, "text": _text_rows}.get(task.kind, _table_rows)(task, source)
+    first: Record | None = None
+    for position, row in rows:
+        record = _record(row, position, lambda what, position=position: _fault(task, position, what))
+        if first is None:
+            first = record
+        elif (record.label is None) != (first.label is None):
+            here, there = ("no", "one") if record.label is None else ("a", "none")
+            before = readers.where(task, first.position)
+            raise _fault(task, position, f"this record has {here} label, and the one in {before} has {there}")
+        yield record
+
+
+def _record(row: dict[str, Any], position: int, fault: Callable[[str], UserError]) -> Record:
+    """row: what was found, by column."""
+    texts = []
+    for column in COLUMNS:
+        value = row.get(column)
+        if value is not None and not isinstance(value, str):
+            raise fault(f"the {column} is {value!r}, not text")
+        if value and not is_unicode(value):
+            raise fault(f"the {column} is not Unicode (half of a surrogate pair, or bytes that are not UTF-8): {value[:60]!a}")
+        texts.append(clean(value or ""))
+    if not texts[0]:
+        raise fault("the record has no text")
+    label = row.get(LABEL)
+    if label is not None and (isinstance(label, bool) or not isinstance(label, int) or not 0 <= label <= MOST_LABEL):
+        raise fault(f"the label is {label!r}, not a whole number from 0 on")
+    return Record(tuple(texts), label, position)
+
+
+def _text_rows(task: Task, source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
+    for position, text in readers.numbered_documents(task):
+        if clean(text):  # blank to the eye: no document at all
+            yield position, {"text": text}
+
+
+def _jsonl_rows(task: Task, source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
+    known: dict[tuple[str, ...], dict[str, str]] = {}
+    for position, row in json_rows(task):
+        row = _whole(task, position, row)
+        fields = tuple(row)
+        if fields not in known:
+            known[fields] = _columns(fields, source, lambda what, position=position: _fault(task, position, what))
+        yield position, {column: row[field] for field, column in known[fields].items()}
+
+
+def _table_rows(task: Task, source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
+    columns: dict[str, str] = {}
+
+    def choose(fields: tuple[str, ...]) -> list[str]:
+        columns.update(_columns(fields, source, lambda what: _fault(task, 0, what)))
+        return list(columns)
+
+    for position, row in table_rows(task, source, choose):
+        found = {columns[field]: value for field, value in _whole(task, position, row).items()}
+        if isinstance(found.get(LABEL), str):  # csv has no numbers
+            found[LABEL] = _number(found[LABEL])
+        yield position, found
+
+
+def _whole(task: Task, position: int, row: Row | Broken) -> Row:
+    if isinstance(row, Broken):
+        raise _fault(task, position, row.why)
+    return row
+
+
+def _number(text: str) -> int | str | None:
+    text = text.strip()
+    return int(text) if text.isdecimal() else text or None
+
+
+def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], UserError]) -> dict[str, str]:
+    """Field -> column, for the fields that a record has."""
+    keys = {column: getattr(source, f"{column}_key") for column in (*COLUMNS, LABEL)}
+    meant = {key: column for column, key in keys.items()}
+    for field, column in _SIMCSE.items():
+        if keys[column] == column:  # nobody has said otherwise
+            meant.setdefault(field, column)
+    found: dict[str, str] = {}
+    for field in fields:
+        column = meant.get(field)
+        if column is None:
+            near = difflib.get_close_matches(str(field), [key for key in meant if key not in fields], 1, 0.6)
+            if near or source.other_fields == "refuse":
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise fault(
+                    f"there is no column {field!r}{hint} (columns are {', '.join(meant)}). Name the columns in the source's "
+                    f"{', '.join(f'{column}_key' for column in keys)}, or leave others out by other_fields: ignore"
+                )
+        elif column in found.values():
+            raise fault(f"the {column} is there twice: {', '.join(f for f in fields if meant.get(f) == column)}")
+        else:
+            found[field] = column
+    if "text" not in found.values():
+        raise fault(f"there is no column {source.text_key!r}; there are {', '.join(map(str, fields)) or 'none'}. Set text_key")
+    return found
+
+
+def _fault(task: Task, position: int, what: str) -> UserError:
+    return UserError(f"source {readers.where(task, position)}: {what}.")

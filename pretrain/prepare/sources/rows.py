@@ -1,0 +1,181 @@
+"""Rows: the fields of jsonl, csv, tsv and parquet files and of Hugging Face datasets, streamed, each with its position.
+
+A task reads its own share: every S-th row of a csv file (a quoted field may hold line breaks, so only the whole file tells where
+rows begin), a range of a parquet file's row groups, a range of a saved dataset's rows, one file of a streamed one.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pretrain.common.errors import UserError
+from pretrain.prepare.sources.corpora import Source, Task
+from pretrain.prepare.sources.readers import naming_damage, numbered_documents, open_file, where
+
+_FIELD_CHARACTERS = 1 << 24  # the csv module's own limit is 131,072
+_BATCH = 256
+
+Row = dict[str, Any]
+Choose = Callable[[tuple[str, ...]], Sequence[str]]
+"""Of the names of all columns, those that are to be read. Raises UserError where they do not fit."""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A row that cannot be read, and why."""
+
+    why: str
+
+
+def is_unicode(text: str) -> bool:
+    """Return whether a text can be written as UTF-8: it has no half of a surrogate pair (`"\\ud800"` in JSON), and no byte that
+    was not UTF-8 to begin with."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def json_rows(task: Task) -> Iterator[tuple[int, Row | Broken]]:
+    """Yield (position, object) of every line of a jsonl file."""
+    for position, line in numbered_documents(task):
+        row: Any = None
+        try:
+            row = json.loads(line)
+        except RecursionError:
+            row = Broken("JSON that is nested too deep")
+        except ValueError as error:
+            row = Broken(f"not JSON ({error})")
+        if not isinstance(row, dict | Broken):
+            row = Broken("not a JSON object")
+        if isinstance(row, Broken):
+            row = Broken(f"{row.why}; the line begins {line[:60]!r}")
+        yield position, row
+
+
+def table_rows(task: Task, source: Source, choose: Choose) -> Iterator[tuple[int, Row | Broken]]:
+    """Yield (position, fields) of the task's rows of a csv, tsv or parquet file or a dataset, of the columns chosen.
+
+    Raises: UserError, naming file and row or rows, for data that is damaged or not what its name says.
+    """
+    if task.kind in ("csv", "tsv"):
+        return _csv_rows(task, choose)
+    if task.kind == "parquet":
+        return _parquet_rows(task, choose)
+    return _dataset_rows(task, source, choose)
+
+
+def _csv_rows(task: Task, choose: Choose) -> Iterator[tuple[int, Row | Broken]]:
+    csv.field_size_limit(_FIELD_CHARACTERS)
+    with naming_damage(task.place), open_file(task.place) as stream:
+        rows = _numbered_rows(task, stream)
+        header = next(rows, (0, []))[1]
+        wanted = set(choose(tuple(header)))
+        chosen = [(number, field) for number, field in enumerate(header) if field in wanted]
+        for count, (position, row) in enumerate(rows):
+            if count % task.stripes != task.stripe:
+                continue
+            if len(row) != len(header):
+                yield position, Broken(f"{len(row)} fields where the header has {len(header)} ({', '.join(header)})")
+            else:
+                yield position, {field: row[number] for number, field in chosen}
+
+
+def _numbered_rows(task: Task, stream: BinaryIO) -> Iterator[tuple[int, list[str]]]:
+    """Rows that are not blank, each with the number of its first line from 0: a quoted field may hold line breaks."""
+    # Bytes that are not UTF-8 become halves of surrogate pairs, which `is_unicode` finds in their row.
+    text = io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline="")
+    if task.kind == "tsv":  # has no quotes: a field is what stands between tabs
+        reader = csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
+    else:
+        reader = csv.reader(text, strict=True)
+    while True:
+        position = reader.line_num
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            raise UserError(f"source {where(task, position)}: not {task.kind} ({error}).") from error
+        if row is None:
+            return
+        if row:
+            yield position, row
+
+
+def _parquet_rows(task: Task, choose: Choose) -> Iterator[tuple[int, Row | Broken]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    position = 0
+    try:
+        with pyarrow.parquet.ParquetFile(task.place) as table:
+            count = table.num_row_groups
+            first, last = (count * stripe // task.stripes for stripe in (task.stripe, task.stripe + 1))
+            columns = list(choose(tuple(table.schema_arrow.names)))
+            if first == last:
+                return
+            position = sum(table.metadata.row_group(group).num_rows for group in range(first))
+            for batch in table.iter_batches(_BATCH, row_groups=list(range(first, last)), columns=columns):
+                yield from _arrow_rows(batch, position)
+                position += batch.num_rows
+    except (OSError, pyarrow.ArrowException) as error:
+        place = where(task, position)
+        raise UserError(f"source {place}, or soon behind it: cannot be read ({error}). Download it again.") from error
+
+
+def _arrow_rows(batch: Any, position: int) -> Iterator[tuple[int, Row | Broken]]:
+    try:
+        rows: list[Row | Broken] = batch.to_pylist()
+    except UnicodeDecodeError:  # in one of them: arrow does not check what files hold
+        rows = []
+        for number in range(batch.num_rows):
+            try:
+                rows += batch.slice(number, 1).to_pylist()
+            except UnicodeDecodeError as error:
+                rows.append(Broken(f"not UTF-8 ({error})"))
+    yield from enumerate(rows, position)
+
+
+def _dataset_rows(task: Task, source: Source, choose: Choose) -> Iterator[tuple[int, Row | Broken]]:
+    position = 0
+    try:
+        dataset = _open_dataset(task, source)
+        names = dataset.column_names
+        if names is None:  # a stream whose files do not say
+            names = list(next(iter(dataset), {}))
+        dataset = dataset.select_columns(list(choose(tuple(names))))
+        if source.streaming and task.kind == "hub":
+            rows = dataset.shard(task.stripes, task.stripe) if task.stripes > 1 else dataset
+        else:
+            position, last = (len(dataset) * stripe // task.stripes for stripe in (task.stripe, task.stripe + 1))
+            rows = dataset.select(range(position, last))
+        for row in rows:
+            yield position, row
+            position += 1
+    except UserError:
+        raise
+    except Exception as error:  # datasets raises whatever its readers do
+        raise UserError(f"source {where(task, position)}: cannot be read ({type(error).__name__}: {error}).") from error
+
+
+def _open_dataset(task: Task, source: Source) -> Any:
+    import datasets
+
+    if task.kind == "hub":
+        return datasets.load_dataset(
+            task.place, source.subset, split=source.split, revision=source.revision, streaming=source.streaming
+        )
+    place = Path(task.place)
+    if (place / "dataset_dict.json").is_file():
+        place /= source.split
+        if not place.is_dir():
+            raise UserError(f"source {task.place} has no split {source.split!r}.")
+    return datasets.load_from_disk(str(place))

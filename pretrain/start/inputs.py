@@ -1,0 +1,143 @@
+"""What decides a run's batches, by hash: shards, tokenizer, parser, rules, synonym table, word vectors, models.
+
+The record goes into every checkpoint, and as comments into the run's config.yaml. A run that is resumed must find the same, or
+its data would change without a word.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import torch.distributed as dist
+
+from augment.spec.digest import rules_digest
+from augment.spec.registry import needs_text
+from augment.spec.resources import resource_hash, resources
+from pretrain.common.errors import UserError
+from pretrain.config.run import Config
+from pretrain.data.shards import ShardReader
+from pretrain.objectives import view_specs
+
+Inputs = dict[str, dict[str, str]]
+"""Name -> {"sha256": ..., "where": where it was found}."""
+
+_DECIDING = ("unit", "max_length", "columns", "labels", "label_names", "vocabulary_size", "token_dtype")
+FIXED = ("shards", "manifest", "tokenizer")
+"""Inputs without which a position in the data, or an id, means something else: they cannot change within a run."""
+
+_REMEDIES = {
+    "shards": "point --data at the data of that run",
+    "manifest": "put back the manifest.json that the run began with",
+    "tokenizer": "point --data at the data of that run",
+    "held-out shards": "put the held-out shards back",
+    "parser": "point --data at the data that was parsed by it",
+    "rules": "go on with the version of the code that the run began with",
+    "synonyms": "name that table with --augment.synonyms",
+    "wordnet": "name that one in CLEAR_WORDNET",
+}
+_OTHER_REMEDY = "name that file or folder in the specification or in the environment"
+
+
+def collect(config: Config, train: ShardReader, heldout: ShardReader) -> Inputs:
+    """Hash everything that decides a batch of the run. Collective: rank 0 reads, all get the same.
+
+    config: of what the loader reads (`pretrain.cache.views.trains_on`).
+
+    Raises: AugmentationError for a synonym table or WordNet that is nowhere.
+    """
+    box: list[Inputs | Exception | None] = [None]
+    if dist.get_rank() == 0:
+        try:
+            box = [_collect(config, train, heldout)]
+        except Exception as error:  # told to all ranks: they wait for the answer
+            box = [error]
+    dist.broadcast_object_list(box, src=0)
+    if isinstance(box[0], Exception):
+        raise box[0]
+    return box[0]
+
+
+def _collect(config: Config, train: ShardReader, heldout: ShardReader) -> Inputs:
+    folder = str(train.folder.resolve())
+    found: Inputs = {
+        "shards": {"sha256": train.content_hash, "where": folder},
+        "held-out shards": {"sha256": heldout.content_hash, "where": folder},
+        "manifest": {"sha256": _manifest_hash(train), "where": folder},
+        "tokenizer": {"sha256": train.tokenizer_hash, "where": folder},
+    }
+    cached = train.manifest.get("cache") or {}
+    if parser := train.annotation or cached.get("parser"):
+        told = {key: parser.get(key) for key in ("name", "version", "language")}
+        found["parser"] = {"sha256": _json_hash(told), "where": str(parser.get("parser"))}
+    for name, digest in cached.get("resources", {}).items():
+        found[f"{name} (of the cached views)"] = {"sha256": digest, "where": folder}
+    if "rules" in cached:
+        found["rules (of the cached views)"] = {"sha256": cached["rules"], "where": folder}
+    specs = [view.augmentation for view in view_specs(config)]
+    if any(map(needs_text, specs)):
+        found["rules"] = {"sha256": rules_digest(), "where": "augment/"}
+    for name, where in resources(specs, config.augment.synonyms).items():
+        found[name] = {"sha256": resource_hash(where) or "unknown", "where": where}
+    return found
+
+
+def _manifest_hash(reader: ShardReader) -> str:
+    """Of what the manifest says of how the shards are read: the shards' own hashes say nothing of that."""
+    splits = {split: [shard["chunks"] for shard in part["shards"]] for split, part in reader.manifest["splits"].items()}
+    return _json_hash([{key: reader.manifest.get(key) for key in _DECIDING}, splits])
+
+
+def _json_hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def recorded(state: dict[str, Any]) -> Inputs:
+    """Return the inputs in a checkpoint's state; of one that is older than the record, the two hashes that it has."""
+    if "inputs" in state:
+        return state["inputs"]
+    older = {"tokenizer": "tokenizer_hash", "shards": "data_hash"}
+    return {name: {"sha256": state[key], "where": "not recorded"} for name, key in older.items()}
+
+
+def require_same(source: object, before: Inputs, now: Inputs, accept: str | None = None) -> list[dict[str, str]]:
+    """Compare the inputs of a checkpoint with those that this start has found.
+
+    source: the checkpoint, for the message. accept: names, comma-separated, of inputs that may differ.
+
+    Returns:
+        The differences that were accepted: key, from, to.
+
+    Raises:
+        UserError: some differ; one message names all of them, with both hashes, and says how to go on.
+    """
+    differ = [name for name in before if name in now and before[name]["sha256"] != now[name]["sha256"]]
+    wanted = [name.strip() for name in (accept or "").split(",") if name.strip()]
+    if unknown := [name for name in wanted if name not in now]:
+        raise UserError(f"checkpoint.accept: this run has no input {', '.join(unknown)}; it has {', '.join(now)}")
+    if fixed := [name for name in wanted if name in FIXED]:
+        raise UserError(f"checkpoint.accept: {', '.join(fixed)} cannot change within a run; start a new one with --init")
+    refused = [name for name in differ if name not in wanted]
+    if refused:
+        lines = [f"{source} was trained with other inputs than this start has found:"]
+        lines += [f"  {_difference(name, before[name], now[name])}: {_REMEDIES.get(name, _OTHER_REMEDY)}" for name in refused]
+        lines.append("Or start a new run from its export with --init.")
+        if free := [name for name in refused if name not in FIXED]:
+            lines.append(f"To go on with what is there now: --checkpoint.accept '{','.join([*wanted, *free])}'.")
+        raise UserError("\n".join(lines))
+    return [{"key": f"input {name}", "from": _named(before[name]), "to": _named(now[name])} for name in differ]
+
+
+def _difference(name: str, before: dict[str, str], now: dict[str, str]) -> str:
+    return f"{name} was {_named(before)}, is {_named(now)}"
+
+
+def _named(value: dict[str, str]) -> str:
+    return f"{value['sha256'][:12]} ({value['where']})"
+
+
+def as_comments(inputs: Inputs) -> str:
+    """Return the record as comments for config.yaml."""
+    rows = [f"#   {name}: {value['sha256']}  {value['where']}" for name, value in inputs.items()]
+    return "\n".join(["# Inputs that decide the batches, by sha256 (checkpoints hold the same):", *rows, ""])

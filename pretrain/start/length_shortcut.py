@@ -1,0 +1,112 @@
+"""How far the lengths of two views alone would tell which of them belong together.
+
+A contrastive loss takes the easiest way. Where two views of a sequence are about as long as each other, and those of others are
+not, that way is their length. `measure_lengths` augments a sample as training does, and says what an encoder that reads nothing
+but lengths could reach.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.core.vocabulary import Vocabulary
+from augment.spec.registry import loads_models
+from augment.tokens.synonyms import SynonymTable
+from pretrain.config.run import Config
+from pretrain.data.blocks import ViewSpec
+from pretrain.data.loader import Loader
+from pretrain.data.shards import ShardReader
+
+SAMPLE, SAMPLE_TOKENS = 8192, 1 << 21  # sequences and tokens augmented at most: a second, and a few chunks read
+SAMPLE_OF_MODELS = 512  # where language models make the views
+_STEP = 512
+_BINS = (1, 4, 8, 16, 32, 64, 128)
+_SMOOTHING = (0.01, 0.1, 1.0)
+
+
+@dataclass(frozen=True)
+class LengthShortcut:
+    """sequences: how many were augmented. candidates: N. correlation: of the two views' lengths (Pearson; 0 where all lengths of
+    one are equal). loss: NT-Xent, nats, of a matcher that sees lengths alone and finds each view's partner among N; chance is
+    ln N.
+    """
+
+    sequences: int
+    candidates: int
+    correlation: float
+    loss: float
+
+    def __str__(self) -> str:
+        return (f"the lengths of two views correlate at {self.correlation:.3f}; from lengths alone NT-Xent gets down to "
+                f"{self.loss:.2f} of ln {self.candidates:,} = {math.log(self.candidates):.2f} ({self.sequences:,} sequences)")
+
+
+def measure_lengths(
+    config: Config,
+    reader: ShardReader,
+    vocabulary: Vocabulary,
+    views: list[ViewSpec],
+    synonyms: SynonymTable | None,
+    max_length: int | None,
+    recorded: Sequence[dict] = (),
+) -> LengthShortcut | None:
+    """Augment a sample of the data as training would, and compare the lengths of its first two views; None with fewer views.
+
+    A view's partner is to be found among the sequences of a global batch. max_length, recorded: as for `Loader`.
+    """
+    if len(views) < 2:
+        return None
+    wanted = SAMPLE_OF_MODELS if any(loads_models(view.augmentation) for view in views[:2]) else SAMPLE
+    size = min(_STEP, reader.num_sequences)
+    steps = min(-(-wanted // size), reader.num_sequences // size)
+    views = [ViewSpec(view.role, view.augmentation) for view in views[:2]]
+    batches = Loader(reader, vocabulary, seed=config.train.seed, global_batch=size, lanes=1, rank=0, world_size=1, views=views,
+                     mask_rate=0.0, mask_copies=0, workers=0, start_step=0, stop_step=steps, synonyms=synonyms,
+                     max_length=max_length, damaged=config.data.damaged, recorded=recorded)  # fmt: skip
+    lengths: list[np.ndarray] = []
+    tokens = 0
+    for batch in batches:
+        lengths.append(np.stack([view.lengths for view in batch.views]))
+        tokens += batch.original.num_tokens
+        if tokens >= SAMPLE_TOKENS:
+            break
+    first, second = np.concatenate(lengths, axis=1)
+    varied = first.std() > 0 and second.std() > 0
+    correlation = float(np.corrcoef(first, second)[0, 1]) if varied else 0.0
+    candidates = config.train.global_batch
+    return LengthShortcut(len(first), candidates, correlation, matcher_loss(first, second, candidates))
+
+
+def matcher_loss(first: np.ndarray, second: np.ndarray, candidates: int) -> float:
+    """NT-Xent that a matcher reaches from lengths alone, at N = candidates: mean of -log r(a, b) / sum over N of r(a, b').
+
+    r is the ratio of the joint frequency of two lengths to the product of their own, which is the best there is; lengths are
+    put into bins of equal counts. It is learned on every second pair and judged on the others, so it promises nothing that could
+    not be had; the finest bins that the sample can bear are tried out.
+
+    first, second: int64[n], lengths of view 1 and 2 of n sequences.
+    """
+    losses = []
+    for bins, smoothing in itertools.product(_BINS, _SMOOTHING):
+        rows, columns = _binned(first, bins), _binned(second, bins)
+        shape = (rows.max() + 1, columns.max() + 1)
+        joint = np.zeros(shape)
+        np.add.at(joint, (rows[::2], columns[::2]), 1)
+        strangers = np.outer(joint.sum(1), joint.sum(0)) / joint.sum()
+        ratio = (joint + smoothing) / (strangers + smoothing)
+        a, b = rows[1::2], columns[1::2]
+        own = ratio[a, b]
+        share = np.bincount(b, minlength=shape[1]) / len(b)
+        losses.append(float(np.mean(np.log(own + (candidates - 1) * (ratio @ share)[a]) - np.log(own))))
+    return min(losses)
+
+
+def _binned(lengths: np.ndarray, bins: int) -> np.ndarray:
+    """int64[n]: the bin of each length; equal lengths share one, and bins have about as many."""
+    edges = np.unique(np.quantile(lengths, np.arange(1, bins) / bins))
+    return np.searchsorted(edges, lengths, side="right")

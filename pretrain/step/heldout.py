@@ -1,0 +1,204 @@
+"""Judging a model on held-out sequences: masked-language loss, and whether a view finds its partner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from scipy.special import logsumexp
+
+from augment.core.keys import sequence_keys
+from augment.core.ragged import Ragged
+from augment.core.vocabulary import Vocabulary
+from augment.spec.registry import parse
+from augment.tokens.synonyms import SynonymTable
+from pretrain.common.errors import UserError
+from pretrain.config.run import Config
+from pretrain.data.annotation import Sentences
+from pretrain.data.blocks import clip
+from pretrain.data.damage import known_damaged
+from pretrain.data.masking import Masked, mask_tokens
+from pretrain.data.microbatches import count_micro_batches, cut, pack
+from pretrain.data.pipelines import build_for
+from pretrain.data.shards import DamagedShard, ShardReader
+from pretrain.step.whole_batch import select_positions
+
+PARTNER_OF_ITSELF = "crop:rate=0.7"  # the view to be found where training's are told apart by dropout alone
+PARTNER_TEMPERATURE = 0.05  # SimCSE's; the same for all objectives, so that their held-out losses compare
+SEED = 20201231  # fixed: every evaluation of every run masks and augments the same sequences the same way
+
+
+class Heldout:
+    """Held-out sequences with fixed masks and views, evaluated on all ranks together.
+
+    Every rank holds all of it and computes every W-th micro-batch; all ranks enter the same number of forward passes, as
+    ZeRO-3 demands.
+    """
+
+    def __init__(self, reader: ShardReader, vocabulary: Vocabulary, config: Config, synonyms: SynonymTable | None,
+                 max_length: int, left_out: Sequence[dict] = ()):
+        """
+        Args:
+            max_length: what the encoder takes; longer views are cut as in training.
+            left_out: damaged chunks that this run's record names; they are left out unread.
+
+        Raises:
+            UserError: the data has no held-out sequences.
+            DamagedShard: a chunk is damaged that is not in the record, and `data.damaged` is refuse.
+        """
+        if not reader.num_sequences:
+            raise UserError(f"{reader.folder} has no held-out sequences to evaluate on: prepare it with a share of "
+                            "data.prepare.heldout above 0 (and more than one document)")
+        wanted = max(config.evaluate.heldout_sequences, config.evaluate.partners)
+        known = known_damaged(left_out)
+        sequences, ids, sentences, damaged = read_sound(reader, wanted, config.data.damaged == "skip", known)
+        self.left_out = [{"chunk": chunk, "reason": reason} for chunk, reason in sorted(damaged.items()) if chunk not in known]
+        self.budget = config.train.micro_batch_tokens
+        keys = sequence_keys(SEED, 0, ids, 0, "mask")
+        self.count = min(config.evaluate.heldout_sequences, len(sequences))
+        mlm = config.objective.mlm
+        self.masked: Masked = mask_tokens(sequences.slice(0, self.count), keys[:self.count], vocabulary, rate=mlm.rate,
+                                          mask=mlm.mask, random=mlm.random)
+        self.partners = min(config.evaluate.partners, len(sequences))
+        originals = sequences.slice(0, self.partners)
+        specs = [config.augment.of_role(role) for role in ("anchor", "positive")]
+        if all(parse(spec).is_identity for spec in specs):  # equal texts find each other whatever was learned
+            specs[1] = PARTNER_OF_ITSELF
+        self.views = [clip(build_for(reader, spec, vocabulary, synonyms)(
+            originals, sequence_keys(SEED, 0, ids[:self.partners], view, "augment"), sentences), max_length)
+            for view, spec in enumerate(specs)]
+
+    def evaluate(self, engine) -> dict[str, float]:
+        """Evaluate in inference mode; the same dict on every rank.
+
+        heldout_mlm_loss: mean cross-entropy (nats) over the masked tokens.
+        partner_found: share of first views whose nearest second view (cosine of the vectors in use: pooled, and through no head
+            but one that is kept) is their own.
+        partner_loss: mean -log softmax(cosine / PARTNER_TEMPERATURE) of it: it still moves where every partner is found.
+        partner_among: how many second views there were.
+        """
+        with evaluation_mode(engine.module), torch.no_grad():
+            result = {"heldout_mlm_loss": self._masked_loss(engine)} if engine.module.objective.masked_copies else {}
+            first, second = (embed_sharded(engine, view, self.budget) for view in self.views)
+            result["partner_found"], result["partner_loss"] = find_partners(first, second)
+            result["partner_among"] = float(self.partners)
+        return result
+
+    def _masked_loss(self, engine) -> float:
+        batch = self.masked.batch
+        total = torch.zeros((), dtype=torch.float64, device=engine.device)
+        for part in _my_share(batch, self.budget):
+            ids, lengths = pack(batch, part, engine.device)
+            positions, labels = select_positions(batch, part, self.masked.positions, self.masked.labels)
+            total += engine.module("mlm", ids, lengths, positions.to(engine.device), labels.to(engine.device))
+        dist.all_reduce(total)
+        return total.item() / max(1, len(self.masked.positions))
+
+
+@contextmanager
+def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
+    """Dropout off inside, as before outside."""
+    training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(training)
+
+
+def embed_sharded(engine, sequences: Ragged, budget: int) -> np.ndarray:
+    """Sentence vectors in use, float32[N, d], of `sequences`, computed by all ranks together, whole on each."""
+    vectors = torch.zeros(len(sequences), engine.module.encoder.hidden_size, device=engine.device)
+    with torch.no_grad():
+        for part in _my_share(sequences, budget):
+            ids, lengths = pack(sequences, part, engine.device)
+            vectors[torch.from_numpy(part).to(engine.device)] = engine.module("vectors", ids, lengths)
+    dist.all_reduce(vectors)
+    return vectors.cpu().numpy()
+
+
+def text_embedder(engine, tokenizer, max_length: int, budget: int) -> Callable[[list[str]], np.ndarray]:
+    """A function from sentences to vectors float32[N, d] for an evaluator; call it on every rank with the same sentences."""
+    def embed(sentences: list[str]) -> np.ndarray:
+        encoded = tokenizer(sentences, truncation=True, max_length=max_length, padding=False,
+                            return_attention_mask=False, return_token_type_ids=False)["input_ids"]
+        return embed_sharded(engine, Ragged.from_sequences(encoded), budget)
+    return embed
+
+
+def find_partners(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+    """Match rows of `first` to rows of `second` by cosine (both float[N, d]).
+
+    Returns:
+        The share of rows whose nearest row is their own, and the mean cross-entropy of choosing it at PARTNER_TEMPERATURE.
+    """
+    a = first / np.maximum(np.linalg.norm(first, axis=1, keepdims=True), 1e-12)
+    b = second / np.maximum(np.linalg.norm(second, axis=1, keepdims=True), 1e-12)
+    similarity = a @ b.T
+    own = np.diagonal(similarity).copy()
+    loss = logsumexp(similarity.astype(np.float64) / PARTNER_TEMPERATURE, axis=1) - own / PARTNER_TEMPERATURE
+    np.fill_diagonal(similarity, -np.inf)
+    return float(np.mean(own > similarity.max(1))), float(loss.mean())  # a tie is no find: a collapsed encoder finds nothing
+
+
+def _my_share(batch: Ragged, budget: int) -> list[np.ndarray]:
+    world, rank = dist.get_world_size(), dist.get_rank()
+    count = -(-count_micro_batches(batch.lengths, budget) // world) * world
+    return cut(batch.lengths, count)[rank::world]
+
+
+def read_sound(
+    reader: ShardReader, wanted: int, skip_damaged: bool, known: dict[int, str]
+) -> tuple[Ragged, np.ndarray, Sentences | None, dict[int, str]]:
+    """Read the first sequences of the sound chunks of the held-out split, the same on every rank.
+
+    A chunk that one rank cannot read is left out on all: they embed the sequences together. known: damaged chunks that are left
+    out unread.
+
+    Returns:
+        The sequences, their numbers, their text and parse if they have them, and the damaged chunks with the reasons.
+
+    Raises:
+        DamagedShard: a chunk is damaged, and skip_damaged is False.
+    """
+    while True:
+        found = _first_sequences(reader, wanted, skip_damaged, known)
+        if not dist.is_initialized() or dist.get_world_size() == 1:
+            return found
+        every: list = [None] * dist.get_world_size()
+        dist.all_gather_object(every, found[3])
+        if all(damaged == every[0].keys() for damaged in map(dict.keys, every)):
+            return found
+        known = {chunk: reason for damaged in every for chunk, reason in damaged.items()}
+
+
+def _first_sequences(
+    reader: ShardReader, wanted: int, skip_damaged: bool, known: dict[int, str]
+) -> tuple[Ragged, np.ndarray, Sentences | None, dict[int, str]]:
+    parts, ids, have, damaged = [], [], 0, dict(known)
+    annotations, chunks, rows = {}, [], []
+    for index in range(reader.num_chunks):
+        if index in damaged:
+            continue
+        try:
+            chunk = reader.read(index)
+        except DamagedShard as error:
+            if not skip_damaged:
+                raise
+            damaged[index] = error.reason
+            continue
+        parts.append(chunk.sequences)
+        annotations[index] = chunk.annotation
+        chunks.append(np.full(len(chunk.sequences), index))
+        rows.append(np.arange(0, len(chunk.stored), len(chunk.columns)))
+        ids.append(chunk.sequence_ids)
+        have += len(chunk.sequences)
+        if have >= wanted:
+            break
+    if not parts:
+        raise UserError(f"every held-out chunk of {reader.folder} is damaged; prepare the data again")
+    sentences = None if reader.annotation is None else Sentences(annotations, np.concatenate(chunks), np.concatenate(rows))
+    return Ragged.concatenate(parts).slice(0, min(wanted, have)), np.concatenate(ids)[:wanted], sentences, damaged

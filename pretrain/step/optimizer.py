@@ -1,0 +1,100 @@
+"""Optimizers and learning-rate schedules."""
+
+from __future__ import annotations
+
+import math
+from importlib.util import find_spec
+
+import torch
+from torch import nn
+
+from pretrain.config.run import TrainConfig
+
+
+def parameter_groups(module: nn.Module, weight_decay: float, head_lr_scale: float = 1.0) -> list[dict]:
+    """Matrices with weight decay; biases, norms and other vectors without; of the encoder, and of the heads if their learning
+    rate is another: `lr_scale` is the factor on the learning rate of a group.
+
+    Heads are what `module.objective` owns, but for a second encoder (DiffCSE's discriminator).
+    """
+    second = {id(p) for name, p in module.named_parameters() if ".discriminator.lm." in name}
+    groups = []
+    for heads in (False, True):
+        scale = head_lr_scale if heads else 1.0
+        chosen = [p for name, p in module.named_parameters()
+                  if p.requires_grad and (name.startswith("objective.") and id(p) not in second and head_lr_scale != 1) == heads]
+        groups += [{"params": [p for p in chosen if p.ndim >= 2], "weight_decay": weight_decay, "lr_scale": scale},
+                   {"params": [p for p in chosen if p.ndim < 2], "weight_decay": 0.0, "lr_scale": scale}]
+    return [group for group in groups if group["params"]]
+
+
+def build_optimizer(module: nn.Module, config: TrainConfig, device: torch.device) -> torch.optim.Optimizer:
+    """AdamW or LAMB over `module`: fused kernels where the device has them, NVIDIA apex's when it imports."""
+    groups = parameter_groups(module, config.weight_decay, config.head_lr_scale)
+    settings = {"lr": config.lr, "betas": config.betas, "eps": config.eps}
+    apex = device.type == "cuda" and has_apex()
+    if config.optimizer == "lamb":
+        if apex:
+            from apex.optimizers import FusedLAMB
+            return FusedLAMB(groups, **settings, max_grad_norm=0.0)
+        if device.type == "cuda":
+            from deepspeed.ops.lamb import FusedLamb
+            return FusedLamb(groups, **settings)
+        return Lamb(groups, **settings)
+    if apex:
+        from apex.optimizers import FusedAdam
+        return FusedAdam(groups, **settings, adam_w_mode=True)
+    if device.type == "cuda":
+        from deepspeed.ops.adam import FusedAdam
+        return FusedAdam(groups, **settings, adam_w_mode=True)
+    return torch.optim.AdamW(groups, **settings, fused=True)
+
+
+def has_apex() -> bool:
+    """Whether NVIDIA's apex is installed (the package of that name on PyPI is something else)."""
+    return find_spec("apex") is not None and find_spec("apex.optimizers") is not None
+
+
+class Lamb(torch.optim.Optimizer):
+    """LAMB (You et al. 2020, algorithm 2) for devices without a fused one.
+
+    m, v as in Adam; r = m_hat / (sqrt(v_hat) + eps) + decay * w; w -= lr * ||w|| / ||r|| * r, the ratio being 1 where
+    a norm is 0.
+    """
+
+    def __init__(self, params, lr: float, betas: tuple[float, float], eps: float, weight_decay: float = 0.0):
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if not state:
+                    state["step"] = torch.zeros(())
+                    state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
+                state["step"] += 1
+                count = float(state["step"])
+                mean = state["exp_avg"].lerp_(p.grad, 1 - beta1)
+                square = state["exp_avg_sq"].mul_(beta2).addcmul_(p.grad, p.grad, value=1 - beta2)
+                denominator = (square / (1 - beta2**count)).sqrt_().add_(group["eps"])
+                update = (mean / (1 - beta1**count)).div_(denominator).add_(p, alpha=group["weight_decay"])
+                weight_norm, update_norm = torch.linalg.vector_norm(p), torch.linalg.vector_norm(update)
+                ratio = torch.where((weight_norm > 0) & (update_norm > 0), weight_norm / update_norm, 1.0)
+                p.add_(update * ratio, alpha=-group["lr"])
+
+
+def learning_rate(config: TrainConfig, step: int) -> float:
+    """Learning rate of optimizer step `step` (from 0): linear warm-up, then the schedule's decay to 0 at `steps`.
+
+    A pure function of the step, so that a resumed run has no scheduler state to lose.
+    """
+    if step < config.warmup_steps:
+        return config.lr * (step + 1) / config.warmup_steps
+    if config.schedule == "constant":
+        return config.lr
+    rest = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
+    return config.lr * (1 - rest if config.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * rest)))

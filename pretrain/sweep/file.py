@@ -1,0 +1,244 @@
+"""Sweep files: a recipe, rows of overrides, a grid or a search, seeds, and the paper's figures for each row.
+
+    title: Different divergences
+    source: V-advCSE, table 5
+    recipe: ../vadvcse_bert.yaml           # relative to this file
+    set: {train.lr: 3e-5}                  # for all rows
+    seeds: [42]
+    columns: {STS-B dev: dev}              # title -> metric (pretrain.sweep.table)
+    rows:
+      JS: {set: {objective.vadvcse.divergence: js}, paper: {STS-B dev: 84.55}}
+
+`grid` multiplies the rows by every combination of its values; `search` tries every combination for each row with the first
+seed, and trains the best one by `select` with all seeds.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from pretrain.common.errors import UserError
+from pretrain.config.objectives import ObjectiveConfig, readers, unused
+from pretrain.config.run import SHORT_FLAGS, Config, load_config
+from pretrain.config.validation import faults, read_yaml
+
+Overrides = dict[str, str]
+"""Dotted key of the configuration -> value as one would type it."""
+
+OURS = {"folder", "checkpoint.resume", "train.seed"}
+"""What a sweep sets for every run."""
+
+
+class Row(BaseModel):
+    """A row of a table."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Literal["trained", "start", "quoted"] = Field(
+        "trained", description="trained: a run; start: the model that the recipe starts from, judged as it is; quoted: the "
+        "paper's figures alone, of a system that is not here")
+    recipe: Path | None = Field(None, description="in place of the sweep's")
+    set: dict[str, Any] = Field(default_factory=dict, description="overrides; {times: X} multiplies the value in force")
+    search: dict[str, list[Any]] | None = Field(None, description="in place of the sweep's; {}: nothing is searched")
+    pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two", "pooler"] | None = Field(
+        None, description="pooling to judge by, where it is not the one trained with")
+    paper: dict[str, float] = Field(default_factory=dict, description="the paper's figures, by column")
+    note: str = Field("", description="what must be known to compare")
+
+
+class Sweep(BaseModel):
+    """A sweep file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    title: str
+    source: str = Field("", description="paper and table")
+    definitions: Any = Field(None, description="a place for YAML anchors")
+    recipe: Path | None = Field(None, description="base recipe, relative to this file")
+    set: dict[str, Any] = Field(default_factory=dict, description="overrides of all rows")
+    seeds: list[int] = Field([42], min_length=1)
+    paper_reports: str = Field("", description="what the paper's figures are: of one run, a mean, the best of five seeds")
+    columns: dict[str, str | list[str]] = Field(default_factory=dict, description="title -> metric; of a list the mean")
+    evaluations: dict[str, str] = Field(default_factory=dict, description="evaluations of finetune beside sts and geometry that "
+                                        "the columns want, and flags for each")
+    grid: dict[str, list[Any]] = Field(default_factory=dict, description="key -> values: a row for every combination")
+    search: dict[str, list[Any]] = Field(default_factory=dict, description="key -> values: the best combination of them stands "
+                                         "for the row")
+    select: str = Field("dev", description="metric that decides a search; dev: STS-B dev during training")
+    correlate: bool = Field(False, description="also print Pearson's correlations between the columns, over the rows")
+    notes: list[str] = Field(default_factory=list)
+    rows: dict[str, Row]
+
+    @field_validator("seeds")
+    @classmethod
+    def _distinct(cls, seeds: list[int]) -> list[int]:
+        if len(set(seeds)) < len(seeds) or min(seeds) < 0:
+            raise ValueError(f"seeds {seeds}: give different whole numbers from 0 on")
+        return seeds
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Sweep:
+        if not self.rows:
+            raise ValueError("rows: there are none")
+        for name, row in self.rows.items():
+            if row.kind != "quoted" and row.recipe is None and self.recipe is None:
+                raise ValueError(f"row {name!r}: neither it nor the sweep names a recipe")
+            for column in row.paper:
+                if column not in self.columns:
+                    near = difflib.get_close_matches(column, self.columns, 1, 0.5)
+                    raise ValueError(f"row {name!r}: paper has a figure for {column!r}, which is no column"
+                                     + (f"; did you mean {near[0]!r}?" if near else ""))
+        return self
+
+
+@dataclass(frozen=True)
+class Point:
+    """A recipe with overrides, seed aside. label: what tells it from others of its row."""
+
+    recipe: Path
+    overrides: Overrides
+    label: str = ""
+
+    def config(self, seed: int) -> Config:
+        """Raises UserError: the recipe or an override is wrong."""
+        if seed not in self._configs:
+            self._configs[seed] = load_config(self.recipe, self.overrides | {"train.seed": str(seed)})
+        return self._configs[seed]
+
+    @cached_property
+    def _configs(self) -> dict[int, Config]:
+        return {}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row made ready. points: one, or those of a search; none for rows that are quoted."""
+
+    name: str
+    row: Row
+    points: tuple[Point, ...]
+
+    @property
+    def runs(self) -> bool:
+        return self.row.kind == "trained"
+
+    @property
+    def searched(self) -> bool:
+        return len(self.points) > 1
+
+
+def read_sweep(path: Path) -> Sweep:
+    """Read a sweep file.
+
+    Raises:
+        UserError: missing, not YAML, or not a sweep; every fault is named.
+    """
+    tree = read_yaml(path)
+    try:
+        return Sweep.model_validate(tree)
+    except ValidationError as error:
+        raise UserError(f"sweep {path}: {faults(error, lambda key: f'unknown key {key!r}')}") from None
+
+
+def sweep_of(recipe: Path) -> Sweep:
+    """The sweep of a single recipe: one row, for several seeds."""
+    return Sweep(title=recipe.stem, source=str(recipe), recipe=recipe.resolve(), rows={recipe.stem: Row()})
+
+
+def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "") -> list[Entry]:
+    """The rows, times the grid, each with the points of its search.
+
+    Args:
+        folder: what recipes' paths are relative to.
+        given: overrides of the command line, which win over the file's; a relative value ({times: 2}) multiplies theirs.
+            Those of an objective's section are of the rows with that objective.
+        size: the recipes of that size in place of the file's (`micro`: simcse_micro.yaml for simcse_bert.yaml).
+
+    Raises:
+        UserError: a recipe or an override is wrong; the row is named. A flag is of an objective that no row has.
+    """
+    flags = {SHORT_FLAGS.get(key, key): value for key, value in given.items()}
+    if taken := sorted(OURS & flags.keys()):
+        raise UserError(f"--{taken[0]} is set by the sweep itself; --out names the folder and --seeds the seeds")
+    entries, used = [], set()
+    for name, row in sweep.rows.items():
+        for cell in _combinations(sweep.grid if row.kind == "trained" else {}):
+            title = ", ".join([name, *(f"{key.split('.')[-1]} {text_of(value)}" for key, value in cell.items())])
+            entry = Entry(title, row, ())
+            if row.kind != "quoted":
+                recipe = _recipe(folder / (row.recipe or sweep.recipe), size)
+                axes = sweep.search if row.search is None else row.search
+                searched = _combinations(axes if row.kind == "trained" else {})
+                try:
+                    points = tuple(_point(recipe, sweep.set, row.set | cell | found, flags, found) for found in searched)
+                    used |= {key for point in points for key in flags if key in point.overrides}
+                    for point in points:
+                        point.config(sweep.seeds[0])
+                except UserError as error:
+                    raise UserError(f"row {title!r}: {error}") from None
+                different = {tuple(sorted(point.overrides.items())): point for point in points}
+                entry = replace(entry, points=tuple(different.values()))
+            entries.append(entry)
+    if idle := [key for key in unused("mlm", flags) if key not in used]:
+        raise UserError(f"--{idle[0]} would change nothing: no row has the objective {readers(idle[:1])}. Leave it out")
+    return entries
+
+
+def replaced(sweep: Sweep, given: Mapping[str, str]) -> list[str]:
+    """Keys that rows, grid or search set and that the command line sets for all."""
+    flags = {SHORT_FLAGS.get(key, key) for key in given}
+    varied = set(sweep.grid) | set(sweep.search)
+    for row in sweep.rows.values():
+        varied |= {SHORT_FLAGS.get(key, key) for key, value in row.set.items() if not isinstance(value, dict)}
+        varied |= set(row.search or {})
+    return sorted(flags & varied)
+
+
+def text_of(value: Any) -> str:
+    """A value of a YAML file as one would type it behind a flag."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    return json.dumps(value) if isinstance(value, list | dict) else str(value)
+
+
+def _combinations(axes: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+
+def _point(recipe: Path, common: dict[str, Any], own: dict[str, Any], flags: Overrides, found: dict[str, Any]) -> Point:
+    both = {SHORT_FLAGS.get(key, key): value for key, value in (common | own).items()}
+    if unused("mlm", flags):
+        idle = unused(str(flags.get("objective.name") or both.get("objective.name") or _objective(recipe)), flags)
+        flags = {key: value for key, value in flags.items() if key not in idle}
+    factors = {key: value for key, value in both.items() if isinstance(value, dict) and set(value) == {"times"}}
+    overrides = {key: text_of(value) for key, value in both.items() if key not in factors} | flags
+    for key, factor in factors.items():
+        base: Any = load_config(recipe, {k: v for k, v in overrides.items() if not k.startswith("augment.")})
+        for part in key.split("."):
+            base = getattr(base, part)
+        overrides[key] = text_of(type(base)(base * factor["times"]))
+    return Point(recipe, overrides, ", ".join(f"{key.split('.')[-1]} {text_of(value)}" for key, value in found.items()))
+
+
+def _objective(recipe: Path) -> str:
+    """The objective that a recipe names, not yet validated."""
+    section = read_yaml(recipe).get("objective")
+    return str(section["name"]) if isinstance(section, dict) and "name" in section else ObjectiveConfig().name
+
+
+def _recipe(path: Path, size: str) -> Path:
+    if size:
+        path = path.with_name(f"{path.stem.rsplit('_', 1)[0]}_{size}{path.suffix}")
+    if not path.is_file():
+        there = ", ".join(sorted(other.name for other in path.parent.glob(f"{path.stem.split('_')[0]}_*.yaml")))
+        raise UserError(f"there is no recipe {path}" + (f"; of this system there are {there}" if there else ""))
+    return path.resolve()

@@ -1,0 +1,339 @@
+"""The runs of a sweep: which there are, what state each is in, and training those that are not done.
+
+A run's folder ends in a digest of everything that makes it what it is (recipe and overrides, resolved; seed; data; start), so
+that a run is found again whatever row or sweep asks for it, and nothing trained under other settings is taken for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Literal
+
+from pretrain.common.errors import UserError
+from pretrain.common.folder_lock import FolderTakenError, folder_lock
+from pretrain.common.shutdown import EXIT_CODES, INTERRUPT, REASONS, REQUEUE, SIGNALS, STOP_FILE, TERMINATE, Leaving
+from pretrain.config.run import DROPOUTS, Config
+from pretrain.sweep.file import Entry, Point
+from pretrain.telemetry.metrics_file import read_metrics
+
+ROOT = Path(__file__).resolve().parents[2]
+MAIN = ROOT / "pretrain" / "main.py"
+# What a run may be started with in another way and still be the same run.
+FREE = {"train": {"micro_batch_tokens", "zero", "threads", "log_every", "rendezvous_seconds", "precision_file"},
+        "evaluate": {"sts"}}
+FAILED = "failed.txt"
+SECONDS_BETWEEN_LINES = 30.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training: a point with a seed, in a folder of its own."""
+
+    name: str
+    point: Point
+    seed: int
+    folder: Path
+
+    @cached_property
+    def config(self) -> Config:
+        return self.point.config(self.seed)
+
+    @property
+    def summary(self) -> dict | None:
+        """What a finished run says of itself; None: not finished."""
+        path = self.folder / "report" / "summary.json"
+        return json.loads(path.read_text()) if path.is_file() else None
+
+    @property
+    def steps_done(self) -> int:
+        """Steps up to the newest checkpoint."""
+        steps = [int(path.name[5:]) for path in (self.folder / "checkpoints").glob("step-*") if path.name[5:].isdecimal()]
+        return max(steps, default=0)
+
+    @property
+    def state(self) -> Literal["done", "begun", "to do"]:
+        return "done" if self.summary is not None else "begun" if self.steps_done else "to do"
+
+    @property
+    def failed(self) -> bool:
+        """Whether its last start ended in an error."""
+        return self.summary is None and (self.folder / FAILED).is_file()
+
+    @property
+    def dev(self) -> float | None:
+        """STS-B dev (Spearman x 100) of best/, as evaluated during training; None: not done, or without STS data."""
+        if (summary := self.summary) is None:
+            return None
+        for record in read_metrics(self.folder / "metrics.jsonl"):
+            if record.get("step") == summary["best_step"] and "stsb-dev" in record.get("evaluation", {}):
+                return record["evaluation"]["stsb-dev"]
+        return None
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the run's monitors raised alarm about."""
+        return [f"step {record['step']}: {record['warning']}" for record in read_metrics(self.folder / "metrics.jsonl")
+                if "warning" in record]
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        summary = self.summary
+        return summary["seconds"] / summary["steps"] if summary and summary["steps"] else None
+
+    def words(self, folder: Path, **more: str) -> list[str]:
+        """Flags of pretrain/main.py for this run in a folder; more: flags with `__` for dots.
+
+        Keys are written in full: a launcher may take a short one for its own, as torchrun takes `--run` for `--run-path`.
+        """
+        flags = {"config": str(self.point.recipe), **self.point.overrides, "train.seed": str(self.seed)}
+        if self.config.train.precision == "auto":  # one measurement for all
+            flags["train.precision_file"] = str(folder.parent / "precision")
+        flags["folder"] = str(folder)
+        flags |= {key.replace("__", "."): value for key, value in more.items()}
+        return [f"--{key}={value}" for key, value in flags.items()]
+
+
+def unequal_inputs(runs: Iterable[Run]) -> list[str]:
+    """Names of the inputs (`pretrain.start.inputs`) in which finished runs differ: a file found by the environment may have been
+    exchanged between two of them, which their digests do not show."""
+    recorded = [run.summary.get("inputs", {}) for run in runs if run.summary]
+    names = dict.fromkeys(name for inputs in recorded for name in inputs)
+    return [name for name in names if len({inputs[name] for inputs in recorded if name in inputs}) > 1]
+
+
+def identity(config: Config) -> str:
+    """Digest of what makes a run what it is. Keys at their default count nothing, so that new ones change no digest."""
+    tree = config.model_dump(mode="json", exclude_defaults=True)
+    for section, keys in FREE.items():
+        for key in keys:
+            tree.get(section, {}).pop(key, None)
+    cached = {"cache": config.data.cache} if config.data.cache else {}
+    tree["data"] = {"folder": str(config.data_folder.resolve()), "lanes": config.data.lanes, **cached}
+    if config.model.init is not None and Path(config.model.init).exists():
+        tree["model"]["init"] = str(Path(config.model.init).resolve())
+    if config.model.init is not None:  # a default that is given is applied to the checkpoint, one that is not is not
+        tree["model"] |= {key: getattr(config.model, key) for key in DROPOUTS if key in config.model.model_fields_set}
+    for key in ("name", "folder", "checkpoint"):
+        tree.pop(key, None)
+    tree = {key: value for key, value in tree.items() if value != {}}
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def run_of(name: str, point: Point, seed: int, out: Path) -> Run:
+    """The run of a point and a seed: in the folder that it has already, whoever named it, or in one that bears `name`."""
+    digest = identity(point.config(seed))
+    there = sorted((out / "runs").glob(f"*-{digest}"))
+    label = f"{name}, {point.label}" if point.label else name
+    folder = there[0] if there else out / "runs" / f"{slug(label)}-seed{seed}-{digest}"
+    return Run(f"{label}, seed {seed}", point, seed, folder)
+
+
+def slug(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.").lower()[:60] or "run"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A run that a sweep wants. point: number of the point, or None for the one that wins the row's search."""
+
+    entry: Entry
+    point: int | None
+    seed: int
+
+
+class Plan:
+    """All runs of a sweep, numbered in a fixed order: those of searches and single points first, then those of winners.
+
+    Args:
+        score: the figure that decides a search, of a finished run; None: not there yet.
+    """
+
+    def __init__(self, entries: list[Entry], seeds: list[int], out: Path, score: Callable[[Run], float | None]):
+        self.entries, self.seeds, self.out, self.score = entries, seeds, out, score
+        self.tasks: list[Task] = []
+        seen: set[str] = set()
+        for entry in (entry for entry in entries if entry.runs):
+            for number, point in enumerate(entry.points):
+                for seed in seeds[:1] if entry.searched else seeds:
+                    if (digest := identity(point.config(seed))) not in seen:
+                        seen.add(digest)
+                        self.tasks.append(Task(entry, number, seed))
+        self.second = len(self.tasks)
+        """Number of the first task that waits for a search."""
+        for entry in (entry for entry in entries if entry.runs and entry.searched):
+            search = "+".join(identity(point.config(seeds[0])) for point in entry.points)
+            if search not in seen:
+                seen.add(search)
+                self.tasks += [Task(entry, None, seed) for seed in seeds[1:]]
+
+    def resolve(self, task: Task) -> Run | None:
+        """The run of a task; None: its search is not finished."""
+        number = self.winner(task.entry) if task.point is None else task.point
+        return None if number is None else run_of(task.entry.name, task.entry.points[number], task.seed, self.out)
+
+    def winner(self, entry: Entry) -> int | None:
+        """Number of the point with the best score of an entry; None: some have none yet. A run that failed does not win."""
+        if not entry.searched:
+            return 0
+        runs = [run_of(entry.name, point, self.seeds[0], self.out) for point in entry.points]
+        scores = [-math.inf if run.failed else self.score(run) for run in runs]
+        if None in scores or max(scores) == -math.inf:
+            return None
+        return max(range(len(scores)), key=scores.__getitem__)
+
+    def chosen(self, entry: Entry) -> list[Run]:
+        """The runs that stand for a row, a seed each; none while its search is not finished."""
+        number = self.winner(entry) if entry.runs else None
+        return [] if number is None else [run_of(entry.name, entry.points[number], seed, self.out) for seed in self.seeds]
+
+    def lines(self) -> Iterator[str]:
+        """number, row, seed, state, "first" or "second" (waits for a search), folder; tab-separated."""
+        for number, task in enumerate(self.tasks):
+            run = self.resolve(task)
+            stage = "second" if task.point is None else "first"
+            state, folder = (run.state, str(run.folder)) if run else ("to do", "-")
+            yield "\t".join((str(number), task.entry.name, str(task.seed), state, stage, folder))
+
+
+class Left(Exception):
+    """Asked to leave; what is done is kept. code: exit status."""
+
+    def __init__(self, code: int):
+        super().__init__(code)
+        self.code = code
+
+
+class Trainer:
+    """Trains runs, one at a time, each in a process of its own. A signal to this process makes the run save and end.
+
+    Python gets the signal itself. A launcher would end its ranks, or die and leave them: its run is told by the stop file.
+
+    Args:
+        launch: words before pretrain/main.py, as `deepspeed --num_gpus 8`; none: this Python.
+        environment: of the processes.
+    """
+
+    def __init__(self, launch: list[str], environment: dict[str, str], say: Callable[[str], None]):
+        self.launch, self.environment, self.say = launch or [sys.executable], environment, say
+        self.by_file = bool(launch)
+        self.leaving = Leaving(Path("."), watch_file=False)
+        self.failures: dict[str, str] = {}
+
+    def train(self, run: Run, heading: str) -> bool:
+        """Train a run to its end, from its newest checkpoint; returns whether it is done.
+
+        Raises:
+            Left: asked to leave; the run has saved.
+        """
+        self.leave_if_asked()
+        run.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with folder_lock(run.folder, part="sweep"):
+                with folder_lock(run.folder):
+                    pass  # no training goes on in it, of a sweep that was killed or of a hand
+                if run.state == "done":
+                    return True
+                begun = f", from step {run.steps_done:,}" if run.steps_done else ""
+                self.say(f"{heading}{run.name}{begun}: {run.config.train.steps:,} steps; {run.folder}")
+                (run.folder / FAILED).unlink(missing_ok=True)
+                words = [*self.launch, str(MAIN), *run.words(run.folder, checkpoint__resume="auto")]
+                code = self._process(words, run.folder / "log.txt", run.folder)
+        except FolderTakenError as taken:
+            self.say(f"{heading}{run.name}: left to the process that trains it. {taken}")
+            return False
+        if run.state == "done":
+            return True
+        self.leave_if_asked()
+        if code in (0, EXIT_CODES[INTERRUPT], EXIT_CODES[TERMINATE], EXIT_CODES[REQUEUE]):  # it was told itself to leave
+            raise Left(code)
+        self.failures[run.name] = last_words(run.folder / "log.txt")
+        (run.folder / FAILED).write_text(self.failures[run.name] + "\n")
+        self.say(f"  FAILED ({code}): {self.failures[run.name]}  All of it: {run.folder / 'log.txt'}")
+        return False
+
+    def try_out(self, run: Run, folder: Path) -> str:
+        """Two steps, an evaluation, a checkpoint and an export, in FOLDER.dry-run; returns "" or what went wrong."""
+        self.leave_if_asked()
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        log = folder.with_name(f"{folder.name}.txt")
+        log.unlink(missing_ok=True)
+        words = [*self.launch, str(MAIN), *run.words(folder, **{"dry-run": "true"})]
+        code = self._process(words, log, folder.with_name(f"{folder.name}.dry-run"))
+        self.leave_if_asked()
+        return "" if code == 0 else last_words(log)
+
+    def _process(self, words: list[str], log: Path, folder: Path) -> int:
+        """Run a process to its end, in a session of its own: Ctrl-C reaches it through this one alone, and once.
+
+        folder: of the run, where its stop file is looked for.
+        """
+        told, shown, last = False, "", time.monotonic()
+        with open(log, "ab") as stream:
+            child = self._start(words, stream)
+        while True:
+            try:
+                code = child.wait(0.2)
+                if told and self.by_file:
+                    (folder / STOP_FILE).unlink(missing_ok=True)  # it ended before it saw the file; the next start must not
+                return code
+            except subprocess.TimeoutExpired:
+                pass
+            wish = self.leaving.wish()
+            if wish and not told and (not self.by_file or folder.is_dir()):
+                told = True
+                self.say(f"{REASONS[wish]}: waiting for the run to save")
+                if self.by_file:
+                    (folder / STOP_FILE).touch()
+                else:
+                    child.send_signal(next(number for number, what in SIGNALS.items() if what == wish))
+            if time.monotonic() - last > SECONDS_BETWEEN_LINES:
+                last = time.monotonic()
+                if (line := _newest_step(log)) != shown:
+                    shown = line
+                    self.say(f"  {line}")
+
+    def _start(self, words: list[str], stream: IO[bytes]) -> subprocess.Popen:
+        """Raises UserError: the launcher is not there."""
+        try:
+            return subprocess.Popen(words, stdout=stream, stderr=stream, env=self.environment, start_new_session=True)
+        except OSError as error:
+            raise UserError(f"--launch: {words[0]} cannot be started ({error.strerror}); it must be on the PATH") from None
+
+    def leave_if_asked(self) -> None:
+        """Raises Left once a signal has asked for it."""
+        if wish := self.leaving.wish():
+            raise Left(EXIT_CODES[wish])
+
+
+def last_words(log: Path) -> str:
+    """What a failed process said last: its error in one line, else its last line."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if line.split("] ")[-1].startswith("error: ")]
+    return (errors or lines or ["it said nothing"])[-1]
+
+
+def _newest_step(log: Path) -> str:
+    with open(log, "rb") as stream:
+        stream.seek(max(0, os.path.getsize(log) - 4096))
+        lines = stream.read().decode(errors="replace").splitlines()
+    return next((line for line in reversed(lines) if line.startswith("step ")), "")
+
+
+def remaining_seconds(runs: list[Run], known: list[Run]) -> float | None:
+    """How long the unfinished of `runs` will take, by the mean step of the finished of `known`; None: nothing to judge by."""
+    paces = [pace for run in known if (pace := run.seconds_per_step) is not None]
+    if not paces:
+        return None
+    left = sum(run.config.train.steps - run.steps_done for run in runs if run.state != "done")
+    return left * sum(paces) / len(paces)

@@ -1,0 +1,272 @@
+"""What a run says of itself: metrics.jsonl, TensorBoard, and a progress bar or, in log files, plain lines."""
+
+from __future__ import annotations
+
+import logging
+import math
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from pretrain.telemetry.metrics_file import read_metrics, to_line, truncate_metrics
+from pretrain.telemetry.stopwatch import Stopwatch
+from pretrain.telemetry.throughput import FlopsMeter, Throughput
+
+__all__ = ["Stopwatch", "Telemetry", "flatten", "format_seconds", "read_metrics", "truncate_metrics"]
+
+logger = logging.getLogger(__name__)
+
+
+def flatten(metrics: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Numbers of a nested dict as ("loss/mlm", 3.2); what is not a number is left out."""
+    for key, value in metrics.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from flatten(value, f"{name}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield name, float(value)
+
+
+def format_seconds(seconds: float | None) -> str:
+    """As 3d 04:05:06, 04:05:06 or 05:06; --:-- when unknown."""
+    if seconds is None or not math.isfinite(seconds):
+        return "--:--"
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days}d {hour:02d}:{minute:02d}:{second:02d}"
+    return f"{hour:02d}:{minute:02d}:{second:02d}" if hours else f"{minute:02d}:{second:02d}"
+
+
+def format_count(number: float) -> str:
+    """As 830, 12.3k or 4.56M."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{letter}"
+    return f"{number:.3g}"
+
+
+class Telemetry:
+    """One run's voice. On ranks other than 0 every method does nothing.
+
+    Use as a context manager around the loop: it opens metrics.jsonl and TensorBoard, both cut back to
+    `start_step`, and closes them (and the bar) however the loop ends. A full disk silences the metrics with
+    one warning; it does not end a run.
+    """
+
+    def __init__(
+        self,
+        run_folder: Path,
+        total_steps: int,
+        rank: int = 0,
+        start_step: int = 0,
+        start_tokens: int = 0,
+        flops: FlopsMeter | None = None,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        seconds_between_lines: float = 10.0,
+    ) -> None:
+        """
+        Args:
+            run_folder: metrics.jsonl and tensorboard/ go there.
+            total_steps: The step at which the run is over.
+            start_step: The step of the checkpoint it goes on from; records of later steps are cut off.
+            start_tokens: Tokens trained on up to there.
+            flops: For MFU; None: it is not reported.
+            stream: Where to print; None: standard output. Not a terminal (Slurm's logs): plain lines.
+            clock: Monotonic seconds.
+            seconds_between_lines: Plain lines come at most that often, save for the first and the last step.
+        """
+        self.run_folder, self.total_steps, self.flops = Path(run_folder), total_steps, flops
+        self.tokens = start_tokens
+        self.throughput = Throughput(clock)
+        self._active = rank == 0
+        self._start_step = self._step = start_step
+        self._stream = stream or sys.stdout
+        self._clock = clock
+        self._between, self._last_line = seconds_between_lines, -math.inf
+        self._metrics: TextIO | None = None
+        self._board: Any = None
+        self._bar: Progress | None = None
+        self._task: Any = None
+        self._silenced = False
+
+    # -- life ------------------------------------------------------------
+
+    def __enter__(self) -> Telemetry:
+        if not self._active:
+            return self
+        # a second to import: not for who only wants a stopwatch
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.run_folder.mkdir(parents=True, exist_ok=True)
+        path = self.run_folder / "metrics.jsonl"
+        truncate_metrics(path, self._start_step)
+        self._metrics = open(path, "a", encoding="utf-8")
+        # events of the steps that will be done again are hidden: TensorBoard would draw both
+        purge = self._start_step + 1 if self._start_step else 0
+        self._board = SummaryWriter(str(self.run_folder / "tensorboard"), purge_step=purge)
+        if self._stream.isatty():
+            self._bar = Progress(
+                TextColumn("[bold]step"),
+                MofNCompleteColumn(),
+                BarColumn(bar_width=None),
+                TextColumn("{task.fields[line]}"),
+                TextColumn("eta {task.fields[eta]}"),
+                console=Console(file=self._stream),
+                refresh_per_second=4,
+            )
+            self._task = self._bar.add_task(
+                "train", total=self.total_steps, completed=self._start_step, line="", eta="--:--"
+            )
+            self._bar.start()
+        self.throughput.begin(self._start_step)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+        for sink in (self._board, self._metrics):
+            if sink is not None:
+                try:
+                    sink.close()
+                except OSError as error:
+                    logger.warning("metrics could not be closed: %s", error)
+        self._board = self._metrics = None
+
+    # -- the loop's calls --------------------------------------------------
+
+    def advance(
+        self,
+        step: int,
+        losses: dict[str, float],
+        lr: float,
+        tokens: int,
+        sequences: int = 0,
+        seconds: float | None = None,
+    ) -> None:
+        """Count a step and move the bar.
+
+        Args:
+            step: Steps done.
+            losses: Name -> loss; "total" is shown when there, else all.
+            lr: Learning rate of the step.
+            tokens, sequences: What the step trained on, over all ranks.
+            seconds: Its time; None: since the last call of this, `log` or `say`.
+        """
+        self._step = step
+        self.tokens += tokens
+        if not self._active:
+            return
+        self.throughput.add(step, tokens, sequences, seconds)
+        if self._bar is not None:
+            eta = format_seconds(self.throughput.eta(self.total_steps))
+            self._bar.update(self._task, completed=step, line=self._line(losses, lr), eta=eta)
+
+    def log(self, step: int, metrics: dict[str, Any]) -> None:
+        """Write a record: {"step", "wall_time", ...metrics}.
+
+        A record of training (it has "loss") gets the rates since the last such record: tokens_per_second,
+        sequences_per_second, mfu, hfu, eta_seconds, and the memory of this process.
+        """
+        self._step = max(self._step, step)
+        if not self._active:
+            return
+        if "loss" in metrics:
+            metrics = metrics | self._rates() | {"memory": memory_use()}
+            self._print_line(step, metrics)
+            self.throughput.reset()
+        elif "evaluation" in metrics:
+            scores = "  ".join(f"{name} {value:.4g}" for name, value in flatten(metrics["evaluation"]))
+            self._print(f"step {step}  evaluation: {scores}")
+        self._write(step, metrics)
+        self.throughput.pause()
+
+    def say(self, text: str) -> None:
+        """Print a line above the bar."""
+        if self._active:
+            self._print(text)
+
+    def warn(self, text: str) -> None:
+        """Print a warning, and keep it in metrics.jsonl and TensorBoard."""
+        if not self._active:
+            return
+        self._print(f"WARNING at step {self._step}: {text}")
+        self._write(self._step, {"warning": text})
+
+    # -- parts -------------------------------------------------------------
+
+    def _rates(self) -> dict[str, float]:
+        tokens, sequences = self.throughput.rates()
+        rates = {"tokens_per_second": tokens}
+        if sequences:
+            rates["sequences_per_second"] = sequences
+        if self.flops is not None:
+            rates |= {"mfu": self.flops.mfu(tokens), "hfu": self.flops.hfu(tokens)}
+        eta = self.throughput.eta(self.total_steps)
+        return rates if eta is None else rates | {"eta_seconds": eta}
+
+    def _line(self, losses: dict[str, float], lr: float) -> str:
+        tokens, _ = self.throughput.rates()
+        parts = [f"loss {losses['total']:.3f}"] if "total" in losses else []
+        parts += [f"{name} {value:.3f}" for name, value in losses.items() if name != "total"]
+        parts += [f"lr {lr:.2e}", f"{format_count(tokens)} tok/s"]
+        if self.flops is not None:
+            parts.append(f"mfu {100 * self.flops.mfu(tokens):.1f}%")
+        return "  ".join(parts)
+
+    def _print_line(self, step: int, metrics: dict[str, Any]) -> None:
+        now = self._clock()
+        due = now - self._last_line >= self._between or step >= self.total_steps
+        if self._bar is not None or not due:
+            return
+        self._last_line = now
+        losses = metrics["loss"] if isinstance(metrics["loss"], dict) else {"total": metrics["loss"]}
+        eta = format_seconds(metrics.get("eta_seconds"))
+        line = self._line(losses, metrics.get("lr", math.nan))
+        self._print(f"step {step}/{self.total_steps}  {line}  eta {eta}")
+
+    def _print(self, text: str) -> None:
+        if self._bar is not None:
+            self._bar.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=self._stream, flush=True)
+
+    def _write(self, step: int, metrics: dict[str, Any]) -> None:
+        if self._metrics is None:
+            return
+        try:
+            self._metrics.write(to_line({"step": step, "wall_time": time.time()} | metrics))
+            self._metrics.flush()
+            for name, value in flatten(metrics):
+                self._board.add_scalar(name, value, step)
+            if "warning" in metrics:
+                self._board.add_text("warning", metrics["warning"], step)
+        except OSError as error:
+            if not self._silenced:
+                self._print(
+                    f"WARNING: metrics can't be written to {self.run_folder} ({error}); training goes on"
+                )
+            self._silenced = True
+
+
+def memory_use() -> dict[str, float]:
+    """Resident memory of this process now and at its peak, and the GPU's peak, in GB."""
+    use = {"peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9}
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        use["resident_gb"] = pages * resource.getpagesize() / 1e9
+    except (OSError, IndexError, ValueError):
+        pass  # not Linux: the peak must do
+    if torch.cuda.is_available():
+        use["gpu_peak_gb"] = torch.cuda.max_memory_allocated() / 1e9
+    return use

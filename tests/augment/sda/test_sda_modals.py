@@ -1,0 +1,72 @@
+"""SDA's modal verbs in English, on parses written by hand in both label sets."""
+
+import pytest
+from parse_builder import parse
+from sda_sentences import LABELS, SENTENCES, outcomes
+
+from augment.sda.entries import mv
+from augment.text.draws import Draws
+
+# name: (what the modal verb and its form take the place of, the sound phrases, those that are published besides)
+MODALS = {
+    "travel": ("travelled", "must have travelled|had to travel|could not but travel|could not help but travel",
+               "should have travelled|ought to have travelled"),
+    "tall": ("is not", "must not be|cannot be", "must not be|should not be|ought not to be"),
+    "contraction": ("aren't", "must not be|cannot be", "must not be|should not be|ought not to be"),
+    "repeated": ("ran", "must have run|had to run|could not but run|could not help but run", "should have run|ought to have run"),
+    "passive": ("was", "must have been|had to be",
+                "should have been|ought to have been|could not but be|could not help but be"),
+    "have": ("has", "must have|has to have|cannot but have|cannot help but have", "should have|ought to have"),
+    "url": ("works", "must work|has to work|cannot but work|cannot help but work", "should work|ought to work"),
+    "perfect": ("'ve", " must have", " should have| ought to have| have to have"),
+    "does not": ("does not", "cannot", "must not|should not|ought not to"),
+    "never": ("has", "must have", "should have|ought to have|has to have"),
+    "came and saw": ("came and saw", "must have come and seen|had to come and see|could not but come and see"
+                     "|could not help but come and see", "should have come and seen|ought to have come and seen"),
+    "said": ("said John", "John must have said|John had to say|John could not but say|John could not help but say",
+             "John should have said|John ought to have said"),
+    "has to": ("has to", "must have to|cannot but have to|cannot help but have to", "should have to"),
+    "there": ("were", "must have been|had to be",
+              "should have been|ought to have been|could not but be|could not help but be"),
+    "no longer": ("is", "must be|has to be", "cannot but be|cannot help but be|should be|ought to be"),
+    "it cost": ("cost", "must have cost|had to cost|could not but cost|could not help but cost",
+                "should have cost|ought to have cost"),
+    "shook": ("shook", "must have shaken|had to shake|could not but shake|could not help but shake",
+              "should have shaken|ought to have shaken"),
+    "any": ("doesn't", "cannot", "must not|should not|ought not to"),
+    "did not": ("did not go", "cannot have gone|could not have gone|must not have gone",
+                "must not have gone|should not have gone|ought not to have gone"),
+    "was not": ("wasn't", "cannot have been|could not have been|must not have been",
+                "must not have been|should not have been|ought not to have been"),
+    "highly": ("highly values", "must highly value|has to highly value|cannot but highly value|cannot help but highly value",
+               "should highly value|ought to highly value"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("labels", LABELS)
+@pytest.mark.parametrize("name", MODALS)
+def test_modal_verbs(name, labels):
+    """By default none that says what the sentence does not: "should have travelled" says that he did not travel."""
+    finite, sound, published = MODALS[name]
+    negated = name in ("tall", "contraction", "does not", "any", "did not", "was not")
+    whole = published if negated else f"{sound}|{published}"
+    for phrases, forms in (("sound", sound), ("published", whole)):
+        expected = {SENTENCES[name][0].replace(finite, form, 1) for form in forms.split("|")}
+        assert outcomes(mv, name, labels, phrases=phrases) == expected, phrases
+
+
+@pytest.mark.parametrize(
+    "name", ["heading", "word", "imperative", "question", "cannot", "can", "used to", "ain't", "so be it", "had better"]
+)
+def test_no_modal_verb_where_none_can_stand(name):
+    assert outcomes(mv, name) == {None}
+
+
+def test_code_variant_puts_an_intensifier_before_adjectives_and_mends_the_article():
+    parsed = parse(
+        "A tall man met a man.", "A/DT/det/3 tall/JJ/amod/3 man/NN/nsubj/4 met/VBD/ROOT/0 a/DT/det/6 man/NN/obj/4 ././punct/4"
+    )
+    found = {mv(parsed, Draws(key), variant="code") for key in range(300)}
+    assert {"A very tall man met a man.", "An extremely tall man met a man."} <= found
+    assert "A tall man had no choice but to meet a man." in found
+    assert not any("a extremely" in text.lower() for text in found)

@@ -1,0 +1,164 @@
+"""Packed sentence vectors against padded models and sentence-transformers; the STS command on a folder."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from model_folders import LONG_AND_SHORT, save_wide_bert
+from transformers import AutoModel
+
+from finetune.encoders.embed import POOLINGS, _batches, embed_poolings, embed_sentences, load_model, parse_poolings
+from pretrain.common.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_wide_bert(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def loaded(folder):
+    return load_model(folder)
+
+
+def padded_reference(folder, tokenizer, sentences):
+    """Every pooling from the library's own padded model."""
+    model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    batch = tokenizer(list(sentences), padding=True, truncation=True, max_length=64, return_tensors="pt")
+    with torch.no_grad():
+        hidden = model(**batch, output_hidden_states=True).hidden_states
+    weight = batch["attention_mask"][:, :, None].float()
+
+    def mean(state):
+        return ((state * weight).sum(1) / weight.sum(1)).numpy()
+
+    last = mean(hidden[-1])
+    return {
+        "cls": hidden[-1][:, 0].numpy(),
+        "mean": last,
+        "first-last": (mean(hidden[1]) + last) / 2,
+        "embedding-last": (mean(hidden[0]) + last) / 2,
+        "last-two": (mean(hidden[-2]) + last) / 2,
+    }
+
+
+@pytest.mark.parametrize("token_budget", [1, 40, 16384])
+def test_every_pooling_equals_the_padded_model(folder, loaded, token_budget):
+    encoder, tokenizer = loaded
+    reference = padded_reference(folder, tokenizer, LONG_AND_SHORT)
+    vectors = embed_poolings(encoder, tokenizer, LONG_AND_SHORT, POOLINGS, token_budget)
+    assert list(vectors) == list(POOLINGS)
+    for name in POOLINGS:
+        np.testing.assert_allclose(vectors[name], reference[name], atol=2e-5)
+        alone = embed_sentences(encoder, tokenizer, LONG_AND_SHORT, name, token_budget)
+        np.testing.assert_array_equal(alone, vectors[name])
+
+
+def test_mean_pooling_equals_sentence_transformers(folder, loaded):
+    from sentence_transformers import SentenceTransformer
+
+    encoder, tokenizer = loaded
+    peer = SentenceTransformer(str(folder), device="cpu")  # without a modules.json it pools the mean
+    vectors = embed_sentences(encoder, tokenizer, LONG_AND_SHORT, "mean")
+    np.testing.assert_allclose(vectors, peer.encode(LONG_AND_SHORT), atol=2e-5)
+
+
+def test_training_mode_is_left_as_it_was_and_does_not_reach_the_vectors(loaded):
+    encoder, tokenizer = loaded
+    quiet = embed_sentences(encoder, tokenizer, LONG_AND_SHORT)
+    encoder.train()
+    try:
+        np.testing.assert_array_equal(embed_sentences(encoder, tokenizer, LONG_AND_SHORT), quiet)
+        assert encoder.training
+    finally:
+        encoder.eval()
+
+
+def test_long_sentences_are_cut_and_no_sentences_give_no_vectors(folder, loaded):
+    encoder, tokenizer = loaded
+    text = "word " * 200
+    np.testing.assert_allclose(
+        embed_sentences(encoder, tokenizer, [text], "mean"),
+        padded_reference(folder, tokenizer, [text])["mean"],
+        atol=2e-5,
+    )
+    assert embed_sentences(encoder, tokenizer, []).shape == (0, 32)
+
+
+def test_batches_keep_the_budget_and_cover_every_row_once():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        rows = [np.zeros(n, np.int64) for n in rng.integers(1, 60, rng.integers(1, 80))]
+        budget = int(rng.integers(1, 300))
+        batches = _batches(rows, budget)
+        assert sorted(np.concatenate(batches)) == list(range(len(rows)))
+        assert all(len(batch) == 1 or sum(len(rows[n]) for n in batch) <= budget for batch in batches)
+
+
+def test_poolings_are_parsed():
+    assert parse_poolings("all") == list(POOLINGS)
+    assert parse_poolings("mean, cls,mean") == ["mean", "cls"]
+    assert parse_poolings("pooler") == ["pooler"]
+    with pytest.raises(UserError, match="pooler is judged alone"):
+        parse_poolings("cls,pooler")
+    with pytest.raises(UserError, match="unknown pooling 'median'"):
+        parse_poolings("cls,median")
+    with pytest.raises(UserError, match="no pooling given"):
+        parse_poolings("")
+
+
+def test_a_run_folder_stands_for_its_best_weights_or_else_its_export(folder, tmp_path, capsys):
+    (tmp_path / "config.yaml").write_text("name: x\n")
+    with pytest.raises(UserError, match="without an export yet"):
+        load_model(tmp_path)
+    (tmp_path / "export").symlink_to(folder)
+    load_model(tmp_path)
+    assert f"{tmp_path} stands for {tmp_path / 'export'}" in capsys.readouterr().err
+    (tmp_path / "best").symlink_to(folder)
+    load_model(tmp_path)
+    assert f"{tmp_path} stands for {tmp_path / 'best'}" in capsys.readouterr().err
+    with pytest.raises(UserError, match="cannot load a tokenizer"):
+        load_model(tmp_path / "absent")
+
+
+def run_sts(*arguments):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    environment.pop("CLEAR_DATA", None)
+    root = Path(__file__).resolve().parents[3]
+    command = [sys.executable, "-m", "finetune.sts", *map(str, arguments)]
+    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_the_sts_command(folder, tmp_path):
+    benchmark = tmp_path / "STS" / "STSBenchmark"
+    benchmark.mkdir(parents=True)
+    pairs = enumerate(zip(LONG_AND_SHORT[4:], LONG_AND_SHORT[7:]))
+    rows = [f"g\tf\ty\t{n}\t{n % 6}\t{a}\t{b}\n" for n, (a, b) in pairs]
+    (benchmark / "sts-dev.csv").write_text("".join(rows))
+    output = tmp_path / "scores.json"
+    done = run_sts(folder, "--pooling", "cls,mean", "--data", tmp_path, "--json_file", output, "--detail")
+    assert done.returncode == 0, done.stderr
+    assert not list(tmp_path.glob("sts-*.json")), "one file in place of the report's"
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["pooling", "STS-B-dev", "average"]
+    scores = json.loads(output.read_text())["results"]
+    for line, pooling in zip(lines[1:3], ("cls", "mean")):
+        assert line.split() == [pooling, f"{scores[pooling]['STS-B-dev']['spearman_all']:.2f}", "-"]
+    assert "mean pooling: Spearman (rho) and Pearson (r) x 100" in done.stdout
+
+
+def test_the_sts_command_refuses_bad_input_in_one_message(folder, tmp_path):
+    for arguments, message in (
+        ((folder, "--data", tmp_path), "no STS task found"),
+        ((folder, "--data", tmp_path, "--tasks", "STS-B-def"), "did you mean"),
+        ((folder, "--pooling", "max", "--data", tmp_path, "--tasks", ""), "unknown pooling 'max'"),
+    ):
+        done = run_sts(*arguments)
+        assert done.returncode == 2
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr

@@ -1,0 +1,230 @@
+"""Every kind of model under one interface: the vectors are the model's own, mistakes are one message."""
+
+import json
+import math
+import shutil
+import sys
+
+import numpy as np
+import pytest
+import torch
+from model_folders import SENTENCES, albert, make_tokenizer, padded, save_bert, save_run
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.models import Pooling, StaticEmbedding, Transformer
+from transformers import AutoTokenizer, BertModel
+
+from finetune.baselines import _sentence_transformer
+from finetune.encoders.models import distinct, kind_of, open_model
+from pretrain.common.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def hugging_face(tmp_path_factory):
+    return save_bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="module")
+def run_folder(hugging_face, tmp_path_factory):
+    """A run of ours, trained for cls pooling, with an export."""
+    return save_run(hugging_face, tmp_path_factory.mktemp("runs") / "mine", "cls")
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_hugging_face_folder(hugging_face, pooling, capsys):
+    model = open_model(hugging_face, pooling)
+    assert (model.pooling, model.trained_pooling, model.folder, model.run) == (pooling, None, hugging_face, None)
+    np.testing.assert_allclose(model.encode(SENTENCES), padded(hugging_face, pooling), atol=2e-5)
+    assert model.remark is None
+    assert open_model(hugging_face).pooling == "mean" and "does not say how it was pooled" in capsys.readouterr().err
+
+
+def with_pooler(bert, folder):
+    """The same encoder with a trained pooler, as SimCSE's authors publish theirs: no masked-language head."""
+    shutil.copytree(bert, folder)
+    torch.manual_seed(2)
+    model = BertModel.from_pretrained(bert, add_pooling_layer=True)
+    torch.nn.init.normal_(model.pooler.dense.weight, std=0.3)
+    torch.nn.init.normal_(model.pooler.dense.bias, std=0.3)
+    model.save_pretrained(folder)
+    return model.eval()
+
+
+def test_the_pooler_that_a_checkpoint_brings(hugging_face, tmp_path):
+    reference = with_pooler(hugging_face, tmp_path / "simcse")
+    model, tokenizer = open_model(tmp_path / "simcse", "pooler"), AutoTokenizer.from_pretrained(tmp_path / "simcse")
+    with torch.no_grad():
+        expected = reference(**tokenizer(SENTENCES, padding=True, return_tensors="pt")).pooler_output.numpy()
+    assert (model.pooling, model.trained_pooling, model.remark, model.encode_poolings) == ("pooler", None, None, None)
+    np.testing.assert_allclose(model.encode(SENTENCES), expected, atol=1e-5)
+    np.testing.assert_allclose(_sentence_transformer(model).encode(SENTENCES), expected, atol=1e-5)
+    cls = open_model(tmp_path / "simcse", "cls")
+    assert cls.head is None and np.abs(cls.encode(SENTENCES) - expected).max() > 0.1
+    with pytest.raises(UserError, match="has no weights of a pooler; choose one of cls, mean"):
+        open_model(hugging_face, "pooler")
+    with pytest.raises(UserError, match="runs padded only"):
+        open_model(albert(tmp_path / "albert"), "pooler")
+
+
+def test_a_type_that_runs_padded_only(tmp_path):
+    folder = albert(tmp_path)
+    model = open_model(folder, "cls")
+    np.testing.assert_allclose(model.encode(SENTENCES), padded(folder, "cls"), atol=2e-5)
+    both = model.encode_poolings(SENTENCES, ["mean", "cls"])
+    for pooling, vectors in both.items():
+        np.testing.assert_allclose(vectors, padded(folder, pooling), atol=2e-5)
+    with pytest.raises(UserError, match="runs padded only, with cls or mean"):
+        open_model(folder, "first-last")
+
+
+def test_run_folder_and_export(run_folder, capsys):
+    from_run, from_export = open_model(run_folder), open_model(run_folder / "export")
+    assert f"{run_folder} stands for {run_folder / 'export'} (" in capsys.readouterr().err
+    for model in (from_run, from_export):
+        assert (model.pooling, model.trained_pooling, model.remark, model.run) == ("cls", "cls", None, run_folder)
+        assert model.folder == run_folder / "export"
+    np.testing.assert_array_equal(from_run.encode(SENTENCES), from_export.encode(SENTENCES))
+    own = SentenceTransformer(str(run_folder / "export"), device="cpu").encode(SENTENCES)
+    np.testing.assert_allclose(from_run.encode(SENTENCES), own, atol=2e-5)
+
+
+def test_a_pooling_it_was_not_trained_for_is_said_aloud(run_folder, capsys):
+    model = open_model(run_folder, "mean")
+    remark = f"{run_folder} was trained for cls pooling and is judged by mean pooling"
+    assert model.remark == remark and f"note: {remark}" in capsys.readouterr().err
+    np.testing.assert_allclose(model.encode(SENTENCES), padded(run_folder / "export", "mean"), atol=2e-5)
+
+
+def test_sentence_transformers_folder_brings_its_pooling(hugging_face, tmp_path):
+    transformer = Transformer(str(hugging_face))
+    SentenceTransformer(modules=[transformer, Pooling(32, "max")], device="cpu").save(str(tmp_path / "st"))
+    model = open_model(tmp_path / "st")
+    assert (model.pooling, model.trained_pooling, model.folder) == ("own modules", None, tmp_path / "st")
+    np.testing.assert_allclose(model.encode(SENTENCES), padded(hugging_face, "max"), atol=2e-5)
+    with pytest.raises(UserError, match="brings its own pooling"):
+        open_model(tmp_path / "st", "cls")
+
+
+def test_the_prompt_that_a_model_brings_stands_before_every_sentence(hugging_face, tmp_path):
+    modules = [Transformer(str(hugging_face)), Pooling(32, "mean")]
+    prompted = SentenceTransformer(modules=modules, device="cpu", prompts={"x": "cats "}, default_prompt_name="x")
+    prompted.save(str(tmp_path / "st"))
+    expected = open_model(hugging_face, "mean").encode([f"cats {sentence}" for sentence in SENTENCES])
+    found = open_model(tmp_path / "st").encode(SENTENCES)
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    assert not np.allclose(found, open_model(hugging_face, "mean").encode(SENTENCES), atol=1e-3)
+
+
+def test_static_embeddings(tmp_path):
+    tokenizer = make_tokenizer()
+    table = np.random.RandomState(0).randn(len(tokenizer), 8).astype(np.float32)
+    SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=table)], device="cpu").save(str(tmp_path))
+    model = open_model(tmp_path, max_length=4)
+    ids = tokenizer(SENTENCES[4], add_special_tokens=False)["input_ids"]
+    np.testing.assert_allclose(model.encode(SENTENCES)[4], table[ids].mean(0), atol=1e-6)
+    assert model.max_length is None  # reads whole texts: there is no limit to set
+    assert math.isinf(SentenceTransformer(str(tmp_path)).max_seq_length)
+
+
+def test_texts_are_cut_where_a_protocol_says_so(hugging_face, tmp_path):
+    cut, words = open_model(hugging_face, "cls", max_length=5), "dogs bark at night and cats do not"
+    assert cut.max_length == 5
+    whole = open_model(hugging_face, "cls")
+    np.testing.assert_allclose(cut.encode([words]), whole.encode(["dogs bark at"]), atol=2e-5)  # with [CLS] and [SEP]
+    assert np.abs(cut.encode([words]) - whole.encode([words])).max() > 1e-3
+    assert open_model(hugging_face, "cls", max_length=512).encode([words]) == pytest.approx(whole.encode([words]))
+    transformer = Transformer(str(hugging_face))
+    SentenceTransformer(modules=[transformer, Pooling(32, "cls")], device="cpu").save(str(tmp_path / "st"))
+    model = open_model(tmp_path / "st", max_length=5)
+    assert model.max_length == 5
+    np.testing.assert_allclose(model.encode([words]), cut.encode([words]), atol=2e-5)
+
+
+def embed(sentences):
+    return np.array([[len(sentence), 1.0] for sentence in sentences])
+
+
+def test_functions(tmp_path, monkeypatch):
+    (tmp_path / "encoder_of_mine.py").write_text("import numpy\ndef embed(texts):\n    return numpy.eye(len(texts), 3)\n")
+    monkeypatch.chdir(tmp_path)
+    for source, name in ((embed, "embed"), *(2 * (text,) for text in ("encoder_of_mine.py:embed", "encoder_of_mine:embed"))):
+        model = open_model(source)
+        assert (model.name, model.pooling, model.folder, model.run, model.remark) == (name, "function", None, None, None)
+        assert model.encode(["a", "b"]).dtype == np.float32 and len(model.encode(SENTENCES[:2])) == 2
+    with pytest.raises(UserError, match="is a function"):
+        open_model(embed, "cls")
+    with pytest.raises(UserError, match=r"there is no file other\.py"):
+        open_model("other.py:embed")
+    with pytest.raises(UserError, match="cannot import 'no_such_module'"):
+        open_model("no_such_module:embed")
+    with pytest.raises(UserError, match="has no function 'encode'"):
+        open_model("encoder_of_mine.py:encode")
+    sys.modules.pop("encoder_of_mine", None)
+
+
+def test_each_distinct_sentence_is_encoded_once():
+    calls = []
+
+    def once(sentences):
+        calls.append(list(sentences))
+        return embed(sentences)
+
+    vectors = open_model(once).encode(SENTENCES)
+    assert calls == [list(dict.fromkeys(SENTENCES))]
+    np.testing.assert_array_equal(vectors, embed(SENTENCES))
+
+
+@pytest.mark.parametrize("function,message", [
+    (lambda s: np.full((len(s), 2), np.nan), "vector of 'a' is not finite, and so are 1 more of 2"),
+    (lambda s: np.zeros((len(s) + 1, 2)), r"shape \(3, 2\) for 2 sentences"),
+    (lambda s: np.zeros(len(s)), r"shape \(2,\) for 2 sentences"),
+    (lambda s: np.array([["a"], [None]], dtype=object), "gave no array of numbers"),
+    (lambda s: [[1.0], [1.0, 2.0]], "gave no array of numbers"),
+    (lambda s: np.full((len(s), 2), 1e39), "is not finite"),
+])
+def test_bad_vectors_are_one_message(function, message):
+    with pytest.raises(UserError, match=message):
+        distinct(function, ["a", "b", "a"], "model")
+
+
+def test_folders_without_a_model(tmp_path, hugging_face):
+    with pytest.raises(UserError, match="there is no folder"):
+        open_model(tmp_path / "none")
+    with pytest.raises(UserError, match=r"no model there; a model folder has a config\.json"):
+        open_model(tmp_path)
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text("name: x\n")
+    with pytest.raises(UserError, match=r"without an export yet.*python -m pretrain\.export"):
+        open_model(run)
+    with pytest.raises(UserError, match="mean"):
+        open_model(hugging_face, "maen")
+    broken = tmp_path / "st"
+    broken.mkdir()
+    (broken / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": "no.such.Module"}]))
+    with pytest.raises(UserError, match="cannot load the sentence-transformers model"):
+        open_model(broken)
+    unknown = tmp_path / "unknown"
+    unknown.mkdir()
+    (unknown / "config.json").write_text('{"model_type": "none such"}')
+    with pytest.raises(UserError, match="cannot load a model from"):
+        open_model(unknown)
+
+
+def test_a_folder_without_tokenizer(hugging_face, tmp_path):
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((hugging_face / name).read_bytes())
+    with pytest.raises(UserError, match=f"{tmp_path} holds no tokenizer"):
+        open_model(tmp_path, "cls")
+
+
+def test_kinds(hugging_face, run_folder):
+    assert kind_of(str(hugging_face)) == "hugging face" and kind_of(str(run_folder / "export")) == "ours"
+
+
+def test_what_cannot_be_imported_is_one_message(tmp_path):
+    (tmp_path / "broken.py").write_text("def embed(:\n")
+    (tmp_path / "fails.py").write_text("raise RuntimeError('no licence')\n")
+    for source, match in ((f"{tmp_path}/broken.py:embed", "SyntaxError"), (f"{tmp_path}/fails.py:embed", "no licence"),
+                          ("./models:v2", "no such folder"), (":embed", "no such folder"), ("no_such_module:f", "cannot import")):
+        with pytest.raises(UserError, match=match):
+            open_model(source)

@@ -1,0 +1,356 @@
+"""The report: what it reads, how it groups and averages, the papers' rows, and the page itself."""
+
+import html.parser
+import json
+import re
+import statistics
+
+import pytest
+import yaml
+from real_data import DATA
+
+from finetune import sts
+from finetune.report import tables as report_tables
+from finetune.report.__main__ import report
+from finetune.report.figures import POINTS, curve, curve_names
+from finetune.report.published import TABLES
+from finetune.report.sources import collect, differences, group
+from finetune.results import Evaluation, TaskResult, read, write
+from pretrain.common.errors import UserError
+
+STS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
+CUT = {  # averages that the papers cut to their last digit, or that do not follow from their row
+    "RoBERTa-base, [CLS]", "AugCSE-BERT-base", "SimCSE-distil", "SDA-RoBERTa-base, ensemble", "Avg. BERT embeddings",
+    "CPT-text-S", "V-advCSE-BERT-base",
+}
+
+
+def make_run(folder, seed=1, objective="clear", finished=True, steps=(1, 10, 20)):
+    folder.mkdir(parents=True)
+    recipe = {"name": "r", "folder": str(folder), "train": {"seed": seed, "lr": 0.001}, "objective": {"name": objective}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(recipe))
+    records = [{"step": 0, "evaluation": {"stsb-dev": 30.0}}]
+    records += [
+        {"step": n, "loss": {"mlm": 9 - n / 10, "total": 1.0}, "tokens": 100 * n, "seconds": n / 10,
+         "memory": {"peak_gb": 1 + n / 100}}
+        for n in steps
+    ]
+    records.append({"step": steps[-1], "evaluation": {"stsb-dev": 40.0 + seed}})
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    if finished:
+        (folder / "report").mkdir()
+        summary = {"steps": steps[-1], "tokens": 2000, "seconds": 4.0, "start": {}, "trained": {}}
+        (folder / "report" / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def make_result(folder, name, figures, pooling="mean", note="", metric="accuracy", **scores):
+    evaluation = Evaluation(name, "some/model", pooling, pooling, "a protocol", seconds=65.0)
+    evaluation.tasks = {task: TaskResult(metric, value, {metric: value, **scores}, std=0.5) for task, value in figures.items()}
+    if note:
+        evaluation.incomplete(note)
+    write(evaluation, folder)
+
+
+def rows_of(*sources):
+    return report_tables.rows_of(group(collect([str(source) for source in sources])))
+
+
+def tables_of(*sources):
+    systems = group(collect([str(source) for source in sources]))
+    rows = report_tables.rows_of(systems)
+    papers, used = report_tables.paper_tables(rows)
+    return {table.key: table for table in [*papers, *report_tables.other_tables(rows, used)]}, systems
+
+
+# -- the papers' rows --------------------------------------------------
+
+
+def test_published_averages_follow_from_published_rows():
+    """A digit copied wrong would break its row's average; the papers' own exceptions are named."""
+    broken = set()
+    for table in TABLES:
+        for row in table.rows:
+            assert len(row.figures) == len(table.columns), (table.key, row.name)
+            if table.average is None or row.figures[table.average] is None:
+                continue
+            mean = statistics.fmean(f for place, f in enumerate(row.figures) if place != table.average)
+            if abs(mean - row.figures[table.average]) > (0.051 if table.key in ("glue", "clear_senteval") else 0.0051):
+                broken.add(row.name)
+    assert broken == CUT
+
+
+@pytest.mark.skipif(not (DATA.parent / "papers" / "clear.txt").is_file(), reason="the papers' texts are not beside CLEAR_DATA")
+def test_every_published_figure_stands_in_its_paper():
+    folder = DATA.parent / "papers"
+    files = {"CLEAR": "clear", "VaSCL": "vascl", "AugCSE": "augcse", "V-advCSE": "v-advcse", "SDA": "sda"}
+    texts = {name: re.findall(r"\d+\.\d+", (folder / f"{file}.txt").read_text()) for name, file in files.items()}
+    for table in TABLES:
+        for row in table.rows:
+            known = {float(number) for number in texts[re.match(r"[\w-]+", row.source)[0]]}
+            for figure in row.figures:
+                assert figure is None or figure in known, (table.key, row.source, row.name, figure)
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "module", "names"),
+    [
+        ("senteval", "finetune.senteval.tasks", lambda m: {*m.TASKS, *STS}),
+        ("glue", "finetune.tuning.tasks", lambda m: set(m.TABLE_1)),
+        ("clustering", "finetune.clustering", lambda m: set(m.SETS)),
+        ("intents", "finetune.intents", lambda m: {f"{name}-{k}" for name in m.FOUR for k in (5, 10, 20)}),
+        ("anli", "finetune.anli", lambda m: {*m.ROUNDS, "all"}),
+        ("nli_distance", "finetune.nli_distance", lambda m: set(m.TASKS)),
+        ("zh_sts", "finetune.zh_sts", lambda m: set(m.TASKS)),
+    ],
+)
+def test_columns_name_tasks_that_the_evaluations_have(evaluation, module, names):
+    known = names(pytest.importorskip(module))
+    sources = [source for table in TABLES for column in table.columns for source in column.sources]
+    assert {task for name, task, _ in sources if name == evaluation} <= known
+
+
+# -- reading and grouping ----------------------------------------------
+
+
+def test_runs_that_differ_in_seed_only_are_one_row(tmp_path):
+    for seed, value in ((1, 40.0), (2, 44.0), (3, 51.0)):
+        run = make_run(tmp_path / f"clear-seed{seed}", seed)
+        make_result(run / "report", "senteval", dict.fromkeys(STS, value), metric="spearman_all")
+    other = make_run(tmp_path / "mlm-seed1", 1, "mlm")
+    make_result(other / "report", "senteval", dict.fromkeys(STS, 45.0), metric="spearman_all")
+    tables, systems = tables_of(tmp_path)
+    assert [(s.label, s.seeds) for s in systems] == [("clear", [1, 2, 3]), ("mlm-seed1", [1])]
+    first, second = tables["sts"].ours
+    assert str(first.cells[0]) == "45.00 ± 5.57"
+    assert first.cells[0].seeds == 3
+    assert str(first.cells[-1]) == "45.00 ± 5.57"
+    assert str(second.cells[0]) == "45.00 ± 0.50"  # one seed: the evaluation's own
+    assert not first.cells[0].best  # all tie
+    assert differences(systems) == {"objective.name": ["clear", "mlm"]}
+
+
+def test_results_elsewhere_go_to_their_run(tmp_path):
+    run = make_run(tmp_path / "run")
+    make_result(tmp_path / "elsewhere", "glue", {"RTE": 50.0})
+    path = next((tmp_path / "elsewhere").glob("*.json"))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model": str(run / "export")}))
+    tables, systems = tables_of(tmp_path / "elsewhere", run)
+    assert [system.label for system in systems] == ["run"]
+    assert tables["glue"].ours[0].cells[3].value == 50.0
+
+
+def test_the_same_seed_twice_is_two_systems(tmp_path):
+    for name in ("a/run", "b/run"):
+        make_run(tmp_path / name)
+    _, systems = tables_of(tmp_path / "a", tmp_path / "b")
+    assert [system.label for system in systems] == ["a/run", "b/run"]
+
+
+def test_a_seed_without_the_figure_is_said(tmp_path):
+    make_result(make_run(tmp_path / "x-seed1", 1) / "report", "glue", {"RTE": 50.0})
+    make_run(tmp_path / "x-seed2", 2)
+    tables, _ = tables_of(tmp_path)
+    (row,) = tables["glue"].ours
+    assert tables["glue"].notes == ["x: 1 of 2 seeds have this figure"]
+    assert row.cells[3].notes == [1]
+
+
+def test_incomplete_figures_carry_their_reason(tmp_path):
+    run = make_run(tmp_path / "run")
+    make_result(run / "report", "clustering", dict.fromkeys(("agnews", "searchsnippets"), 30.0), note="two sets only")
+    tables, _ = tables_of(run)
+    cell = tables["clustering"].ours[0].cells[0]
+    assert cell.incomplete
+    assert "two sets only" in tables["clustering"].notes[cell.notes[0] - 1]
+    assert tables["clustering"].ours[0].cells[-1].value is None  # no average of two of six
+
+
+def test_best_of_ours_is_marked_and_tasks_of_no_paper_are_kept(tmp_path):
+    for name, value in (("one", 40.0), ("two", 42.0)):
+        make_result(tmp_path / "results" / name, "senteval", {"MR": value, "SST5": 33.0, "average of 7 STS": 1.0})
+    tables, systems = tables_of(tmp_path / "results")
+    assert [system.label for system in systems] == ["results/one", "results/two"]
+    assert [row.cells[0].best for row in tables["transfer"].ours] == [False, True]
+    assert tables["other_senteval"].columns == ["SST5 (accuracy)"]
+
+
+def test_the_smallest_is_best_where_lower_is_better(tmp_path):
+    for name, alignment, rank in (("one", 0.3, 20.0), ("two", 0.2, 10.0), ("zwei", 0.1, 30.0)):
+        evaluation = Evaluation("geometry", "some/model", "mean", "mean", "a protocol")
+        evaluation.tasks = {"alignment": TaskResult("squared distance", alignment, {"squared distance": alignment}),
+                            "isotropy": TaskResult("effective_rank", rank, {"effective_rank": rank, "average_cosine": -rank})}
+        write(evaluation, tmp_path / "results" / name)
+    (table,) = (t for t in report_tables.geometry_tables(rows_of(tmp_path / "results")) if t.key == "geometry")
+    best = {column.split("\u00a0")[0]: [row.cells[place].best for row in table.ours]
+            for place, column in enumerate(table.columns)}
+    assert [row.label for row in table.ours] == ["results/one", "results/two", "results/zwei"]
+    assert best["alignment"] == best["average cosine"] == best["effective rank"] == [False, False, True]
+
+
+def test_clears_table_takes_the_regressor_and_the_mean_over_subsets(tmp_path):
+    run = make_run(tmp_path / "run")
+    make_result(run / "report", "senteval", {"SICK-R-supervised": 60.0, "STS12": 30.0, "SICK-R": 1.0}, pearson_mean=35.0,
+                pearson=70.0, spearman_all=36.0)
+    tables, _ = tables_of(run)
+    assert tables["sts"].ours[0].cells[0].value == 36.0  # Spearman over all pairs, whichever is the headline
+    (row,) = tables["clear_senteval"].ours
+    assert [row.cells[0].value, row.cells[2].value] == [70.0, 35.0]
+    assert row.cells[2].std is None  # the spread belongs to the headline
+
+
+def test_an_sts_file_of_the_sts_command_is_read(tmp_path):
+    run = make_run(tmp_path / "run")
+    scores = {"spearman_all": 50.0, "pearson_mean": 45.0, "pairs": 3108, "subsets": {}}
+    short = scores | {"pairs": 12}
+    (run / "sts.json").write_text(json.dumps({"model": "m", "results": {"cls": {"STS12": scores}, "mean": {"STS12": short}}}))
+    tables, _ = tables_of(run)
+    rows = tables["sts"].ours
+    assert [row.label for row in rows] == ["run, cls", "run, mean"]
+    assert [row.cells[0].incomplete for row in rows] == [False, True]
+
+
+def test_the_commands_in_the_readmes_order_show_sts(tmp_path, monkeypatch):
+    """sts, then report: whatever is judged, a run or another model, by one pooling or several."""
+    from model_folders import save_bert, save_run
+
+    benchmark = tmp_path / "data" / "STS" / "STSBenchmark"
+    benchmark.mkdir(parents=True)
+    texts = ["a man plays a guitar", "a woman rides", "the cat", "dogs bark at night", "cats do not"]
+    rows = [f"g\tf\ty\t{n}\t{n % 6}\t{texts[n % 5]}\t{texts[(n * n + 1) % 5]}\n" for n in range(12)]
+    (benchmark / "sts-dev.csv").write_text("".join(rows))
+    (benchmark / "sts-test.csv").write_text("".join(rows))
+    run = save_run(save_bert(tmp_path / "bert"), tmp_path / "run", "mean")
+    monkeypatch.chdir(tmp_path)
+    sts.evaluate_model(str(run), data="data")
+    sts.evaluate_model("bert", "mean", data="data")
+    assert sorted(path.name for path in (run / "report").iterdir()) == ["sts-cls.json", "sts-mean.json"]
+    assert (tmp_path / "results" / "bert" / "sts-mean.json").is_file()
+    tables, _ = tables_of(run)
+    rows = tables["sts"].ours
+    assert {row.label for row in rows} == {"run, cls", "run, mean"}
+    found = read(run / "report" / "sts-mean.json")
+    column = tables["sts"].columns.index("STS-B")
+    mean = next(row for row in rows if row.label == "run, mean")
+    assert mean.cells[column].value == found.tasks["STS-B"].value and mean.cells[column].incomplete
+    assert "STS-B has 12 pairs here, 1379 as published" in found.notes
+    assert read(run / "report" / "sts-cls.json").notes[0] == f"{run} was trained for mean pooling and is judged by cls pooling"
+    assert tables_of("bert")[0]["sts"].ours[0].cells[column].value == found.tasks["STS-B"].value
+
+
+def test_null_figures_are_blank(tmp_path):
+    make_result(tmp_path / "x", "glue", {"RTE": float("nan"), "CoLA": 3.0})
+    tables, _ = tables_of(tmp_path / "x")
+    assert [str(cell) for cell in tables["glue"].ours[0].cells] == ["", "", "", "", "", "", "3.00 ± 0.50", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: path.mkdir(), "no run and no results"),
+        (lambda path: None, "no such folder"),
+        (lambda path: (make_run(path) / "report" / "x.json").write_text("{"), "not readable as JSON"),
+        (lambda path: (make_run(path) / "config.yaml").write_text("a: [b"), "is not YAML"),
+        (lambda path: (make_run(path) / "report" / "x.json").write_text('{"evaluation": 1, "tasks": 2}'), "not a result"),
+    ],
+)
+def test_what_cannot_be_read_is_one_message(make, message, tmp_path):
+    make(tmp_path / "thing")
+    with pytest.raises(UserError, match=message):
+        collect([str(tmp_path / "thing")])
+
+
+# -- curves and cost ---------------------------------------------------
+
+
+def test_long_curves_are_thinned_evenly_and_keep_their_ends(tmp_path):
+    run = make_run(tmp_path / "run", steps=range(1, 2001))
+    (system,) = group(collect([str(run)]))
+    steps, values = curve(system.members[0], "loss/mlm")
+    assert len(steps) == POINTS and steps[0] == 1 and steps[-1] == 2000
+    assert values[-1] == 9 - 200
+    assert curve_names([system]) == ["loss/mlm", "evaluation/stsb-dev"]
+
+
+def test_cost_says_what_is_unfinished(tmp_path):
+    done = make_run(tmp_path / "done", 1)
+    make_result(done / "report", "glue", {"RTE": 50.0})
+    half = make_run(tmp_path / "half", 2, "mlm", finished=False)
+    table = report_tables.cost_table(group(collect([str(done), str(half)])))
+    assert [str(cell) for cell in table.ours[0].cells] == ["1", "20", "2k", "00:04", "500", "1.20", "01:05"]
+    assert [str(cell) for cell in table.ours[1].cells] == ["2", "20", "2k", "00:02", "1,000", "1.20", ""]
+    assert table.notes == ["half has no report/summary.json: unfinished, at step 20"]
+
+
+# -- the page ----------------------------------------------------------
+
+
+class Checker(html.parser.HTMLParser):
+    """Tags balance, ids are unique, and nothing is fetched."""
+
+    void = frozenset({"meta", "br", "img", "link", "input", "hr"})
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.ids, self.links = [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        self.ids += [given["id"]] if "id" in given else []
+        self.links += [given[name] for name in ("src", "href", "xlink:href") if name in given]
+        if tag not in self.void:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in self.void:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_stands_alone(tmp_path, capsys):
+    for seed in (1, 2):
+        run = make_run(tmp_path / "runs" / f"clear-seed{seed}", seed)
+        make_result(run / "report", "senteval", dict.fromkeys(STS, 40.0 + seed), metric="spearman_all")
+    run = make_run(tmp_path / "runs" / "<mlm>|x", 1, "mlm")
+    make_result(run / "report", "senteval", dict.fromkeys(STS, 39.0), metric="spearman_all", note="a <b>note</b>")
+    report(str(tmp_path / "runs"), out=str(tmp_path / "out"), title="A & B")
+    text = (tmp_path / "out" / "report.html").read_text()
+    checker = Checker()
+    checker.feed(text)
+    assert not checker.open
+    assert len(checker.ids) == len(set(checker.ids))
+    assert checker.links and all(link.startswith(("#", "data:")) for link in checker.links)
+    assert not re.search(r"@import|url\((?!#)", text)
+    assert {link[1:] for link in checker.links if link.startswith("#")} <= set(checker.ids)
+    assert "<title>A &amp; B</title>" in text and "&lt;mlm&gt;|x" in text and "<b>note" not in text
+    assert "<strong>41.50</strong>" in text and "Unsup. SimCSE-BERT-base" in text
+    content = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert [system["label"] for system in content["systems"]] == ["<mlm>|x", "clear"]
+    sts = next(table for table in content["tables"]["Results"] if table["key"] == "sts")
+    assert sts["blocks"][0]["rows"][1]["cells"][0]["value"] == 41.5
+    lines = (tmp_path / "out" / "report.md").read_text().splitlines()
+    table = lines[lines.index("### Semantic textual similarity") :]
+    rows = [line for line in table[: table.index("", 6)] if line.startswith("|")]
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in rows}) == 1
+    pictures = re.findall(r"!\[[^]]*\]\(([^)]+)\)", "\n".join(lines))
+    assert pictures and all((tmp_path / "out" / picture).read_bytes().startswith(b"\x89PNG") for picture in pictures)
+
+
+def test_nothing_named_is_an_error():
+    with pytest.raises(UserError, match="name runs or results"):
+        report()
+
+
+def test_tasks_of_another_protocols_file_are_not_lost(tmp_path):
+    folder = tmp_path / "results" / "one"
+    make_result(folder, "senteval", {"MR": 70.0, "CR": 60.0})
+    (path,) = folder.glob("senteval-*.json")
+    other = json.loads(path.read_text())
+    other["tasks"] = {"MR": other["tasks"]["MR"] | {"value": 1.0}, "SST5": other["tasks"]["CR"]}
+    path.with_name(f"{path.stem}-01234567.json").write_text(json.dumps(other))
+    tables, _ = tables_of(folder)
+    assert [cell.value for cell in tables["transfer"].ours[0].cells[:2]] == [70.0, 60.0]
+    assert tables["other_senteval"].columns == ["SST5 (accuracy)"]

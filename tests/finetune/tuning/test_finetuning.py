@@ -1,0 +1,177 @@
+"""Fine-tuning: metrics against scikit-learn and scipy, packed logits and gradients against the padded library."""
+
+import copy
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from finetuning_helpers import PAIRS, sentence
+from scipy import stats
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+
+from finetune.glue.runs import FAIRSEQ
+from finetune.tuning import finetuning, metrics, tasks
+from finetune.tuning.finetuning import FineTuning, Recipe, build_classifier, learning_rate, loss_of
+from finetune.tuning.labelled import encode_examples, open_source
+from pretrain.common.errors import UserError
+from pretrain.data.microbatches import pack
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+# -- metrics -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_metrics_equal_scikit_learn_and_scipy(seed):
+    rng = np.random.default_rng(seed)
+    gold, predicted = rng.integers(0, 2, (2, 40))
+    assert metrics.accuracy(predicted, gold) == pytest.approx(accuracy_score(gold, predicted))
+    assert metrics.f1(predicted, gold) == pytest.approx(f1_score(gold, predicted))
+    assert metrics.matthews(predicted, gold) == pytest.approx(matthews_corrcoef(gold, predicted))
+    three, guess = rng.integers(0, 3, (2, 40))
+    assert metrics.matthews(guess, three) == pytest.approx(matthews_corrcoef(three, guess))
+    x, y = rng.normal(size=(2, 30)).round(1)  # rounded: ties
+    assert metrics.pearson(x, y) == pytest.approx(stats.pearsonr(x, y)[0])
+    assert metrics.spearman(x, y) == pytest.approx(stats.spearmanr(x, y)[0])
+
+
+def test_constant_answers_score_zero():
+    ones, mixed = np.ones(6, np.int64), np.array([0, 1, 1, 0, 1, 0])
+    assert metrics.matthews(ones, mixed) == matthews_corrcoef(mixed, ones) == 0
+    assert metrics.pearson(ones * 0.5, mixed) == metrics.spearman(ones * 0.5, mixed) == 0
+    assert metrics.f1(0 * ones, 0 * ones) == 0
+
+
+def test_clears_figures_are_means():
+    gold, predicted = np.array([1, 1, 0, 0, 1]), np.array([1, 0, 0, 1, 1])
+    scores = metrics.scores_of(tasks.TASKS["MRPC"].metrics, predicted, gold)
+    assert scores["mean"] == pytest.approx(50 * (accuracy_score(gold, predicted) + f1_score(gold, predicted)))
+    assert tasks.TASKS["STS-B"].headline == "mean"
+    assert tasks.TASKS["CoLA"].headline == "matthews"
+
+
+# -- the engine --------------------------------------------------------
+
+
+def test_recipe_is_fairseqs():
+    assert {task: setting[:2] for task, setting in FAIRSEQ.items() if task != "WNLI"} == {
+        "MNLI": (1e-5, 32), "QNLI": (1e-5, 32), "QQP": (1e-5, 32), "RTE": (2e-5, 16), "SST-2": (1e-5, 32), "MRPC": (1e-5, 16),
+        "CoLA": (1e-5, 16), "STS-B": (2e-5, 16),
+    }
+    recipe = Recipe(lr=2e-5, batch_size=16)
+    assert (recipe.betas, recipe.eps, recipe.weight_decay, recipe.clip, recipe.epochs) == ((0.9, 0.98), 1e-6, 0.1, 0.0, 10)
+    rates = [learning_rate(recipe, step, 1000) for step in range(1000)]
+    assert max(rates) == rates[59] == pytest.approx(2e-5)
+    assert rates[0] == pytest.approx(2e-5 / 60)
+    assert rates[60 + 470] == pytest.approx(1e-5)
+    assert 0 < rates[-1] < 1e-7
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert"])
+def test_packed_logits_and_gradients_equal_the_padded_librarys(folders, kind):
+    source = open_source(folders[kind])
+    source.encoder.double()
+    first, second = zip(*PAIRS)
+    targets = np.array([n % 3 for n in range(len(PAIRS))])
+    data = encode_examples(source, first, second, targets, 40)
+    assert (data.token_types is not None) == (kind == "bert")
+    packed = build_classifier(source, 3, dropout=0.0, seed=5).eval()
+    order = np.arange(len(PAIRS))
+    ids, lengths = pack(data.tokens, order, torch.device("cpu"))
+    token_types = None if data.token_types is None else pack(data.token_types, order, torch.device("cpu"))[0]
+    logits = packed(ids, lengths, token_types)
+    loss_of(logits, torch.from_numpy(targets), regression=False).backward()
+
+    tokenizer = AutoTokenizer.from_pretrained(folders[kind])
+    settings = {"truncation": True, "max_length": 40, "return_tensors": "pt", "return_token_type_ids": kind == "bert"}
+    batch = tokenizer(list(first), list(second), padding=True, **settings)
+    head = (packed.dense, packed.output)
+    near = {"rtol": 0, "atol": 1e-10}
+    if kind == "modernbert":  # its own head is another one
+        # Its eager attention takes the softmax in float32.
+        base = AutoModel.from_pretrained(folders[kind], attn_implementation="sdpa").double().eval()
+        theirs = copy.deepcopy(packed.dense), copy.deepcopy(packed.output)
+        for layer in theirs:
+            layer.zero_grad()
+        expected = theirs[1](torch.tanh(theirs[0](base(**batch).last_hidden_state[:, 0])))
+    else:
+        model = AutoModelForSequenceClassification.from_pretrained(
+            folders[kind], attn_implementation="eager", num_labels=3, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+        ).double().eval()
+        base = model.base_model
+        # RoBERTa's own head is ours; BERT's is its pooler (linear, tanh) and a classifier: the same.
+        theirs = (base.pooler.dense, model.classifier) if kind == "bert" else (model.classifier.dense, model.classifier.out_proj)
+        for layer, ours in zip(theirs, head):
+            layer.load_state_dict(ours.state_dict())
+        expected = model(**batch).logits
+    torch.testing.assert_close(logits, expected, **near)
+    torch.nn.functional.cross_entropy(expected, torch.from_numpy(targets), reduction="sum").backward()
+    for layer, ours in zip(theirs, head):
+        torch.testing.assert_close(ours.weight.grad, layer.weight.grad, **near)
+    gradients = {name: p.grad for name, p in packed.encoder.lm.base_model.named_parameters()}
+    compared = 0
+    for name, parameter in base.named_parameters():
+        if "pooler" in name or parameter.grad is None:
+            continue
+        torch.testing.assert_close(gradients[name], parameter.grad, **near)
+        compared += 1
+    assert compared == sum(gradient is not None for gradient in gradients.values())
+
+
+def test_tokens_are_the_librarys_and_cut_texts_are_counted(folders, source):
+    tokenizer = AutoTokenizer.from_pretrained(folders["bert"])
+    first, second = zip(*PAIRS)
+    data = encode_examples(source, first, second, None, 20)
+    expected = tokenizer(list(first), list(second), truncation=True, max_length=20, return_token_type_ids=True)
+    assert [row.tolist() for row in data.tokens] == expected["input_ids"]
+    assert [row.tolist() for row in data.token_types] == expected["token_type_ids"]
+    whole = tokenizer(list(first), list(second))["input_ids"]
+    assert data.cut == sum(len(row) > 20 for row in whole) > 0
+
+
+def test_split_batches_give_the_same_update(folders):
+    source = open_source(folders["bert"])
+    source.encoder.double()
+    rng = random.Random(3)
+    data = encode_examples(source, [sentence(rng) for _ in range(16)], None, np.arange(16) % 2, 64)
+    recipe = Recipe(lr=1e-2, batch_size=8, epochs=1, dropout=0.0)
+    states = []
+    for budget in (64, 4096):
+        training = FineTuning(source, data, 2, recipe, 1, lambda _: (0.0, {}), token_budget=budget, report=lambda _: None)
+        training.run()
+        states.append(training.model.state_dict())
+    for name, tensor in states[0].items():
+        torch.testing.assert_close(tensor, states[1][name], rtol=0, atol=1e-9)
+
+
+def test_best_epoch_is_the_first_of_the_highest_and_nan_is_no_figure(source):
+    data = encode_examples(source, ["a dog"] * 4, None, np.arange(4) % 2, 64)
+    figures = iter([float("nan"), 3.0, 7.0, 7.0, 5.0])
+
+    def judge(logits):
+        value = next(figures)
+        return value, {"accuracy": value}
+
+    recipe = Recipe(lr=1e-3, batch_size=4, epochs=5)
+    outcome = FineTuning(source, data, 2, recipe, 1, judge, keep_weights=True, report=lambda _: None).run()
+    assert outcome.best["epoch"] == 3
+    assert len(outcome.curve) == 5
+    assert outcome.weights
+
+
+def test_a_loss_that_is_not_finite_is_an_error(source):
+    data = encode_examples(source, ["a dog", "the horse"], None, np.array([np.nan, 1.0], np.float32), 64)
+    with pytest.raises(UserError, match="loss is not finite by update 1"):
+        FineTuning(source, data, 1, Recipe(1e-3, 2, 1), 1, lambda _: (0.0, {}), report=lambda _: None).run()
+
+
+def test_a_damaged_state_is_one_message(tmp_path):
+    finetuning.write_tensors(tmp_path / "state", {"a": torch.ones(2), "step": 3})
+    assert finetuning.read_tensors(tmp_path / "state")["step"] == 3
+    (tmp_path / "state").write_bytes(b"damaged")
+    with pytest.raises(UserError, match="remove it"):
+        finetuning.read_tensors(tmp_path / "state")

@@ -1,0 +1,38 @@
+"""GLUE's metrics by hand."""
+
+import numpy as np
+import pytest
+
+from finetune.tuning.metrics import METRICS, scores_of
+
+
+def test_f1_is_that_of_class_1():
+    gold, predicted = np.array([1, 1, 1, 0, 0, 0, 0, 0]), np.array([1, 1, 0, 1, 0, 0, 0, 0])
+    scores = scores_of(("f1", "accuracy"), predicted, gold)
+    assert scores["f1"] == pytest.approx(100 * 2 / 3)  # precision 2/3, recall 2/3
+    assert scores["accuracy"] == pytest.approx(75.0)
+    assert scores["mean"] == pytest.approx((100 * 2 / 3 + 75) / 2)
+    flipped = scores_of(("f1",), 1 - predicted, 1 - gold)
+    assert flipped == {"f1": pytest.approx(80.0)}  # the other class: precision 4/5, recall 4/5
+
+
+def test_f1_of_nothing_is_0():
+    assert METRICS["f1"](np.zeros(4, int), np.zeros(4, int)) == 0.0
+    assert METRICS["f1"](np.zeros(4, int), np.ones(4, int)) == 0.0
+
+
+def test_matthews_is_the_formula():
+    gold, predicted = np.array([1] * 7 + [0] * 5), np.array([1] * 5 + [0] * 2 + [1] * 1 + [0] * 4)
+    tp, fn, fp, tn = 5, 2, 1, 4
+    expected = (tp * tn - fp * fn) / ((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)) ** 0.5
+    assert METRICS["matthews"](predicted, gold) == pytest.approx(expected)
+    assert METRICS["matthews"](np.ones(12, int), gold) == 0.0
+
+
+def test_correlations_are_of_numbers_and_of_ranks_with_ties_sharing():
+    gold, predicted = np.array([0.0, 1.0, 2.0, 3.0, 4.0]), np.array([0.0, 1.0, 1.0, 9.0, 100.0])
+    x, y = predicted - predicted.mean(), gold - gold.mean()
+    assert METRICS["pearson"](predicted, gold) == pytest.approx((x @ y) / (x @ x * (y @ y)) ** 0.5)
+    ranks = np.array([0, 1.5, 1.5, 3, 4]) - 2
+    assert METRICS["spearman"](predicted, gold) == pytest.approx((ranks @ y) / (ranks @ ranks * (y @ y)) ** 0.5)
+    assert METRICS["spearman"](np.ones(5), gold) == METRICS["pearson"](np.ones(5), gold) == 0.0

@@ -1,0 +1,411 @@
+"""Checkpoints: exact at any world size and ZeRO stage, whole whenever the writer dies, refused when damaged."""
+
+import json
+import os
+import random
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoint_helpers import PlainEngine
+from run_helpers import outputs_of
+from safetensors.torch import load_file, save_file
+
+from pretrain.checkpoint import store
+from pretrain.checkpoint.engine_state import engine_state
+from pretrain.checkpoint.tensor_file import TensorEntry, TensorFileWriter, split_entries
+from pretrain.step.optimizer import Lamb
+
+WORKER = Path(__file__).with_name("checkpoint_worker.py")
+ROOT = Path(__file__).parents[3]
+
+
+def launch(world_size: int, folder: Path, name: str, actions: list) -> list[subprocess.Popen]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    scenario = folder / f"{name}.json"
+    scenario.write_text(json.dumps({"actions": actions, "out": str(folder / name)}))
+    return [
+        subprocess.Popen(
+            [sys.executable, str(WORKER), str(scenario)],
+            env=os.environ
+            | {"RANK": str(rank), "WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "LOCAL_RANK": str(rank)}
+            | {"MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(world_size)
+    ]
+
+
+def finish(ranks: list[subprocess.Popen], folder: Path, name: str) -> list[dict]:
+    logs = outputs_of(ranks, 300)
+    assert all(rank.returncode == 0 for rank in ranks), "\n".join(log[-4000:] for log in logs)
+    return [json.loads((folder / f"{name}.{rank}").read_text()) for rank in range(len(ranks))]
+
+
+@pytest.fixture(scope="module")
+def launches(tmp_path_factory) -> dict[str, list[dict]]:
+    """Three launches for everything: one rank, two ranks (which also read what one rank saved), one rank again."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    one, two = str(folder / "one"), str(folder / "two")
+    Path(one).mkdir()
+    Path(two).mkdir()
+    first = [
+        ["straight_and_resumed", {"root": one, "stages": [0, 1, 2, 3]}],
+        ["cross", {"root": one, "pairs": [[1, 3], [3, 0], [0, 2]]}],
+        ["before_first_step", {"root": one, "stages": [0, 1, 3]}],
+        ["other_model", {"root": one, "stage": 1}],
+    ]
+    second = [
+        ["straight_and_resumed", {"root": two, "stages": [0, 1, 2, 3]}],
+        ["cross", {"root": two, "pairs": [[1, 3], [3, 0], [2, 1]]}],
+        ["before_first_step", {"root": two, "stages": [2, 3]}],
+        ["out_of_disk", {"root": two}],
+        ["cross", {"root": one, "pairs": [[0, 1], [1, 1], [1, 3], [3, 3]]}],
+    ]
+    third = [["cross", {"root": two, "pairs": [[1, 1], [3, 0], [2, 3]]}]]
+    results = {}
+    for name, world_size, actions in [("first", 1, first), ("second", 2, second), ("third", 1, third)]:
+        results[name] = finish(launch(world_size, folder, name, actions), folder, name)
+    return results
+
+
+@pytest.mark.parametrize("name", ["first", "second"])
+def test_resumed_run_is_bitwise_the_uninterrupted_one(launches, name):
+    for rank in launches[name]:
+        for stage in range(4):
+            result = rank[f"same {stage}"]
+            assert result == {"changed by saving": [], "load": [], "end": [], "losses": True, "step": True}, stage
+
+
+@pytest.mark.parametrize("name", ["first", "second", "third"])
+def test_other_world_sizes_and_stages_load_exactly(launches, name):
+    for rank in launches[name]:
+        crossed = {pair: result for pair, result in rank.items() if "->" in pair}
+        assert len(crossed) >= 3
+        for pair, result in crossed.items():
+            assert result["load"] == [], pair
+            assert result["losses"] < 1e-6 and result["end"] < 1e-6, (pair, result)
+
+
+@pytest.mark.parametrize("name", ["first", "second"])
+def test_checkpoint_before_the_first_step_means_no_optimizer_state(launches, name):
+    for rank in launches[name]:
+        fresh = {key: result for key, result in rank.items() if key.startswith("fresh")}
+        assert fresh
+        for key, result in fresh.items():
+            assert result["losses"] is True, key
+            assert [n for n in result["end"] if "unused" not in n] == [], key
+
+
+def test_a_checkpoint_of_another_model_is_refused_with_the_differences(launches):
+    message = launches["first"][0]["other model"]
+    assert "embeddings.weight is [11, 13] in the checkpoint and [11, 12] in the model" in message
+    assert "config.yaml" in message
+
+
+def test_out_of_disk_is_said_on_every_rank_and_leaves_the_last_checkpoint(launches):
+    for rank in launches["second"]:
+        result = rank["out of disk"]
+        assert "No space left on device" in result["message"] and "step-00000001, is untouched" in result["message"]
+        assert result["left"] == ["latest", "step-00000001"]
+        assert result["good"] is True
+        assert result["again"] == ["latest", "step-00000002"]
+
+
+def test_only_safe_formats_and_the_layout_documented(saved):
+    names = {path.name for path in (saved / "step-00000003").iterdir()}
+    assert names == {
+        "parameters-00000.safetensors", "exp_avg-00000.safetensors", "exp_avg_sq-00000.safetensors",
+        "state.json", "manifest.json",
+    }  # fmt: skip
+    assert (saved / "latest").read_text() == "step-00000003\n"
+    assert store.read_state(saved / "step-00000003") == {"step": 3, "best": 0.1 + 0.2}
+    assert store.tensor_names(saved / "step-00000003") == ["bias", "weight"]
+
+
+def test_keeps_the_newest_and_sets_abandoned_futures_aside(saved, caplog):
+    engine = PlainEngine()
+    state = store.load(saved / "step-00000001", engine)
+    engine.step()
+    store.save(saved, engine, {"step": state["step"] + 1}, keep=1)
+    assert sorted(p.name for p in saved.iterdir()) == ["latest", "step-00000002", "step-00000003.abandoned"]
+    assert "step-00000003.abandoned" in caplog.text and store.latest(saved).name == "step-00000002"
+
+
+def test_saving_a_step_again_replaces_it(saved):
+    engine = PlainEngine()
+    store.load(saved / "step-00000003", engine)
+    with torch.no_grad():
+        engine.module.bias.fill_(7)
+    store.save(saved, engine, {"step": 3}, keep=3)
+    assert sorted(p.name for p in saved.iterdir()) == ["latest", "step-00000001", "step-00000002", "step-00000003"]
+    other = PlainEngine()
+    store.load(store.latest(saved), other)
+    assert other.module.bias.tolist() == [7.0] * 3
+
+
+def test_real_write_failure_leaves_nothing_half(saved):
+    """A real EFBIG of the operating system, in a child so that the limit stays there."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            engine = PlainEngine(60)
+            engine.step()
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))
+            store.save(saved, engine, {"step": 9}, keep=1)
+        except store.CheckpointError as error:
+            code = 0 if "File too large" in str(error) and "step-00000003, is untouched" in str(error) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert sorted(p.name for p in saved.iterdir()) == ["latest"] + [f"step-0000000{i}" for i in (1, 2, 3)]
+    assert store.latest(saved) == saved / "step-00000003"
+
+
+def test_disk_that_is_too_small_is_seen_before_writing(saved, monkeypatch):
+    monkeypatch.setattr(store.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10})())
+    with pytest.raises(store.CheckpointError, match=r"are needed and 0\.00 GB are free"):
+        store.save(saved, PlainEngine(), {"step": 9}, keep=1)
+    assert store.latest(saved) == saved / "step-00000003"
+
+
+def test_killed_at_random_moments_inside_saves(tmp_path):
+    """kill -9 a saving process, again and again, in the same folder: there is always a whole checkpoint to go
+    on from, never older than the last one that was announced."""
+    generator = random.Random(5)
+    seen = 0
+    for attempt in range(200):
+        if attempt >= 20 and seen > 10:  # on a busy machine a save may take as long as an attempt
+            break
+        child_out, child_in = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                _save_until_killed(tmp_path, child_in)
+            finally:
+                os._exit(1)
+        os.close(child_in)
+        with os.fdopen(child_out) as lines:
+            assert lines.readline() == "ready\n"
+            time.sleep(generator.uniform(0, 0.3))
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            announced = [int(line) for line in lines.read().splitlines()]
+        seen = max([seen, *announced])
+        path = store.latest(tmp_path)
+        step = 0 if path is None else store.read_state(path)["step"]
+        assert step >= seen, "an announced checkpoint was lost"
+        if path is not None:
+            engine = PlainEngine()
+            assert store.load(path, engine)["step"] == engine.global_steps == step
+    assert seen > 10
+    whole = [path.name for path in tmp_path.iterdir() if path.name.startswith("step-")]
+    assert all(store.problem_with(tmp_path / name) is None for name in whole)
+
+
+def _save_until_killed(root: Path, pipe: int) -> None:
+    engine = PlainEngine()
+    start = store.latest(root)
+    step = 0 if start is None else store.load(start, engine)["step"]
+    os.write(pipe, b"ready\n")
+    while True:
+        engine.step()
+        step += 1
+        store.save(root, engine, {"step": step}, keep=2, max_file_bytes=40)
+        os.write(pipe, f"{step}\n".encode())
+
+
+@pytest.mark.slow
+def test_deepspeed_process_killed_inside_saves(tmp_path):
+    for attempt in range(6):
+        rank = launch(1, tmp_path, f"kill{attempt}", [["save_forever", {"root": str(tmp_path / "run")}]])[0]
+        while rank.stdout.readline() != "ready\n":
+            assert rank.poll() is None
+        time.sleep(random.Random(attempt).uniform(0.05, 0.4))
+        rank.kill()
+        announced = [int(line) for line in rank.communicate()[0].splitlines() if line.isdigit()]
+        assert store.read_state(store.latest(tmp_path / "run"))["step"] >= max(announced, default=0)
+
+
+# -- where optimizers and scalers keep their numbers ------------------------
+
+
+class FusedAdam(torch.optim.Adam):
+    """Keeps its count as DeepSpeed's does: in the state of a group's last parameter, as an int."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                if len(state) == 0:
+                    state["step"] = 0
+                    state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
+            state["step"] += 1
+            for p in group["params"]:
+                update(p, self.state[p], state["step"], group["lr"])
+
+
+class ApexAdam(FusedAdam):
+    """Keeps its count as apex's does: in the group."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["step"] = group.get("step", 0) + 1
+            for p in group["params"]:
+                state = self.state[p]
+                if len(state) == 0:
+                    state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
+                update(p, state, group["step"], group["lr"])
+
+
+FusedAdam.__module__ = "deepspeed.ops.adam.fused_adam"
+ApexAdam.__module__ = "apex.optimizers.fused_adam"
+
+
+def update(p, state, step: int, lr: float) -> None:
+    state["exp_avg"].mul_(0.9).add_(p.grad, alpha=0.1)
+    state["exp_avg_sq"].mul_(0.98).addcmul_(p.grad, p.grad, value=0.02)
+    mean, square = state["exp_avg"] / (1 - 0.9**step), state["exp_avg_sq"] / (1 - 0.98**step)
+    p.data.sub_(lr * mean / (square.sqrt() + 1e-6))
+
+
+def lamb(parameters, lr: float):
+    return Lamb(parameters, lr=lr, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.1)
+
+
+OPTIMIZERS = {
+    "adamw": torch.optim.AdamW,
+    "adamw fused": lambda p, lr: torch.optim.AdamW(p, lr=lr, fused=True),
+    "amsgrad": lambda p, lr: torch.optim.AdamW(p, lr=lr, amsgrad=True),
+    "sgd with momentum": lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9),
+    "sgd": torch.optim.SGD,
+    "lamb": lamb,
+    "deepspeed": FusedAdam,
+    "apex": ApexAdam,
+}
+
+
+@pytest.mark.parametrize("stepped", [False, True])
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
+def test_optimizers_go_on_bitwise(tmp_path, name, stepped):
+    def engine(seed: int) -> PlainEngine:
+        made = PlainEngine(5)
+        torch.manual_seed(seed)
+        made.module.reset_parameters()
+        made.optimizer = OPTIMIZERS[name](made.module.parameters(), lr=0.05)
+        return made
+
+    straight, resumed = engine(1), engine(2)
+    for _ in range(3):
+        straight.step()
+    path = store.save(tmp_path, straight, {"step": 3}, keep=1)
+    if stepped:
+        resumed.step()
+    store.load(path, resumed)
+    for _ in range(3):
+        straight.step()
+        resumed.step()
+    for ours, theirs in zip(resumed.module.parameters(), straight.module.parameters(), strict=True):
+        assert ours.equal(theirs)
+
+
+@pytest.mark.parametrize("loaded", ["adamw", "deepspeed", "apex"])
+@pytest.mark.parametrize("name", ["adamw", "deepspeed", "apex"])
+def test_step_counts_are_each_parameters_wherever_an_optimizer_keeps_them(tmp_path, name, loaded):
+    """Saved under one optimizer and loaded under another, every parameter has done as many steps."""
+    saved, other = PlainEngine(5), PlainEngine(5)
+    saved.optimizer = OPTIMIZERS[name](saved.module.parameters(), lr=0.05)
+    other.optimizer = OPTIMIZERS[loaded](other.module.parameters(), lr=0.05)
+    for _ in range(3):
+        saved.step()
+    store.load(store.save(tmp_path, saved, {"step": 3}, keep=1), other)
+    for engine in (saved, other):
+        view = engine_state(engine)
+        assert [view.scalars(parameter)["step"] for _, parameter in view.named_parameters()] == [3, 3]
+    group, = other.optimizer.param_groups
+    assert [int(group["step"] if loaded == "apex" else other.optimizer.state[p]["step"]) for p in group["params"]] == [3, 3]
+
+
+def test_the_larger_step_count_is_that_of_a_shared_partition():
+    """At ZeRO 0 a parameter without gradients has done fewer steps; one flat partition has one count for all."""
+    view = engine_state(PlainEngine())
+    (_, first), (_, second) = view.named_parameters()
+    for counts in ((5, 3), (3, 5)):
+        view.holders = {id(first): first, id(second): first}
+        view.set_scalars({id(first): {"step": counts[0]}, id(second): {"step": counts[1]}})
+        assert view.scalars(first)["step"] == view.scalars(second)["step"] == 5
+
+
+def test_loss_scalers_come_back(tmp_path):
+    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler
+
+    def engine() -> PlainEngine:
+        made = PlainEngine()
+        made.torch_autocast_z0_gradscaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+        made.optimizer.loss_scaler = DynamicLossScaler(2.0**8, 100, 1, 2, False)
+        return made
+
+    saved, other = engine(), engine()
+    saved.torch_autocast_z0_gradscaler.load_state_dict(
+        saved.torch_autocast_z0_gradscaler.state_dict() | {"scale": 48.0, "_growth_tracker": 7}
+    )
+    saved.optimizer.loss_scaler.cur_scale, saved.optimizer.loss_scaler.cur_iter = 64.0, 11
+    store.load(store.save(tmp_path, saved, {"step": 1}, keep=1), other)
+    assert other.torch_autocast_z0_gradscaler.get_scale() == 48.0
+    assert other.torch_autocast_z0_gradscaler.state_dict()["_growth_tracker"] == 7
+    assert (other.optimizer.loss_scaler.cur_scale, other.optimizer.loss_scaler.cur_iter) == (64.0, 11)
+
+
+# -- the file format --------------------------------------------------------
+
+
+def test_streamed_file_is_what_safetensors_writes_and_reads(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    tensors = {
+        "a.weight": torch.randn(3, 5, generator=generator),
+        "b": torch.tensor(-0.0),
+        "c": torch.randn(4, 2, generator=generator).bfloat16(),
+        "d": torch.tensor([True, False]),
+        "e": torch.zeros(0, 4),
+        "f": torch.arange(6).reshape(2, 3).t(),  # not contiguous
+        "g": torch.randn(2, generator=generator).double(),
+    }
+    entries = [TensorEntry(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()]
+    writer = TensorFileWriter(tmp_path / "ours.safetensors", entries)
+    for name, tensor in tensors.items():
+        writer.write(name, tensor)
+    written = writer.close()
+    assert written["bytes"] == (tmp_path / "ours.safetensors").stat().st_size
+    back = load_file(tmp_path / "ours.safetensors")
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, tmp_path / "theirs.safetensors")
+    theirs = load_file(tmp_path / "theirs.safetensors")
+    assert set(back) == set(theirs) == set(tensors)
+    for name, tensor in tensors.items():
+        assert back[name].dtype == tensor.dtype and back[name].equal(tensor) and back[name].equal(theirs[name])
+    assert back["b"].signbit()
+
+
+def test_file_writer_refuses_what_was_not_announced(tmp_path):
+    writer = TensorFileWriter(tmp_path / "f.safetensors", [TensorEntry("a", torch.float32, (2,))])
+    with pytest.raises(ValueError, match="expected"):
+        writer.write("a", torch.zeros(3))
+    with pytest.raises(ValueError, match="never written"):
+        TensorFileWriter(tmp_path / "g.safetensors", [TensorEntry("a", torch.float32, (2,))]).close()
+
+
+def test_files_are_bounded():
+    entries = [TensorEntry(str(i), torch.float32, (size,)) for i, size in enumerate([5, 5, 50, 1, 1])]
+    assert [[e.name for e in file] for file in split_entries(entries, 40)] == [["0", "1"], ["2"], ["3", "4"]]
+    assert split_entries([], 40) == []

@@ -1,0 +1,176 @@
+"""What is resumed from where a checkpoint is damaged, cannot be read now, or is of a newer format; and that nothing is lost."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoint_helpers import PlainEngine, flip
+from run_helpers import command, curve, finish, records, start
+from safetensors.torch import save_file
+
+from pretrain.checkpoint import store
+from pretrain.checkpoint.folder import SET_ASIDE, choose
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every file under a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def rewrite_manifest(folder: Path, **changes) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | changes))
+
+
+def manifest_without(name: str):
+    def damage(folder: Path) -> None:
+        files = json.loads((folder / "manifest.json").read_text())["files"]
+        rewrite_manifest(folder, files={key: value for key, value in files.items() if not key.startswith(name)})
+
+    return damage
+
+
+DAMAGES = {
+    "parameters-00000.safetensors does not have": lambda folder: flip(folder / "parameters-00000.safetensors"),
+    "100 bytes instead of": lambda folder: os.truncate(folder / "exp_avg-00000.safetensors", 100),
+    "exp_avg_sq-00000.safetensors is missing": lambda folder: (folder / "exp_avg_sq-00000.safetensors").unlink(),
+    "state.json does not have": lambda folder: flip(folder / "state.json"),
+    "it is not JSON": lambda folder: (folder / "manifest.json").write_text("{"),
+    "manifest.json is missing": lambda folder: (folder / "manifest.json").unlink(),
+    "lists no files": lambda folder: rewrite_manifest(folder, files={}),
+    "gives no format_version": lambda folder: (folder / "manifest.json").write_text("[]"),
+    "gives no size and sha256 of state.json": lambda folder: rewrite_manifest(folder, files={"state.json": {"bytes": 3}}),
+    "which is no name of a file": lambda folder: rewrite_manifest(folder, files={"../state.json": {}}),
+    "does not list state.json": manifest_without("state"),
+    "0 of the 2 tensors of parameters": manifest_without("parameters"),
+    "0 of the 2 tensors of exp_avg_sq": manifest_without("exp_avg_sq"),
+}
+
+
+@pytest.mark.parametrize("said", list(DAMAGES))
+def test_resume_walks_back_past_damage_and_names_it(saved, caplog, said):
+    DAMAGES[said](saved / "step-00000003")
+    flip(saved / "step-00000002" / "parameters-00000.safetensors")
+    assert store.latest(saved) == saved / "step-00000001"
+    assert "step-00000003 is damaged" in caplog.text and said in caplog.text and "step-00000002" in caplog.text
+    with pytest.raises(store.CheckpointError, match="step-00000003 is damaged"):
+        store.load(saved / "step-00000003", PlainEngine())
+
+
+UNREADABLE = {
+    # the kernel's own errors: this file says EIO to whoever reads it, and a link to itself says ELOOP
+    "Input/output error": lambda folder: replace_by_link(folder / "manifest.json", "/proc/self/mem"),
+    "Too many levels of symbolic links": lambda folder: replace_by_link(folder / "state.json", "state.json"),
+}
+
+
+def replace_by_link(path: Path, target: str) -> None:
+    path.unlink()
+    path.symlink_to(target)
+
+
+@pytest.mark.parametrize("said", list(UNREADABLE))
+def test_what_cannot_be_read_now_is_not_passed_over(saved, said):
+    UNREADABLE[said](saved / "step-00000003")
+    with pytest.raises(store.CheckpointError, match=rf"step-00000003 cannot be read now: {said}.*same command again"):
+        store.latest(saved)
+    shutil.rmtree(saved / "step-00000003")
+    assert store.latest(saved) == saved / "step-00000002"
+
+
+def test_a_newer_format_is_not_passed_over(saved):
+    rewrite_manifest(saved / "step-00000003", format_version=7)
+    with pytest.raises(store.CheckpointError, match=r"step-00000003 is of a newer format: it has format 7.*newer one"):
+        store.latest(saved)
+
+
+def test_where_none_verifies_all_are_named_and_nothing_is_chosen(saved):
+    for step, damage in ((3, "lists no files"), (2, "manifest.json is missing"), (1, "state.json does not have")):
+        DAMAGES[damage](saved / f"step-0000000{step}")
+    before = tree(saved)
+    with pytest.raises(store.CheckpointError) as error:
+        choose(saved)
+    for said in ("step-00000003 is damaged: manifest.json lists no files", "step-00000002 is damaged: manifest.json is missing",
+                 "step-00000001 is damaged: state.json does not have", "--run"):
+        assert said in str(error.value)
+    assert tree(saved) == before
+
+
+def test_checkpoints_that_were_set_aside_are_no_empty_folder(tmp_path):
+    (tmp_path / "step-00000003.damaged").mkdir()
+    with pytest.raises(store.CheckpointError, match=r"step-00000003\.damaged was set aside"):
+        store.latest(tmp_path)
+
+
+def test_nothing_to_resume_from(tmp_path):
+    assert store.latest(tmp_path) is None
+    assert store.latest(tmp_path / "absent") is None
+    with pytest.raises(store.CheckpointError, match="not a readable checkpoint"):
+        store.read_state(tmp_path)
+
+
+def test_what_is_loaded_is_what_the_manifest_lists(saved):
+    folder = saved / "step-00000003"
+    save_file({"weight": torch.full((3, 3), 9.0), "bias": torch.full((3,), 9.0)}, folder / "parameters-00001.safetensors")
+    assert store.problem_with(folder) is None
+    engine = PlainEngine()
+    store.load(folder, engine)
+    assert not (engine.module.weight == 9).any() and not (engine.module.bias == 9).any()
+    assert not any((tensor == 9).any() for _, tensor in store.read_tensors(folder))
+
+
+# -- by the command -----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def whole(tiny_data, tmp_path_factory) -> Path:
+    """A run with three checkpoints."""
+    run = tmp_path_factory.mktemp("damaged") / "run"
+    finish(start(command(tiny_data, run, checkpoint__keep=9)))
+    return run
+
+
+def resume(data: Path, run: Path, expect: int = 0, how: str = "auto", **flags) -> str:
+    return finish(start(command(data, run, checkpoint__keep=9, checkpoint__resume=how, **flags)), expect=expect)
+
+
+def test_resuming_where_no_checkpoint_is_whole_stops_and_touches_nothing(tiny_data, whole, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    steps = sorted((run / "checkpoints").glob("step-*"))
+    for folder in steps:
+        flip(folder / "state.json")
+    before = tree(run)
+    output = resume(tiny_data, run, expect=2)
+    assert all(f"{folder.name} is damaged: state.json does not have" in output for folder in steps)
+    assert "--run" in output and "Traceback" not in output and output.count("error:") == 1
+    assert tree(run) == before
+
+
+def test_a_damaged_checkpoint_is_renamed_and_the_run_goes_on_from_the_one_before(tiny_data, whole, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    newest = store.latest(run / "checkpoints")
+    flip(newest / "parameters-00000.safetensors")
+    evidence = tree(newest)
+    output = resume(tiny_data, run)
+    assert f"{newest.name}.damaged" in output and "parameters-00000.safetensors does not have" in output
+    assert tree(newest.with_name(f"{newest.name}.damaged")) == evidence
+    assert curve(run) == curve(whole)
+    assert store.latest(run / "checkpoints") == newest
+
+
+def test_resuming_from_a_named_checkpoint_keeps_the_later_ones_and_takes_none_of_another_run(tiny_data, whole, tmp_path):
+    run, other = tmp_path / "run", tmp_path / "other"
+    shutil.copytree(whole, run)
+    shutil.copytree(whole, other)
+    output = resume(tiny_data, run, expect=2, how=str(other / "checkpoints" / "step-00000003"))
+    assert "of another run" in output and "--run" in output
+    later = [path.name for path in sorted((run / "checkpoints").glob("step-*"))[1:]]
+    resume(tiny_data, run, how=str(run / "checkpoints" / "step-00000003"))
+    kept = {path.name for path in (run / "checkpoints").iterdir() if SET_ASIDE.fullmatch(path.name)}
+    assert kept == {f"{name}.abandoned" for name in later}
+    assert curve(run) == curve(whole) and records(run)

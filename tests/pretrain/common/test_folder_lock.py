@@ -1,0 +1,245 @@
+"""One writer a folder: what a second one is told, and that a lock goes with its holder and with nothing else."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from run_helpers import ROOT, command, curve, finish, outputs_of, records, start, wait_for
+
+from pretrain.common import folder_lock as locks
+from pretrain.common.folder_lock import FolderTakenError, folder_lock
+from pretrain.common.shutdown import SIGNALS
+from pretrain.config.run import DEFAULT_RECIPE
+from pretrain.sweep.file import Point
+from pretrain.sweep.runs import Run, Trainer
+
+HOLD = """
+import os, socket, sys, time
+from pathlib import Path
+{before}
+from pretrain import folder_lock as locks
+locks.LEASE, locks.BEAT = 2.0, 0.2
+with locks.folder_lock(Path(sys.argv[1])):
+    {inside}
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def short_lease(monkeypatch):
+    monkeypatch.setattr(locks, "LEASE", 2.0)
+    monkeypatch.setattr(locks, "BEAT", 0.2)
+
+
+@pytest.fixture
+def hold(tmp_path):
+    """Starts processes that hold tmp_path until they are killed."""
+    started = []
+
+    def hold(before: str = "", inside: str = "") -> subprocess.Popen:
+        code = HOLD.format(before=before, inside=inside)
+        process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], env=os.environ | {"PYTHONPATH": str(ROOT)},
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        started.append(process)
+        assert process.stdout.readline() == "held\n"
+        return process
+
+    yield hold
+    for process in started:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def test_a_second_writer_is_told_who_the_first_is(tmp_path, hold, short_lease):
+    process = hold()
+    began = time.monotonic()
+    with pytest.raises(FolderTakenError) as error, folder_lock(tmp_path):
+        pass
+    assert time.monotonic() - began < locks.LEASE, "a holder on this machine is seen at once"
+    said = rf"process {process.pid} on {socket.gethostname()}, started \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{{4}}"
+    assert re.search(said, str(error.value)) and str(tmp_path) in str(error.value)
+    assert process.poll() is None
+
+
+def test_a_lock_goes_with_a_killed_holder_at_once_and_leaves_nothing(tmp_path, hold):
+    process = hold()
+    process.kill()
+    process.wait()
+    began = time.monotonic()
+    with folder_lock(tmp_path), pytest.raises(FolderTakenError, match=f"process {os.getpid()} on"), folder_lock(tmp_path):
+        pass
+    assert time.monotonic() - began < 30  # far below the lease
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_child_that_outlives_a_killed_holder_does_not_hold_its_folder(tmp_path, hold):
+    """datatrove's manager is a forked child, which a SIGKILL of its parent alone leaves behind."""
+    process = hold(inside="if os.fork() == 0: time.sleep(60); os._exit(0)")
+    process.kill()
+    process.wait()
+    with folder_lock(tmp_path):
+        pass
+
+
+def test_a_suspended_holder_keeps_its_lock(tmp_path, hold, short_lease):
+    process = hold()
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(1.5 * locks.LEASE)
+    with pytest.raises(FolderTakenError), folder_lock(tmp_path):
+        pass
+    process.send_signal(signal.SIGCONT)
+    time.sleep(5 * locks.BEAT)
+    assert process.poll() is None
+
+
+def test_a_suspended_holder_keeps_its_lock_from_who_waits_longer_than_the_lease(tmp_path, hold, short_lease):
+    process = hold()
+    process.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    with pytest.raises(FolderTakenError, match=f"process {process.pid} on"), folder_lock(tmp_path, wait=3 * locks.LEASE):
+        pass
+    assert 3 * locks.LEASE <= time.monotonic() - began < 3 * locks.LEASE + 5
+    process.send_signal(signal.SIGCONT)
+    time.sleep(5 * locks.BEAT)
+    assert process.poll() is None
+
+
+@pytest.mark.parametrize("wait", [0.0, 60.0])
+def test_a_killed_holder_whose_parent_has_not_asked_after_it_holds_nothing(tmp_path, hold, wait):
+    process = hold()
+    process.kill()
+    while ") Z" not in Path(f"/proc/{process.pid}/stat").read_text():
+        time.sleep(0.01)
+    began = time.monotonic()
+    with folder_lock(tmp_path, wait=wait), pytest.raises(FolderTakenError, match=f"process {os.getpid()} on"), \
+            folder_lock(tmp_path):
+        pass
+    assert time.monotonic() - began < 30  # far below the lease
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_lock_of_a_dead_process_is_removed_and_never_that_of_another(tmp_path, hold):
+    """Between the look at a dead holder and the removal of its lock another process may have taken it."""
+    live = hold()
+    lock = locks.SoftFileLease(tmp_path / locks.LOCK, lease_duration=2.0, heartbeat_interval=0.2)
+    locks._remove(lock, lock.owner._replace(token="0" * 32))
+    time.sleep(1)
+    assert lock.owner.pid == live.pid and live.poll() is None
+    about = locks._about(tmp_path / locks.LOCK)
+    assert set(tmp_path.iterdir()) == {tmp_path / locks.LOCK, about}
+    locks._remove(lock, lock.owner)
+    assert lock.owner is None
+
+
+def test_several_who_find_a_dead_holder_get_its_lock_one_by_one(tmp_path, hold):
+    process = hold()
+    process.kill()
+    while ") Z" not in Path(f"/proc/{process.pid}/stat").read_text():
+        time.sleep(0.01)
+    code = """
+import sys, time
+from pathlib import Path
+from pretrain.common.folder_lock import folder_lock
+folder = Path(sys.argv[1])
+with folder_lock(folder, wait=60):
+    (folder / "inside").touch(exist_ok=False)
+    time.sleep(0.3)
+    (folder / "inside").unlink()
+"""
+    others = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], env=os.environ | {"PYTHONPATH": str(ROOT)})
+              for _ in range(4)]
+    assert [other.wait(60) for other in others] == [0] * 4
+
+
+OTHER_HOST = "socket.gethostname = lambda: 'far-away'"
+
+
+def test_a_holder_on_another_machine_keeps_its_lock_while_it_refreshes_it_and_no_longer(tmp_path, hold, short_lease, capfd):
+    process = hold(before=OTHER_HOST)
+    time.sleep(1.5 * locks.LEASE)
+    with pytest.raises(FolderTakenError, match=f"process {process.pid} on far-away, started"), folder_lock(tmp_path):
+        pass
+    process.kill()
+    process.wait()
+    with folder_lock(tmp_path):  # no process of that name can be asked after here: only time shows that it is gone
+        assert "waiting up to 2 s to see whether that still lives" in capfd.readouterr().err
+
+
+def test_who_has_lost_the_lock_stops_before_writing_more(tmp_path, hold):
+    process = hold()
+    (tmp_path / locks.LOCK).unlink()
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 2 and "error: the lock" in said and "Traceback" not in said
+
+
+def test_waiting_for_a_short_piece_of_work(tmp_path, hold, short_lease):
+    process = hold(inside="print('held', flush=True); time.sleep(1); sys.exit()")
+    began = time.monotonic()
+    with folder_lock(tmp_path, wait=60):
+        assert time.monotonic() - began < 30
+    assert process.wait(30) == 0
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(locks.UserError, match="cannot write into"), folder_lock(tmp_path / "file"):
+        pass
+
+
+@pytest.mark.parametrize("part", ["", "sweep"])
+def test_a_sweep_leaves_a_run_to_the_process_that_trains_it(tmp_path, part):
+    """That process may be another sweep, or a training that has outlived the sweep that started it."""
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    said: list[str] = []
+    run = Run("one", Point(DEFAULT_RECIPE, {}), 1, tmp_path / "run")
+    run.folder.mkdir()
+    try:
+        trainer = Trainer([sys.executable, "-c", "print('started')"], dict(os.environ), said.append)
+        with folder_lock(run.folder, part=part):
+            assert trainer.train(run, "1 of 1: ") is False
+            assert "left to the process that trains it" in said[0] and f"process {os.getpid()} on" in said[0]
+        assert not (run.folder / "log.txt").exists() and not run.failed
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+# -- by the command -----------------------------------------------------------
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_second_run_in_a_folder_is_refused_before_it_touches_anything(tiny_data, tmp_path):
+    run = tmp_path / "run"
+    first = start(command(tiny_data, run), ranks=2)
+    wait_for(lambda: len(records(run)) > 1, first)
+    for process in first:  # suspended, so that whatever changes in its folder, the second has done
+        process.send_signal(signal.SIGSTOP)
+    before = tree(run)
+    second = start(command(tiny_data, run, checkpoint__resume="auto"), ranks=2)
+    output = "".join(outputs_of(second, 200))
+    assert [process.returncode for process in second] == [2, 2]
+    assert f"{run} is being written by process {first[0].pid} on {socket.gethostname()}, started" in output
+    assert output.count("error:") == 1 and "Traceback" not in output
+    assert tree(run) == before
+    for process in first:
+        process.send_signal(signal.SIGCONT)
+    finish(first)
+    assert list(curve(run)) == list(range(11))
+    assert not list(run.glob(".lock*"))
+
+
+def test_a_run_that_is_refused_leaves_no_folder_behind(tiny_data, tmp_path):
+    finish(start(command(tiny_data, tmp_path / "run", data__lanes=3, train__global_batch=15), ranks=2), expect=2)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,106 @@
+"""Ranks that meet, and ranks that do not: bounded, not silent, and one message."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from run_helpers import ROOT, outputs_of
+
+JOIN = """
+import sys
+import pretrain.common.rendezvous as rendezvous
+rendezvous._SECONDS_BETWEEN_LINES = 0.5
+import torch
+import torch.distributed as dist
+from pretrain.common.errors import UserError
+{before}
+try:
+    rendezvous.join("gloo", {patience}, 1234)
+except UserError as error:
+    print("error:", error)
+    sys.exit(2)
+total = torch.ones(1)
+dist.all_reduce(total)
+print("ranks", int(total), dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout.total_seconds())
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start(rank: int, world: int, port: object, patience: float, before: str = "") -> subprocess.Popen:
+    environment = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                                "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen([sys.executable, "-c", JOIN.format(patience=patience, before=before)], env=environment, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def test_all_meet_and_collectives_have_the_time_of_the_run():
+    port = free_port()
+    processes = [start(rank, 3, port, 120) for rank in range(3)]
+    outputs = outputs_of(processes, 240)
+    assert [p.returncode for p in processes] == [0, 0, 0], outputs
+    assert all("ranks 3 1234.0" in output for output in outputs)
+
+
+@pytest.mark.parametrize("rank,needle", [(0, "1 of 3 ranks have come to {where}; missing: ranks 1, 2."),
+                                         (2, "nobody answers at {where}")])
+def test_a_rank_alone_says_who_is_missing_in_time(rank, needle):
+    port = free_port()
+    process = start(rank, 3, port, 2.0)
+    output = process.communicate(timeout=120)[0]
+    where = f"127.0.0.1:{port}"
+    assert process.returncode == 2
+    assert needle.format(where=where) in output and f"rank {rank} of 3, on {socket.gethostname()}" in output
+    assert "--train.rendezvous_seconds" in output and "waits for the other ranks" in output  # not silent meanwhile
+    assert "Traceback" not in output and "frame #" not in output
+
+
+def test_a_rank_that_is_killed_before_it_arrives_is_named_by_the_others():
+    port = free_port()
+    killed = start(1, 3, port, 30, before="import os; os.kill(os.getpid(), 9)")
+    others = [start(rank, 3, port, 6.0) for rank in (0, 2)]
+    outputs = outputs_of([killed, *others], 240)
+    assert killed.returncode == -9 and [p.returncode for p in others] == [2, 2], outputs
+    assert "2 of 3 ranks have come" in outputs[1] and "missing: rank 1." in outputs[1]
+    assert "error: rank 2 of 3" in outputs[2] and "Traceback" not in outputs[1] + outputs[2]
+
+
+def test_a_rank_that_is_killed_while_they_connect_is_one_message():
+    """It has arrived, and dies before the process group is formed."""
+    port = free_port()
+    die = "import os; dist.init_process_group = lambda *args, **rest: os.kill(os.getpid(), 9)"
+    killed, other = start(1, 2, port, 30, before=die), start(0, 2, port, 8.0)
+    began = time.monotonic()
+    outputs = outputs_of([killed, other], 240)
+    assert other.returncode == 2 and "all ranks came to" in outputs[1] and "one was lost" in outputs[1], outputs[1]
+    assert "Traceback" not in outputs[1] and time.monotonic() - began < 120
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("port", ["none", "", "0", "65536", "-1"])
+def test_a_port_that_is_none_is_said_at_once_and_is_no_matter_of_waiting(rank, port):
+    process = start(rank, 2, port, 60.0)
+    output = process.communicate(timeout=50)[0]
+    assert process.returncode == 2 and f"MASTER_PORT is {port!r}" in output and "1 to 65535" in output, output
+    assert "nobody answers" not in output and "rendezvous_seconds" not in output and "Traceback" not in output
+
+
+def test_a_rank_alone_takes_any_port():
+    process = start(0, 1, 0, 60.0)
+    assert "ranks 1 1234.0" in process.communicate(timeout=120)[0] and process.returncode == 0
+
+
+def test_a_port_in_use():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        process = start(0, 2, taken.getsockname()[1], 3.0)
+        output = process.communicate(timeout=120)[0]
+    assert process.returncode == 2 and "is in use by another program" in output and "Traceback" not in output, output

@@ -1,0 +1,64 @@
+"""Errors that all ranks share: printed once, by rank 0, before a launcher that sees another rank end kills it."""
+
+import signal
+import time
+
+import pytest
+from run_helpers import ROOT, start
+
+CODE = """
+import sys, time
+sys.path.insert(0, {root!r})
+import torch.distributed as dist
+from contextlib import contextmanager
+from pathlib import Path
+from pretrain import checkpoint, command, setup_run
+from pretrain.common.errors import UserError
+
+@contextmanager
+def held():  # what rank 0 has to leave in good order takes its time
+    try:
+        yield
+    finally:
+        if dist.get_rank() == 0:
+            time.sleep(60)
+
+def fail(error):
+    raise error
+
+def main():
+    dist.init_process_group("gloo")
+    with held():
+        {action}
+
+command.run(main)
+"""
+ACTIONS = {
+    "user error": ("setup_run.on_rank_zero(lambda: fail(UserError('the only copy')))", "[rank 0] error: the only copy"),
+    "bug": ("setup_run.on_rank_zero(lambda: fail(KeyError('the only copy')))", "KeyError: 'the only copy'"),
+    "load": ("checkpoint.load(Path({folder!r}) / 'step-00000003.damaged', None)", "manifest.json is missing"),
+}
+
+
+@pytest.mark.parametrize("case", ACTIONS)
+def test_an_error_of_rank_0_is_printed_before_the_others_end(tmp_path, case):
+    action, said = ACTIONS[case]
+    (tmp_path / "step-00000003.damaged").mkdir()
+    code = CODE.format(root=str(ROOT), action=action.format(folder=str(tmp_path)))
+    processes = start(["-c", code], ranks=2)
+    end = time.monotonic() + 100
+    while processes[1].poll() is None and time.monotonic() < end:
+        time.sleep(0.01)
+    processes[0].send_signal(signal.SIGTERM)  # as torchrun does
+    first, second = (process.communicate(timeout=60)[0] for process in processes)
+    assert [process.returncode for process in processes] == [-signal.SIGTERM, 2], first + second
+    assert first.count(said) == 1 and "error:" not in second and "Traceback" not in second
+    assert ("Traceback" in first) == (case == "bug")
+
+
+def test_a_bug_on_rank_0_is_printed_once(tmp_path):
+    """Also where rank 0 comes to its own end."""
+    code = CODE.format(root=str(ROOT), action=ACTIONS["bug"][0]).replace("time.sleep(60)", "time.sleep(0.1)")
+    processes = start(["-c", code], ranks=2)
+    first, _ = (process.communicate(timeout=60)[0] for process in processes)
+    assert [process.returncode for process in processes] == [1, 2] and first.count("Traceback") == 1

@@ -1,0 +1,125 @@
+"""The configuration tree: recipes, flags, and what is said about mistakes."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pretrain.common.errors import UserError
+from pretrain.config.run import Config, describe, load_config, to_yaml, validate_config
+
+RECIPES = sorted((Path(__file__).parents[3] / "configs").glob("clear_*.yaml"))
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_is_valid_and_survives_a_round_trip(recipe):
+    config = load_config(recipe, {})
+    assert validate_config(yaml.safe_load(to_yaml(config)), "again") == config
+
+
+def test_the_base_recipe_is_the_papers():
+    config = load_config(Path(__file__).parents[3] / "configs" / "clear_base.yaml", {})
+    assert (config.model.layers, config.model.heads, config.model.hidden_size, config.model.max_positions) == (12, 12, 768, 512)
+    train = config.train
+    assert (train.global_batch, train.steps, train.warmup_steps, train.lr) == (8192, 500_000, 24_000, 6e-4)
+    assert (train.betas, train.eps, train.weight_decay, train.schedule) == ((0.9, 0.98), 1e-6, 0.01, "linear")
+    assert (config.model.dropout, config.model.attention_dropout, config.model.pooling) == (0.1, 0.1, "cls")
+    assert config.data.prepare.unit == "sequence" and config.data.prepare.max_length == 512
+
+
+def test_flags_are_raw_strings_and_win_over_the_recipe():
+    config = load_config(None, {"aug": "subs,del-word:rate=0.5", "train.lr": "1e-4", "train.betas": "0.9,0.999", "name":
+                                "2026_11", "model.init": "none", "deepspeed.zero_optimization.reduce_bucket_size": "500000"})
+    assert [config.augment.of_role(role) for role in ("anchor", "positive")] == ["subs,del-word:rate=0.5"] * 2
+    assert (config.train.lr, config.train.betas, config.name, config.model.init) == (1e-4, (0.9, 0.999), "2026_11", None)
+    assert config.deepspeed == {"zero_optimization": {"reduce_bucket_size": 500000}}
+
+
+def test_none_is_an_augmentation():
+    assert load_config(None, {"aug": "none"}).augment.of_role("positive") == "none"
+
+
+@pytest.mark.parametrize("overrides,words", [
+    ({"train.learning_rate": "1"}, ["train.learning_rate"]),
+    ({"train.lrr": "1"}, ["did you mean 'train.lr'"]),
+    ({"seeds": "1,11"}, ["'train.seed'", "pretrain.sweep", "--seeds"]),
+    ({"lr": "1"}, ["did you mean 'train.lr'"]),
+    ({"optimiser": "adamw"}, ["did you mean 'train.optimizer'"]),
+    ({"train.lr": "fast"}, ["train.lr", "number", "fast"]),
+    ({"train.lr.peak": "1", }, ["train.lr"]),
+    ({"aug": "del-spam"}, ["del-span"]),
+    ({"model.pooling": "max"}, ["model.pooling", "first-last"]),
+    ({"train.global_batch": "100", "data.lanes": "16"}, ["100", "16", "multiple"]),
+    ({"train.optimizer": "lamb", "train.zero": "1"}, ["lamb", "train.zero=0"]),
+    ({"model.heads": "3"}, ["model.heads=3"]),
+    ({"train.steps": "10", "train.warmup_steps": "10"}, ["warmup_steps=10"]),
+    ({"objective.mlm.weight": "0", "objective.contrastive.weight": "0"}, ["switched off"]),
+    ({"objective.simcse.temperature": "inf"}, ["objective.simcse.temperature", "finite"]),
+    ({"objective.augcse.alpha": "nan"}, ["objective.augcse.alpha", "finite"]),
+    ({"train.lr": "inf"}, ["train.lr", "finite"]),
+    ({"objective.vadvcse.radius": "0.3"}, ["radius=0.3", "smart", "objective.vadvcse.projection"]),
+    ({"objective.vascl.neighbours": "7"}, ["objective.vascl.neighbours", "in force is clear", "name vascl with --objective"]),
+    ({"objective": "simcse", "objective.contrastive": "{weight: 2}"}, ["objective.contrastive", "is simcse", "name clear"]),
+    ({"objective.options": "{margin: 1}", "objective.sda.margin": "1"}, ["in force is clear", "FILE.py:CLASS and sda"]),
+    ({"objective": "simcse", "objective.simcse.hard_negatives": "true", "objective.simcse.form": "2n-2"},
+     ["objective.simcse.hard_negatives", "one-direction"]),
+    ({"objective": "esimcse", "objective.esimcse.scope": "local"}, ["scope=local", "all ranks", "queue to 0"]),
+])
+def test_a_mistake_is_one_message_that_says_what_and_where(overrides, words):
+    with pytest.raises(UserError) as caught:
+        load_config(None, overrides)
+    for word in words:
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value) and "pydantic" not in str(caught.value)
+
+
+@pytest.mark.parametrize("overrides", [
+    {"objective": "clear+vadvcse", "objective.vadvcse.sigma": "1e-4", "objective.contrastive.weight": "2",
+     "objective.mlm.rate": "0.2", "objective.mask_duplicates": "false"},
+    {"objective": "mine.py:Mine", "objective.options": "{margin: 1}", "objective.simcse.temperature": "0.1"},
+    {"objective": "esimcse", "objective.esimcse.scope": "local", "objective.esimcse.queue": "0"},
+])
+def test_settings_of_what_is_in_the_sum_are_taken(overrides, tmp_path):
+    config = load_config(None, overrides)
+    (tmp_path / "config.yaml").write_text(to_yaml(config))  # as a run writes it, with every section
+    assert load_config(tmp_path / "config.yaml", {"train.lr": str(config.train.lr)}) == config
+
+
+def test_a_missing_recipe_names_the_nearest(tmp_path):
+    (tmp_path / "clear_micro.yaml").write_text("name: x\n")
+    with pytest.raises(UserError, match=r"did you mean .*clear_micro\.yaml"):
+        load_config(tmp_path / "clear_mico.yaml", {})
+    (tmp_path / "bad.yaml").write_text("a: [1\n")
+    with pytest.raises(UserError, match="not YAML"):
+        load_config(tmp_path / "bad.yaml", {})
+    (tmp_path / "list.yaml").write_text("- a\n")
+    with pytest.raises(UserError, match="mapping"):
+        load_config(tmp_path / "list.yaml", {})
+
+
+def test_every_key_has_a_meaning():
+    rows = describe(Config)
+    assert len(rows) > 50
+    assert all(meaning for key, _, _, meaning in rows), [key for key, _, _, meaning in rows if not meaning]
+
+
+@pytest.mark.parametrize("key", ["model.init", "objective.diffcse.generator"])
+def test_a_run_stands_for_its_export(tmp_path, key):
+    run, other = tmp_path / "run", tmp_path / "adapter"
+    for folder in (run, other, run / "best"):
+        folder.mkdir()
+        (folder / "config.yaml").write_text("name: run\n")
+    (other / "adapter_config.json").write_text("{}")  # a model, whatever else is there
+
+    def named(source):
+        config = load_config(None, {key: str(source), "objective.name": "diffcse"})
+        return config.model.init or config.objective.diffcse.generator
+
+    assert [named(source) for source in (other, "bert-base-uncased", "x" * 300)] == [str(other), "bert-base-uncased", "x" * 300]
+    with pytest.raises(UserError, match=rf"{key}: .*run is a run without an export yet.*python -m pretrain.export \S+/run$"):
+        named(run)
+    (run / "export").mkdir()
+    (run / "export" / "config.json").write_text("{}")
+    assert named(run) == named(f"{run}/") == str(run / "export")
+    (run / "best" / "config.json").write_text("{}")
+    assert named(run) == named(f"{run}/") == str(run / "best") and named(run / "export") == str(run / "export")

@@ -1,0 +1,149 @@
+"""The order of the data: against its definition, spelled out slowly, and what the other parts rely on."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+
+import numpy as np
+import pytest
+
+from pretrain.common.errors import UserError
+from pretrain.data.lanes import Lanes, hash_words, permute
+
+SIZES = np.array([37, 41, 1, 58, 29, 44, 40, 3, 52, 33])  # 338 sequences
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8, 9, 31, 32, 33, 100, 1000, 4097])
+def test_permute_is_a_permutation(size):
+    seen = set()
+    for key in hash_words(5, np.arange(20, dtype=np.uint64)):
+        image = permute(np.arange(size), np.full(size, size), np.full(size, key))
+        assert image.dtype == np.int64
+        assert np.array_equal(np.sort(image), np.arange(size))
+        seen.add(image.tobytes())
+    assert len(seen) > 10 or size < 5
+
+
+@pytest.mark.parametrize("size", [5, 12, 100])
+def test_permute_is_uniform(size):
+    """Every element lands everywhere equally often, and so does the distance between two neighbours."""
+    draws = 20000
+    keys = np.repeat(hash_words(7, np.arange(draws, dtype=np.uint64)), size)
+    index = np.tile(np.arange(size), draws)
+    image = permute(index, np.full(len(index), size), keys).reshape(draws, size)
+    expected = draws / size
+    for place in (0, size // 2, size - 1):
+        counts = np.bincount(image[:, place], minlength=size)
+        assert ((counts - expected) ** 2 / expected).sum() < 2.5 * size
+    gaps = np.bincount((image[:, 1] - image[:, 0]) % size, minlength=size)[1:]
+    expected = draws / (size - 1)
+    assert ((gaps - expected) ** 2 / expected).sum() < 3 * size
+
+
+def test_permute_mixes_sizes_and_keys():
+    """Elements of many permutations in one call are what each permutation gives by itself."""
+    sizes = np.repeat(SIZES, SIZES)
+    index = np.concatenate([np.arange(size) for size in SIZES])
+    keys = np.repeat(hash_words(np.arange(len(SIZES), dtype=np.uint64)), SIZES)
+    together = permute(index, sizes, keys)
+    alone = [permute(np.arange(s), np.full(s, s), hash_words(np.full(s, i))) for i, s in enumerate(SIZES)]
+    assert np.array_equal(together, np.concatenate(alone))
+
+
+def slow_epoch(lanes: Lanes, epoch: int) -> list[list[tuple[int, int]]]:
+    """The definition: chunks in order, each in its own order, laid end to end, cut into L slices."""
+    sequence = []
+    for chunk in lanes._epoch_order(epoch).order.tolist():
+        size = int(lanes.chunk_sizes[chunk])
+        key = np.repeat(hash_words(lanes.seed, 2, epoch, np.array([chunk])), size)
+        sequence += [(chunk, i) for i in permute(np.arange(size), np.full(size, size), key).tolist()]
+    total = len(sequence)
+    starts = [lane * total // lanes.lanes for lane in range(lanes.lanes + 1)]
+    return [sequence[a:b] for a, b in itertools.pairwise(starts)]
+
+
+def pairs(drawn: tuple[np.ndarray, np.ndarray]) -> list[tuple[int, int]]:
+    return list(zip(drawn[0].tolist(), drawn[1].tolist()))
+
+
+@pytest.mark.parametrize("global_batch,count", [(24, 8), (30, 5), (338, 2), (7, 1), (13, 13)])
+def test_draw_is_what_the_definition_says(global_batch, count):
+    lanes = Lanes(SIZES, seed=11, global_batch=global_batch, lanes=count)
+    assert lanes.steps_per_epoch == 338 // global_batch
+    share = global_batch // count
+    for step in range(2 * lanes.steps_per_epoch + 1):
+        epoch, number = divmod(step, lanes.steps_per_epoch)
+        expected = [pair for lane in slow_epoch(lanes, epoch) for pair in lane[number * share :][:share]]
+        assert pairs(lanes.draw(step, 0, count)) == expected
+        assert lanes.epoch_of(step) == epoch
+
+
+def test_epoch_gives_each_sequence_at_most_once_and_the_rest_changes():
+    lanes = Lanes(SIZES, seed=3, global_batch=24, lanes=8)
+    left_over = []
+    for epoch in range(4):
+        first = epoch * lanes.steps_per_epoch
+        drawn = pairs(lanes.draw_steps(first, first + lanes.steps_per_epoch, 0, 8))
+        assert len(drawn) == len(set(drawn)) == 338 // 24 * 24
+        everything = {(c, i) for c, size in enumerate(SIZES) for i in range(size)}
+        assert set(drawn) <= everything
+        left_over.append(frozenset(everything - set(drawn)))
+    assert len(set(left_over)) == 4
+
+
+@pytest.mark.parametrize("world", [1, 2, 4, 8])
+def test_ranks_put_together_are_the_global_batch(world):
+    lanes = Lanes(SIZES, seed=3, global_batch=24, lanes=8)
+    for step in (0, 5, 13, 14, 99):
+        parts = [pairs(lanes.draw(step, *lanes.slice_of(rank, world))) for rank in range(world)]
+        assert list(itertools.chain(*parts)) == pairs(lanes.draw(step, 0, 8))
+
+
+def test_many_steps_at_once_also_over_epochs():
+    lanes = Lanes(SIZES, seed=3, global_batch=24, lanes=8)
+    singly = list(itertools.chain(*(pairs(lanes.draw(step, 2, 5)) for step in range(10, 50))))
+    assert pairs(lanes.draw_steps(10, 50, 2, 5)) == singly
+    assert pairs(lanes.draw_steps(7, 7, 2, 5)) == []
+
+
+def test_seed_and_epoch_change_the_order():
+    orders = {tuple(pairs(Lanes(SIZES, seed, 24, 8).draw(step, 0, 8))) for seed in (0, 1, -1) for step in (0, 14, 28)}
+    assert len(orders) == 9
+
+
+def test_order_is_frozen():
+    """A change of the order would silently change what a resumed run reads: it must be on purpose."""
+    chunk, index = Lanes(SIZES, seed=42, global_batch=24, lanes=8).draw_steps(0, 30, 0, 8)
+    digest = hashlib.sha256(np.stack([chunk, index]).astype("<i8").tobytes()).hexdigest()
+    assert digest[:16] == "7e980f488a36c57f"
+
+
+def test_replacements_depend_on_epoch_and_chunk_only():
+    lanes = Lanes(SIZES, seed=3, global_batch=24, lanes=8)
+    ten = lanes.replacements(1, 4, 10)
+    assert np.array_equal(Lanes(SIZES, 3, 24, 2).replacements(1, 4, 20)[:10], ten)
+    assert not np.array_equal(lanes.replacements(2, 4, 10), ten)
+    assert ten.min() >= 0 and ten.max() < len(SIZES)
+
+
+@pytest.mark.parametrize(
+    "global_batch,count,words",
+    [
+        (25, 8, ["train.global_batch", "data.lanes", "24", "32"]),
+        (400, 8, ["338 sequences", "train.global_batch", "prepare more text"]),
+        (0, 1, ["at least 1"]),
+    ],
+)
+def test_batches_that_do_not_fit_are_refused(global_batch, count, words):
+    with pytest.raises(UserError) as caught:
+        Lanes(SIZES, 0, global_batch, count)
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_lanes_must_divide_over_ranks():
+    lanes = Lanes(SIZES, 0, 24, 8)
+    with pytest.raises(UserError, match=r"data\.lanes = 8 cannot be shared equally by 3 ranks.*data\.lanes=6"):
+        lanes.slice_of(0, 3)
+    with pytest.raises(UserError, match="change train"):
+        lanes.slice_of(0, 5)

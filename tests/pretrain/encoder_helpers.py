@@ -1,0 +1,31 @@
+"""Small encoders with random weights, and ids for them."""
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from pretrain.model.encoder import SentenceEncoder, build_encoder
+
+MAX_POSITIONS = 40
+SIZES = {"layers": 3, "hidden_size": 32, "heads": 4, "intermediate_size": 48, "max_positions": MAX_POSITIONS,
+         "dropout": 0.0, "attention_dropout": 0.0}
+
+
+def make_tokenizer(*more: str) -> PreTrainedTokenizerFast:
+    words = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]"] + [f"w{i}" for i in range(60)]
+    inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="[PAD]", cls_token="[CLS]",
+                                        sep_token="[SEP]", mask_token="[MASK]", unk_token="[UNK]")
+    tokenizer.add_tokens(list(more), special_tokens=True)
+    return tokenizer
+
+
+def make_encoder(family: str, pooling: str = "mean", **more: object) -> SentenceEncoder:
+    torch.manual_seed(0)
+    more = ({"local_attention": 8} if family == "modernbert" else {}) | more
+    return build_encoder({"type": family} | SIZES | more, make_tokenizer(), pooling)
+
+
+def random_ids(lengths: torch.Tensor, seed: int = 1) -> torch.Tensor:
+    return torch.randint(5, 65, (int(lengths.sum()),), generator=torch.Generator().manual_seed(seed))

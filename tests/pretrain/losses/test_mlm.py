@@ -1,0 +1,99 @@
+"""The masked language modelling loss against the library's head and a float64 cross-entropy, gradients included."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from encoder_helpers import make_encoder
+from torch.nn.functional import cross_entropy
+
+from pretrain.losses.mlm import cross_entropy_sum, masked_lm_loss
+
+
+def test_cross_entropy_sum_equals_the_reference():
+    logits = torch.randn(9, 50, dtype=torch.float64, requires_grad=True)
+    labels = torch.randint(0, 50, (9,))
+    assert torch.autograd.gradcheck(lambda x: cross_entropy_sum(x, labels), logits)
+    torch.testing.assert_close(cross_entropy_sum(logits, labels), cross_entropy(logits, labels,
+    reduction="sum"))
+
+
+def test_cross_entropy_of_bfloat16_logits_is_summed_in_float32():
+    logits = (4 * torch.randn(200, 300)).bfloat16().requires_grad_()
+    labels = torch.randint(0, 300, (200,))
+    loss = cross_entropy_sum(logits, labels)
+    gradient, = torch.autograd.grad(loss, logits)
+    expected = cross_entropy(wide := logits.detach().double().requires_grad_(), labels, reduction="sum")
+    wanted, = torch.autograd.grad(expected, wide)
+    assert loss.dtype == torch.float32 and gradient.dtype == torch.bfloat16
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    torch.testing.assert_close(gradient.double(), wanted, rtol=2**-8, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert", "distilbert", "electra"])
+@pytest.mark.parametrize("tile_elements", [None, 1, 130])
+def test_masked_lm_loss_equals_the_library_head_and_cross_entropy(family, tile_elements):
+    encoder = make_encoder(family).double()
+    hidden = torch.randn(30, 32, dtype=torch.float64, requires_grad=True)
+    positions = torch.tensor([0, 3, 4, 17, 29])
+    labels = torch.randint(0, encoder.vocab_size, (5,), dtype=torch.int32)
+    wanted = list(encoder.lm.parameters())
+    ours = masked_lm_loss(encoder, hidden, positions, labels, tile_elements)
+    theirs = cross_entropy(encoder.mlm_logits(hidden)[positions], labels.long(), reduction="sum")
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    for mine, expected in zip(torch.autograd.grad(ours, [hidden, *wanted], allow_unused=True),
+                              torch.autograd.grad(theirs, [hidden, *wanted], allow_unused=True)):
+        assert (mine is None) == (expected is None)
+        if mine is not None:
+            torch.testing.assert_close(mine, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_masked_lm_loss_without_masked_positions_still_reaches_the_head():
+    encoder = make_encoder("bert")
+    hidden = torch.randn(4, 32, requires_grad=True)
+    loss = masked_lm_loss(encoder, hidden, torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long))
+    loss.backward()
+    assert loss.item() == 0.0 and not hidden.grad.any()
+    assert all(p.grad is not None and not p.grad.any() for p in encoder.lm.cls.parameters())
+
+
+@pytest.mark.parametrize("tile_elements", [None, 130])
+def test_masked_lm_loss_under_autocast_is_float32(tile_elements):
+    encoder = make_encoder("bert")
+    hidden = torch.randn(30, 32, requires_grad=True)
+    positions, labels = torch.arange(0, 30, 3), torch.randint(0, encoder.vocab_size, (10,))
+    exact = masked_lm_loss(encoder, hidden, positions, labels)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = masked_lm_loss(encoder, hidden, positions, labels, tile_elements)
+    loss.backward()
+    assert loss.dtype == torch.float32 and hidden.grad.dtype == torch.float32
+    assert loss.item() == pytest.approx(exact.item(), rel=1e-2)
+
+
+@pytest.mark.slow
+def test_ranks_with_unequal_tiles_do_not_hang_under_zero_3(tmp_path):
+    """Weights are gathered by collectives, once a tile: all ranks must run as many tiles. 2 ranks, CPU."""
+    import tiles_worker
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    root = Path(__file__).resolve().parents[3]
+    common = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                           "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{root}{os.pathsep}{Path(__file__).parents[1]}"}
+    ranks = [subprocess.Popen([sys.executable, tiles_worker.__file__, str(tmp_path / "gradients.pt")],
+                              env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)]
+    try:
+        assert [rank.wait(timeout=240) for rank in ranks] == [0, 0]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    model = tiles_worker.Model()
+    (model(0) + model(1)).backward()
+    gradients = torch.load(tmp_path / "gradients.pt")
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(gradients[name].view_as(parameter), parameter.grad, rtol=1e-4, atol=1e-5, msg=name)

@@ -1,0 +1,368 @@
+"""The packed encoder against the library's padded models, and how an encoder is made, loaded and saved."""
+
+import copy
+import dataclasses
+import json
+
+import pytest
+import torch
+from encoder_helpers import MAX_POSITIONS, SIZES, make_encoder, make_tokenizer, random_ids
+from tokenizers import Tokenizer
+from transformers import AutoModel, AutoModelForMaskedLM, BertConfig, BertForMaskedLM, PreTrainedTokenizerFast, T5Config
+
+from pretrain.common.errors import UserError
+from pretrain.model import attention
+from pretrain.model.encoder import SentenceEncoder, build_encoder, load_encoder
+from pretrain.model.pooling import SECOND_STATE
+
+LENGTHS = torch.tensor([5, 1, 2, MAX_POSITIONS, 7, 7, 1, 19, MAX_POSITIONS, 5])
+FAMILIES = ["bert", "roberta", "modernbert", "xlm-roberta", "camembert", "distilbert", "electra"]
+
+
+def padded_twin(encoder: SentenceEncoder) -> torch.nn.Module:
+    # ModernBERT's eager attention gives NaN for padding beyond its window; its sdpa attention does not.
+    attention = "sdpa" if encoder.lm.config.model_type == "modernbert" else "eager"
+    twin = AutoModelForMaskedLM.from_config(copy.deepcopy(encoder.lm.config), attn_implementation=attention)
+    twin.load_state_dict(encoder.lm.state_dict())
+    return twin.to(encoder.lm.dtype)
+
+
+def pad(ids: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    rows = torch.zeros(len(lengths), int(lengths.max()), dtype=torch.long)  # [PAD] is 0
+    for row, sequence in zip(rows, ids.split(lengths.tolist())):
+        row[: len(sequence)] = sequence
+    return rows, (torch.arange(rows.shape[1]) < lengths[:, None])
+
+
+@pytest.mark.parametrize("order", ["mixed", "sorted"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_forward_and_gradients_equal_the_padded_model(family, order):
+    encoder = make_encoder(family).double()
+    twin = padded_twin(encoder)
+    lengths = LENGTHS if order == "mixed" else LENGTHS.sort().values
+    ids = random_ids(lengths)
+    rows, mask = pad(ids, lengths)
+
+    hidden = encoder.forward_packed(ids, lengths)
+    expected = twin(rows, attention_mask=mask.long(), output_hidden_states=True)
+    torch.testing.assert_close(hidden, expected.hidden_states[-1][mask], rtol=0, atol=1e-10)
+
+    logits = encoder.mlm_logits(hidden)
+    torch.testing.assert_close(logits, expected.logits[mask], rtol=0, atol=1e-10)
+
+    weights = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    ((hidden * weights).sum() + logits.square().sum()).backward()
+    (((expected.hidden_states[-1][mask]) * weights).sum() + expected.logits[mask].square().sum()).backward()
+    for (name, parameter), other in zip(encoder.lm.named_parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, other.grad, rtol=1e-10, atol=1e-10, msg=name)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
+@pytest.mark.parametrize("pooling", list(SECOND_STATE))
+def test_poolings_equal_their_definition(family, pooling):
+    encoder = make_encoder(family, pooling).double()
+    ids = random_ids(LENGTHS)
+    rows, mask = pad(ids, LENGTHS)
+    states = padded_twin(encoder).base_model(
+        rows, attention_mask=mask.long(), output_hidden_states=True).hidden_states
+    first, last = {"cls": (-1, -1), "mean": (-1, -1), "first-last": (1, -1), "embedding-last": (0, -1),
+                   "last-two": (-2, -1)}[pooling]
+    expected = torch.stack([
+        ((states[first][i] + states[last][i]) / 2)[: 1 if pooling == "cls" else n].mean(0)
+        for i, n in enumerate(LENGTHS.tolist())])
+    vectors = encoder.embed(ids, LENGTHS)
+    torch.testing.assert_close(vectors, expected, rtol=0, atol=1e-10)
+    weights = torch.randn(vectors.shape, dtype=torch.float64)
+    parameter = encoder.lm.get_input_embeddings().weight
+    ours, = torch.autograd.grad((vectors * weights).sum(), parameter)
+    twin = padded_twin(encoder)
+    states = twin.base_model(rows, attention_mask=mask.long(), output_hidden_states=True).hidden_states
+    pooled = torch.stack([((states[first][i] + states[last][i]) / 2)[: 1 if pooling == "cls" else n].mean(0)
+                          for i, n in enumerate(LENGTHS.tolist())])
+    theirs, = torch.autograd.grad((pooled * weights).sum(), twin.get_input_embeddings().weight)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_a_sequence_does_not_depend_on_its_batch(family):
+    encoder = make_encoder(family).double()
+    ids = random_ids(LENGTHS)
+    together = encoder.embed(ids, LENGTHS)
+    alone = torch.cat([encoder.embed(s, torch.tensor([len(s)])) for s in ids.split(LENGTHS.tolist())])
+    torch.testing.assert_close(together, alone, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_empty_batch_reaches_every_parameter_with_a_zero_gradient(family):
+    encoder = make_encoder(family)
+    none = torch.zeros(0, dtype=torch.long)
+    hidden = encoder.forward_packed(none, none)
+    vectors = encoder.embed(none, none)
+    assert hidden.shape == vectors.shape == (0, 32)
+    (vectors.sum() + encoder.mlm_logits(hidden).sum()).backward()
+    for name, parameter in encoder.named_parameters():
+        assert parameter.grad is not None and not parameter.grad.any(), name
+
+
+def test_attention_dropout_acts_in_training_only_and_replays_with_the_seed():
+    encoder = make_encoder("bert", attention_dropout=0.5)
+    ids = random_ids(LENGTHS)
+
+    def run(seed):
+        torch.manual_seed(seed)
+        return encoder.embed(ids, LENGTHS)
+
+    encoder.train()
+    assert torch.equal(run(1), run(1))
+    assert not torch.allclose(run(1), run(2), atol=1e-4)
+    encoder.eval()
+    assert torch.equal(run(1), run(2))
+
+
+def test_attention_dropout_has_the_right_mean_and_rate():
+    """Values that are all ones come out as (kept weights) / (1 - p): mean 1, and 0 or 2 for a lone token."""
+    lengths = torch.tensor([1] * 2000 + [4] * 500)
+    layout = attention.PackedLayout.build(lengths, torch.device("cpu"))
+    query, key = torch.zeros(2, 1, 2, 4000, 8)
+    torch.manual_seed(0)
+    output, _ = attention.packed_attention(torch.nn.Module(), query, key, torch.ones_like(key), None, dropout=0.5,
+                                 packed_layout=layout)
+    assert sorted(output[0, :2000].unique().tolist()) == [0.0, 2.0]
+    assert output.mean().item() == pytest.approx(1.0, abs=0.02)
+    assert sorted(output[0, 2000:].unique().tolist()) == [0.0, 0.5, 1.0, 1.5, 2.0]
+
+
+def test_bfloat16_autocast_stays_near_float32_and_pools_in_float32():
+    encoder = make_encoder("bert", "first-last").eval()
+    ids = random_ids(LENGTHS)
+    exact = encoder.embed(ids, LENGTHS)
+    with torch.autocast("cpu", torch.bfloat16):
+        vectors = encoder.embed(ids, LENGTHS)
+    assert vectors.dtype == torch.float32
+    assert torch.nn.functional.cosine_similarity(vectors, exact).min() > 0.999
+    vectors.sum().backward()
+    assert all(p.grad.dtype == torch.float32 for p in encoder.parameters() if p.grad is not None)
+
+
+def test_gradient_checkpointing_gives_the_same_gradients():
+    encoder = make_encoder("bert").double().train()
+    ids = random_ids(LENGTHS)
+    encoder.embed(ids, LENGTHS).square().sum().backward()
+    plain = [None if p.grad is None else p.grad.clone() for p in encoder.parameters()]
+    encoder.zero_grad()
+    encoder.lm.gradient_checkpointing_enable({"use_reentrant": False})
+    encoder.embed(ids, LENGTHS).square().sum().backward()
+    for before, parameter in zip(plain, encoder.parameters()):
+        assert (before is None) == (parameter.grad is None)
+        if before is not None:
+            torch.testing.assert_close(parameter.grad, before, rtol=1e-12, atol=1e-12)
+
+
+def plain_variable_length(q, k, v, cumulative, longest, scaling, dropout, window, deterministic):
+    """What a variable-length kernel computes, written out: q, k, v [T, heads, d], one sequence after the other."""
+    parts = []
+    for start, stop in zip(cumulative[:-1].tolist(), cumulative[1:].tolist()):
+        assert stop - start <= longest
+        scores = torch.einsum("ihd,jhd->hij", q[start:stop], k[start:stop]) * scaling
+        if window != (-1, -1):
+            distance = torch.arange(stop - start)[:, None] - torch.arange(stop - start)
+            scores = scores.masked_fill((distance > window[0]) | (-distance > window[1]), -torch.inf)
+        parts.append(torch.einsum("hij,jhd->ihd", scores.softmax(-1), v[start:stop]))
+    return torch.cat(parts)
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_the_variable_length_path_gives_its_kernel_the_right_arguments(family, monkeypatch):
+    """The path that CUDA takes, with the kernel written out in torch, against the dense one."""
+    encoder = make_encoder(family).double()
+    ids = random_ids(LENGTHS)
+    dense = encoder.forward_packed(ids, LENGTHS)
+    build = attention.PackedLayout.build
+
+    def with_cumulative(lengths, device, filler=0):
+        ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
+        return dataclasses.replace(build(lengths, device, filler), cumulative=ends)
+
+    monkeypatch.setattr(attention.PackedLayout, "build", with_cumulative)
+    monkeypatch.setattr(attention, "_variable_length_kernel", lambda query, dropout: plain_variable_length)
+    torch.testing.assert_close(encoder.forward_packed(ids, LENGTHS), dense, rtol=0, atol=1e-10)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_on_a_gpu_half_precision_and_float32_agree(family):
+    encoder = make_encoder(family).cuda()
+    ids = random_ids(LENGTHS).cuda()
+    exact = encoder.embed(ids, LENGTHS)
+    with torch.autocast("cuda", torch.bfloat16):
+        vectors = encoder.embed(ids, LENGTHS)
+    assert torch.nn.functional.cosine_similarity(vectors, exact).min() > 0.99
+    vectors.square().sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in encoder.parameters())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_attention_dropout_is_never_dropped():
+    encoder = make_encoder("bert", attention_dropout=0.5).cuda().train()
+    ids = random_ids(LENGTHS).cuda()
+    with torch.autocast("cuda", torch.bfloat16):
+        assert not torch.allclose(encoder.embed(ids, LENGTHS), encoder.embed(ids, LENGTHS), atol=1e-3)
+
+
+# ---- limits ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_max_positions_are_usable_and_one_more_is_an_error(family):
+    encoder = make_encoder(family)
+    assert encoder.max_positions == MAX_POSITIONS
+    longest = torch.tensor([MAX_POSITIONS])
+    assert encoder.embed(random_ids(longest), longest).isfinite().all()
+    with pytest.raises(UserError, match=f"41 tokens.*{MAX_POSITIONS} positions"):
+        encoder.embed(random_ids(longest + 1), longest + 1)
+
+
+def test_an_empty_sequence_is_an_error():
+    with pytest.raises(UserError, match=r"sequence 1 .* empty"):
+        make_encoder("bert").embed(torch.tensor([5, 6]), torch.tensor([1, 0, 1]))
+
+
+def test_a_padded_call_is_an_error_that_says_what_to_do():
+    encoder = make_encoder("bert")
+    with pytest.raises(UserError, match="SentenceEncoder"):
+        encoder.lm(torch.ones(2, 4, dtype=torch.long))
+    with pytest.raises(UserError, match="attention_mask"):
+        encoder.lm(torch.ones(2, 4, dtype=torch.long), attention_mask=torch.ones(2, 4, dtype=torch.long))
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"type": "t5"}, "'t5' is not supported.*modernbert"),
+    ({"layer": 3}, "no setting 'layer'; did you mean 'layers'"),
+    ({"heads": 5}, "no multiple of heads 5"),
+])
+def test_bad_architectures_are_explained(change, message):
+    with pytest.raises(UserError, match=message):
+        build_encoder({"type": "bert"} | SIZES | change, make_tokenizer())
+
+
+def test_unknown_pooling_lists_the_known():
+    with pytest.raises(UserError, match="embedding-last"):
+        build_encoder({"type": "bert"} | SIZES, make_tokenizer(), "max")
+
+
+def test_architecture_reaches_the_config():
+    config = make_encoder("modernbert", dropout=0.25, attention_dropout=0.125, norm_eps=1e-3).lm.config
+    assert (config.mlp_dropout, config.embedding_dropout, config.attention_dropout) == (0.25, 0.25, 0.125)
+    assert (config.norm_eps, config.local_attention, config.num_hidden_layers) == (1e-3, 8, 3)
+    assert make_encoder("roberta").lm.config.max_position_embeddings == MAX_POSITIONS + 1  # [PAD] is 0 here
+
+
+# ---- saving and loading ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
+def test_saved_folder_is_plain_hugging_face_and_loads_back(family, tmp_path):
+    encoder = make_encoder(family).eval()
+    encoder.lm.save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    assert "packed" not in json.dumps(json.loads((tmp_path / "config.json").read_text()))
+
+    ids = random_ids(LENGTHS)
+    rows, mask = pad(ids, LENGTHS)
+    plain = AutoModel.from_pretrained(tmp_path).eval()
+    torch.testing.assert_close(plain(rows, attention_mask=mask.long()).last_hidden_state[mask],
+                               encoder.forward_packed(ids, LENGTHS), rtol=0, atol=1e-5)
+    again = load_encoder(tmp_path, make_tokenizer()).eval()
+    for (name, parameter), other in zip(again.named_parameters(), encoder.named_parameters(), strict=True):
+        assert torch.equal(parameter, other[1]), name
+    assert torch.equal(again.embed(ids, LENGTHS), encoder.embed(ids, LENGTHS))
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert", "distilbert"])
+def test_embedding_and_tied_head_grow_for_new_tokens(family, tmp_path):
+    encoder = make_encoder(family)
+    with torch.no_grad():
+        encoder.lm.get_output_embeddings().bias.normal_()
+    encoder.lm.save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    tokenizer = make_tokenizer("[DEL]")
+    grown = load_encoder(tmp_path, tokenizer)
+    lm, old = grown.lm, encoder.lm
+    size = len(make_tokenizer())
+    assert grown.vocab_size == lm.config.vocab_size == size + 1
+    table, before = lm.get_input_embeddings().weight, old.get_input_embeddings().weight
+    assert lm.get_output_embeddings().weight is table
+    assert torch.equal(table[:size], before)
+    torch.testing.assert_close(table[size], before.mean(0))
+    bias, bias_before = lm.get_output_embeddings().bias, old.get_output_embeddings().bias
+    assert torch.equal(bias[:size], bias_before)
+    torch.testing.assert_close(bias[size], bias_before.mean())
+    ids = torch.tensor([1, tokenizer.convert_tokens_to_ids("[DEL]"), 2])
+    assert grown.mlm_logits(grown.forward_packed(ids, torch.tensor([3]))).shape == (3, size + 1)
+
+    lm.save_pretrained(tmp_path / "grown")
+    tokenizer.save_pretrained(tmp_path / "grown")
+    again = load_encoder(tmp_path / "grown", tokenizer)
+    assert torch.equal(again.lm.get_output_embeddings().bias, bias)
+    assert again.lm.get_output_embeddings().weight is again.lm.get_input_embeddings().weight
+
+
+def test_a_tokenizer_of_another_vocabulary_is_an_error(tmp_path):
+    encoder = make_encoder("bert")
+    encoder.lm.save_pretrained(tmp_path)
+    other = make_tokenizer()
+    swapped = json.loads(other.backend_tokenizer.to_str())
+    vocabulary = swapped["model"]["vocab"]
+    vocabulary["w3"], vocabulary["w4"] = vocabulary["w4"], vocabulary["w3"]
+    stranger = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(swapped)),
+                                       pad_token="[PAD]")
+    make_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="'w3' has id 9 in the tokenizer and 8"):
+        load_encoder(tmp_path, stranger)
+
+
+def test_a_folder_without_an_encoder_is_an_error(tmp_path):
+    with pytest.raises(UserError, match="cannot load an encoder"):
+        load_encoder(tmp_path, make_tokenizer())
+
+
+def test_an_unsupported_model_type_is_named_before_its_weights_are_read(tmp_path):
+    T5Config().save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"'t5' is not supported.*bert"):
+        load_encoder(tmp_path, make_tokenizer())
+
+
+def test_a_checkpoint_without_a_masked_language_head_loads_with_a_warning(tmp_path, caplog):
+    whole = make_encoder("bert")
+    whole.lm.base_model.save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    loaded = load_encoder(tmp_path, make_tokenizer()).eval()
+    assert "no masked-language head" in caplog.text
+    ids = random_ids(LENGTHS)
+    assert torch.equal(loaded.embed(ids, LENGTHS), whole.eval().embed(ids, LENGTHS))
+
+
+def test_a_checkpoint_that_lacks_encoder_weights_is_an_error(tmp_path):
+    encoder = make_encoder("bert")
+    weights = {k: v for k, v in encoder.lm.state_dict().items() if "layer.1.output" not in k}
+    encoder.lm.save_pretrained(tmp_path, state_dict=weights)
+    with pytest.raises(UserError, match=r"incomplete: no weights for bert.encoder.layer.1.output"):
+        load_encoder(tmp_path, make_tokenizer())
+
+
+def test_a_decoder_is_an_error():
+    config = BertConfig(vocab_size=65, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+    intermediate_size=32,
+                        is_decoder=True, attn_implementation="packed")
+    with pytest.raises(UserError, match="is_decoder"):
+        SentenceEncoder(BertForMaskedLM(config))
+
+
+def test_a_changed_attention_implementation_is_an_error():
+    """Another attention would mix the sequences of a row; it happens by sharing the config with another model."""
+    encoder = make_encoder("bert")
+    AutoModel.from_config(encoder.lm.config, attn_implementation="eager")
+    with pytest.raises(RuntimeError, match="copy of the config"):
+        encoder.embed(random_ids(LENGTHS), LENGTHS)

@@ -1,0 +1,269 @@
+"""Sources: every format and layout gives each document once, cut into however many tasks; misfits are named."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from pretrain.common.errors import UserError
+from pretrain.prepare.sources import embedded
+from pretrain.prepare.sources.corpora import DataConfig, Source, Task, plan_tasks
+from pretrain.prepare.sources.documents import Faults, documents
+from pretrain.prepare.sources.readers import detect_layout
+
+
+def everything(source: Source, faults: Faults | None = None) -> list[str]:
+    return [text for task in plan_tasks([source]) for text in documents(task, source, faults or Faults())]
+
+
+def write(path: Path, text: str) -> Path:
+    data = text.encode()
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(data))
+    elif path.suffix == ".zst":
+        import zstandard
+
+        path.write_bytes(zstandard.ZstdCompressor().compress(data))
+    else:
+        path.write_bytes(data)
+    return path
+
+
+@pytest.fixture
+def small_tasks(monkeypatch):
+    monkeypatch.setattr("pretrain.prepare.sources.corpora.TASK_BYTES", 64)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_lines(tmp_path, small_tasks, suffix):
+    lines = [f"line number {i} of the text" for i in range(100)]
+    path = write(tmp_path / f"a.txt{suffix}", "\n".join(lines))
+    source = Source(source=str(path))
+    assert len(plan_tasks([source])) > 3
+    assert sorted(text.strip() for text in everything(source)) == sorted(lines)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_paragraphs(tmp_path, small_tasks, suffix):
+    made = ["\n".join(f"document {i} line {j}" for j in range(1 + i % 4)) for i in range(60)]
+    path = write(tmp_path / f"a.txt{suffix}", "\n\n".join(made) + "\n\n\n")
+    assert detect_layout(path) == "paragraphs"
+    assert sorted(text.strip() for text in everything(Source(source=str(path)))) == sorted(made)
+
+
+def test_every_byte_range_of_any_text_gives_each_document_once(tmp_path):
+    """Whatever blanks and breaks a file has, its ranges together give what reading it whole gives."""
+    random_ = random.Random(0)
+    for trial in range(150):
+        pieces = ["a", "bc ", "\n", "\n", "\n\n", " \n", "d\n", "\t", "é"]
+        path = write(tmp_path / "t.txt", "".join(random_.choice(pieces) for _ in range(random_.randrange(1, 60))))
+        size = path.stat().st_size
+        for layout in ("lines", "paragraphs"):
+            whole = list(documents(Task(0, "text", str(path), 0, 1, size, layout), Source(source="x"), Faults()))
+            for stripes in (2, 3, 7):
+                cut = []
+                for stripe in range(stripes):
+                    task = Task(0, "text", str(path), stripe, stripes, size, layout)
+                    cut += documents(task, Source(source="x"), Faults())
+                assert cut == whole, (trial, layout, stripes, path.read_bytes())
+
+
+def test_passages_keep_running_text_together(tmp_path):
+    text = "".join(f"Sentence number {i} of a long book.\n" for i in range(5000))
+    path = write(tmp_path / "book.txt", text)
+    found = everything(Source(source=str(path), layout="passages"))
+    assert "\n".join(found) + "\n" == text and 4 < len(found) < 8
+    rows = write(tmp_path / "book.jsonl", "".join(json.dumps({"text": line}) + "\n" for line in text.split("\n")))
+    assert "\n".join(everything(Source(source=str(rows), layout="passages"))).strip() == text.strip()
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_jsonl(tmp_path, small_tasks, suffix):
+    rows = [{"body": f"text {i}\nsecond line", "id": i} for i in range(40)]
+    path = write(tmp_path / f"a.jsonl{suffix}", "".join(json.dumps(row) + "\n" for row in rows))
+    source = Source(source=str(path), text_key="body")
+    assert sorted(everything(source)) == sorted(row["body"] for row in rows)
+    with pytest.raises(UserError, match="no field 'text'"):
+        everything(Source(source=str(path)))
+
+
+def test_parquet(tmp_path, small_tasks):
+    import pyarrow
+    import pyarrow.parquet
+
+    texts = [f"text {i}" for i in range(100)]
+    table = pyarrow.table({"content": texts, "other": list(range(100))})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=10)
+    source = Source(source=str(tmp_path / "a.parquet"), text_key="content")
+    assert len(plan_tasks([source])) > 3
+    assert sorted(everything(source)) == sorted(texts)
+    with pytest.raises(UserError, match="no column 'text'; it has content, other"):
+        plan_tasks([Source(source=str(tmp_path / "a.parquet"))])
+    write(tmp_path / "b.parquet", "not parquet")
+    with pytest.raises(UserError, match="not a readable parquet"):
+        plan_tasks([Source(source=str(tmp_path / "b.parquet"))])
+
+
+def test_a_saved_dataset(tmp_path, small_tasks):
+    datasets = pytest.importorskip("datasets")
+    texts = [f"text {i}" for i in range(50)]
+    made = datasets.Dataset.from_dict({"text": texts})
+    made.save_to_disk(str(tmp_path / "plain"))
+    datasets.DatasetDict({"train": made, "test": made.select(range(2))}).save_to_disk(str(tmp_path / "splits"))
+    for name in ("plain", "splits"):
+        source = Source(source=str(tmp_path / name))
+        assert len(plan_tasks([source])) > 1
+        assert sorted(everything(source)) == sorted(texts)
+    assert len(everything(Source(source=str(tmp_path / "splits"), split="test"))) == 2
+    with pytest.raises(UserError, match="no split 'dev'"):
+        everything(Source(source=str(tmp_path / "splits"), split="dev"))
+
+
+def test_folders_and_globs(tmp_path):
+    for name in ("a.txt", "b.txt", "sub/c.jsonl", "notes.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write(tmp_path / name, '{"text": "x"}\n' if name.endswith("jsonl") else f"text of {name}\n")
+    assert len(everything(Source(source=str(tmp_path)))) == 3
+    assert len(everything(Source(source=f"{tmp_path}/*.txt"))) == 2
+    assert len(everything(Source(source=f"{tmp_path}/**/*.txt"))) == 2
+    assert [task.place for task in plan_tasks([Source(source=f"{tmp_path}/[ab].txt")])] == [
+        str(tmp_path / "a.txt"),
+        str(tmp_path / "b.txt"),
+    ]
+
+
+def test_sources_are_written_short():
+    config = DataConfig(sources="embedded, wiki.txt@0.5,books/*.txt@2")
+    assert [(s.source, s.weight) for s in config.sources] == [("embedded", 1), ("wiki.txt", 0.5), ("books/*.txt", 2)]
+    assert DataConfig(sources=[{"source": "a.txt", "weight": 3, "layout": "lines"}]).sources[0].weight == 3
+    for bad in ([], "", [{"source": "a", "weight": 0}], [{"sorce": "a"}]):
+        with pytest.raises(ValueError):
+            DataConfig(sources=bad)
+
+
+@pytest.mark.parametrize(
+    "name,content,message",
+    [("gone.txt", None, "no such file"), ("empty.txt", "", "is empty"), ("what.bin", "x", "does not tell the format")],
+)
+def test_misfits_are_named(tmp_path, name, content, message):
+    if content is not None:
+        write(tmp_path / name, content)
+    with pytest.raises(UserError, match=f"{name}.*{message}|{message}"):
+        plan_tasks([Source(source=str(tmp_path / name))])
+
+
+def test_latin_1_and_damaged_archives(tmp_path):
+    (tmp_path / "latin.txt").write_bytes("naïve".encode("latin-1") * 10)
+    with pytest.raises(UserError, match=r"not UTF-8.*iconv"):
+        plan_tasks([Source(source=str(tmp_path / "latin.txt"))])
+    whole = gzip.compress(random.Random(0).randbytes(5000).hex().encode())
+    (tmp_path / "cut.jsonl.gz").write_bytes(whole[:2000])
+    with pytest.raises(UserError, match=r"cut\.jsonl\.gz is cut short"):
+        everything(Source(source=str(tmp_path / "cut.jsonl.gz")))
+    with pytest.raises(UserError, match="holds no corpus file"):
+        (tmp_path / "folder").mkdir()
+        plan_tasks([Source(source=str(tmp_path / "folder"))])
+
+
+def test_hub_names(monkeypatch):
+    import datasets
+
+    def offline(name, subset, revision):
+        raise ConnectionError(f"cannot reach {name} {subset}")
+
+    monkeypatch.setattr(datasets, "load_dataset_builder", offline)
+    for name in ("hub:wikimedia/wikipedia", "wikimedia/wikipedia"):
+        with pytest.raises(UserError, match=r"wikimedia/wikipedia.*20231101\.en.*cannot be opened.*network"):
+            plan_tasks([Source(source=name, subset="20231101.en")])
+
+
+def test_a_hub_dataset_is_streamed_file_by_file(tmp_path, monkeypatch):
+    """The hub stood in for by a folder of the same layout, which `datasets` opens the same way, offline."""
+    pytest.importorskip("datasets")
+    import pyarrow
+    import pyarrow.parquet
+
+    texts = [f"text {i}" for i in range(60)]
+    (tmp_path / "OWNER/NAME/data").mkdir(parents=True)
+    for part in range(3):
+        rows = pyarrow.table({"text": texts[part * 20 : (part + 1) * 20]})
+        pyarrow.parquet.write_table(rows, tmp_path / f"OWNER/NAME/data/train-{part:05d}-of-00003.parquet")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    for streaming in (True, False):
+        source = Source(source="hub:OWNER/NAME", streaming=streaming)
+        assert len(plan_tasks([source])) == (3 if streaming else 16)
+        assert sorted(everything(source)) == sorted(texts)
+    passage = Source(source="hub:OWNER/NAME", layout="passages")
+    assert sorted(everything(passage)) == ["\n".join(texts[i : i + 20]) for i in (0, 20, 40)]
+    with pytest.raises(UserError, match="split dev, cannot be opened"):
+        plan_tasks([Source(source="hub:OWNER/NAME", split="dev")])
+
+
+MODULE = '''"""Tools that read and write tables of numbers.
+
+The reader is fast because it never copies a row. It returns an array of floats.
+
+>>> read("x")
+[1.0]
+
+Parameters
+----------
+path : str
+    The file to read, which has to exist already.
+"""
+
+
+class Table:
+    """A table that holds all of its rows in memory at once.
+
+    Args:
+        rows (int): The number of rows that the table has. Defaults to 3.
+
+    Example::
+
+        This is code, it is not a sentence of prose.
+    """
+
+    def sort(self):
+        """Sort the rows by the column that is named. See :func:`~table.find` for the other way."""
+
+
+TEXT = """This string is no documentation and must not be found."""
+'''
+
+
+def test_prose_of_a_module():
+    paragraphs = embedded.prose(MODULE)
+    assert paragraphs == [
+        "Tools that read and write tables of numbers.",
+        "The reader is fast because it never copies a row. It returns an array of floats.",
+        "The file to read, which has to exist already.",
+        "A table that holds all of its rows in memory at once.",
+        "The number of rows that the table has.",
+        "Sort the rows by the column that is named. See table.find for the other way.",
+    ]
+    assert embedded.prose("def broken(:") == [] and embedded.prose("x = 1") == []
+
+
+def test_the_embedded_corpus_is_the_same_twice_and_prose(monkeypatch):
+    files = embedded.python_files()
+    assert len(files) > 1000
+    monkeypatch.setattr(embedded, "python_files", lambda: files[:: len(files) // 150])
+    first = [list(embedded.module_documents(stripe, 4)) for stripe in range(4)]
+    assert first == [list(embedded.module_documents(stripe, 4)) for stripe in range(4)]
+    sentences = [line for stripe in first for text in stripe if text for line in text.split("\n")]
+    assert len(sentences) > 200 and not any(mark in line for line in sentences for mark in (">>>", "::", "{", "<"))
+
+
+@pytest.mark.slow
+def test_the_embedded_corpus_is_large_enough():
+    found = set()
+    for stripe in range(16):
+        for text in embedded.module_documents(stripe, 16):
+            found.update(line for line in text.split("\n") if line)
+    assert len(found) >= 100_000

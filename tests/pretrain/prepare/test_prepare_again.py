@@ -1,0 +1,207 @@
+"""What a folder holds already: its own source, the work of another process, data and unfinished work of another version."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from prepare_helpers import config, digest, make_corpus
+from run_helpers import command, finish, start
+
+from augment.core.ragged import Ragged
+from pretrain.cache import run as caching
+from pretrain.cache.run import cache
+from pretrain.common.errors import UserError
+from pretrain.common.folder_lock import folder_lock
+from pretrain.data.manifest import PREPARATION, outdated
+from pretrain.data.shards import ShardReader, read_manifest, write_folder
+from pretrain.prepare import run as preparing
+from pretrain.prepare.run import prepare
+from pretrain.prepare.sources.corpora import Source, plan_tasks
+from pretrain.start.setup import say_if_outdated
+
+QUIETLY = {"workers": 1, "progress": False}
+
+
+@pytest.fixture
+def corpus(tmp_path) -> Path:
+    make_corpus(tmp_path / "corpus.txt", documents=40)
+    return tmp_path / "corpus.txt"
+
+
+def make_old(out: Path, **changes) -> dict:
+    """Rewrite a manifest as the first version left it."""
+    manifest = read_manifest(out)
+    del manifest["preparation"]
+    (out / "manifest.json").write_text(json.dumps(manifest | changes))
+    return manifest
+
+
+def leave_unfinished(made, out: Path, monkeypatch) -> Path:
+    """A preparation that ended before its first task; returns its plan's file."""
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "run_jobs", lambda *_: exit("killed"))
+        with pytest.raises(SystemExit):
+            prepare(made, out, **QUIETLY)
+    return out / ".work/plan.json"
+
+
+# -- its own files are no source ------------------------------------------------
+
+
+@pytest.mark.parametrize("inside", ["prepared", "."])
+def test_a_folder_is_prepared_into_itself(corpus, tmp_path, monkeypatch, inside):
+    """What preparation keeps there while it works is no text, at the first start and at the next one."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "a.txt").write_text(corpus.read_text())
+    out = folder / inside
+    leave_unfinished(config(folder), out, monkeypatch)
+    prepare(config(folder), out, **QUIETLY)
+    prepare(config(folder / "a.txt"), tmp_path / "alone", **QUIETLY)
+    alone = read_manifest(tmp_path / "alone")["splits"]
+    assert read_manifest(out)["splits"] == alone
+    (out / "prepare.json").write_text("{}")  # a training's
+    assert prepare(config(folder), out, **QUIETLY, overwrite=True)["splits"] == alone
+    assert prepare(config(folder), folder / "second", **QUIETLY)["splits"] == alone
+
+
+def test_only_what_preparation_makes_is_left_out_of_a_folder(tmp_path):
+    """Files of the same names that stand elsewhere are text, and a hidden file that is named is read."""
+    names = ["manifest.json", "tokenizer/a.json", "b/prepare.json", ".hidden/c.txt", "b/.d.txt"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('{"text": "x"}\n')
+    (tmp_path / "manifest.json").rename(tmp_path / "b/manifest.json")
+    found = [task.place for task in plan_tasks([Source(source=str(tmp_path))])]
+    assert found == [str(tmp_path / name) for name in ("b/manifest.json", "b/prepare.json", "tokenizer/a.json")]
+    for named in (".hidden/c.txt", ".hidden", "b/.*.txt"):
+        assert len(plan_tasks([Source(source=str(tmp_path / named))])) == 1
+
+
+# -- by another process, before the lock was ours ---------------------------------
+
+
+def finished_meanwhile(monkeypatch, module, work) -> None:
+    """Let another process do `work` after the first look at a folder and before its lock is taken."""
+
+    @contextmanager
+    def late(folder: Path):
+        monkeypatch.setattr(module, "folder_lock", folder_lock)
+        work()
+        with folder_lock(folder):
+            yield
+
+    monkeypatch.setattr(module, "folder_lock", late)
+
+
+@pytest.mark.parametrize("longest", [64, 32])
+def test_a_preparation_that_another_process_has_finished_is_compared_and_kept(corpus, tmp_path, monkeypatch, longest):
+    out, before = tmp_path / "out", {}
+
+    def other() -> None:
+        prepare(config(corpus), out, **QUIETLY)
+        before.update(digest(out))
+
+    finished_meanwhile(monkeypatch, preparing, other)
+    monkeypatch.setattr(preparing, "run_jobs", once(preparing.run_jobs))
+    if longest == 64:
+        assert prepare(config(corpus), out, **QUIETLY) == read_manifest(out)
+    else:
+        with pytest.raises(UserError, match="max_length is 64 there and 32 now"):
+            prepare(config(corpus, max_length=32), out, **QUIETLY)
+    assert digest(out) == before
+
+
+@pytest.mark.parametrize("spec", ["crop|repeat", "crop|reorder"])
+def test_a_cache_that_another_process_has_finished_is_compared_and_kept(tiny_data, tmp_path, monkeypatch, spec):
+    out, before = tmp_path / "out", {}
+
+    def other() -> None:
+        cache(tiny_data, out, {"augmented": "crop|repeat"}, **QUIETLY)
+        before.update(digest(out))
+
+    finished_meanwhile(monkeypatch, caching, other)
+    monkeypatch.setattr(caching, "run_jobs", once(caching.run_jobs))
+    if spec == "crop|repeat":
+        assert cache(tiny_data, out, {"augmented": spec}, **QUIETLY) == read_manifest(out)
+    else:
+        with pytest.raises(UserError, match="holds something else: columns"):
+            cache(tiny_data, out, {"augmented": spec}, **QUIETLY)
+    assert digest(out) == before
+
+
+def once(work):
+    """A function that is to be called once only."""
+    calls = []
+
+    def called(*arguments):
+        calls.append(arguments)
+        assert len(calls) == 1, "made again"
+        return work(*arguments)
+
+    return called
+
+
+# -- by another version -----------------------------------------------------------
+
+
+def test_data_of_an_earlier_version_is_used_and_said_so(corpus, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert prepare(config(corpus), out, **QUIETLY)["preparation"] == PREPARATION
+    prepare(config(corpus), out, **QUIETLY)
+    say_if_outdated(ShardReader(out))
+    assert "WARNING" not in capsys.readouterr().err
+    make_old(out)
+    for look in (lambda: prepare(config(corpus), out, **QUIETLY), lambda: say_if_outdated(ShardReader(out))):
+        look()
+        (line,) = capsys.readouterr().err.splitlines()
+        assert str(out) in line and "earlier version (1, this is " in line and "--overwrite true" in line
+    assert prepare(config(corpus), out, **QUIETLY, overwrite=True)["preparation"] == PREPARATION
+    assert outdated(out, read_manifest(out)) is None
+
+
+def test_what_is_made_of_old_data_is_old(tiny_data, tmp_path):
+    shutil.copytree(tiny_data, tmp_path / "data")
+    make_old(tmp_path / "data")
+    manifest = cache(tmp_path / "data", tmp_path / "cache", {"augmented": "crop|repeat"}, **QUIETLY)
+    assert manifest["preparation"] == 1 and "pretrain.cache" in outdated(tmp_path / "cache", manifest)
+    assert cache(tiny_data, tmp_path / "new", {"augmented": "crop|repeat"}, **QUIETLY)["preparation"] == PREPARATION
+
+
+def test_sequences_that_no_preparation_made_have_no_version(tmp_path):
+    sequences = Ragged.from_sequences([[2, *range(5, 6 + n % 7), 3] for n in range(20)])
+    write_folder(tmp_path, {"train": sequences, "heldout": sequences}, 100, 16)
+    assert outdated(tmp_path, read_manifest(tmp_path)) is None
+
+
+def test_a_run_on_old_data_says_so_and_is_resumed(tiny_data, tmp_path):
+    """The version decides no batch: a run that began before it was recorded goes on with the same inputs."""
+    data = tmp_path / "data"
+    shutil.copytree(tiny_data, data)
+    new = read_manifest(data)
+    make_old(data)
+    steps = {"train__steps": 2, "train__warmup_steps": 1, "checkpoint__every": 1}
+    output = finish(start(command(data, tmp_path / "run", **steps)))
+    assert output.count("prepared by an earlier version") == 1
+    (data / "manifest.json").write_text(json.dumps(new))
+    output = finish(start(command(data, tmp_path / "run", **(steps | {"train__steps": 3}), checkpoint__resume="auto")))
+    assert "prepared by an earlier version" not in output and "other inputs" not in output
+
+
+@pytest.mark.parametrize("unit", ["sentence", "sequence"])
+@pytest.mark.parametrize("version", [None, PREPARATION - 1, PREPARATION + 1])
+def test_an_unfinished_preparation_of_another_version_is_refused(corpus, tmp_path, monkeypatch, unit, version):
+    made, out = config(corpus, unit=unit), tmp_path / "out"
+    path = leave_unfinished(made, out, monkeypatch)
+    plan = json.loads(path.read_text())
+    assert plan.pop("preparation") == PREPARATION
+    path.write_text(json.dumps(plan if version is None else plan | {"preparation": version}))
+    with pytest.raises(UserError, match=r"unfinished preparation by another version.*--overwrite true"):
+        prepare(made, out, **QUIETLY)
+    prepare(made, out, **QUIETLY, overwrite=True)
+    prepare(made, tmp_path / "fresh", **QUIETLY)
+    assert digest(out) == digest(tmp_path / "fresh")

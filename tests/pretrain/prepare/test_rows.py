@@ -1,0 +1,280 @@
+"""Every kind of source gives the same documents and records; what cannot be read is named by file and line or row."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import os
+from pathlib import Path
+
+import pytest
+from test_prepare import run
+from test_records import as_csv, as_jsonl, found_in, plain, read, some_triples
+
+from pretrain.common.errors import UserError
+from pretrain.prepare.run import prepare
+from pretrain.prepare.sources.corpora import DataConfig, Source, plan_tasks
+from pretrain.prepare.sources.documents import Faults, documents
+
+datasets = pytest.importorskip("datasets")
+FIELDS = ("text", "positive", "negative", "augmented", "label")
+DEEP = '{"text": ' + "[" * 50_000 + "]" * 50_000 + "}"
+
+
+def compressed(data: bytes, suffix: str) -> bytes:
+    import zstandard
+
+    packers = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstandard.ZstdCompressor().compress}
+    return packers[suffix](data) if suffix else data
+
+
+def put(path: Path, content: str | bytes) -> Path:
+    data = content.encode() if isinstance(content, str) else content
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(compressed(data, path.suffix if path.suffix in (".gz", ".bz2", ".xz", ".zst") else ""))
+    return path
+
+
+def as_tsv(rows: list[dict], fields: tuple[str, ...]) -> str:
+    lines = [[str(row[field]) if row.get(field) is not None else "" for field in fields] for row in rows]
+    return "".join("\t".join(line) + "\n" for line in [list(fields), *lines])
+
+
+def as_parquet(rows: list[dict], fields: tuple[str, ...]) -> bytes:
+    import pyarrow
+    import pyarrow.parquet
+
+    stream = io.BytesIO()
+    table = pyarrow.table({field: [row.get(field) for row in rows] for field in fields})
+    pyarrow.parquet.write_table(table, stream, row_group_size=7)
+    return stream.getvalue()
+
+
+def all_kinds(folder: Path, rows: list[dict], fields: tuple[str, ...]) -> dict[str, Source]:
+    """The rows as a source of every kind; of the compressed ones not every pair. The hub is stood in for by a folder."""
+    made = {
+        "jsonl": put(folder / "a.jsonl", as_jsonl(rows)),
+        "jsonl.bz2": put(folder / "a.jsonl.bz2", as_jsonl(rows)),
+        "csv": put(folder / "a.csv", as_csv(rows, fields)),
+        "csv.xz": put(folder / "a.csv.xz", as_csv(rows, fields)),
+        "tsv": put(folder / "a.tsv", as_tsv(rows, fields)),
+        "tsv.zst": put(folder / "a.tsv.zst", as_tsv(rows, fields)),
+        "parquet": put(folder / "a.parquet", as_parquet(rows, fields)),
+    }
+    table = datasets.Dataset.from_list([{field: row.get(field) for field in fields} for row in rows])
+    table.save_to_disk(str(folder / "plain"))
+    datasets.DatasetDict({"train": table, "test": table.select(range(2))}).save_to_disk(str(folder / "splits"))
+    made |= {"disk": folder / "plain", "splits": folder / "splits"}
+    for part in range(3):
+        third = rows[part * len(rows) // 3 : (part + 1) * len(rows) // 3]
+        put(folder / f"OWNER/NAME/data/train-{part:05d}-of-00003.parquet", as_parquet(third, fields))
+    sources = {name: Source(source=str(place)) for name, place in made.items()}
+    for streaming in (True, False):
+        sources[f"hub, streaming {streaming}"] = Source(source="hub:OWNER/NAME", streaming=streaming)
+    return sources
+
+
+@pytest.fixture
+def at_home(tmp_path, monkeypatch):
+    """Small tasks, and hub names found in `tmp_path`."""
+    monkeypatch.setattr("pretrain.prepare.sources.corpora.TASK_BYTES", 700)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def everything(source: Source, faults: Faults | None = None) -> list[str]:
+    return [text for task in plan_tasks([source]) for text in documents(task, source, faults or Faults())]
+
+
+def test_every_kind_of_source_gives_every_document_once(at_home):
+    rows = [{"text": f"Document {number}, \"quoted\" and 'single'.", "other": number} for number in range(90)]
+    for name, source in all_kinds(at_home, rows, ("text", "other")).items():
+        assert len(plan_tasks([source])) > 1, name
+        assert sorted(everything(source)) == sorted(row["text"] for row in rows), name
+
+
+def test_every_kind_of_source_gives_every_record_once_and_whole(at_home):
+    rows = some_triples(90)
+    for name, source in all_kinds(at_home, rows, FIELDS).items():
+        assert len(plan_tasks([source], records=True)) > 2, name
+        assert found_in(read(source.source, streaming=source.streaming)) == plain(rows), name
+
+
+@pytest.mark.parametrize("unit", ["sentence", "record"])
+def test_the_kind_of_source_and_the_workers_change_no_byte(at_home, unit):
+    rows = [{"text": f"Here is document {number} of them. It has {number * 7} words or more."} for number in range(80)]
+    found = {}
+    for name, source in all_kinds(at_home, rows, ("text",)).items():
+        if name in ("jsonl", "csv.xz", "parquet", "splits", "hub, streaming True"):
+            config = DataConfig(sources=[source], unit=unit, vocabulary=320, heldout=0.2)
+            workers = 2 if name == "parquet" else 1
+            found[name] = prepare(config, at_home / f"out {name}", workers=workers, progress=False)["splits"]
+    assert all(splits == found["jsonl"] for splits in found.values())
+
+
+def test_running_text_in_rows_is_joined(at_home, monkeypatch):
+    monkeypatch.setattr("pretrain.prepare.sources.corpora.TASK_BYTES", 1 << 24)
+    lines = [f"Sentence number {number} of a long book." for number in range(3000)]
+    for name, source in all_kinds(at_home, [{"text": line} for line in lines], ("text",)).items():
+        found = everything(Source(source=source.source, streaming=source.streaming, layout="passages"))
+        assert 2 < len(found) < 8 and "\n".join(found).split("\n") == lines, name
+
+
+def test_a_tsv_file_has_no_quotes(tmp_path):
+    path = put(tmp_path / "a.tsv", 'text\tlabel\n"Half a quote\t1\nIt\'s "two"\t0\n')
+    assert [record.texts[0] for record in read(path)] == ['"Half a quote', 'It\'s "two"']
+
+
+# ---- faults ----------------------------------------------------------------------------------------------------------------
+
+GOOD = '{"text": "Good one."}\n'
+
+
+@pytest.mark.parametrize("compression", ["", ".gz"])
+@pytest.mark.parametrize(
+    "line,why",
+    [
+        (b'{"text": "\\ud800"}', "not Unicode"),
+        (b'{"text": "half \\udc12 of it"}', "not Unicode"),
+        (b'{"text": "caf\xe9"}', "not Unicode"),
+        (DEEP.encode(), "nested too deep"),
+        (b'{"text": ', "not JSON"),
+        (b"7" * 5000, "not JSON|not a JSON object"),
+        (b'["text"]', "not a JSON object"),
+        (b'{"text": 5}', "holds no text|not text"),
+        (b'{"body": "x"}', "no field 'text'|no column"),
+        (b'{"text": null}', "holds no text|no text"),
+    ],
+)
+def test_a_broken_line_is_counted_and_named_and_records_refuse_it(tmp_path, line, why, compression):
+    path = put(tmp_path / f"a.jsonl{compression}", GOOD.encode() * 3 + line + b"\n" + GOOD.encode() * 2)
+    faults = Faults()
+    if line != b'{"text": null}':  # an empty cell, of which there is nothing to read
+        assert everything(Source(source=str(path)), faults) == ["Good one."] * 5
+        assert faults.counts == {"broken_records": 1}
+        assert len(faults.named) == 1 and faults.named[0].startswith(f"{path}, line 4: ")
+
+    with pytest.raises(UserError, match=rf"a\.jsonl(\.gz)?, line 4: .*({why})"):
+        read(path)
+
+
+def test_it_does_not_matter_where_a_broken_line_stands(tmp_path, monkeypatch):
+    """Also as the first of a task; a file of nothing else is refused."""
+    monkeypatch.setattr("pretrain.prepare.sources.corpora.TASK_BYTES", 200)
+    lines = [GOOD.strip()] * 100
+    for number in range(0, 100, 9):
+        lines[number] = '{"text": '
+    path = put(tmp_path / "a.jsonl", "\n".join(lines))
+    faults = Faults()
+    assert len(everything(Source(source=str(path)), faults)) == 88 and faults.counts["broken_records"] == 12
+    put(path, '{"text": \n' * 40)
+    with pytest.raises(UserError, match=r"a\.jsonl, line 1: not JSON.*Set text_key"):
+        everything(Source(source=str(path)))
+
+
+def test_bytes_that_are_not_utf8_are_named_in_text_and_refused_in_records(tmp_path):
+    # Behind the first megabyte, which is looked at before anything else.
+    lines = [b"A plain line of text, like all the others here."] * 30_000
+    lines[25_000] = b"A caf\xe9 of the wrong encoding."
+    path = put(tmp_path / "a.txt", b"\n".join(lines))
+    faults = Faults()
+    assert "A caf of the wrong encoding.\n" in everything(Source(source=str(path)), faults)
+    assert faults.counts == {"documents_not_utf8": 1} and f"{path}, line 25001: not UTF-8" in faults.named[0]
+    with pytest.raises(UserError, match=r"a\.txt, line 25001: the text is not Unicode"):
+        read(path)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_broken_rows_of_tables(tmp_path, suffix):
+    mark = {"csv": ",", "tsv": "\t"}[suffix]
+    rows = [b"text,label", b"one,1", b"two", b"caf\xe9,1", b"four,0"]
+    path = put(tmp_path / f"a.{suffix}", b"\n".join(rows).replace(b",", mark.encode()))
+    faults = Faults()
+    assert everything(Source(source=str(path)), faults) == ["one", "four"]
+    assert faults.counts["broken_records"] == 2
+    assert [fault.split(": ")[0] for fault in faults.named] == [f"{path}, line 3", f"{path}, line 4"]
+    with pytest.raises(UserError, match=rf"a\.{suffix}, line 3: 1 fields where the header has 2"):
+        read(path)
+    with pytest.raises(UserError, match=r"has no column 'body'; it has text, label"):
+        everything(Source(source=str(path), text_key="body"))
+    if suffix == "csv":
+        put(path, 'text,label\na,1\n"b,1\n')
+        with pytest.raises(UserError, match=r"a\.csv, line 3: not csv"):
+            everything(Source(source=str(path)))
+
+
+def test_broken_rows_of_parquet_and_datasets(at_home):
+    import pyarrow
+    import pyarrow.parquet
+
+    raw = [b"good"] * 30 + [b"caf\xe9"] + [b"good"] * 5
+    array = pyarrow.array(raw, pyarrow.binary())
+    text = pyarrow.Array.from_buffers(pyarrow.string(), len(raw), array.buffers())  # arrow does not look at the bytes
+    pyarrow.parquet.write_table(pyarrow.table({"text": text}), at_home / "a.parquet", row_group_size=8)
+    faults = Faults()
+    assert everything(Source(source="a.parquet"), faults) == ["good"] * 35
+    assert faults.named[0].startswith("a.parquet, row 31: not UTF-8")
+    with pytest.raises(UserError, match=r"a\.parquet, row 31: not UTF-8"):
+        read(Path("a.parquet"))
+    datasets.Dataset.from_dict({"text": [1, 2, 3]}).save_to_disk("numbers")
+    with pytest.raises(UserError, match=r"numbers, row 1: field 'text' holds no text, but '1'"):
+        everything(Source(source="numbers"))
+    datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0.5, 1.0]}).save_to_disk("labels")
+    with pytest.raises(UserError, match=r"labels, row 1: the label is 0\.5, not a whole number"):
+        read(Path("labels"))
+    with pytest.raises(UserError, match=r"labels has no column 'body'; it has text, label"):
+        everything(Source(source="labels", text_key="body"))
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.csv.bz2", "a.tsv.xz", "a.txt.bz2", "a.txt.xz", "a.jsonl.zst", "a.parquet"])
+def test_damaged_files_are_named(tmp_path, name):
+    rows = [{"text": os.urandom(30).hex()} for _ in range(2000)]
+    contents = {"jsonl": as_jsonl(rows), "csv": as_csv(rows, ("text",)), "tsv": as_tsv(rows, ("text",)),
+                "txt": "\n".join(row["text"] for row in rows), "parquet": as_parquet(rows, ("text",))}  # fmt: skip
+    path = put(tmp_path / name, contents[name.split(".")[1]])
+    whole = path.read_bytes()
+    for damaged in (whole[: len(whole) // 2], whole[: len(whole) // 2] + b"\0" * 4000 + whole[len(whole) // 2 + 4000 :]):
+        path.write_bytes(damaged)
+        for reads in (lambda: everything(Source(source=str(path))), lambda: read(path)):
+            try:
+                reads()
+            except UserError as error:
+                assert str(path) in str(error)
+            else:
+                assert name == "a.parquet" and len(damaged) == len(whole)  # of zeros inside a page arrow may make text
+
+
+def test_broken_lines_stand_in_the_manifest_and_in_what_is_printed(tmp_path, capsys):
+    lines = [json.dumps({"text": f"Here is document number {number} of all of them."}) for number in range(200)]
+    lines[50] = '{"text": "\\ud800"}'
+    lines[70] = DEEP
+    path = put(tmp_path / "a.jsonl", "\n".join(lines))
+    words = ["--source", str(path), "--out", str(tmp_path / "out"), "--vocabulary", "320", "--progress", "false"]
+    assert run(words) == 0
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    assert manifest["counts"]["broken_records"] == 2 and manifest["counts"]["documents"] == 198
+    assert [fault.split(": ")[0] for fault in manifest["faults"]] == [f"{path}, line 51", f"{path}, line 71"]
+    printed = capsys.readouterr().out
+    assert f"not read: {path}, line 51: field 'text' is not Unicode" in printed and "line 71: JSON that is nested" in printed
+    assert run([*words[:3], str(tmp_path / "records"), *words[4:], "--unit", "record"]) == 2
+    assert f"{path}, line 51" in capsys.readouterr().err
+
+
+
+
+def test_all_frames_of_a_zst_file_are_read(tmp_path):
+    """pzstd, and files put end to end, have several."""
+    lines = [f"Line number {number} of the text." for number in range(20_000)]
+    parts = ["".join(f"{line}\n" for line in lines[start : start + 5000]).encode() for start in range(0, 20_000, 5000)]
+    skipped = b"\x50\x2a\x4d\x18\x04\0\0\0size"  # a frame that pzstd puts in front of each
+    frames = [skipped + compressed(part, ".zst") for part in parts]
+    path = tmp_path / "a.txt.zst"
+    path.write_bytes(b"".join(frames))
+    assert [text.strip() for text in everything(Source(source=str(path)))] == lines
+    path.write_bytes(b"".join(frames)[:-5])
+    with pytest.raises(UserError, match=r"a\.txt\.zst is cut short"):
+        everything(Source(source=str(path)))

@@ -1,0 +1,229 @@
+"""Bad input ends in one clear message, status 2 and nothing lost; by the command, as a user meets it."""
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from run_helpers import command, curve, finish, kill, outputs_of, records, start, wait_for
+
+from augment.core.ragged import Ragged
+from pretrain.checkpoint import store
+from pretrain.common.errors import UserError
+from pretrain.config.run import load_config
+from pretrain.data.damage import first_sound, known_damaged
+from pretrain.data.lanes import Lanes
+from pretrain.data.shards import DamagedShard, ShardReader, write_folder
+from pretrain.start import setup
+from pretrain.start.setup import check_world
+from pretrain.step.heldout import read_sound
+from pretrain.telemetry.run import Telemetry
+from pretrain.trainer import Progress
+
+
+def refused(words: list[str], *needles: str) -> str:
+    output = finish(start(words), expect=2)
+    errors = output[output.index("error: "):]
+    for needle in needles:
+        assert needle in errors, errors
+    assert "Traceback" not in output
+    return output
+
+
+def test_unknown_flag_names_the_nearest(tiny_data, tmp_path):
+    refused(command(tiny_data, tmp_path / "run", train__learning_rat="1"), "train.learning_rat", "did you mean 'train.lr'")
+    assert not (tmp_path / "run").exists()
+
+
+def test_stray_word(tiny_data, tmp_path):
+    refused([*command(tiny_data, tmp_path / "run"), "del-span"], "unexpected argument 'del-span'")
+
+
+def test_missing_corpus(tmp_path):
+    output = refused(command(tmp_path / "data", tmp_path / "run", data__prepare__sources=str(tmp_path / "no.txt")),
+                     "failed")
+    assert str(tmp_path / "no.txt") in output
+
+
+def test_longer_sequences_than_positions(tiny_data, tmp_path):
+    refused(command(tiny_data, tmp_path / "run", model__max_positions=32), "48", "32", "max_positions")
+
+
+def test_a_run_is_not_overwritten_and_data_is_not_exchanged(tiny_data, tmp_path):
+    run = tmp_path / "run"
+    finish(start(command(tiny_data, run, train__steps=3)))
+    before = (run / "metrics.jsonl").read_bytes()
+    refused(command(tiny_data, run, train__steps=3), str(run), "--resume auto", "--run")
+    refused(command(tiny_data, run, train__steps=3, checkpoint__resume="auto", train__global_batch=32), "train.global_batch=16")
+    other = tmp_path / "other"
+    shutil.copytree(tiny_data, other)
+    tokenizer = json.loads((other / "tokenizer" / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"] = dict(reversed(tokenizer["model"]["vocab"].items()))
+    first, second = list(tokenizer["model"]["vocab"])[:2]
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    (other / "tokenizer" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    refused(command(other, tmp_path / "run2"), "not the tokenizer", str(other))
+    assert (run / "metrics.jsonl").read_bytes() == before
+
+
+def flip(path, position):
+    content = bytearray(path.read_bytes())
+    content[position] ^= 0xFF
+    path.write_bytes(content)
+
+
+def flip_chunk_of(data, step, lane):
+    """Damage the chunk that a lane of the tiny run is in the middle of at a step; returns its number."""
+    reader = ShardReader(data)
+    lanes = Lanes(reader.chunk_sizes, 42, 16, 4)
+    before, chunk = (int(lanes.draw(number, lane, lane + 1)[0][0]) for number in (step - 1, step))
+    assert before == chunk
+    flip(data / reader._files[reader._shard[chunk]], int(reader._offset[chunk]) + 1500)
+    return chunk
+
+
+def warnings_of(run):
+    return [(record["step"], record["warning"]) for record in records(run) if "warning" in record]
+
+
+def test_damaged_shard_is_refused_by_name_or_skipped_and_written_down(tiny_data, tmp_path):
+    data, run = tmp_path / "data", tmp_path / "skip"
+    shutil.copytree(tiny_data, data)
+    chunk = flip_chunk_of(data, 1, lane=3)
+    flags = {"train__steps": 4, "checkpoint__every": 0, "evaluate__every": 0}
+    refused(command(data, tmp_path / "refuse", **flags), str(data / "train"), f"chunk {chunk}", "--data.damaged skip")
+    finish(start(command(data, run, data__damaged="skip", **flags), ranks=2))  # rank 1 serves lanes 2 and 3, rank 0 writes
+    listed = store.read_state(store.latest(run / "checkpoints"))["progress"]["substitutions"]
+    assert (chunk, 3) in {(row["chunk"], row["lane"]) for row in listed}
+    assert len(warnings_of(run)) == len(listed)
+    assert all(f"chunk {chunk} is damaged" in text for _, text in warnings_of(run))
+
+
+def test_damage_and_repair_between_two_starts_are_said_and_the_data_stay(tiny_data, tmp_path):
+    """Damaged while the run stood still, then repaired while it stood still: both are warned of, the record decides."""
+    data, run, again = (tmp_path / name for name in ("data", "run", "again"))
+    shutil.copytree(tiny_data, data)
+    sound = {path: path.read_bytes() for path in data.glob("*/*.tar")}
+    flags = {"data__damaged": "skip", "train__steps": 8, "evaluate__every": 0, "checkpoint__every": 2, "checkpoint__keep": 9}
+
+    def cut_back(folder, step):
+        for later in (folder / "checkpoints").glob("step-*"):
+            if int(later.name[5:]) > step:
+                shutil.rmtree(later)
+
+    finish(start(command(data, run, **flags)))
+    whole = curve(run)
+    cut_back(run, 4)
+    chunk = flip_chunk_of(data, 4, lane=2)
+    finish(start(command(data, run, **flags, checkpoint__resume="auto")))
+    told = warnings_of(run)
+    assert told[0][0] == 5 and f"chunk {chunk} is damaged" in told[0][1] and "from step 5 on; earlier steps" in told[0][1], told
+    damaged = curve(run)
+    assert damaged[5]["loss"] != whole[5]["loss"]
+
+    shutil.copytree(run, again)
+    cut_back(again, 6)
+    for path, content in sound.items():
+        path.write_bytes(content)
+    output = finish(start(command(data, again, **flags, checkpoint__resume="auto")))
+    assert "stay replaced" in output and "repaired since" in output
+    assert curve(again) == damaged
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(tiny_data, tmp_path):
+    run = tmp_path / "run"
+    refused(command(tiny_data, run, train__lr="1e37", train__clip=0, train__warmup_steps=0, train__schedule="constant",
+                    checkpoint__every=1), "not finite at step", "train.lr", "--resume auto")
+    assert store.latest(run / "checkpoints") is not None
+    assert records(run)
+
+
+def test_lanes_must_divide_over_the_ranks():
+    config = load_config(None, {"data.lanes": "16", "train.global_batch": "192"})
+    check_world(config, 8)
+    with pytest.raises(UserError, match=r"data\.lanes=16.*3 ranks.*data\.lanes=12"):
+        check_world(config, 3)
+    with pytest.raises(UserError, match=r"no number of lanes"):
+        check_world(config, 5)
+
+
+def test_damaged_held_out_chunk_is_refused_or_left_out(tmp_path):
+    sequences = Ragged.from_sequences([[2, *range(5, 5 + n % 7), 3] for n in range(300)])
+    write_folder(tmp_path, {"heldout": sequences}, 100, 16, chunk_tokens=256)
+    shard = next((tmp_path / "heldout").glob("*.tar"))
+    sound = shard.read_bytes()
+    flip(shard, 1600)
+    reader = ShardReader(tmp_path, "heldout")
+    with pytest.raises(DamagedShard):
+        read_sound(reader, 100, False, {})
+    kept, numbers, _, damaged = read_sound(reader, 100, True, {})
+    first = int(reader.chunk_sizes[0])
+    assert len(kept) == 100 and numbers.tolist() == list(range(first, first + 100)) and list(damaged) == [0]
+    shard.write_bytes(sound)
+    again, _, _, damaged = read_sound(reader, 100, True, damaged)
+    assert again == kept and list(damaged) == [0]  # what the record names stays left out
+
+
+def test_held_out_damage_is_recorded_and_stays_left_out(tmp_path, monkeypatch):
+    sequences = Ragged.from_sequences([[2, *range(5, 5 + n % 7), 3] for n in range(300)])
+    write_folder(tmp_path / "data", {"train": sequences, "heldout": sequences}, 100, 16, chunk_tokens=256)
+    shard = next((tmp_path / "data" / "heldout").glob("*.tar"))
+    sound = shard.read_bytes()
+    flip(shard, 1600)
+    readers = [ShardReader(tmp_path / "data", split) for split in ("train", "heldout")]
+    monkeypatch.setattr(setup.dist, "get_rank", lambda: 0)
+    progress = Progress(step=7, best_score=-2.0, best_step=5, best_by="heldout_mlm_loss")
+    with Telemetry(tmp_path / "run", 10, start_step=7) as telemetry:
+        for attempt in range(2):
+            *_, damaged = read_sound(readers[1], 100, True, known_damaged(progress.heldout_left_out))
+            found = [{"chunk": chunk, "reason": reason} for chunk, reason in damaged.items() if not attempt]
+            data = setup.Data(*readers, None, None, None, {})
+            setup.note_damage(data, SimpleNamespace(left_out=found), progress, telemetry)
+            assert [(row["chunk"], row["step"]) for row in progress.heldout_left_out] == [(0, 7)]
+            assert progress.best_score is None  # scores on other sequences are not compared
+            shard.write_bytes(sound)
+    told = [text for _, text in warnings_of(tmp_path / "run")]
+    assert "held-out chunk 0 is damaged" in told[0] and "the best score starts anew" in told[0]
+    assert "stay left out of evaluations: 0. Readable again" in told[1] and len(told) == 2
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_dead_loader_worker_is_one_error(tiny_data, tmp_path, ranks):
+    run = tmp_path / "run"
+    processes = start(command(tiny_data, run, train__steps=100_000, evaluate__every=0, checkpoint__every=2), ranks=ranks)
+    wait_for(lambda: (run / "checkpoints" / "step-00000002").exists(), processes)
+    parent = processes[-1].pid
+    listed = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    forked = [pid for pid in listed if "main.py" in Path(f"/proc/{pid}/cmdline").read_text()]
+    os.kill(int(forked[0]), signal.SIGKILL)
+    outputs = outputs_of(processes, 120)
+    assert f"loader worker {forked[0]} was killed by SIGKILL" in outputs[-1] and "--resume auto" in outputs[-1]
+    assert processes[-1].returncode == 2 and "Traceback" not in "".join(outputs), outputs
+    if ranks == 2:
+        assert processes[0].returncode != 0 and "another rank has ended" in outputs[0]
+    assert store.latest(run / "checkpoints") is not None
+
+
+def test_the_first_chunk_that_can_be_read(tmp_path):
+    sequences = Ragged.from_sequences([[2, *range(5, 5 + n % 7), 3] for n in range(300)])
+    write_folder(tmp_path, {"train": sequences}, 100, 16, chunk_tokens=256)
+    reader, shard = ShardReader(tmp_path), next((tmp_path / "train").glob("*.tar"))
+    for chunk in range(reader.num_chunks - 1):
+        flip(shard, int(reader._offset[chunk]) + 1500)
+        assert first_sound(reader).sequence_ids[0] == reader._first[chunk + 1]
+    shard.unlink()
+    with pytest.raises(DamagedShard):
+        first_sound(ShardReader(tmp_path))
+
+
+def test_a_rank_that_never_comes_is_one_error_in_time(tiny_data, tmp_path):
+    """By the command: of two ranks one is never started."""
+    first, second = start(command(tiny_data, tmp_path / "run", train__rendezvous_seconds=20), ranks=2)
+    kill([second])
+    output = finish([first], expect=2)
+    assert "1 of 2 ranks have come to 127.0.0.1:" in output and "missing: rank 1." in output
+    assert "Traceback" not in output and not (tmp_path / "run").exists()

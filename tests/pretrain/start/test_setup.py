@@ -1,0 +1,195 @@
+"""What a run decides before it trains: threads, arithmetic, warm-up, and what it says of negatives."""
+
+import errno
+import os
+import random
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from exactness_worker import build
+from run_helpers import ROOT
+
+from pretrain.common.errors import UserError
+from pretrain.config.run import load_config
+from pretrain.objectives import WholeObjective
+from pretrain.objectives.base import Objective
+from pretrain.start import setup
+from pretrain.telemetry.monitors import Monitor
+
+RECIPES = sorted(path for path in (ROOT / "configs").glob("*.yaml") if "objective:" in path.read_text())
+
+
+# ---- warm-up -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_any_recipe_takes_any_number_of_steps(recipe):
+    own = load_config(recipe, {}).train
+    for steps in (1, 3, 12, 99, own.steps // 2, own.steps, 2 * own.steps):
+        train = load_config(recipe, {"steps": str(steps)}).train
+        assert train.steps == steps and (train.warmup_steps < steps or train.warmup_steps == 0 or steps <= 2)
+        if own.warmup_steps < steps:
+            assert train.warmup_steps == own.warmup_steps  # it fits: as the recipe says
+        else:
+            assert train.warmup_steps == own.warmup_steps * steps // own.steps
+
+
+def test_a_warm_up_that_is_said_is_not_changed():
+    micro = ROOT / "configs" / "clear_micro.yaml"
+    assert load_config(micro, {"train.steps": "12"}).train.warmup_steps == 1
+    assert load_config(None, {"steps": "1_0"}).train.warmup_steps == 1
+    with pytest.raises(UserError, match=r"warmup_steps=100 leaves nothing of train.steps=12"):
+        load_config(micro, {"train.steps": "12", "train.warmup_steps": "100"})
+
+
+def test_a_recipe_that_contradicts_itself_is_refused(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("train: {steps: 50, warmup_steps: 80}")
+    with pytest.raises(UserError, match=r"warmup_steps=80 leaves nothing of train.steps=50"):
+        load_config(tmp_path / "recipe.yaml", {})
+    with pytest.raises(UserError, match=r"warmup_steps=80"):
+        load_config(tmp_path / "recipe.yaml", {"steps": "60"})
+    with pytest.raises(UserError, match=r"train.steps"):
+        load_config(None, {"steps": "many"})
+
+
+# ---- threads -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asked,flag,ranks,expected", [
+    ("3", None, 2, 3), ("3", "5", 2, 5), ("4,2", None, 1, 4), (None, None, 1, 8), (None, None, 3, 2), (None, None, 16, 1),
+    ("", None, 2, 4), ("0", None, 2, 4), ("many", None, 2, 4),
+])
+def test_threads_are_the_users(monkeypatch, asked, flag, ranks, expected):
+    for name, value in (("OMP_NUM_THREADS", asked), ("LOCAL_WORLD_SIZE", str(ranks))):
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    told = []
+    monkeypatch.setattr(torch, "set_num_threads", told.append)
+    config = load_config(None, {} if flag is None else {"train.threads": flag})
+    assert setup.set_threads(config) == expected and told == [expected]
+
+
+THREADS = """
+import sys
+from pretrain import setup_run
+from pretrain.config.run import load_config
+flags = {} if len(sys.argv) < 2 else {"train.threads": sys.argv[1]}
+print("threads", setup_run.set_threads(load_config(None, flags)), setup_run.threads_of_user(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("asked,flag,ranks,expected", [
+    (None, None, 2, "4 None"), (None, "1", 2, "1 None"), ("3", None, 2, "3 3"),
+    ("1", None, 1, "1 1")])
+def test_one_thread_that_torchrun_has_set_is_not_the_users(tmp_path, asked, flag, ranks, expected):
+    """torchrun sets OMP_NUM_THREADS=1 for several ranks where the user has not set it."""
+    (tmp_path / "threads.py").write_text(f"import os\nos.sched_getaffinity = lambda pid: set(range(8))\n{THREADS}")
+    environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"} | {"PYTHONPATH": str(ROOT)}
+    environment |= {} if asked is None else {"OMP_NUM_THREADS": asked}
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
+             str(tmp_path / "threads.py")]
+    done = subprocess.run(words + ([] if flag is None else [flag]), env=environment, capture_output=True, text=True, timeout=120)
+    told = [line for line in done.stdout.splitlines() if line.startswith("threads")]
+    assert told == [f"threads {expected}"] * ranks, done.stdout + done.stderr
+
+
+# ---- precision ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hard_links", [True, False])
+def test_runs_that_start_at_once_use_what_one_of_them_measured(tmp_path, monkeypatch, hard_links):
+    """Also on file systems without hard links."""
+    rng = random.Random(5)
+    measured = []
+
+    def refuse(source, target):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))  # what link(2) gives there
+
+    if not hard_links:
+        monkeypatch.setattr(os, "link", refuse)
+
+    def measure() -> str:
+        time.sleep(rng.random() / 50)
+        measured.append(rng.choice(["bf16", "fp32"]))
+        return measured[-1]
+
+    for trial in range(20):
+        with ThreadPoolExecutor(8) as pool:
+            path = tmp_path / str(trial) / "precision"
+            found = set(pool.map(lambda _, path=path: setup.shared_choice(path, "cpu", measure), range(8)))
+        assert len(found) == 1 and path.with_name("precision-cpu").read_text().strip() in found
+        assert sorted(p.name for p in path.parent.iterdir()) == ["precision-cpu"]
+    assert set(measured) == {"bf16", "fp32"}
+    assert setup.shared_choice(tmp_path / "0" / "precision", "cuda", lambda: "bf16") == "bf16"  # another kind of device
+
+
+def test_a_choice_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
+    def interrupt(source, target):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "link", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        setup.shared_choice(tmp_path / "precision", "cpu", lambda: "fp32")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_choice_that_is_none_or_cannot_be_written(tmp_path):
+    (tmp_path / "precision-cpu").write_text("int8")
+    with pytest.raises(UserError, match=r"int8.*remove it"):
+        setup.shared_choice(tmp_path / "precision", "cpu", lambda: "fp32")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be used"):
+        setup.shared_choice(tmp_path / "file" / "precision", "cpu", lambda: "fp32")
+    assert setup.shared_choice(None, "cpu", lambda: "bf16") == "bf16"
+
+
+# ---- negatives ---------------------------------------------------------------------------------------------
+
+
+class BarlowTwins(Objective):
+    """An objective of one's own that tells no sequence from another."""
+
+    roles = ("anchor", "positive")
+
+
+def test_an_objective_without_negatives_has_none():
+    assert BarlowTwins().negatives(192) == 0
+    measures = Monitor().measure(torch.randn(2, 70, 8), torch.arange(70), 0)
+    assert "effective_negatives" not in measures and "uniformity" in measures
+    alarms = [text for step in range(200) for text in Monitor().alarms_of_row(step, {"contrastive": 9.0}, measures)]
+    assert not any("guessing" in text for text in alarms)
+
+
+def subclasses(kind: type) -> set[type]:
+    return {kind} | {other for child in kind.__subclasses__() for other in subclasses(child)}
+
+
+def test_every_objective_of_ours_says_what_its_anchors_are_told_apart_from():
+    import pretrain.objectives as package
+
+    for path in Path(package.__file__).parent.glob("*.py"):
+        __import__(f"pretrain.objectives.{path.stem}")
+    ours = {kind for kind in subclasses(Objective) if kind.__module__.startswith("pretrain.") and kind is not Objective}
+    assert len(ours) > 8
+    assert all("negatives" in vars(kind) or not kind.__dict__.get("relate") for kind in ours), ours
+
+
+def test_local_negatives_are_those_of_a_rank():
+    for local, expected in ((True, 48), (False, 192)):
+        kind = type("Whole", (WholeObjective,), {"is_local": local})
+        assert kind.__new__(kind).pool(192, 4) == expected
+
+
+@pytest.mark.parametrize("case,expected", [
+    ("clear_mean", 2 * 192 - 2), ("simcse", 191), ("simcse_supervised", 2 * 192 - 1), ("simcse_all", 2 * 192 - 2), ("sda", 192),
+    ("sda_no_negatives", 191), ("diffcse", 191), ("vadvcse", 191)])
+def test_what_an_anchor_is_told_apart_from_is_counted_as_its_loss_has_it(case, expected):
+    """Of N sequences: N - 1 others; with every hard negative N more; with one's own negation 1 more; in NT-Xent 2N - 2."""
+    assert build(case, 0, "fp32", 0.0)[1].objective.negatives(192) == expected

@@ -1,0 +1,277 @@
+"""Measures against plain reference formulas and known shapes of clouds; alarms on the stories that they are for."""
+
+import json
+import math
+import shutil
+
+import pytest
+import torch
+from run_helpers import command, finish, outputs_of, records, start
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pretrain.checkpoint import store
+from pretrain.telemetry import monitors
+from pretrain.telemetry.monitors import Monitor
+
+
+def sphere(count: int, width: int, seed: int = 0) -> torch.Tensor:
+    return monitors.normalise(torch.randn(count, width, generator=torch.Generator().manual_seed(seed)).double())
+
+
+def test_alignment_uniformity_and_cosines_are_the_textbook_sums():
+    first, second = sphere(17, 5, 1), sphere(17, 5, 2)
+    assert monitors.alignment(first, second) == pytest.approx(
+        sum(float((a - b).norm() ** 2) for a, b in zip(first, second, strict=True)) / 17
+    )
+    pairs = [(i, j) for i in range(17) for j in range(i)]
+    assert monitors.uniformity(first) == pytest.approx(
+        math.log(sum(math.exp(-2 * float((first[i] - first[j]).norm() ** 2)) for i, j in pairs) / len(pairs))
+    )
+    others = [float(first[i] @ second[j]) for i in range(17) for j in range(17) if i != j]
+    assert monitors.negative_cosine(first, second) == pytest.approx(sum(others) / len(others))
+
+
+def test_uniformity_of_known_clouds():
+    assert monitors.uniformity(sphere(1, 4).expand(10, 4)) == pytest.approx(0.0, abs=1e-9)
+    assert monitors.uniformity(sphere(1000, 256)) == pytest.approx(-4.0, abs=0.05)
+
+
+def test_length_probe_reads_a_planted_length():
+    generator = torch.Generator().manual_seed(3)
+    lengths = torch.randint(5, 60, (512,), generator=generator)
+    noise = sphere(512, 64, 4)
+    assert monitors.length_r2(noise, lengths) < 0.05
+    assert monitors.length_r2(monitors.normalise(lengths[:, None] * sphere(1, 8, 6) + 20), lengths) > 0.95
+    assert monitors.length_r2(noise, torch.full((512,), 7)) == 0.0
+
+
+def test_length_probe_is_cross_validated_ridge_regression():
+    x, lengths = sphere(40, 6, 7), torch.arange(40) ** 2
+    a, b = x[::2] - x[::2].mean(0), lengths[::2].double() - lengths[::2].double().mean()
+    candidates = []
+    for penalty in monitors.PENALTIES:  # the primal form, with the hat matrix written out
+        inverse = torch.linalg.inv(a.T @ a + penalty * a.square().sum() * torch.eye(6).double())
+        rest = torch.eye(20).double() - a @ inverse @ a.T
+        candidates.append((float((rest @ b).square().sum() / (rest.trace() - 1) ** 2), inverse @ a.T @ b))
+    weights = min(candidates, key=lambda candidate: candidate[0])[1]
+    test = lengths[1::2].double() - lengths[::2].double().mean()
+    residual = test - (x[1::2] - x[::2].mean(0)) @ weights
+    expected = 1 - residual.square().sum() / test.square().sum()
+    assert monitors.length_r2(x, lengths) == pytest.approx(expected.item())
+
+
+@pytest.mark.parametrize("width", [16, 256, 768])
+def test_length_probe_finds_nothing_in_noise_and_something_in_signal_at_any_width(width):
+    lengths = torch.randint(5, 60, (512,), generator=torch.Generator().manual_seed(3))
+    noise = sphere(512, width, 4)
+    assert -0.2 < monitors.length_r2(noise, lengths) < 0.1
+    planted = noise + (lengths - 30).double()[:, None] / 20 * sphere(1, width, 5)
+    assert monitors.length_r2(planted, lengths) > 0.8
+
+
+def test_length_variance_is_the_share_that_regression_explains():
+    lengths = torch.arange(100)
+    direction = sphere(1, 6, 8)
+    assert monitors.length_variance(lengths[:, None] * direction, lengths) == pytest.approx(1.0)
+    assert monitors.length_variance(sphere(5000, 6, 9), torch.arange(5000)) < 0.01
+    x = sphere(50, 4, 10)
+    y = torch.stack([torch.ones(100), lengths]).T.double()[:50]
+    fitted = y @ torch.linalg.lstsq(y, x).solution
+    whole = (x - x.mean(0)).square().sum()
+    assert monitors.length_variance(x, lengths[:50]) == pytest.approx(1 - ((x - fitted).square().sum() / whole).item())
+    assert monitors.length_variance(x, torch.full((50,), 3)) == 0.0
+
+
+def test_effective_rank_counts_directions():
+    x = torch.cat([torch.eye(5), -torch.eye(5)]).double()
+    assert monitors.effective_rank(torch.nn.functional.pad(x, (0, 20))) == pytest.approx(5.0)
+    assert monitors.effective_rank(x[:, :3].repeat(4, 1)) == pytest.approx(3.0)
+    assert monitors.effective_rank(torch.ones(10, 4)) == 0.0
+    assert monitors.effective_rank(sphere(512, 32)) > 30
+
+
+def test_measures_do_not_depend_on_the_vectors_norm_and_are_bounded_in_cost():
+    generator = torch.Generator().manual_seed(11)
+    views = torch.randn(2, 20000, 16, generator=generator)
+    lengths = torch.randint(5, 50, (20000,), generator=generator)
+    measures = Monitor().measure(views, lengths, 39998)
+    assert measures == pytest.approx(Monitor().measure(views * 7, lengths, 39998), rel=1e-4, abs=1e-5)
+    assert set(measures) == {
+        "alignment", "uniformity", "positive_cosine", "negative_cosine", "length_r2", "length_variance",
+        "effective_rank", "effective_negatives",
+    }  # fmt: skip
+    assert measures["effective_negatives"] == 2 * 20000 - 2
+    assert measures["alignment"] == pytest.approx(2 - 2 * measures["positive_cosine"], abs=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 63, 64, 65])
+def test_tiny_batches_are_measured_as_far_as_they_can_be(count):
+    measures = Monitor().measure(torch.randn(2, count, 4), torch.arange(1, count + 1), count)
+    assert all(math.isfinite(value) for value in measures.values())
+    assert ("uniformity" in measures) == (count > 1) and ("length_r2" in measures) == (count >= 64)
+
+
+class HostWaits(TorchDispatchMode):
+    """Counts what waits for the device: numbers that the host reads, and results whose shape depends on values."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function._overloadpacket in (torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero,
+                                                   torch.ops.aten.masked_select)
+        if function._overloadpacket is torch.ops.aten.index:
+            self.count += any(index is not None and index.dtype == torch.bool for index in args[1])
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("spectrum", [False, True])
+def test_measures_reach_the_host_together(spectrum):
+    """Not one by one: every number that the host reads waits for all work on the device."""
+    with HostWaits() as waits:
+        measures = Monitor().measure(torch.randn(2, 200, 16), torch.arange(200), 398, spectrum=spectrum)
+    assert waits.count == 0 and len(measures) == (8 if spectrum else 6) and all(type(v) is float for v in measures.values())
+
+
+SPY = """
+import os, runpy, sys
+import pretrain.common.environment
+from pretrain import length_shortcut, monitors
+def spied(name, function):
+    def called(*args, **rest):
+        print("CALLED", name, "on rank", os.environ["RANK"], flush=True)
+        return function(*args, **rest)
+    return called
+monitors.Monitor.measure = spied("measure", monitors.Monitor.measure)
+length_shortcut.measure_lengths = spied("measure_lengths", length_shortcut.measure_lengths)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_rank_0_alone_measures_and_rows_do_not_notice_a_resume(tiny_data, tmp_path):
+    """What only rank 0 writes only rank 0 computes; a checkpoint between two rows holds what it has computed."""
+    run, again = tmp_path / "run", tmp_path / "again"
+    flags = {"train__log_every": 4, "train__steps": 6, "evaluate__every": 0, "checkpoint__keep": 9}
+    outputs = outputs_of(start(["-c", SPY, *command(tiny_data, run, **flags)], ranks=2), 240)
+    for name, times in (("measure", 6), ("measure_lengths", 1)):
+        calls = [output.splitlines().count(f"CALLED {name} on rank {rank}") for rank, output in enumerate(outputs)]
+        assert calls == [times, 0], outputs
+    assert "lengths    the lengths of two views correlate" in outputs[0]
+    shutil.copytree(run, again)
+    shutil.rmtree(again / "checkpoints" / "step-00000006")
+    assert store.latest(again / "checkpoints").name == "step-00000003"
+    finish(start(command(tiny_data, again, **flags, checkpoint__resume="auto"), ranks=2))
+    of_this_machine = {"wall_time", "seconds", "time", "memory", "tokens_per_second", "sequences_per_second", "mfu", "hfu",
+                       "eta_seconds"}
+    rows = [[{k: v for k, v in row.items() if k not in of_this_machine} for row in records(folder)] for folder in (run, again)]
+    assert rows[0] == rows[1] and any("uniformity" in row and row["step"] == 4 for row in rows[0])
+
+
+HEALTHY = {
+    "uniformity": -3.0,
+    "negative_cosine": 0.1,
+    "length_r2": 0.2,
+    "length_variance": 0.05,
+    "effective_rank": 60.0,
+    "effective_negatives": 382.0,
+}
+
+
+def watch(losses=lambda i: 2.0, norm=lambda i: 1.0, metrics=lambda i: {}, times: int = 60) -> list[tuple[int, str]]:
+    """(step, alarm) of a story told every 10 steps."""
+    monitor, said = Monitor(), []
+    for i in range(times):
+        step = 10 * i
+        of_step = {"contrastive": losses(i)}
+        for text in monitor.alarms_of_step(step, of_step, norm(i)) + monitor.alarms_of_row(step, of_step, HEALTHY | metrics(i)):
+            said.append((step, text))
+    return said
+
+
+def test_healthy_training_is_quiet():
+    assert watch(lambda i: 5.9 * 0.97**i, lambda i: 1 + (i % 3)) == []
+
+
+def test_collapse_is_said_once_with_its_beginning():
+    said = watch(metrics=lambda i: {"uniformity": -0.01, "negative_cosine": 0.99} if i >= 20 else {})
+    assert len(said) == 1 and said[0][0] == 240
+    assert "since step 200" in said[0][1] and "0.990" in said[0][1] and "mean pooling" in said[0][1]
+
+
+def test_collapse_that_comes_again_is_said_again():
+    bad = {"uniformity": -0.01}
+    assert len(watch(metrics=lambda i: bad if i in range(10, 20) or i in range(30, 40) else {})) == 2
+    assert watch(metrics=lambda i: bad if i % 4 else {}) == []  # never five times in a row
+
+
+def test_explosion_is_judged_by_the_running_median():
+    said = watch(norm=lambda i: 50.0 if i == 40 else 1.0 + i % 2)
+    assert [step for step, _ in said] == [400]
+    assert "gradient norm 50" in said[0][1] and "running median" in said[0][1]
+    assert watch(norm=lambda i: 1.03**i) == []  # slow growth is not an explosion
+    assert "gradient norm nan" in watch(norm=lambda i: math.nan if i == 3 else 1.0)[0][1]
+
+
+def test_loss_that_is_not_finite():
+    said = watch(losses=lambda i: math.inf if i == 7 else 2.0)
+    assert [step for step, _ in said] == [70] and "not finite (contrastive)" in said[0][1]
+
+
+def test_nothing_learned_is_said_after_long():
+    said = watch(losses=lambda i: math.log(383))
+    assert len(said) == 1 and said[0][0] == 190
+    assert "log(2N - 1) = 5.948" in said[0][1] and "since step 0" in said[0][1]
+
+
+def test_views_too_easy():
+    said = watch(losses=lambda i: 0.001)
+    assert len(said) == 1 and "too easy" in said[0][1]
+
+
+def test_matched_by_length():
+    said = watch(metrics=lambda i: {"length_r2": 0.98, "length_variance": 0.7})
+    assert len(said) == 1 and "R^2 0.98" in said[0][1] and "70%" in said[0][1]
+
+
+def test_without_a_contrastive_loss_there_is_nothing_to_judge():
+    monitor = Monitor()
+    assert [a for i in range(100) for a in monitor.alarms_of_row(i, {"mlm": 3.0}, {"loss": {}})] == []
+
+
+def test_explosions_are_said_at_once_and_not_again_within_a_row():
+    monitor = Monitor(quiet=50)
+    said = [step for step in range(1, 301) if monitor.alarms_of_step(step, {"mlm": 3.0}, 40.0 if step % 20 == 17 else 1.0)]
+    assert said == [17, 77, 137, 197, 257]
+
+
+@pytest.mark.parametrize("cut", [5, 30, 61, 100])
+def test_alarms_do_not_notice_a_resume(cut):
+    """A monitor that is written down and read back in the middle raises what one that was never stopped raises."""
+    generator = torch.Generator().manual_seed(3)
+    norms = (torch.randn(200, generator=generator).abs() * 3).exp().tolist()
+    stories = [HEALTHY | ({"uniformity": -0.01} if 20 < i < 90 or i > 150 else {}) for i in range(200)]
+
+    def tell(monitor, start, stop):
+        losses = {"contrastive": 5.9}
+        return [text for i in range(start, stop)
+                for text in monitor.alarms_of_step(i, losses, norms[i]) + monitor.alarms_of_row(i, losses, stories[i])]
+
+    whole = tell(Monitor(quiet=10), 0, 200)
+    before = Monitor(quiet=10)
+    first = tell(before, 0, cut)
+    again = Monitor(quiet=10, state=json.loads(json.dumps(before.memory())))
+    assert first + tell(again, cut, 200) == whole and len(whole) > 3
+
+
+def test_a_step_without_a_decomposition_has_the_other_measures():
+    views, lengths = torch.randn(2, 200, 16), torch.arange(200)
+    whole, cheap = Monitor().measure(views, lengths, 398), Monitor().measure(views, lengths, 398, spectrum=False)
+    assert cheap == {name: value for name, value in whole.items() if name not in ("length_r2", "effective_rank")}
+
+
+@pytest.mark.parametrize("measures", [{"length_r2": 0.98, "length_variance": 0.01}, {"length_r2": 0.2, "length_variance": 0.7},
+                                      {"length_r2": 0.94, "length_variance": 0.6}, {"length_r2": 0.99, "length_variance": 0.49}])
+def test_a_length_that_can_be_read_but_explains_little_is_no_alarm(measures):
+    assert watch(metrics=lambda i: measures) == []
