@@ -84,7 +84,8 @@ def main(
         WordPiece tokenizer is made of the given sentences, whose tokens are mostly whole words.
       synonyms: a table for subs: JSON {word: [synonyms]} (.gz too), or a WordNet folder or zip. Without it:
         $CLEAR_DATA/synonyms/counterfitted_neighbors.json, else $CLEAR_WORDNET or an installed WordNet.
-      parser: a spaCy pipeline, by name or folder, for augmentations that read a parse. Without it: $CLEAR_PARSER,
+      parser: a spaCy pipeline, by name or folder, for augmentations that read a parse. Without it:
+      $CLEAR_PARSER,
         else one that is installed.
       seed: another seed, other views.
       limit: at most so many sentences.
@@ -104,10 +105,12 @@ def main(
         console.print(f"tokenizer: {tokenizer}", highlight=False)
     else:
         extra = related_words(sentences, synonyms) if needs_table else []
-        extra += [text for view in texts for text in view.values()]  # their words too must be words of the tokenizer
+        # their words too must be words of the tokenizer
+        extra += [text for view in texts for text in view.values()]
         fast = train_tokenizer([*sentences, *extra])
         console.print(
-            "tokenizer: none given (--tokenizer FOLDER), so a WordPiece one was made of these sentences; a real one cuts rare "
+            "tokenizer: none given (--tokenizer FOLDER), so a WordPiece one was made of these sentences; a "
+            "real one cuts rare "
             "words into pieces",
             highlight=False,
         )
@@ -131,7 +134,8 @@ def parse_sentences(aug: str, sentences: Sequence[str], parser: str) -> Sequence
 
 
 def view_texts(aug: str, sentences: Sequence[str], parser: str, seed: int) -> list[dict[int, str]]:
-    """What augmentations of text make of the sentences, by number, for every view; nothing where there are none."""
+    """What augmentations of text make of the sentences, by number, for every view; nothing where there are
+    none."""
     if not needs_text(aug):
         return [{}] * VIEWS
     pipeline, ids = build_texts(aug), np.arange(len(sentences), dtype=np.uint64)
@@ -190,7 +194,8 @@ def is_piped() -> bool:
 
 
 def related_words(sentences: list[str], synonyms: str) -> list[str]:
-    """Synonyms of the sentences' words: a tokenizer made of the sentences alone could spell them in letters only."""
+    """Synonyms of the sentences' words: a tokenizer made of the sentences alone could spell them in letters
+    only."""
     table = read_synonyms(synonyms or find_synonyms())
     words = {word.lower() for sentence in sentences for word in re.findall(r"\w+", sentence)}
     return sorted({synonym for word in words for synonym in table.get(word, [])})
@@ -202,7 +207,10 @@ def print_catalogue(console: Console) -> None:
         console.print(f"[bold]{entry.name}[/bold]  ({entry.kind})", highlight=False)
         lines = [entry.description, f"paper: {entry.paper}", f"meaning: {entry.meaning}"]
         if entry.needs:
-            lines.append("needs: " + ", ".join(NEEDS.get(need, need.replace("model:", "a model: ")) for need in entry.needs))
+            lines.append(
+                "needs: "
+                + ", ".join(NEEDS.get(need, need.replace("model:", "a model: ")) for need in entry.needs)
+            )
         for parameter in entry.parameters:
             bounds = "" if parameter.low is None else f" ({parameter.low:g} to {parameter.high:g})"
             bounds = f" (one of {', '.join(parameter.choices)})" if parameter.choices else bounds

@@ -1,4 +1,5 @@
-"""What an augmentation does to sentences: the original and two views side by side, with how much of it changed."""
+"""What an augmentation does to sentences: the original and two views side by side, with how much of it
+changed."""
 
 from __future__ import annotations
 
@@ -67,15 +68,20 @@ def preview(
 ) -> Preview:
     """Two views of each sentence, with the keys that a training run of this seed has in epoch 0.
 
-    view_texts: for every view what augmentations of text made of sentences, by number (`Pipeline.texts`). A pipeline of such
-    alone is shown as they wrote it, any other as its tokens decode.
+    view_texts: for every view what augmentations of text made of sentences, by number (`Pipeline.texts`). A
+    pipeline of such alone is shown as they wrote it, any other as its tokens decode.
     """
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     batch = encode(sentences, tokenizer, vocabulary)
     ids = np.arange(len(batch), dtype=np.uint64)
     keys = [view_keys(seed, ids, view) for view in range(VIEWS)]
-    versions = [batch, *(pipeline.tokens(batch, key, texts) for key, texts in zip(keys, view_texts, strict=True))]
-    texts = [[tokenizer.decode(view[row][1:-1].tolist()).strip() for view in versions] for row in range(len(batch))]
+    versions = [
+        batch,
+        *(pipeline.tokens(batch, key, texts) for key, texts in zip(keys, view_texts, strict=True)),
+    ]
+    texts = [
+        [tokenizer.decode(view[row][1:-1].tolist()).strip() for view in versions] for row in range(len(batch))
+    ]
     for row, sentence in enumerate(sentences if pipeline.needs_text else ()):
         texts[row][0] = sentence
         if not pipeline.works_on_tokens:
@@ -113,11 +119,15 @@ def load_tokenizer(folder: str) -> Any:
     from transformers import AutoTokenizer
 
     if not Path(folder).is_dir():
-        raise AugmentationError(f"--tokenizer {folder}: no such folder (a Hugging Face tokenizer folder is needed)")
+        raise AugmentationError(
+            f"--tokenizer {folder}: no such folder (a Hugging Face tokenizer folder is needed)"
+        )
     try:
         tokenizer = pretrained(AutoTokenizer, folder)
     except CannotLoad as error:
-        raise AugmentationError(f"--tokenizer {folder}: no tokenizer could be loaded from it: {error}") from error
+        raise AugmentationError(
+            f"--tokenizer {folder}: no tokenizer could be loaded from it: {error}"
+        ) from error
     if DEL_TOKEN not in tokenizer.get_vocab():
         # Not add_special_tokens: that would replace the tokenizer's other additional special tokens.
         tokenizer.add_tokens([DEL_TOKEN], special_tokens=True)
@@ -131,7 +141,13 @@ def train_tokenizer(texts: Sequence[str]) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    special = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]", "unk_token": "[UNK]"}
+    special = {
+        "pad_token": "[PAD]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+        "unk_token": "[UNK]",
+    }
     backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece()

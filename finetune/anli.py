@@ -3,10 +3,11 @@
     python -m finetune.anli MODEL --data DIR
 
 Nie et al. 2020, "Adversarial NLI", and their code (facebookresearch/anli: src/nli/training.py and
-script/example_scripts/train_roberta.sh): SNLI + MNLI + FEVER-NLI + ANLI, in which the three rounds are repeated 10, 20 and 10
-times in every epoch; pairs of at most 156 tokens, batch 128, 2 epochs, learning rate 1e-5, AdamW with eps 1e-8 and no weight
-decay, 10 % of warm-up, gradients clipped at 1. The model is judged on the dev sets every 2,000 updates and after each epoch;
-test figures are of the one with the best dev accuracy over all rounds. Dev sets are never trained on.
+script/example_scripts/train_roberta.sh): SNLI + MNLI + FEVER-NLI + ANLI, in which the three rounds are
+repeated 10, 20 and 10 times in every epoch; pairs of at most 156 tokens, batch 128, 2 epochs, learning rate
+1e-5, AdamW with eps 1e-8 and no weight decay, 10 % of warm-up, gradients clipped at 1. The model is judged on
+the dev sets every 2,000 updates and after each epoch; test figures are of the one with the best dev accuracy
+over all rounds. Dev sets are never trained on.
 """
 
 from __future__ import annotations
@@ -35,20 +36,30 @@ from pretrain.common.shutdown import EXIT_CODES, Leaving
 
 MAX_LENGTH = 156
 EVALUATE_EVERY = 2000
-RECIPE = Recipe(lr=1e-5, batch_size=128, epochs=2, warmup=0.1, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, clip=1.0)
+RECIPE = Recipe(
+    lr=1e-5, batch_size=128, epochs=2, warmup=0.1, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, clip=1.0
+)
 ROUNDS = ("R1", "R2", "R3")
 EVALUATION_SIZES = {"R1": 1000, "R2": 1000, "R3": 1200}
 """Rows of dev and of test, each."""
 _LABELS = {
-    "e": 0, "n": 1, "c": 2, "entailment": 0, "neutral": 1, "contradiction": 2,
-    "SUPPORTS": 0, "NOT ENOUGH INFO": 1, "REFUTES": 2,
+    "e": 0,
+    "n": 1,
+    "c": 2,
+    "entailment": 0,
+    "neutral": 1,
+    "contradiction": 2,
+    "SUPPORTS": 0,
+    "NOT ENOUGH INFO": 1,
+    "REFUTES": 2,
 }
 """Label words of ANLI; of SNLI and MNLI; of FEVER-NLI."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A training set: where it may lie below the data folder, its rows as published, how often it is seen in an epoch."""
+    """A training set: where it may lie below the data folder, its rows as published, how often it is seen in
+    an epoch."""
 
     name: str
     places: tuple[str, ...]
@@ -63,10 +74,21 @@ KEYS = ("context", "hypothesis", "label")
 _STANFORD = ("sentence1", "sentence2", "gold_label")
 TRAINING = (
     Corpus("SNLI", ("NLI/snli_1.0/snli_1.0_train.jsonl", "NLI/snli_1.0_train.jsonl"), 549367, 1, _STANFORD),
-    Corpus("MNLI", ("NLI/multinli_1.0/multinli_1.0_train.jsonl", "NLI/multinli_1.0_train.jsonl", "GLUE/MNLI/train.tsv"),
-           392702, 1, _STANFORD),
+    Corpus(
+        "MNLI",
+        ("NLI/multinli_1.0/multinli_1.0_train.jsonl", "NLI/multinli_1.0_train.jsonl", "GLUE/MNLI/train.tsv"),
+        392702,
+        1,
+        _STANFORD,
+    ),
     # In FEVER-NLI's files the claim, which is to be judged, is called the query.
-    Corpus("FEVER", ("NLI/nli_fever/train_fitems.jsonl", "NLI/train_fitems.jsonl"), 208346, 1, ("context", "query", "label")),
+    Corpus(
+        "FEVER",
+        ("NLI/nli_fever/train_fitems.jsonl", "NLI/train_fitems.jsonl"),
+        208346,
+        1,
+        ("context", "query", "label"),
+    ),
     Corpus("ANLI R1", ("ANLI/R1/train.jsonl",), 16946, 10, KEYS),
     Corpus("ANLI R2", ("ANLI/R2/train.jsonl",), 45460, 20, KEYS),
     Corpus("ANLI R3", ("ANLI/R3/train.jsonl",), 100459, 10, KEYS),
@@ -74,27 +96,44 @@ TRAINING = (
 
 
 def main(
-    model: str, data: str = "", seeds: str = "1", epochs: str = "2", max_train: str = "0", lr: str = "",
-    batch_size: str = "", precision: str = "auto", token_budget: str = "16384", out: str = "",
+    model: str,
+    data: str = "",
+    seeds: str = "1",
+    epochs: str = "2",
+    max_train: str = "0",
+    lr: str = "",
+    batch_size: str = "",
+    precision: str = "auto",
+    token_budget: str = "16384",
+    out: str = "",
 ) -> int:
-    """Fine-tune an encoder on NLI as Nie et al. do and judge it on ANLI; a stopped command goes on where it was.
+    """Fine-tune an encoder on NLI as Nie et al. do and judge it on ANLI; a stopped command goes on where it
+    was.
 
     Training sets that are not there are left out, and the result is marked incomplete.
 
     Args:
-        model: a run folder, an export, a Hugging Face folder of BERT, RoBERTa or ModernBERT type, or a hub name.
-        data: folder that holds ANLI/, and NLI/ or GLUE/ to train on; the environment's CLEAR_DATA when not given.
+        model: a run folder, an export, a Hugging Face folder of BERT, RoBERTa or ModernBERT type, or a hub
+            name.
+        data: folder that holds ANLI/, and NLI/ or GLUE/ to train on; the environment's CLEAR_DATA when not
+            given.
         seeds: how many; figures are their mean.
-        epochs, max_train: fewer epochs, or training examples of each set, for a quick trial; the result is marked incomplete.
-        lr, batch_size: in place of Nie et al.'s 1e-5 and 128, which are for hundreds of millions of parameters; marked too.
+        epochs, max_train: fewer epochs, or training examples of each set, for a quick trial; the result is
+            marked incomplete.
+        lr, batch_size: in place of Nie et al.'s 1e-5 and 128, which are for hundreds of millions of
+            parameters; marked too.
         precision: auto (bf16 on a GPU, else fp32), fp32 or bf16.
         token_budget: most tokens of one forward pass; bounds memory.
         out: folder for results; not given: RUN/report, or results/MODEL. Each seed's file is in its anli/.
     """
     seed_count, most = as_count(seeds, "seeds", 1), as_count(max_train, "max_train")
     budget = as_count(token_budget, "token_budget", MAX_LENGTH)
-    recipe = replace(RECIPE, epochs=as_count(epochs, "epochs", 1), lr=as_rate(lr) or RECIPE.lr,
-                     batch_size=as_count(batch_size, "batch_size", 1) if batch_size else RECIPE.batch_size)
+    recipe = replace(
+        RECIPE,
+        epochs=as_count(epochs, "epochs", 1),
+        lr=as_rate(lr) or RECIPE.lr,
+        batch_size=as_count(batch_size, "batch_size", 1) if batch_size else RECIPE.batch_size,
+    )
     chosen = choose_precision(precision)
     sets = load_sets(data, most)
     source = open_source(model)
@@ -102,7 +141,13 @@ def main(
     leaving = Leaving(folder, watch_file=False)
     try:
         result = evaluate(
-            source, sets, recipe, seed_count, folder / "anli", chosen, budget,
+            source,
+            sets,
+            recipe,
+            seed_count,
+            folder / "anli",
+            chosen,
+            budget,
             wish=lambda: EXIT_CODES.get(leaving.wish(), 0),
         )
     except Interrupted as interrupted:
@@ -120,7 +165,8 @@ def main(
 
 @dataclass(frozen=True)
 class Sets:
-    """What is trained on (set name -> examples) and judged on ("R1 dev" -> examples), and what is not as published."""
+    """What is trained on (set name -> examples) and judged on ("R1 dev" -> examples), and what is not as
+    published."""
 
     train: dict[str, Examples]
     judged: dict[str, Examples]
@@ -139,7 +185,10 @@ def load_sets(data: str = "", max_train: int = 0) -> Sets:
         for name in ROUNDS:
             judged[f"{name} {split}"] = rows = read_jsonl(find(data, "ANLI", name, f"{split}.jsonl"), KEYS)
             if len(rows) != EVALUATION_SIZES[name]:
-                notes.append(f"ANLI {name}: {split} has {len(rows):,} rows here, {EVALUATION_SIZES[name]:,} as published")
+                notes.append(
+                    f"ANLI {name}: {split} has {len(rows):,} rows here, {EVALUATION_SIZES[name]:,} as "
+                    "published"
+                )
     train: dict[str, Examples] = {}
     missing = []
     for corpus in TRAINING:
@@ -155,7 +204,8 @@ def load_sets(data: str = "", max_train: int = 0) -> Sets:
         train[corpus.name] = rows
     if not train:
         raise UserError(
-            f"there is nothing to train on in {root}: none of {', '.join(place for c in TRAINING for place in c.places)}"
+            f"there is nothing to train on in {root}: none of "
+            f"{', '.join(place for c in TRAINING for place in c.places)}"
         )
     if missing:
         notes.append(f"trained without {', '.join(missing)}, which are not here")
@@ -163,8 +213,8 @@ def load_sets(data: str = "", max_train: int = 0) -> Sets:
 
 
 def read_jsonl(path: Path, keys: tuple[str, str, str]) -> Examples:
-    """Premises, hypotheses and classes (entailment 0, neutral 1, contradiction 2) of a jsonl file; rows on whose label the
-    annotators did not agree ("-") are left out, as everywhere.
+    """Premises, hypotheses and classes (entailment 0, neutral 1, contradiction 2) of a jsonl file; rows on
+    whose label the annotators did not agree ("-") are left out, as everywhere.
 
     Raises:
         UserError: a row that is not JSON, lacks a key or has an unknown label.
@@ -172,7 +222,9 @@ def read_jsonl(path: Path, keys: tuple[str, str, str]) -> Examples:
     rows = list(_rows(path, keys))
     if not rows:
         raise UserError(f"{path} has no rows; fetch it again")
-    return Examples([row[0] for row in rows], [row[1] for row in rows], np.array([row[2] for row in rows], np.int64))
+    return Examples(
+        [row[0] for row in rows], [row[1] for row in rows], np.array([row[2] for row in rows], np.int64)
+    )
 
 
 def _rows(path: Path, keys: tuple[str, str, str]) -> Iterator[tuple[str, str, int]]:
@@ -185,30 +237,46 @@ def _rows(path: Path, keys: tuple[str, str, str]) -> Iterator[tuple[str, str, in
             if not all(isinstance(value, str) for value in (premise, hypothesis, label)):
                 raise TypeError("a value that is no text")
         except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path}, line {number}: expected JSON with the keys {', '.join(keys)} ({error!r})") from None
+            raise UserError(
+                f"{path}, line {number}: expected JSON with the keys {', '.join(keys)} ({error!r})"
+            ) from None
         if label == "-":
             continue
         if label not in _LABELS:
-            raise UserError(f"{path}, line {number}: unknown label {label!r}; expected one of {', '.join(_LABELS)}")
+            raise UserError(
+                f"{path}, line {number}: unknown label {label!r}; expected one of {', '.join(_LABELS)}"
+            )
         yield premise, hypothesis, _LABELS[label]
 
 
 def epoch_rows(counts: list[int], weights: list[int], seed: int, epoch: int) -> np.ndarray:
-    """int64[sum(counts * weights)]: the rows of an epoch, shuffled, over sets of these sizes laid end to end."""
+    """int64[sum(counts * weights)]: the rows of an epoch, shuffled, over sets of these sizes laid end to
+    end."""
     starts = np.cumsum([0, *counts[:-1]])
-    repeated = [np.tile(np.arange(start, start + count), weight) for start, count, weight in zip(starts, counts, weights)]
+    repeated = [
+        np.tile(np.arange(start, start + count), weight)
+        for start, count, weight in zip(starts, counts, weights)
+    ]
     return np.random.default_rng([seed, epoch]).permutation(np.concatenate(repeated))
 
 
 def evaluate(
-    source: Source, sets: Sets, recipe: Recipe = RECIPE, seeds: int = 1, folder: Path = Path("anli"), precision: str = "fp32",
-    token_budget: int = 16384, checkpoint_seconds: float = 300.0, wish: Callable[[], int] = lambda: 0,
+    source: Source,
+    sets: Sets,
+    recipe: Recipe = RECIPE,
+    seeds: int = 1,
+    folder: Path = Path("anli"),
+    precision: str = "fp32",
+    token_budget: int = 16384,
+    checkpoint_seconds: float = 300.0,
+    wish: Callable[[], int] = lambda: 0,
 ) -> Evaluation:
     """Fine-tune once per seed, or take what is in `folder`, and gather the figures.
 
     Raises:
         Interrupted: `wish`, an exit status, was not 0; the state is saved.
     """
+
     def encoded(rows: Examples) -> Encoded:
         return encode_examples(source, rows.first, rows.second, rows.targets, MAX_LENGTH)
 
@@ -220,7 +288,11 @@ def evaluate(
     digest = hashlib.sha256()
     for part in (train, *judged.values()):
         digest.update(part.tokens.ids.tobytes() + part.tokens.offsets.tobytes() + part.targets.tobytes())
-    settings = asdict(recipe) | {"precision": precision, "model": source.fingerprint, "data": digest.hexdigest()}
+    settings = asdict(recipe) | {
+        "precision": precision,
+        "model": source.fingerprint,
+        "data": digest.hexdigest(),
+    }
     found = []
     for seed in range(1, seeds + 1):
         name = hashlib.sha256(json.dumps(settings | {"seed": seed}, sort_keys=True).encode()).hexdigest()[:10]
@@ -229,24 +301,45 @@ def evaluate(
         if entry is None:
             if (code := wish()) != 0:
                 raise Interrupted(code)
-            print(f"seed {seed}: {sum(np.multiply(counts, weights)):,} examples an epoch", file=sys.stderr, flush=True)
+            print(
+                f"seed {seed}: {sum(np.multiply(counts, weights)):,} examples an epoch",
+                file=sys.stderr,
+                flush=True,
+            )
             training = FineTuning(
-                source, train, len(NLI), recipe, seed, lambda logits: _judge(logits, judged, "dev"), precision=precision,
-                token_budget=token_budget, rows=lambda seed, epoch: epoch_rows(counts, weights, seed, epoch),
-                evaluate_every=EVALUATE_EVERY, checkpoint=path.with_suffix(".checkpoint"),
-                checkpoint_seconds=checkpoint_seconds, wish=wish, keep_weights=True,
+                source,
+                train,
+                len(NLI),
+                recipe,
+                seed,
+                lambda logits: _judge(logits, judged, "dev"),
+                precision=precision,
+                token_budget=token_budget,
+                rows=lambda seed, epoch: epoch_rows(counts, weights, seed, epoch),
+                evaluate_every=EVALUATE_EVERY,
+                checkpoint=path.with_suffix(".checkpoint"),
+                checkpoint_seconds=checkpoint_seconds,
+                wish=wish,
+                keep_weights=True,
             )
             outcome = training.run()
             training.load(outcome.weights)
             test = _judge(training.logits, judged, "test")[1]
             entry = {
-                "settings": settings | {"seed": seed}, "best": outcome.best, "test": test, "curve": outcome.curve,
-                "seconds": outcome.seconds, "tokens_per_second": outcome.tokens_per_second,
+                "settings": settings | {"seed": seed},
+                "best": outcome.best,
+                "test": test,
+                "curve": outcome.curve,
+                "seconds": outcome.seconds,
+                "tokens_per_second": outcome.tokens_per_second,
             }
             folder.mkdir(parents=True, exist_ok=True)
             replace_durably(path, to_json(entry))
         found.append(entry)
-    protocol = f"Nie et al. 2020: {recipe.epochs} epochs, batch {recipe.batch_size}, mean of {seeds} seed(s), {precision}"
+    protocol = (
+        f"Nie et al. 2020: {recipe.epochs} epochs, batch {recipe.batch_size}, mean of {seeds} "
+        f"seed(s), {precision}"
+    )
     result = Evaluation.of("anli", source.model, protocol)
     for note in sets.notes:
         result.incomplete(note)
@@ -266,8 +359,10 @@ def _task_result(name: str, found: list[dict[str, Any]]) -> TaskResult:
 def _joined(parts: list[Encoded]) -> Encoded:
     types = [part.token_types for part in parts]
     return Encoded(
-        Ragged.concatenate([part.tokens for part in parts]), Ragged.concatenate(types) if types[0] is not None else None,
-        np.concatenate([part.targets for part in parts]), sum(part.cut for part in parts),
+        Ragged.concatenate([part.tokens for part in parts]),
+        Ragged.concatenate(types) if types[0] is not None else None,
+        np.concatenate([part.targets for part in parts]),
+        sum(part.cut for part in parts),
     )
 
 
@@ -275,7 +370,10 @@ def _judge(
     logits: Callable[[Encoded], np.ndarray], judged: dict[str, Encoded], split: str
 ) -> tuple[float, dict[str, float]]:
     """Accuracy x 100 in each round, and over the rows of all three, which is what decides."""
-    correct = {name: logits(judged[f"{name} {split}"]).argmax(1) == judged[f"{name} {split}"].targets for name in ROUNDS}
+    correct = {
+        name: logits(judged[f"{name} {split}"]).argmax(1) == judged[f"{name} {split}"].targets
+        for name in ROUNDS
+    }
     scores = {name: 100 * float(np.mean(hits)) for name, hits in correct.items()}
     scores["all"] = 100 * float(np.mean(np.concatenate(list(correct.values()))))
     return scores["all"], scores

@@ -4,10 +4,12 @@
     python -m finetune.baselines averaged MODEL --out FOLDER                   the mean of a model's input word vectors
     python -m finetune.baselines whitening MODEL --source TEXT --out FOLDER    a model's sentence vectors, whitened
 
-The first two are one vector a token of the vocabulary, and the mean of them is the sentence's. For LSA (Deerwester and others
-1990) that is the usual folding-in up to length, which a cosine does not see: a sentence's tf-idf row times the right singular
-vectors is the sum, over its tokens, of idf times the token's row of them. Whitening (Su and others 2021) is a linear map of a
-model's vectors after which, over the sentences that it was fitted on, their mean is 0 and their covariance the identity.
+The first two are one vector a token of the vocabulary, and the mean of them is the sentence's. For LSA
+(Deerwester and others
+1990) that is the usual folding-in up to length, which a cosine does not see: a sentence's tf-idf row times
+the right singular vectors is the sum, over its tokens, of idf times the token's row of them. Whitening (Su
+and others 2021) is a linear map of a model's vectors after which, over the sentences that it was fitted on,
+their mean is 0 and their covariance the identity.
 """
 
 from __future__ import annotations
@@ -33,19 +35,25 @@ from pretrain.model.architectures import FAMILIES
 from pretrain.model.pooling import SECOND_STATE
 
 
-def lsa_vectors(data: str | Path, dimensions: int = 256, sentences: int = 200_000, seed: int = 1) -> np.ndarray:
+def lsa_vectors(
+    data: str | Path, dimensions: int = 256, sentences: int = 200_000, seed: int = 1
+) -> np.ndarray:
     """float32[V, dimensions]: idf times the right singular vectors of the tf-idf matrix of the corpus.
 
     Args:
-        data: prepared data; its first `sentences` sequences of the training split are used (they are shuffled).
+        data: prepared data; its first `sentences` sequences of the training split are used (they are
+            shuffled).
         dimensions: kept of the singular value decomposition (randomized, `seed`).
 
-    tf is the count; idf is 1 + ln((1 + N) / (1 + df)), scikit-learn's smooth one; rows have length 1, as there. Special tokens
-    count nothing.
+    tf is the count; idf is 1 + ln((1 + N) / (1 + df)), scikit-learn's smooth one; rows have length 1, as
+    there. Special tokens count nothing.
     """
     counts, special = _counts(Path(data), sentences)
     if dimensions >= min(counts.shape):
-        raise UserError(f"--dimensions {dimensions}: must be below {min(counts.shape)}, the smaller side of sentences x tokens")
+        raise UserError(
+            f"--dimensions {dimensions}: must be below {min(counts.shape)}, the smaller side of sentences "
+            "x tokens"
+        )
     frequency = np.bincount(counts.indices, minlength=counts.shape[1])
     idf = 1 + np.log((1 + counts.shape[0]) / (1 + frequency))
     idf[special] = 0
@@ -65,7 +73,8 @@ def averaged_vectors(model: str) -> np.ndarray:
 
 
 def save(vectors: np.ndarray, tokenizer_folder: str | Path, out: str | Path) -> None:
-    """Write a sentence-transformers folder whose sentence vector is the mean of `vectors` over the sentence's tokens."""
+    """Write a sentence-transformers folder whose sentence vector is the mean of `vectors` over the sentence's
+    tokens."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
@@ -78,9 +87,11 @@ def save(vectors: np.ndarray, tokenizer_folder: str | Path, out: str | Path) -> 
 
 
 def whitening(vectors: np.ndarray, dimensions: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """The map x -> x W + b of Su et al. 2021, "Whitening Sentence Representations", section 3 and algorithm 1.
+    """The map x -> x W + b of Su et al. 2021, "Whitening Sentence Representations", section 3 and algorithm
+    1.
 
-    W = U diag(1 / sqrt(s)), its first columns, where U diag(s) U' is the covariance of the vectors, s falling; b = -mean W.
+    W = U diag(1 / sqrt(s)), its first columns, where U diag(s) U' is the covariance of the vectors, s
+    falling; b = -mean W.
 
     Args:
         vectors: float[N, d]. dimensions: columns kept (the paper's k); 0: all that vary.
@@ -97,11 +108,13 @@ def whitening(vectors: np.ndarray, dimensions: int = 0) -> tuple[np.ndarray, np.
         centred = vectors[start : start + 8192] - mean
         covariance += centred.T @ centred
     variances, basis = np.linalg.eigh(covariance / len(vectors))
-    # Variance at the rounding of float32 vectors is none (a layer norm leaves one such direction): divided by, it would be noise.
+    # Variance at the rounding of float32 vectors is none (a layer norm leaves one such direction): divided
+    # by, it would be noise.
     varying = int((variances > variances[-1] * SPECTRUM_FLOOR**2).sum()) if variances[-1] > 0 else 0
     if dimensions > varying or not varying:
         raise UserError(
-            f"the vectors of {len(vectors):,} sentences vary in {varying} of {len(mean)} dimensions: give fewer --dimensions, or "
+            f"the vectors of {len(vectors):,} sentences vary in {varying} of {len(mean)} dimensions: give "
+            "fewer --dimensions, or "
             "more sentences"
         )
     kept = slice(None, -1 - (dimensions or varying), -1)
@@ -115,12 +128,17 @@ def save_whitened(model: EmbeddingModel, matrix: np.ndarray, bias: np.ndarray, o
     from sentence_transformers.sentence_transformer.modules import Dense
 
     layer = Dense(
-        *matrix.shape, activation_function=torch.nn.Identity(), init_weight=torch.from_numpy(matrix.T.astype(np.float32)),
+        *matrix.shape,
+        activation_function=torch.nn.Identity(),
+        init_weight=torch.from_numpy(matrix.T.astype(np.float32)),
         init_bias=torch.from_numpy(bias.astype(np.float32)),
     )
     base = _sentence_transformer(model)
     whitened = SentenceTransformer(
-        modules=[*base, layer], device="cpu", prompts=base.prompts, default_prompt_name=base.default_prompt_name
+        modules=[*base, layer],
+        device="cpu",
+        prompts=base.prompts,
+        default_prompt_name=base.default_prompt_name,
     )
     whitened.save_pretrained(str(out), create_model_card=False)
 
@@ -128,7 +146,12 @@ def save_whitened(model: EmbeddingModel, matrix: np.ndarray, bias: np.ndarray, o
 def _sentence_transformer(model: EmbeddingModel) -> Any:
     """The same vectors from sentence-transformers' own modules."""
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer, WeightedLayerPooling
+    from sentence_transformers.sentence_transformer.modules import (
+        Dense,
+        Pooling,
+        Transformer,
+        WeightedLayerPooling,
+    )
 
     from finetune.encoders.embed import POOLER
 
@@ -138,7 +161,9 @@ def _sentence_transformer(model: EmbeddingModel) -> Any:
     pooling = "cls" if model.pooling == POOLER else model.pooling
     second = SECOND_STATE[pooling]
     states = {"output_hidden_states": True} if second is not None else {}
-    transformer = Transformer(source, config_kwargs=NO_CODE | states, model_kwargs=NO_CODE, processor_kwargs=NO_CODE)
+    transformer = Transformer(
+        source, config_kwargs=NO_CODE | states, model_kwargs=NO_CODE, processor_kwargs=NO_CODE
+    )
     width, modules = transformer.get_embedding_dimension(), [transformer]
     if second is not None:
         layers = transformer.auto_model.config.num_hidden_layers
@@ -147,7 +172,9 @@ def _sentence_transformer(model: EmbeddingModel) -> Any:
     modules.append(Pooling(width, "cls" if pooling == "cls" else "mean"))
     if model.head is not None and model.pooling in (model.trained_pooling, POOLER):
         weight, bias = (tensor.detach().cpu() for tensor in model.head.layers[0].parameters())
-        modules.append(Dense(width, width, activation_function=torch.nn.Tanh(), init_weight=weight, init_bias=bias))
+        modules.append(
+            Dense(width, width, activation_function=torch.nn.Tanh(), init_weight=weight, init_bias=bias)
+        )
     whole = SentenceTransformer(modules=modules, device="cpu")
     config = transformer.auto_model.config
     if config.model_type in FAMILIES:
@@ -156,7 +183,8 @@ def _sentence_transformer(model: EmbeddingModel) -> Any:
 
 
 def source_sentences(source: str, count: int) -> list[str]:
-    """At most `count` sentences of a prepared folder (its first; they are shuffled) or a text file (evenly spaced)."""
+    """At most `count` sentences of a prepared folder (its first; they are shuffled) or a text file (evenly
+    spaced)."""
     if not Path(source).is_dir():
         return spaced(read_sentences(Path(source), "source"), count)
     from pretrain.data.shards import ShardReader
@@ -188,26 +216,37 @@ def _counts(data: Path, sentences: int) -> tuple[sparse.csr_matrix, list[int]]:
     size = np.concatenate(lengths)[:sentences]
     ids = np.concatenate(tokens)[: size.sum()]
     rows = np.repeat(np.arange(len(size)), size)
-    matrix = sparse.csr_matrix((np.ones(len(ids), np.float32), (rows, ids)), shape=(len(size), len(tokenizer)))
+    matrix = sparse.csr_matrix(
+        (np.ones(len(ids), np.float32), (rows, ids)), shape=(len(size), len(tokenizer))
+    )
     matrix.sum_duplicates()
     return matrix, list(tokenizer.all_special_ids)
 
 
 def main(
-    kind: str, model: str = "", out: str = "", data: str = "", source: str = "", pooling: str = "", dimensions: str = "",
+    kind: str,
+    model: str = "",
+    out: str = "",
+    data: str = "",
+    source: str = "",
+    pooling: str = "",
+    dimensions: str = "",
     sentences: str = "200000",
 ) -> int:
     """Make a baseline's folder; judge it like any model: `python -m finetune.senteval FOLDER`.
 
     Args:
-        kind: lsa (latent semantic analysis of a prepared corpus), averaged (mean of a model's input word vectors) or whitening
-            (a model's sentence vectors, mapped to mean 0 and covariance 1 over the source's sentences).
-        model: for averaged and whitening, a run, an export, a Hugging Face or (whitening only) sentence-transformers folder or
-            hub name.
+        kind: lsa (latent semantic analysis of a prepared corpus), averaged (mean of a model's input word
+            vectors) or whitening (a model's sentence vectors, mapped to mean 0 and covariance 1 over the
+            source's sentences).
+        model: for averaged and whitening, a run, an export, a Hugging Face or (whitening only)
+            sentence-transformers folder or hub name.
         out: folder to write.
         data: for lsa, a prepared folder (python -m pretrain.prepare).
-        source: for whitening, the sentences that it is fitted on: a prepared folder, or a text file, one a line (.gz too).
-        pooling: for whitening, as in other evaluations; not given: what the model was trained for. Su et al.: first-last.
+        source: for whitening, the sentences that it is fitted on: a prepared folder, or a text file, one a
+            line (.gz too).
+        pooling: for whitening, as in other evaluations; not given: what the model was trained for. Su et al.:
+            first-last.
         dimensions: of lsa (256 when not given); kept by whitening (all that vary when not given).
         sentences: of the corpus or source, at most.
     """
@@ -222,13 +261,18 @@ def main(
         if name in needed and not value:
             raise UserError(f"{kind} needs {'a model' if name == 'model' else f'--{name}'}; --help says more")
         if value and name not in (*needed, *(("pooling",) if kind == "whitening" else ())):
-            raise UserError(f"{kind} takes no {name}, and was given {value!r}; --help says what each baseline takes")
+            raise UserError(
+                f"{kind} takes no {name}, and was given {value!r}; --help says what each baseline takes"
+            )
     if model and ":" not in model and Path(out).resolve() == Path(resolve_run(model)[0]).resolve():
         raise UserError(f"--out {out} is the model's own folder; name another")
     if kind == "whitening":
         return _whiten(model, source, pooling, int(dimensions or 0), int(sentences), out)
     if kind == "lsa":
-        vectors, tokenizer = lsa_vectors(data, int(dimensions or 256), int(sentences)), Path(data) / "tokenizer"
+        vectors, tokenizer = (
+            lsa_vectors(data, int(dimensions or 256), int(sentences)),
+            Path(data) / "tokenizer",
+        )
     else:
         vectors, tokenizer = averaged_vectors(model), resolve_run(model)[0]
     save(vectors, tokenizer, out)
@@ -237,10 +281,13 @@ def main(
 
 
 def _whiten(model: str, source: str, pooling: str, dimensions: int, sentences: int, out: str) -> int:
-    texts = source_sentences(source, sentences)  # before the model: a missing file should not cost the loading
+    # before the model: a missing file should not cost the loading
+    texts = source_sentences(source, sentences)
     opened = open_model(model, pooling)
     if opened.pooling == "function":
-        raise UserError(f"{model} is a function, of which no folder can be made; whiten a model's folder or hub name")
+        raise UserError(
+            f"{model} is a function, of which no folder can be made; whiten a model's folder or hub name"
+        )
     vectors = opened.encode(texts)
     matrix, bias = whitening(vectors, dimensions)
     save_whitened(opened, matrix, bias, out)

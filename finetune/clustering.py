@@ -1,9 +1,11 @@
-"""Short-text clustering, as VaSCL (Zhang et al. 2022) and PairSupCon report it: `python -m finetune.clustering MODEL`.
+"""Short-text clustering, as VaSCL (Zhang et al. 2022) and PairSupCon report it: `python -m
+finetune.clustering MODEL`.
 
-k-means over the raw vectors, with as many clusters as classes; ten trials (random_state 0 to 9) of ten restarts each
-(n_init was 10 by default in the scikit-learn of the papers and is 1 now); accuracy under the best one-to-one matching of
-clusters to classes. Texts are cut to 64 tokens as in their code. The standard deviation over trials is the sample's
-(n - 1), as pandas computes it for them. An empty text is a ".", again as in their code.
+k-means over the raw vectors, with as many clusters as classes; ten trials (random_state 0 to 9) of ten
+restarts each (n_init was 10 by default in the scikit-learn of the papers and is 1 now); accuracy under the
+best one-to-one matching of clusters to classes. Texts are cut to 64 tokens as in their code. The standard
+deviation over trials is the sample's (n - 1), as pandas computes it for them. An empty text is a ".", again
+as in their code.
 """
 
 from __future__ import annotations
@@ -30,11 +32,18 @@ from pretrain.common.cli import as_count, run
 from pretrain.common.errors import UserError
 
 SETS = {  # name: (texts, classes) as published
-    "agnews": (8000, 4), "searchsnippets": (12340, 8), "stackoverflow": (20000, 20), "biomedical": (20000, 20),
-    "tweet": (2472, 89), "googlenews_TS": (11109, 152), "googlenews_T": (11109, 152), "googlenews_S": (11109, 152),
+    "agnews": (8000, 4),
+    "searchsnippets": (12340, 8),
+    "stackoverflow": (20000, 20),
+    "biomedical": (20000, 20),
+    "tweet": (2472, 89),
+    "googlenews_TS": (11109, 152),
+    "googlenews_T": (11109, 152),
+    "googlenews_S": (11109, 152),
 }
 SIX = tuple(SETS)[:6]
-"""The sets of the papers' tables. GoogleNews has 28 words a text there (VaSCL, table 4): titles with snippets, TS."""
+"""The sets of the papers' tables. GoogleNews has 28 words a text there (VaSCL, table 4): titles with
+snippets, TS."""
 TRIALS = 10
 RESTARTS = 10
 MAX_LENGTH = 64
@@ -53,10 +62,12 @@ class LabelledTexts:
 
 
 def read(path: Path) -> LabelledTexts:
-    """A csv file with the columns text and label, read by the csv rules: quotes, commas and line ends inside a text are text.
+    """A csv file with the columns text and label, read by the csv rules: quotes, commas and line ends inside
+    a text are text.
 
     Raises:
-        UserError: a column missing, a row with more or fewer cells, a row without label, fewer than two classes.
+        UserError: a column missing, a row with more or fewer cells, a row without label, fewer than two
+            classes.
     """
     rows = csv_columns(path, "text", "label")
     for number, (_, label) in enumerate(rows, start=1):
@@ -67,14 +78,18 @@ def read(path: Path) -> LabelledTexts:
     if len(distinct) < 2:
         raise UserError(f"{path}: {len(distinct)} class(es); clusters need at least 2")
     number_of = {name: number for number, name in enumerate(distinct)}
-    return LabelledTexts([text for text, _ in rows], np.array([number_of[name] for name in names]), len(distinct))
+    return LabelledTexts(
+        [text for text, _ in rows], np.array([number_of[name] for name in names]), len(distinct)
+    )
 
 
 def hungarian_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
-    """Share of texts whose cluster is matched to their class, under the one-to-one matching that makes it greatest.
+    """Share of texts whose cluster is matched to their class, under the one-to-one matching that makes it
+    greatest.
 
     Args:
-        labels, clusters: int64[N]. Where there are more clusters than classes, or fewer, the surplus stays unmatched.
+        labels, clusters: int64[N]. Where there are more clusters than classes, or fewer, the surplus stays
+            unmatched.
     """
     confusion = contingency_matrix(labels, clusters)
     return float(confusion[linear_sum_assignment(confusion, maximize=True)].sum() / len(labels))
@@ -83,8 +98,8 @@ def hungarian_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
 class PlusPlus:
     """scikit-learn's greedy k-means++ with the points converted to float64 once, not once for every centre.
 
-    To be given to `KMeans(init=...)`; draws the same random numbers and compares the same numbers, so it chooses the same
-    centres. One object serves one fit (its restarts see the same points).
+    To be given to `KMeans(init=...)`; draws the same random numbers and compares the same numbers, so it
+    chooses the same centres. One object serves one fit (its restarts see the same points).
     """
 
     def __init__(self) -> None:
@@ -111,7 +126,8 @@ class PlusPlus:
         return points[chosen]
 
     def _distances(self, rows: Sequence[int]) -> np.ndarray:
-        """Squared distances of the points `rows` to all points, [R, N], computed in float64 and kept in the points' type."""
+        """Squared distances of the points `rows` to all points, [R, N], computed in float64 and kept in the
+        points' type."""
         found = -2 * (self._wide[rows] @ self._wide.T)
         found += self._squares[rows][:, None]
         found += self._squares
@@ -119,7 +135,8 @@ class PlusPlus:
 
 
 def trial(vectors: np.ndarray, data: LabelledTexts, seed: int, restarts: int = RESTARTS) -> dict[str, float]:
-    """Accuracy, NMI, AMI and ARI (x 100) of one k-means over vectors float32[N, d], the best of `restarts` by inertia."""
+    """Accuracy, NMI, AMI and ARI (x 100) of one k-means over vectors float32[N, d], the best of `restarts` by
+    inertia."""
     means = KMeans(data.classes, init=PlusPlus(), n_init=restarts, max_iter=300, random_state=seed)
     clusters = means.fit(vectors).labels_
     return {
@@ -131,13 +148,20 @@ def trial(vectors: np.ndarray, data: LabelledTexts, seed: int, restarts: int = R
 
 
 def trials(
-    vectors: np.ndarray, data: LabelledTexts, seeds: Iterable[int] = range(TRIALS), restarts: int = RESTARTS, threads: int = 0
+    vectors: np.ndarray,
+    data: LabelledTexts,
+    seeds: Iterable[int] = range(TRIALS),
+    restarts: int = RESTARTS,
+    threads: int = 0,
 ) -> list[dict[str, float]]:
     """One trial a seed, each in one thread, `threads` (0: as many as torch uses) at a time.
 
     A trial in one thread adds its numbers in one order, so that figures do not depend on the number of cores.
     """
-    with threadpool_limits(1), ThreadPoolExecutor(threads or torch.get_num_threads(), initializer=_one_thread) as pool:
+    with (
+        threadpool_limits(1),
+        ThreadPoolExecutor(threads or torch.get_num_threads(), initializer=_one_thread) as pool,
+    ):
         return list(pool.map(lambda seed: trial(vectors, data, seed, restarts), seeds))
 
 
@@ -146,7 +170,10 @@ def _one_thread() -> None:
 
 
 def evaluate(
-    model: EmbeddingModel, tasks: Sequence[str] = SIX, data: str | Path | None = None, max_length: int | None = MAX_LENGTH,
+    model: EmbeddingModel,
+    tasks: Sequence[str] = SIX,
+    data: str | Path | None = None,
+    max_length: int | None = MAX_LENGTH,
     report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> Evaluation:
     """Cluster each set; `max_length` is what `model` was opened with.
@@ -161,7 +188,9 @@ def evaluate(
     evaluation = Evaluation.of("clustering", model, protocol)
     evaluation.expect_pooling("mean", "VaSCL's")
     if max_length and model.max_length is None:
-        evaluation.notes.append(f"{model.name} reads whole texts: it has no limit that could be set to {max_length} tokens")
+        evaluation.notes.append(
+            f"{model.name} reads whole texts: it has no limit that could be set to {max_length} tokens"
+        )
     for name, texts in loaded.items():
         clock = time.perf_counter()
         vectors = model.encode([text if text.strip() else EMPTY for text in texts.texts])
@@ -174,12 +203,16 @@ def evaluate(
         evaluation.tasks[name] = TaskResult("accuracy", mean["accuracy"], mean, std["accuracy"], details)
         if (len(texts.texts), texts.classes) != SETS[name]:
             evaluation.incomplete(
-                f"{name} has {len(texts.texts):,} texts in {texts.classes} classes here, {SETS[name][0]:,} in {SETS[name][1]} "
+                f"{name} has {len(texts.texts):,} texts in {texts.classes} classes here, {SETS[name][0]:,} "
+                f"in {SETS[name][1]} "
                 "as published"
             )
         seconds = time.perf_counter() - clock
-        report(f"{name}: accuracy {mean['accuracy']:.2f} ± {std['accuracy']:.2f}, NMI {mean['nmi']:.2f}; {seconds:.0f} s, "
-               f"{embedded:.0f} of them encoding")
+        report(
+            f"{name}: accuracy {mean['accuracy']:.2f} ± {std['accuracy']:.2f}, NMI {mean['nmi']:.2f}; "
+            f"{seconds:.0f} s, "
+            f"{embedded:.0f} of them encoding"
+        )
     if set(SIX) <= set(loaded):
         average = float(np.mean([evaluation.tasks[name].value for name in SIX]))
         evaluation.notes.append(f"mean accuracy of the six sets of VaSCL's table 2: {average:.2f}")
@@ -196,14 +229,23 @@ def check_name(name: str) -> str:
     return known_name(name, SETS, "clustering set", aliases={"googlenews": "googlenews_TS"})
 
 
-def main(model: str, tasks: str = "", pooling: str = "", data: str = "", max_length: str = str(MAX_LENGTH), out: str = "") -> int:
+def main(
+    model: str,
+    tasks: str = "",
+    pooling: str = "",
+    data: str = "",
+    max_length: str = str(MAX_LENGTH),
+    out: str = "",
+) -> int:
     """Short-text clustering: k-means, 10 restarts x 10 seeds; Hungarian accuracy, NMI, AMI, ARI.
 
     Args:
-        model: a run folder, an export, a Hugging Face or sentence-transformers folder or hub name, or file.py:function.
-        tasks: sets by commas: agnews, searchsnippets, stackoverflow, biomedical, tweet, googlenews_TS (these six when not
-            given), googlenews_T, googlenews_S.
-        pooling: cls, mean, first-last, embedding-last or last-two; not given: the pooling that the model was trained for.
+        model: a run folder, an export, a Hugging Face or sentence-transformers folder or hub name, or
+            file.py:function.
+        tasks: sets by commas: agnews, searchsnippets, stackoverflow, biomedical, tweet, googlenews_TS (these
+            six when not given), googlenews_T, googlenews_S.
+        pooling: cls, mean, first-last, embedding-last or last-two; not given: the pooling that the model was
+            trained for.
         data: folder that holds clustering/; the environment's CLEAR_DATA when not given.
         max_length: tokens that texts are cut to, as in VaSCL's code; 0 leaves them whole.
         out: folder for the result file; not given: RUN/report, or results/MODEL.

@@ -1,10 +1,12 @@
-"""AugCSE's probe of linguistic acceptability (Tang et al. 2022, table 1): `python -m finetune.cola_probe MODEL`.
+"""AugCSE's probe of linguistic acceptability (Tang et al. 2022, table 1): `python -m finetune.cola_probe
+MODEL`.
 
-A logistic regression on frozen sentence vectors, trained on CoLA's training set; accuracy on its validation set. The paper
-says no more; its code fits scikit-learn's LogisticRegression(multi_class="multinomial", max_iter=1000) to raw vectors. With
-two classes that is a softmax over two weight vectors, both penalised, which equals today's binary LogisticRegression at
-twice the C (the binary weight is the difference of two opposite ones): C = 2. Always answering "acceptable" scores 69.13, and
-Matthews' correlation, CoLA's own metric, is given beside the accuracy for that reason.
+A logistic regression on frozen sentence vectors, trained on CoLA's training set; accuracy on its validation
+set. The paper says no more; its code fits scikit-learn's LogisticRegression(multi_class="multinomial",
+max_iter=1000) to raw vectors. With two classes that is a softmax over two weight vectors, both penalised,
+which equals today's binary LogisticRegression at twice the C (the binary weight is the difference of two
+opposite ones): C = 2. Always answering "acceptable" scores 69.13, and Matthews' correlation, CoLA's own
+metric, is given beside the accuracy for that reason.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ ITERATIONS = 1000
 
 
 def read(path: Path) -> tuple[list[str], np.ndarray]:
-    """(sentences, labels int64[N]) of a train.tsv or dev.tsv: source, 0 or 1, the author's mark, sentence; no header.
+    """(sentences, labels int64[N]) of a train.tsv or dev.tsv: source, 0 or 1, the author's mark, sentence; no
+    header.
 
     Raises:
         UserError: a line with other columns, or labels of one kind only.
@@ -41,18 +44,24 @@ def read(path: Path) -> tuple[list[str], np.ndarray]:
         cells = line.split("\t")  # quotes are part of the text
         if len(cells) != 4 or cells[1] not in ("0", "1"):
             raise UserError(
-                f"{path}, line {number}: expected source, 0 or 1, mark and sentence between tabs, found {line[:80]!r}; "
+                f"{path}, line {number}: expected source, 0 or 1, mark and sentence between tabs, found "
+                f"{line[:80]!r}; "
                 "give GLUE's CoLA files"
             )
         sentences.append(cells[3])
         labels.append(int(cells[1]))
     if len(set(labels)) < 2:
-        raise UserError(f"{path}: {len(labels)} sentences that are all acceptable or all not; the file is damaged")
+        raise UserError(
+            f"{path}: {len(labels)} sentences that are all acceptable or all not; the file is damaged"
+        )
     return sentences, np.array(labels)
 
 
-def probe(train: np.ndarray, train_labels: np.ndarray, dev: np.ndarray, dev_labels: np.ndarray) -> tuple[dict[str, float], bool]:
-    """({accuracy, matthews, train_accuracy} x 100, whether the fit converged) of vectors float32[N, d] and labels int64[N]."""
+def probe(
+    train: np.ndarray, train_labels: np.ndarray, dev: np.ndarray, dev_labels: np.ndarray
+) -> tuple[dict[str, float], bool]:
+    """({accuracy, matthews, train_accuracy} x 100, whether the fit converged) of vectors float32[N, d] and
+    labels int64[N]."""
     regression = LogisticRegression(C=INVERSE_PENALTY, max_iter=ITERATIONS)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
@@ -78,12 +87,16 @@ def evaluate(model: EmbeddingModel, data: str | Path | None = None) -> Evaluatio
     evaluation = Evaluation.of("cola_probe", model, protocol)
     for part, (sentences, _) in parts.items():
         if len(sentences) != SIZES[part]:
-            evaluation.incomplete(f"CoLA {part} has {len(sentences):,} sentences here, {SIZES[part]:,} as published")
+            evaluation.incomplete(
+                f"CoLA {part} has {len(sentences):,} sentences here, {SIZES[part]:,} as published"
+            )
     train, dev = (model.encode(sentences) for sentences, _ in parts.values())
     print(f"CoLA: encoded in {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
     scores, converged = probe(train, parts["train"][1], dev, parts["dev"][1])
     if not converged:
-        evaluation.notes.append(f"the regression had not converged after {ITERATIONS} iterations, where the paper's stops too")
+        evaluation.notes.append(
+            f"the regression had not converged after {ITERATIONS} iterations, where the paper's stops too"
+        )
     majority = 100 * float(max(np.bincount(parts["dev"][1]))) / len(dev)
     evaluation.notes.append(f"always answering the more frequent class gives {majority:.2f}")
     details = {"train": len(train), "dev": len(dev), "majority": majority, "converged": converged}
@@ -96,8 +109,10 @@ def main(model: str, pooling: str = "", data: str = "", out: str = "") -> int:
     """AugCSE's CoLA probe: a logistic regression on frozen sentence vectors, accuracy on the validation set.
 
     Args:
-        model: a run folder, an export, a Hugging Face or sentence-transformers folder or hub name, or file.py:function.
-        pooling: cls, mean, first-last, embedding-last or last-two; not given: the pooling that the model was trained for.
+        model: a run folder, an export, a Hugging Face or sentence-transformers folder or hub name, or
+            file.py:function.
+        pooling: cls, mean, first-last, embedding-last or last-two; not given: the pooling that the model was
+            trained for.
         data: folder that holds GLUE/CoLA; the environment's CLEAR_DATA when not given.
         out: folder for the result file; not given: RUN/report, or results/MODEL.
     """

@@ -1,4 +1,5 @@
-"""Whether the Hugging Face hub answers, asked once before a data set is loaded: its library asks for minutes."""
+"""Whether the Hugging Face hub answers, asked once before a data set is loaded: its library asks for
+minutes."""
 
 from __future__ import annotations
 
@@ -24,6 +25,7 @@ def reach_hub(source: str, otherwise: str) -> None:
     except Exception as error:  # its HTTP library's own, which differs by version
         said = (str(error) or repr(error)).splitlines()[0]
         raise UserError(
-            f"cannot load {source}: {constants.ENDPOINT} does not answer ({said}). Without network, {otherwise}; "
+            f"cannot load {source}: {constants.ENDPOINT} does not answer ({said}). Without network, "
+            f"{otherwise}; "
             "HF_HUB_OFFLINE=1 takes what the hub's cache on this machine holds"
         ) from error

@@ -1,17 +1,20 @@
-"""Few-shot intent classification, as VaSCL (Zhang et al. 2022, section 4.2.1) describes it: `python -m finetune.intents MODEL`.
+"""Few-shot intent classification, as VaSCL (Zhang et al. 2022, section 4.2.1) describes it: `python -m
+finetune.intents MODEL`.
 
-The encoder is frozen; a linear softmax layer on the raw vectors is trained with Adam (learning rate 1e-4, batch 32, 1,000
-iterations) on K examples a class; another K a class choose the iteration, out of every hundredth; the test set is judged
-there. Training and validation files are merged before sampling. Five splits; accuracy, mean and sample standard deviation.
+The encoder is frozen; a linear softmax layer on the raw vectors is trained with Adam (learning rate 1e-4,
+batch 32, 1,000 iterations) on K examples a class; another K a class choose the iteration, out of every
+hundredth; the test set is judged there. Training and validation files are merged before sampling. Five
+splits; accuracy, mean and sample standard deviation.
 
-The paper fixed its splits but published neither them nor its code. Ours depend on nothing but SEED, the split's number and
-the order of the files: for every class, in the order of the classes' names, `numpy.random.RandomState([SEED, split])`
-permutes its examples; the first K train and the next K validate, so that the splits for 5, 10 and 20 are nested. A class
-with fewer than 2K examples gives the larger half of them to training. Layers start as torch.nn.Linear does, seeded by the split.
+The paper fixed its splits but published neither them nor its code. Ours depend on nothing but SEED, the
+split's number and the order of the files: for every class, in the order of the classes' names,
+`numpy.random.RandomState([SEED, split])` permutes its examples; the first K train and the next K validate, so
+that the splits for 5, 10 and 20 are nested. A class with fewer than 2K examples gives the larger half of them
+to training. Layers start as torch.nn.Linear does, seeded by the split.
 
-The paper leaves ATIS out of its table (appendix C: one class has 73% of the examples, 60% have fewer than 20); here it
-runs when asked for by name, with these two shares beside the result. Test examples of classes that no example trains are
-errors.
+The paper leaves ATIS out of its table (appendix C: one class has 73% of the examples, 60% have fewer than
+20); here it runs when asked for by name, with these two shares beside the result. Test examples of classes
+that no example trains are errors.
 """
 
 from __future__ import annotations
@@ -35,7 +38,10 @@ from pretrain.common.cli import run
 from pretrain.common.errors import UserError
 
 SETS = {  # name: (examples to sample from, test examples, classes to sample from) as published
-    "SNIPS": (13784, 700, 7), "BANKING77": (10003, 3080, 77), "CLINC150": (18000, 4500, 150), "HWU64": (25716, None, 64),
+    "SNIPS": (13784, 700, 7),
+    "BANKING77": (10003, 3080, 77),
+    "CLINC150": (18000, 4500, 150),
+    "HWU64": (25716, None, 64),
     "ATIS": (4978, 893, 22),
 }
 FOUR = ("SNIPS", "BANKING77", "CLINC150", "HWU64")
@@ -97,29 +103,39 @@ def read(name: str, data: str | Path | None = None) -> Intents:
     classes = sorted({label for _, label in pool})
     number_of = {label: number for number, label in enumerate(classes)}
     if len(classes) < 2 or not test:
-        raise UserError(f"{name}: {len(classes)} classes and {len(test)} test examples; the files are damaged")
+        raise UserError(
+            f"{name}: {len(classes)} classes and {len(test)} test examples; the files are damaged"
+        )
     return Intents(
-        [text for text, _ in pool], np.array([number_of[label] for _, label in pool]),
-        [text for text, _ in test], np.array([number_of.get(label, -1) for _, label in test]), classes,
+        [text for text, _ in pool],
+        np.array([number_of[label] for _, label in pool]),
+        [text for text, _ in test],
+        np.array([number_of.get(label, -1) for _, label in test]),
+        classes,
     )
 
 
 def samples(labels: np.ndarray, shots: int, splits: int = SPLITS) -> list[Sample]:
-    """The fixed splits of examples with `labels` int64[N], as the module's description says; rows in random order."""
+    """The fixed splits of examples with `labels` int64[N], as the module's description says; rows in random
+    order."""
     members = [np.flatnonzero(labels == number) for number in range(labels.max() + 1)]
     found = []
     for split in range(splits):
-        random = np.random.RandomState([SEED, split])  # its stream never changes; numpy's newer generators may
+        # its stream never changes; numpy's newer generators may
+        random = np.random.RandomState([SEED, split])
         shuffled = [random.permutation(rows) for rows in members]
         ends = [(min(shots, math.ceil(len(rows) / 2)), min(2 * shots, len(rows))) for rows in shuffled]
         train = np.concatenate([rows[:end] for rows, (end, _) in zip(shuffled, ends, strict=True)])
-        validation = np.concatenate([rows[start:end] for rows, (start, end) in zip(shuffled, ends, strict=True)])
+        validation = np.concatenate(
+            [rows[start:end] for rows, (start, end) in zip(shuffled, ends, strict=True)]
+        )
         found.append(Sample(train, validation))
     return found
 
 
 def mini_batches(count: int, split: int, iterations: int) -> list[np.ndarray]:
-    """Row numbers of `iterations` mini-batches over `count` rows: reshuffled each pass, the last batch of a pass is short."""
+    """Row numbers of `iterations` mini-batches over `count` rows: reshuffled each pass, the last batch of a
+    pass is short."""
     random = np.random.RandomState([SEED, split, count])
     batches: list[np.ndarray] = []
     while len(batches) < iterations:
@@ -129,7 +145,8 @@ def mini_batches(count: int, split: int, iterations: int) -> list[np.ndarray]:
 
 
 def first_weights(width: int, classes: int, split: int) -> tuple[Tensor, Tensor]:
-    """(weight float32[C, d], bias float32[C]) of torch.nn.Linear(d, C) as it starts under this split's seed."""
+    """(weight float32[C, d], bias float32[C]) of torch.nn.Linear(d, C) as it starts under this split's
+    seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED + split)
         layer = torch.nn.Linear(width, classes)
@@ -137,29 +154,43 @@ def first_weights(width: int, classes: int, split: int) -> tuple[Tensor, Tensor]
 
 
 def fit(
-    vectors: Tensor, labels: Tensor, test: Tensor, test_labels: Tensor, chosen: Sequence[Sample], classes: int,
-    iterations: int, validate_every: int,
+    vectors: Tensor,
+    labels: Tensor,
+    test: Tensor,
+    test_labels: Tensor,
+    chosen: Sequence[Sample],
+    classes: int,
+    iterations: int,
+    validate_every: int,
 ) -> list[Fit]:
     """Train a layer for every sample, all in one optimisation.
 
-    Weights are stacked [F, C, d + 1] and Adam is elementwise, so that every layer takes the steps that it would take alone,
-    with its own rows in its own mini-batches, up to the order of float32 additions. Sample f counts as split f % SPLITS.
+    Weights are stacked [F, C, d + 1] and Adam is elementwise, so that every layer takes the steps that it
+    would take alone, with its own rows in its own mini-batches, up to the order of float32 additions. Sample
+    f counts as split f % SPLITS.
 
     Args:
-        vectors: float32[N, d]; labels int64[N] in 0 to C - 1. test: float32[M, d]; test_labels int64[M], -1 always wrong.
+        vectors: float32[N, d]; labels int64[N] in 0 to C - 1. test: float32[M, d]; test_labels int64[M], -1
+            always wrong.
     """
     count, width = len(chosen), vectors.shape[1]
     started = [first_weights(width, classes, number % SPLITS) for number in range(count)]
-    weights = torch.stack([torch.cat([weight, bias[:, None]], 1) for weight, bias in started]).requires_grad_()
+    weights = torch.stack(
+        [torch.cat([weight, bias[:, None]], 1) for weight, bias in started]
+    ).requires_grad_()
     optimizer = torch.optim.Adam([weights], lr=LEARNING_RATE)
     rows, scale = _padded_batches(chosen, iterations)
     best = [Fit(float("nan"), -1.0, 0)] * count
-    with_one = functional.pad(vectors, (0, 1), value=1.0)  # a column of ones: the bias is a weight like any other
+    # a column of ones: the bias is a weight like any other
+    with_one = functional.pad(vectors, (0, 1), value=1.0)
     for step in range(iterations):
         inputs = with_one[rows[step]]
-        # The gradient of the mean cross-entropy, by hand: softmax less one-hot, over the size of the layer's own batch.
+        # The gradient of the mean cross-entropy, by hand: softmax less one-hot, over the size of the layer's
+        # own batch.
         error = torch.softmax(torch.bmm(inputs, weights.detach().transpose(1, 2)), dim=2)
-        error.scatter_add_(2, labels[rows[step]][..., None], error.new_tensor(-1.0).expand(*rows[step].shape, 1))
+        error.scatter_add_(
+            2, labels[rows[step]][..., None], error.new_tensor(-1.0).expand(*rows[step].shape, 1)
+        )
         weights.grad = torch.bmm((error * scale[step][..., None]).transpose(1, 2), inputs)
         optimizer.step()
         if (step + 1) % validate_every == 0:
@@ -173,7 +204,8 @@ def fit(
 
 
 def _padded_batches(chosen: Sequence[Sample], iterations: int) -> tuple[Tensor, Tensor]:
-    """(rows int64[steps, F, BATCH], weight of each row in the mean float32 of that shape); padding has the weight 0."""
+    """(rows int64[steps, F, BATCH], weight of each row in the mean float32 of that shape); padding has the
+    weight 0."""
     rows = torch.zeros(iterations, len(chosen), BATCH, dtype=torch.int64)
     scale = torch.zeros(iterations, len(chosen), BATCH)
     for number, sample in enumerate(chosen):
@@ -189,28 +221,42 @@ def _accuracy(layer: Tensor, vectors: Tensor, labels: Tensor) -> float:
 
 
 def evaluate(
-    model: EmbeddingModel, loaded: Mapping[str, Intents], shots: Sequence[int] = SHOTS,
+    model: EmbeddingModel,
+    loaded: Mapping[str, Intents],
+    shots: Sequence[int] = SHOTS,
     report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> Evaluation:
-    """All splits of all shots of each set, by name as `read` read it; a task NAME-K for every number of shots."""
+    """All splits of all shots of each set, by name as `read` read it; a task NAME-K for every number of
+    shots."""
     started = time.perf_counter()
     protocol = (
-        f"linear layer on frozen raw vectors, Adam {LEARNING_RATE}, batch {BATCH}, {ITERATIONS} iterations, best of every "
-        f"{VALIDATE_EVERY} on K validation examples a class; {SPLITS} fixed splits of ours (seed {SEED}; the paper has its own)"
+        f"linear layer on frozen raw vectors, Adam {LEARNING_RATE}, batch {BATCH}, {ITERATIONS} iterations, "
+        "best of every "
+        f"{VALIDATE_EVERY} on K validation examples a class; {SPLITS} fixed splits of ours (seed {SEED}; "
+        "the paper has its own)"
     )
     evaluation = Evaluation.of("intents", model, protocol)
     evaluation.expect_pooling("mean", "VaSCL's")
     for name, intents in loaded.items():
         clock = time.perf_counter()
         chosen = [sample for k in shots for sample in samples(intents.labels, k)]
-        used = np.unique(np.concatenate([rows for sample in chosen for rows in (sample.train, sample.validation)]))
+        used = np.unique(
+            np.concatenate([rows for sample in chosen for rows in (sample.train, sample.validation)])
+        )
         encoded = torch.from_numpy(model.encode([intents.texts[row] for row in used] + intents.test_texts))
         vectors = torch.zeros(len(intents.texts), encoded.shape[1])
         vectors[used] = encoded[: len(used)]
         embedded = time.perf_counter() - clock
         labels, test_labels = torch.from_numpy(intents.labels), torch.from_numpy(intents.test_labels)
         fits = fit(
-            vectors, labels, encoded[len(used) :], test_labels, chosen, len(intents.classes), ITERATIONS, VALIDATE_EVERY
+            vectors,
+            labels,
+            encoded[len(used) :],
+            test_labels,
+            chosen,
+            len(intents.classes),
+            ITERATIONS,
+            VALIDATE_EVERY,
         )
         for number, k in enumerate(shots):
             part = slice(number * SPLITS, (number + 1) * SPLITS)
@@ -224,9 +270,16 @@ def evaluate(
 
 def _result(fits: Sequence[Fit], chosen: Sequence[Sample]) -> TaskResult:
     accuracy = np.array([one.test for one in fits])
-    scores = {"accuracy": float(accuracy.mean()), "validation_accuracy": float(np.mean([one.validation for one in fits]))}
-    details = {"splits": accuracy.tolist(), "iterations": [one.iteration for one in fits],
-               "train": len(chosen[0].train), "validation": len(chosen[0].validation)}
+    scores = {
+        "accuracy": float(accuracy.mean()),
+        "validation_accuracy": float(np.mean([one.validation for one in fits])),
+    }
+    details = {
+        "splits": accuracy.tolist(),
+        "iterations": [one.iteration for one in fits],
+        "train": len(chosen[0].train),
+        "validation": len(chosen[0].validation),
+    }
     return TaskResult("accuracy", scores["accuracy"], scores, sample_std(accuracy.tolist()), details)
 
 
@@ -237,55 +290,73 @@ def _notes(name: str, intents: Intents, shots: Sequence[int], evaluation: Evalua
     if name == "HWU64":  # published as one whole, split by whoever uses it
         if len(intents.texts) + len(intents.test_texts) != pool or len(sizes) != classes:
             evaluation.incomplete(
-                f"HWU64 has {len(intents.texts) + len(intents.test_texts):,} examples in {len(sizes)} classes here, {pool:,} in "
+                f"HWU64 has {len(intents.texts) + len(intents.test_texts):,} examples in {len(sizes)} "
+                f"classes here, {pool:,} in "
                 f"{classes} in the paper"
             )
     elif (len(intents.texts), len(intents.test_texts), len(sizes)) != (pool, test, classes):
         evaluation.incomplete(
-            f"{name} has {len(intents.texts):,} examples to sample from, {len(intents.test_texts):,} test examples and "
+            f"{name} has {len(intents.texts):,} examples to sample from, {len(intents.test_texts):,} test "
+            "examples and "
             f"{len(sizes)} classes here; {pool:,}, {test:,} and {classes} as published"
         )
     for k in shots:
         short = int((sizes < 2 * k).sum())
         if short:
             evaluation.notes.append(
-                f"{name}, {k}-shot: {short} of {len(sizes)} classes have fewer than {2 * k} examples; the larger half trains"
+                f"{name}, {k}-shot: {short} of {len(sizes)} classes have fewer than {2 * k} examples; the "
+                "larger half trains"
             )
     if name == "ATIS":
         unseen = int((intents.test_labels < 0).sum())
         evaluation.notes.append(
-            f"ATIS is not in the paper's table (appendix C): its largest class has {100 * sizes.max() / sizes.sum():.0f}% of the "
-            f"examples, {100 * (sizes < 20).mean():.0f}% of its classes fewer than 20; {unseen} test examples are of classes "
+            "ATIS is not in the paper's table (appendix C): its largest class has "
+            f"{100 * sizes.max() / sizes.sum():.0f}% of the "
+            f"examples, {100 * (sizes < 20).mean():.0f}% of its classes fewer than 20; {unseen} test "
+            "examples are of classes "
             "without any"
         )
 
 
-# -- reading ----------------------------------------------------------------------------------------------------------
+# -- reading
+# ----------------------------------------------------------------------------------------------------------
 
 
 def read_lines(folder: Path) -> list[tuple[str, str]]:
     """(text, label) from the files seq.in and label of one part, a line each."""
     for file in ("seq.in", "label"):
         if not (folder / file).is_file():
-            raise UserError(f"{folder / file} is not there; a part of this set is a folder with the files seq.in and label")
+            raise UserError(
+                f"{folder / file} is not there; a part of this set is a folder with the files seq.in "
+                "and label"
+            )
     texts, labels = ([line.strip() for line in lines(folder / file)] for file in ("seq.in", "label"))
     if len(texts) != len(labels):
-        raise UserError(f"{folder}: {len(texts)} lines in seq.in but {len(labels)} in label; one of them is damaged")
+        raise UserError(
+            f"{folder}: {len(texts)} lines in seq.in but {len(labels)} in label; one of them is damaged"
+        )
     return _checked(folder, zip(texts, labels, strict=True))
 
 
 def read_csv(path: Path) -> list[tuple[str, str]]:
     """(text, label) from a csv file with the columns text and category."""
-    return _checked(path, [(text.strip(), category.strip()) for text, category in csv_columns(path, "text", "category")])
+    return _checked(
+        path, [(text.strip(), category.strip()) for text, category in csv_columns(path, "text", "category")]
+    )
 
 
 def _read_clinc(path: Path) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """In-scope (training and validation, test) examples of CLINC150; the out-of-scope lists stay out."""
     try:
         content = parse_json(path.read_text(encoding="utf-8"))
-        parts = {part: [(str(text), str(label)) for text, label in content[part]] for part in ("train", "val", "test")}
+        parts = {
+            part: [(str(text), str(label)) for text, label in content[part]]
+            for part in ("train", "val", "test")
+        }
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: not CLINC150's json of train, val and test lists of [text, intent]: {error!r}") from error
+        raise UserError(
+            f"{path}: not CLINC150's json of train, val and test lists of [text, intent]: {error!r}"
+        ) from error
     return _checked(path, parts["train"] + parts["val"]), _checked(path, parts["test"])
 
 
@@ -293,7 +364,9 @@ def _checked(path: Path, examples: Sequence[tuple[str, str]]) -> list[tuple[str,
     checked = list(examples)
     for number, (text, label) in enumerate(checked, start=1):
         if not text or not label:
-            raise UserError(f"{path}, example {number}: {'no text' if not text else 'no label'}; the file is damaged")
+            raise UserError(
+                f"{path}, example {number}: {'no text' if not text else 'no label'}; the file is damaged"
+            )
     return checked
 
 
@@ -306,22 +379,30 @@ def check_name(name: str) -> str:
     return known_name(name, SETS, "intent set")
 
 
-def main(model: str, tasks: str = "", shots: str = "5,10,20", pooling: str = "", data: str = "", out: str = "") -> int:
-    """Few-shot intent classification: a linear layer on frozen vectors, five fixed splits, mean ± standard deviation.
+def main(
+    model: str, tasks: str = "", shots: str = "5,10,20", pooling: str = "", data: str = "", out: str = ""
+) -> int:
+    """Few-shot intent classification: a linear layer on frozen vectors, five fixed splits, mean ± standard
+    deviation.
 
     Args:
-        model: a run folder, an export, a Hugging Face or sentence-transformers folder or hub name, or file.py:function.
+        model: a run folder, an export, a Hugging Face or sentence-transformers folder or hub name, or
+            file.py:function.
         tasks: sets by commas: SNIPS, BANKING77, CLINC150, HWU64 (these four when not given), ATIS.
         shots: training examples a class, by commas.
-        pooling: cls, mean, first-last, embedding-last or last-two; not given: the pooling that the model was trained for.
+        pooling: cls, mean, first-last, embedding-last or last-two; not given: the pooling that the model was
+            trained for.
         data: folder that holds intents/; the environment's CLEAR_DATA when not given.
         out: folder for the result file; not given: RUN/report, or results/MODEL.
     """
     names = [check_name(name.strip()) for name in tasks.split(",") if name.strip()] or list(FOUR)
     numbers = [word.strip() for word in shots.split(",") if word.strip()]
     if not numbers or not all(word.isdecimal() and int(word) > 0 for word in numbers):
-        raise UserError(f"--shots {shots!r}: give whole numbers of examples a class, by commas, such as 5,10,20")
-    loaded = {name: read(name, data) for name in names}  # before the model: a missing file should not cost its loading
+        raise UserError(
+            f"--shots {shots!r}: give whole numbers of examples a class, by commas, such as 5,10,20"
+        )
+    # before the model: a missing file should not cost its loading
+    loaded = {name: read(name, data) for name in names}
     opened = open_model(model, pooling)
     result = evaluate(opened, loaded, [int(word) for word in numbers])
     finish(result, opened, out)

@@ -1,10 +1,11 @@
 """AugCSE's frozen-embedding check (Tang et al. 2022, table 1): `python -m finetune.nli_distance MODEL`.
 
-How often (%) the entailed hypothesis is nearer to its premise than the contradicting one, over every pair of the two that
-a premise has, and the mean similarities. Nothing is fitted. The paper's text compares entailment with contradiction; its
-code (which made its figures) differs three times: every hypothesis that is not entailed, neutral ones included, stands
-against the entailed one; similarity is the dot product of raw vectors; the set is ANLI's round 1 *training* set. Both
-are given: `entailment_nearer` as in the text (by cosine), `as_coded` as in the code. A tie is not nearer.
+How often (%) the entailed hypothesis is nearer to its premise than the contradicting one, over every pair of
+the two that a premise has, and the mean similarities. Nothing is fitted. The paper's text compares entailment
+with contradiction; its code (which made its figures) differs three times: every hypothesis that is not
+entailed, neutral ones included, stands against the entailed one; similarity is the dot product of raw
+vectors; the set is ANLI's round 1 *training* set. Both are given: `entailment_nearer` as in the text (by
+cosine), `as_coded` as in the code. A tie is not nearer.
 
     ANLI      round 1, train; where that is not there its dev and test sets, and the result is marked incomplete
     SNLI      SentEval's test split, three hypotheses a premise
@@ -54,7 +55,8 @@ def compare(examples: Iterable[tuple[str, str, str]], remark: str | None = None)
     """Every entailed hypothesis of a premise against every other one that is not entailed.
 
     Args:
-        examples: (premise, hypothesis, label); labels other than LABELS (SNLI's "-": no agreement) are left out.
+        examples: (premise, hypothesis, label); labels other than LABELS (SNLI's "-": no agreement) are left
+            out.
     """
     of_premise: dict[str, list[tuple[str, str]]] = {}
     for premise, hypothesis, label in examples:
@@ -63,8 +65,10 @@ def compare(examples: Iterable[tuple[str, str, str]], remark: str | None = None)
     rows = [
         (premise, entailed, other, kind == "contradiction")
         for premise, hypotheses in of_premise.items()
-        for entailed, first in hypotheses if first == "entailment"
-        for other, kind in hypotheses if kind != "entailment"
+        for entailed, first in hypotheses
+        if first == "entailment"
+        for other, kind in hypotheses
+        if kind != "entailment"
     ]
     premises, entailed, others, contradicts = ([row[column] for row in rows] for column in range(4))
     return Comparisons(premises, entailed, others, np.array(contradicts, bool), remark)
@@ -74,21 +78,28 @@ def load(name: str, data: str | Path | None = None) -> Comparisons:
     """The comparisons of a task of TASKS.
 
     Raises:
-        UserError: unknown task (with the nearest name), a file missing or damaged, or no premise with both kinds.
+        UserError: unknown task (with the nearest name), a file missing or damaged, or no premise with both
+            kinds.
     """
     name = check_name(name)
     found = {"ANLI": _anli, "SNLI": _snli, "MNLI": _mnli, "triplets": _triplets}[name](data)
     if not found.contradicts.any():
-        raise UserError(f"{name}: no premise has an entailed and a contradicting hypothesis; the file is damaged or another")
+        raise UserError(
+            f"{name}: no premise has an entailed and a contradicting hypothesis; the file is damaged "
+            "or another"
+        )
     return found
 
 
-def scores(premises: np.ndarray, entailed: np.ndarray, others: np.ndarray, contradicts: np.ndarray) -> dict[str, float]:
+def scores(
+    premises: np.ndarray, entailed: np.ndarray, others: np.ndarray, contradicts: np.ndarray
+) -> dict[str, float]:
     """Shares (%) and mean similarities of vectors float32[P, d]; a zero vector's cosines count as 0."""
     dots = [np.einsum("pd,pd->p", premises.astype(np.float64), side) for side in (entailed, others)]
     norms = [np.linalg.norm(side.astype(np.float64), axis=1) for side in (premises, entailed, others)]
     near, far = (
-        dot / np.where(norms[0] * norm == 0, 1.0, norms[0] * norm) for dot, norm in zip(dots, norms[1:], strict=True)
+        dot / np.where(norms[0] * norm == 0, 1.0, norms[0] * norm)
+        for dot, norm in zip(dots, norms[1:], strict=True)
     )
     return {
         "entailment_nearer": 100 * float((near > far)[contradicts].mean()),
@@ -102,17 +113,30 @@ def scores(premises: np.ndarray, entailed: np.ndarray, others: np.ndarray, contr
 def evaluate(model: EmbeddingModel, loaded: Mapping[str, Comparisons]) -> Evaluation:
     """Compare on each task, by name as `load` read it."""
     started = time.perf_counter()
-    protocol = "premise with entailed against contradicting hypothesis, cosine; as_coded: against all others, dot product"
+    protocol = (
+        "premise with entailed against contradicting hypothesis, cosine; as_coded: against all "
+        "others, dot product"
+    )
     evaluation = Evaluation.of("nli_distance", model, protocol)
     for name, found in loaded.items():
         count = len(found.premises)
         vectors = model.encode([*found.premises, *found.entailed, *found.others])
         result = scores(vectors[:count], vectors[count : 2 * count], vectors[2 * count :], found.contradicts)
-        details = {"comparisons": count, "with_contradiction": int(found.contradicts.sum()), "premises": len(set(found.premises))}
-        evaluation.tasks[name] = TaskResult("entailment_nearer", result["entailment_nearer"], result, details=details)
+        details = {
+            "comparisons": count,
+            "with_contradiction": int(found.contradicts.sum()),
+            "premises": len(set(found.premises)),
+        }
+        evaluation.tasks[name] = TaskResult(
+            "entailment_nearer", result["entailment_nearer"], result, details=details
+        )
         if found.remark:
             evaluation.incomplete(f"{name}: {found.remark}")
-        print(f"{name}: {result['entailment_nearer']:.2f}% of {details['with_contradiction']:,}", file=sys.stderr, flush=True)
+        print(
+            f"{name}: {result['entailment_nearer']:.2f}% of {details['with_contradiction']:,}",
+            file=sys.stderr,
+            flush=True,
+        )
     evaluation.seconds = time.perf_counter() - started
     return evaluation
 
@@ -126,7 +150,8 @@ def check_name(name: str) -> str:
     return known_name(name, TASKS, "task")
 
 
-# -- reading ----------------------------------------------------------------------------------------------------------
+# -- reading
+# ----------------------------------------------------------------------------------------------------------
 
 
 def _anli(data: str | Path | None) -> Comparisons:
@@ -135,15 +160,25 @@ def _anli(data: str | Path | None) -> Comparisons:
     if train.is_file():
         examples = read_jsonl(train, "context")
         return compare(examples, _size_remark(len(examples), ANLI_TRAIN))
-    both = [example for part in ("dev", "test") for example in read_jsonl(find(data, "ANLI", "R1", f"{part}.jsonl"), "context")]
-    return compare(both, f"{train} is not there; compared on round 1's dev and test sets instead ({len(both):,} examples)")
+    both = [
+        example
+        for part in ("dev", "test")
+        for example in read_jsonl(find(data, "ANLI", "R1", f"{part}.jsonl"), "context")
+    ]
+    return compare(
+        both,
+        f"{train} is not there; compared on round 1's dev and test sets instead ({len(both):,} examples)",
+    )
 
 
 def _snli(data: str | Path | None) -> Comparisons:
     parts = [list(lines(find(data, "SentEval", "SNLI", f"{kind}.test"))) for kind in ("s1", "s2", "labels")]
     counts = {len(part) for part in parts}
     if len(counts) != 1:
-        raise UserError(f"{find(data, 'SentEval', 'SNLI')}: s1.test, s2.test and labels.test differ in lines; one is damaged")
+        raise UserError(
+            f"{find(data, 'SentEval', 'SNLI')}: s1.test, s2.test and labels.test differ in lines; one "
+            "is damaged"
+        )
     count = counts.pop()
     return compare(zip(*parts, strict=True), _size_remark(count, SNLI_TEST))
 
@@ -166,10 +201,17 @@ def _triplets(data: str | Path | None) -> Comparisons:
             three = zip(*rows, strict=True)
             premises, entailed, others = (list(column) for column in three)
             return Comparisons(
-                premises, entailed, others, np.ones(len(rows), bool), remark if len(rows) != SIMCSE_TRIPLETS else None
+                premises,
+                entailed,
+                others,
+                np.ones(len(rows), bool),
+                remark if len(rows) != SIMCSE_TRIPLETS else None,
             )
-    raise UserError(f"{folder} has neither nli_for_simcse.csv nor nli_triplets_from_snli.csv (columns sent0, sent1, hard_neg); "
-                    f"`python -m finetune.data fetch NLI/SimCSE {data_root(data)}` gets the first")
+    raise UserError(
+        f"{folder} has neither nli_for_simcse.csv nor nli_triplets_from_snli.csv (columns sent0, sent1, "
+        "hard_neg); "
+        f"`python -m finetune.data fetch NLI/SimCSE {data_root(data)}` gets the first"
+    )
 
 
 def read_jsonl(path: Path, premise: str) -> list[tuple[str, str, str]]:
@@ -187,7 +229,9 @@ def read_jsonl(path: Path, premise: str) -> list[tuple[str, str, str]]:
                 raise TypeError("a value that is no text")
             examples.append(texts)
         except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path}, line {number}: expected JSON with {premise}, hypothesis and label: {error!r}") from None
+            raise UserError(
+                f"{path}, line {number}: expected JSON with {premise}, hypothesis and label: {error!r}"
+            ) from None
     return examples
 
 
@@ -207,17 +251,21 @@ def read_triplets(path: Path) -> list[tuple[str, str, str]]:
 
 
 def main(model: str, tasks: str = "", pooling: str = "", data: str = "", out: str = "") -> int:
-    """How often the entailed hypothesis is nearer to its premise than the contradicting one, and mean similarities.
+    """How often the entailed hypothesis is nearer to its premise than the contradicting one, and mean
+    similarities.
 
     Args:
-        model: a run folder, an export, a Hugging Face or sentence-transformers folder or hub name, or file.py:function.
+        model: a run folder, an export, a Hugging Face or sentence-transformers folder or hub name, or
+            file.py:function.
         tasks: ANLI, SNLI, MNLI, triplets, by commas; all four when not given.
-        pooling: cls, mean, first-last, embedding-last or last-two; not given: the pooling that the model was trained for.
+        pooling: cls, mean, first-last, embedding-last or last-two; not given: the pooling that the model was
+            trained for.
         data: folder that holds ANLI/, SentEval/SNLI and NLI/; the environment's CLEAR_DATA when not given.
         out: folder for the result file; not given: RUN/report, or results/MODEL.
     """
     names = [check_name(name.strip()) for name in tasks.split(",") if name.strip()] or list(TASKS)
-    loaded = {name: load(name, data) for name in names}  # before the model: a missing file should not cost its loading
+    # before the model: a missing file should not cost its loading
+    loaded = {name: load(name, data) for name in names}
     opened = open_model(model, pooling)
     result = evaluate(opened, loaded)
     finish(result, opened, out)

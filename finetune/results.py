@@ -1,13 +1,15 @@
-"""What an evaluation found, as a JSON file that `python -m finetune.report` reads, and as a table for the terminal.
+"""What an evaluation found, as a JSON file that `python -m finetune.report` reads, and as a table for the
+terminal.
 
     {"evaluation": "clustering", "model": "runs/clear_micro", "pooling": "mean", "trained_pooling": "mean",
-     "protocol": "k-means, 10 restarts x 10 seeds", "complete": true, "notes": [], "seconds": 41.2, "date": "...",
-     "machine": "...", "versions": {...},
-     "tasks": {"agnews": {"metric": "accuracy", "value": 71.3, "std": 0.4, "scores": {"accuracy": 71.3, "nmi": 44.0}}}}
+     "protocol": "k-means, 10 restarts x 10 seeds", "complete": true, "notes": [], "seconds": 41.2, "date":
+     "...", "machine": "...", "versions": {...},
+     "tasks": {"agnews": {"metric": "accuracy", "value": 71.3, "std": 0.4, "scores": {"accuracy": 71.3, "nmi":
+     44.0}}}}
 
-`value` is the headline: the number that papers print, named by `metric`; `scores` holds all numbers of the task. Figures
-are x 100 where the field prints them so. `complete` is false, and `notes` says why, whenever a figure is not comparable
-with published ones (a data set with rows missing, another training set).
+`value` is the headline: the number that papers print, named by `metric`; `scores` holds all numbers of the
+task. Figures are x 100 where the field prints them so. `complete` is false, and `notes` says why, whenever a
+figure is not comparable with published ones (a data set with rows missing, another training set).
 """
 
 from __future__ import annotations
@@ -66,10 +68,19 @@ class Evaluation:
     def of(cls, evaluation: str, model: EmbeddingModel, protocol: str) -> Evaluation:
         """An empty one for `model`; a mismatch of pooling is its first note."""
         notes = [model.remark] if model.remark else []
-        return cls(evaluation, model.name, model.pooling, model.trained_pooling, protocol, notes=notes, source=model.identity)
+        return cls(
+            evaluation,
+            model.name,
+            model.pooling,
+            model.trained_pooling,
+            protocol,
+            notes=notes,
+            source=model.identity,
+        )
 
     def expect_pooling(self, pooling: str, whose: str) -> None:
-        """Note where the model is judged by another pooling than the figures of the paper; a model with its own is not."""
+        """Note where the model is judged by another pooling than the figures of the paper; a model with its
+        own is not."""
         if self.pooling not in (pooling, "function", "own modules"):
             self.notes.append(f"{self.pooling} pooling, where {whose} figures are of {pooling} pooling")
 
@@ -99,11 +110,12 @@ def slug(name: str) -> str:
 
 
 def write(evaluation: Evaluation, folder: Path) -> Path:
-    """Write FOLDER/EVALUATION-POOLING.json (pooling's name without blanks), whole or not at all; return its path.
+    """Write FOLDER/EVALUATION-POOLING.json (pooling's name without blanks), whole or not at all; return its
+    path.
 
-    Tasks of an earlier file stay beside the new ones where it judged the same weights by the same protocol. Another protocol,
-    or another model of that name, gets a file of its own (a digest of both in its name); newer weights of the same model
-    replace the file.
+    Tasks of an earlier file stay beside the new ones where it judged the same weights by the same protocol.
+    Another protocol, or another model of that name, gets a file of its own (a digest of both in its name);
+    newer weights of the same model replace the file.
     """
     path = folder / f"{evaluation.evaluation}-{evaluation.pooling.replace(' ', '-')}.json"
     before = _earlier(path)
@@ -113,8 +125,11 @@ def write(evaluation: Evaluation, folder: Path) -> Path:
         before = _earlier(path)
     if before is not None and before.source and before.source == evaluation.source:
         evaluation = replace(
-            evaluation, tasks={**before.tasks, **evaluation.tasks}, notes=list(dict.fromkeys([*before.notes, *evaluation.notes])),
-            complete=before.complete and evaluation.complete, seconds=before.seconds + evaluation.seconds,
+            evaluation,
+            tasks={**before.tasks, **evaluation.tasks},
+            notes=list(dict.fromkeys([*before.notes, *evaluation.notes])),
+            complete=before.complete and evaluation.complete,
+            seconds=before.seconds + evaluation.seconds,
         )
     content = asdict(evaluation) | {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -152,7 +167,9 @@ def read(path: Path) -> Evaluation:
 def table(evaluation: Evaluation) -> str:
     """Headline figures, a line a task, then notes."""
     width = max([4, *map(len, evaluation.tasks)])
-    lines = [f"{evaluation.evaluation}: {evaluation.model} ({evaluation.pooling} pooling; {evaluation.protocol})"]
+    lines = [
+        f"{evaluation.evaluation}: {evaluation.model} ({evaluation.pooling} pooling; {evaluation.protocol})"
+    ]
     for name, task in evaluation.tasks.items():
         spread = f" ± {task.std:.2f}" if task.std is not None else ""
         others = "  ".join(f"{key} {value:.2f}" for key, value in task.scores.items() if key != task.metric)

@@ -7,8 +7,9 @@ since papers differ in which they print and the difference reaches ten points (S
 
     python -m finetune.sts MODEL --pooling cls,mean --data DATA
 
-Scores go to RUN/report/sts-POOLING.json (results/NAME for other models), where `python -m finetune.report` finds them.
-`finetune.senteval` has the same scores among its own; this command compares poolings of one encoder.
+Scores go to RUN/report/sts-POOLING.json (results/NAME for other models), where `python -m finetune.report`
+finds them. `finetune.senteval` has the same scores among its own; this command compares poolings of one
+encoder.
 """
 
 from __future__ import annotations
@@ -245,7 +246,8 @@ def _columns(file: Path, number: int, row: str, columns: Sequence[int]) -> tuple
     cells = row.split("\t")  # quotes are part of the text: the csv module would eat them, and rows with them
     if len(cells) <= max(columns):
         raise UserError(
-            f"{file}, line {number + 1}: {len(cells)} tab-separated columns, need {max(columns) + 1}; the file is damaged or "
+            f"{file}, line {number + 1}: {len(cells)} tab-separated columns, need {max(columns) + 1}; the "
+            "file is damaged or "
             "not SentEval's"
         )
     return tuple(cells[column] for column in columns)
@@ -289,13 +291,19 @@ def checked_vectors(vectors: np.ndarray, sentences: list[str], pooling: str) -> 
 
 
 def cosines(vectors: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """float32[P]: cosine of the vectors float32[N, d] in rows `first` and `second` (int64[P]); of a zero vector 0.
+    """float32[P]: cosine of the vectors float32[N, d] in rows `first` and `second` (int64[P]); of a zero
+    vector 0.
 
-    Pair by pair and in float32, as SentEval has it (senteval/utils.py: cosine), to the last bit: a sentence with itself comes out
-    near 1, not at 1, and the order that this puts among such pairs moves the published figure of STS12 by 1e-4.
+    Pair by pair and in float32, as SentEval has it (senteval/utils.py: cosine), to the last bit: a sentence
+    with itself comes out near 1, not at 1, and the order that this puts among such pairs moves the published
+    figure of STS12 by 1e-4.
     """
-    found = [np.dot(one, two) / lengths if (lengths := np.linalg.norm(one) * np.linalg.norm(two)) else np.float32(0)
-             for one, two in zip(vectors[first], vectors[second])]
+    found = [
+        np.dot(one, two) / lengths
+        if (lengths := np.linalg.norm(one) * np.linalg.norm(two))
+        else np.float32(0)
+        for one, two in zip(vectors[first], vectors[second])
+    ]
     return np.array(found, np.float32)
 
 
@@ -346,7 +354,8 @@ def headline_table(results: Mapping[str, StsResults]) -> str:
         pairs = next(iter(results.values()))[task]["pairs"]
         if pairs != OFFICIAL_PAIRS[task]:
             lines.append(
-                f"note: {task} has {pairs} pairs here, {OFFICIAL_PAIRS[task]} in the official files: not comparable with "
+                f"note: {task} has {pairs} pairs here, {OFFICIAL_PAIRS[task]} in the official files: not "
+                "comparable with "
                 "published figures"
             )
     return "\n".join(lines)
@@ -377,9 +386,13 @@ def evaluation_of(model: EmbeddingModel, pooling: str, scores: StsResults) -> Ev
     evaluation = Evaluation.of("sts", judged, "cosine, Spearman over all pairs of a task at once")
     for task, score in scores.items():
         plain = {key: float(value) for key, value in score.items() if key not in ("subsets", "pairs")}
-        evaluation.tasks[task] = TaskResult("spearman_all", plain["spearman_all"], plain, details={"subsets": score["subsets"]})
+        evaluation.tasks[task] = TaskResult(
+            "spearman_all", plain["spearman_all"], plain, details={"subsets": score["subsets"]}
+        )
         if score["pairs"] != OFFICIAL_PAIRS[task]:
-            evaluation.incomplete(f"{task} has {score['pairs']} pairs here, {OFFICIAL_PAIRS[task]} as published")
+            evaluation.incomplete(
+                f"{task} has {score['pairs']} pairs here, {OFFICIAL_PAIRS[task]} as published"
+            )
     return evaluation
 
 
@@ -388,16 +401,23 @@ POOLINGS = ("cls", "mean")
 
 
 def evaluate_model(
-    model: str, pooling: str = "", data: str = "", tasks: str = "", token_budget: str = "16384",
-    detail: bool | str = False, out: str = "", json_file: str = "",
+    model: str,
+    pooling: str = "",
+    data: str = "",
+    tasks: str = "",
+    token_budget: str = "16384",
+    detail: bool | str = False,
+    out: str = "",
+    json_file: str = "",
 ) -> None:
     """Print the STS scores of an encoder (Spearman x 100 over all pairs of a task, cosine, no regressor).
 
     Args:
-        model: a run folder, an export, a Hugging Face or sentence-transformers folder or hub name, or file.py:function.
-        pooling: poolings to judge, by commas, or "all": cls, mean, first-last, embedding-last, last-two; cls and mean when not
-            given. Alone, "pooler": cls through the checkpoint's own pooler. Functions and sentence-transformers models bring
-            their own.
+        model: a run folder, an export, a Hugging Face or sentence-transformers folder or hub name, or
+            file.py:function.
+        pooling: poolings to judge, by commas, or "all": cls, mean, first-last, embedding-last, last-two; cls
+            and mean when not given. Alone, "pooler": cls through the checkpoint's own pooler. Functions and
+            sentence-transformers models bring their own.
         data: folder holding SentEval/STS and SentEval/SICK; the environment's CLEAR_DATA when not given.
         tasks: task names by commas; all that the data folder holds when not given.
         token_budget: most tokens in one forward pass; halve it when memory runs out.
@@ -415,12 +435,19 @@ def evaluate_model(
     budget = as_count(token_budget, "token_budget", 1)
     opened = open_model(model, poolings[0] if poolings else "", budget, quiet=len(poolings) != 1)
     if opened.head is not None and opened.encode_poolings is not None and len(poolings) != 1:
-        print(f"note: {opened.name} keeps a head: {opened.trained_pooling} pooling is judged through it, others without it",
-              file=sys.stderr)
+        print(
+            f"note: {opened.name} keeps a head: {opened.trained_pooling} pooling is judged through it, "
+            "others without it",
+            file=sys.stderr,
+        )
     if (several := opened.encode_poolings) is None:
-        results = evaluator.evaluate_poolings(lambda sentences: {opened.pooling: opened.encode(sentences)}, chosen)
+        results = evaluator.evaluate_poolings(
+            lambda sentences: {opened.pooling: opened.encode(sentences)}, chosen
+        )
     else:
-        results = evaluator.evaluate_poolings(lambda sentences: several(sentences, poolings or POOLINGS), chosen)
+        results = evaluator.evaluate_poolings(
+            lambda sentences: several(sentences, poolings or POOLINGS), chosen
+        )
     print(headline_table(results))
     if as_bool(detail, "detail"):
         for name, scores in results.items():

@@ -1,7 +1,8 @@
 """Chinese STS-B, as SDA (Zhu et al.) reports it: `python -m finetune.zh_sts MODEL`.
 
-Spearman's correlation (x 100) between cosine and gold score over the test pairs of CNSD's machine-translated STS-B; nothing
-is fitted and the training set is not used. The dev set comes beside it, for choices between models. SDA pools [CLS].
+Spearman's correlation (x 100) between cosine and gold score over the test pairs of CNSD's machine-translated
+STS-B; nothing is fitted and the training set is not used. The dev set comes beside it, for choices between
+models. SDA pools [CLS].
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def read(path: Path) -> Pairs:
                 raise ValueError
         except ValueError:
             raise UserError(
-                f"{path}, line {number}: expected number||sentence||sentence||score, found {line[:80]!r}; the file is damaged"
+                f"{path}, line {number}: expected number||sentence||sentence||score, found {line[:80]!r}; "
+                "the file is damaged"
             ) from None
         first.append(cells[1].strip())
         second.append(cells[2].strip())
@@ -50,14 +52,17 @@ def read(path: Path) -> Pairs:
 
 
 def correlations(model: EmbeddingModel, pairs: Pairs) -> tuple[float, float]:
-    """(Spearman, Pearson) x 100 of cosine against gold; NaN where either is constant. A zero vector's cosines count as 0."""
+    """(Spearman, Pearson) x 100 of cosine against gold; NaN where either is constant. A zero vector's cosines
+    count as 0."""
     sentences = distinct_sentences([pairs])
     vectors = checked_vectors(model.encode(sentences), sentences, "")
     scores = score_task([pairs], vectors, {sentence: number for number, sentence in enumerate(sentences)})
     return scores["spearman_all"], scores["pearson_all"]
 
 
-def evaluate(model: EmbeddingModel, tasks: Sequence[str] = tuple(TASKS), data: str | Path | None = None) -> Evaluation:
+def evaluate(
+    model: EmbeddingModel, tasks: Sequence[str] = tuple(TASKS), data: str | Path | None = None
+) -> Evaluation:
     """Score each task of TASKS.
 
     Raises:
@@ -72,7 +77,9 @@ def evaluate(model: EmbeddingModel, tasks: Sequence[str] = tuple(TASKS), data: s
         scores = {"spearman": spearman, "pearson": pearson}
         evaluation.tasks[name] = TaskResult("spearman", spearman, scores, details={"pairs": len(pairs.gold)})
         if len(pairs.gold) != TASKS[name][1]:
-            evaluation.incomplete(f"{name} has {len(pairs.gold):,} pairs here, {TASKS[name][1]:,} as published")
+            evaluation.incomplete(
+                f"{name} has {len(pairs.gold):,} pairs here, {TASKS[name][1]:,} as published"
+            )
         print(f"{name}: Spearman {spearman:.2f} over {len(pairs.gold):,} pairs", file=sys.stderr, flush=True)
     evaluation.seconds = time.perf_counter() - started
     return evaluation
@@ -82,16 +89,19 @@ def main(model: str, tasks: str = "", pooling: str = "", data: str = "", out: st
     """Chinese STS-B: Spearman's correlation of cosine with the gold score, test and dev.
 
     Args:
-        model: a run folder, an export, a Hugging Face or sentence-transformers folder or hub name, or file.py:function.
+        model: a run folder, an export, a Hugging Face or sentence-transformers folder or hub name, or
+            file.py:function.
         tasks: STS-B-zh (test), STS-B-zh-dev, by commas; both when not given.
-        pooling: cls, mean, first-last, embedding-last or last-two; not given: the pooling that the model was trained for.
+        pooling: cls, mean, first-last, embedding-last or last-two; not given: the pooling that the model was
+            trained for.
         data: folder that holds zh/STS-B; the environment's CLEAR_DATA when not given.
         out: folder for the result file; not given: RUN/report, or results/MODEL.
     """
     names = [name.strip() for name in tasks.split(",") if name.strip()] or list(TASKS)
     for name in names:
         known_name(name, TASKS, "task", plain=str)
-        find(data, "zh", "STS-B", TASKS[name][0])  # before the model: a missing file should not cost the loading
+        # before the model: a missing file should not cost the loading
+        find(data, "zh", "STS-B", TASKS[name][0])
     opened = open_model(model, pooling)
     result = evaluate(opened, names, data)
     finish(result, opened, out)

@@ -1,4 +1,5 @@
-"""`make demo`: the main job from raw text to a judged, exported encoder, by the commands that a user would type."""
+"""`make demo`: the main job from raw text to a judged, exported encoder, by the commands that a user would
+type."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "configs" / "demo.yaml"
 
 
-def main(corpus: str = "embedded", sts: str | None = None, folder: str | None = None, data: str | None = None) -> int:
+def main(
+    corpus: str = "embedded", sts: str | None = None, folder: str | None = None, data: str | None = None
+) -> int:
     """Prepare `corpus`, pretrain with --aug del-span,reorder, evaluate and export.
 
     Args:
@@ -32,12 +35,30 @@ def main(corpus: str = "embedded", sts: str | None = None, folder: str | None = 
     tag = "demo" if corpus == "embedded" else "demo-" + hashlib.sha256(corpus.encode()).hexdigest()[:8]
     folder, data = folder or f"runs/{tag}", data or f"data/{tag}"
     if (Path(folder) / "report" / "summary.json").exists():
-        raise UserError(f"{folder} holds a finished demo; remove it to run another, or use it: python -m finetune.sts {folder}")
+        raise UserError(
+            f"{folder} holds a finished demo; remove it to run another, or use it: python -m finetune.sts "
+            f"{folder}"
+        )
     step(1, "prepare: clean, split, de-duplicate, train a tokenizer, write shards")
     call("-m", "pretrain.prepare", "--config", str(RECIPE), "--source", corpus, "--out", data)
     step(2, "pretrain: masked language modelling + contrastive loss, augmented on the fly; evaluate; export")
-    call("--log_level", "error", str(ROOT / "pretrain" / "main.py"), "--config", str(RECIPE), "--aug", "del-span,reorder",
-         "--data", data, "--run", folder, "--resume", "auto", *(["--sts", sts] if sts else []), launcher="deepspeed")
+    call(
+        "--log_level",
+        "error",
+        str(ROOT / "pretrain" / "main.py"),
+        "--config",
+        str(RECIPE),
+        "--aug",
+        "del-span,reorder",
+        "--data",
+        data,
+        "--run",
+        folder,
+        "--resume",
+        "auto",
+        *(["--sts", sts] if sts else []),
+        launcher="deepspeed",
+    )
     if not (Path(folder) / "report" / "summary.json").exists():
         raise UserError("the run was stopped before its end; the same command goes on with it")
     report = json.loads((Path(folder) / "report" / "summary.json").read_text())
@@ -61,7 +82,9 @@ def call(*words: str, launcher: str | None = None) -> None:
     """Run a command of the project in a process of its own, showing it first."""
     program = str(Path(sys.executable).with_name(launcher)) if launcher else sys.executable
     print("$ " + shlex.join([launcher or "python", *words]), flush=True)
-    code = subprocess.run([program, *words], check=False, env=os.environ | {"PYTHONUNBUFFERED": "1"}).returncode
+    code = subprocess.run(
+        [program, *words], check=False, env=os.environ | {"PYTHONUNBUFFERED": "1"}
+    ).returncode
     if code:
         raise UserError(f"that command failed with status {code}; its message is above")
 

@@ -62,14 +62,19 @@ def inspect(
     if number >= world:
         raise UserError(f"--rank {number} of --world-size {world}: ranks count from 0 to {world - 1}")
     settings = load_config(config or DEFAULT_RECIPE, overrides)
-    from pretrain.cache.views import trains_on  # these import transformers: seconds, so not for --help and wrong flags
+    # these import transformers: seconds, so not for --help and wrong flags
+    from pretrain.cache.views import trains_on
     from pretrain.data.tokenizer import load_tokenizer
     from pretrain.objectives import view_specs
 
     copies, settings = settings.data.cache, trains_on(settings)
     if copies and not (settings.data_folder / MANIFEST).is_file():
-        raise UserError(f"the views that data.cache={copies} makes once are not in {settings.data_folder} yet: a run makes them "
-                        "(pretrain/main.py, with --dry-run too), and --data.cache 0 shows them as they would be drawn anew")
+        raise UserError(
+            f"the views that data.cache={copies} makes once are not in {settings.data_folder} yet: a run "
+            "makes them "
+            "(pretrain/main.py, with --dry-run too), and --data.cache 0 shows them as they would be "
+            "drawn anew"
+        )
     reader = ShardReader(settings.data_folder, split)
     tokenizer = load_tokenizer(reader.tokenizer_path)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
@@ -85,7 +90,10 @@ def inspect(
         "sequences"
     )
     for entry in batch.substitutions:
-        console.print(f"chunk {entry['chunk']} is damaged ({entry['reason']}): chunk {entry['replacement']} in its place")
+        console.print(
+            f"chunk {entry['chunk']} is damaged ({entry['reason']}): chunk {entry['replacement']} in "
+            "its place"
+        )
     console.print(shape_table(batch, settings.train.micro_batch_tokens, views))
     names = names_of_labels(views, reader)
     for line in rate_lines(batch, vocabulary, views, names):
@@ -101,7 +109,9 @@ def inspect(
 def _lengths(
     settings: Config, reader: ShardReader, tokenizer: Any, vocabulary: Vocabulary, views: list[ViewSpec]
 ) -> LengthShortcut | None:
-    synonyms = synonyms_for([view.augmentation for view in views], settings.augment.synonyms, tokenizer, vocabulary)
+    synonyms = synonyms_for(
+        [view.augmentation for view in views], settings.augment.synonyms, tokenizer, vocabulary
+    )
     return measure_lengths(settings, reader, vocabulary, views, synonyms, _longest(settings))
 
 
@@ -119,8 +129,8 @@ def described(reader: ShardReader) -> str:
 
 
 def names_of_labels(views: list[ViewSpec], reader: ShardReader) -> list[str] | None:
-    """What each label of the labelled view means, None without such a view. Of data with labels: what its manifest says, as that
-    of a cache does, else their numbers.
+    """What each label of the labelled view means, None without such a view. Of data with labels: what its
+    manifest says, as that of a cache does, else their numbers.
     """
     labelled = [view for view in views if view.labelled]
     if not labelled:
@@ -141,7 +151,9 @@ def load_batch(
     world_size: int,
 ) -> RankBatch:
     """The rank's batch of a step, from the same Loader as training's."""
-    synonyms = synonyms_for([view.augmentation for view in views], settings.augment.synonyms, tokenizer, vocabulary)
+    synonyms = synonyms_for(
+        [view.augmentation for view in views], settings.augment.synonyms, tokenizer, vocabulary
+    )
     mlm = settings.objective.mlm
     loader = Loader(
         reader,
@@ -167,10 +179,22 @@ def load_batch(
 
 
 def shape_table(batch: RankBatch, budget: int, views: list[ViewSpec]) -> Table:
-    """Sequences, tokens, lengths, and fill, for each part: the share of the micro-batches' budget of tokens that is used,
-    and, for comparison, the share of real tokens if the batch were padded to its longest sequence.
+    """Sequences, tokens, lengths, and fill, for each part: the share of the micro-batches' budget of tokens
+    that is used, and, for comparison, the share of real tokens if the batch were padded to its longest
+    sequence.
     """
-    headings = ("", "sequences", "tokens", "min", "median", "mean", "max", "micro-batches", "fill", "fill if padded")
+    headings = (
+        "",
+        "sequences",
+        "tokens",
+        "min",
+        "median",
+        "mean",
+        "max",
+        "micro-batches",
+        "fill",
+        "fill if padded",
+    )
     table = Table(*headings, box=SIMPLE)
     table.columns[0].no_wrap = True
     for column in table.columns[1:]:
@@ -202,8 +226,11 @@ def parts_of(batch: RankBatch, views: list[ViewSpec]) -> list[tuple[str, Ragged]
     ]
 
 
-def rate_lines(batch: RankBatch, vocabulary: Vocabulary, views: list[ViewSpec], names: list[str] | None) -> list[str]:
-    """What masking and augmentation did to the whole batch, as shares. names: of the labels (`names_of_labels`)."""
+def rate_lines(
+    batch: RankBatch, vocabulary: Vocabulary, views: list[ViewSpec], names: list[str] | None
+) -> list[str]:
+    """What masking and augmentation did to the whole batch, as shares. names: of the labels
+    (`names_of_labels`)."""
     original = batch.original
     ordinary = max(1, int((~vocabulary.special[original.ids]).sum()))
     lines = []
@@ -241,23 +268,31 @@ def _changes(original: Ragged, view: Ragged, vocabulary: Vocabulary) -> str:
     deleted = (view.ids == vocabulary.del_id).mean() if vocabulary.del_id >= 0 else 0.0
     changed = 1 - shared_tokens(original, view, vocabulary.size) / max(1, original.num_tokens)
     return (
-        f"{view.num_tokens / original.num_tokens:.1%} of the text's length, {changed:.1%} of its tokens gone, {deleted:.1%} of "
+        f"{view.num_tokens / original.num_tokens:.1%} of the text's length, {changed:.1%} of its tokens "
+        f"gone, {deleted:.1%} of "
         f"the view is [DEL], {_same(original, view):.1%} of the sequences unchanged"
     )
 
 
 def shared_tokens(first: Ragged, second: Ragged, size: int) -> int:
-    """Tokens that sequence i of `first` has in common with sequence i of `second`, order apart, summed over i."""
+    """Tokens that sequence i of `first` has in common with sequence i of `second`, order apart, summed over
+    i."""
     a, b = (np.unique(part.rows() * size + part.ids, return_counts=True) for part in (first, second))
     _, here, there = np.intersect1d(a[0], b[0], assume_unique=True, return_indices=True)
     return int(np.minimum(a[1][here], b[1][there]).sum())
 
 
-def sequence_lines(batch: RankBatch, row: int, tokenizer: Any, views: list[ViewSpec], names: list[str] | None) -> list[str]:
-    """One sequence of the batch as text: original, maskings with their labels, views with theirs, and which is absent."""
+def sequence_lines(
+    batch: RankBatch, row: int, tokenizer: Any, views: list[ViewSpec], names: list[str] | None
+) -> list[str]:
+    """One sequence of the batch as text: original, maskings with their labels, views with theirs, and which
+    is absent."""
     lines = [f"sequence {int(batch.sequence_ids[row])}"]
     parts = parts_of(batch, views)
-    notes = {f"masked {number + 1}": ("labels", _labels(masked, row, tokenizer)) for number, masked in enumerate(batch.masked)}
+    notes = {
+        f"masked {number + 1}": ("labels", _labels(masked, row, tokenizer))
+        for number, masked in enumerate(batch.masked)
+    }
     for (name, _), spec, present in zip(parts[1 + len(batch.masked) :], views, batch.present):
         if spec.labelled:
             notes[name] = ("label", names[batch.labels[row]])
@@ -292,7 +327,9 @@ def _same(first: Ragged, second: Ragged) -> float:
 
 def _whole(name: str, text: str) -> int:
     if not str(text).isdigit() or (name == "world-size" and int(text) == 0):
-        raise UserError(f"--{name} {text}: a whole number is needed" + (", at least 1" if name == "world-size" else ""))
+        raise UserError(
+            f"--{name} {text}: a whole number is needed" + (", at least 1" if name == "world-size" else "")
+        )
     return int(text)
 
 
@@ -303,7 +340,9 @@ def main() -> None:
 
 def _inspect(**flags: Any) -> None:
     try:
-        inspect(**{name.replace("-", "_") if "." not in name else name: value for name, value in flags.items()})
+        inspect(
+            **{name.replace("-", "_") if "." not in name else name: value for name, value in flags.items()}
+        )
     except AugmentationError as error:
         raise UserError(str(error)) from error
 

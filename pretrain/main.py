@@ -1,12 +1,14 @@
 """Train a sentence-aware encoder: `deepspeed pretrain/main.py --aug del-span,reorder`.
 
-The whole run on one screen: config, data, model, objective, loop, export. `--help` lists every key of the config.
+The whole run on one screen: config, data, model, objective, loop, export. `--help` lists every key of the
+config.
 """
 
 import sys
 from pathlib import Path
 
-if __package__ in (None, ""):  # run as a script: import the packages, not this folder's files by their bare names
+# run as a script: import the packages, not this folder's files by their bare names
+if __package__ in (None, ""):
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import pretrain.common.environment  # noqa: F401  (sets variables that torch and DeepSpeed read when they are imported)
@@ -45,14 +47,16 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
     Args:
         config: YAML recipe; without one, configs/clear_micro.yaml. configs/clear_base.yaml is the paper's.
         dry_run: two steps, one evaluation, one checkpoint and one export in RUN.dry-run, then stop.
-        overrides: any key of the config, dotted (`--train.lr 1e-4`), or a short flag (`--aug`, `--data`, `--run` ...).
+        overrides: any key of the config, dotted (`--train.lr 1e-4`), or a short flag (`--aug`, `--data`,
+            `--run` ...).
     """
     recipe, dry_run = config or DEFAULT_RECIPE, cli.as_bool(dry_run, "dry-run")
     settings = load_config(recipe, overrides)
     summary.quiet_libraries()
     setup.check_sources(settings)
     engines.start_processes(settings.train.rendezvous_seconds)
-    engines.deepspeed_config(settings, dist.get_world_size())  # a wrong option is found before data is prepared
+    # a wrong option is found before data is prepared
+    engines.deepspeed_config(settings, dist.get_world_size())
     if dry_run:
         settings = setup.dry_run(settings)
     with setup.one_writer(settings.run_folder):
@@ -80,8 +84,12 @@ def run(settings: Config, recipe: str | Path, explicit: bool, dry_run: bool) -> 
     loaded = cached_views.trains_on(settings)
     views = view_specs(loaded)
     labelled = next((view for view in views if view.labelled), None)
-    objective = build_objective(settings, encoder, data.tokenizer,
-                                number_of_labels(labelled, data.train) if labelled is not None else 0)
+    objective = build_objective(
+        settings,
+        encoder,
+        data.tokenizer,
+        number_of_labels(labelled, data.train) if labelled is not None else 0,
+    )
     objective.require_positions(min(encoder.max_positions, data.train.max_length))
     meter = summary.flops_meter(settings, encoder, objective, data)
     engine = engines.build_engine(SentenceModel(encoder, objective, settings.train.precision), settings)
@@ -90,22 +98,46 @@ def run(settings: Config, recipe: str | Path, explicit: bool, dry_run: bool) -> 
     progress = Progress(**state["progress"]) if state else Progress()
     stop_step = min(settings.train.steps, 2) if dry_run else settings.train.steps
     if rank == 0:
-        replace_durably(settings.run_folder / "config.yaml", (to_yaml(settings) + as_comments(data.inputs)).encode())
+        replace_durably(
+            settings.run_folder / "config.yaml", (to_yaml(settings) + as_comments(data.inputs)).encode()
+        )
 
     mlm = settings.objective.mlm
     batches = Loader(
-        data.train, data.vocabulary, seed=settings.train.seed, global_batch=settings.train.global_batch,
-        lanes=settings.data.lanes, rank=rank, world_size=world, views=views,
-        mask_rate=mlm.rate, mask_share=mlm.mask, random_share=mlm.random, mask_copies=objective.masked_copies,
-        workers=settings.data.workers, start_step=progress.step, stop_step=stop_step, synonyms=data.synonyms,
-        max_length=encoder.max_positions, damaged=settings.data.damaged,
-        recorded=progress.substitutions)
-    heldout = Heldout(data.heldout, data.vocabulary, loaded, data.synonyms, encoder.max_positions, progress.heldout_left_out)
+        data.train,
+        data.vocabulary,
+        seed=settings.train.seed,
+        global_batch=settings.train.global_batch,
+        lanes=settings.data.lanes,
+        rank=rank,
+        world_size=world,
+        views=views,
+        mask_rate=mlm.rate,
+        mask_share=mlm.mask,
+        random_share=mlm.random,
+        mask_copies=objective.masked_copies,
+        workers=settings.data.workers,
+        start_step=progress.step,
+        stop_step=stop_step,
+        synonyms=data.synonyms,
+        max_length=encoder.max_positions,
+        damaged=settings.data.damaged,
+        recorded=progress.substitutions,
+    )
+    heldout = Heldout(
+        data.heldout, data.vocabulary, loaded, data.synonyms, encoder.max_positions, progress.heldout_left_out
+    )
     sts = StsEvaluator(settings.evaluate.sts or os.environ.get("CLEAR_DATA"))
     with_sts = setup.sts_everywhere(settings, "STS-B-dev" in sts.available())
     embed = text_embedder(engine, data.tokenizer, encoder.max_positions, settings.train.micro_batch_tokens)
-    telemetry = Telemetry(settings.run_folder, stop_step, rank=rank, start_step=progress.step, start_tokens=progress.tokens,
-                          flops=meter)
+    telemetry = Telemetry(
+        settings.run_folder,
+        stop_step,
+        rank=rank,
+        start_step=progress.step,
+        start_tokens=progress.tokens,
+        flops=meter,
+    )
 
     def evaluate(step: int) -> dict[str, float]:
         scores = heldout.evaluate(engine)
@@ -123,11 +155,29 @@ def run(settings: Config, recipe: str | Path, explicit: bool, dry_run: bool) -> 
     if resumed is not None:
         setup.repair_best(settings.run_folder, progress)
     with telemetry:
-        summary.announce(settings, recipe, explicit, telemetry, data, encoder, objective, threads, resumed,
-                          progress.step,
-                          setup.on_rank_zero(lambda: measure_lengths(  # only rank 0 prints it
-                              settings, data.train, data.vocabulary, views, data.synonyms, encoder.max_positions,
-                              progress.substitutions)))
+        summary.announce(
+            settings,
+            recipe,
+            explicit,
+            telemetry,
+            data,
+            encoder,
+            objective,
+            threads,
+            resumed,
+            progress.step,
+            setup.on_rank_zero(
+                lambda: measure_lengths(  # only rank 0 prints it
+                    settings,
+                    data.train,
+                    data.vocabulary,
+                    views,
+                    data.synonyms,
+                    encoder.max_positions,
+                    progress.substitutions,
+                )
+            ),
+        )
         continuity.announce_changes(progress.changes, progress.step, telemetry)
         setup.note_damage(data, heldout, progress, telemetry)
         summary.announce_idle(loaded, telemetry, data)
@@ -136,8 +186,18 @@ def run(settings: Config, recipe: str | Path, explicit: bool, dry_run: bool) -> 
             telemetry.log(0, {"evaluation": scores})
             progress.note_scores(scores)
             setup.keep_start(settings.run_folder, functools.partial(save, progress), keep_best)
-        code = train(settings, engine, iter(batches), evaluate, save, keep_best, telemetry,
-                     Leaving(settings.run_folder, watch_file=rank == 0), progress, stop_step)
+        code = train(
+            settings,
+            engine,
+            iter(batches),
+            evaluate,
+            save,
+            keep_best,
+            telemetry,
+            Leaving(settings.run_folder, watch_file=rank == 0),
+            progress,
+            stop_step,
+        )
     if progress.step == stop_step:
         export_checkpoint(settings.run_folder / "export", settings.run_folder / "checkpoints")
         if rank == 0:
@@ -150,8 +210,10 @@ def run(settings: Config, recipe: str | Path, explicit: bool, dry_run: bool) -> 
 def help_text() -> str:
     """The page that --help prints."""
     short = ", ".join(f"--{flag} = --{key}" for flag, key in SHORT_FLAGS.items())
-    return (f"{__doc__}\nFlags: --config RECIPE.yaml, --dry-run, and any key below.\nShort: {short}\n\n"
-            + cli.key_table(describe()))
+    return (
+        f"{__doc__}\nFlags: --config RECIPE.yaml, --dry-run, and any key below.\nShort: {short}\n\n"
+        + cli.key_table(describe())
+    )
 
 
 if __name__ == "__main__":

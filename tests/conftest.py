@@ -1,6 +1,8 @@
-"""What all tests share: an environment, one thread, a small WordNet, and a list at the end of what was skipped for want of what.
+"""What all tests share: an environment, one thread, a small WordNet, and a list at the end of what was
+skipped for want of what.
 
-One thread for the tests themselves: some fork, and a forked child waits for ever on its parent's pool of threads.
+One thread for the tests themselves: some fork, and a forked child waits for ever on its parent's pool of
+threads.
 """
 
 import os
@@ -21,8 +23,23 @@ from augment.text import wordnet
 
 torch.set_num_threads(1)
 
-_OF_THE_MACHINE = ("CLEAR_DATA", "CLEAR_PARSER", "CLEAR_WORDNET", "CLEAR_PUBLIC_MODEL", "CLEAR_COMPILED", "SLURM_CONF")
-_OF_A_LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_OF_THE_MACHINE = (
+    "CLEAR_DATA",
+    "CLEAR_PARSER",
+    "CLEAR_WORDNET",
+    "CLEAR_PUBLIC_MODEL",
+    "CLEAR_COMPILED",
+    "SLURM_CONF",
+)
+_OF_A_LAUNCHER = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
 for _name in list(os.environ):  # a user's models, or a job that the tests run in, decide nothing
     if _name in _OF_A_LAUNCHER or (_name.startswith(("CLEAR_", "SLURM_")) and _name not in _OF_THE_MACHINE):
         del os.environ[_name]
@@ -32,7 +49,8 @@ _NAMED_WORDNET = os.environ.get(wordnet.VARIABLE)
 
 @pytest.fixture(scope="session", autouse=True)
 def small_wordnet(tmp_path_factory) -> Iterator[Path]:
-    """The WordNet of all tests and of the commands that they start, whatever this machine has: the words of small_wordnet.py."""
+    """The WordNet of all tests and of the commands that they start, whatever this machine has: the words of
+    small_wordnet.py."""
     folder = write_small_wordnet(tmp_path_factory.mktemp("words") / "wordnet")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(wordnet.VARIABLE, str(folder))
@@ -58,7 +76,11 @@ def whole_wordnet_folder(tmp_path_factory) -> Path | None:
 def whole_wordnet(whole_wordnet_folder, monkeypatch) -> Iterator[wordnet.WordNet]:
     """The WordNet of this machine, for the tests that want all of it."""
     if whole_wordnet_folder is None:
-        pytest.skip("CLEAR_WORDNET names no WordNet" if _NAMED_WORDNET else "no WordNet is installed or named by CLEAR_WORDNET")
+        pytest.skip(
+            "CLEAR_WORDNET names no WordNet"
+            if _NAMED_WORDNET
+            else "no WordNet is installed or named by CLEAR_WORDNET"
+        )
     monkeypatch.setenv(wordnet.VARIABLE, str(whole_wordnet_folder))
     _forget_words()
     yield wordnet.wordnet()
@@ -75,7 +97,9 @@ def _forget_words() -> None:
 
 def pytest_terminal_summary(terminalreporter) -> None:
     """Print how many tests were skipped for each reason, so that a green run says what it did not test."""
-    skipped = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", []))
+    skipped = Counter(
+        report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", [])
+    )
     if skipped:
         terminalreporter.section("skipped, for want of")
         for reason, count in skipped.most_common():

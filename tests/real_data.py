@@ -1,4 +1,5 @@
-"""The real data and the parser that a machine may have. Elsewhere a test that wants them is skipped and says for want of what."""
+"""The real data and the parser that a machine may have. Elsewhere a test that wants them is skipped and says
+for want of what."""
 
 import os
 from pathlib import Path

@@ -1,7 +1,8 @@
-"""A small WordNet in Princeton's own format (wndb(5WN)), so that what reads one is tested alike on every machine.
+"""A small WordNet in Princeton's own format (wndb(5WN)), so that what reads one is tested alike on every
+machine.
 
-Add a word: a line of `SENSES` for each of its senses, in their order of frequency, and, of an adjective or adverb, its antonym in
-`ANTONYMS`. The words are English, the glosses and the choice of senses are ours.
+Add a word: a line of `SENSES` for each of its senses, in their order of frequency, and, of an adjective or
+adverb, its antonym in `ANTONYMS`. The words are English, the glosses and the choice of senses are ours.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ _LEXICOGRAPHER = {"n": 3, "v": 29, "a": 0, "r": 2}  # the numbers of noun.Tops, 
 _INVERSE = {"@": "~", "@i": "~i", "&": "&", "!": "!"}
 _HEAD = "".join(
     f"  {number} {line}  \n"
-    for number, line in enumerate(("A small WordNet for tests,", "with lines at the head as the whole one has."), start=1)
+    for number, line in enumerate(
+        ("A small WordNet for tests,", "with lines at the head as the whole one has."), start=1
+    )
 )
 
-# part of speech | words | pointers | gloss. The part "s" is an adjective's satellite. A word that ends in "?" is in no tagged
-# text in this sense, one that ends in "=7" seven times; others 20 times in their first sense, 4 in the second, once in more.
-# "(p)" is an adjective's place. A pointer is a symbol and the first word of a synset of the same part: @ broader, @i class
-# of an instance, & adjective's head; what points back is added.
+# part of speech | words | pointers | gloss. The part "s" is an adjective's satellite. A word that ends in "?"
+# is in no tagged text in this sense, one that ends in "=7" seven times; others 20 times in their first sense,
+# 4 in the second, once in more. "(p)" is an adjective's place. A pointer is a symbol and the first word of a
+# synset of the same part: @ broader, @i class of an instance, & adjective's head; what points back is added.
 SENSES = """
 n | animal beast | | a living thing that moves by itself
 n | dog domestic_dog | @canine | an animal that lives with people and barks
@@ -98,7 +101,8 @@ r | badly ill | | as it should not be done
 
 # Of the first senses that have the two words; each is the other's.
 ANTONYMS = {
-    "a": "beautiful/ugly good/bad useful/useless able/unable large/small big/little fast/slow different/same unlike/like "
+    "a": "beautiful/ugly good/bad useful/useless able/unable large/small big/little fast/slow "
+    "different/same unlike/like "
     "old/young quiet/noisy hot/cold asleep/awake first/last former/latter",
     "r": "quickly/slowly well/badly",
 }
@@ -109,7 +113,8 @@ class _Synset(NamedTuple):
     words: list[str]  # as data files have them: "asleep(p)"
     counts: list[int]  # how often each word was tagged in this sense
     gloss: str
-    pointers: list[tuple[str, int, int, int]]  # symbol, number of the target among the part's synsets, words from and to or 0
+    # symbol, number of the target among the part's synsets, words from and to or 0
+    pointers: list[tuple[str, int, int, int]]
 
 
 def write_small_wordnet(folder: Path, senses: str = SENSES, antonyms: dict[str, str] = ANTONYMS) -> Path:
@@ -125,7 +130,9 @@ def write_small_wordnet(folder: Path, senses: str = SENSES, antonyms: dict[str, 
             position += len(line.encode())
         lines = [_data_line(part, synset, offsets, offset) for synset, offset in zip(synsets, offsets)]
         (folder / f"data.{name}").write_text(_HEAD + "".join(lines), encoding="utf-8")
-        (folder / f"index.{name}").write_text(_HEAD + "".join(_index_lines(part, synsets, offsets)), encoding="utf-8")
+        (folder / f"index.{name}").write_text(
+            _HEAD + "".join(_index_lines(part, synsets, offsets)), encoding="utf-8"
+        )
         (folder / f"{name}.exc").touch()
     counts = sorted(line for part in FILES for line in _count_lines(part, parts[part]))
     (folder / "cntlist.rev").write_text("".join(counts), encoding="utf-8")
@@ -142,7 +149,9 @@ def _parts(senses: str, antonyms: dict[str, str]) -> dict[str, list[_Synset]]:
         names, counts = [], []
         for word in words.split():
             name, _, count = word.replace("?", "=0").partition("=")
-            earlier = sum(_bare(name).lower() in map(str.lower, map(_bare, synset.words)) for synset in parts[part])
+            earlier = sum(
+                _bare(name).lower() in map(str.lower, map(_bare, synset.words)) for synset in parts[part]
+            )
             names.append(name)
             counts.append(int(count or max(1, 20 // 5**earlier)))
         parts[part].append(_Synset(kind, names, counts, gloss, []))
@@ -164,7 +173,12 @@ def _parts(senses: str, antonyms: dict[str, str]) -> dict[str, list[_Synset]]:
 
 def _place(synsets: list[_Synset], word: str) -> tuple[int, int]:
     """(number of the first synset that has a word, the word's place in it from 1)."""
-    return next((i, place) for i, synset in enumerate(synsets) for place, own in enumerate(synset.words, 1) if _bare(own) == word)
+    return next(
+        (i, place)
+        for i, synset in enumerate(synsets)
+        for place, own in enumerate(synset.words, 1)
+        if _bare(own) == word
+    )
 
 
 def _bare(word: str) -> str:
@@ -175,13 +189,18 @@ def _data_line(part: str, synset: _Synset, offsets: list[int], offset: int) -> s
     fields = [f"{offset:08d}", f"{_LEXICOGRAPHER[part]:02d}", synset.type, f"{len(synset.words):02x}"]
     fields += [f"{word} 0" for word in synset.words]
     fields += [f"{len(synset.pointers):03d}"]
-    fields += [f"{symbol} {offsets[target]:08d} {part} {one:02x}{other:02x}" for symbol, target, one, other in synset.pointers]
-    fields += ["02 + 02 00 + 08 00"] if part == "v" else []  # two frames: somebody ...s, somebody ...s something
+    fields += [
+        f"{symbol} {offsets[target]:08d} {part} {one:02x}{other:02x}"
+        for symbol, target, one, other in synset.pointers
+    ]
+    # two frames: somebody ...s, somebody ...s something
+    fields += ["02 + 02 00 + 08 00"] if part == "v" else []
     return " ".join(fields) + f" | {synset.gloss}  \n"
 
 
 def _index_lines(part: str, synsets: list[_Synset], offsets: list[int]) -> list[str]:
-    """One line a lemma, sorted: how many senses, the symbols of their pointers, how many senses are attested, their offsets."""
+    """One line a lemma, sorted: how many senses, the symbols of their pointers, how many senses are attested,
+    their offsets."""
     senses: dict[str, list[int]] = defaultdict(list)
     attested: dict[str, int] = defaultdict(int)
     for number, synset in enumerate(synsets):
@@ -193,7 +212,9 @@ def _index_lines(part: str, synsets: list[_Synset], offsets: list[int]) -> list[
         found = senses[lemma]
         symbols = list(dict.fromkeys(symbol for number in found for symbol, *_ in synsets[number].pointers))
         fields = [lemma, part, len(found), len(symbols), *symbols, len(found), attested[lemma]]
-        lines.append(" ".join(map(str, fields)) + "".join(f" {offsets[number]:08d}" for number in found) + "  \n")
+        lines.append(
+            " ".join(map(str, fields)) + "".join(f" {offsets[number]:08d}" for number in found) + "  \n"
+        )
     return lines
 
 

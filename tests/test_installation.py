@@ -1,4 +1,5 @@
-"""What an installation says of itself: what it needs, on which Python, under which licences, and what travels with it."""
+"""What an installation says of itself: what it needs, on which Python, under which licences, and what travels
+with it."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def names(requirements) -> set[str]:
 
 
 def brought(requirements) -> dict[str, importlib.metadata.Distribution]:
-    """{name: distribution} of the requirements, those of them that are installed, and of all that these need in turn."""
+    """{name: distribution} of the requirements, those of them that are installed, and of all that these need
+    in turn."""
     found, wanted = {}, [Requirement(requirement) for requirement in requirements]
     seen: set[tuple[str, str]] = set()
     while wanted:
@@ -66,7 +68,9 @@ def brought(requirements) -> dict[str, importlib.metadata.Distribution]:
             except importlib.metadata.PackageNotFoundError:
                 continue
             needs = map(Requirement, found[name].requires or ())
-            wanted += [need for need in needs if need.marker is None or need.marker.evaluate({"extra": extra})]
+            wanted += [
+                need for need in needs if need.marker is None or need.marker.evaluate({"extra": extra})
+            ]
     return found
 
 
@@ -90,7 +94,8 @@ def test_all_that_an_installation_brings_is_pinned(setup):
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = {normal(line.split("==")[0]) for line in lines if "==" in line}
     found = brought([*setup["install_requires"], *setup["extras_require"]["test"]])
-    platform = {name for name in found if name.startswith(("nvidia-", "cuda-", "triton"))}  # torch's own, exactly pinned by it
+    # torch's own, exactly pinned by it
+    platform = {name for name in found if name.startswith(("nvidia-", "cuda-", "triton"))}
     assert found.keys() - platform - pinned == set()
 
 
@@ -104,7 +109,9 @@ def test_nothing_under_the_gpl_is_installed_unasked(setup):
         said += [line for line in data.get_all("Classifier") or () if line.startswith("License")]
         if not any(said):
             unsaid.add(name)
-        elif any(re.search(r"GPL|General Public", part) for part in said) and not re.search(r"\bOR\b", said[0]):
+        elif any(re.search(r"GPL|General Public", part) for part in said) and not re.search(
+            r"\bOR\b", said[0]
+        ):
             assert name in WEAK_COPYLEFT, f"{name}: {said}"
             assert not any(re.search(r"(?<!L)GPL|GNU General", part) for part in said), f"{name}: {said}"
     assert unsaid == set()
@@ -128,10 +135,23 @@ def test_the_notice_names_every_word_list_and_travels_with_them(tmp_path):
     for path in (ROOT / "augment" / "word_lists").iterdir():
         if "GeoNames" in path.read_text(encoding="utf-8"):
             assert path.name in notice.split("irregular_forms")[0].split("(augment/word_lists)")[1]
-    command = [sys.executable, "setup.py", "-q", "build", "--build-base", tmp_path / "build", "egg_info", "--egg-base", tmp_path]
+    command = [
+        sys.executable,
+        "setup.py",
+        "-q",
+        "build",
+        "--build-base",
+        tmp_path / "build",
+        "egg_info",
+        "--egg-base",
+        tmp_path,
+    ]
     command += ["bdist_wheel", "--dist-dir", tmp_path, "sdist", "--dist-dir", tmp_path]
-    environment = os.environ | {"CC": "false", "CXX": "false"}  # the compiled part is optional, and takes half a minute
-    run = subprocess.run(list(map(str, command)), cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    # the compiled part is optional, and takes half a minute
+    environment = os.environ | {"CC": "false", "CXX": "false"}
+    run = subprocess.run(
+        list(map(str, command)), cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     assert run.returncode == 0, run.stderr
     (wheel,), (source,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
     with zipfile.ZipFile(wheel) as archive:

@@ -1,4 +1,5 @@
-"""The suite on any machine: what is missing is skipped and said at the end, and no variable of a user's decides a test."""
+"""The suite on any machine: what is missing is skipped and said at the end, and no variable of a user's
+decides a test."""
 
 import os
 import subprocess
@@ -6,7 +7,13 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-GIVEN = {"CLEAR_MASKED_LM": "bert", "SLURM_JOB_ID": "7", "RANK": "3", "CLEAR_DATA": "there", "SLURM_CONF": "slurm.conf"}
+GIVEN = {
+    "CLEAR_MASKED_LM": "bert",
+    "SLURM_JOB_ID": "7",
+    "RANK": "3",
+    "CLEAR_DATA": "there",
+    "SLURM_CONF": "slurm.conf",
+}
 KEPT = GIVEN | dict.fromkeys(("CLEAR_MASKED_LM", "SLURM_JOB_ID", "RANK"))
 
 
@@ -23,7 +30,11 @@ def test_the_last_lines_say_what_was_skipped_for_want_of_what(tmp_path):
         "def test_small(small_wordnet): assert (small_wordnet / 'index.noun').is_file()\n"
         "def test_environment():\n"
         "    import os\n"
-        "    assert {name: os.environ.get(name) for name in " + repr(list(GIVEN)) + "} == " + repr(KEPT) + "\n"
+        "    assert {name: os.environ.get(name) for name in "
+        + repr(list(GIVEN))
+        + "} == "
+        + repr(KEPT)
+        + "\n"
     )
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
     environment |= GIVEN | {"CLEAR_WORDNET": str(tmp_path / "nowhere")}

@@ -1,7 +1,8 @@
 """`native`: the compiled inner loops of text augmentation (the folder native), or None.
 
-What is there depends on how the project was installed: `pip install -e .` compiles them where it finds a C++17 compiler with
-128-bit integers (GCC, Clang). Without them everything works, with the same results, slower (docs/augmentations.md).
+What is there depends on how the project was installed: `pip install -e .` compiles them where it finds a
+C++17 compiler with 128-bit integers (GCC, Clang). Without them everything works, with the same results,
+slower (docs/augmentations.md).
 """
 
 from __future__ import annotations

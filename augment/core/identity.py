@@ -1,7 +1,8 @@
-"""Which sequences of tokens are the same: row by row in two batches, or by a number that equal sequences share.
+"""Which sequences of tokens are the same: row by row in two batches, or by a number that equal sequences
+share.
 
-The number depends on the tokens alone, so equal sequences have it in common on every rank and machine, and a global batch
-finds its duplicates by comparing one number a sequence.
+The number depends on the tokens alone, so equal sequences have it in common on every rank and machine, and a
+global batch finds its duplicates by comparing one number a sequence.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from augment.core.ragged import Ragged, offsets_of, segment_indices
 def sequence_identities(batch: Ragged) -> np.ndarray:
     """A 64-bit number for every sequence, equal for equal sequences of tokens: int64[N].
 
-    The sum over its tokens of a(token) * b(position) modulo 2^64, a and b fixed random 64-bit words: multilinear hashing
-    (Carter and Wegman 1979; Lemire and Kaser 2014, "Strongly universal string hashing is fast", section 3). Of two different
-    sequences the sums agree only if a sum of products of random words is 0 modulo 2^64: odds of 2^-59, since even words
-    lose bits. A batch of 65,536 different sequences gives two of them one number once in 2^28 batches.
+    The sum over its tokens of a(token) * b(position) modulo 2^64, a and b fixed random 64-bit words:
+    multilinear hashing (Carter and Wegman 1979; Lemire and Kaser 2014, "Strongly universal string hashing is
+    fast", section 3). Of two different sequences the sums agree only if a sum of products of random words is
+    0 modulo 2^64: odds of 2^-59, since even words lose bits. A batch of 65,536 different sequences gives two
+    of them one number once in 2^28 batches.
     """
     words = _random_words(int(batch.ids.max(initial=0)) + 1, "token").take(batch.ids)
     words *= _random_words(int(batch.lengths.max(initial=0)), "position").take(batch.positions())

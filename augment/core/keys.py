@@ -37,7 +37,9 @@ def derive(keys: np.ndarray, *path: int | str | np.ndarray) -> np.ndarray:
     return keys
 
 
-def sequence_keys(seed: int, epoch: int | np.ndarray, sequence_ids: np.ndarray, view: int, purpose: str) -> np.ndarray:
+def sequence_keys(
+    seed: int, epoch: int | np.ndarray, sequence_ids: np.ndarray, view: int, purpose: str
+) -> np.ndarray:
     """One key per sequence: uint64[N].
 
     seed: of the run. epoch: one number, or one per sequence, [N]. sequence_ids: uint64[N], the number of the
@@ -53,7 +55,8 @@ def sequence_keys(seed: int, epoch: int | np.ndarray, sequence_ids: np.ndarray, 
 def uniform(keys: np.ndarray, lengths: np.ndarray, stream: int = 0) -> np.ndarray:
     """One draw from [0, 1) for every token: float32[lengths.sum()], in multiples of 2**-24.
 
-    A token's draw depends on (key of its sequence, position in it, stream) only. keys: uint64[N]; lengths: int64[N].
+    A token's draw depends on (key of its sequence, position in it, stream) only. keys: uint64[N]; lengths:
+    int64[N].
     """
     bits = token_bits(keys, lengths, stream)
     bits >>= np.uint32(8)
@@ -72,7 +75,8 @@ def token_bits(keys: np.ndarray, lengths: np.ndarray, stream: int = 0) -> np.nda
     high = (state >> np.uint64(32)).astype(np.uint32)
     ends = np.cumsum(lengths, dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
-    # Positions enter as position * constant + low = token * constant + (low - start * constant): no position array.
+    # Positions enter as position * constant + low = token * constant + (low - start * constant): no position
+    # array.
     step = np.uint32(0x9E3779B9)
     low -= (ends - lengths).astype(np.uint32) * step
     bits = np.repeat(low, lengths)
@@ -99,7 +103,8 @@ def uniform_per_sequence(keys: np.ndarray, count: int, stream: int = 0) -> np.nd
 
 
 def bits_per_sequence(keys: np.ndarray, count: int, stream: int = 0) -> np.ndarray:
-    """64 random bits, `count` times for every sequence: uint64[N, count]; the same dependence as `uniform_per_sequence`."""
+    """64 random bits, `count` times for every sequence: uint64[N, count]; the same dependence as
+    `uniform_per_sequence`."""
     counters = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
     return mix(derive(keys, stream)[:, None] + counters)
 

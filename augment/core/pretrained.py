@@ -1,7 +1,8 @@
-"""Loading models and tokenizers of others: only what is there, no code of theirs, no pickles, and one message where it fails.
+"""Loading models and tokenizers of others: only what is there, no code of theirs, no pickles, and one message
+where it fails.
 
-A name is a folder, or else a name on the Hugging Face hub. What can only be a folder is not looked for on the hub, which takes
-half a minute where there is no network.
+A name is a folder, or else a name on the Hugging Face hub. What can only be a folder is not looked for on the
+hub, which takes half a minute where there is no network.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ _OUR_FOLDERS = ("runs", "data", "export", "best", "checkpoints")
 
 
 def pretrained(kind: Any, source: str | Path, **options: Any) -> Any:
-    """Return `kind.from_pretrained(source, **options)`, for a configuration or tokenizer class of transformers.
+    """Return `kind.from_pretrained(source, **options)`, for a configuration or tokenizer class of
+    transformers.
 
     Raises:
         CannotLoad: there is nothing of that name, or it cannot be read.
@@ -26,12 +28,14 @@ def pretrained(kind: Any, source: str | Path, **options: Any) -> Any:
     require_source(source)
     try:
         return kind.from_pretrained(str(source), trust_remote_code=False, **options)
-    except Exception as error:  # transformers, tokenizers and the hub each raise their own, for the same few causes
+    # transformers, tokenizers and the hub each raise their own, for the same few causes
+    except Exception as error:
         raise CannotLoad(_first_words(error)) from error
 
 
 def pretrained_model(kind: Any, source: str | Path, **options: Any) -> Any:
-    """Return `kind.from_pretrained(source, **options)`, for a model class of transformers; weights from safetensors files alone.
+    """Return `kind.from_pretrained(source, **options)`, for a model class of transformers; weights from
+    safetensors files alone.
 
     Raises:
         CannotLoad: as `pretrained`; or the weights are pickled, or a file of them is damaged.
@@ -55,12 +59,19 @@ def require_source(source: str | Path) -> None:
     except OSError:  # no path at all, as a name of 300 characters
         is_file = False
     if is_file:
-        raise CannotLoad(f"{text} is a file; give the folder of a model (with config.json, tokenizer.json and *.safetensors)")
+        raise CannotLoad(
+            f"{text} is a file; give the folder of a model (with config.json, tokenizer.json and "
+            "*.safetensors)"
+        )
     first, _, last = text.partition("/")
-    if _HUB_NAME.fullmatch(text) and not (last and (first in _OUR_FOLDERS or last in _OUR_FOLDERS or Path(first).is_dir())):
+    if _HUB_NAME.fullmatch(text) and not (
+        last and (first in _OUR_FOLDERS or last in _OUR_FOLDERS or Path(first).is_dir())
+    ):
         return
     near = difflib.get_close_matches(path.name, _names_beside(path), 1, 0.5)
-    raise CannotLoad(f"there is no folder {text}" + (f"; did you mean {path.parent / near[0]}?" if near else ""))
+    raise CannotLoad(
+        f"there is no folder {text}" + (f"; did you mean {path.parent / near[0]}?" if near else "")
+    )
 
 
 def require_weights(source: str | Path) -> None:
@@ -73,11 +84,16 @@ def require_weights(source: str | Path) -> None:
 
     folder = Path(source).expanduser()
     files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
-    pickled = sorted(path.name for path in folder.glob("pytorch_model*.bin") if path.is_file()) if folder.is_dir() else []
+    pickled = (
+        sorted(path.name for path in folder.glob("pytorch_model*.bin") if path.is_file())
+        if folder.is_dir()
+        else []
+    )
     if pickled and not files:
         raise CannotLoad(
-            f"{source} holds pickled weights alone ({pickled[0]}), which can run code when they are read. Convert them where you "
-            "trust them: python -c \"from transformers import AutoModelForMaskedLM as M; "
+            f"{source} holds pickled weights alone ({pickled[0]}), which can run code when they are read. "
+            "Convert them where you "
+            'trust them: python -c "from transformers import AutoModelForMaskedLM as M; '
             f"M.from_pretrained('{source}', use_safetensors=False).save_pretrained('{source}')\""
         )
     for path in files:
@@ -85,7 +101,9 @@ def require_weights(source: str | Path) -> None:
             with safe_open(path, "pt"):
                 pass
         except (SafetensorError, OSError) as error:
-            raise CannotLoad(f"{path} is damaged or incomplete ({_first_words(error)}); copy it again") from error
+            raise CannotLoad(
+                f"{path} is damaged or incomplete ({_first_words(error)}); copy it again"
+            ) from error
 
 
 def _names_beside(path: Path) -> list[str]:

@@ -17,7 +17,8 @@ class Ragged:
     """N token sequences laid end to end.
 
     ids: int32[T], the token ids of all sequences, special tokens included.
-    offsets: int64[N + 1], rising from 0 to T; sequence i is `ids[offsets[i]:offsets[i + 1]]`. A sequence may be empty.
+    offsets: int64[N + 1], rising from 0 to T; sequence i is `ids[offsets[i]:offsets[i + 1]]`. A sequence may
+    be empty.
 
     Raises ValueError for other dtypes or dimensions, or offsets that do not run from 0 to T.
     """
@@ -29,10 +30,13 @@ class Ragged:
         if self.ids.dtype != np.int32 or self.ids.ndim != 1:
             raise ValueError(f"Ragged.ids must be int32[T], not {self.ids.dtype}{list(self.ids.shape)}")
         if self.offsets.dtype != np.int64 or self.offsets.ndim != 1 or len(self.offsets) == 0:
-            raise ValueError(f"Ragged.offsets must be int64[N + 1], not {self.offsets.dtype}{list(self.offsets.shape)}")
+            raise ValueError(
+                f"Ragged.offsets must be int64[N + 1], not {self.offsets.dtype}{list(self.offsets.shape)}"
+            )
         if self.offsets[0] != 0 or self.offsets[-1] != len(self.ids):
             raise ValueError(
-                f"Ragged.offsets must run from 0 to the number of tokens, {len(self.ids)}; they run from {self.offsets[0]} to "
+                f"Ragged.offsets must run from 0 to the number of tokens, {len(self.ids)}; they run from "
+                f"{self.offsets[0]} to "
                 f"{self.offsets[-1]}"
             )
 
@@ -72,13 +76,15 @@ class Ragged:
         return segment_indices(np.zeros(len(self), dtype=np.int64), self.lengths)
 
     def take(self, order: np.ndarray) -> Ragged:
-        """The sequences numbered by `order` (int64[K], repeats allowed), in that order: a gather of whole sequences."""
+        """The sequences numbered by `order` (int64[K], repeats allowed), in that order: a gather of whole
+        sequences."""
         order = np.asarray(order, dtype=np.int64)
         lengths = self.lengths[order]
         return Ragged(self.ids.take(segment_indices(self.offsets[order], lengths)), offsets_of(lengths))
 
     def slice(self, start: int, stop: int) -> Ragged:
-        """Sequences start..stop-1. The ids are a view: nothing but N offsets is copied. Bounds clip as in a list."""
+        """Sequences start..stop-1. The ids are a view: nothing but N offsets is copied. Bounds clip as in a
+        list."""
         start, stop, _ = slice(start, stop).indices(len(self))
         offsets = self.offsets[start : max(start, stop) + 1]
         return Ragged(self.ids[offsets[0] : offsets[-1]], offsets - offsets[0])
@@ -99,7 +105,10 @@ class Ragged:
             return batches[0]
         starts = np.cumsum([0] + [batch.num_tokens for batch in batches])
         offsets = [batch.offsets[1:] + start for batch, start in zip(batches, starts, strict=False)]
-        return Ragged(np.concatenate([batch.ids for batch in batches]), np.concatenate([np.zeros(1, dtype=np.int64), *offsets]))
+        return Ragged(
+            np.concatenate([batch.ids for batch in batches]),
+            np.concatenate([np.zeros(1, dtype=np.int64), *offsets]),
+        )
 
     @staticmethod
     def empty() -> Ragged:
@@ -115,11 +124,12 @@ def offsets_of(lengths: np.ndarray) -> np.ndarray:
 
 
 def segment_indices(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The index array that gathers segments: starts[0], starts[0] + 1, ... (lengths[0] of them), starts[1], ...
+    """The index array that gathers segments: starts[0], starts[0] + 1, ... (lengths[0] of them), starts[1],
+    ...
 
-    starts, lengths: int64[S]; returns int64[lengths.sum()]. One repeat and one addition a token, whatever the segments:
-    every rewriting of a batch here (gathers, deletions, swaps) is a list of segments and this. int64, because numpy
-    would convert any narrower index array to int64 once more.
+    starts, lengths: int64[S]; returns int64[lengths.sum()]. One repeat and one addition a token, whatever the
+    segments: every rewriting of a batch here (gathers, deletions, swaps) is a list of segments and this.
+    int64, because numpy would convert any narrower index array to int64 once more.
     """
     ends = np.cumsum(lengths, dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0

@@ -18,7 +18,9 @@ def round_half_even(values: np.ndarray) -> np.ndarray:
     return np.rint(values).astype(np.int64)
 
 
-def shuffled(keys: np.ndarray, counts: np.ndarray, stream: int = 0, last: np.ndarray | None = None) -> np.ndarray:
+def shuffled(
+    keys: np.ndarray, counts: np.ndarray, stream: int = 0, last: np.ndarray | None = None
+) -> np.ndarray:
     """The items of every sequence in random order: int64[T], indices into all T = counts.sum() items.
 
     Sequence i's items keep its places offsets[i]:offsets[i + 1], permuted. `last`: bool[T], items that come
@@ -53,7 +55,11 @@ def shuffled(keys: np.ndarray, counts: np.ndarray, stream: int = 0, last: np.nda
 
 
 def choose(
-    keys: np.ndarray, lengths: np.ndarray, counts: np.ndarray, eligible: np.ndarray | None = None, stream: int = 0
+    keys: np.ndarray,
+    lengths: np.ndarray,
+    counts: np.ndarray,
+    eligible: np.ndarray | None = None,
+    stream: int = 0,
 ) -> np.ndarray:
     """Exactly counts[i] tokens of sequence i, any set as likely: rising indices, int64[counts.sum()].
 
@@ -75,11 +81,18 @@ def count_per_sequence(flags: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 def draw_spans(
-    keys: np.ndarray, sizes: np.ndarray, count: int, rate: float, room: np.ndarray, multiple: int = 1, stream: int = 0
+    keys: np.ndarray,
+    sizes: np.ndarray,
+    count: int,
+    rate: float,
+    room: np.ndarray,
+    multiple: int = 1,
+    stream: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """`count` spans in each sequence, rising, without overlap: (starts, lengths), int64[N, count] both.
 
-    keys: uint64[N]; sizes: int64[N], tokens to draw from; room: int64[N], the most that all spans together may take.
+    keys: uint64[N]; sizes: int64[N], tokens to draw from; room: int64[N], the most that all spans together
+    may take.
 
     A span is rate * size tokens long, rounded down or up such that all spans together have count * rate *
     size, rounded down or up (systematic rounding: the boundaries of consecutive pieces of exactly that

@@ -1,4 +1,5 @@
-"""`Vocabulary`: what token augmentations and masking must know of a tokenizer, as arrays over its token ids."""
+"""`Vocabulary`: what token augmentations and masking must know of a tokenizer, as arrays over its token
+ids."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from augment.core.errors import AugmentationError
 
 DEL_TOKEN = "[DEL]"
 PUNCTUATION = (".", ",", "!", "?", ";", ":")  # AEDA's
-# Kinds of token, by the first character that is not a space mark: what byte-level BPE and SentencePiece split words at.
+# Kinds of token, by the first character that is not a space mark: what byte-level BPE and SentencePiece split
+# words at.
 SPECIAL, LETTERS, DIGITS, OTHER, MARK = 0, 1, 2, 3, 4
 
 
@@ -72,7 +74,8 @@ class Vocabulary:
         """`punctuation`, or an error that says what needs it."""
         if not len(self.punctuation):
             raise AugmentationError(
-                f"{augmentation} writes punctuation marks, and this tokenizer has none of {' '.join(PUNCTUATION)} as a token of "
+                f"{augmentation} writes punctuation marks, and this tokenizer has none of "
+                f"{' '.join(PUNCTUATION)} as a token of "
                 "its own. Use a tokenizer that was trained on text with punctuation."
             )
         return self.punctuation
@@ -120,12 +123,23 @@ class Vocabulary:
             array.setflags(write=False)
         by_kind = style != "##"
         return Vocabulary(
-            size, ids["pad"], ids["cls"], ids["sep"], ids["mask"], del_id, special, word_start, kind, by_kind, marks
+            size,
+            ids["pad"],
+            ids["cls"],
+            ids["sep"],
+            ids["mask"],
+            del_id,
+            special,
+            word_start,
+            kind,
+            by_kind,
+            marks,
         )
 
 
 def _marking(tokenizer: Any, tokens: dict[str, int]) -> str:
-    """How this tokenizer marks words: "##" continues one (WordPiece), "Ġ" (byte-level) or "▁" (SentencePiece) begins one."""
+    """How this tokenizer marks words: "##" continues one (WordPiece), "Ġ" (byte-level) or "▁" (SentencePiece)
+    begins one."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None and type(backend.model).__name__ == "WordPiece":
         return "##"

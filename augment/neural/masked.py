@@ -1,7 +1,8 @@
-"""Words substituted or inserted by draws from a masked language model: VaSCL's and AugCSE's contextual augmentation.
+"""Words substituted or inserted by draws from a masked language model: VaSCL's and AugCSE's contextual
+augmentation.
 
-Any masked language model with a fast tokenizer serves, an export of this project among them. The functions take all sentences
-that chose them at once; a sentence becomes the same alone (`neural_models.passes`).
+Any masked language model with a fast tokenizer serves, an export of this project among them. The functions
+take all sentences that chose them at once; a sentence becomes the same alone (`neural_models.passes`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from augment.text.word_forms import AUGCSE, indefinite_article, upper_first
 VARIABLE = "CLEAR_MASKED_LM"
 NEED = "model:masked language model"
 _ACTIONS = ("substitute", "insert", "random")
-# A word of letters between white space, less the punctuation around it: no part of "U.S.", "don't", "well-known" or a URL.
+# A word of letters between white space, less the punctuation around it: no part of "U.S.", "don't",
+# "well-known" or a URL.
 _ALONE = re.compile(r"(?<!\S)[\"“‘'(\[]*([^\W\d_]+)[\"”’')\],.;:!?…]*(?!\S)")
 _TITLES = frozenset({"Mr", "Mrs", "Ms", "Dr", "St"})
 _LAST, _NEXT = re.compile(r"(\w+)\W*$"), re.compile(r"\W*(\w+)")
@@ -39,21 +41,25 @@ def contextual(
     action: str = "substitute",
     top_k: int = 100,
 ) -> list[str | None]:
-    """Contextual substitution (VaSCL, Zhang et al. 2022, section 4.4, at 5, 10 and 20%; through nlpaug, Ma 2019).
+    """Contextual substitution (VaSCL, Zhang et al. 2022, section 4.4, at 5, 10 and 20%; through nlpaug, Ma
+    2019).
 
-    ceil(rate * n) of n words are masked, one after the other in random order, the earlier ones already replaced, and
-    filled by a draw from the model's distribution over its `top_k` likeliest whole words (nlpaug: 100). Never the word
-    that stood there or one of its neighbours, letters only; in the case of the word that it replaces. Words of one token are
-    drawn, that agree with "a" and "an" around them; of Chinese, words of one character are replaced. Parts of short forms,
-    compounds with hyphens, abbreviations, numbers, URLs and, for a model without capitals, names stay.
-    action=insert puts a new word before a word instead; random draws one of the two for each sentence.
-    Possibly altering. Needs a masked language model.
+    ceil(rate * n) of n words are masked, one after the other in random order, the earlier ones already
+    replaced, and filled by a draw from the model's distribution over its `top_k` likeliest whole words
+    (nlpaug: 100). Never the word that stood there or one of its neighbours, letters only; in the case of the
+    word that it replaces. Words of one token are drawn, that agree with "a" and "an" around them; of Chinese,
+    words of one character are replaced. Parts of short forms, compounds with hyphens, abbreviations, numbers,
+    URLs and, for a model without capitals, names stay. action=insert puts a new word before a word instead;
+    random draws one of the two for each sentence. Possibly altering. Needs a masked language model.
         "The old man sat by the sea." -> "The old man stood by the sea."
 
     Raises: AugmentationError when the model cannot be loaded or is none, or its device is not there.
     """
     loaded, words = on_device(load_masked_lm(model)), _words_of(model)
-    works = [_Work.begin(sentence, own, rate, action, words.cased) for sentence, own in zip(sentences, draws, strict=True)]
+    works = [
+        _Work.begin(sentence, own, rate, action, words.cased)
+        for sentence, own in zip(sentences, draws, strict=True)
+    ]
     while waiting := [work for work in works if work.spots]:
         _fill(loaded, words, waiting, top_k)
     results = [work.sentence.edit(work.edits) for work in works]
@@ -68,7 +74,8 @@ def random_contextual_word(
     action: str = "random",
     top_k: int = 100,
 ) -> list[str | None]:
-    """RandomContextualWordAugmentation (AugCSE through nlpaug, rate 0.3): `contextual`, substituting or inserting by a coin.
+    """RandomContextualWordAugmentation (AugCSE through nlpaug, rate 0.3): `contextual`, substituting or
+    inserting by a coin.
 
     Possibly altering. Needs a masked language model.
         "The old man sat by the sea." -> "The very old man sat down by the sea."
@@ -105,8 +112,8 @@ class _Work:
 
 
 def plain_words(sentence: ParsedSentence) -> list[tuple[int, int]]:
-    """Words of letters that stand alone, (start, end): no parts of short forms, compounds with hyphens or URLs, no
-    abbreviations. Of Chinese, all words of letters.
+    """Words of letters that stand alone, (start, end): no parts of short forms, compounds with hyphens or
+    URLs, no abbreviations. Of Chinese, all words of letters.
     """
     text, spans = sentence.text, list(zip(sentence.starts, sentence.ends))
     if sentence.language == "zh":
@@ -136,9 +143,10 @@ def _is_chinese(character: str) -> bool:
 
 @dataclass(frozen=True)
 class _Words:
-    """Which tokens are whole words. texts: the word of each token, "" for others. behind_space, elsewhere: bool[V], those that
-    may follow a space, or an opening quote or nothing. chinese: bool[V], single characters. takes_an: bool[V], those that
-    "an" stands before, not "a". by_word: lower-case word -> its tokens. cased: some have capitals.
+    """Which tokens are whole words. texts: the word of each token, "" for others. behind_space, elsewhere:
+    bool[V], those that may follow a space, or an opening quote or nothing. chinese: bool[V], single
+    characters. takes_an: bool[V], those that "an" stands before, not "a". by_word: lower-case word -> its
+    tokens. cased: some have capitals.
     """
 
     texts: list[str]
@@ -152,13 +160,15 @@ class _Words:
 
 @functools.lru_cache(maxsize=4)
 def _words_of(source: str) -> _Words:
-    """Word pieces: tokens without "##"; byte-level or SentencePiece tokens: those that bring their space, and, where no space
-    is, those that have a twin that does.
+    """Word pieces: tokens without "##"; byte-level or SentencePiece tokens: those that bring their space,
+    and, where no space is, those that have a twin that does.
     """
     model, tokenizer = load_masked_lm(source)
     tokens = tokenizer.convert_ids_to_tokens(list(range(min(len(tokenizer), model.config.vocab_size))))
     special = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}
-    space = next((mark for mark in "Ġ▁" if sum(token.startswith(mark) for token in tokens) > len(tokens) // 20), "")
+    space = next(
+        (mark for mark in "Ġ▁" if sum(token.startswith(mark) for token in tokens) > len(tokens) // 20), ""
+    )
     with_space = {token for token in tokens if token.startswith(space)} if space else set()
     size = model.config.vocab_size
     texts = [""] * size
@@ -189,19 +199,28 @@ def _fill(loaded: Loaded, words: _Words, works: list[_Work], top_k: int) -> None
     texts, ends = zip(*(work.masked(spot, tokenizer.mask_token) for work, spot in zip(works, spots)))
     encoded = tokenizer(list(texts), truncation=True, max_length=longest, return_offsets_mapping=True)
     masks = [
-        [place for place, (token, (_, stop)) in enumerate(zip(*row)) if token == tokenizer.mask_token_id and stop == end]
+        [
+            place
+            for place, (token, (_, stop)) in enumerate(zip(*row))
+            if token == tokenizer.mask_token_id and stop == end
+        ]
         for *row, end in zip(encoded["input_ids"], encoded["offset_mapping"], ends)
     ]
-    seen = [i for i, places in enumerate(masks) if places]  # of what the model is too short for, there is no mask
+    # of what the model is too short for, there is no mask
+    seen = [i for i, places in enumerate(masks) if places]
     for batch in passes(loaded, [encoded["input_ids"][i] for i in seen], longest):
         ours = [seen[number] for number in batch.numbers]
         logits = _at_masks(loaded.model, batch, [masks[seen[row]][0] for row in batch.rows])[: len(ours)]
-        allowed = np.stack([_allowed(words, works[i], spots[i], texts[i], ends[i], tokenizer.mask_token) for i in ours])
+        allowed = np.stack(
+            [_allowed(words, works[i], spots[i], texts[i], ends[i], tokenizer.mask_token) for i in ours]
+        )
         values, ids = _likeliest(logits, allowed, top_k)
         for row, i in enumerate(ours):
             if allowed[row].any():
                 cumulative = values[row].cumsum()
-                place = int(np.searchsorted(cumulative, works[i].draws.uniform() * cumulative[-1], side="right"))
+                place = int(
+                    np.searchsorted(cumulative, works[i].draws.uniform() * cumulative[-1], side="right")
+                )
                 new = _in_case(words, works[i], spots[i], words.texts[int(ids[row, place])])
                 works[i].edits.append((*spots[i], new + " " * works[i].inserts))
 
@@ -210,9 +229,15 @@ def _at_masks(model: Any, batch: Pass, places: Sequence[int]) -> Any:
     """float32[R, V]: the scores of all words at one place of every row."""
     import torch
 
-    rows, columns = torch.arange(len(places), device=batch.ids.device), torch.tensor(places, device=batch.ids.device)
-    # Scores of the whole vocabulary at the masks alone: over all tokens they are half of the work, and gigabytes of memory.
-    at_masks = model.get_output_embeddings().register_forward_pre_hook(lambda _, states: (states[0][rows, columns][:, None],))
+    rows, columns = (
+        torch.arange(len(places), device=batch.ids.device),
+        torch.tensor(places, device=batch.ids.device),
+    )
+    # Scores of the whole vocabulary at the masks alone: over all tokens they are half of the work, and
+    # gigabytes of memory.
+    at_masks = model.get_output_embeddings().register_forward_pre_hook(
+        lambda _, states: (states[0][rows, columns][:, None],)
+    )
     try:
         with torch.inference_mode():
             return model(input_ids=batch.ids, attention_mask=batch.mask).logits[:, 0].float()
@@ -221,7 +246,8 @@ def _at_masks(model: Any, batch: Pass, places: Sequence[int]) -> Any:
 
 
 def _likeliest(logits: Any, allowed: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities, float64[n, K], and tokens of the `top_k` allowed words with the largest scores; 0 of what is not allowed."""
+    """Probabilities, float64[n, K], and tokens of the `top_k` allowed words with the largest scores; 0 of
+    what is not allowed."""
     import torch
 
     logits = logits.masked_fill(~torch.from_numpy(allowed).to(logits.device), -torch.inf)
@@ -230,7 +256,8 @@ def _likeliest(logits: Any, allowed: np.ndarray, top_k: int) -> tuple[np.ndarray
 
 
 def _allowed(words: _Words, work: _Work, spot: tuple[int, int], text: str, end: int, mask: str) -> np.ndarray:
-    """bool[V]: the tokens that may fill a spot; neither the word that stood there nor its neighbours. end: of the mask."""
+    """bool[V]: the tokens that may fill a spot; neither the word that stood there nor its neighbours. end: of
+    the mask."""
     start = end - len(mask)
     if work.sentence.language == "zh":
         allowed = words.chinese.copy()
@@ -250,7 +277,8 @@ def _allowed(words: _Words, work: _Work, spot: tuple[int, int], text: str, end: 
 
 
 def _in_case(words: _Words, work: _Work, spot: tuple[int, int], new: str) -> str:
-    """A new word as it is written in its place: names of a model without capitals in the case of what they replace."""
+    """A new word as it is written in its place: names of a model without capitals in the case of what they
+    replace."""
     old, first = work.sentence.text[slice(*spot)], spot[0] <= work.sentence.starts[0]
     if new == "i" and work.sentence.is_english:
         return "I"
@@ -261,7 +289,9 @@ def _in_case(words: _Words, work: _Work, spot: tuple[int, int], new: str) -> str
 
 def _longest(loaded: Loaded) -> int:
     """Tokens that a model takes; of RoBERTa's positions the first two are no token's."""
-    return min(loaded.tokenizer.model_max_length, getattr(loaded.model.config, "max_position_embeddings", 512) - 2)
+    return min(
+        loaded.tokenizer.model_max_length, getattr(loaded.model.config, "max_position_embeddings", 512) - 2
+    )
 
 
 def _load(name: str) -> Callable[[dict[str, Any]], None]:
@@ -291,7 +321,8 @@ ENTRIES = (
     Entry(
         name="contextual",
         kind="text",
-        paper="VaSCL (Zhang et al. 2022, arXiv:2110.08552), section 4.4, at 5, 10 and 20%; through nlpaug (Ma 2019)",
+        paper="VaSCL (Zhang et al. 2022, arXiv:2110.08552), section 4.4, at 5, 10 and 20%; through nlpaug "
+        "(Ma 2019)",
         parameters=_parameters(0.1, "substitute"),
         description="Random words are replaced by draws from a masked language model.",
         example="contextual:rate=0.2",
@@ -307,7 +338,8 @@ ENTRIES = (
         kind="text",
         paper=AUGCSE,
         parameters=_parameters(0.3, "random"),
-        description="Random words are replaced by draws from a masked language model, or such words are put between them.",
+        description="Random words are replaced by draws from a masked language model, or such words are put "
+        "between them.",
         example="random-contextual-word:action=insert",
         function=random_contextual_word,
         meaning="possibly altering",

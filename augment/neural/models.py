@@ -1,8 +1,10 @@
-"""The models that augmentations of text call: found in a folder or by a hub name, loaded once per process, run in fixed shapes.
+"""The models that augmentations of text call: found in a folder or by a hub name, loaded once per process,
+run in fixed shapes.
 
-A model is named in the specification (`contextual:model=FOLDER`) or in an environment variable. It is loaded on the CPU when a
-pipeline is built, and moved to its device when it is first used: a process that only builds the pipeline and hands it to workers
-touches no device. torch and transformers are imported when a model is loaded, not before.
+A model is named in the specification (`contextual:model=FOLDER`) or in an environment variable. It is loaded
+on the CPU when a pipeline is built, and moved to its device when it is first used: a process that only builds
+the pipeline and hands it to workers touches no device. torch and transformers are imported when a model is
+loaded, not before.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class Loaded(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """Sequences that run together. numbers: int[n], which; ids, mask: int64[R, L] on the device, n of the R rows theirs."""
+    """Sequences that run together. numbers: int[n], which; ids, mask: int64[R, L] on the device, n of the R
+    rows theirs."""
 
     numbers: list[int]
     rows: list[int]
@@ -47,12 +50,14 @@ class Pass(NamedTuple):
 
 
 def passes(loaded: Loaded, sequences: Sequence[Sequence[int]], longest: int) -> Iterator[Pass]:
-    """Sequences of token ids (none longer than `longest`) as batches of their like in length, padded at the right.
+    """Sequences of token ids (none longer than `longest`) as batches of their like in length, padded at the
+    right.
 
-    A sequence's scores must not depend on the others: a matrix product of another shape may sum in another order, and the last
-    bits of a score decide now and then which word is drawn. So every pass has R rows, where there are fewer sequences the first
-    of them again, and a width that follows from the sequence's own length. At least one column is padding: without any,
-    transformers passes no mask, and attention takes another way.
+    A sequence's scores must not depend on the others: a matrix product of another shape may sum in another
+    order, and the last bits of a score decide now and then which word is drawn. So every pass has R rows,
+    where there are fewer sequences the first of them again, and a width that follows from the sequence's own
+    length. At least one column is padding: without any, transformers passes no mask, and attention takes
+    another way.
 
     `Pass.rows` are the numbers of all R rows.
     """
@@ -75,14 +80,15 @@ def passes(loaded: Loaded, sequences: Sequence[Sequence[int]], longest: int) -> 
 
 
 def require_named(given: str, name: str, parameter: str, variable: str, what: str, example: str) -> str:
-    """The folder or hub name of a model that the augmentation `name` was given by its `parameter`, or by the environment's
-    `variable`. what: what it must be. example: a public one.
+    """The folder or hub name of a model that the augmentation `name` was given by its `parameter`, or by the
+    environment's `variable`. what: what it must be. example: a public one.
 
     Raises: AugmentationError when there is none.
     """
     if not given:
         raise AugmentationError(
-            f"{name} needs {what}, and none is given: name a folder or a hub name (such as {example}) in the specification, "
+            f"{name} needs {what}, and none is given: name a folder or a hub name (such as {example}) in "
+            "the specification, "
             f"{name}:{parameter}=FOLDER, or in {variable}, which also takes names with ':' ',' or '|' in them"
         )
     return given
@@ -92,18 +98,22 @@ def require_named(given: str, name: str, parameter: str, variable: str, what: st
 def load_masked_lm(source: str) -> Loaded:
     """A masked language model with its fast tokenizer, on the CPU until `on_device` moves it.
 
-    Raises: AugmentationError when there is none at `source`, or it has no masked-language head or no mask token.
+    Raises: AugmentationError when there is none at `source`, or it has no masked-language head or no mask
+    token.
     """
     transformers = _transformers()
     loaded, missing = _load(source, transformers.AutoModelForMaskedLM, "a masked language model")
     if missing:
         raise AugmentationError(
-            f"the model {source!r} has no weights for {missing[0]} ({len(missing)} missing): give a masked language model with "
+            f"the model {source!r} has no weights for {missing[0]} ({len(missing)} missing): give a masked "
+            "language model with "
             "its head, not an encoder alone"
         )
     if not loaded.tokenizer.is_fast or loaded.tokenizer.mask_token_id is None:
         lacks = "mask token" if loaded.tokenizer.is_fast else "fast tokenizer (tokenizer.json)"
-        raise AugmentationError(f"the model {source!r} has no {lacks}: give a masked language model that has one")
+        raise AugmentationError(
+            f"the model {source!r} has no {lacks}: give a masked language model that has one"
+        )
     return loaded
 
 
@@ -113,29 +123,41 @@ def load_seq2seq(source: str) -> Loaded:
 
     Raises: AugmentationError when there is none at `source`, or weights are missing.
     """
-    loaded, missing = _load(source, _transformers().AutoModelForSeq2SeqLM, "an encoder-decoder (sequence to sequence) model")
+    loaded, missing = _load(
+        source, _transformers().AutoModelForSeq2SeqLM, "an encoder-decoder (sequence to sequence) model"
+    )
     if missing:
-        raise AugmentationError(f"the model {source!r} is incomplete: no weights for {missing[0]} ({len(missing)} missing)")
+        raise AugmentationError(
+            f"the model {source!r} is incomplete: no weights for {missing[0]} ({len(missing)} missing)"
+        )
     return loaded
 
 
 def _load(source: str, kind: Any, what: str) -> tuple[Loaded, list[str]]:
     import torch
 
-    from_hub = f"{source!r} is no folder here, so it was looked for on the hub" if not os.path.isdir(source) else ""
+    from_hub = (
+        f"{source!r} is no folder here, so it was looked for on the hub" if not os.path.isdir(source) else ""
+    )
     try:
         tokenizer = pretrained(_transformers().AutoTokenizer, source)
         model, report = pretrained_model(kind, source, dtype=torch.float32, output_loading_info=True)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         raise AugmentationError(
-            f"{source!r} cannot be loaded as {what}: {from_hub + ': ' if from_hub else ''}{lines[0].strip()} Give a folder with "
+            f"{source!r} cannot be loaded as {what}: "
+            f"{from_hub + ': ' if from_hub else ''}{lines[0].strip()} Give a folder with "
             "config.json, weights and tokenizer, or a hub name while the hub can be reached"
         ) from error
-    if len(tokenizer) <= len({*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}):  # what transformers makes of nothing
-        raise AugmentationError(f"the model {source!r} has no tokenizer: give a folder that has its files too (tokenizer.json)")
+    # what transformers makes of nothing
+    if len(tokenizer) <= len({*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}):
+        raise AugmentationError(
+            f"the model {source!r} has no tokenizer: give a folder that has its files too (tokenizer.json)"
+        )
     if tokenizer.pad_token_id is None:
-        raise AugmentationError(f"the tokenizer of {source!r} has no padding token: give a model that was trained with one")
+        raise AugmentationError(
+            f"the tokenizer of {source!r} has no padding token: give a model that was trained with one"
+        )
     return Loaded(model.eval(), tokenizer), sorted(report["missing_keys"])
 
 
@@ -145,7 +167,8 @@ def _transformers() -> Any:
         import transformers
     except ImportError as error:
         raise AugmentationError(
-            f"augmentations by a model need torch and transformers, and {error.name} is not installed: pip install torch "
+            f"augmentations by a model need torch and transformers, and {error.name} is not installed: pip "
+            "install torch "
             "transformers"
         ) from error
     return transformers
@@ -162,7 +185,10 @@ def on_device(loaded: Loaded) -> Loaded:
     try:
         device = torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
-        message = f"{DEVICE}={name} is no device of this process ({str(error).splitlines()[0]}): give cpu, cuda or cuda:NUMBER"
+        message = (
+            f"{DEVICE}={name} is no device of this process ({str(error).splitlines()[0]}): give cpu, "
+            "cuda or cuda:NUMBER"
+        )
         if multiprocessing.parent_process() is not None:
             message += ". Loader workers have no GPU: make the views once with python -m pretrain.cache, or set it to cpu"
         raise AugmentationError(message) from error

@@ -1,9 +1,9 @@
 """Sentences rewritten by encoder-decoder models: back-translation, paraphrase, a formal style.
 
-The functions take all sentences that chose them at once; a sentence becomes the same alone (`neural_models.passes`). Draws
-belong to the sentence: beam search draws only among its results, and sampling adds each sentence's own Gumbel noise to the
-model's log-probabilities and takes the largest sum, which is a draw from them (Gumbel 1954; Maddison et al. 2014, "A*
-sampling", section 2).
+The functions take all sentences that chose them at once; a sentence becomes the same alone
+(`neural_models.passes`). Draws belong to the sentence: beam search draws only among its results, and sampling
+adds each sentence's own Gumbel noise to the model's log-probabilities and takes the largest sum, which is a
+draw from them (Gumbel 1954; Maddison et al. 2014, "A* sampling", section 2).
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _QUOTES = str.maketrans("“”‘’", "\"\"''")
 class Search:
     """How a model's outputs are found, and which of them is taken.
 
-    beams: of beam search; 1: greedy. top_p: 0, or the share of probability that is sampled from at every token, without
-    beams. pick: among the beams the best; the best that is different from the sentence; the different one that shares
-    the fewest runs of words with it; a random different one. max_length: tokens of a sentence and of an output;
-    what is longer is left out, not cut.
+    beams: of beam search; 1: greedy. top_p: 0, or the share of probability that is sampled from at every
+    token, without beams. pick: among the beams the best; the best that is different from the sentence; the
+    different one that shares the fewest runs of words with it; a random different one. max_length: tokens of
+    a sentence and of an output; what is longer is left out, not cut.
     """
 
     beams: int
@@ -47,12 +47,15 @@ class Search:
 
 
 def back_translation(
-    sentences: Sequence[ParsedSentence], draws: Sequence[Draws], forward: str, back: str, beams: int = 5, top_p: float = 0.0,
+    sentences: Sequence[ParsedSentence], draws: Sequence[Draws], forward: str, back: str, beams: int = 5,
+    top_p: float = 0.0,
     pick: str = "best", max_length: int = 128,
 ) -> list[str | None]:  # fmt: skip
-    """BackTranslation (AugCSE, A.2): into another language by one model (English to German) and back by another.
+    """BackTranslation (AugCSE, A.2): into another language by one model (English to German) and back by
+    another.
 
-    None where it comes back the same, spaces, quotes and capitals aside. Preserving. Needs two translation models.
+    None where it comes back the same, spaces, quotes and capitals aside. Preserving. Needs two translation
+    models.
         "The old man sat by the sea." -> "The old man was sitting by the sea."
 
     Raises: AugmentationError when a model cannot be loaded or is none, or its device is not there.
@@ -65,14 +68,16 @@ def back_translation(
 
 
 def diverse_paraphrase(
-    sentences: Sequence[ParsedSentence], draws: Sequence[Draws], forward: str, back: str, beams: int = 5, top_p: float = 0.0,
+    sentences: Sequence[ParsedSentence], draws: Sequence[Draws], forward: str, back: str, beams: int = 5,
+    top_p: float = 0.0,
     pick: str = "diverse", max_length: int = 128,
 ) -> list[str | None]:  # fmt: skip
-    """DiverseParaphrase (AugCSE, A.2): back-translation, and of its `beams` results the one least like the sentence.
+    """DiverseParaphrase (AugCSE, A.2): back-translation, and of its `beams` results the one least like the
+    sentence.
 
-    Least like: sharing the fewest runs of one to three words. The original chooses by DiPS (Kumar et al. 2019), whose
-    submodular gain of one result also weighs its likeness in word2vec vectors; beam search alone stands for that here.
-    Preserving. Needs two translation models.
+    Least like: sharing the fewest runs of one to three words. The original chooses by DiPS (Kumar et al.
+    2019), whose submodular gain of one result also weighs its likeness in word2vec vectors; beam search alone
+    stands for that here. Preserving. Needs two translation models.
         "The old man sat by the sea." -> "An elderly man was sitting at the seaside."
 
     Raises: AugmentationError when a model cannot be loaded or is none, or its device is not there.
@@ -81,16 +86,18 @@ def diverse_paraphrase(
 
 
 def multilingual_back_translation(
-    sentences: Sequence[ParsedSentence], draws: Sequence[Draws], model: str, source: str = "en", pivot: str = "de",
+    sentences: Sequence[ParsedSentence], draws: Sequence[Draws], model: str, source: str = "en",
+    pivot: str = "de",
     beams: int = 5, top_p: float = 0.0, pick: str = "best", max_length: int = 128,
 ) -> list[str | None]:  # fmt: skip
     """MultilingualBackTranslation (AugCSE, A.2): into a language and back by one model of many (M2M100).
 
-    source, pivot: codes of the two languages, as the model writes them (en, de; eng_Latn of NLLB; en_XX of mBART).
-    None where it comes back the same. Preserving. Needs a translation model of many languages.
+    source, pivot: codes of the two languages, as the model writes them (en, de; eng_Latn of NLLB; en_XX of
+    mBART). None where it comes back the same. Preserving. Needs a translation model of many languages.
         "The old man sat by the sea." -> "The old man sat on the sea."
 
-    Raises: AugmentationError when the model cannot be loaded, or has no such languages, or its device is not there.
+    Raises: AugmentationError when the model cannot be loaded, or has no such languages, or its device is not
+    there.
     """
     loaded = on_device(load_seq2seq(model))
     search = Search(beams, top_p, pick, max_length)
@@ -100,13 +107,14 @@ def multilingual_back_translation(
 
 
 def casual_to_formal(
-    sentences: Sequence[ParsedSentence], draws: Sequence[Draws], model: str, beams: int = 5, top_p: float = 0.0,
+    sentences: Sequence[ParsedSentence], draws: Sequence[Draws], model: str, beams: int = 5,
+    top_p: float = 0.0,
     pick: str = "different", max_length: int = 128,
 ) -> list[str | None]:  # fmt: skip
     """Casual2Formal (AugCSE, A.2, through Styleformer): rewritten in a formal style by a T5.
 
-    The original keeps results that a second model, of entailment, finds adequate (0.95 or more) and ranks them; here the
-    likeliest that is different stands. Preserving. Needs a model of that style.
+    The original keeps results that a second model, of entailment, finds adequate (0.95 or more) and ranks
+    them; here the likeliest that is different stands. Preserving. Needs a model of that style.
         "What you upto" -> "What are you currently doing?"
 
     Raises: AugmentationError when the model cannot be loaded or is none, or its device is not there.
@@ -123,9 +131,14 @@ def _first(candidates: list[list[str]]) -> list[str]:
 
 
 def _generate(
-    loaded: Loaded, texts: Sequence[str], draws: Sequence[Draws], search: Search, languages: tuple[str, str] | None = None
+    loaded: Loaded,
+    texts: Sequence[str],
+    draws: Sequence[Draws],
+    search: Search,
+    languages: tuple[str, str] | None = None,
 ) -> list[list[str]]:
-    """What a model makes of each text, likeliest first: none of an empty text, of one that is too long, and no unfinished one."""
+    """What a model makes of each text, likeliest first: none of an empty text, of one that is too long, and
+    no unfinished one."""
     import torch
 
     model, tokenizer = loaded
@@ -143,10 +156,16 @@ def _generate(
     fitting = [i for i, row in enumerate(ids) if 0 < len(row) <= longest]
     for batch in passes(loaded, [ids[i] for i in fitting], longest):
         if search.top_p:
-            options["logits_processor"] = sampling_steps(search.top_p, [seeds[fitting[row]] for row in batch.rows])
+            options["logits_processor"] = sampling_steps(
+                search.top_p, [seeds[fitting[row]] for row in batch.rows]
+            )
         with torch.inference_mode():
             output = model.generate(
-                input_ids=batch.ids, attention_mask=batch.mask, max_length=None, max_new_tokens=longest, **options
+                input_ids=batch.ids,
+                attention_mask=batch.mask,
+                max_length=None,
+                max_new_tokens=longest,
+                **options,
             )
         end = model.generation_config.eos_token_id
         # An end in the last place may be the library's (forced_eos_token_id), not the model's.
@@ -162,21 +181,28 @@ def _generate(
 def _language_id(tokenizer: Any, code: str) -> int:
     """The token of a language: what M2M100, NLLB and mBART begin an output with."""
     try:
-        found = tokenizer.get_lang_id(code) if hasattr(tokenizer, "get_lang_id") else tokenizer.convert_tokens_to_ids(code)
+        found = (
+            tokenizer.get_lang_id(code)
+            if hasattr(tokenizer, "get_lang_id")
+            else tokenizer.convert_tokens_to_ids(code)
+        )
     except KeyError:
         found = None
     if found is None or found == tokenizer.unk_token_id:
         raise AugmentationError(
-            f"the model {tokenizer.name_or_path!r} has no language {code!r}: give source and pivot as its tokenizer writes them "
+            f"the model {tokenizer.name_or_path!r} has no language {code!r}: give source and pivot as its "
+            "tokenizer writes them "
             "(en, de for M2M100, eng_Latn, deu_Latn for NLLB, en_XX, de_DE for mBART)"
         )
     return found
 
 
 def sampling_steps(top_p: float, seeds: Sequence[int]) -> Any:
-    """Return the logits processors that turn a greedy search into a sample from the top_p share of the probability.
+    """Return the logits processors that turn a greedy search into a sample from the top_p share of the
+    probability.
 
-    Row i of the logits gets Gumbel noise of its own from seeds[i], so that a sample does not depend on the batch.
+    Row i of the logits gets Gumbel noise of its own from seeds[i], so that a sample does not depend on the
+    batch.
     """
     import torch
     from transformers import LogitsProcessor, LogitsProcessorList, TopPLogitsWarper
@@ -191,17 +217,22 @@ def sampling_steps(top_p: float, seeds: Sequence[int]) -> Any:
     return LogitsProcessorList([TopPLogitsWarper(top_p), Gumbel()])
 
 
-def _picked(texts: Sequence[str], candidates: Sequence[list[str]], draws: Sequence[Draws], pick: str) -> list[str | None]:
+def _picked(
+    texts: Sequence[str], candidates: Sequence[list[str]], draws: Sequence[Draws], pick: str
+) -> list[str | None]:
     return [choose_result(text, found, one, pick) for text, found, one in zip(texts, candidates, draws)]
 
 
 def choose_result(text: str, found: Sequence[str], draws: Draws, pick: str) -> str | None:
-    """Return the one of a model's results `found`, likeliest first, that `pick` names (`Search`); None where there is none.
+    """Return the one of a model's results `found`, likeliest first, that `pick` names (`Search`); None where
+    there is none.
 
     A result that differs from the text in spaces, quotes and capitals alone is none.
     """
     plain = _plain(text)
-    different = [new for new in (found[:1] if pick == "best" else dict.fromkeys(found)) if _plain(new) != plain]
+    different = [
+        new for new in (found[:1] if pick == "best" else dict.fromkeys(found)) if _plain(new) != plain
+    ]
     if not different:
         return None
     if pick == "diverse":
@@ -215,7 +246,8 @@ def _plain(text: str) -> str:
 
 
 def shared_runs(text: str, new: str) -> float:
-    """Return the share of the new text's runs of one to three words that the text has too, the mean of the three, 0 to 1."""
+    """Return the share of the new text's runs of one to three words that the text has too, the mean of the
+    three, 0 to 1."""
     shares = []
     for length in (1, 2, 3):
         runs = [Counter(zip(*(words[i:] for i in range(length)))) for words in (_words(text), _words(new))]
@@ -262,13 +294,23 @@ def _model(name: str, meaning: str, variable: str) -> Parameter:
 def _search(pick: str) -> tuple[Parameter, ...]:
     return (
         Parameter("beams", 5, "beams of the search", 1, 64),
-        Parameter("top_p", 0.0, "above 0: a sample, from that share of the probability, in place of beams", 0, 1),
-        Parameter("pick", pick, "of the beams, the best, the best that differs, the least like, or any", choices=_PICKS),
+        Parameter(
+            "top_p", 0.0, "above 0: a sample, from that share of the probability, in place of beams", 0, 1
+        ),
+        Parameter(
+            "pick",
+            pick,
+            "of the beams, the best, the best that differs, the least like, or any",
+            choices=_PICKS,
+        ),
         Parameter("max_length", 128, "tokens; longer sentences stay as they are", 8, 1024),
     )
 
 
-_PAIR = (_model("forward", "the model into another language", FORWARD), _model("back", "the model back", BACK))
+_PAIR = (
+    _model("forward", "the model into another language", FORWARD),
+    _model("back", "the model back", BACK),
+)
 _PAIR_NEEDED = ("model:translation, there and back",)
 
 ENTRIES = (

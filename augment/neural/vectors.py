@@ -1,8 +1,9 @@
 """Words substituted by near ones in a space of word vectors: AugCSE's RandomWordEmbAugmentation.
 
-Vectors come from a local file and are read once per process: of the most frequent words, with which such files begin, those of
-letters alone, as unit vectors in float32 (with the words 42 MB for 100,000 of 50 numbers). A word's neighbours are looked for
-when it is first met, in one product with all vectors (milliseconds), and kept.
+Vectors come from a local file and are read once per process: of the most frequent words, with which such
+files begin, those of letters alone, as unit vectors in float32 (with the words 42 MB for 100,000 of 50
+numbers). A word's neighbours are looked for when it is first met, in one product with all vectors
+(milliseconds), and kept.
 """
 
 from __future__ import annotations
@@ -30,29 +31,37 @@ _MARKS = ".,;:!?…\"'“”‘’()[]"
 _ACTIONS = ("substitute", "insert", "random")
 # What stands near these in such a space does another work in the sentence: near "the" are "of" and "in".
 _FUNCTION_WORDS = word_set(
-    "a an the this that these those some any no every each either neither both all many much few several such what which whose "
-    "i me my mine myself you your yours yourself he him his himself she her hers herself it its itself we us our ours ourselves "
+    "a an the this that these those some any no every each either neither both all many much few several "
+    "such what which whose "
+    "i me my mine myself you your yours yourself he him his himself she her hers herself it its itself we "
+    "us our ours ourselves "
     "they them their theirs themselves who whom there here one "
-    "of in on at by for with from to into onto upon about above across after against along among around as before behind below "
-    "beneath beside besides between beyond despite down during except inside like near off out outside over past per since "
+    "of in on at by for with from to into onto upon about above across after against along among around as "
+    "before behind below "
+    "beneath beside besides between beyond despite down during except inside like near off out outside over "
+    "past per since "
     "than through throughout till toward towards under until up via within without "
     "and or but nor so yet if because although though while whereas unless whether when where why how "
-    "be am is are was were been being have has had having do does did doing done can could may might must shall should will "
+    "be am is are was were been being have has had having do does did doing done can could may might must "
+    "shall should will "
     "would not never also too very only just then thus however"
 )
 
 
 def random_word_embedding(
-    sentence: ParsedSentence, draws: Draws, path: str, rate: float = 0.3, action: str = "substitute", top_k: int = 100,
+    sentence: ParsedSentence, draws: Draws, path: str, rate: float = 0.3, action: str = "substitute",
+    top_k: int = 100,
     limit: int = 100_000,
 ) -> str | None:  # fmt: skip
-    """RandomWordEmbAugmentation (AugCSE through nlpaug, GloVe, rate 0.3): words become one of their `top_k` nearest, by cosine.
+    """RandomWordEmbAugmentation (AugCSE through nlpaug, GloVe, rate 0.3): words become one of their `top_k`
+    nearest, by cosine.
 
-    ceil(rate * n) of n words, if as many can, drawn at random; each one's successor evenly among its neighbours (nlpaug: 100),
-    never a word that stands beside it, in its capitals, "a" and "an" put right. action=insert puts a random word of the file
-    before a word instead, which is what nlpaug's insertion does; random draws one of the two for each sentence, as AugCSE's code
-    does. Here: function words, short forms, compounds with hyphens, abbreviations, numbers and URLs stay.
-    Possibly altering. Needs word vectors in a local file (GloVe's or word2vec's text format, .gz too).
+    ceil(rate * n) of n words, if as many can, drawn at random; each one's successor evenly among its
+    neighbours (nlpaug: 100), never a word that stands beside it, in its capitals, "a" and "an" put right.
+    action=insert puts a random word of the file before a word instead, which is what nlpaug's insertion does;
+    random draws one of the two for each sentence, as AugCSE's code does. Here: function words, short forms,
+    compounds with hyphens, abbreviations, numbers and URLs stay. Possibly altering. Needs word vectors in a
+    local file (GloVe's or word2vec's text format, .gz too).
         "The old man sat by the sea." -> "The young man stood by the sea."
 
     Raises: AugmentationError when the file is missing or no such file.
@@ -71,7 +80,9 @@ def random_word_embedding(
         if inserts:
             edits.append((start, start, draws.choice(vectors.words) + " "))
             continue
-        beside = {word.strip(_MARKS).lower() for word in (*text[:start].split()[-1:], *text[end:].split()[:1])}
+        beside = {
+            word.strip(_MARKS).lower() for word in (*text[:start].split()[-1:], *text[end:].split()[:1])
+        }
         near = vectors.neighbours(vectors.rows[text[start:end].lower()], top_k)
         allowed = [vectors.words[row] for row in near.tolist() if vectors.words[row].lower() not in beside]
         if allowed:
@@ -82,8 +93,8 @@ def random_word_embedding(
 class WordVectors:
     """n words with their vectors.
 
-    words: str[n], the most frequent first, each once whatever its capitals. rows: lower-case word -> its row. matrix:
-    float32[n, d], of unit length.
+    words: str[n], the most frequent first, each once whatever its capitals. rows: lower-case word -> its row.
+    matrix: float32[n, d], of unit length.
     """
 
     def __init__(self, words: list[str], matrix: np.ndarray):
@@ -92,7 +103,8 @@ class WordVectors:
         self.neighbours = functools.lru_cache(maxsize=_KNOWN_NEIGHBOURS)(self._neighbours)
 
     def _neighbours(self, row: int, count: int) -> np.ndarray:
-        """int32[K]: the rows of the `count` other words (or all) with the largest cosine, the nearest first."""
+        """int32[K]: the rows of the `count` other words (or all) with the largest cosine, the nearest
+        first."""
         cosines = self.matrix @ self.matrix[row]
         cosines[row] = -np.inf
         count = min(count, len(self.words) - 1)
@@ -102,23 +114,31 @@ class WordVectors:
 
 @functools.lru_cache(maxsize=2)
 def word_vectors(path: str, limit: int) -> WordVectors:
-    """The vectors of the first `limit` words of letters in a file, in GloVe's text format (word and numbers, a line each) or
-    word2vec's (the same below a line with the two sizes), .gz too.
+    """The vectors of the first `limit` words of letters in a file, in GloVe's text format (word and numbers,
+    a line each) or word2vec's (the same below a line with the two sizes), .gz too.
 
-    Raises: AugmentationError when the file is missing, no text, or a line of it has no vector; file and line are named.
+    Raises: AugmentationError when the file is missing, no text, or a line of it has no vector; file and line
+    are named.
     """
     file = Path(path).expanduser()
     if not file.is_file():
-        raise AugmentationError(f"the word vectors {path} are no file: give one in GloVe's or word2vec's text format")
+        raise AugmentationError(
+            f"the word vectors {path} are no file: give one in GloVe's or word2vec's text format"
+        )
     try:
-        with (gzip.open if file.suffix == ".gz" else open)(file, "rt", encoding="utf-8-sig", newline="\n") as opened:
+        with (gzip.open if file.suffix == ".gz" else open)(
+            file, "rt", encoding="utf-8-sig", newline="\n"
+        ) as opened:
             words, matrix = _read(opened, path, limit)
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise AugmentationError(
-            f"the word vectors {path} cannot be read as text ({error}): give GloVe's or word2vec's text format, no binary one"
+            f"the word vectors {path} cannot be read as text ({error}): give GloVe's or word2vec's text "
+            "format, no binary one"
         ) from error
     if len(words) < 2:
-        raise AugmentationError(f"the word vectors {path} have {len(words)} words of letters: two are needed for a neighbour")
+        raise AugmentationError(
+            f"the word vectors {path} have {len(words)} words of letters: two are needed for a neighbour"
+        )
     return WordVectors(words, matrix)
 
 
@@ -135,7 +155,9 @@ def _read(lines: TextIO, path: str, limit: int) -> tuple[list[str], np.ndarray]:
                 vector = np.array([np.nan])
             length = np.linalg.norm(vector)
         if not np.isfinite(length):
-            raise AugmentationError(f"the word vectors {path}, line {number}: {word!r} has something else than numbers")
+            raise AugmentationError(
+                f"the word vectors {path}, line {number}: {word!r} has something else than numbers"
+            )
         if length == 0:
             continue
         if not words:
@@ -148,7 +170,8 @@ def _read(lines: TextIO, path: str, limit: int) -> tuple[list[str], np.ndarray]:
 
 
 def _entries(lines: TextIO, path: str) -> Iterator[tuple[int, tuple[str, list[str]]]]:
-    """(line, (word, its numbers as text)); a word may have spaces in it, as some of GloVe's 840 billion have."""
+    """(line, (word, its numbers as text)); a word may have spaces in it, as some of GloVe's 840 billion
+    have."""
     size = 0
     for number, line in enumerate(lines, 1):
         fields = line.rstrip("\r\n ").split(" ")
@@ -157,7 +180,9 @@ def _entries(lines: TextIO, path: str) -> Iterator[tuple[int, tuple[str, list[st
             continue
         size = size or len(fields) - 1
         if size < 1 or len(fields) <= size:
-            raise AugmentationError(f"the word vectors {path}, line {number}: a word and {max(size, 1)} numbers are needed")
+            raise AugmentationError(
+                f"the word vectors {path}, line {number}: a word and {max(size, 1)} numbers are needed"
+            )
         yield number, (" ".join(fields[:-size]), fields[-size:])
 
 
@@ -168,8 +193,10 @@ def _can_change(vectors: WordVectors, word: str) -> bool:
 def _load(values: dict[str, Any]) -> None:
     if not values["path"]:
         raise AugmentationError(
-            "random-word-embedding needs word vectors, and none are given: name a file such as GloVe's glove.6B.50d.txt in the "
-            f"specification, random-word-embedding:path=FILE, or in {VARIABLE}, which also takes names with ':', ',' or '|'"
+            "random-word-embedding needs word vectors, and none are given: name a file such as GloVe's "
+            "glove.6B.50d.txt in the "
+            f"specification, random-word-embedding:path=FILE, or in {VARIABLE}, which also takes names with "
+            "':', ',' or '|'"
         )
     word_vectors(values["path"], values["limit"])
 
@@ -180,9 +207,16 @@ ENTRIES = (
         kind="text",
         paper=AUGCSE,
         parameters=(
-            Parameter("path", "", "the file of word vectors, GloVe's or word2vec's text format", variable=VARIABLE),
+            Parameter(
+                "path", "", "the file of word vectors, GloVe's or word2vec's text format", variable=VARIABLE
+            ),
             Parameter("rate", 0.3, "share of the words, rounded up", 0, 1),
-            Parameter("action", "substitute", "substitute words, insert any, or one of the two a sentence", choices=_ACTIONS),
+            Parameter(
+                "action",
+                "substitute",
+                "substitute words, insert any, or one of the two a sentence",
+                choices=_ACTIONS,
+            ),
             Parameter("top_k", 100, "nearest words that are drawn from", 1, 10_000),
             Parameter("limit", 100_000, "words read, the most frequent ones", 2, 10_000_000),
         ),

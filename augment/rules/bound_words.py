@@ -1,7 +1,8 @@
 """Which words of a sentence stand for themselves, so that another word could take their place.
 
-Not those of names, of fixed expressions ("according to"), of collocations that WordNet lists ("young man", "take place"), of
-compounds, and not words with a complement that they choose the form of ("attempt to", "depend on").
+Not those of names, of fixed expressions ("according to"), of collocations that WordNet lists ("young man",
+"take place"), of compounds, and not words with a complement that they choose the form of ("attempt to",
+"depend on").
 """
 
 from __future__ import annotations
@@ -20,14 +21,22 @@ _PARTICLES = frozenset({"compound:prt", "prt"})
 _FIXED = frozenset({"fixed", "flat", "goeswith"})
 # Relations of words that are no part of what a sentence says, but of how it is built.
 _FUNCTION = _PARTICLES | {
-    "aux", "aux:pass", "cop", "case", "prep", "mark", "cc", "cc:preconj", "det", "det:predet", "expl", "nummod",
+    "aux", "aux:pass", "cop", "case", "prep", "mark", "cc", "cc:preconj", "det", "det:predet", "expl",
+    "nummod",
 }  # fmt: skip
-_NOT_ADJECTIVAL = frozenset({"advmod", "nsubj", "nsubj:pass", "obj", "iobj", "obl", "nmod", "appos", "vocative", "discourse"})
-_MEASURES = frozenset({"obl:npmod", "obl:tmod", "obl:unmarked", "nmod:npmod", "nmod:tmod", "nmod:unmarked"})  # "ten years"
+_NOT_ADJECTIVAL = frozenset(
+    {"advmod", "nsubj", "nsubj:pass", "obj", "iobj", "obl", "nmod", "appos", "vocative", "discourse"}
+)
+# "ten years"
+_MEASURES = frozenset({"obl:npmod", "obl:tmod", "obl:unmarked", "nmod:npmod", "nmod:tmod", "nmod:unmarked"})
 _CLAUSES = frozenset({"ccomp", "xcomp", "csubj"})
 # Prepositions that no verb chooses; those with which a noun keeps its meaning; the same without "of".
-_NEUTRAL = word_set("in during after before by since until because while near between within without despite throughout when")
-_NOUN_PREPOSITIONS = word_set("of in at from with during after before by since between near within without under inside outside")
+_NEUTRAL = word_set(
+    "in during after before by since until because while near between within without despite throughout when"
+)
+_NOUN_PREPOSITIONS = word_set(
+    "of in at from with during after before by since between near within without under inside outside"
+)
 _PLACE_OF = word_set("in at during after before by since near within under inside outside")
 _DETERMINERS = word_set("a an another each every either one")
 _MASS = word_set("much little less")
@@ -37,7 +46,8 @@ _PRONOUNS = word_set("itself himself herself themselves myself yourself ourselve
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a word's place in its sentence wants of a word. uses: "c" or "m" of nouns, "g" of adjectives, "" for any.
+    """What a word's place in its sentence wants of a word. uses: "c" or "m" of nouns, "g" of adjectives, ""
+    for any.
 
     place: "a" in front of a noun, "p" behind a verb, of adjectives. frame: of `senses.FRAMES`, of verbs.
     """
@@ -58,8 +68,8 @@ class Place:
 
 
 def is_part_of_a_name(sentence: ParsedSentence, i: int) -> bool:
-    """Whether word i is part of a name, a URL, a compound with a hyphen, an abbreviation, or (by the parse) of a fixed or
-    phrasal expression, or helps a verb.
+    """Whether word i is part of a name, a URL, a compound with a hyphen, an abbreviation, or (by the parse)
+    of a fixed or phrasal expression, or helps a verb.
     """
     text, start, end = sentence.text, sentence.starts[i], sentence.ends[i]
     word = text[start:end]
@@ -79,7 +89,8 @@ def is_part_of_a_name(sentence: ParsedSentence, i: int) -> bool:
 
 
 def place_of(sentence: ParsedSentence, i: int, part: str, relation: str) -> Place | None:
-    """Return what the place of word i wants of a word that stands in a relation to it, or None where none may."""
+    """Return what the place of word i wants of a word that stands in a relation to it, or None where none
+    may."""
     if is_part_of_a_name(sentence, i):
         return None
     if part == "n":
@@ -98,7 +109,9 @@ def is_collocated(sentence: ParsedSentence, i: int) -> bool:
     known = wordnet().collocations
     first, last = max(0, i - 2), min(len(sentence), i + 3)
     words = [sentence.word(j).lower() for j in range(first, last)]
-    lemmas = [_lemma(sentence, j) if sentence.tags[j] in _INFLECTED else word for j, word in enumerate(words, first)]
+    lemmas = [
+        _lemma(sentence, j) if sentence.tags[j] in _INFLECTED else word for j, word in enumerate(words, first)
+    ]
     place, many = i - first, len(words)
     for start in range(place + 1):
         for stop in range(max(place, start + 1) + 1, min(many, start + 3) + 1):
@@ -106,7 +119,10 @@ def is_collocated(sentence: ParsedSentence, i: int) -> bool:
                 return True
             if words[start:stop] == lemmas[start:stop]:
                 continue
-            if "_".join(lemmas[start:stop]) in known or "_".join((*words[start : stop - 1], lemmas[stop - 1])) in known:
+            if (
+                "_".join(lemmas[start:stop]) in known
+                or "_".join((*words[start : stop - 1], lemmas[stop - 1])) in known
+            ):
                 return True
     if sentence.pos[i] == "VERB":
         for child in sentence.children(i):
@@ -143,7 +159,9 @@ def _place_of_noun(sentence: ParsedSentence, i: int, relation: str) -> Place | N
             determined = True
     if not plural and not determined:
         head = sentence.heads[i]
-        if sentence.relation(i) == "conj" and any(sentence.relation(child) == "det" for child in sentence.children(head)):
+        if sentence.relation(i) == "conj" and any(
+            sentence.relation(child) == "det" for child in sentence.children(head)
+        ):
             return Place()
         if sentence.relation(i) in ("dep", "root", "ROOT"):
             return Place()  # no clause around it
@@ -163,7 +181,12 @@ def _place_of_verb(sentence: ParsedSentence, i: int) -> Place | None:
         kinds[kind] = child
         if kind == "iobj" or kind == "expl" or (kind in ("obj", "obl") and word in _PRONOUNS):
             return None
-        if kind not in _MEASURES and _has_preposition(kind) and child > i and _preposition(sentence, child) not in _NEUTRAL:
+        if (
+            kind not in _MEASURES
+            and _has_preposition(kind)
+            and child > i
+            and _preposition(sentence, child) not in _NEUTRAL
+        ):
             return None
         if kind == "advmod" and child == i + 1 and sentence.tags[child] in ("RP", "IN"):
             return None
@@ -174,7 +197,9 @@ def _place_of_verb(sentence: ParsedSentence, i: int) -> Place | None:
         frame = "object to" if "obj" in kinds else "to"
     elif "ccomp" in kinds:
         frame = "that"
-    elif kinds.keys() & {"obj", "nsubj:pass", "aux:pass"} or (sentence.relation(i) == "acl" and sentence.tags[i] == "VBN"):
+    elif kinds.keys() & {"obj", "nsubj:pass", "aux:pass"} or (
+        sentence.relation(i) == "acl" and sentence.tags[i] == "VBN"
+    ):
         frame = "object"
     elif sentence.relation(i) == "acl:relcl" or (sentence.tags[i] == "VBN" and "aux" not in kinds):
         return None  # what it lacks may be its object
@@ -195,7 +220,11 @@ def _place_of_adjective(sentence: ParsedSentence, i: int, wanted: str) -> Place 
         kind = sentence.relation(child)
         base = _base(kind)
         # A complement is the adjective's own choice ("famous for"), but its antonym's too ("easy to").
-        if wanted == "synonyms" and not compared and (base in _CLAUSES or (_has_preposition(kind) and child > i)):
+        if (
+            wanted == "synonyms"
+            and not compared
+            and (base in _CLAUSES or (_has_preposition(kind) and child > i))
+        ):
             return None
         if (base == "obl" or kind in ("nummod", "nmod")) and child < i:
             return None  # "ten years old"
@@ -205,7 +234,9 @@ def _place_of_adjective(sentence: ParsedSentence, i: int, wanted: str) -> Place 
             graded = True
     if relation == "amod" and head > i and sentence.word(head).lower() in ("one", "ones"):
         return None
-    return Place(uses="g" if graded else "", place="a" if relation == "amod" else "p" if relation != "dep" else "")
+    return Place(
+        uses="g" if graded else "", place="a" if relation == "amod" else "p" if relation != "dep" else ""
+    )
 
 
 def _place_of_adverb(sentence: ParsedSentence, i: int) -> Place | None:
@@ -213,7 +244,10 @@ def _place_of_adverb(sentence: ParsedSentence, i: int) -> Place | None:
     after = sentence.word(i + 1).lower() if i + 1 < len(sentence) else ""
     if before in ("as", "so", "too", "how", "more", "most", "less", "than") or after in ("as", "than", "of"):
         return None
-    if any(sentence.relation(child) in ("obl", "prep", "fixed", "advcl", "ccomp", "case") for child in sentence.children(i)):
+    if any(
+        sentence.relation(child) in ("obl", "prep", "fixed", "advcl", "ccomp", "case")
+        for child in sentence.children(i)
+    ):
         return None
     return Place(uses="g" if sentence.tags[i] in ("RBR", "RBS") else "")
 
@@ -238,10 +272,13 @@ def _has_preposition(relation: str) -> bool:
 
 
 def _preposition(sentence: ParsedSentence, i: int) -> str:
-    """Return the preposition of a noun (or word i, if it is one), "" where it has none or one of several words."""
+    """Return the preposition of a noun (or word i, if it is one), "" where it has none or one of several
+    words."""
     if sentence.pos[i] in ("ADP", "SCONJ") and sentence.relation(i) in ("prep", "obl:agent"):
         return sentence.word(i).lower()
-    found = [child for child in sentence.children(i) if sentence.relation(child) in ("case", "mark") and child < i]
+    found = [
+        child for child in sentence.children(i) if sentence.relation(child) in ("case", "mark") and child < i
+    ]
     if not found or any(sentence.relation(child) == "fixed" for child in sentence.children(found[0])):
         return ""
     return sentence.word(found[0]).lower()

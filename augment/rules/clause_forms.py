@@ -11,9 +11,12 @@ from augment.text.word_forms import balanced, word_set
 
 _PRESENT_BE = {(1, False): "am", (3, False): "is"}
 _SINGULAR = word_set(
-    "he she it this that each every everyone everybody someone somebody anyone anybody no-one nobody one nothing"
+    "he she it this that each every everyone everybody someone somebody anyone anybody no-one nobody "
+    "one nothing"
 )
-_PLURAL = word_set("we us they them these those both many several few others people police cattle most all some")
+_PLURAL = word_set(
+    "we us they them these those both many several few others people police cattle most all some"
+)
 _PLURAL_DETERMINERS = word_set("these those both many several few various numerous")
 RELATIVE = word_set("who which that whom whose")
 _SENTENCE_ENDS, _OPENING, _CLOSING = tuple(".!?"), "\"'“‘([", "\"'”’)]"
@@ -21,8 +24,10 @@ _SENTENCE_ENDS, _OPENING, _CLOSING = tuple(".!?"), "\"'“‘([", "\"'”’)]"
 _SINGLE_OPENING, _SINGLE_CLOSING = re.compile(r"(?<![^\s(\[\"“])['‘](?=\S)"), re.compile(r"(?<=\S)['’](?!\w)")
 # Titles, references and the like, whose full stop ends no sentence in front of a number or a name.
 _ABBREVIATIONS = word_set(
-    "a.m adm al approx apr assoc aug ave bros c ca capt cf ch chap cmdr co col corp cpl dec dept dr e.g ed eds eg esp etc ex "
-    "feb fig figs fr ft gen gov hon i.e ie inc jan jr jul lt ltd maj messrs mr mrs ms mt mts nos nov oct p p.m pp pres "
+    "a.m adm al approx apr assoc aug ave bros c ca capt cf ch chap cmdr co col corp cpl dec dept dr e.g ed "
+    "eds eg esp etc ex "
+    "feb fig figs fr ft gen gov hon i.e ie inc jan jr jul lt ltd maj messrs mr mrs ms mt mts nos nov oct p "
+    "p.m pp pres "
     "prof pt rep rev sen sept sgt sr st ste supt v viz vol vols vs"
 )
 
@@ -68,25 +73,31 @@ def _is_whole(text: str) -> bool:
 
 
 def _ends_before(sentence: ParsedSentence, i: int) -> bool:
-    """Whether a sentence may end in front of word i: behind . ! or ?, but no abbreviation or initial, and before a capital;
-    quotes and brackets aside.
+    """Whether a sentence may end in front of word i: behind . ! or ?, but no abbreviation or initial, and
+    before a capital; quotes and brackets aside.
     """
     before, behind = sentence.text[: sentence.starts[i]], sentence.text[sentence.starts[i] :]
     ended = before.rstrip().rstrip(_CLOSING)
-    if ended[-1:] not in _SENTENCE_ENDS or not before[-1:].isspace() or not behind.lstrip(_OPENING)[:1].isupper():
+    if (
+        ended[-1:] not in _SENTENCE_ENDS
+        or not before[-1:].isspace()
+        or not behind.lstrip(_OPENING)[:1].isupper()
+    ):
         return False
     word = ended[:-1].split()[-1:] if ended[-1] == "." else []
     return not word or not _is_abbreviation(word[0].lstrip(_OPENING))
 
 
 def _is_abbreviation(word: str) -> bool:
-    """Whether the full stop behind a word may be its own: "Mr", "No" (as "no" ends sentences), "J" or "U.S"."""
+    """Whether the full stop behind a word may be its own: "Mr", "No" (as "no" ends sentences), "J" or
+    "U.S"."""
     initials = word.isupper() and all(len(part) == 1 for part in word.split(".")) and word != "I"
     return initials or word == "No" or word.lower() in _ABBREVIATIONS
 
 
 def is_plural(sentence: ParsedSentence, i: int) -> bool:
-    """Whether the phrase that word i heads is plural: by pronoun, tag, determiner, or coordination by "and"."""
+    """Whether the phrase that word i heads is plural: by pronoun, tag, determiner, or coordination by
+    "and"."""
     word = sentence.word(i).lower()
     if word in _SINGULAR:
         return False
@@ -96,17 +107,27 @@ def is_plural(sentence: ParsedSentence, i: int) -> bool:
         relation = sentence.relation(child)
         if relation == "conj" and child > i:
             joined = [*sentence.children(i), *sentence.children(child)]
-            if any(sentence.word(other).lower() in ("and", "&") for other in joined if sentence.relation(other) == "cc"):
+            if any(
+                sentence.word(other).lower() in ("and", "&")
+                for other in joined
+                if sentence.relation(other) == "cc"
+            ):
                 return True
         elif child < i and sentence.word(child).lower() in _PLURAL_DETERMINERS:
             return True
-        elif relation == "nummod" and child < i and sentence.word(child).lower() not in ("one", "1") and word[-1:] != "s":
+        elif (
+            relation == "nummod"
+            and child < i
+            and sentence.word(child).lower() not in ("one", "1")
+            and word[-1:] != "s"
+        ):
             return sentence.tags[i] not in ("NNP", "NN")
     return False
 
 
 def person_of(sentence: ParsedSentence, i: int) -> tuple[int, bool]:
-    """(1, 2 or 3, whether plural) of the phrase that word i heads. "You" counts as a plural, which its verb forms are."""
+    """(1, 2 or 3, whether plural) of the phrase that word i heads. "You" counts as a plural, which its verb
+    forms are."""
     word = sentence.word(i).lower()
     if word in ("i", "me"):
         return 1, False
@@ -116,8 +137,8 @@ def person_of(sentence: ParsedSentence, i: int) -> tuple[int, bool]:
 
 
 def subject_of(sentence: ParsedSentence, head: int) -> int | None:
-    """The word that says number and person for the clause that `head` heads: its subject, the one shared with the clause it is
-    coordinated with, or what a relative clause hangs on.
+    """The word that says number and person for the clause that `head` heads: its subject, the one shared with
+    the clause it is coordinated with, or what a relative clause hangs on.
     """
     for _ in range(8):
         subject = sentence.subject(head)
@@ -126,7 +147,9 @@ def subject_of(sentence: ParsedSentence, head: int) -> int | None:
                 return sentence.heads[head]
             if sentence.relation(subject) == "expl" or sentence.word(subject).lower() == "there":
                 after = [
-                    child for child in sentence.children(head) if child > subject and sentence.pos[child] in ("NOUN", "PROPN")
+                    child
+                    for child in sentence.children(head)
+                    if child > subject and sentence.pos[child] in ("NOUN", "PROPN")
                 ]
                 real = [child for child in after if sentence.relation(child) in ("nsubj", "attr", "obj")]
                 return real[0] if real else head if sentence.pos[head] in ("NOUN", "PROPN") else subject
@@ -151,7 +174,8 @@ def finite_form(lemma: str, tense: str, person: int, plural: bool) -> str:
 
 
 def spelled_out(sentence: ParsedSentence, i: int) -> str | None:
-    """A verb as it is written when it stands by itself: "have" for "'ve", the word itself for others, None for what cannot."""
+    """A verb as it is written when it stands by itself: "have" for "'ve", the word itself for others, None
+    for what cannot."""
     if sentence.word(i)[:1] not in "'’":
         return sentence.word(i)
     return full_form(sentence, [word.lower().replace("’", "'") for word in sentence.words], i)

@@ -5,7 +5,15 @@ from __future__ import annotations
 import functools
 
 from augment.core.entry import Entry
-from augment.rules.clause_forms import RELATIVE, characters, finite_form, finite_verb, is_plural, phrase, spelled_out
+from augment.rules.clause_forms import (
+    RELATIVE,
+    characters,
+    finite_form,
+    finite_verb,
+    is_plural,
+    phrase,
+    spelled_out,
+)
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import AUGCSE, balanced, word_set, word_table
@@ -15,26 +23,30 @@ _DIRECT = ("obj", "attr", "acomp", "xcomp")
 _RELATIVE_TAGS = ("WDT", "WP", "WP$", "WRB")
 _FACTIVE = sorted(
     word_set(
-        "acknowledge admit announce confirm declare discover find know learn mention note notice observe realize recall "
+        "acknowledge admit announce confirm declare discover find know learn mention note notice observe "
+        "realize recall "
         "recognize remember report reveal state"
     )
 )
 _GROUPS = word_set(
-    "administration agency army association band board church city club commission committee company congress corporation "
-    "council country court department family firm government group institution ministry nation navy office organization "
+    "administration agency army association band board church city club commission committee company "
+    "congress corporation "
+    "council country court department family firm government group institution ministry nation navy office "
+    "organization "
     "parliament party police school senate society staff state studio team university"
 )
 _SINGULAR_PRONOUNS = {"i": "I", "you": "you", "he": "he", "she": "she", "we": "we", "they": "they"}
 
 
 def summarization(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Summarization (NL-Augmenter; Zhang et al. 2021): triples of subject, verb and object, "!" in front of a negated verb.
+    """Summarization (NL-Augmenter; Zhang et al. 2021): triples of subject, verb and object, "!" in front of a
+    negated verb.
 
-    As published: heads of phrases, one word each, "Stillwater !is film", joined by commas; often empty. Here: names whole;
-    of the main clause, those coordinated with it and clauses in them, each verb with its subject (that of the clause that it
-    is coordinated with, where it has none); "is" with its predicate for parses that hang the copula there; verbs without an
-    object with what a preposition brings. None where there is no triple, and where it is the whole sentence. Possibly
-    altering. Needs the parse.
+    As published: heads of phrases, one word each, "Stillwater !is film", joined by commas; often empty. Here:
+    names whole; of the main clause, those coordinated with it and clauses in them, each verb with its subject
+    (that of the clause that it is coordinated with, where it has none); "is" with its predicate for parses
+    that hang the copula there; verbs without an object with what a preposition brings. None where there is no
+    triple, and where it is the whole sentence. Possibly altering. Needs the parse.
         "Stillwater is not a 2010 American fantasy film." -> "Stillwater !is film"
     """
     triples: list[str] = []
@@ -49,7 +61,10 @@ def summarization(sentence: ParsedSentence, draws: Draws) -> str | None:
         negated = any(sentence.word(child).lower() in _NEGATIVE for child in sentence.children(head))
         spoken = f"{'!' if negated else ''}{_spoken(sentence, head, verb)}"
         for subject in subjects:
-            triples += [f"{_name(sentence, subject)} {spoken} {_name(sentence, thing, verb != head)}" for thing in objects]
+            triples += [
+                f"{_name(sentence, subject)} {spoken} {_name(sentence, thing, verb != head)}"
+                for thing in objects
+            ]
     result = ", ".join(dict.fromkeys(triples))
     if not result or not balanced(result) or result.rstrip(".") == sentence.text.rstrip("."):
         return None
@@ -57,13 +72,14 @@ def summarization(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 
 def factive_verb(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """FactiveVerbTransformation (Grissom and Miyao 2012; NL-Augmenter, filtered out by AugCSE for its repeated patterns): "X did
-    it" becomes "X acknowledged that they did it".
+    """FactiveVerbTransformation (Grissom and Miyao 2012; NL-Augmenter, filtered out by AugCSE for its
+    repeated patterns): "X did it" becomes "X acknowledged that they did it".
 
-    As published: the words of the subject re-joined, a verb drawn with a fixed seed (always the same), a pronoun by lists of
-    names. Here: a random factive verb in the sentence's tense; a pronoun that is known: a personal pronoun's own, "he" or
-    "she" by word lists, "they" for plural people, "it" for groups of people. None for other subjects, questions, and where
-    the sentence does not start with its subject. Preserving. Needs the parse.
+    As published: the words of the subject re-joined, a verb drawn with a fixed seed (always the same), a
+    pronoun by lists of names. Here: a random factive verb in the sentence's tense; a pronoun that is known: a
+    personal pronoun's own, "he" or "she" by word lists, "they" for plural people, "it" for groups of people.
+    None for other subjects, questions, and where the sentence does not start with its subject. Preserving.
+    Needs the parse.
         "Peter published a research paper." -> "Peter acknowledged that he published a research paper."
     """
     root = sentence.root
@@ -74,7 +90,12 @@ def factive_verb(sentence: ParsedSentence, draws: Draws) -> str | None:
         return None
     span = phrase(sentence, subject)
     finite = finite_verb(sentence, root)
-    if span is None or span[0] != 0 or span[1] >= finite or sentence.tags[finite] not in ("VBD", "VBZ", "VBP"):
+    if (
+        span is None
+        or span[0] != 0
+        or span[1] >= finite
+        or sentence.tags[finite] not in ("VBD", "VBZ", "VBP")
+    ):
         return None
     pronoun = _pronoun(sentence, subject)
     if pronoun is None or sentence.text.rstrip()[-1:] == "?":
@@ -94,7 +115,11 @@ def _subjects(sentence: ParsedSentence, head: int) -> list[int]:
     while subject is None and sentence.relation(clause) == "conj" and sentence.heads[clause] != clause:
         clause = sentence.heads[clause]
         subject = sentence.subject(clause)
-    if subject is None or sentence.relation(subject) == "expl" or sentence.pos[subject] not in ("NOUN", "PROPN", "PRON", "NUM"):
+    if (
+        subject is None
+        or sentence.relation(subject) == "expl"
+        or sentence.pos[subject] not in ("NOUN", "PROPN", "PRON", "NUM")
+    ):
         return []
     if sentence.word(subject).lower() in RELATIVE:
         if sentence.relation(head) != "acl:relcl":
@@ -117,14 +142,24 @@ def _spoken(sentence: ParsedSentence, head: int, verb: int) -> str:
 
 def _conjoined(sentence: ParsedSentence, i: int) -> list[int]:
     nominal = ("NOUN", "PROPN", "PRON")
-    return [child for child in sentence.children(i) if sentence.relation(child) == "conj" and sentence.pos[child] in nominal]
+    return [
+        child
+        for child in sentence.children(i)
+        if sentence.relation(child) == "conj" and sentence.pos[child] in nominal
+    ]
 
 
 def _objects(sentence: ParsedSentence, head: int, verb: int) -> list[int]:
     if verb != head:
         return [head, *_conjoined(sentence, head)] if head > verb else []
-    direct = [child for child in sentence.children(head) if child > verb and sentence.relation(child) in _DIRECT]
-    direct = [child for child in direct if sentence.pos[child] not in ("VERB", "AUX") or _is_infinitive(sentence, child)]
+    direct = [
+        child for child in sentence.children(head) if child > verb and sentence.relation(child) in _DIRECT
+    ]
+    direct = [
+        child
+        for child in direct
+        if sentence.pos[child] not in ("VERB", "AUX") or _is_infinitive(sentence, child)
+    ]
     if not direct:
         for child in sentence.children(head):
             if child > verb and sentence.relation(child)[:3] == "obl" and _has_case(sentence, child):
@@ -146,7 +181,8 @@ def _has_case(sentence: ParsedSentence, i: int) -> bool:
 
 
 def _name(sentence: ParsedSentence, i: int, said: bool = False) -> str:
-    """Word i, with the other words of a name that it is the head of, the number of what is no word ("34%"), or "to".
+    """Word i, with the other words of a name that it is the head of, the number of what is no word ("34%"),
+    or "to".
 
     said: it is what "be" says of the subject, of which a preposition is part ("is at home").
     """
@@ -162,7 +198,8 @@ def _name(sentence: ParsedSentence, i: int, said: bool = False) -> str:
         parts += [
             child
             for child in sentence.children(i)
-            if sentence.relation(child) in ("compound", "flat", "flat:name") and sentence.pos[child] == "PROPN"
+            if sentence.relation(child) in ("compound", "flat", "flat:name")
+            and sentence.pos[child] == "PROPN"
         ]
     first, last = min(parts), max(parts)
     return characters(sentence, first, last) if last - first + 1 == len(parts) else sentence.word(i)
@@ -198,7 +235,17 @@ def _pronouns() -> dict[str, str]:
         pronouns[male], pronouns[female] = "he", "she"
     for gender, names in word_table("given_names.tsv"):
         pronouns.update(dict.fromkeys(names.split(), "he" if gender == "male" else "she"))
-    for word in ("male", "males", "female", "females", "fraternity", "sorority", "hosts", "masculine", "feminine"):
+    for word in (
+        "male",
+        "males",
+        "female",
+        "females",
+        "fraternity",
+        "sorority",
+        "hosts",
+        "masculine",
+        "feminine",
+    ):
         pronouns.pop(word, None)
     return pronouns
 
@@ -226,6 +273,9 @@ ENTRIES = (
         function=factive_verb,
         meaning="preserving",
         needs=("parse",),
-        sample=("Peter published a research paper.", "Peter acknowledged that he published a research paper."),
+        sample=(
+            "Peter published a research paper.",
+            "Peter acknowledged that he published a research paper.",
+        ),
     ),
 )

@@ -15,10 +15,10 @@ _JOINTS = ("-", "/", "–")
 def colors(sentence: ParsedSentence, draws: Draws) -> str | None:
     """ColorTransformation (NL-Augmenter): a colour becomes another of the 147 of CSS ("dark sea green").
 
-    As published: every colour name found as a substring ("tan" in "Stan"), all for the same colour in every sentence. Here:
-    whole words, the longest name first, a colour drawn for each; names are left ("Red Sea", "Mr Brown", "green tea", "black
-    voters"), and words that are things more often than colours ("orange", "wheat", "snow") only count as adjectives.
-    Possibly altering. Needs tags.
+    As published: every colour name found as a substring ("tan" in "Stan"), all for the same colour in every
+    sentence. Here: whole words, the longest name first, a colour drawn for each; names are left ("Red Sea",
+    "Mr Brown", "green tea", "black voters"), and words that are things more often than colours ("orange",
+    "wheat", "snow") only count as adjectives. Possibly altering. Needs tags.
         "She wore a red dress and black shoes." -> "She wore a misty rose dress and teal shoes."
     """
     words = sentence.words
@@ -55,11 +55,14 @@ def _is_colour(sentence: ParsedSentence, i: int, j: int, is_thing: bool, words: 
         return False
     if tag == "NN" and [word.lower() for word in words[max(0, i - 2) : i]] == ["in", "the"]:
         return False  # "in the red"
-    return j + 1 == len(words) or (words[j + 1] not in _JOINTS and not _is_named(words[j].lower(), words[j + 1]))
+    return j + 1 == len(words) or (
+        words[j + 1] not in _JOINTS and not _is_named(words[j].lower(), words[j + 1])
+    )
 
 
 def _is_named(colour: str, noun: str) -> bool:
-    """Whether a colour makes the name of a thing ("black hole") or of a group of people, and says nothing of their looks."""
+    """Whether a colour makes the name of a thing ("black hole") or of a group of people, and says nothing of
+    their looks."""
     things, groups = _nouns().get(colour, (frozenset(), frozenset()))
     either = {noun.lower(), noun.lower().removesuffix("s")}
     return not either.isdisjoint(things | groups) or (bool(groups) and noun[:1].isupper())
@@ -74,13 +77,19 @@ def _all() -> tuple[str, ...]:
 def _nouns() -> dict[str, tuple[frozenset[str], frozenset[str]]]:
     """{colour: (things, groups of people) that it makes a name with}"""
     rows = {colour: word_set(nouns) for colour, nouns in word_table("colour_nouns.tsv")}
-    groups = {colour: nouns for colours, nouns in rows.items() if " " in colours for colour in colours.split()}
-    return {colour: (rows.get(colour, frozenset()), groups.get(colour, frozenset())) for colour in rows.keys() | groups}
+    groups = {
+        colour: nouns for colours, nouns in rows.items() if " " in colours for colour in colours.split()
+    }
+    return {
+        colour: (rows.get(colour, frozenset()), groups.get(colour, frozenset()))
+        for colour in rows.keys() | groups
+    }
 
 
 @functools.lru_cache(maxsize=1)
 def _known() -> tuple[dict[str, bool], dict[str, int]]:
-    """({name: whether it is a thing more often than a colour}, {first word: most words of a name that starts so})."""
+    """({name: whether it is a thing more often than a colour}, {first word: most words of a name that starts
+    so})."""
     known = {line.lstrip("*"): line[0] == "*" for line in word_list("colours.txt")}
     longest: dict[str, int] = {}
     for name in known:

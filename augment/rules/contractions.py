@@ -10,8 +10,10 @@ from augment.text.word_forms import AUGCSE, Edit, like, overlap, rewrite, upper_
 
 # Auxiliaries that "not" contracts with, and those that lose their negation (NL-Augmenter's list).
 _CONTRACTED = {
-    "are": "aren't", "can": "can't", "could": "couldn't", "did": "didn't", "do": "don't", "does": "doesn't", "had": "hadn't",
-    "has": "hasn't", "have": "haven't", "is": "isn't", "must": "mustn't", "should": "shouldn't", "was": "wasn't",
+    "are": "aren't", "can": "can't", "could": "couldn't", "did": "didn't", "do": "don't", "does": "doesn't",
+    "had": "hadn't",
+    "has": "hasn't", "have": "haven't", "is": "isn't", "must": "mustn't", "should": "shouldn't",
+    "was": "wasn't",
     "were": "weren't", "will": "won't", "would": "wouldn't", "might": "mightn't", "need": "needn't",
 }  # fmt: skip
 _IRREGULAR = {"ca": "can", "wo": "will", "sha": "shall"}
@@ -22,11 +24,13 @@ _CONTRACTS_IS = word_set("he she it that there who what where how")
 _BE_HAVE = {
     "am": ("'m", word_set("i")), "are": ("'re", word_set("you we they")), "is": ("'s", _CONTRACTS_IS),
     "have": ("'ve", word_set("i you we they could might must should would")), "has": ("'s", _CONTRACTS_IS),
-    "had": ("'d", word_set("i you he she we they")), "will": ("'ll", word_set("i you he she it we they that there")),
+    "had": ("'d", word_set("i you he she we they")), "will": ("'ll", word_set("i you he she it we they "
+                                                                              "that there")),
     "would": ("'d", word_set("i you he she we they")),
 }  # fmt: skip
 _ANY = word_set("any anything anyone anybody anywhere")
-_NEGATIVE_ONLY = word_set("anymore either yet nor ever until till neither whatsoever")  # these want a negation in front
+# these want a negation in front
+_NEGATIVE_ONLY = word_set("anymore either yet nor ever until till neither whatsoever")
 _NEGATIVE = word_set("not n't never no without")  # another negation: "any" behind it is its own
 _SPANS = tuple(("in", span) for span in ("years", "ages", "weeks", "months", "decades", "days", "centuries"))
 _SPANS += (("a", "while"), ("long", "time"), ("so", "much"), ("all", "that"), ("any", "more"))
@@ -35,12 +39,13 @@ _NOT = word_set("n't n’t not")
 
 
 def contractions(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """ContractionExpansions (CheckList, Ribeiro et al. 2020): contractions are spelled out; where there are none, forms that
-    can be are contracted.
+    """ContractionExpansions (CheckList, Ribeiro et al. 2020): contractions are spelled out; where there are
+    none, forms that can be are contracted.
 
-    As published: a map of 77 strings, the first fitting form. Here: by words and tags, so that "it's" is "it is" or "it
-    has", "I'd" is "I would" or "I had" by the verb that follows, "John's" stays, and nothing is contracted at the end of a
-    clause ("Yes, it is."); "don't you know" becomes "do you not know". Preserving. Needs the parse.
+    As published: a map of 77 strings, the first fitting form. Here: by words and tags, so that "it's" is "it
+    is" or "it has", "I'd" is "I would" or "I had" by the verb that follows, "John's" stays, and nothing is
+    contracted at the end of a clause ("Yes, it is."); "don't you know" becomes "do you not know". Preserving.
+    Needs the parse.
         "I'm sure he doesn't know." -> "I am sure he does not know."
     """
     lower = [word.lower().replace("’", "'") for word in sentence.words]
@@ -48,11 +53,12 @@ def contractions(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 
 def auxiliary_negation_removal(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """SentenceAuxiliaryNegationRemoval (NL-Augmenter): "not" and "n't" behind an auxiliary go, and "do" with them.
+    """SentenceAuxiliaryNegationRemoval (NL-Augmenter): "not" and "n't" behind an auxiliary go, and "do" with
+    them.
 
-    As published: "does not" and "did not" stay, "can't" leaves "ca", "won't" leaves "wo". Here: all of them, and the verb
-    takes the form that "do" had ("does not go": "goes"; "did not go": "went"); "not only" stays, as it negates nothing.
-    Altering. Needs the parse.
+    As published: "does not" and "did not" stay, "can't" leaves "ca", "won't" leaves "wo". Here: all of them,
+    and the verb takes the form that "do" had ("does not go": "goes"; "did not go": "went"); "not only" stays,
+    as it negates nothing. Altering. Needs the parse.
         "He does not live here and can't swim." -> "He lives here and can swim."
     """
     words = [word.lower().replace("’", "'") for word in sentence.words]
@@ -76,48 +82,79 @@ def auxiliary_negation_removal(sentence: ParsedSentence, draws: Draws) -> str | 
             found = _without_do(sentence, i, auxiliary)
         if found and "?" not in sentence.text:
             found += assertive(sentence, words, i)
-        if not overlap(found, edits):  # "do not do not go": the verb of the first is the auxiliary of the second
+        # "do not do not go": the verb of the first is the auxiliary of the second
+        if not overlap(found, edits):
             edits += found
     return rewrite(sentence, edits)
 
 
 def needs_negation(words: list[str], i: int) -> bool:
-    """Whether something needs the negative word i: "not only", "not at all", "not yet", "may or may not", "could not but".
+    """Whether something needs the negative word i: "not only", "not at all", "not yet", "may or may not",
+    "could not but".
 
     words: in lower case, apostrophes straight.
     """
     following = words[i + 1 : i + 2]
-    if following and following[0] in ("only", "just", "merely", "least", "necessarily", "until", "but", "simply"):
+    if following and following[0] in (
+        "only",
+        "just",
+        "merely",
+        "least",
+        "necessarily",
+        "until",
+        "but",
+        "simply",
+    ):
         return True
-    if i >= 2 and words[i - 2] == "or" and (words[i - 1] in words[max(0, i - 4) : i - 2] or words[i - 1] in _DO):
+    if (
+        i >= 2
+        and words[i - 2] == "or"
+        and (words[i - 1] in words[max(0, i - 4) : i - 2] or words[i - 1] in _DO)
+    ):
         return True
     if not _NEGATIVE_ONLY.isdisjoint(words[i + 1 :]):
         return True
-    if following and following[0] == "help" and words[i + 2 : i + 3] and (words[i + 2] == "but" or words[i + 2].endswith("ing")):
+    if (
+        following
+        and following[0] == "help"
+        and words[i + 2 : i + 3]
+        and (words[i + 2] == "but" or words[i + 2].endswith("ing"))
+    ):
         return True
     rest = list(zip(words[i:], words[i + 1 :]))
     if any(pair in rest for pair in _SPANS):
         return True
-    return ("at", "all") in rest or ("but", "rather") in rest or ("but", "also") in rest or ("any", "longer") in rest
+    return (
+        ("at", "all") in rest
+        or ("but", "rather") in rest
+        or ("but", "also") in rest
+        or ("any", "longer") in rest
+    )
 
 
 def assertive(sentence: ParsedSentence, words: list[str], i: int) -> list[Edit]:
-    """ "any" and its like behind word i, up to the next punctuation or negation, as they are without a negation: "some"."""
+    """ "any" and its like behind word i, up to the next punctuation or negation, as they are without a
+    negation: "some"."""
     edits = []
     for j in range(i + 1, len(words)):
         if sentence.pos[j] == "PUNCT" or words[j] in _NEGATIVE:
             break
-        whichever = words[j - 1] in ("like", "than", "if", "as") or words[j + 1 : j + 2] == ["other"]  # "like any other"
+        # "like any other"
+        whichever = words[j - 1] in ("like", "than", "if", "as") or words[j + 1 : j + 2] == ["other"]
         if words[j] in _ANY and not whichever:
-            edits.append((sentence.starts[j], sentence.ends[j], like(sentence.word(j), "some" + words[j][3:])))
+            edits.append(
+                (sentence.starts[j], sentence.ends[j], like(sentence.word(j), "some" + words[j][3:]))
+            )
     return edits
 
 
 def _without_do(sentence: ParsedSentence, i: int, auxiliary: str) -> list[Edit]:
-    """Word i is the "not" behind a form of "do": both go and the verb is inflected; "not" alone in a question or where
-    the verb is left out.
+    """Word i is the "not" behind a form of "do": both go and the verb is inflected; "not" alone in a question
+    or where the verb is left out.
     """
-    verb = next((j for j in range(i + 1, min(i + 5, len(sentence))) if sentence.tags[j] in ("VB", "VBP")), None)
+    verb = next(
+        (j for j in range(i + 1, min(i + 5, len(sentence))) if sentence.tags[j] in ("VB", "VBP")), None
+    )
     between = range(i + 1, verb if verb is not None else 0)
     if verb is None or any(sentence.pos[j] not in ("ADV", "PART") for j in between):
         return [(sentence.ends[i - 1], sentence.ends[i], "")]
@@ -141,7 +178,11 @@ def _without_do(sentence: ParsedSentence, i: int, auxiliary: str) -> list[Edit]:
 
 def is_base_form(word: str) -> bool:
     """Whether a verb that is tagged as a base form is one: not "fought"."""
-    return lemma_of(word, "VBD") == word or inflect(word, "VBD") == word or word in ("be", "found", "saw", "lay", "fell")
+    return (
+        lemma_of(word, "VBD") == word
+        or inflect(word, "VBD") == word
+        or word in ("be", "found", "saw", "lay", "fell")
+    )
 
 
 def joined_base_forms(sentence: ParsedSentence, verb: int) -> list[int]:
@@ -211,9 +252,15 @@ def _not(sentence: ParsedSentence, lower: list[str], i: int) -> list[Edit]:
     if whole not in _CONTRACTED and whole not in ("may", "shall", "ought", "dare"):
         return []
     old = sentence.word(i - 1)
-    edits = [(sentence.starts[i - 1], sentence.ends[i - 1], like(old, whole))] if whole != lower[i - 1] else []
+    edits = (
+        [(sentence.starts[i - 1], sentence.ends[i - 1], like(old, whole))] if whole != lower[i - 1] else []
+    )
     if i + 1 < len(lower) and lower[i + 1] in _PRONOUNS and (i == 1 or lower[i - 2] not in _PRONOUNS):
-        return [*edits, (sentence.starts[i], sentence.ends[i], ""), (sentence.ends[i + 1], sentence.ends[i + 1], " not")]
+        return [
+            *edits,
+            (sentence.starts[i], sentence.ends[i], ""),
+            (sentence.ends[i + 1], sentence.ends[i + 1], " not"),
+        ]
     for head in (i - 1, sentence.heads[i - 1]):  # "isn't the man here": "is the man not here"
         subject = sentence.subject(head)
         if subject is not None and subject > i and sentence.subtree(subject)[0] == i + 1:
@@ -233,17 +280,29 @@ def _short_forms(sentence: ParsedSentence, lower: list[str]) -> list[Edit]:
             continue
         first, second = lower[i], lower[i + 1]
         following = sentence.pos[i + 2] if i + 2 < len(lower) else "PUNCT"
-        if second == "not" and first in _CONTRACTED and following not in ("PUNCT", "PRON") and not needs_negation(lower, i + 1):
-            edits.append((sentence.starts[i], sentence.ends[i + 1], like(sentence.word(i), _CONTRACTED[first])))
+        if (
+            second == "not"
+            and first in _CONTRACTED
+            and following not in ("PUNCT", "PRON")
+            and not needs_negation(lower, i + 1)
+        ):
+            edits.append(
+                (sentence.starts[i], sentence.ends[i + 1], like(sentence.word(i), _CONTRACTED[first]))
+            )
             last = i + 1
-        elif second in _BE_HAVE and first in _BE_HAVE[second][1] and _contracts(sentence, lower, i + 1, following):
+        elif (
+            second in _BE_HAVE
+            and first in _BE_HAVE[second][1]
+            and _contracts(sentence, lower, i + 1, following)
+        ):
             edits.append((sentence.ends[i], sentence.ends[i + 1], _BE_HAVE[second][0]))
             last = i + 1
     return edits
 
 
 def _contracts(sentence: ParsedSentence, lower: list[str], i: int, following: str) -> bool:
-    """Whether the auxiliary i, behind a pronoun, is weak: something that it goes with follows in its clause."""
+    """Whether the auxiliary i, behind a pronoun, is weak: something that it goes with follows in its
+    clause."""
     if following in ("PUNCT", "CCONJ", "SCONJ") or sentence.word(i).isupper() or lower[i + 1] == "to":
         return False
     if following == "PRON" and (i + 2 == len(lower) or sentence.pos[i + 2] == "PUNCT"):

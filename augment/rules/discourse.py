@@ -14,16 +14,20 @@ _PREPOSITIONS = word_set("of to as that than when by in on from")
 _NEGATIVE = word_set("not n't n’t no never neither none nothing")
 _MODIFYING = word_set("whether or and just only ever such as so not even simply precisely long partly")
 _NAMING = word_set("known called named abbreviated spelled")
-_NOT_ADVERB = word_set("year years month months day days week weeks hours minutes decade decades century centuries")
+_NOT_ADVERB = word_set(
+    "year years month months day days week weeks hours minutes decade decades century centuries"
+)
 
 
 def discourse_markers(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """DiscourseMarkerSubstitution (NL-Augmenter; Pitler et al. 2008): one marker becomes another of the same class of PDTB 2.0.
+    """DiscourseMarkerSubstitution (NL-Augmenter; Pitler et al. 2008): one marker becomes another of the same
+    class of PDTB 2.0.
 
-    As published: looked up among the words of the split text, so markers of several words never match, and replaced where
-    the string first occurs ("since" in "sincerely", in "since July" too). Here: whole markers, of several words too, each
-    where it does that work: in front of a comma, of a verb, or of a clause (`word_lists/discourse_markers.tsv`); a random
-    one of them, by a random other one. Preserving. Needs the parse.
+    As published: looked up among the words of the split text, so markers of several words never match, and
+    replaced where the string first occurs ("since" in "sincerely", in "since July" too). Here: whole markers,
+    of several words too, each where it does that work: in front of a comma, of a verb, or of a clause
+    (`word_lists/discourse_markers.tsv`); a random one of them, by a random other one. Preserving. Needs the
+    parse.
         "He left because it was late." -> "He left since it was late."
     """
     words = [word.lower() for word in sentence.words]
@@ -61,7 +65,12 @@ def _is_opening(sentence: ParsedSentence, words: list[str], i: int, j: int) -> b
 
 def _is_adverb(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bool:
     """In front of a verb, in a clause that has its subject already."""
-    if j + 1 >= len(words) or i == 0 or sentence.pos[j + 1] not in ("VERB", "AUX") or sentence.pos[i] != "ADV":
+    if (
+        j + 1 >= len(words)
+        or i == 0
+        or sentence.pos[j + 1] not in ("VERB", "AUX")
+        or sentence.pos[i] != "ADV"
+    ):
         return False
     if sentence.heads[i] <= j or words[i - 1] in _NOT_ADVERB or words[j + 1] in _NAMING:
         return False
@@ -69,14 +78,20 @@ def _is_adverb(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bo
         return False
     if sentence.tags[i - 1] in ("POS", "PRP$", "DT"):
         return False  # "his later works", taken for a verb
-    if sentence.tags[j + 1] in ("VB", "VBN", "VBG") and not any(word < i for word in sentence.auxiliaries(sentence.heads[i])):
+    if sentence.tags[j + 1] in ("VB", "VBN", "VBG") and not any(
+        word < i for word in sentence.auxiliaries(sentence.heads[i])
+    ):
         return False  # "the salt thus obtained"
     return words[i - 1] not in _STOPS or words[i - 1] == ","
 
 
 def _is_clause(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bool:
     """Introduces a clause that has a subject and a finite verb behind the marker."""
-    if j + 1 >= len(words) or words[j + 1] in _PREPOSITIONS or sentence.relation(i) not in ("mark", "advmod", "cc"):
+    if (
+        j + 1 >= len(words)
+        or words[j + 1] in _PREPOSITIONS
+        or sentence.relation(i) not in ("mark", "advmod", "cc")
+    ):
         return False
     if i and words[i - 1] in _MODIFYING:
         return False
@@ -91,16 +106,23 @@ def _is_clause(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bo
         return False  # "it was because it rained"
     if words[i] == "since":  # of time, unless the clause that it hangs on is not in the perfect
         clause = sentence.heads[verb]
-        return not any(words[word] in ("has", "have", "had", "been", "'s", "'ve") for word in sentence.children(clause))
+        return not any(
+            words[word] in ("has", "have", "had", "been", "'s", "'ve") for word in sentence.children(clause)
+        )
     if words[i] == "while" and "VBG" in (sentence.tags[verb], sentence.tags[sentence.verb(verb)]):
         return False  # "while he is reading": at that time
-    if words[i] == "while":  # at the same time as a doing, or in contrast to it: a stative, comma-bound clause contrasts
+    # at the same time as a doing, or in contrast to it: a stative, comma-bound clause contrasts
+    if words[i] == "while":
         return i == 0 or words[i - 1] == ","
     return words[i] != "as"
 
 
 def _is_coordinate(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bool:
-    if j + 1 < len(words) and sentence.tags[j + 1] in ("DT", "PRP$", "NNP") and not _NEGATIVE.isdisjoint(words[:i]):
+    if (
+        j + 1 < len(words)
+        and sentence.tags[j + 1] in ("DT", "PRP$", "NNP")
+        and not _NEGATIVE.isdisjoint(words[:i])
+    ):
         return False  # "it was no fancy, but a duty"
     return (
         i > 0
@@ -140,7 +162,9 @@ def _markers() -> dict[str, list[_Marker]]:
     for place, _, line in word_table("discourse_markers.tsv"):
         group = line.split("|")
         for text in group:
-            markers.setdefault(text, _Marker(text)).others.append((place, [other for other in group if other != text]))
+            markers.setdefault(text, _Marker(text)).others.append(
+                (place, [other for other in group if other != text])
+            )
     starting: dict[str, list[_Marker]] = {}
     for marker in sorted(markers.values(), key=lambda marker: -len(marker.words)):
         starting.setdefault(marker.words[0], []).append(marker)

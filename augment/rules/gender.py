@@ -9,23 +9,43 @@ from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import AUGCSE, Edit, like, rewrite, word_set, word_table
 
-_PRONOUNS = {"he": "she", "she": "he", "himself": "herself", "herself": "himself", "him": "her", "hers": "his"}
-_TITLES = {"mr": "Ms", "mr.": "Ms.", "mrs": "Mr", "mrs.": "Mr.", "ms": "Mr", "ms.": "Mr.", "miss": "Mr.", "sir": "Madam"}
+_PRONOUNS = {
+    "he": "she",
+    "she": "he",
+    "himself": "herself",
+    "herself": "himself",
+    "him": "her",
+    "hers": "his",
+}
+_TITLES = {
+    "mr": "Ms",
+    "mr.": "Ms.",
+    "mrs": "Mr",
+    "mrs.": "Mr.",
+    "ms": "Mr",
+    "ms.": "Mr.",
+    "miss": "Mr.",
+    "sir": "Madam",
+}
 _TITLES |= {"madam": "Sir", "lord": "Lady", "lady": "Lord", "madame": "Monsieur", "monsieur": "Madame"}
-# Written with a capital in front of a name these are titles, and swapped; other capitalised pairs are (parts of) names.
+# Written with a capital in front of a name these are titles, and swapped; other capitalised pairs are (parts
+# of) names.
 _RANKS = word_set(
-    "abbot abbess baron baroness duke duchess emperor empress king queen prince princess viscount viscountess uncle aunt"
+    "abbot abbess baron baroness duke duchess emperor empress king queen prince princess viscount "
+    "viscountess uncle aunt"
 )
 _QUOTES = frozenset("\"“‘'`") | {"``"}
 _OPPOSITE = {"M": "F", "F": "M"}
 
 
 def gender_swap(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """GenderSwap (NL-Augmenter after Lu et al. 2020): words and names of one gender become those of the other.
+    """GenderSwap (NL-Augmenter after Lu et al. 2020): words and names of one gender become those of the
+    other.
 
-    As published: pairs from a list, and a random name of the other gender for a given name. Here: "her" is "his" or "him",
-    and "his" is "her" or "hers", by tag; a name becomes the same new name wherever it stands, and no name becomes one that
-    the sentence has; family names, places, "Martin Luther King" and "Man Ray" stay. Preserving. Needs tags.
+    As published: pairs from a list, and a random name of the other gender for a given name. Here: "her" is
+    "his" or "him", and "his" is "her" or "hers", by tag; a name becomes the same new name wherever it stands,
+    and no name becomes one that the sentence has; family names, places, "Martin Luther King" and "Man Ray"
+    stay. Preserving. Needs tags.
         "She gave her brother Peter the keys." -> "He gave his sister Alice the keys."
     """
     tags = sentence.tags
@@ -51,7 +71,9 @@ def gender_swap(sentence: ParsedSentence, draws: Draws) -> str | None:
         elif word in names and _is_given_name(sentence, i, words):
             if word not in renamed:
                 taken = {*words, *renamed.values()}
-                renamed[word] = draws.choice([name for name in _names_of(_OPPOSITE[names[word]]) if name not in taken])
+                renamed[word] = draws.choice(
+                    [name for name in _names_of(_OPPOSITE[names[word]]) if name not in taken]
+                )
             new = renamed[word]
         if new is not None and tags[i] != "FW":
             edits.append((sentence.starts[i], sentence.ends[i], like(word, new) if len(word) > 1 else new))
@@ -59,11 +81,21 @@ def gender_swap(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 
 def _is_possessive(sentence: ParsedSentence, i: int) -> bool:
-    """Whether "her" or "his" belongs to a noun behind it. Tags decide, and where they cannot be right, what follows."""
+    """Whether "her" or "his" belongs to a noun behind it. Tags decide, and where they cannot be right, what
+    follows."""
     tag = sentence.tags[i]
     while i + 1 < len(sentence) and sentence.word(i + 1) in _QUOTES:  # 'his "autobiography"'
         i += 1
-    if i + 1 >= len(sentence) or sentence.pos[i + 1] in ("PUNCT", "ADP", "CCONJ", "SCONJ", "AUX", "DET", "PRON", "PART"):
+    if i + 1 >= len(sentence) or sentence.pos[i + 1] in (
+        "PUNCT",
+        "ADP",
+        "CCONJ",
+        "SCONJ",
+        "AUX",
+        "DET",
+        "PRON",
+        "PART",
+    ):
         return False
     return tag == "PRP$"
 
@@ -76,7 +108,9 @@ def _before_name(sentence: ParsedSentence, i: int) -> bool:
 
 
 def _is_common(sentence: ParsedSentence, i: int, word: str, lower: str) -> bool:
-    if sentence.tags[i][:1] == "V" or (lower in ("host", "hosts", "steward", "guys") and sentence.tags[i][:2] != "NN"):
+    if sentence.tags[i][:1] == "V" or (
+        lower in ("host", "hosts", "steward", "guys") and sentence.tags[i][:2] != "NN"
+    ):
         return False
     if (i + 1 < len(sentence) and sentence.word(i + 1) == "-") or (i and sentence.word(i - 1) == "-"):
         return False  # "man-made", "half-brother" where it is cut in three
@@ -84,7 +118,8 @@ def _is_common(sentence: ParsedSentence, i: int, word: str, lower: str) -> bool:
         return True
     if lower in _RANKS:
         return _before_name(sentence, i) and sentence.word(i + 1) not in ("Island", "Street", "Cup", "Edward")
-    # A capital in the middle is a name's; at the start of the sentence, where no name goes on behind it, it is not.
+    # A capital in the middle is a name's; at the start of the sentence, where no name goes on behind it, it
+    # is not.
     return i == 0 and sentence.tags[i] not in ("NNP", "NNPS")
 
 
@@ -93,13 +128,44 @@ def _is_given_name(sentence: ParsedSentence, i: int, words: list[str]) -> bool:
         return False
     if i:
         before = words[i - 1]
-        if before in ("St.", "Saint", "San", "Fort", "Mount", "Lake", "Port", "the", "The", "-", "of", "de", "van", "von"):
+        if before in (
+            "St.",
+            "Saint",
+            "San",
+            "Fort",
+            "Mount",
+            "Lake",
+            "Port",
+            "the",
+            "The",
+            "-",
+            "of",
+            "de",
+            "van",
+            "von",
+        ):
             return False
         if before[:1].isupper() and before[:1].isalpha() and sentence.tags[i - 1][:3] == "NNP":
-            return before.lower() in _TITLES or before.lower() in _RANKS or before.rstrip(".") in ("Dr", "Rev", "Sir", "Queen")
+            return (
+                before.lower() in _TITLES
+                or before.lower() in _RANKS
+                or before.rstrip(".") in ("Dr", "Rev", "Sir", "Queen")
+            )
     if i + 1 < len(words):
         following = words[i + 1]
-        if following in ("-", "River", "Street", "County", "Island", "Islands", "College", "University", "Church", "Bay", "City"):
+        if following in (
+            "-",
+            "River",
+            "Street",
+            "County",
+            "Island",
+            "Islands",
+            "College",
+            "University",
+            "Church",
+            "Bay",
+            "City",
+        ):
             return False
     return True
 
@@ -115,7 +181,11 @@ def _pairs() -> dict[str, str]:
 
 @functools.lru_cache(maxsize=1)
 def _names() -> dict[str, str]:
-    return {name: "M" if gender == "male" else "F" for gender, names in word_table("given_names.tsv") for name in names.split()}
+    return {
+        name: "M" if gender == "male" else "F"
+        for gender, names in word_table("given_names.tsv")
+        for name in names.split()
+    }
 
 
 @functools.lru_cache(maxsize=2)
@@ -129,7 +199,8 @@ ENTRIES = (
         kind="text",
         paper=AUGCSE,
         parameters=(),
-        description="Pronouns, gendered words and given names become those of the other gender; one new name per name.",
+        description="Pronouns, gendered words and given names become those of the other gender; one new "
+        "name per name.",
         example="gender-swap",
         function=gender_swap,
         meaning="preserving",

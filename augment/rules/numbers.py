@@ -16,7 +16,8 @@ _NUMBER = re.compile(
     r"(?:(?P<ordinal>st|nd|rd|th)|(?P<decade>'?s)|\s?(?P<percent>%)|:(?P<minutes>[0-5]\d)(?P<noon>\s?[ap]\.?m\.?)?"
     rf"|\s?[–-]\s?(?P<to>{_INTEGER})(?P<to_percent>%)?)?"
 )
-# What may stand right in front of a number and behind it; anything else makes it a part of something: B-52, 3D, 1.2.3, a URL.
+# What may stand right in front of a number and behind it; anything else makes it a part of something: B-52,
+# 3D, 1.2.3, a URL.
 _BEFORE = re.compile(r"(?:^|[\s(\[\"“'‘—])$")
 _AFTER = re.compile(r"(?:[.,;:!?)\]\"”'’—]*(?:\s|$)|[)\]\"”]|—)")
 _GROUP_BEHIND = re.compile(r"(?<![\d,.]\d{3})[ \u00a0]\d{3}(?!\d)")
@@ -24,31 +25,34 @@ _GROUP_BEFORE = re.compile(r"(?<!\d)\d{1,3}[ \u00a0]$")
 _SENTENCE_END = re.compile(r"(?:[a-z]{4}\.|[!?])[\"”’)]?\s[\"“‘(]?$")
 _SCALE = re.compile(r"\s(thousand|million|billion|trillion|hundred)\b")
 _CURRENCIES = {
-    "$": ("dollar", "dollars", "cents"), "US$": ("dollar", "dollars", "cents"), "£": ("pound", "pounds", "pence"),
+    "$": ("dollar", "dollars", "cents"), "US$": ("dollar", "dollars", "cents"), "£": ("pound", "pounds",
+    "pence"),
     "€": ("euro", "euros", "cents"),
 }  # fmt: skip
 _LABELS = word_set("no no. nos. vol. p. pp. fig. # §")  # what they number keeps its figure
 _MONTHS = word_set(
-    "january february march april may june july august september october november december jan feb mar apr jun jul aug sep sept "
+    "january february march april may june july august september october november december jan feb mar apr "
+    "jun jul aug sep sept "
     "oct nov dec"
 )
 _PLURALS = word_set("people men women children feet")
 _DETERMINERS = word_set("the this that its his her their our")
 _BEFORE_YEARS = _MONTHS | word_set(
-    "in since by until till from of during before after around about circa c. between and to late early mid summer winter spring "
+    "in since by until till from of during before after around about circa c. between and to late early mid "
+    "summer winter spring "
     "autumn fall year"
 )
 
 
 def number_words(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """NumericToWord (NL-Augmenter): numbers become words: cardinals, ordinals, decimals, per cent, money, years and decades,
-    days of a month, times, ranges.
+    """NumericToWord (NL-Augmenter): numbers become words: cardinals, ordinals, decimals, per cent, money,
+    years and decades, days of a month, times, ranges.
 
-    Here by num2words, with years told from quantities by what stands around them ("in 1984", "1984 people"). Parts of
-    something else stay: "B-52", "3D", "1.2.3", URLs, numbers of more than 15 digits or with a leading zero. Preserving.
-    Needs nothing.
-        "In 1984, 25% of 1,200 voters paid $5." -> "In nineteen eighty-four, twenty-five percent of one thousand, two hundred
-        voters paid five dollars."
+    Here by num2words, with years told from quantities by what stands around them ("in 1984", "1984 people").
+    Parts of something else stay: "B-52", "3D", "1.2.3", URLs, numbers of more than 15 digits or with a
+    leading zero. Preserving. Needs nothing.
+        "In 1984, 25% of 1,200 voters paid $5." -> "In nineteen eighty-four, twenty-five percent of one
+        thousand, two hundred voters paid five dollars."
     """
     text = sentence.text
     edits: list[Edit] = []
@@ -56,17 +60,26 @@ def number_words(sentence: ParsedSentence, draws: Draws) -> str | None:
         start, end = match.span()
         if not _BEFORE.search(text, max(0, start - 1), start) or not _AFTER.match(text, end):
             continue
-        if _GROUP_BEHIND.match(text, end) or (end - start == 3 and _GROUP_BEFORE.search(text, max(0, start - 5), start)):
+        if _GROUP_BEHIND.match(text, end) or (
+            end - start == 3 and _GROUP_BEFORE.search(text, max(0, start - 5), start)
+        ):
             continue  # "10 000"
         new = _spoken(match, text)
         if new is not None:
             edits.append((start, end, new))
-    return rewrite(sentence, [(start, end, upper_first(new) if _opens(text, start) else new) for start, end, new in edits])
+    return rewrite(
+        sentence,
+        [(start, end, upper_first(new) if _opens(text, start) else new) for start, end, new in edits],
+    )
 
 
 def _opens(text: str, start: int) -> bool:
-    """Whether a sentence starts here: the text's first, or behind a full stop that is none of an abbreviation."""
-    return not text[:start].strip("\"'“‘([ ") or _SENTENCE_END.search(text, max(0, start - 12), start) is not None
+    """Whether a sentence starts here: the text's first, or behind a full stop that is none of an
+    abbreviation."""
+    return (
+        not text[:start].strip("\"'“‘([ ")
+        or _SENTENCE_END.search(text, max(0, start - 12), start) is not None
+    )
 
 
 def _spoken(match: re.Match, text: str) -> str | None:
@@ -100,7 +113,9 @@ def _spoken(match: re.Match, text: str) -> str | None:
             return f"{_words(digits, 'year')} to {_words(to, 'year')}"
         if len(digits) == 4 and len(to) == 2 and _is_year(digits):
             return f"{_words(digits, 'year')} to {_words(to, 'cardinal')}"
-        return f"{_words(digits, 'cardinal')} to {_words(to, 'cardinal')}" + (" percent" if match["to_percent"] else "")
+        return f"{_words(digits, 'cardinal')} to {_words(to, 'cardinal')}" + (
+            " percent" if match["to_percent"] else ""
+        )
     spoken = _words(digits + (fraction or ""), "cardinal")
     if match["percent"]:
         return f"{spoken} percent"
@@ -111,7 +126,11 @@ def _spoken(match: re.Match, text: str) -> str | None:
     if after in _MONTHS and int(digits) <= 31 and after != "may":
         spoken = _words(digits, "ordinal") + " of"
         return spoken if before == "the" else f"the {spoken}"
-    if whole == digits and _is_year(digits) and (before in _BEFORE_YEARS or not _is_counted(digits, before, after)):
+    if (
+        whole == digits
+        and _is_year(digits)
+        and (before in _BEFORE_YEARS or not _is_counted(digits, before, after))
+    ):
         return _words(digits, "year")
     return spoken
 
@@ -126,7 +145,9 @@ def _money(match: re.Match, text: str) -> str | None:
     fraction = match["fraction"]
     if fraction and len(fraction) != 3:
         return None
-    noun_behind = re.search(r"\b[Aa]n?\s$", text[: match.start()]) and re.match(r"\s[a-z]", text[match.end() :])
+    noun_behind = re.search(r"\b[Aa]n?\s$", text[: match.start()]) and re.match(
+        r"\s[a-z]", text[match.end() :]
+    )
     if noun_behind and not fraction:
         return f"{_words(digits, 'cardinal').replace(' ', '-').replace(',', '')}-{one}"
     spoken = f"{_words(digits, 'cardinal')} {one if digits == '1' else many}"

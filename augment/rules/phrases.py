@@ -1,4 +1,5 @@
-"""AugCSE's rules that move whole phrases: subject and object exchanged, Yoda's word order, sentences in another order."""
+"""AugCSE's rules that move whole phrases: subject and object exchanged, Yoda's word order, sentences in
+another order."""
 
 from __future__ import annotations
 
@@ -45,12 +46,13 @@ _CLOSING = tuple(".!?;:,\"'”’)]")
 
 
 def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """SentenceSubjectObjectSwitch (NL-Augmenter): the subject of the main clause and its first object exchange places.
+    """SentenceSubjectObjectSwitch (NL-Augmenter): the subject of the main clause and its first object
+    exchange places.
 
-    As published: the subtrees of the last *subj* before the root and the first *obj* behind it, objects of prepositions among
-    them, exchanged as they are. Here: phrases of one run of words each, pronouns in their case ("he": "him"), the verb in
-    agreement with its new subject, commas and capitals right; no relative or reflexive pronoun, no "there". Altering. Needs
-    the parse.
+    As published: the subtrees of the last *subj* before the root and the first *obj* behind it, objects of
+    prepositions among them, exchanged as they are. Here: phrases of one run of words each, pronouns in their
+    case ("he": "him"), the verb in agreement with its new subject, commas and capitals right; no relative or
+    reflexive pronoun, no "there". Altering. Needs the parse.
         "She saw the birds." -> "The birds saw her."
     """
     root = sentence.root
@@ -58,7 +60,12 @@ def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
         return None
     subject = sentence.subject(root)
     verb = sentence.verb(root)
-    if subject is None or subject > verb or not _is_nominal(sentence, subject) or _is_subordinate(sentence, root, subject):
+    if (
+        subject is None
+        or subject > verb
+        or not _is_nominal(sentence, subject)
+        or _is_subordinate(sentence, root, subject)
+    ):
         return None
     span = phrase(sentence, subject)
     if span is None or _is_torn(sentence, *span) or sentence.tags[finite_verb(sentence, root)] not in _FINITE:
@@ -80,7 +87,11 @@ def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
     edits = [(sentence.starts[span[0]], *_close(sentence, *span, new_subject))]
     edits.append((sentence.starts[first], *_close(sentence, first, last, new_object)))
     agreement = _agreement(sentence, root, object_head)
-    if agreement is None or _joins_pronoun(sentence, subject, span) or _joins_pronoun(sentence, object_head, (first, last)):
+    if (
+        agreement is None
+        or _joins_pronoun(sentence, subject, span)
+        or _joins_pronoun(sentence, object_head, (first, last))
+    ):
         return None
     edits += agreement
     result = sentence.edit([*edits, *articles(sentence.text, edits)])
@@ -90,11 +101,13 @@ def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 
 def yoda(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """YodaPerturbation (NL-Augmenter after yevbar/Yoda-Script): what follows the finite verb goes to the front of its clause.
+    """YodaPerturbation (NL-Augmenter after yevbar/Yoda-Script): what follows the finite verb goes to the
+    front of its clause.
 
-    As published: of every piece of text between commas and conjunctions, re-joined from lower-cased tokens. Here: of the main
-    clause and of those coordinated with it that have subjects of their own; what stands in front of the subject stays
-    there; questions, and clauses that quotes or brackets would be torn in, are left. Preserving. Needs the parse.
+    As published: of every piece of text between commas and conjunctions, re-joined from lower-cased tokens.
+    Here: of the main clause and of those coordinated with it that have subjects of their own; what stands in
+    front of the subject stays there; questions, and clauses that quotes or brackets would be torn in, are
+    left. Preserving. Needs the parse.
         "You still have much to learn." -> "Much to learn, you still have."
     """
     edits: list[Edit] = []
@@ -117,10 +130,10 @@ def yoda(sentence: ParsedSentence, draws: Draws) -> str | None:
 def sentence_reordering(sentence: ParsedSentence, draws: Draws) -> str | None:
     """SentenceReordering (NL-Augmenter; Lewis et al. 2020): the sentences of a text in another, random order.
 
-    As published, coreference first resolved by a model, off by default. Here: never their own order; None for a single
-    sentence, which is what most corpora of sentences have, and where quotes or brackets go over sentences. A sentence ends
-    in . ! or ?, behind no abbreviation ("No. 132"), and the next one starts with a capital, whatever the parser says.
-    Possibly altering. Needs the parse, for where sentences end.
+    As published, coreference first resolved by a model, off by default. Here: never their own order; None for
+    a single sentence, which is what most corpora of sentences have, and where quotes or brackets go over
+    sentences. A sentence ends in . ! or ?, behind no abbreviation ("No. 132"), and the next one starts with a
+    capital, whatever the parser says. Possibly altering. Needs the parse, for where sentences end.
         "It rained. He slept." -> "He slept. It rained."
     """
     spans = sentence_spans(sentence)
@@ -138,7 +151,8 @@ def sentence_reordering(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 
 def _first_object(sentence: ParsedSentence, root: int, verb: int) -> tuple[int, int, int] | None:
-    """(head, first word, last word) of the first object behind the verb, one that a preposition brings among them."""
+    """(head, first word, last word) of the first object behind the verb, one that a preposition brings among
+    them."""
     for i in range(verb + 1, len(sentence)):
         relation = sentence.relation(i)
         cases = [child for child in sentence.children(i) if sentence.relation(child) == "case" and child < i]
@@ -152,7 +166,9 @@ def _first_object(sentence: ParsedSentence, root: int, verb: int) -> tuple[int, 
         if span is None or _is_torn(sentence, span[0], span[1]):
             return None
         first = max(cases) + 1 if cases else span[0]
-        while first < i and (sentence.pos[first] == "PUNCT" or (sentence.pos[first] == "ADV" and sentence.heads[first] == i)):
+        while first < i and (
+            sentence.pos[first] == "PUNCT" or (sentence.pos[first] == "ADV" and sentence.heads[first] == i)
+        ):
             first += 1
         return i, first, span[1]
     return None
@@ -172,9 +188,12 @@ def _is_one_clause(sentence: ParsedSentence, first: int, last: int) -> bool:
 
 
 def _is_subordinate(sentence: ParsedSentence, head: int, subject: int) -> bool:
-    """Whether a clause that should be a main one is introduced as a subordinate one or a question: the parser has erred."""
+    """Whether a clause that should be a main one is introduced as a subordinate one or a question: the parser
+    has erred."""
     before = [child for child in sentence.children(head) if child < subject]
-    return any(sentence.relation(child) == "mark" or sentence.tags[child] in ("WRB", "WDT", "WP") for child in before)
+    return any(
+        sentence.relation(child) == "mark" or sentence.tags[child] in ("WRB", "WDT", "WP") for child in before
+    )
 
 
 def _is_torn(sentence: ParsedSentence, first: int, last: int) -> bool:
@@ -214,12 +233,17 @@ def _as_object(sentence: ParsedSentence, head: int, first: int, last: int) -> st
 
 
 def _close(sentence: ParsedSentence, first: int, last: int, new: str) -> tuple[int, str]:
-    """(end of what goes, what comes): with the comma behind that an apposition or relative clause in either needs."""
+    """(end of what goes, what comes): with the comma behind that an apposition or relative clause in either
+    needs."""
     end = sentence.ends[last]
     following = sentence.text[end : end + 1]
     if following == ",":
         old = sentence.text[:end]
-        return (end + 1, new) if _has_comma(old[sentence.starts[first] :]) and not _has_comma(new) else (end, new)
+        return (
+            (end + 1, new)
+            if _has_comma(old[sentence.starts[first] :]) and not _has_comma(new)
+            else (end, new)
+        )
     return end, f"{new}," if _has_comma(new) and following and following not in _CLOSING else new
 
 
@@ -231,12 +255,14 @@ def _joins_pronoun(sentence: ParsedSentence, head: int, span: tuple[int, int]) -
 
 
 def _has_comma(text: str) -> bool:
-    return ", " in text and ((" and " not in text and " or " not in text) or _APPOSITION.search(text) is not None)
+    return ", " in text and (
+        (" and " not in text and " or " not in text) or _APPOSITION.search(text) is not None
+    )
 
 
 def _agreement(sentence: ParsedSentence, root: int, new_subject: int) -> list[Edit] | None:
-    """Edits that put the finite verb, and those coordinated with it that share its subject, in agreement with a new subject,
-    short forms spelled out; None where that cannot be.
+    """Edits that put the finite verb, and those coordinated with it that share its subject, in agreement with
+    a new subject, short forms spelled out; None where that cannot be.
     """
     person, plural = person_of(sentence, new_subject)
     edits = []
@@ -265,7 +291,11 @@ def _agreement(sentence: ParsedSentence, root: int, new_subject: int) -> list[Ed
 
 def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
     subject = sentence.subject(head)
-    if subject is None or sentence.word(subject).lower() in RELATIVE or sentence.word(subject).lower() in ("what", "whoever"):
+    if (
+        subject is None
+        or sentence.word(subject).lower() in RELATIVE
+        or sentence.word(subject).lower() in ("what", "whoever")
+    ):
         return None
     verb = finite_verb(sentence, head)
     if verb > head:  # what follows its subject's predicate: the parser has erred
@@ -275,7 +305,11 @@ def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
         return None
     while first < subject and sentence.word(first) in tuple(",;:-–—"):
         first += 1
-    if not subject_last < verb or sentence.tags[verb] not in _FINITE or _is_torn(sentence, first, subject_last):
+    if (
+        not subject_last < verb
+        or sentence.tags[verb] not in _FINITE
+        or _is_torn(sentence, first, subject_last)
+    ):
         return None
     while verb + 1 < len(sentence) and _is_close_to_verb(sentence, verb + 1):
         verb += 1
@@ -283,7 +317,8 @@ def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
     for other in (*later, *_sharing(sentence, head, verb)):
         last = min(last, _joint_before(sentence, head, other) - 1)
     while last > verb and (
-        sentence.pos[last] in ("CCONJ",) or sentence.word(last) in (".", ",", ";", ":", "!", "?", "-", "–", "—")
+        sentence.pos[last] in ("CCONJ",)
+        or sentence.word(last) in (".", ",", ";", ":", "!", "?", "-", "–", "—")
     ):
         last -= 1
     start_rest = verb + 1
@@ -299,23 +334,32 @@ def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
         whole = spelled_out(sentence, finite)
         if whole is None:
             return None
-        front = f"{characters(sentence, first, finite - 1)} {whole}{sentence.text[sentence.ends[finite] : sentence.ends[verb]]}"
+        front = (
+            f"{characters(sentence, first, finite - 1)} "
+            f"{whole}{sentence.text[sentence.ends[finite] : sentence.ends[verb]]}"
+        )
     if not balanced(rest) or not balanced(front) or rest.rstrip("\"'”’)")[-1:] in tuple(".!?"):
         return None
     opens = _opens(sentence, first)
     if opens:
         rest = upper_first(rest)
-        front = front if keeps_capital(sentence, first) else lower_first(sentence, first) + front[len(sentence.word(first)) :]
+        front = (
+            front
+            if keeps_capital(sentence, first)
+            else lower_first(sentence, first) + front[len(sentence.word(first)) :]
+        )
     elif sentence.word(first).lower() == "there":
         front = front[:1].lower() + front[1:]
-    behind = "," if last + 1 < len(sentence) and sentence.pos[last + 1] == "CCONJ" else ""  # "it, he had, and left"
+    # "it, he had, and left"
+    behind = "," if last + 1 < len(sentence) and sentence.pos[last + 1] == "CCONJ" else ""
     if first and sentence.pos[first - 1] not in ("PUNCT", "CCONJ", "SCONJ"):
         return sentence.ends[first - 1], sentence.ends[last], f", {rest}, {front}{behind}"
     return sentence.starts[first], sentence.ends[last], f"{rest}, {front}{behind}"
 
 
 def _sharing(sentence: ParsedSentence, head: int, verb: int) -> list[int]:
-    """The finite verbs that share the subject of a clause by a conjunction: they stay behind it ("Old, it was, and fell")."""
+    """The finite verbs that share the subject of a clause by a conjunction: they stay behind it ("Old, it
+    was, and fell")."""
     return [
         child
         for child in sentence.children(head)
@@ -327,18 +371,28 @@ def _sharing(sentence: ParsedSentence, head: int, verb: int) -> list[int]:
 
 
 def _joint_before(sentence: ParsedSentence, head: int, conjoined: int) -> int:
-    """The first word of a coordinated clause, its conjunction included, which may hang on the first clause."""
+    """The first word of a coordinated clause, its conjunction included, which may hang on the first
+    clause."""
     first = sentence.subtree(conjoined)[0]
-    joints = [child for child in sentence.children(head) if sentence.relation(child) == "cc" and head < child < conjoined]
+    joints = [
+        child
+        for child in sentence.children(head)
+        if sentence.relation(child) == "cc" and head < child < conjoined
+    ]
     return min([first, *joints[-1:]])
 
 
 def _opens(sentence: ParsedSentence, first: int) -> bool:
-    """Whether a word starts the text, one of its sentences or a quotation, and with the capital of a sentence."""
+    """Whether a word starts the text, one of its sentences or a quotation, and with the capital of a
+    sentence."""
     if not sentence.word(first)[:1].isupper():
         return False
     before = sentence.text[: sentence.starts[first]].rstrip()
-    return not before.strip("\"'“‘([ ") or before[-1] in "“‘" or before.rstrip("\"'“‘([”’) ")[-1:] in tuple(".!?")
+    return (
+        not before.strip("\"'“‘([ ")
+        or before[-1] in "“‘"
+        or before.rstrip("\"'“‘([”’) ")[-1:] in tuple(".!?")
+    )
 
 
 def _is_close_to_verb(sentence: ParsedSentence, i: int) -> bool:

@@ -1,4 +1,5 @@
-"""AugCSE's transformations of places: well-known cities for small ones, facts from GeoNames beside a place."""
+"""AugCSE's transformations of places: well-known cities for small ones, facts from GeoNames beside a
+place."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ _CONTINENTS = ("Africa", "Asia", "Europe", "Oceania", "North America", "South Am
 def city_names(sentence: ParsedSentence, draws: Draws) -> str | None:
     """CityNamesTransformation (NL-Augmenter): well-known, populous cities become small, little-known ones.
 
-    As published: named entities that equal one of 252 cities, each for a random one of 617, seeded by Python's hash of the
-    sentence, which differs in every process. Here: a gazetteer of 260 (GeoNames), no entity recogniser; a name that is
-    part of a longer one ("New York Times", "Paris Hilton") stays; a city becomes the same city wherever it stands, two
-    cities two different ones. Altering. Needs tags.
+    As published: named entities that equal one of 252 cities, each for a random one of 617, seeded by
+    Python's hash of the sentence, which differs in every process. Here: a gazetteer of 260 (GeoNames), no
+    entity recogniser; a name that is part of a longer one ("New York Times", "Paris Hilton") stays; a city
+    becomes the same city wherever it stands, two cities two different ones. Altering. Needs tags.
         "They moved from Paris to London." -> "They moved from Nyon to Carlow."
     """
     found = list(_places(sentence, _cities()))
@@ -31,20 +32,32 @@ def city_names(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 
 def geo_names(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """GeoNamesTransformation (NL-Augmenter after Păiş 2019): a fact from GeoNames is put beside a country, city or continent.
+    """GeoNamesTransformation (NL-Augmenter after Păiş 2019): a fact from GeoNames is put beside a country,
+    city or continent.
 
-    As published: capital, continent, inhabitants, neighbours, currency or ISO code; all outputs for all places. Here: one
-    random fact for one random place, as an apposition between commas where the sentence goes on with a verb, a preposition
-    or its end, otherwise in brackets; no fact where the name is part of a longer one or stands in front of a noun ("the
-    France team", "Italy's"), nor where the sentence says it already. Preserving. Needs tags.
+    As published: capital, continent, inhabitants, neighbours, currency or ISO code; all outputs for all
+    places. Here: one random fact for one random place, as an apposition between commas where the sentence
+    goes on with a verb, a preposition or its end, otherwise in brackets; no fact where the name is part of a
+    longer one or stands in front of a noun ("the France team", "Italy's"), nor where the sentence says it
+    already. Preserving. Needs tags.
         "He was born in Portugal." -> "He was born in Portugal, whose capital is Lisbon."
     """
     tables = _countries(), _cities(), _continents()
-    found = [place for table in tables for place in _places(sentence, table) if _takes_apposition(sentence, *place[:2])]
+    found = [
+        place
+        for table in tables
+        for place in _places(sentence, table)
+        if _takes_apposition(sentence, *place[:2])
+    ]
     if not found:
         return None
     _, j, name = draws.choice(sorted(found))
-    facts = [fact for table, make in zip(tables, (_of_country, _of_city, _of_continent)) if name in table for fact in make(name)]
+    facts = [
+        fact
+        for table, make in zip(tables, (_of_country, _of_city, _of_continent))
+        if name in table
+        for fact in make(name)
+    ]
     facts = [fact for fact in facts if fact[1] not in sentence.text]
     if not facts:
         return None
@@ -129,7 +142,10 @@ def _of_country(name: str) -> list[tuple[str, str]]:
     """(fact, the word of it that the sentence must not have yet)."""
     code, _, capital, continent, inhabitants, currency, neighbours = _countries()[name]
     facts = [(f"whose capital is {capital}", capital), (f"a country in {continent}", continent)]
-    facts += [(f"a country of {int(inhabitants):,} inhabitants", "inhabitants"), (f"whose ISO code is {code}", "ISO")]
+    facts += [
+        (f"a country of {int(inhabitants):,} inhabitants", "inhabitants"),
+        (f"whose ISO code is {code}", "ISO"),
+    ]
     facts += [(f"where the currency is the {currency.lower()}", currency.lower())]
     if neighbours != "-":
         first = neighbours.split(",")
@@ -185,7 +201,8 @@ ENTRIES = (
         kind="text",
         paper=AUGCSE,
         parameters=(),
-        description="A fact (capital, continent, inhabitants, neighbour, currency) is put beside a country, city or continent.",
+        description="A fact (capital, continent, inhabitants, neighbour, currency) is put beside a country, "
+        "city or continent.",
         example="geo-names",
         function=geo_names,
         meaning="preserving",

@@ -1,10 +1,10 @@
 """Which words WordNet has for another, so that the result is right: senses, frequency and grammar.
 
-A word has many senses, and its sentence seldom says which. So a word is replaced only where one sense has most of the uses that
-WordNet's makers tagged (`cntlist.rev`), and only by a word of which that sense has most of the uses too: both readings then
-agree. The other word must be common (`word_lists/word_uses.tsv`), and not much rarer than the first. What the counts let
-through and reading showed to be wrong is in `word_lists/wordnet_unfit.tsv`, and what they hold back though it is right in
-`word_lists/wordnet_fit.tsv`.
+A word has many senses, and its sentence seldom says which. So a word is replaced only where one sense has
+most of the uses that WordNet's makers tagged (`cntlist.rev`), and only by a word of which that sense has most
+of the uses too: both readings then agree. The other word must be common (`word_lists/word_uses.tsv`), and not
+much rarer than the first. What the counts let through and reading showed to be wrong is in
+`word_lists/wordnet_unfit.tsv`, and what they hold back though it is right in `word_lists/wordnet_fit.tsv`.
 """
 
 from __future__ import annotations
@@ -23,42 +23,57 @@ _SMOOTHING = 0.25  # uses of every sense that no text was tagged for
 _OWN = 0.6  # least share of its uses that a word must have in the sense
 _OTHERS = {"synonyms": 0.5, "hypernyms": 0.5, "hyponyms": 0.8}  # the same of the word in its place
 _RARER = 40  # how many times rarer a synonym may be
-_MILLION = {"hypernyms": 10, "hyponyms": 3}  # uses in a million words that a broader or narrower term must have
+# uses in a million words that a broader or narrower term must have
+_MILLION = {"hypernyms": 10, "hyponyms": 3}
 _ANTONYM_OWN, _ANTONYM_OTHERS = 0.5, 0.3  # antonyms belong to words, not to senses: most agree on them
 _FORMED = 0.2  # the same for "unhappy" and its like, which follow every sense of "happy"
 _PREFIX = re.compile(r"un|in|im|il|ir|dis|non|ab")
 
-# Of so many or so general uses that no sense is the usual one, or that only their sentence gives a meaning: auxiliaries, light
-# verbs, ordinals and other words that point.
+# Of so many or so general uses that no sense is the usual one, or that only their sentence gives a meaning:
+# auxiliaries, light verbs, ordinals and other words that point.
 NEVER = word_set(
-    "be have do not n't no more most less least very so too also as well just only even such same other own many much few "
-    "new old first second third last next past due able likely up down out in on off over there here now then when where "
-    "how why that never always ever still again about around rather quite get go make take back far long together apart ago "
-    "away yet already former latter previous following coming current present certain right all both give put set keep let "
+    "be have do not n't no more most less least very so too also as well just only even such same other own "
+    "many much few "
+    "new old first second third last next past due able likely up down out in on off over there here now "
+    "then when where "
+    "how why that never always ever still again about around rather quite get go make take back far long "
+    "together apart ago "
+    "away yet already former latter previous following coming current present certain right all both give "
+    "put set keep let "
     "bring come turn hold run pay play show see look looking work call lead leave stand mean like"
 )
 _NEVER_ANTONYMS = NEVER - word_set("able likely certain right current")  # "unable", "unlikely" mean one thing
 _NEVER_NOUNS = word_set(
-    "one ones thing things way ways part lot number percent time times case kind sort type mr mrs ms dr year month week day "
-    "hour minute second moment today tomorrow yesterday tonight night morning afternoon evening weekend decade century pm "
+    "one ones thing things way ways part lot number percent time times case kind sort type mr mrs ms dr "
+    "year month week day "
+    "hour minute second moment today tomorrow yesterday tonight night morning afternoon evening weekend "
+    "decade century pm "
     "am end side top bottom front back rest half"
 )
 # Terms so general that they say nothing in a noun's place.
 _TOO_GENERAL = word_set(
-    "entity object thing matter substance unit group collection phenomenon quality relation knowledge attribute period need "
-    "ground paper papers array amount number whole portion proportion action act activity state abstraction area region "
-    "part statement occurrence someone mortal soul condition function change happening signal quantity cognition psyche "
+    "entity object thing matter substance unit group collection phenomenon quality relation knowledge "
+    "attribute period need "
+    "ground paper papers array amount number whole portion proportion action act activity state abstraction "
+    "area region "
+    "part statement occurrence someone mortal soul condition function change happening signal quantity "
+    "cognition psyche "
     "measure process artifact instrumentation alteration reckoning ordering extremity grouping wit berth"
 )
 # What everybody sorts things by: a word's broader term where the one next to it is a learned one ("canine").
 _BASIC = word_set(
-    "vehicle ship aircraft animal bird fish insect reptile person building furniture garment clothing food vegetable fruit "
-    "tree weapon device disease organ chemical material metal science sport book music doctor official worker artist "
-    "professional relative document athlete expert scientist musician room house road drug tool dance meat instrument "
+    "vehicle ship aircraft animal bird fish insect reptile person building furniture garment clothing food "
+    "vegetable fruit "
+    "tree weapon device disease organ chemical material metal science sport book music doctor official "
+    "worker artist "
+    "professional relative document athlete expert scientist musician room house road drug tool dance meat "
+    "instrument "
     "symbol color officer illness crime"
 )
 # Plurals by themselves ("bounds"), and what no noun's place takes ("looking at").
-_UNFIT_NOUN = re.compile(r"(?<!\blen)(?<!\bserie)(?<!\bspecie)(?<!\bcorp)(?<!\bmean)(?<!\bnew)(?<=[^aiosu])s$")
+_UNFIT_NOUN = re.compile(
+    r"(?<!\blen)(?<!\bserie)(?<!\bspecie)(?<!\bcorp)(?<!\bmean)(?<!\bnew)(?<=[^aiosu])s$"
+)
 _VOWEL = re.compile("[aeiouy]")  # abbreviations have none
 
 # Frames of verbs, by their numbers in wninput(5WN).
@@ -77,8 +92,10 @@ FRAMES = {
 class Substitute:
     """A lemma that may stand for a word, and what its place must be like.
 
-    uses: of nouns "c" (with "a", in the plural) or "m" (without), of adjectives and adverbs "g" (with "very", "more"), or "".
-    place: of an adjective as `Synset.places` has it. frames: of a verb, those of FRAMES that it has in this sense.
+    uses: of nouns "c" (with "a", in the plural) or "m" (without), of adjectives and adverbs "g" (with "very",
+    "more"), or "".
+    place: of an adjective as `Synset.places` has it. frames: of a verb, those of FRAMES that it has in this
+    sense.
     """
 
     lemma: str
@@ -91,8 +108,8 @@ class Substitute:
 def substitutes(relation: str, word: str, part: str, tag: str, hint: str) -> tuple[Substitute, ...]:
     """Return the words that stand in a relation to a word of a text in its usual sense.
 
-    relation: "synonyms", "antonyms", "hypernyms" or "hyponyms". word: in small letters. part: n, v, a, r. tag, hint: the Penn
-    Treebank tag and the parse's lemma.
+    relation: "synonyms", "antonyms", "hypernyms" or "hyponyms". word: in small letters. part: n, v, a, r.
+    tag, hint: the Penn Treebank tag and the parse's lemma.
     """
     lemma = lemma_of(word, tag, hint)
     if tag == "NNS" and lemma == word:  # "police", "mathematics": no singular, or no plural of its own
@@ -135,11 +152,17 @@ def _in_usual_sense(relation: str, lemma: str, part: str) -> list[Substitute]:
     synsets = [usual]
     for step in range(steps):
         pointers = [pointer for synset in synsets for pointer in synset.pointers]
-        targets = dict.fromkeys(offset for kind, offset, its_part, *_ in pointers if (kind, its_part) == (symbol, part))
+        targets = dict.fromkeys(
+            offset for kind, offset, its_part, *_ in pointers if (kind, its_part) == (symbol, part)
+        )
         synsets = [source.synset(offset, part) for offset in targets]
         for synset, offset in zip(synsets, targets):
             fitting = _fitting(synset, offset, part, relation, _MILLION[relation])
-            fitting = [i for i in fitting if synset.lemmas[i] not in _TOO_GENERAL and (step == 0 or synset.lemmas[i] in _BASIC)]
+            fitting = [
+                i
+                for i in fitting
+                if synset.lemmas[i] not in _TOO_GENERAL and (step == 0 or synset.lemmas[i] in _BASIC)
+            ]
             if fitting:  # of several words for one term, that which is most used for it
                 best = max(fitting, key=lambda i: _tagged(synset.lemmas[i], part, offset))
                 found.append(_substitute(synset, best, part))
@@ -154,7 +177,12 @@ def _fit_in_any_sense(lemma: str, part: str) -> list[Substitute]:
     if wanted is None:
         return []
     synsets = wordnet().synsets(lemma, part)
-    return [_substitute(synset, i, part) for synset in synsets for i, name in enumerate(synset.lemmas) if name in wanted]
+    return [
+        _substitute(synset, i, part)
+        for synset in synsets
+        for i, name in enumerate(synset.lemmas)
+        if name in wanted
+    ]
 
 
 def _antonyms(lemma: str, part: str) -> list[Substitute]:
@@ -170,7 +198,9 @@ def _antonyms(lemma: str, part: str) -> list[Substitute]:
                 continue
             opposite = source.synset(target, part)
             name = opposite.lemmas[end - 1]
-            own_least, others_least = (_FORMED, _FORMED) if _is_formed(lemma, name) else (_ANTONYM_OWN, _ANTONYM_OTHERS)
+            own_least, others_least = (
+                (_FORMED, _FORMED) if _is_formed(lemma, name) else (_ANTONYM_OWN, _ANTONYM_OTHERS)
+            )
             usual = _share(lemma, part, offset) >= own_least and _share(name, part, target) >= others_least
             if usual and _is_usable(name, part, _NEVER_ANTONYMS):
                 found.append(_substitute(opposite, end - 1, part))
@@ -178,7 +208,8 @@ def _antonyms(lemma: str, part: str) -> list[Substitute]:
 
 
 def _fitting(synset: Synset, offset: int, part: str, relation: str, least: float) -> list[int]:
-    """Return the places in a synset of the words that usually mean it; least: their uses in a million words."""
+    """Return the places in a synset of the words that usually mean it; least: their uses in a million
+    words."""
     return [
         i
         for i, name in enumerate(synset.lemmas)
@@ -190,7 +221,13 @@ def _fitting(synset: Synset, offset: int, part: str, relation: str, least: float
 
 
 def _is_usable(name: str, part: str, never: frozenset[str] = NEVER) -> bool:
-    if not name.islower() or " " in name or not _VOWEL.search(name[1:]) or name in never or uses(name, part) is None:
+    if (
+        not name.islower()
+        or " " in name
+        or not _VOWEL.search(name[1:])
+        or name in never
+        or uses(name, part) is None
+    ):
         return False
     return part != "n" or (_UNFIT_NOUN.search(name) is None and name not in _NEVER_NOUNS)
 
@@ -226,26 +263,38 @@ def _is_formed(one: str, other: str) -> bool:
     short, long = sorted((one, other), key=len)
     if long.endswith(short) and _PREFIX.fullmatch(long[: -len(short)]):
         return True
-    return one.removesuffix("less") == other.removesuffix("ful") or one.removesuffix("ful") == other.removesuffix("less")
+    return one.removesuffix("less") == other.removesuffix("ful") or one.removesuffix(
+        "ful"
+    ) == other.removesuffix("less")
 
 
 def _overlaps(other: str, lemma: str) -> bool:
     """Whether one is the other with something added to it, or a spelling of it: "first-class" for "class"."""
     if other.isalpha() and lemma.isalpha():
         return other == lemma
-    return lemma in other.split("-") or other in lemma.split("-") or other.replace("-", "") == lemma.replace("-", "")
+    return (
+        lemma in other.split("-")
+        or other in lemma.split("-")
+        or other.replace("-", "") == lemma.replace("-", "")
+    )
 
 
 @functools.lru_cache(maxsize=1)
 def _uses() -> dict[tuple[str, str], tuple[float, str]]:
     """{(word, part of speech): (uses in a million words, how it is used)}"""
-    return {(row[0], row[1]): (float(row[2]), row[3] if len(row) > 3 else "") for row in word_table("word_uses.tsv")}
+    return {
+        (row[0], row[1]): (float(row[2]), row[3] if len(row) > 3 else "")
+        for row in word_table("word_uses.tsv")
+    }
 
 
 @functools.lru_cache(maxsize=1)
 def _unfit() -> dict[tuple[str, str, str], frozenset[str]]:
     """{(relation, part of speech, word): what does not stand for it, "*" for nothing does}"""
-    return {(relation, part, word): word_set(others) for relation, part, word, others in word_table("wordnet_unfit.tsv")}
+    return {
+        (relation, part, word): word_set(others)
+        for relation, part, word, others in word_table("wordnet_unfit.tsv")
+    }
 
 
 @functools.lru_cache(maxsize=1)

@@ -1,8 +1,9 @@
 """Word substitution by WordNet: AugCSE's antonyms, hypernyms, hyponyms and synonyms, VaSCL's synonyms.
 
 Which word may stand for another is decided in `senses`, which words of a sentence are free to be replaced in
-`bound_words`. The new word takes the form of the one that goes ("houses": "buildings", "won": "lost"), its capital, and "a" or
-"an" in front of it. `variant=code` draws among all that the published code draws among, whatever the sense.
+`bound_words`. The new word takes the form of the one that goes ("houses": "buildings", "won": "lost"), its
+capital, and "a" or "an" in front of it. `variant=code` draws among all that the published code draws among,
+whatever the sense.
 """
 
 from __future__ import annotations
@@ -22,9 +23,16 @@ from augment.text.wordnet import require_wordnet, wordnet
 
 VASCL = "VaSCL (Zhang et al. 2022), section 4.4"
 _POS = {"NOUN": "n", "VERB": "v", "ADJ": "a", "ADV": "r"}
-_TAGS = {"n": ("NN", "NNS"), "v": ("VB", "VBD", "VBG", "VBN", "VBP", "VBZ"), "a": ("JJ", "JJR", "JJS"), "r": ("RB", "RBR", "RBS")}
+_TAGS = {
+    "n": ("NN", "NNS"),
+    "v": ("VB", "VBD", "VBG", "VBN", "VBP", "VBZ"),
+    "a": ("JJ", "JJR", "JJS"),
+    "r": ("RB", "RBR", "RBS"),
+}
 _CONTENT = frozenset((pos, tag) for pos, part in _POS.items() for tag in _TAGS[part])
-_NOUNS, _ADJECTIVES, _ADVERBS = (frozenset(both for both in _CONTENT if both[0] == pos) for pos in ("NOUN", "ADJ", "ADV"))
+_NOUNS, _ADJECTIVES, _ADVERBS = (
+    frozenset(both for both in _CONTENT if both[0] == pos) for pos in ("NOUN", "ADJ", "ADV")
+)
 _VERBS_OF_GRAMMAR = word_set("be have do")
 _OF_AMOUNTS = word_set("less least")  # what "bigger" does not become, though "big" becomes "little"
 _SENSES = 2  # of an antonym, as AugCSE's code reads them
@@ -33,9 +41,9 @@ _SENSES = 2  # of an antonym, as AugCSE's code reads them
 def antonym_adjectives(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
     """SentenceAdjectivesAntonymsSwitch (NL-Augmenter): every adjective that has an antonym becomes it.
 
-    As published: the first antonym, by alphabet, of the first lemma of the first sense, in the base form; so by
-    `variant=code`, but for the form. Here: of the adjective's own lemma, where its sense is plain, compared where it is
-    ("bigger": "smaller"). Altering. Needs the parse and WordNet.
+    As published: the first antonym, by alphabet, of the first lemma of the first sense, in the base form; so
+    by `variant=code`, but for the form. Here: of the adjective's own lemma, where its sense is plain,
+    compared where it is ("bigger": "smaller"). Altering. Needs the parse and WordNet.
         "Amanda's mother was very beautiful." -> "Amanda's mother was very ugly."
     """
     return rewrite(sentence, _antonyms(sentence, _ADJECTIVES, draws, variant))
@@ -44,9 +52,9 @@ def antonym_adjectives(sentence: ParsedSentence, draws: Draws, variant: str = "s
 def antonyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
     """AntonymSubstitute as AugCSE changed it: an odd number of adjectives and adverbs become their antonyms.
 
-    As published: all that have one, where their number is odd (NL-Augmenter: even, so that the meaning returns); else
-    unchanged. Here: where it is even, one of them, drawn at random, is left. variant: as in `antonym_adjectives`. Altering.
-    Needs the parse and WordNet.
+    As published: all that have one, where their number is odd (NL-Augmenter: even, so that the meaning
+    returns); else unchanged. Here: where it is even, one of them, drawn at random, is left. variant: as in
+    `antonym_adjectives`. Altering. Needs the parse and WordNet.
         "He is a good and fast runner." -> "He is a bad and fast runner."
     """
     edits = _antonyms(sentence, _ADJECTIVES | _ADVERBS, draws, variant)
@@ -58,8 +66,9 @@ def antonyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> 
 def hypernyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
     """ReplaceHypernyms (NL-Augmenter, CheckList): a noun becomes a broader term.
 
-    As published: one random noun, all occurrences of its letters, by the first hypernym; so by `variant=code`, that noun
-    alone. Here: of those with a plain sense and a common broader term. Altering. Needs the parse and WordNet.
+    As published: one random noun, all occurrences of its letters, by the first hypernym; so by
+    `variant=code`, that noun alone. Here: of those with a plain sense and a common broader term. Altering.
+    Needs the parse and WordNet.
         "She lost a spoon." -> "She lost a container."
     """
     return _one_noun(sentence, draws, "hypernyms", variant)
@@ -74,26 +83,34 @@ def hyponyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> 
     return _one_noun(sentence, draws, "hyponyms", variant)
 
 
-def synonyms_wordnet(sentence: ParsedSentence, draws: Draws, rate: float = 0.5, variant: str = "sense") -> str | None:
-    """SynonymSubstitution (NL-Augmenter; Wei and Zou 2019): each noun, verb, adjective and adverb, with probability `rate`,
-    becomes a synonym.
+def synonyms_wordnet(
+    sentence: ParsedSentence, draws: Draws, rate: float = 0.5, variant: str = "sense"
+) -> str | None:
+    """SynonymSubstitution (NL-Augmenter; Wei and Zou 2019): each noun, verb, adjective and adverb, with
+    probability `rate`, becomes a synonym.
 
-    As published: a random sense's first lemma, adjectives looked up as satellites only, one fixed draw, the base form,
-    underscores left in; `variant=code`: a random sense's first lemma, in the form of the word. Here: a synonym in the word's
-    usual sense, where it has one, that usually means the same. Preserving. Needs the parse and WordNet.
-        "The big car stopped." -> "The large automobile halted."
+    As published: a random sense's first lemma, adjectives looked up as satellites only, one fixed draw, the
+    base form, underscores left in; `variant=code`: a random sense's first lemma, in the form of the word.
+    Here: a synonym in the word's usual sense, where it has one, that usually means the same. Preserving.
+        Needs the parse and WordNet. "The big car stopped." -> "The large automobile halted."
     """
     found = _with_substitutes(sentence, _CONTENT, "synonyms" if variant == "sense" else "heads")
-    edits = [_replacement(sentence, i, "synonyms", others, draws, variant) for i, others in found if draws.chance(rate)]
+    edits = [
+        _replacement(sentence, i, "synonyms", others, draws, variant)
+        for i, others in found
+        if draws.chance(rate)
+    ]
     return rewrite(sentence, [edit for edit in edits if edit])
 
 
-def wordnet_substitution(sentence: ParsedSentence, draws: Draws, rate: float = 0.1, variant: str = "sense") -> str | None:
-    """VaSCL's WNet (through nlpaug; Morris et al. 2020, Ren et al. 2019): ceil(rate * n) of n words become WordNet synonyms, at
-    5, 10 and 20%; of words that have any, drawn at random; n counts all words.
+def wordnet_substitution(
+    sentence: ParsedSentence, draws: Draws, rate: float = 0.1, variant: str = "sense"
+) -> str | None:
+    """VaSCL's WNet (through nlpaug; Morris et al. 2020, Ren et al. 2019): ceil(rate * n) of n words become
+    WordNet synonyms, at 5, 10 and 20%; of words that have any, drawn at random; n counts all words.
 
-    As published, and by `variant=code`: any lemma of any sense. Here: as `synonyms_wordnet`, so that fewer words change
-    where fewer have such a synonym. Preserving. Needs the parse and WordNet.
+    As published, and by `variant=code`: any lemma of any sense. Here: as `synonyms_wordnet`, so that fewer
+    words change where fewer have such a synonym. Preserving. Needs the parse and WordNet.
         "The big car stopped." -> "The large car stopped."
     """
     found = _with_substitutes(sentence, _CONTENT, "synonyms" if variant == "sense" else "lemmas")
@@ -111,7 +128,9 @@ def wordnet_substitution(sentence: ParsedSentence, draws: Draws, rate: float = 0
     return rewrite(sentence, edits)
 
 
-def _antonyms(sentence: ParsedSentence, kinds: frozenset[tuple[str, str]], draws: Draws, variant: str) -> list[Edit]:
+def _antonyms(
+    sentence: ParsedSentence, kinds: frozenset[tuple[str, str]], draws: Draws, variant: str
+) -> list[Edit]:
     found = _with_substitutes(sentence, kinds, "antonyms" if variant == "sense" else "code antonyms")
     edits = [_replacement(sentence, i, "antonyms", others, draws, variant) for i, others in found]
     return [edit for edit in edits if edit]
@@ -142,7 +161,12 @@ def _with_substitutes(
 
 
 def _replacement(
-    sentence: ParsedSentence, i: int, relation: str, others: tuple[Substitute, ...], draws: Draws, variant: str
+    sentence: ParsedSentence,
+    i: int,
+    relation: str,
+    others: tuple[Substitute, ...],
+    draws: Draws,
+    variant: str,
 ) -> Edit | None:
     """Word i becomes a random one of those that stand in a relation to it, of those that fit its place."""
     word, tag = sentence.word(i), sentence.tags[i]
@@ -161,7 +185,8 @@ def _replacement(
 
 
 def _keeps_possessive(sentence: ParsedSentence, i: int, form: str) -> bool:
-    """Whether the possessive behind a plural, if there is one, is that of its new form too: not "women's" to "adults's"."""
+    """Whether the possessive behind a plural, if there is one, is that of its new form too: not "women's" to
+    "adults's"."""
     behind = sentence.text[sentence.ends[i] : sentence.ends[i] + 2].replace("’", "'")
     if sentence.tags[i] != "NNS" or behind[:1] != "'":
         return True
@@ -170,8 +195,9 @@ def _keeps_possessive(sentence: ParsedSentence, i: int, form: str) -> bool:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _published(relation: str, word: str, part: str, tag: str, hint: str) -> tuple[Substitute, ...]:
-    """What the published code draws a word's replacement from: "heads" or "lemmas" of all senses, "code antonyms" of the first
-    sense's first lemma, "code hypernyms" and "code hyponyms" of the first sense; one alone of these three.
+    """What the published code draws a word's replacement from: "heads" or "lemmas" of all senses, "code
+    antonyms" of the first sense's first lemma, "code hypernyms" and "code hyponyms" of the first sense; one
+    alone of these three.
     """
     lemma, source = lemma_of(word, tag, hint), wordnet()
     if lemma in _VERBS_OF_GRAMMAR:
@@ -187,7 +213,9 @@ def _published(relation: str, word: str, part: str, tag: str, hint: str) -> tupl
     return tuple(Substitute(other) for other in dict.fromkeys(found) if other.lower() != lemma)
 
 
-def _entry(name: str, function: Callable, description: str, meaning: str, sample: tuple[str, str], **more: object) -> Entry:
+def _entry(
+    name: str, function: Callable, description: str, meaning: str, sample: tuple[str, str], **more: object
+) -> Entry:
     more = {"paper": AUGCSE, "parameters": (), "example": name, **more}
     more["parameters"] = (*more["parameters"], _VARIANT)
     return Entry(
@@ -204,7 +232,10 @@ def _entry(name: str, function: Callable, description: str, meaning: str, sample
 
 
 _VARIANT = Parameter(
-    "variant", "sense", "sense: words of a plain sense; code: all that the published code draws from", choices=("sense", "code")
+    "variant",
+    "sense",
+    "sense: words of a plain sense; code: all that the published code draws from",
+    choices=("sense", "code"),
 )
 
 ENTRIES = (

@@ -16,20 +16,26 @@ from augment.text.word_forms import AUGCSE, Edit, like, rewrite, word_set
 _TENSES = ("past", "present", "future")
 _OF_TAG = {"VBD": "past", "VBZ": "present", "VBP": "present"}
 _CLAUSES = word_set("root conj ccomp advcl acl:relcl parataxis csubj csubj:pass relcl pcomp")
-_TIME = word_set("when while if before after until till once unless as whenever since because although though whereas")
+_TIME = word_set(
+    "when while if before after until till once unless as whenever since because although though whereas"
+)
 _PAST_MODALS = {"can": "could", "may": "might", "shall": "should"}
 _PRESENT_MODALS = {"could": "can", "might": "may"}
 _MIDDLE = word_set(
-    "also both all always already ever never often usually generally still then now probably only just sometimes soon thus"
+    "also both all always already ever never often usually generally still then now probably only just "
+    "sometimes soon thus"
 )
 _LONG_AGO = word_set("ago yesterday")
 _PERIODS = word_set(
-    "night week weekend month year season spring summer autumn fall winter century decade monday tuesday wednesday thursday "
-    "friday saturday sunday january february march april may june july august september october november december"
+    "night week weekend month year season spring summer autumn fall winter century decade monday tuesday "
+    "wednesday thursday "
+    "friday saturday sunday january february march april may june july august september october november "
+    "december"
 )
 _YEAR = re.compile(r"1\d{3}s?|20[01]\d")
 _BEFORE_YEAR = word_set(
-    "in by since until from of , january february march april may june july august september october november december to "
+    "in by since until from of , january february march april may june july august september october "
+    "november december to "
     "between and early late around during before after spring summer autumn fall winter circa about"
 )
 _NOT = ("n't", "n’t", "not")
@@ -37,13 +43,15 @@ _SHORT_NEGATION = {"will": "wo", "can": "ca", "shall": "sha"}
 
 
 def tense(sentence: ParsedSentence, draws: Draws, to: str = "random") -> str | None:
-    """TenseTransformation (Logeswaran et al. 2018, after tenseflow): the sentence in another tense, past, present or future.
+    """TenseTransformation (Logeswaran et al. 2018, after tenseflow): the sentence in another tense, past,
+    present or future.
 
-    As published: a random one of the three, the sentence's own among them; every verb by itself, participles and infinitives
-    too. Here: one of the other two; only the word of each clause that carries the tense: "do", "have" and "be" as
-    auxiliaries, "will" put in or taken out, number and person by the subject, in the future the present behind "when" and
-    "if"; other modals change with the past ("can": "could") or stay; questions are not put in the future, nor what was "in 1955"
-    or "last week". None where the sentence has no finite verb, or is in that tense already. Possibly altering. Needs the parse.
+    As published: a random one of the three, the sentence's own among them; every verb by itself, participles
+    and infinitives too. Here: one of the other two; only the word of each clause that carries the tense:
+    "do", "have" and "be" as auxiliaries, "will" put in or taken out, number and person by the subject, in the
+    future the present behind "when" and "if"; other modals change with the past ("can": "could") or stay;
+    questions are not put in the future, nor what was "in 1955" or "last week". None where the sentence has no
+    finite verb, or is in that tense already. Possibly altering. Needs the parse.
         "She does not know where he lives." -> "She did not know where he lived."
     """
     clauses = _finite_clauses(sentence)
@@ -69,7 +77,8 @@ def tense(sentence: ParsedSentence, draws: Draws, to: str = "random") -> str | N
 
 
 def _barred_by_time(sentence: ParsedSentence) -> frozenset[str]:
-    """The tenses that a time which the sentence names does not go with: "in 1955" no future, "tomorrow" no past."""
+    """The tenses that a time which the sentence names does not go with: "in 1955" no future, "tomorrow" no
+    past."""
     words = [word.lower() for word in sentence.words]
     barred = frozenset()
     for i, word in enumerate(words):
@@ -101,10 +110,19 @@ def _finite_clauses(sentence: ParsedSentence) -> list[tuple[int, int]]:
 
 def _shares_auxiliary(sentence: ParsedSentence, finite: int, head: int) -> bool:
     """Whether a verb is a participle that a tagger has taken for a past: "was convicted and sentenced"."""
-    if finite != head or sentence.relation(head) != "conj" or sentence.tags[head] != "VBD" or sentence.subject(head) is not None:
+    if (
+        finite != head
+        or sentence.relation(head) != "conj"
+        or sentence.tags[head] != "VBD"
+        or sentence.subject(head) is not None
+    ):
         return False
     first = sentence.heads[head]
-    return sentence.tags[first] == "VBN" and bool(sentence.auxiliaries(first)) and sentence.word(head).lower().endswith("ed")
+    return (
+        sentence.tags[first] == "VBN"
+        and bool(sentence.auxiliaries(first))
+        and sentence.word(head).lower().endswith("ed")
+    )
 
 
 def _tense_of(sentence: ParsedSentence, finite: int) -> str | None:
@@ -135,7 +153,8 @@ def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> li
         new = like(word, _SHORT_NEGATION.get(new, new) if _contracted(sentence, finite) else new)
         return [(start, end, f"{new} " if _is_cannot(sentence, finite) else new)]  # "could not"
     following = sentence.word(finite + 1).lower() if finite + 1 < len(sentence) else ""
-    if (lower, following) == ("used", "to") or (lower in ("had", "'d", "’d") and following == "better"):  # "had better go"
+    # "had better go"
+    if (lower, following) == ("used", "to") or (lower in ("had", "'d", "’d") and following == "better"):
         return [] if target == "past" else None
     subject = subject_of(sentence, head)
     if target == "future":
@@ -143,7 +162,10 @@ def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> li
             return None
         # A question, or an inversion: "will" would have to part verb and auxiliary.
         inverted = (
-            subject is not None and subject > finite and sentence.relation(subject) != "expl" and not _has_there(sentence, head)
+            subject is not None
+            and subject > finite
+            and sentence.relation(subject) != "expl"
+            and not _has_there(sentence, head)
         )
         if inverted or (finite == 0 and sentence.text.rstrip()[-1:] == "?"):
             return None
@@ -194,7 +216,11 @@ def _with_will(sentence: ParsedSentence, finite: int, head: int) -> list[Edit]:
     shared = sentence.relation(head) == "conj" and sentence.subject(head) is None
     if shared and sentence.tags[finite_verb(sentence, sentence.heads[head])] in _OF_TAG:
         return [(start, end, space + lemma)]
-    if finite + 1 < len(sentence) and sentence.word(finite + 1).lower() in _MIDDLE and (finite != head or lemma == "be"):
+    if (
+        finite + 1 < len(sentence)
+        and sentence.word(finite + 1).lower() in _MIDDLE
+        and (finite != head or lemma == "be")
+    ):
         is_negated = sentence.word(finite + 2).lower() == "not" if finite + 2 < len(sentence) else False
         behind = sentence.ends[finite + 1 + is_negated]  # "will generally not be"
         return [(start, end, space + like(word, "will")), (behind, behind, f" {lemma}")]
@@ -225,7 +251,11 @@ def _without_will(sentence: ParsedSentence, finite: int, head: int, target: str)
     ]
     if not negation:
         removed = (start - 1, end, "") if sentence.text[start - 1 : start] == " " else (start, end, "")
-        return [removed, (sentence.starts[verb], sentence.ends[verb], finite_form(lemma, target, person, plural)), *joined]
+        return [
+            removed,
+            (sentence.starts[verb], sentence.ends[verb], finite_form(lemma, target, person, plural)),
+            *joined,
+        ]
     if lemma == "be":
         removed = (sentence.ends[finite + 1], sentence.ends[verb], "") if verb == finite + 2 else None
         form = finite_form("be", target, person, plural)
@@ -236,7 +266,10 @@ def _without_will(sentence: ParsedSentence, finite: int, head: int, target: str)
 
 
 def _has_there(sentence: ParsedSentence, head: int) -> bool:
-    return any(sentence.relation(child) == "expl" or sentence.tags[child] == "EX" for child in sentence.children(head))
+    return any(
+        sentence.relation(child) == "expl" or sentence.tags[child] == "EX"
+        for child in sentence.children(head)
+    )
 
 
 def _contracted(sentence: ParsedSentence, finite: int) -> bool:
@@ -262,7 +295,9 @@ ENTRIES = (
         name="tense",
         kind="text",
         paper=AUGCSE,
-        parameters=(Parameter("to", "random", "the tense to put sentences in", choices=("random", *_TENSES)),),
+        parameters=(
+            Parameter("to", "random", "the tense to put sentences in", choices=("random", *_TENSES)),
+        ),
         description="The sentence in another tense: past, present or future.",
         example="tense:to=past",
         function=tense,

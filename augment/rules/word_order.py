@@ -1,7 +1,7 @@
 """AugCSE's four random rearrangements of words: deletion, cropping, swapping, and one of the three.
 
-A word is what stands between white space, less the punctuation around it: "don't", "well-known" and "U.S." are one each.
-Rates and rounding are nlpaug's, which AugCSE used: ceil(rate * n) of n words, at least one.
+A word is what stands between white space, less the punctuation around it: "don't", "well-known" and "U.S."
+are one each. Rates and rounding are nlpaug's, which AugCSE used: ceil(rate * n) of n words, at least one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _SPACE = re.compile(r"\s*")
 _ENCLOSING = re.compile(r"[\"“”()\[\]]")  # inside a word, as in PG("d","K"): stays where it is
 _MOST_DELETED = 30  # nlpaug's aug_max as AugCSE set it
 _STRAY = re.compile(r"([,;:])(?:\s*[,;:])+")  # marks that a deleted word had kept apart: the first stays
-_EMPTY = re.compile(r"\(\W*\)|\[\W*\]|“\W*”|\"(?<!\w\")[^\w\"]*\"(?!\w)")  # each begins with a letter: found sooner
+# each begins with a letter: found sooner
+_EMPTY = re.compile(r"\(\W*\)|\[\W*\]|“\W*”|\"(?<!\w\")[^\w\"]*\"(?!\w)")
 _WITH_SPACE = re.compile(rf"\s*(?:{_EMPTY.pattern})")
 _DANGLING_MARK = re.compile(r"[,;:][\s,;:]*(?=[.!?]|$)")
 _DANGLING = re.compile(_DANGLING_MARK.pattern + r"|([(\[“]|\s\")\s*[,;:][\s,;:]*|([(\[“])\s+")
@@ -30,11 +31,12 @@ _LEADING = re.compile(r"^([\"“(\[]*)[\s,;:)\]]+(?=[\w\"“(\[])")
 
 
 def random_deletion(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -> str | None:
-    """RandomDeletion (Wei and Zou 2019; AugCSE through nlpaug, rate 0.6): ceil(rate * n) of n words go, at most 30; one stays.
+    """RandomDeletion (Wei and Zou 2019; AugCSE through nlpaug, rate 0.6): ceil(rate * n) of n words go, at
+    most 30; one stays.
 
-    Here: punctuation and the text between stay as they are, without the marks that would stand side by side or alone and
-    the brackets and quotes that would be empty; a word that would follow itself goes too. None for fewer than two words.
-    Possibly altering. Needs nothing.
+    Here: punctuation and the text between stay as they are, without the marks that would stand side by side
+    or alone and the brackets and quotes that would be empty; a word that would follow itself goes too. None
+    for fewer than two words. Possibly altering. Needs nothing.
         "The old man sat by the sea." -> "Old sea."
     """
     text = sentence.text
@@ -47,10 +49,11 @@ def random_deletion(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -
 
 
 def random_crop(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -> str | None:
-    """RandomCrop (AugCSE through nlpaug, rate 0.6): a contiguous run of ceil(rate * n) words is deleted; one word stays.
+    """RandomCrop (AugCSE through nlpaug, rate 0.6): a contiguous run of ceil(rate * n) words is deleted; one
+    word stays.
 
-    The place is drawn evenly. The original left a text of one word, and raised an error inside, unchanged: None here.
-    Possibly altering. Needs nothing.
+    The place is drawn evenly. The original left a text of one word, and raised an error inside, unchanged:
+    None here. Possibly altering. Needs nothing.
         "The old man sat by the sea." -> "The sea."
     """
     text = sentence.text
@@ -64,11 +67,12 @@ def random_crop(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -> st
 
 
 def random_swap(sentence: ParsedSentence, draws: Draws, rate: float = 0.1) -> str | None:
-    """RandomSwap (Wei and Zou 2019; AugCSE through nlpaug, rate 0.1): ceil(rate * n) words change places with a neighbour,
-    left or right at random.
+    """RandomSwap (Wei and Zou 2019; AugCSE through nlpaug, rate 0.1): ceil(rate * n) words change places with
+    a neighbour, left or right at random.
 
-    Here: no word moves twice, and no two equal words change places or come to stand side by side. The capital of the
-    sentence's first word stays at its start. None where no two words can. Possibly altering. Needs tags (for names).
+    Here: no word moves twice, and no two equal words change places or come to stand side by side. The capital
+    of the sentence's first word stays at its start. None where no two words can. Possibly altering. Needs
+    tags (for names).
         "The old man sat by the sea." -> "The man old sat by the sea."
     """
     text = sentence.text
@@ -93,7 +97,10 @@ def random_swap(sentence: ParsedSentence, draws: Draws, rate: float = 0.1) -> st
         lower[i], lower[j] = lower[j], lower[i]
         ahead, behind = words[j], words[i]
         if i == 0 and behind[:1].isupper():
-            ahead, behind = upper_first(ahead) if ahead.islower() else ahead, _inner(sentence, spans[0][0], behind)
+            ahead, behind = (
+                upper_first(ahead) if ahead.islower() else ahead,
+                _inner(sentence, spans[0][0], behind),
+            )
         moved[i], moved[j] = ahead, behind
     if not moved:
         return None
@@ -102,7 +109,8 @@ def random_swap(sentence: ParsedSentence, draws: Draws, rate: float = 0.1) -> st
 
 
 def random_word(sentence: ParsedSentence, draws: Draws, rate: float = 0.15) -> str | None:
-    """RandomWordAugmentation (AugCSE through nlpaug, rate 0.15): one of deletion, cropping and swapping, drawn evenly.
+    """RandomWordAugmentation (AugCSE through nlpaug, rate 0.15): one of deletion, cropping and swapping,
+    drawn evenly.
 
     Possibly altering. Needs tags (for names).
         "The old man sat by the sea." -> "Old man sat by sea."
@@ -130,8 +138,8 @@ def _without(text: str, spans: list[tuple[int, int]], numbers: set[int]) -> str 
 
 
 def cut(text: str, spans: list[tuple[int, int]]) -> str:
-    """The text without those spans, in rising order, and without the space in front of each, else (at an opening quote or
-    bracket, or where that has gone already) the one behind.
+    """The text without those spans, in rising order, and without the space in front of each, else (at an
+    opening quote or bracket, or where that has gone already) the one behind.
     """
     if native is not None:
         return native.cut(text, spans)
@@ -171,7 +179,12 @@ def _tidied(result: str, text: str, first: str) -> str | None:
 def _inner(sentence: ParsedSentence, start: int, word: str) -> str:
     """The first word, which begins at a character, as it is written further on."""
     i = bisect_left(sentence.starts, start)
-    if i < len(sentence) and sentence.starts[i] == start and sentence.tags[i] and not keeps_capital(sentence, i):
+    if (
+        i < len(sentence)
+        and sentence.starts[i] == start
+        and sentence.tags[i]
+        and not keeps_capital(sentence, i)
+    ):
         return word[:1].lower() + word[1:]
     return word
 

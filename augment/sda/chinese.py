@@ -1,10 +1,11 @@
-"""Negation, double negation, modal verbs and intensifiers of Chinese sentences: SDA's rules (Zhu et al. 2022, section 4 and the
-authors' code) over parses of spaCy's Chinese pipelines (tags of the Penn Chinese Treebank: VV, VA, VC, VE, AD) or of UD ones.
+"""Negation, double negation, modal verbs and intensifiers of Chinese sentences: SDA's rules (Zhu et al. 2022,
+section 4 and the authors' code) over parses of spaCy's Chinese pipelines (tags of the Penn Chinese Treebank:
+VV, VA, VC, VE, AD) or of UD ones.
 
 A verb is negated by 不, an event (了, 过, 正在, a date, 后来) by 没有, 曾 becomes 未曾 and 已 还没, 有 becomes 没有, 为 不是, a
-degree (很) gets 不是. The negation stands behind the subject, times, and adverbs of the sentence (也, 仍), and before all that
-it must reach: modal verbs, 被, 把, prepositional phrases, adverbs of manner and of scope (只, 共). Each function answers with
-edits, or None where the rule does not apply.
+degree (很) gets 不是. The negation stands behind the subject, times, and adverbs of the sentence (也, 仍), and
+before all that it must reach: modal verbs, 被, 把, prepositional phrases, adverbs of manner and of scope (只,
+共). Each function answers with edits, or None where the rule does not apply.
 """
 
 from __future__ import annotations
@@ -33,10 +34,19 @@ _MODAL = frozenset((
 ))  # fmt: skip
 _NOT_NEEDED = {"必须": "不必", "不得不": "不必", "得": "不用", "必需": "不必", "须": "无须", "即将": "不会"}
 # Adverbs of events, and what they are where the event is negated.
-_EVENT_ADVERBS = {"已经": "还没", "已": "还没", "曾经": "未曾", "曾": "未曾", "正在": "没在", "正": "没在", "在": "没在"}
+_EVENT_ADVERBS = {
+    "已经": "还没",
+    "已": "还没",
+    "曾经": "未曾",
+    "曾": "未曾",
+    "正在": "没在",
+    "正": "没在",
+    "在": "没在",
+}
 _ONCE = frozenset({"曾经", "曾"})
 _SCOPE = frozenset({"只", "仅", "仅仅", "只是", "单单"})  # negated as a whole: 不只, 不仅
-_AMOUNT = frozenset({"共", "共同", "约", "大约", "分别", "至少", "各", "合共", "多"})  # before 有 and 为 they follow the negation
+# before 有 and 为 they follow the negation
+_AMOUNT = frozenset({"共", "共同", "约", "大约", "分别", "至少", "各", "合共", "多"})
 _FRONT = frozenset((
     "也", "都", "则", "就", "便", "又", "还", "仍", "仍然", "依然", "却", "亦", "并", "并且", "且", "而", "而且",
     "但", "但是", "然而", "后来", "随后", "其后", "最后", "最终", "终于", "目前", "现在", "当时", "一直", "从此",
@@ -44,10 +54,30 @@ _FRONT = frozenset((
     "几乎", "竟", "竟然", "果然", "不幸", "将", "即", "后", "早",
     "甚至", "甚至于", "更", "乃", "既",
 ))  # fmt: skip
-"""Words between the subject and the verb that a negation follows: connectives, adverbs of time and of the whole sentence."""
+"""Words between the subject and the verb that a negation follows: connectives, adverbs of time and of the
+whole sentence."""
 _TIMES = (
-    "年", "月", "日", "号", "世纪", "年代", "星期", "周", "时期", "期间", "初", "末", "底", "今天", "昨天", "去年",
-    "今年", "同年", "当年", "次年", "该年",
+    "年",
+    "月",
+    "日",
+    "号",
+    "世纪",
+    "年代",
+    "星期",
+    "周",
+    "时期",
+    "期间",
+    "初",
+    "末",
+    "底",
+    "今天",
+    "昨天",
+    "去年",
+    "今年",
+    "同年",
+    "当年",
+    "次年",
+    "该年",
 )
 _PAST = re.compile(
     r"[0-9０-９一二三四五六七八九〇零十]{2,4}年|月[0-9０-９一二三四五六七八九十]{1,3}日|世纪|年代|去年|昨天|昨日|前年|同年|次年|翌年"
@@ -69,11 +99,17 @@ _DEGREE = frozenset({"很", "非常", "十分", "太", "最", "更", "较", "比
 _PERHAPS = frozenset({"也许", "或许", "大概", "可能", "一定", "必然"})
 _MODALS = ("不能不", "不会不", "必须", "不得不", "应该", "应当", "可能", "也许")
 _MODALS_OF_EVENTS = ("应该", "应当", "可能", "也许")  # of what has happened
-_MODALS_OF_STATES = ("应该", "应当", "可能", "也许")  # before an adjective, 是 or 有, a degree, 已经 and the like
+_MODALS_OF_STATES = (
+    "应该",
+    "应当",
+    "可能",
+    "也许",
+)  # before an adjective, 是 or 有, a degree, 已经 and the like
 _HEADS = ("不得不说，", "不得不承认，", "不可否认，", "毋庸置疑，", "显而易见，", "诚然，")
 _INTENSIFIERS = ("极度", "非常", "很", "尤其", "特别", "极其", "真正地", "显著地")
 _PREFIXES = {
-    # The code's list (below) has some that assert what follows, such as 令人惊讶的是; for the paper's rule those that deny it.
+    # The code's list (below) has some that assert what follows, such as 令人惊讶的是; for the paper's rule those
+    # that deny it.
     "paper": ("绝对不可能，", "这不可能，", "事实并非如此，", "这不是事实，"),
     "code": (
         "无法理解的是，", "令人惊讶的是，", "令人大跌眼镜的是，", "绝对不可能，",
@@ -83,7 +119,8 @@ _PREFIXES = {
 
 
 def negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Edit] | None:
-    """`augment.sda.entries.neg`: the main verb loses its negation or gets one; a phrase before a sentence without a verb."""
+    """`augment.sda.entries.neg`: the main verb loses its negation or gets one; a phrase before a sentence
+    without a verb."""
     if not len(sentence):
         return None
     verb = _main_verb(sentence)
@@ -92,7 +129,8 @@ def negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list
 
 
 def double_negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Edit] | None:
-    """`augment.sda.entries.dn`: the main verb as in `negation_edits`, and a phrase such as 这不可能 before the sentence."""
+    """`augment.sda.entries.dn`: the main verb as in `negation_edits`, and a phrase such as 这不可能 before the
+    sentence."""
     verb = _main_verb(sentence)
     if verb is None or _is_question(sentence):
         return None
@@ -101,8 +139,8 @@ def double_negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) 
 
 
 def modal_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Edit] | None:
-    """`augment.sda.entries.mv`: a modal verb before the main verb; where that has one, or is negated, 不得不说 and the like before
-    the sentence.
+    """`augment.sda.entries.mv`: a modal verb before the main verb; where that has one, or is negated, 不得不说
+    and the like before the sentence.
     """
     verb = _main_verb(sentence)
     if verb is None or _is_question(sentence):
@@ -120,7 +158,12 @@ def modal_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Ed
         modals = _MODALS_OF_STATES
     else:
         subject = sentence.subject(sentence.root)
-        acts = subject is not None and sentence.pos[subject] == "PRON" and first == verb and not _is_past(sentence, verb)
+        acts = (
+            subject is not None
+            and sentence.pos[subject] == "PRON"
+            and first == verb
+            and not _is_past(sentence, verb)
+        )
         modals = _MODALS if acts else _MODALS_OF_EVENTS
     if first and sentence.word(first - 1) == "也":
         modals = tuple(modal for modal in modals if modal != "也许")
@@ -152,11 +195,17 @@ def _negated(sentence: ParsedSentence, verb: int) -> list[Edit] | None:
         return [(start, end, _POSITIVE[word])]
     found = _negation(sentence, verb)
     if found is not None:
-        has_object = sentence.word(found) in ("没有", "没") and sentence.pos[verb] not in ("VERB", "AUX", "ADJ")
+        has_object = sentence.word(found) in ("没有", "没") and sentence.pos[verb] not in (
+            "VERB",
+            "AUX",
+            "ADJ",
+        )
         new = "有" if has_object else _NEGATIVE[sentence.word(found)]
         and_too = not new and found > 0 and sentence.word(found - 1) == "并"  # 并 is a part of 并未
         return [(sentence.starts[found - and_too], sentence.ends[found], new)]
-    ends_part = word in ("是", "说", "看", "讲", "言") and sentence.text[end : end + 1] in tuple("，,：:")  # 值得一提的是，
+    ends_part = word in ("是", "说", "看", "讲", "言") and sentence.text[end : end + 1] in tuple(
+        "，,：:"
+    )  # 值得一提的是，
     only_then = any(sentence.word(c) == "才" for c in _dependants(sentence, verb) if c < verb)
     if word in _NO_NEGATION or ends_part or only_then or _is_subordinate(sentence, verb):
         return None
@@ -180,7 +229,8 @@ def _negated(sentence: ParsedSentence, verb: int) -> list[Edit] | None:
     if word == "为" and _is_copula(sentence, verb):
         if sentence.text[end : end + 1] == "止":
             return None  # 到…为止
-        return [(sentence.starts[before], end, "不是" + sentence.text[sentence.starts[before] : start])]  # 约为: 不是约
+        # 约为: 不是约
+        return [(sentence.starts[before], end, "不是" + sentence.text[sentence.starts[before] : start])]
     modal = _modal(sentence, verb)
     if modal is not None:
         written = sentence.word(modal)
@@ -209,13 +259,20 @@ def _negated(sentence: ParsedSentence, verb: int) -> list[Edit] | None:
         negation = sentence.starts[adverb], sentence.ends[adverb], new
     completed = {c for c in _dependants(sentence, verb) if c > verb and sentence.word(c) == "了"}
     completed |= {i for i in range(first, verb) if sentence.word(i) == "了"}  # 没有花费了: 没有花费
-    return [negation, *((sentence.starts[c], sentence.ends[c], "") for c in sorted(completed))]  # 去了: 没有去
+    return [
+        negation,
+        *((sentence.starts[c], sentence.ends[c], "") for c in sorted(completed)),
+    ]  # 去了: 没有去
 
 
 def _negation(sentence: ParsedSentence, verb: int) -> int | None:
     """The negative word that belongs to the verb, or to its modal verb."""
     for i in range(verb):
-        if sentence.word(i) in _NEGATIVE and sentence.heads[i] in (verb, sentence.root, _modal(sentence, verb)):
+        if sentence.word(i) in _NEGATIVE and sentence.heads[i] in (
+            verb,
+            sentence.root,
+            _modal(sentence, verb),
+        ):
             return i
     return None
 
@@ -228,12 +285,16 @@ def _modal(sentence: ParsedSentence, verb: int) -> int | None:
 
 
 def _first_in_scope(sentence: ParsedSentence, verb: int) -> int:
-    """The word that a negation or a modal verb of `verb` goes before: the first behind the subject, or the last comma, that is
-    neither a time nor one of `_FRONT`.
+    """The word that a negation or a modal verb of `verb` goes before: the first behind the subject, or the
+    last comma, that is neither a time nor one of `_FRONT`.
     """
     first = 0
-    passive = next((i for i in range(verb) if sentence.word(i) == "被" and sentence.heads[i] == sentence.root), verb)
-    subjects = [i for i in sentence.children(sentence.root) if sentence.relation(i) in SUBJECTS and i < passive]
+    passive = next(
+        (i for i in range(verb) if sentence.word(i) == "被" and sentence.heads[i] == sentence.root), verb
+    )
+    subjects = [
+        i for i in sentence.children(sentence.root) if sentence.relation(i) in SUBJECTS and i < passive
+    ]
     for subject in subjects:  # what follows 被 is the agent, which the negation goes before
         first = max(end for end in (subject, sentence.subtree(subject)[1]) if end < verb) + 1
     for i in range(first, verb):
@@ -247,13 +308,20 @@ def _first_in_scope(sentence: ParsedSentence, verb: int) -> int:
 
 
 def _front(sentence: ParsedSentence, i: int, verb: int) -> int:
-    """Where the time, or word of `_FRONT`, that begins with word i ends; 0 if there is none. Before `verb`."""
+    """Where the time, or word of `_FRONT`, that begins with word i ends; 0 if there is none. Before
+    `verb`."""
     head = i  # the phrase that word i opens
     while head != sentence.heads[head] and i < sentence.heads[head] < verb:
         head = sentence.heads[head]
-    is_time = sentence.word(head) in _TIMES or sentence.deps[head].endswith(":tmod") or sentence.tags[head] == "NT"
+    is_time = (
+        sentence.word(head) in _TIMES or sentence.deps[head].endswith(":tmod") or sentence.tags[head] == "NT"
+    )
     if is_time and sentence.pos[head] in ("NOUN", "PROPN", "NUM", "ADV"):
-        return head + 1 + (head + 1 < verb and sentence.deps[head + 1] == "case" and sentence.heads[head + 1] == head)
+        return (
+            head
+            + 1
+            + (head + 1 < verb and sentence.deps[head + 1] == "case" and sentence.heads[head + 1] == head)
+        )
     return i + 1 if sentence.word(i) in _FRONT and sentence.pos[i] != "ADP" else 0  # 将 may be 把
 
 
@@ -263,7 +331,8 @@ def _is_clear(sentence: ParsedSentence, first: int) -> bool:
 
 
 def _is_subordinate(sentence: ParsedSentence, verb: int) -> bool:
-    """Whether the verb's clause only says when or what for (…后, 以…): a parser's root that no rule can deny."""
+    """Whether the verb's clause only says when or what for (…后, 以…): a parser's root that no rule can
+    deny."""
     marks = [c for c in sentence.children(verb) if sentence.deps[c] in ("mark", "case")]
     behind = any(c > verb and sentence.word(c) in _SUBORDINATE for c in marks)
     return behind or any(c < verb and sentence.word(c) in ("以", "以便", "来") for c in marks)
@@ -274,7 +343,8 @@ def _is_copula(sentence: ParsedSentence, verb: int) -> bool:
 
 
 def _is_past(sentence: ParsedSentence, verb: int) -> bool:
-    """Whether the verb tells of something that has happened: 了, 过, a time before it, or a verb of an event."""
+    """Whether the verb tells of something that has happened: 了, 过, a time before it, or a verb of an
+    event."""
     word = sentence.word(verb)
     is_passive = any(sentence.word(c) == "被" for c in _dependants(sentence, verb) if c < verb)
     if is_passive and word[0] not in "视称认叫":
@@ -307,7 +377,11 @@ def _dependants(sentence: ParsedSentence, verb: int) -> list[int]:
 
 
 def _is_state(sentence: ParsedSentence, verb: int) -> bool:
-    return sentence.tags[verb] in ("VA", "VC", "VE") or sentence.pos[verb] == "ADJ" or sentence.word(verb) in ("是", "有")
+    return (
+        sentence.tags[verb] in ("VA", "VC", "VE")
+        or sentence.pos[verb] == "ADJ"
+        or sentence.word(verb) in ("是", "有")
+    )
 
 
 def _is_question(sentence: ParsedSentence) -> bool:

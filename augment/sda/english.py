@@ -1,7 +1,9 @@
-"""The English clause as SDA's rules need it: which word carries the tense, whether it states something, how to negate it.
+"""The English clause as SDA's rules need it: which word carries the tense, whether it states something, how
+to negate it.
 
-Everything here answers with edits, (start, end, new text) in characters of the sentence, or None where it knows no
-grammatical way. A clause is named by the word that heads it; `ParsedSentence.verb` finds its verb in both label sets.
+Everything here answers with edits, (start, end, new text) in characters of the sentence, or None where it
+knows no grammatical way. A clause is named by the word that heads it; `ParsedSentence.verb` finds its verb in
+both label sets.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ _SPEAKERS = frozenset({"i", "he", "she", "we", "they"})
 _THIRD = frozenset({"he", "she", "it"})
 _TAKEN_FOR = frozenset({"nsubj", "obj", "iobj", "attr", "obl:npmod", "obl:unmarked", "dep"})
 _OBJECTS = frozenset({"me", "him", "us", "them", "it", "you", "himself", "herself"})
-_ALSO_BASE = frozenset({"found", "saw", "lay", "fell", "ground", "wound", "bore", "rent", "bound", "have", "do", "are", "am"})
+_ALSO_BASE = frozenset(
+    {"found", "saw", "lay", "fell", "ground", "wound", "bore", "rent", "bound", "have", "do", "are", "am"}
+)
 FINITE = frozenset({"VBZ", "VBP", "VBD", "MD"})
 _OF_OTHER_CLAUSES = frozenset({"acl", "advcl", "ccomp", "xcomp", "conj"})
 # Subjects that say how many, by what denies them; those of neither are denied by the whole sentence alone.
@@ -37,19 +41,25 @@ _NONE = {"some": "no", "someone": "no one", "somebody": "nobody", "something": "
 _COUNTS = _NOT_ALL | _NONE.keys() | {"few", "little", "only", "most", "almost", "nearly"}
 # Adverbs that may stand before "does not", as they are of the sentence and no manner or degree of the verb.
 _BEFORE_NOT = frozenset((
-    "actually", "also", "always", "apparently", "certainly", "clearly", "consequently", "currently", "eventually",
-    "evidently", "finally", "first", "generally", "hence", "however", "initially", "just", "later", "likely", "literally",
-    "maybe", "nevertheless", "normally", "now", "obviously", "often", "originally", "perhaps", "possibly", "presumably",
-    "previously", "probably", "really", "reportedly", "simply", "sometimes", "soon", "still", "subsequently", "suddenly",
-    "supposedly", "surely", "then", "thereby", "therefore", "though", "thus", "too", "typically", "ultimately", "usually",
+    "actually", "also", "always", "apparently", "certainly", "clearly", "consequently", "currently",
+    "eventually",
+    "evidently", "finally", "first", "generally", "hence", "however", "initially", "just", "later", "likely",
+    "literally",
+    "maybe", "nevertheless", "normally", "now", "obviously", "often", "originally", "perhaps", "possibly",
+    "presumably",
+    "previously", "probably", "really", "reportedly", "simply", "sometimes", "soon", "still", "subsequently",
+    "suddenly",
+    "supposedly", "surely", "then", "thereby", "therefore", "though", "thus", "too", "typically",
+    "ultimately", "usually",
 ))  # fmt: skip
 _BESIDE = frozenset({"conj", "parataxis", "ccomp", "list"})
 
 
 class Clause(NamedTuple):
-    """A clause with a verb. head: the word that heads it. verb: its main verb or copula. auxiliaries: those before it, in
-    order. finite: the word that carries tense: the first auxiliary, else the verb. subject: or None. negation: the `not`
-    that belongs to it, or None. focus: whether it has a `not only` or the like, which is no negation, and bars another one.
+    """A clause with a verb. head: the word that heads it. verb: its main verb or copula. auxiliaries: those
+    before it, in order. finite: the word that carries tense: the first auxiliary, else the verb. subject: or
+    None. negation: the `not` that belongs to it, or None. focus: whether it has a `not only` or the like,
+    which is no negation, and bars another one.
     inverted: whether the finite word stands before the subject, as in questions.
     """
 
@@ -71,7 +81,11 @@ def clause_of(sentence: ParsedSentence, head: int) -> Clause | None:
     auxiliaries = tuple(a for a in sentence.auxiliaries(head) if a < verb and sentence.tags[a] != "TO")
     finite = auxiliaries[0] if auxiliaries else verb
     subject = sentence.subject(head)
-    if not auxiliaries and sentence.tags[finite] in ("VBD", "VBZ", "VBN") and (spoken := speaker(sentence, finite)) is not None:
+    if (
+        not auxiliaries
+        and sentence.tags[finite] in ("VBD", "VBZ", "VBN")
+        and (spoken := speaker(sentence, finite)) is not None
+    ):
         subject = spoken
     if subject is not None and subject < finite and sentence.tags[finite] == "VB" and not auxiliaries:
         behind = sentence.subtree(subject)[1] + 1
@@ -82,11 +96,14 @@ def clause_of(sentence: ParsedSentence, head: int) -> Clause | None:
         nots = [child for child in dependants if child > finite and sentence.word(child).lower() in NOT]
     negation = min((i for i in nots if not _is_focus(sentence, i)), default=None)
     inverted = subject is not None and finite < subject and bool(auxiliaries)
-    return Clause(head, verb, auxiliaries, finite, subject, negation, bool(nots) and negation is None, inverted)
+    return Clause(
+        head, verb, auxiliaries, finite, subject, negation, bool(nots) and negation is None, inverted
+    )
 
 
 def speaker(sentence: ParsedSentence, verb: int) -> int | None:
-    """Who speaks in '"No," said John', whatever a parser has taken him for; no mark inside the quotes: a title ('"Up" won')."""
+    """Who speaks in '"No," said John', whatever a parser has taken him for; no mark inside the quotes: a
+    title ('"Up" won')."""
     following = verb + 1
     if not verb or following == len(sentence) or sentence.word(verb - 1)[-1:] not in _CLOSING_QUOTES:
         return None
@@ -97,21 +114,25 @@ def speaker(sentence: ParsedSentence, verb: int) -> int | None:
     if sentence.pos[following] in ("ADP", "ADV", "PUNCT") or sentence.word(following).lower() in _OBJECTS:
         return None
     for child in sentence.children(verb):
-        nominal = sentence.pos[child] in ("NOUN", "PROPN", "PRON", "ADJ") and sentence.relation(child) in _TAKEN_FOR
+        nominal = (
+            sentence.pos[child] in ("NOUN", "PROPN", "PRON", "ADJ") and sentence.relation(child) in _TAKEN_FOR
+        )
         if nominal and sentence.subtree(child)[0] == following:
             return child
     return None
 
 
 def main_clause(sentence: ParsedSentence) -> Clause | None:
-    """The main clause: the root's, or, where a parser has made the root of something without a tense, the first finite one that
-    is coordinated with it or stands beside it. None where there is no such clause.
+    """The main clause: the root's, or, where a parser has made the root of something without a tense, the
+    first finite one that is coordinated with it or stands beside it. None where there is no such clause.
     """
     root = sentence.root
     if root < 0:
         return None
     clause = clause_of(sentence, root)
-    if clause is not None and (is_finite(sentence, clause) or clause.subject is not None or _is_imperative(sentence, clause)):
+    if clause is not None and (
+        is_finite(sentence, clause) or clause.subject is not None or _is_imperative(sentence, clause)
+    ):
         return clause
     for child in sentence.children(root):
         if sentence.relation(child) in _BESIDE:
@@ -126,15 +147,20 @@ def _is_imperative(sentence: ParsedSentence, clause: Clause) -> bool:
 
 
 def finite_tag(sentence: ParsedSentence, clause: Clause) -> str:
-    """The tag of the finite word, and where a clause with a subject has a verb without tense alone, the one that the tagger
-    must have missed: VBD for "finished" taken for a participle, VBP for "feature" taken for a base form.
+    """The tag of the finite word, and where a clause with a subject has a verb without tense alone, the one
+    that the tagger must have missed: VBD for "finished" taken for a participle, VBP for "feature" taken for a
+    base form.
     """
     tag = sentence.tags[clause.finite]
     if clause.auxiliaries or clause.subject is None:
         return tag
     if clause.subject > clause.finite and speaker(sentence, clause.finite) != clause.subject:
         return tag
-    if tag == "VBN" and may_be_past(sentence.word(clause.finite)) and not _has_other_tense(sentence, clause.finite):
+    if (
+        tag == "VBN"
+        and may_be_past(sentence.word(clause.finite))
+        and not _has_other_tense(sentence, clause.finite)
+    ):
         return "VBD"
     if tag == "VB" and not _is_infinitive(sentence, clause):
         tag = "VBP"
@@ -147,14 +173,16 @@ def finite_tag(sentence: ParsedSentence, clause: Clause) -> str:
 
 
 def _has_other_tense(sentence: ParsedSentence, i: int) -> bool:
-    """Whether a verb with a tense that is of no subordinate or coordinated clause stands up to the next semicolon or full stop:
-    "the salt obtained was pure".
+    """Whether a verb with a tense that is of no subordinate or coordinated clause stands up to the next
+    semicolon or full stop: "the salt obtained was pure".
     """
     for number, tag in enumerate(sentence.tags):
         if number > i and sentence.word(number) in (";", ".", "!", "?"):
             return False
         if tag in FINITE and number != i:
-            head = sentence.heads[number] if sentence.relation(number) in ("aux", "aux:pass", "cop") else number
+            head = (
+                sentence.heads[number] if sentence.relation(number) in ("aux", "aux:pass", "cop") else number
+            )
             if sentence.relation(head).partition(":")[0] not in _OF_OTHER_CLAUSES:
                 return True
     return False
@@ -165,7 +193,8 @@ def _has_not(lower: str) -> bool:
 
 
 def is_assertion(sentence: ParsedSentence, clause: Clause) -> bool:
-    """Whether the clause states something: no imperative, no infinitive, no question, nothing that ends in a question mark."""
+    """Whether the clause states something: no imperative, no infinitive, no question, nothing that ends in a
+    question mark."""
     alone = clause.subject is None and sentence.tags[clause.finite] in ("VB", "VBP", "VBG", "VBN")
     if alone or clause.inverted or is_question(sentence):
         return False
@@ -179,13 +208,21 @@ def is_finite(sentence: ParsedSentence, clause: Clause) -> bool:
 
 def _is_focus(sentence: ParsedSentence, i: int) -> bool:
     """`not only`, `not just`, `not least`: no negation of the clause."""
-    return i + 1 < len(sentence) and sentence.word(i + 1).lower() in ("only", "just", "merely", "least", "simply", "until")
+    return i + 1 < len(sentence) and sentence.word(i + 1).lower() in (
+        "only",
+        "just",
+        "merely",
+        "least",
+        "simply",
+        "until",
+    )
 
 
 def negate(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
-    """Edits that put a `not` into a clause that has none: with `do` before a full verb, whose coordinated verbs take the base
-    form with it ("He came and saw": "did not come and see"). A subject that says how many is denied itself ("Not all men came",
-    "No men came"): "some men did not come" does not deny that some came.
+    """Edits that put a `not` into a clause that has none: with `do` before a full verb, whose coordinated
+    verbs take the base form with it ("He came and saw": "did not come and see"). A subject that says how many
+    is denied itself ("Not all men came", "No men came"): "some men did not come" does not deny that some
+    came.
     """
     finite = clause.finite
     word, tag = sentence.word(finite), sentence.tags[finite]
@@ -201,11 +238,14 @@ def negate(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
     if (counted := _uncounted(sentence, clause)) is not None:
         return counted or None
     if lower in HAD and following == "better" and "VB" in sentence.tags[finite + 2 : finite + 3]:
-        return [(sentence.ends[finite + 1], sentence.ends[finite + 1], like(word, " not"))]  # "had better not go"
+        # "had better not go"
+        return [(sentence.ends[finite + 1], sentence.ends[finite + 1], like(word, " not"))]
     if lower == "be" and not clause.auxiliaries and not _opens_clause(sentence, clause):
         return None  # "So be it", "if need be"
     if (clause.auxiliaries and tag in FINITE) or lower in BE or tag == "MD":
-        if clause.inverted or (clause.subject is not None and clause.subject > finite and lower in BE and is_question(sentence)):
+        if clause.inverted or (
+            clause.subject is not None and clause.subject > finite and lower in BE and is_question(sentence)
+        ):
             place = sentence.ends[sentence.subtree(clause.subject)[1]]
             return [(place, place, like(word, " not"))]
         if lower == "can":
@@ -220,7 +260,11 @@ def negate(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
             return [(end, end, like(word, " not"))]  # "I do."
         auxiliary = {"VBZ": "does", "VBP": "do", "VBD": "did"}[tag]
         rest = [
-            (sentence.starts[i], sentence.ends[i], like(sentence.word(i), lemma_of(sentence.word(i), tag, sentence.lemmas[i])))
+            (
+                sentence.starts[i],
+                sentence.ends[i],
+                like(sentence.word(i), lemma_of(sentence.word(i), tag, sentence.lemmas[i])),
+            )
             for i in coordinated(sentence, clause, tag)
         ]
         return with_auxiliary(sentence, clause, f"{auxiliary} not", base, rest, _BEFORE_NOT)
@@ -229,33 +273,48 @@ def negate(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
     if tag in ("VB", "VBG", "VBN"):  # to go, going, gone: nothing finite, `not` stands before
         first = finite - 1 if tag == "VB" and finite and sentence.tags[finite - 1] == "TO" else finite
         place, opening = sentence.starts[first], sentence.word(first)
-        if opening[:1].isupper() and not opening.isupper() and not any(letter.isalnum() for letter in sentence.text[:place]):
+        if (
+            opening[:1].isupper()
+            and not opening.isupper()
+            and not any(letter.isalnum() for letter in sentence.text[:place])
+        ):
             return [(place, place + 1, "Not " + sentence.text[place].lower())]
         return [(place, place, "NOT " if opening.isupper() else "not ")]
     return None
 
 
 def is_joined(sentence: ParsedSentence, i: int) -> bool:
-    """Whether a verb is written together with another word: part of a compound, or "dont", which parsers cut in two."""
+    """Whether a verb is written together with another word: part of a compound, or "dont", which parsers cut
+    in two."""
     start, end, text = sentence.starts[i], sentence.ends[i], sentence.text
     before = text[start - 1 : start]
     if before in ("-", "/") or (before.isalnum() and text[start] not in "'’"):
         return True
     if text[end : end + 1] in ("-", "/"):
         return text[end : end + 2] != "--"
-    return text[end : end + 1].isalnum() and sentence.word(i + 1).lower() not in NOT if i + 1 < len(sentence) else False
+    return (
+        text[end : end + 1].isalnum() and sentence.word(i + 1).lower() not in NOT
+        if i + 1 < len(sentence)
+        else False
+    )
 
 
 def _asks_what_is(sentence: ParsedSentence, clause: Clause) -> bool:
-    """Whether "be" asks for what its subject is, where or how much: no answer denies that. A question mark may be missing."""
+    """Whether "be" asks for what its subject is, where or how much: no answer denies that. A question mark
+    may be missing."""
     inverted = clause.subject is not None and clause.subject > clause.finite
-    if clause.auxiliaries or not (inverted or is_question(sentence)) or sentence.word(clause.verb).lower() not in BE:
+    if (
+        clause.auxiliaries
+        or not (inverted or is_question(sentence))
+        or sentence.word(clause.verb).lower() not in BE
+    ):
         return False
     return any(tag[:1] == "W" for tag in sentence.tags[: clause.finite])
 
 
 def _uncounted(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
-    """Edits that deny a subject which says how many; [] where there is no way to, None where it does not say."""
+    """Edits that deny a subject which says how many; [] where there is no way to, None where it does not
+    say."""
     if clause.subject is None or clause.subject > clause.finite or clause.inverted:
         return None
     first = sentence.subtree(clause.subject)[0]
@@ -272,18 +331,30 @@ def _uncounted(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
         return [(start, end, like(word[:1], f"not {lower}"))]
     if following == "CD" or (lower == "some" and following == "DT"):
         return None  # "some 300 men"
-    new = "none" if lower == "some" and (first == clause.subject or sentence.pos[first + 1] == "ADP") else _NONE[lower]
+    new = (
+        "none"
+        if lower == "some" and (first == clause.subject or sentence.pos[first + 1] == "ADP")
+        else _NONE[lower]
+    )
     return [(start, end, like(word[:1], new))]
 
 
 def with_auxiliary(
-    sentence: ParsedSentence, clause: Clause, auxiliary: str, verb: str, rest: list[Edit], staying: frozenset[str]
+    sentence: ParsedSentence,
+    clause: Clause,
+    auxiliary: str,
+    verb: str,
+    rest: list[Edit],
+    staying: frozenset[str],
 ) -> list[Edit] | None:
-    """The edits that put "auxiliary verb" for the finite verb: the auxiliary before the adverbs that stand before the verb, those
-    of `staying` and what stands before them aside ("He highly values it": "does not highly value").
+    """The edits that put "auxiliary verb" for the finite verb: the auxiliary before the adverbs that stand
+    before the verb, those of `staying` and what stands before them aside ("He highly values it": "does not
+    highly value").
     """
     finite = first = clause.finite
-    while first and _goes_with(sentence, clause, first - 1) and sentence.word(first - 1).lower() not in staying:
+    while (
+        first and _goes_with(sentence, clause, first - 1) and sentence.word(first - 1).lower() not in staying
+    ):
         first -= 1
     if first < finite:
         begin, last = sentence.subtree(first)
@@ -294,7 +365,11 @@ def with_auxiliary(
     if sentence.word(first)[:1].isupper() and not word.isupper():
         return None
     auxiliary = like(word, auxiliary) if word.isupper() else auxiliary
-    return [(place, place, f"{auxiliary} "), (sentence.starts[finite], sentence.ends[finite], like(word, verb)), *rest]
+    return [
+        (place, place, f"{auxiliary} "),
+        (sentence.starts[finite], sentence.ends[finite], like(word, verb)),
+        *rest,
+    ]
 
 
 def _goes_with(sentence: ParsedSentence, clause: Clause, i: int) -> bool:
@@ -303,7 +378,8 @@ def _goes_with(sentence: ParsedSentence, clause: Clause, i: int) -> bool:
 
 
 def _opens_clause(sentence: ParsedSentence, clause: Clause) -> bool:
-    """Whether nothing but adverbs and punctuation stands before the finite verb, as in imperatives, or it has a "to"."""
+    """Whether nothing but adverbs and punctuation stands before the finite verb, as in imperatives, or it has
+    a "to"."""
     before = range(sentence.subtree(clause.head)[0], clause.finite)
     return clause.subject is None and all(
         sentence.pos[i] in ("ADV", "PUNCT", "INTJ", "CCONJ") or sentence.tags[i] == "TO" for i in before
@@ -315,12 +391,15 @@ def is_of_title(sentence: ParsedSentence, i: int) -> bool:
     word = sentence.word(i)
     if not word[:1].isupper() or word[1:] != word[1:].lower() or not i:
         return False
-    return any(letter.isalnum() for letter in sentence.text[: sentence.starts[i]]) and sentence.word(i - 1)[-1:].isalnum()
+    return (
+        any(letter.isalnum() for letter in sentence.text[: sentence.starts[i]])
+        and sentence.word(i - 1)[-1:].isalnum()
+    )
 
 
 def coordinated(sentence: ParsedSentence, clause: Clause, tag: str) -> list[int]:
-    """The verbs in the clause's tense that share its subject by "and" or "or", without an auxiliary of their own, up to the
-    first that does not: "came, saw and conquered".
+    """The verbs in the clause's tense that share its subject by "and" or "or", without an auxiliary of their
+    own, up to the first that does not: "came, saw and conquered".
     """
     found = []
     heads = [clause.head]
@@ -329,11 +408,19 @@ def coordinated(sentence: ParsedSentence, clause: Clause, tag: str) -> list[int]
             if child < clause.finite or sentence.relation(child) != "conj":
                 continue
             joints = [*sentence.children(child), *sentence.children(head)]
-            words = {sentence.word(i).lower() for i in joints if sentence.relation(i) == "cc" and clause.finite < i < child}
+            words = {
+                sentence.word(i).lower()
+                for i in joints
+                if sentence.relation(i) == "cc" and clause.finite < i < child
+            }
             mistaken = tag == "VBD" and sentence.tags[child] == "VBN" and may_be_past(sentence.word(child))
             if (sentence.tags[child] != tag and not mistaken) or not words <= {"and", "or"}:
                 break
-            own = sentence.verb(child) != child or sentence.word(child).lower() in BE or sentence.auxiliaries(child)
+            own = (
+                sentence.verb(child) != child
+                or sentence.word(child).lower() in BE
+                or sentence.auxiliaries(child)
+            )
             if own or sentence.subject(child) is not None:
                 break
             found.append(child)
@@ -342,8 +429,8 @@ def coordinated(sentence: ParsedSentence, clause: Clause, tag: str) -> list[int]
 
 
 def in_place(sentence: ParsedSentence, clause: Clause, new: str, rest: list[Edit]) -> list[Edit] | None:
-    """The edits that put `new` for the finite verb; where a subject follows it ('said John', "Here comes the bus"), `new`
-    stands behind the subject, as nothing but a form of "be" inverts by itself.
+    """The edits that put `new` for the finite verb; where a subject follows it ('said John', "Here comes the
+    bus"), `new` stands behind the subject, as nothing but a form of "be" inverts by itself.
     """
     finite, subject = clause.finite, clause.subject
     start, end = sentence.starts[finite], sentence.ends[finite]
@@ -366,14 +453,18 @@ def affirm(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
     if word != "not":  # n't, written together with its verb
         if before == "ai":
             return None
-        joined = (sentence.starts[i - 1], sentence.ends[i], like(sentence.word(i - 1), _FULL.get(before, before)))
+        joined = (
+            sentence.starts[i - 1],
+            sentence.ends[i],
+            like(sentence.word(i - 1), _FULL.get(before, before)),
+        )
         return [joined] if sentence.ends[i - 1] == sentence.starts[i] else None
     return [without_word(sentence, i)]
 
 
 def without_word(sentence: ParsedSentence, i: int) -> Edit:
-    """The edit that deletes word i with the space before it; where it opens the text, a quotation or a bracket, with the space
-    behind it, and the next word gets its capital.
+    """The edit that deletes word i with the space before it; where it opens the text, a quotation or a
+    bracket, with the space behind it, and the next word gets its capital.
     """
     return without_words(sentence, i, i)
 

@@ -1,8 +1,10 @@
-"""SDA's discrete augmentations (Zhu et al. 2022): punctuation insertion, modal verbs, double negation, and negation.
+"""SDA's discrete augmentations (Zhu et al. 2022): punctuation insertion, modal verbs, double negation, and
+negation.
 
-Each has the paper's rule (appendix A; the default) and that of the authors' code (github.com/Zhudongsheng75/SDA) as
-`variant`, both on the parse: code that looks words up by their first match edits the wrong one of two equal words, and both
-join tokens by spaces, where here everything but the edit stays as it is. English and Chinese, by the language of the parse.
+Each has the paper's rule (appendix A; the default) and that of the authors' code
+(github.com/Zhudongsheng75/SDA) as `variant`, both on the parse: code that looks words up by their first match
+edits the wrong one of two equal words, and both join tokens by spaces, where here everything but the edit
+stays as it is. English and Chinese, by the language of the parse.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ SOUND, PUBLISHED = "sound", "published"
 def pi(sentence: ParsedSentence, draws: Draws, variant: str = PAPER) -> str | None:
     """Punctuation insertion (SDA, section 4.1 and algorithm 1).
 
-    paper: a comma before (behind, where it comes first) a subordinate clause; without one, double quotes around the subject
-    or a comma behind it, evenly; without a subject, "!" at the end. code: a coin decides whether clause or subject is tried
-    first, open complements (xcomp) are clauses too, quotes are single; else quotes around the sentence, or a final mark
-    drawn from , . ; !
+    paper: a comma before (behind, where it comes first) a subordinate clause; without one, double quotes
+    around the subject or a comma behind it, evenly; without a subject, "!" at the end. code: a coin decides
+    whether clause or subject is tried first, open complements (xcomp) are clauses too, quotes are single;
+    else quotes around the sentence, or a final mark drawn from , . ; !
 
     "He travelled widely in Europe." -> "He, travelled widely in Europe."
     Meaning: preserving. Needs the parse.
@@ -33,11 +35,13 @@ def pi(sentence: ParsedSentence, draws: Draws, variant: str = PAPER) -> str | No
 def mv(sentence: ParsedSentence, draws: Draws, variant: str = PAPER, phrases: str = SOUND) -> str | None:
     """Modal verbs (SDA, section 4.2 and algorithm 2).
 
-    paper: one of must, should, ought to, have to, cannot but, cannot help but before the main clause's verb, in its tense.
-    code: with have no choice but and need to besides; and, by a coin, or where the verb takes none, an intensifier before
-    every adjective instead. None for questions, imperatives, and clauses with a modal verb. Of these modal verbs,
-    phrases=sound takes those that leave true what the sentence says: not "should have travelled", which says that he did not;
-    "cannot" for a clause that is negated. phrases=published: all of them. English; in Chinese there is no such choice.
+    paper: one of must, should, ought to, have to, cannot but, cannot help but before the main clause's verb,
+    in its tense.
+    code: with have no choice but and need to besides; and, by a coin, or where the verb takes none, an
+    intensifier before every adjective instead. None for questions, imperatives, and clauses with a modal
+    verb. Of these modal verbs, phrases=sound takes those that leave true what the sentence says: not "should
+    have travelled", which says that he did not; "cannot" for a clause that is negated. phrases=published: all
+    of them. English; in Chinese there is no such choice.
 
     "He travelled widely in Europe." -> "He must have travelled widely in Europe."
     Meaning: preserving (the paper: "slightly adjusts"). Needs the parse.
@@ -62,9 +66,10 @@ def mv(sentence: ParsedSentence, draws: Draws, variant: str = PAPER, phrases: st
 def neg(sentence: ParsedSentence, draws: Draws, variant: str = PAPER) -> str | None:
     """Negation, SDA's negative sample (section 4.4).
 
-    paper: the main clause is negated, or, if it has a negative word (not, never, no, nobody, nothing), loses it; "no" before a
-    sentence without a verb. code: the first of a negative word (it goes), an auxiliary and the main verb (not), from the left,
-    in whatever clause; a phrase such as "It is not true that" where there is none.
+    paper: the main clause is negated, or, if it has a negative word (not, never, no, nobody, nothing), loses
+    it; "no" before a sentence without a verb. code: the first of a negative word (it goes), an auxiliary and
+    the main verb (not), from the left, in whatever clause; a phrase such as "It is not true that" where there
+    is none.
 
     "He travelled widely in Europe." -> "He did not travel widely in Europe."
     Meaning: altering. Needs the parse.
@@ -77,9 +82,11 @@ def neg(sentence: ParsedSentence, draws: Draws, variant: str = PAPER) -> str | N
 def dn(sentence: ParsedSentence, draws: Draws, variant: str = PAPER, phrases: str = SOUND) -> str | None:
     """Double negation (SDA, section 4.3 and algorithm 3): two negations that cancel each other.
 
-    paper: the main clause is negated, or loses its negation, and a phrase such as "It is not true that" stands before it.
-    code: negative words of all clauses go, then auxiliaries and the main verb are negated from the left, two in all; the
-    phrase is for sentences that had room for one. None for questions, imperatives, and sentences without a verb.
+    paper: the main clause is negated, or loses its negation, and a phrase such as "It is not true that"
+    stands before it.
+    code: negative words of all clauses go, then auxiliaries and the main verb are negated from the left, two
+    in all; the phrase is for sentences that had room for one. None for questions, imperatives, and sentences
+    without a verb.
 
     "He travelled widely in Europe." -> "It is not true that he did not travel widely in Europe."
     Meaning: preserving. Needs the parse.
@@ -97,9 +104,14 @@ def _changed(sentence: ParsedSentence, edits: list[tuple[int, int, str]]) -> str
     return None if text == sentence.text else text
 
 
-_VARIANT = Parameter("variant", PAPER, "the paper's rule, or that of the authors' code", choices=(PAPER, CODE))
+_VARIANT = Parameter(
+    "variant", PAPER, "the paper's rule, or that of the authors' code", choices=(PAPER, CODE)
+)
 _PHRASES = Parameter(
-    "phrases", SOUND, "those that leave the meaning, or all that are published; of English", choices=(SOUND, PUBLISHED)
+    "phrases",
+    SOUND,
+    "those that leave the meaning, or all that are published; of English",
+    choices=(SOUND, PUBLISHED),
 )
 _SDA = "SDA (Zhu et al. 2022)"
 _BEFORE = "He travelled widely in Europe."
@@ -110,7 +122,8 @@ ENTRIES = (
         kind="text",
         paper=f"{_SDA}, section 4.1, algorithm 1",
         parameters=(_VARIANT,),
-        description="Punctuation insertion: a comma at a subordinate clause; else quotes around the subject or a comma behind "
+        description="Punctuation insertion: a comma at a subordinate clause; else quotes around the subject "
+        "or a comma behind "
         "it; else an exclamation mark at the end.",
         example="pi:variant=code",
         function=pi,
@@ -123,7 +136,8 @@ ENTRIES = (
         kind="text",
         paper=f"{_SDA}, section 4.2, algorithm 2",
         parameters=(_VARIANT, _PHRASES),
-        description="Modal verbs: must, should, have to, cannot but ... before the main verb; the code's variant also puts very, "
+        description="Modal verbs: must, should, have to, cannot but ... before the main verb; the code's "
+        "variant also puts very, "
         "really ... before adjectives.",
         example="mv:variant=code",
         function=mv,
@@ -136,7 +150,8 @@ ENTRIES = (
         kind="text",
         paper=f"{_SDA}, section 4.3, algorithm 3",
         parameters=(_VARIANT, _PHRASES),
-        description='Double negation: the main clause is negated, and a phrase such as "It is not true that" stands before it.',
+        description='Double negation: the main clause is negated, and a phrase such as "It is not true '
+        'that" stands before it.',
         example="dn:variant=code",
         function=dn,
         meaning="preserving",
@@ -148,7 +163,8 @@ ENTRIES = (
         kind="text",
         paper=f"{_SDA}, section 4.4",
         parameters=(_VARIANT,),
-        description="Negation of the main clause; a clause that is negated loses its negation. For negatives.",
+        description="Negation of the main clause; a clause that is negated loses its negation. For "
+        "negatives.",
         example="neg:variant=code",
         function=neg,
         meaning="altering",

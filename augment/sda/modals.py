@@ -1,7 +1,9 @@
-"""SDA's modal verbs and intensifiers in English: which modal verbs a clause can take, and how it is written with one.
+"""SDA's modal verbs and intensifiers in English: which modal verbs a clause can take, and how it is written
+with one.
 
-As published, the past takes "should have travelled", which says that he did not. By default a clause takes those that
-leave what it says true: "must have travelled", "had to travel", "could not but travel"; a negated one "cannot have travelled".
+As published, the past takes "should have travelled", which says that he did not. By default a clause takes
+those that leave what it says true: "must have travelled", "had to travel", "could not but travel"; a negated
+one "cannot have travelled".
 """
 
 from __future__ import annotations
@@ -33,32 +35,54 @@ from augment.text.word_forms import Edit, indefinite_article, like
 # What stands before the base form. The code's "can't avoid to" is left out: no verb can follow it.
 _PUBLISHED = {
     "paper": ("must", "should", "ought to", "have to", "cannot but", "cannot help but"),
-    "code": ("must", "should", "ought to", "have to", "cannot but", "cannot help but", "have no choice but to", "need to"),
+    "code": (
+        "must",
+        "should",
+        "ought to",
+        "have to",
+        "cannot but",
+        "cannot help but",
+        "have no choice but to",
+        "need to",
+    ),
 }
 _DUTIES = frozenset({"should", "ought to", "need to"})  # what is to be done, and so may not be: no fact
-_INEVITABLE = frozenset({"cannot but", "cannot help but", "have no choice but to"})  # of who or what could do otherwise
-_SOUND_OF_NEGATED = {"VBD": ("can", "could", "must"), "BE": ("can", "must"), "DO": ("can",), "HAVE": ("can", "must")}
+# of who or what could do otherwise
+_INEVITABLE = frozenset({"cannot but", "cannot help but", "have no choice but to"})
+_SOUND_OF_NEGATED = {
+    "VBD": ("can", "could", "must"),
+    "BE": ("can", "must"),
+    "DO": ("can",),
+    "HAVE": ("can", "must"),
+}
 _PAST_FORMS = {
     "have to": "had to", "cannot but": "could not but", "cannot help but": "could not help but",
     "have no choice but to": "had no choice but to", "need to": "needed to",
 }  # fmt: skip
 _THIRD_FORMS = {"have to": "has to", "have no choice but to": "has no choice but to", "need to": "needs to"}
-_BEFORE_NOT = frozenset({"must", "should", "ought to", "can", "could"})  # "must not go", but not "have to not go"
-_BEFORE_HAVE = frozenset({"must", "should", "ought to", "have to", "need to", "can", "could"})  # "has to have gone"
+# "must not go", but not "have to not go"
+_BEFORE_NOT = frozenset({"must", "should", "ought to", "can", "could"})
+# "has to have gone"
+_BEFORE_HAVE = frozenset({"must", "should", "ought to", "have to", "need to", "can", "could"})
 _FINISHED = frozenset({"must", "should", "ought to"})  # the past behind these is "have" with a participle
 # Adverbs that may stand before a modal verb, as they are of the sentence.
 _STAYING = frozenset((
-    "apparently", "certainly", "clearly", "consequently", "evidently", "eventually", "finally", "first", "hence", "however",
-    "later", "maybe", "nevertheless", "now", "obviously", "perhaps", "possibly", "presumably", "probably", "reportedly", "soon",
+    "apparently", "certainly", "clearly", "consequently", "evidently", "eventually", "finally", "first",
+    "hence", "however",
+    "later", "maybe", "nevertheless", "now", "obviously", "perhaps", "possibly", "presumably", "probably",
+    "reportedly", "soon",
     "subsequently", "suddenly", "supposedly", "surely", "then", "therefore", "though", "thus",
 ))  # fmt: skip
 _INTENSIFIERS = (
-    "extremely", "quite", "very", "particularly", "especially", "absolutely", "totally", "really", "remarkably",
+    "extremely", "quite", "very", "particularly", "especially", "absolutely", "totally", "really",
+    "remarkably",
 )  # fmt: skip
 # Adjectives without degrees, which no intensifier can stand before.
 _PLAIN = frozenset((
-    "same", "other", "such", "many", "few", "several", "own", "only", "last", "next", "first", "second", "third",
-    "former", "latter", "main", "entire", "whole", "various", "certain", "due", "able", "more", "most", "less", "least",
+    "same", "other", "such", "many", "few", "several", "own", "only", "last", "next", "first", "second",
+    "third",
+    "former", "latter", "main", "entire", "whole", "various", "certain", "due", "able", "more", "most",
+    "less", "least",
     "fewer", "much", "further", "little", "following", "previous", "total", "final", "single", "double",
 ))  # fmt: skip
 
@@ -96,7 +120,9 @@ def intensifier_edits(sentence: ParsedSentence, draws: Draws) -> list[Edit] | No
             continue
         article = sentence.word(i - 1)
         if article.lower() in ("a", "an"):
-            edits.append((sentence.starts[i - 1], sentence.ends[i - 1], like(article, indefinite_article(intensifier))))
+            edits.append(
+                (sentence.starts[i - 1], sentence.ends[i - 1], like(article, indefinite_article(intensifier)))
+            )
         edits.append((start, start, intensifier + " "))
     return edits or None
 
@@ -122,14 +148,18 @@ def _sound(sentence: ParsedSentence, clause: Clause, published: tuple[str, ...])
     behind = sentence.tags[clause.auxiliaries[1] if len(clause.auxiliaries) > 1 else clause.verb]
     if clause.auxiliaries and behind == "VBN" and lower in HAVE | HAD:
         return ("must",)  # "has to have gone" is clumsy
-    passive = any(sentence.relation(i) == "aux:pass" for i in clause.auxiliaries) or sentence.tags[clause.verb] == "VBG"
+    passive = (
+        any(sentence.relation(i) == "aux:pass" for i in clause.auxiliaries)
+        or sentence.tags[clause.verb] == "VBG"
+    )
     dummy = subject is not None and (sentence.relation(subject) == "expl" or sentence.tags[subject] == "EX")
     barred = _DUTIES | _INEVITABLE if passive or dummy or _is_identity(sentence, clause) else _DUTIES
     return tuple(modal for modal in published if modal not in barred)
 
 
 def _is_identity(sentence: ParsedSentence, clause: Clause) -> bool:
-    """Whether the clause says what something is, by a noun or number: it "must be the first", but cannot help nothing."""
+    """Whether the clause says what something is, by a noun or number: it "must be the first", but cannot help
+    nothing."""
     if sentence.word(clause.verb).lower() not in BE:
         return False
     if clause.head != clause.verb:
@@ -149,12 +179,19 @@ def _add(sentence: ParsedSentence, clause: Clause, modal: str) -> list[Edit] | N
         return None
     space = " " if lower[0] in "'’" else ""  # he's
     following = [a for a in (*clause.auxiliaries[1:], clause.verb) if a != finite]
-    perfect = bool(clause.auxiliaries) and lower in HAVE and bool(following) and sentence.tags[following[0]] == "VBN"
+    perfect = (
+        bool(clause.auxiliaries)
+        and lower in HAVE
+        and bool(following)
+        and sentence.tags[following[0]] == "VBN"
+    )
     perfect = perfect and (lower not in ("'s", "’s") or sentence.relation(finite) == "aux")
     if perfect:
         if modal not in _BEFORE_HAVE:
             return None
-        return _written(sentence, clause, space + _agreeing(modal, "VBD" if lower == "had" else tag, lower), "have", [])
+        return _written(
+            sentence, clause, space + _agreeing(modal, "VBD" if lower == "had" else tag, lower), "have", []
+        )
     if any(sentence.word(child).lower() in NEGATIVE_ADVERBS for child in sentence.children(clause.head)):
         return None  # never cannot but
     if lower == "did" and clause.auxiliaries:
@@ -174,9 +211,13 @@ def _add(sentence: ParsedSentence, clause: Clause, modal: str) -> list[Edit] | N
         done = participle(word, base)
     finished = past and modal in _BEFORE_NOT
     rest = []
-    for i in coordinated(sentence, clause, "VBD" if past else "VBZ" if tag == "VBZ" else "VBP") if base else ():
+    for i in (
+        coordinated(sentence, clause, "VBD" if past else "VBZ" if tag == "VBZ" else "VBP") if base else ()
+    ):
         lemma = lemma_of(sentence.word(i), "VBD" if past else tag, sentence.lemmas[i])
-        rest.append((sentence.starts[i], sentence.ends[i], participle(sentence.word(i), lemma) if finished else lemma))
+        rest.append(
+            (sentence.starts[i], sentence.ends[i], participle(sentence.word(i), lemma) if finished else lemma)
+        )
     if finished:
         return _written(sentence, clause, f"{space}{modal}", f"have {done}", rest)
     return _written(sentence, clause, space + _agreeing(modal, "VBD" if past else tag, lower), base, rest)
@@ -185,7 +226,11 @@ def _add(sentence: ParsedSentence, clause: Clause, modal: str) -> list[Edit] | N
 def _without_did(sentence: ParsedSentence, clause: Clause, modal: str) -> list[Edit] | None:
     """ "did not go" becomes "cannot have gone"; an emphatic "did go" takes none."""
     verbs = [clause.verb, *joined_base_forms(sentence, clause.head)]
-    if clause.negation is None or len(clause.auxiliaries) > 1 or sentence.tags[clause.verb] not in ("VB", "VBP"):
+    if (
+        clause.negation is None
+        or len(clause.auxiliaries) > 1
+        or sentence.tags[clause.verb] not in ("VB", "VBP")
+    ):
         return None
     rest = []
     for i in verbs:
@@ -198,8 +243,8 @@ def _without_did(sentence: ParsedSentence, clause: Clause, modal: str) -> list[E
 
 
 def _is_barred(sentence: ParsedSentence, finite: int, modal: str) -> bool:
-    """Whether a modal verb cannot stand before the finite one: "is to go", "used to go", "had better go"; "has to go" takes
-    those without "to" alone.
+    """Whether a modal verb cannot stand before the finite one: "is to go", "used to go", "had better go";
+    "has to go" takes those without "to" alone.
     """
     lower = sentence.word(finite).lower()
     following = sentence.word(finite + 1).lower() if finite + 1 < len(sentence) else ""
@@ -208,14 +253,19 @@ def _is_barred(sentence: ParsedSentence, finite: int, modal: str) -> bool:
     return lower == "ai" or (following in ("better", "rather") and lower in HAD)
 
 
-def _written(sentence: ParsedSentence, clause: Clause, modal: str, verb: str, rest: list[Edit]) -> list[Edit] | None:
+def _written(
+    sentence: ParsedSentence, clause: Clause, modal: str, verb: str, rest: list[Edit]
+) -> list[Edit] | None:
     """The finite word becomes "modal verb"; in a negated clause `verb` follows the `not`."""
     start, end = sentence.starts[clause.finite], sentence.ends[clause.finite]
     if clause.negation is None:
         return with_auxiliary(sentence, clause, modal, verb, rest, _STAYING) if verb else None
     place, word = sentence.ends[clause.negation], sentence.word(clause.finite)
     is_short = sentence.word(clause.negation).lower() != "not"
-    if is_short != (sentence.starts[clause.negation] == end) or sentence.word(clause.negation).lower() not in NOT:
+    if (
+        is_short != (sentence.starts[clause.negation] == end)
+        or sentence.word(clause.negation).lower() not in NOT
+    ):
         return None
     modal, verb = like(word, modal), f" {verb}" if verb else ""
     if modal.lower().strip() == "can":

@@ -29,14 +29,21 @@ from augment.text.word_forms import is_name, like, overlap, word_set
 
 _NEGATIVE = frozenset({"no", "not", "n't", "n’t"})
 _AUXILIARY = frozenset({"aux"})
-_WITHOUT = {"no": "some", "nobody": "somebody", "nothing": "something", "nowhere": "somewhere", "none": "some"}
+_WITHOUT = {
+    "no": "some",
+    "nobody": "somebody",
+    "nothing": "something",
+    "nowhere": "somewhere",
+    "none": "some",
+}
 _DUTIES = word_set("must should ought shall sha may might need dare")
 _ALMOST = frozenset({"hardly", "scarcely", "barely"})
 _ANY_NEGATIVE = re.compile(
     r"\b(?:never|no|nobody|nothing|nowhere|none|neither|nor|hardly|scarcely|barely)\b", re.IGNORECASE
 )
 _TRACES = ("no", "ne", "hard", "scarce", "bare")  # of those: quicker to look for
-# What "no" is part of where it goes with these has no counterpart with "some": "no less than"; "no doubt" denies nothing.
+# What "no" is part of where it goes with these has no counterpart with "some": "no less than"; "no doubt"
+# denies nothing.
 _BOUND_TO_NO = word_set("other sooner less fewer more later such means further earlier better")
 _ASIDES = word_set("doubt matter wonder")
 _ARGUMENTS = ("nsubj", "obj", "attr")
@@ -54,7 +61,9 @@ def negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list
     return _first_hit(sentence) or (None if is_question(sentence) else prefixed(sentence, phrase))
 
 
-def double_negation_edits(sentence: ParsedSentence, draws: Draws, variant: str, phrases: str) -> list[Edit] | None:
+def double_negation_edits(
+    sentence: ParsedSentence, draws: Draws, variant: str, phrases: str
+) -> list[Edit] | None:
     """`augment.sda.entries.dn`."""
     clause = main_clause(sentence)
     if clause is None or clause.subject is None or not is_assertion(sentence, clause):
@@ -80,7 +89,8 @@ def _had_better(sentence: ParsedSentence, clause: Clause) -> bool:
 
 
 def _negated(sentence: ParsedSentence, clause: Clause | None) -> list[Edit] | None:
-    """Edits that negate the main clause by its own words, or, where there is no verb with a tense, what there is."""
+    """Edits that negate the main clause by its own words, or, where there is no verb with a tense, what there
+    is."""
     if clause is None:
         return None if states_something(sentence) else _fragment(sentence)
     is_negative, edits = _without_negation(sentence, clause)
@@ -93,17 +103,23 @@ def _negated(sentence: ParsedSentence, clause: Clause | None) -> list[Edit] | No
 
 
 def _denied(sentence: ParsedSentence, clause: Clause | None, draws: Draws) -> list[Edit] | None:
-    """A phrase of denial before a statement that cannot be negated by its own words: "It is not true that only he came"."""
+    """A phrase of denial before a statement that cannot be negated by its own words: "It is not true that
+    only he came"."""
     phrase = draws.choice(PREFIXES["paper", "sound"])
     if clause is None or finite_tag(sentence, clause) not in FINITE:
         return prefixed(sentence, phrase) if states_something(sentence) else None
     found = deniable(sentence, clause) if is_assertion(sentence, clause) else None
-    return prefixed(sentence, phrase, (), found[1], found[0].head) if found and found[0].head == clause.head else None
+    return (
+        prefixed(sentence, phrase, (), found[1], found[0].head)
+        if found and found[0].head == clause.head
+        else None
+    )
 
 
 def _without_negation(sentence: ParsedSentence, clause: Clause) -> tuple[bool, list[Edit] | None]:
-    """(whether a clause is negative, edits that take its negation away, None where there is no way): its `not`, else `no longer`,
-    never, nobody, nothing, the `no` of an argument, or "neither ... nor". "Any" behind it becomes "some".
+    """(whether a clause is negative, edits that take its negation away, None where there is no way): its
+    `not`, else `no longer`, never, nobody, nothing, the `no` of an argument, or "neither ... nor". "Any"
+    behind it becomes "some".
     """
     if clause.negation is not None:
         return True, _without_not(sentence, clause)
@@ -115,7 +131,8 @@ def _without_negation(sentence: ParsedSentence, clause: Clause) -> tuple[bool, l
     if not (any(map(lower.__contains__, _TRACES)) and _ANY_NEGATIVE.search(lower)):
         return False, None
     found, edits = _negative_word(sentence, clause)
-    if found is None or sentence.word(found).lower() == "neither":  # "either ... or" leaves nothing negative behind
+    # "either ... or" leaves nothing negative behind
+    if found is None or sentence.word(found).lower() == "neither":
         return found is not None, edits
     return True, _with_some(sentence, found, edits)
 
@@ -129,7 +146,8 @@ def _without_not(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
 
 
 def _with_some(sentence: ParsedSentence, negative: int, edits: list[Edit] | None) -> list[Edit] | None:
-    """Edits that take the negative word away, with those that make its "any" a "some"; None where something needs it."""
+    """Edits that take the negative word away, with those that make its "any" a "some"; None where something
+    needs it."""
     if not edits:
         return None
     words = [word.lower().replace("’", "'") for word in sentence.words]
@@ -153,7 +171,11 @@ def _negative_word(sentence: ParsedSentence, clause: Clause) -> tuple[int | None
             following = sentence.word(i + 1).lower() if i + 1 < len(sentence) else ""
             if lower == "no" and following == "longer":
                 return i, [without_words(sentence, i, i + 1)]
-            if lower == "no" and following in _ASIDES and sentence.relation(sentence.heads[i])[:5] not in _ARGUMENTS:
+            if (
+                lower == "no"
+                and following in _ASIDES
+                and sentence.relation(sentence.heads[i])[:5] not in _ARGUMENTS
+            ):
                 continue
             if lower == "no" and following in _BOUND_TO_NO:
                 return i, None
@@ -163,7 +185,8 @@ def _negative_word(sentence: ParsedSentence, clause: Clause) -> tuple[int | None
 
 
 def _paired(sentence: ParsedSentence, i: int) -> int | None:
-    """The `nor` that goes with the `neither` at word i, -1 where it stands by itself; None where it belongs to a noun."""
+    """The `nor` that goes with the `neither` at word i, -1 where it stands by itself; None where it belongs
+    to a noun."""
     if sentence.word(i).lower() == "nor":
         return -1
     nor = [j for j in range(i + 1, len(sentence)) if sentence.word(j).lower() == "nor"]
@@ -171,7 +194,8 @@ def _paired(sentence: ParsedSentence, i: int) -> int | None:
 
 
 def _without_no(sentence: ParsedSentence, i: int, head: int) -> Edit | None:
-    """`no` and its like become `some`, if they are, or determine, what depends on word `head` (any word: -1) directly."""
+    """`no` and its like become `some`, if they are, or determine, what depends on word `head` (any word: -1)
+    directly."""
     lower = sentence.word(i).lower()
     owner = i if lower != "no" else sentence.heads[i]
     if lower == "no" and (sentence.relation(i) != "det" or owner == i):
@@ -184,8 +208,8 @@ def _without_no(sentence: ParsedSentence, i: int, head: int) -> Edit | None:
 
 
 def _fragment(sentence: ParsedSentence) -> list[Edit] | None:
-    """A sentence without a verb: `no` for the article of its noun, or before a noun without one; `not` before anything else, and
-    away with one that is there. None for questions and exclamations ("What a day!").
+    """A sentence without a verb: `no` for the article of its noun, or before a noun without one; `not` before
+    anything else, and away with one that is there. None for questions and exclamations ("What a day!").
     """
     opening = sentence.word(0).lower()
     if sentence.tags[0][:1] == "W" or (is_question(sentence) and opening == "why"):
@@ -195,7 +219,11 @@ def _fragment(sentence: ParsedSentence) -> list[Edit] | None:
     root = sentence.root
     nominal = sentence.pos[root] == "NOUN" and not is_name(sentence, 0)
     nominal = nominal and not sentence.word(root).lower().endswith(("thing", "body", "one"))
-    nominal = nominal and sentence.word(root).lower() not in _AMOUNTS and (sentence.pos[0] != "DET" or sentence.heads[0] == root)
+    nominal = (
+        nominal
+        and sentence.word(root).lower() not in _AMOUNTS
+        and (sentence.pos[0] != "DET" or sentence.heads[0] == root)
+    )
     if nominal:
         for child in sentence.children(root):
             if sentence.word(child).lower() in ("a", "an", "the") and child < root:
@@ -206,7 +234,11 @@ def _fragment(sentence: ParsedSentence) -> list[Edit] | None:
                 nominal = nominal and child > root
     nominal = nominal and sentence.subtree(root)[0] == 0 and "," not in sentence.text[: sentence.starts[root]]
     words = (i for i in range(len(sentence)) if sentence.word(i)[0].isalnum())
-    first = 0 if sentence.pos[0] != "PUNCT" or not sentence.text.startswith(("-", "–", "—", "*")) else next(words, 0)
+    first = (
+        0
+        if sentence.pos[0] != "PUNCT" or not sentence.text.startswith(("-", "–", "—", "*"))
+        else next(words, 0)
+    )
     return prefixed(sentence, "No" if nominal else "Not", (), first)
 
 

@@ -1,4 +1,5 @@
-"""SDA's phrases of denial before a sentence: "It is not true that" and the like, where they stand, and what they may deny."""
+"""SDA's phrases of denial before a sentence: "It is not true that" and the like, where they stand, and what
+they may deny."""
 
 from __future__ import annotations
 
@@ -11,16 +12,20 @@ from augment.text.word_forms import Edit, lower_first, word_set
 
 _SOUND = ("It is not true that", "It is not the case that", "It can't be that")
 PREFIXES = {
-    # The paper's examples (sections 3.1 and 4.3), and the code's list. "Not that he did not come" is no sentence of its own, and
-    # "it is not the fact that" no English: both are left out unless what is published is asked for.
+    # The paper's examples (sections 3.1 and 4.3), and the code's list. "Not that he did not come" is no
+    # sentence of its own, and "it is not the fact that" no English: both are left out unless what is
+    # published is asked for.
     ("paper", "sound"): _SOUND,
-    ("paper", "published"): ("It is not true that", "It can't be that", "It is not the fact that", "Not that"),
+    ("paper", "published"): ("It is not true that", "It can't be that", "It is not the fact that",
+    "Not that"),
     ("code", "sound"): (
-        "It isn't that", "It is not true that", "It is not the truth that", "There is no way that", "There is no chance that",
+        "It isn't that", "It is not true that", "It is not the truth that", "There is no way that",
+        "There is no chance that",
         "It is impossible that", "It can't be that",
     ),
     ("code", "published"): (
-        "It isn't that", "The fact is not that", "It is not true that", "It is not the truth that", "Not that",
+        "It isn't that", "The fact is not that", "It is not true that", "It is not the truth that",
+        "Not that",
         "There is no way that", "There is no chance that", "It is impossible that", "It can't be that",
     ),
 }  # fmt: skip
@@ -29,7 +34,8 @@ _APOSTROPHES = frozenset("'‘’")
 _ASIDE = frozenset({",", ";", ":", "-", "--", "–", "—"})
 _SPEECH = re.compile(r"[,.!?…—-][\"”’']")
 _ADVERBIAL = word_set(
-    "if when whenever while although though as since because after before once unless until where wherever even"
+    "if when whenever while although though as since because after before once unless until where "
+    "wherever even"
 )
 _RELATIVE = frozenset({"WDT", "WP", "WP$", "WRB"})
 
@@ -37,16 +43,19 @@ _RELATIVE = frozenset({"WDT", "WP", "WP$", "WRB"})
 def prefixed(
     sentence: ParsedSentence, prefix: str, edits: Sequence[Edit] = (), first: int = 0, head: int | None = None
 ) -> list[Edit]:
-    """`edits`, and a phrase such as "It is not true that" before the sentence, or the clause that begins with word `first`:
-    behind a quotation mark or bracket that the whole sentence stands in, behind a conjunction, an interjection, a form of address
-    or an adverb with a comma ("But", "However,"), and behind a clause with a conjunction of its own ("If it rains,") that
-    depends on word `head`. The first word after it has no capital, unless it is written with one everywhere.
+    """`edits`, and a phrase such as "It is not true that" before the sentence, or the clause that begins with
+    word `first`: behind a quotation mark or bracket that the whole sentence stands in, behind a conjunction,
+    an interjection, a form of address or an adverb with a comma ("But", "However,"), and behind a clause with
+    a conjunction of its own ("If it rains,") that depends on word `head`. The first word after it has no
+    capital, unless it is written with one everywhere.
     """
     opening = first = first or (1 if _is_enclosed(sentence) else 0)
     while len(sentence) > first + 2:
         marked = sentence.word(first + 1) in _ASIDE
         conjoins = sentence.pos[first] == "CCONJ" and not _is_paired(sentence, first)
-        aside = marked and (sentence.pos[first] in ("ADV", "INTJ") or sentence.relation(first) in ("vocative", "discourse"))
+        aside = marked and (
+            sentence.pos[first] in ("ADV", "INTJ") or sentence.relation(first) in ("vocative", "discourse")
+        )
         if conjoins or aside or sentence.tags[first] == "UH":
             first += 2 if marked else 1
         elif (behind := _behind_adverbial(sentence, first, head)) is not None:
@@ -55,8 +64,14 @@ def prefixed(
             break
     place = sentence.starts[first]
     if first > opening or not _starts_sentence(sentence, first):
-        return [(place, place, prefix[0].lower() + prefix[1:] + " "), *(_from(sentence, edit, place) for edit in edits)]
-    if sentence.word(first) in _APOSTROPHES and sentence.starts[first + 1 : first + 2] == sentence.ends[first : first + 1]:
+        return [
+            (place, place, prefix[0].lower() + prefix[1:] + " "),
+            *(_from(sentence, edit, place) for edit in edits),
+        ]
+    if (
+        sentence.word(first) in _APOSTROPHES
+        and sentence.starts[first + 1 : first + 2] == sentence.ends[first : first + 1]
+    ):
         first += 1  # "'Tis"; `place` stays before the apostrophe
     begin, end = sentence.starts[first], sentence.ends[first]
     rest = [edit for edit in edits if edit[0] >= end]
@@ -69,19 +84,29 @@ def prefixed(
 
 
 def deniable(sentence: ParsedSentence, main: Clause) -> tuple[Clause, int] | None:
-    """(the clause that a phrase of denial may stand before, its first word): the main clause, `main`; where clauses with subjects
-    of their own are coordinated with it the last, as the phrase denies all that follows ("It rained, and it is not true that
-    he did not come"). None where it would deny more than that clause, or tear a quotation from what is said of it.
+    """(the clause that a phrase of denial may stand before, its first word): the main clause, `main`; where
+    clauses with subjects of their own are coordinated with it the last, as the phrase denies all that follows
+    ("It rained, and it is not true that he did not come"). None where it would deny more than that clause, or
+    tear a quotation from what is said of it.
     """
     if main.subject is None or main.subject > main.finite:
         return None
     heads, clause, first = [main.head], main, 0
     for head in heads:
-        joined = [child for child in sentence.children(head) if sentence.relation(child) == "conj" and child > main.finite]
+        joined = [
+            child
+            for child in sentence.children(head)
+            if sentence.relation(child) == "conj" and child > main.finite
+        ]
         heads += joined
         for child in joined:
             other = clause_of(sentence, child) if not _is_marked(sentence, child) else None
-            if other is not None and is_finite(sentence, other) and other.subject is not None and child > clause.head:
+            if (
+                other is not None
+                and is_finite(sentence, other)
+                and other.subject is not None
+                and child > clause.head
+            ):
                 clause = other
     if heads[-1] > clause.head:
         full = not clause.auxiliaries and sentence.word(clause.finite).lower() not in BE
@@ -96,18 +121,25 @@ def deniable(sentence: ParsedSentence, main: Clause) -> tuple[Clause, int] | Non
         first = _first_of(sentence, clause)
         if first is None:
             return None
-    if _has_quotes(sentence.text) and _SPEECH.search(sentence.text, sentence.ends[first], sentence.starts[clause.finite]):
+    if _has_quotes(sentence.text) and _SPEECH.search(
+        sentence.text, sentence.ends[first], sentence.starts[clause.finite]
+    ):
         return None
     for child in sentence.children(clause.head):  # "..., they are not toys": would be denied too
         beside = sentence.relation(child) == "parataxis" and child > clause.finite
         begin = sentence.subtree(child)[0] if beside else 0
-        if beside and "," in (sentence.word(begin), sentence.word(begin - 1)) and sentence.subject(child) is not None:
+        if (
+            beside
+            and "," in (sentence.word(begin), sentence.word(begin - 1))
+            and sentence.subject(child) is not None
+        ):
             return None
     return clause, first
 
 
 def states_something(sentence: ParsedSentence) -> bool:
-    """Whether a text that no main clause was found in has a verb with a tense that is of no subordinate clause."""
+    """Whether a text that no main clause was found in has a verb with a tense that is of no subordinate
+    clause."""
     if is_question(sentence) or _SPEECH.search(sentence.text, 0, sentence.ends[-1] - 1):
         return False
     for i, tag in enumerate(sentence.tags):
@@ -117,7 +149,8 @@ def states_something(sentence: ParsedSentence) -> bool:
         relation = sentence.relation(head)
         children = sentence.children(head)
         introduced = any(
-            child < i and (sentence.relation(child) == "mark" or sentence.tags[child] in _RELATIVE) for child in children
+            child < i and (sentence.relation(child) == "mark" or sentence.tags[child] in _RELATIVE)
+            for child in children
         )
         if introduced or (relation[:3] == "acl" and _is_nominal(sentence, sentence.root)):
             continue
@@ -130,7 +163,8 @@ def _has_quotes(text: str) -> bool:
 
 
 def _is_marked(sentence: ParsedSentence, head: int) -> bool:
-    """Whether a conjunction makes a clause a subordinate one: "(he says that it rains) and that it is late"."""
+    """Whether a conjunction makes a clause a subordinate one: "(he says that it rains) and that it is
+    late"."""
     return any(sentence.relation(child) == "mark" for child in sentence.children(head))
 
 
@@ -147,16 +181,20 @@ def _is_nominal(sentence: ParsedSentence, i: int) -> bool:
 
 
 def _first_of(sentence: ParsedSentence, clause: Clause) -> int | None:
-    """The first word of a coordinated clause, its conjunction and punctuation aside; None where nothing parts it off."""
+    """The first word of a coordinated clause, its conjunction and punctuation aside; None where nothing parts
+    it off."""
     first = sentence.subtree(clause.head)[0]
-    parted = first > 0 and (sentence.word(first - 1) in (",", ";", ":", "—", "-") or sentence.pos[first - 1] == "CCONJ")
+    parted = first > 0 and (
+        sentence.word(first - 1) in (",", ";", ":", "—", "-") or sentence.pos[first - 1] == "CCONJ"
+    )
     while first < clause.finite and (sentence.pos[first] in ("CCONJ", "PUNCT")):
         parted, first = True, first + 1
     return first if parted and clause.subject is not None and first <= clause.subject else None
 
 
 def _behind_adverbial(sentence: ParsedSentence, first: int, head: int | None) -> int | None:
-    """The word behind the comma that ends a subordinate clause which word `first` begins and which depends on `head`."""
+    """The word behind the comma that ends a subordinate clause which word `first` begins and which depends on
+    `head`."""
     if head is None or sentence.word(first).lower() not in _ADVERBIAL:
         return None
     for child in sentence.children(head):
@@ -169,7 +207,8 @@ def _behind_adverbial(sentence: ParsedSentence, first: int, head: int | None) ->
 
 
 def _from(sentence: ParsedSentence, edit: Edit, place: int) -> Edit:
-    """An edit that takes the word at `place` away with the blank before it takes the blank behind it instead."""
+    """An edit that takes the word at `place` away with the blank before it takes the blank behind it
+    instead."""
     start, end, new = edit
     if not start < place < end or sentence.text[start:place].strip():
         return edit
@@ -181,14 +220,16 @@ def _starts_sentence(sentence: ParsedSentence, first: int) -> bool:
 
 
 def _is_enclosed(sentence: ParsedSentence) -> bool:
-    """Whether the sentence opens with a quotation mark or bracket that closes behind its root, or nowhere; a single one must
-    close, as it may be an apostrophe ("'Tis true").
+    """Whether the sentence opens with a quotation mark or bracket that closes behind its root, or nowhere; a
+    single one must close, as it may be an apostrophe ("'Tis true").
     """
     closing = _PAIRS.get(sentence.word(0)) if len(sentence) > 1 else None
     if closing is None:
         return False
     if sentence.word(0) in _APOSTROPHES:
-        marks = (i for i in range(1, len(sentence)) if sentence.word(i) == closing and sentence.tags[i] != "POS")
+        marks = (
+            i for i in range(1, len(sentence)) if sentence.word(i) == closing and sentence.tags[i] != "POS"
+        )
         return next(marks, -1) > sentence.root
     place = sentence.text.find(closing, sentence.ends[0])
     return place < 0 or place > sentence.starts[sentence.root]

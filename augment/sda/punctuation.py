@@ -1,4 +1,5 @@
-"""SDA's punctuation insertion: a comma at a subordinate clause, quotes around the subject or a comma behind it, a final mark."""
+"""SDA's punctuation insertion: a comma at a subordinate clause, quotes around the subject or a comma behind
+it, a final mark."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import Edit, balanced
 
 PAPER, CODE = "paper", "code"
-# Subordinate clauses, those first that a comma parts off most readily. Chinese relative clauses stand before their noun, where
-# no comma can.
+# Subordinate clauses, those first that a comma parts off most readily. Chinese relative clauses stand before
+# their noun, where no comma can.
 _CLAUSES = {
     ("en", PAPER): ("advcl", "acl", "ccomp", "csubj"),
     ("en", CODE): ("advcl", "acl", "ccomp", "csubj", "xcomp"),
@@ -28,7 +29,9 @@ _MARKS = {
 }
 # No comma stands behind words with these tags: what they introduce goes on.
 _INTRODUCING = frozenset({"IN", "DT", "PDT", "TO", "WDT", "WP", "WP$", "WRB", "PRP$", "CC", "MD"})
-_PARTED_OFF = frozenset({"by", "without", "after", "before", "while", "since", "instead", "besides", "despite"})
+_PARTED_OFF = frozenset(
+    {"by", "without", "after", "before", "while", "since", "instead", "besides", "despite"}
+)
 _WH = frozenset({"WDT", "WP", "WP$", "WRB"})
 
 
@@ -37,7 +40,10 @@ def punctuated(sentence: ParsedSentence, draws: Draws, variant: str) -> str | No
     comma, opening, closing, exclamation, finals = marks(sentence)
     if not len(sentence):
         return None
-    rules = [lambda: _commas_at_clause(sentence, variant, comma), lambda: _mark_subject(sentence, draws, variant, comma)]
+    rules = [
+        lambda: _commas_at_clause(sentence, variant, comma),
+        lambda: _mark_subject(sentence, draws, variant, comma),
+    ]
     if variant == CODE and draws.chance(0.5):
         rules.reverse()
     for rule in rules:
@@ -51,17 +57,19 @@ def punctuated(sentence: ParsedSentence, draws: Draws, variant: str) -> str | No
 
 
 def marks(sentence: ParsedSentence) -> tuple[str, str, str, str, tuple[str, ...]]:
-    """(comma, opening quote, closing quote, exclamation mark, the code's final marks) of the sentence's language."""
+    """(comma, opening quote, closing quote, exclamation mark, the code's final marks) of the sentence's
+    language."""
     if sentence.language not in _MARKS:
         raise AugmentationError(
-            f"pi, mv, dn and neg are written for English and Chinese, and this text was parsed as {sentence.language!r}"
+            "pi, mv, dn and neg are written for English and Chinese, and this text was parsed as "
+            f"{sentence.language!r}"
         )
     return _MARKS[sentence.language]
 
 
 def _commas_at_clause(sentence: ParsedSentence, variant: str, comma: str) -> list[Edit] | None:
-    """A comma where a subordinate clause begins, or ends if the sentence begins with it, and no mark is there yet; in English at
-    both ends of a relative or adverbial clause in the middle.
+    """A comma where a subordinate clause begins, or ends if the sentence begins with it, and no mark is there
+    yet; in English at both ends of a relative or adverbial clause in the middle.
     """
     key = sentence.language, variant
     found = sentence.with_relation(_ALL_CLAUSES[key])
@@ -81,13 +89,15 @@ def _commas_at_clause(sentence: ParsedSentence, variant: str, comma: str) -> lis
 
 
 def _is_phrase(sentence: ParsedSentence, i: int, first: int) -> bool:
-    """Whether the clause of word i, whose first word is `first`, is none to part off: "to go", "(men) I saw", "of going"."""
+    """Whether the clause of word i, whose first word is `first`, is none to part off: "to go", "(men) I saw",
+    "of going"."""
     relative = sentence.relation(i)[:3] == "acl" and sentence.relation(i) != "acl"
     if relative and sentence.is_english and sentence.tags[first] not in _WH | {"IN"}:
         return True
     if sentence.is_english and (_compares(sentence, first) or _has_no_verb(sentence, i, first)):
         return True
-    if sentence.tags[i] == "VBG" and sentence.tags[first] == "IN":  # "talks about going", but "opened it, by going"
+    # "talks about going", but "opened it, by going"
+    if sentence.tags[i] == "VBG" and sentence.tags[first] == "IN":
         return sentence.word(first).lower() not in _PARTED_OFF
     return sentence.tags[first] == "TO"
 
@@ -95,12 +105,19 @@ def _is_phrase(sentence: ParsedSentence, i: int, first: int) -> bool:
 def _compares(sentence: ParsedSentence, first: int) -> bool:
     """Whether a clause is the second part of "as long as I have", "more than I know"."""
     opening = sentence.word(first).lower()
-    return opening == "than" or (opening == "as" and first > 1 and sentence.word(first - 2).lower() in ("as", "so", "such"))
+    return opening == "than" or (
+        opening == "as" and first > 1 and sentence.word(first - 2).lower() in ("as", "so", "such")
+    )
 
 
 def _has_no_verb(sentence: ParsedSentence, i: int, first: int) -> bool:
-    """Whether what is called a clause is a phrase without a verb or conjunction: "(put it) alone in a tank"."""
-    return sentence.tags[sentence.verb(i)][:1] not in ("V", "M") and sentence.relation(first) not in ("mark", "advmod", "cc")
+    """Whether what is called a clause is a phrase without a verb or conjunction: "(put it) alone in a
+    tank"."""
+    return sentence.tags[sentence.verb(i)][:1] not in ("V", "M") and sentence.relation(first) not in (
+        "mark",
+        "advmod",
+        "cc",
+    )
 
 
 def _is_inserted(sentence: ParsedSentence, i: int, last: int) -> bool:
@@ -122,7 +139,9 @@ def _mark_subject(sentence: ParsedSentence, draws: Draws, variant: str, comma: s
         last -= 1
     while first < last and not _is_word(sentence, first):
         first += 1
-    opening, closing = ("'", "'") if variant == CODE and sentence.is_english else _MARKS[sentence.language][1:3]
+    opening, closing = (
+        ("'", "'") if variant == CODE and sentence.is_english else _MARKS[sentence.language][1:3]
+    )
     quotes = _QUOTES | {"'"} if opening == "'" else _QUOTES
     whole = _is_free(sentence, sentence.starts[first] - 1) and _is_free(sentence, sentence.ends[last])
     whole = whole and balanced(sentence.text[sentence.starts[first] : sentence.ends[last]])
@@ -135,8 +154,8 @@ def _mark_subject(sentence: ParsedSentence, draws: Draws, variant: str, comma: s
 
 
 def _comma_behind(sentence: ParsedSentence, i: int, comma: str, head: int = -1) -> Edit | None:
-    """A comma behind word i, unless it is the last, there is a mark already, or word i introduces what follows; `head` may be
-    such a word by itself ("That, is all").
+    """A comma behind word i, unless it is the last, there is a mark already, or word i introduces what
+    follows; `head` may be such a word by itself ("That, is all").
     """
     if i + 1 >= len(sentence) or not _is_word(sentence, i) or not _is_word(sentence, i + 1):
         return None
@@ -155,15 +174,16 @@ def _is_word(sentence: ParsedSentence, i: int) -> bool:
 
 
 def _is_free(sentence: ParsedSentence, place: int) -> bool:
-    """Whether a quotation mark may stand beside the character at `place`: it is none of a word, or lies outside."""
+    """Whether a quotation mark may stand beside the character at `place`: it is none of a word, or lies
+    outside."""
     if not sentence.is_english or not 0 <= place < len(sentence.text):
         return True
     return not sentence.text[place].isalnum() and sentence.text[place] not in "'’-"
 
 
 def _final(sentence: ParsedSentence, mark: str) -> Edit:
-    """The mark in place of those that end the text, behind a question mark, within closing quotes and brackets; behind the text
-    where there is none.
+    """The mark in place of those that end the text, behind a question mark, within closing quotes and
+    brackets; behind the text where there is none.
     """
     text = sentence.text
     end = len(text.rstrip())

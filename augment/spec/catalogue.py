@@ -1,4 +1,5 @@
-"""The catalogue: every augmentation by name, with its paper, its parameters and what they mean, and an example."""
+"""The catalogue: every augmentation by name, with its paper, its parameters and what they mean, and an
+example."""
 
 from __future__ import annotations
 
@@ -29,7 +30,10 @@ SDA = "SDA (Zhu et al. 2022)"
 
 def _spans_fit(values: dict[str, Any]) -> str | None:
     if values["spans"] * values["rate"] >= 1:
-        return f"{values['spans']} spans of {values['rate']:g} of the length leave nothing; spans * rate must be below 1"
+        return (
+            f"{values['spans']} spans of {values['rate']:g} of the length leave nothing; spans * rate "
+            "must be below 1"
+        )
     return None
 
 
@@ -112,7 +116,9 @@ _ENTRIES = (
         name="repeat",
         kind="token",
         paper="ESimCSE (Wu et al. 2022, COLING, arXiv:2109.04380), section 3.1",
-        parameters=(Parameter("rate", 0.32, "most tokens repeated, as a share of the sequence (dup_rate)", 0, 1),),
+        parameters=(
+            Parameter("rate", 0.32, "most tokens repeated, as a share of the sequence (dup_rate)", 0, 1),
+        ),
         description="Random tokens are written twice; how many is drawn from 0 to max(2, rate * length).",
         example="repeat:rate=0.2",
         function=rules.repeat,
@@ -124,7 +130,13 @@ _ENTRIES = (
         paper="COCO-LM (Meng et al. 2021, NeurIPS, arXiv:2102.08473), section 3.2",
         parameters=(
             Parameter("rate", 0.9, "share of the tokens kept; the largest, if min_rate is given", 0, 1),
-            Parameter("min_rate", 1.0, "below 1: the smallest share, drawn evenly up to rate for each sequence and view", 0, 1),
+            Parameter(
+                "min_rate",
+                1.0,
+                "below 1: the smallest share, drawn evenly up to rate for each sequence and view",
+                0,
+                1,
+            ),
         ),
         description="A random contiguous run of the tokens stays, the rest goes.",
         example="crop:rate=1:min_rate=0.5",
@@ -142,7 +154,8 @@ _ENTRIES = (
             Parameter("alpha", 4, "of the Beta distribution of the length between the two", 1, 64),
             Parameter("beta", 2, "of the same; alpha above beta: rather long spans", 1, 64),
         ),
-        description="A contiguous span of a document. Anchors as by default, positives with alpha=2:beta=4; prepare the "
+        description="A contiguous span of a document. Anchors as by default, positives with alpha=2:beta=4; "
+        "prepare the "
         "data with --unit document.",
         example="span:max_length=128:alpha=2:beta=4",
         function=rules.span,
@@ -152,7 +165,8 @@ _ENTRIES = (
     Entry(
         name="delete",
         kind="token",
-        paper="VaSCL (Zhang et al. 2022, arXiv:2110.08552), section 4.4, at 5, 10 and 20%; SDA, Table 8, at 10, 20 and 30%",
+        paper="VaSCL (Zhang et al. 2022, arXiv:2110.08552), section 4.4, at 5, 10 and 20%; SDA, Table 8, at "
+        "10, 20 and 30%",
         parameters=(Parameter("rate", 0.1, "share of the words deleted, rounded up", 0, 1),),
         description="Random whole words go, and nothing comes in their place. One word always stays.",
         example="delete:rate=0.2",
@@ -174,7 +188,8 @@ _ENTRIES = (
         kind="token",
         paper=f"AEDA (Karimi et al. 2021, EMNLP, arXiv:2108.13230); a comparison of {SDA}, Table 9",
         parameters=(Parameter("rate", 0.3, "most marks put in, as a share of the words", 0, 1),),
-        description="Random punctuation marks are put in front of random words; how many is drawn from 1 to rate * words.",
+        description="Random punctuation marks are put in front of random words; how many is drawn from 1 to "
+        "rate * words.",
         example="punctuation:rate=0.1",
         function=rules.punctuation,
         meaning="preserving",

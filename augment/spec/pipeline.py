@@ -28,8 +28,8 @@ BLOCK_TOKENS = 1 << 17
 
 @dataclass(frozen=True)
 class Bound:
-    """A step made ready: its name, whether it works on text, its function with all parameters (None: the identity), and, of
-    text, whether the function takes a batch (`Entry.batch`).
+    """A step made ready: its name, whether it works on text, its function with all parameters (None: the
+    identity), and, of text, whether the function takes a batch (`Entry.batch`).
     """
 
     name: str
@@ -40,10 +40,12 @@ class Bound:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A specification made ready for one tokenizer: a Ragged and one key per sequence to a new Ragged of the same N.
+    """A specification made ready for one tokenizer: a Ragged and one key per sequence to a new Ragged of the
+    same N.
 
-    What a sequence becomes depends on its tokens (its text and parse, for augmentations of text) and its key only. Stage i
-    draws with keys derived from i, so a name that stands twice draws anew. Pickles, so it can be handed to workers.
+    What a sequence becomes depends on its tokens (its text and parse, for augmentations of text) and its key
+    only. Stage i draws with keys derived from i, so a name that stands twice draws anew. Pickles, so it can
+    be handed to workers.
     """
 
     specification: Specification
@@ -68,23 +70,32 @@ class Pipeline:
     def works_on_tokens(self) -> bool:
         return any(map(_works_on_tokens, self.stages))
 
-    def __call__(self, batch: Ragged, keys: np.ndarray, sentences: Sequence[ParsedSentence] | None = None) -> Ragged:
-        """keys: uint64[N], as `keys.sequence_keys` makes them. sentences: the N parses, needed if `needs_text`.
+    def __call__(
+        self, batch: Ragged, keys: np.ndarray, sentences: Sequence[ParsedSentence] | None = None
+    ) -> Ragged:
+        """keys: uint64[N], as `keys.sequence_keys` makes them. sentences: the N parses, needed if
+        `needs_text`.
 
-        Sequences whose text no augmentation changed keep their tokens. Raises AugmentationError on a batch it cannot take.
+        Sequences whose text no augmentation changed keep their tokens. Raises AugmentationError on a batch it
+        cannot take.
         """
         if len(keys) != len(batch):
             raise ValueError(f"{len(keys)} keys for {len(batch)} sequences: one key per sequence is needed")
         if self.is_identity or len(batch) == 0:
             return batch
         if self.needs_text and sentences is None:
-            raise AugmentationError(f"{self.name} works on text: the sentences' text and parse are needed, not only tokens")
+            raise AugmentationError(
+                f"{self.name} works on text: the sentences' text and parse are needed, not only tokens"
+            )
         changes = self._changes(keys, sentences) if self.needs_text else {}
         texts = {row: new for row, (_, new) in changes.items()}
         return self.tokens(batch, keys, texts, [old for old, _ in changes.values()])
 
-    def tokens(self, batch: Ragged, keys: np.ndarray, texts: Mapping[int, str], origins: Sequence[str] = ()) -> Ragged:
-        """The same from `texts` that have been made already, by sentence number: what changes texts is not run again.
+    def tokens(
+        self, batch: Ragged, keys: np.ndarray, texts: Mapping[int, str], origins: Sequence[str] = ()
+    ) -> Ragged:
+        """The same from `texts` that have been made already, by sentence number: what changes texts is not
+        run again.
 
         origins: what each of `texts` was before; with them, words that it keeps are not tokenized again.
         """
@@ -106,12 +117,14 @@ class Pipeline:
         return Ragged.concatenate(blocks)
 
     def choices(self, keys: np.ndarray, stage: int = 0) -> np.ndarray:
-        """Which alternative of a stage each sequence takes, from 0: int64[N]. A function of the keys alone."""
+        """Which alternative of a stage each sequence takes, from 0: int64[N]. A function of the keys
+        alone."""
         draws = bits_per_sequence(derive(keys, stage, "alternative"), 1)[:, 0] >> np.uint64(32)
         return ((draws * np.uint64(len(self.stages[stage]))) >> np.uint64(32)).astype(np.int64)
 
     def texts(self, keys: np.ndarray, sentences: Sequence[ParsedSentence]) -> dict[int, str]:
-        """What the augmentations of text make of N sentences: sentence number -> new text, of those that they change."""
+        """What the augmentations of text make of N sentences: sentence number -> new text, of those that they
+        change."""
         return {row: new for row, (_, new) in self._changes(keys, sentences).items()}
 
     def _changes(self, keys: np.ndarray, sentences: Sequence[ParsedSentence]) -> dict[int, tuple[str, str]]:
@@ -161,7 +174,9 @@ def _apply(step: Bound, batch: Ragged, keys: np.ndarray) -> Ragged:
     return batch if step.function is None or step.is_text or len(batch) == 0 else step.function(batch, keys)
 
 
-def _current(row: int, sentences: Sequence[ParsedSentence], changed: Mapping[int, tuple[str, str]]) -> ParsedSentence:
+def _current(
+    row: int, sentences: Sequence[ParsedSentence], changed: Mapping[int, tuple[str, str]]
+) -> ParsedSentence:
     """A sentence as it is by now; what an earlier stage has changed has no parse any more."""
     sentence = sentences[row]
     return without_parse(changed[row][1], sentence.language) if row in changed else sentence
@@ -170,13 +185,15 @@ def _current(row: int, sentences: Sequence[ParsedSentence], changed: Mapping[int
 def _rewritten(
     step: Bound, sentences: Iterable[ParsedSentence], draws: Sequence[Draws]
 ) -> Iterator[tuple[ParsedSentence, str | None]]:
-    """Each sentence with what a step makes of it: all of them in one call, or one after the other as they are decoded."""
+    """Each sentence with what a step makes of it: all of them in one call, or one after the other as they are
+    decoded."""
     if step.batch:
         batch = list(sentences)
         results = step.function(batch, draws) if batch else []
         if len(results) != len(batch):
             raise AugmentationError(
-                f"the augmentation {step.name} gave {len(results)} results for {len(batch)} sentences: its function must return "
+                f"the augmentation {step.name} gave {len(results)} results for {len(batch)} sentences: its "
+                "function must return "
                 "a list with a text, or None, for each of them, in their order"
             )
         yield from zip(batch, results, strict=True)

@@ -41,7 +41,9 @@ class Step:
     def __str__(self) -> str:
         """As one would write it: only parameters that are not at their default."""
         entry = CATALOGUE.get(self.name)
-        defaults = {} if entry is None else {parameter.name: parameter.default for parameter in entry.parameters}
+        defaults = (
+            {} if entry is None else {parameter.name: parameter.default for parameter in entry.parameters}
+        )
         changed = [f":{name}={value!s}" for name, value in self.parameters if value != defaults[name]]
         return self.name + "".join(changed)
 
@@ -86,14 +88,17 @@ def parse(spec: str) -> Specification:
 
 
 def build(
-    spec: str, vocabulary: Vocabulary, synonyms: SynonymTable | None = None, encoder: TextEncoder | None = None
+    spec: str,
+    vocabulary: Vocabulary,
+    synonyms: SynonymTable | None = None,
+    encoder: TextEncoder | None = None,
 ) -> Pipeline:
     """A pipeline for a tokenizer. encoder: how text becomes tokens, for a specification that `needs_text`.
 
     Models and word vectors are loaded now, into this process, so that workers forked from it share them.
 
-    Raises AugmentationError when the specification is wrong, or needs [DEL], a synonym table, text, a model or another resource
-    that is not there; what several augmentations lack is one error.
+    Raises AugmentationError when the specification is wrong, or needs [DEL], a synonym table, text, a model
+    or another resource that is not there; what several augmentations lack is one error.
     """
     specification = parse(spec)
     if synonyms is not None and synonyms.vocabulary.size != vocabulary.size:
@@ -103,19 +108,23 @@ def build(
         )
     if encoder is None and (of_text := [step.name for step in specification.steps if _is_text(step)]):
         raise AugmentationError(
-            f"{of_text[0]} works on text, and there are only tokens here: prepare the corpus with --annotate MODEL, which "
+            f"{of_text[0]} works on text, and there are only tokens here: prepare the corpus with "
+            "--annotate MODEL, which "
             "keeps text and parse beside the tokens"
         )
     _require(specification.steps, spec)
     stages = tuple(
-        tuple(_bind_text(step) if _is_text(step) else _bind_tokens(step, vocabulary, synonyms) for step in stage)
+        tuple(
+            _bind_text(step) if _is_text(step) else _bind_tokens(step, vocabulary, synonyms) for step in stage
+        )
         for stage in specification.stages
     )
     return Pipeline(specification, stages, encoder)
 
 
 def build_texts(spec: str) -> Pipeline:
-    """A pipeline for `Pipeline.texts` alone, without a tokenizer. Raises as `build`, but for what tokens would need."""
+    """A pipeline for `Pipeline.texts` alone, without a tokenizer. Raises as `build`, but for what tokens
+    would need."""
     specification = parse(spec)
     _require(filter(_is_text, specification.steps), spec)
     stages = tuple(
@@ -126,8 +135,8 @@ def build_texts(spec: str) -> Pipeline:
 
 
 def require(specs: Iterable[str], load: bool = True) -> None:
-    """Look for all that augmentations need on this machine, the table of synonyms aside. load: models and word vectors are
-    loaded into this process; False: they must be named, and are not opened.
+    """Look for all that augmentations need on this machine, the table of synonyms aside. load: models and
+    word vectors are loaded into this process; False: they must be named, and are not opened.
 
     Raises AugmentationError, one for all that several lack.
     """
@@ -136,7 +145,8 @@ def require(specs: Iterable[str], load: bool = True) -> None:
 
 
 def from_environment(specs: Iterable[str]) -> dict[str, str]:
-    """What the environment says in place of specifications, variable -> value: models and files that they leave open."""
+    """What the environment says in place of specifications, variable -> value: models and files that they
+    leave open."""
     used = {}
     for step in (step for spec in specs for step in parse(spec).steps if step.name != IDENTITY):
         values = dict(step.parameters)
@@ -147,13 +157,14 @@ def from_environment(specs: Iterable[str]) -> dict[str, str]:
 
 
 def alternatives(spec: str) -> list[str]:
-    """The alternatives of 'a|b|c', as text. Raises AugmentationError for a specification of several stages, or without
-    any augmentation: what it does to a sequence has no one name.
+    """The alternatives of 'a|b|c', as text. Raises AugmentationError for a specification of several stages,
+    or without any augmentation: what it does to a sequence has no one name.
     """
     stages = parse(spec).stages
     if len(stages) != 1:
         raise AugmentationError(
-            f"the augmentation of a labelled view must be alternatives, as in 'a|b|c', each sequence's label the one "
+            "the augmentation of a labelled view must be alternatives, as in 'a|b|c', each sequence's "
+            "label the one "
             f"that it took; {spec!r} " + ("has several stages" if stages else "changes nothing")
         )
     return [str(step) for step in stages[0]]
@@ -200,20 +211,24 @@ def _check_order(specification: Specification) -> None:
         for step in stage:
             if _is_text(step) and after is not None:
                 raise AugmentationError(
-                    f"{step.name} works on text and stands behind {after.name}, which works on tokens: write it first, as in "
+                    f"{step.name} works on text and stands behind {after.name}, which works on tokens: "
+                    "write it first, as in "
                     f"'{step.name},{after.name}'"
                 )
             if number and _reads_parse(step):
                 raise AugmentationError(
-                    f"{step.name} reads the parse of the sentence, which is gone once another augmentation has changed the text: "
-                    f"write it first, or as an alternative, as in '{specification.stages[0][0].name}|{step.name}'"
+                    f"{step.name} reads the parse of the sentence, which is gone once another augmentation "
+                    "has changed the text: "
+                    "write it first, or as an alternative, as in "
+                    f"'{specification.stages[0][0].name}|{step.name}'"
                 )
         tokens = [step for step in stage if step.name != IDENTITY and not _is_text(step)]
         after = after or (tokens[0] if tokens else None)
 
 
 def _require(steps: Iterable[Step], spec: str, load: bool = True) -> None:
-    """Raises one AugmentationError for all that the augmentations lack on this machine. spec: as it was written."""
+    """Raises one AugmentationError for all that the augmentations lack on this machine. spec: as it was
+    written."""
     lacking = {}
     for step in dict.fromkeys(step for step in steps if step.name != IDENTITY):
         entry = CATALOGUE[step.name]
@@ -230,7 +245,9 @@ def _require(steps: Iterable[Step], spec: str, load: bool = True) -> None:
     written = [name.strip() for stage in spec.split(",") for name in stage.split("|")]
     smaller = {name: WITHOUT_MODELS[name] for name in written if name in WITHOUT_MODELS}
     if smaller and any(need.startswith("model:") for entry in lacking.values() for need in entry.needs):
-        message += ". " + ", ".join(f"{small} is {name} without language models" for name, small in smaller.items())
+        message += ". " + ", ".join(
+            f"{small} is {name} without language models" for name, small in smaller.items()
+        )
     raise AugmentationError(message)
 
 
@@ -279,7 +296,8 @@ def _parse_step(text: str, position: int, spec: str) -> Step:
     place = f"at character {position + 1} of {spec!r}"
     if not name:
         raise AugmentationError(
-            f"an augmentation is missing {place}: write names with ',' (one after the other) or '|' (one of them) between, or "
+            f"an augmentation is missing {place}: write names with ',' (one after the other) or '|' (one of "
+            "them) between, or "
             f"'{IDENTITY}' for no augmentation"
         )
     if name == IDENTITY:
@@ -288,12 +306,14 @@ def _parse_step(text: str, position: int, spec: str) -> Step:
         return Step(IDENTITY)
     if name in SETS:  # without parameters it would have been expanded
         raise AugmentationError(
-            f"{name} {place} is a set, which takes no parameters: write its members out, {SETS[name]}, or name models in the "
+            f"{name} {place} is a set, which takes no parameters: write its members out, {SETS[name]}, or "
+            "name models in the "
             "environment (python -m augment --list)"
         )
     if name not in CATALOGUE:
         raise AugmentationError(
-            f"there is no augmentation {name!r} ({place}){_nearest(name, [*CATALOGUE, *SETS, IDENTITY])}; there are "
+            f"there is no augmentation {name!r} ({place}){_nearest(name, [*CATALOGUE, *SETS, IDENTITY])}; "
+            "there are "
             f"{', '.join([*CATALOGUE, IDENTITY])} (python -m augment --list)"
         )
     entry = CATALOGUE[name]
@@ -303,7 +323,9 @@ def _parse_step(text: str, position: int, spec: str) -> Step:
     for setting in settings:
         key, equals, value = (part.strip() for part in setting.partition("="))
         if not equals or not value:
-            raise AugmentationError(f"{setting.strip()!r} {place} is no parameter: write {name}:key=value, as in {entry.example}")
+            raise AugmentationError(
+                f"{setting.strip()!r} {place} is no parameter: write {name}:key=value, as in {entry.example}"
+            )
         if key not in parameters:
             raise AugmentationError(
                 f"{name} {place} has no parameter {key!r}{_nearest(key, list(parameters))}; it has "
@@ -333,13 +355,15 @@ def _parse_value(text: str, parameter: Any, where: str) -> Any:
         ) from None
     if parameter.choices and value not in parameter.choices:
         raise AugmentationError(
-            f"{where}: {parameter.name}={text} is none of {', '.join(parameter.choices)} ({parameter.meaning})"
-            + _nearest(text, list(parameter.choices))
+            f"{where}: {parameter.name}={text} is none of {', '.join(parameter.choices)} "
+            f"({parameter.meaning})" + _nearest(text, list(parameter.choices))
         )
     low = -inf if parameter.low is None else parameter.low
     high = inf if parameter.high is None else parameter.high
     if kind in (int, float) and not low <= value <= high:  # also catches nan
-        raise AugmentationError(f"{where}: {parameter.name}={text} is outside {low:g}..{high:g} ({parameter.meaning})")
+        raise AugmentationError(
+            f"{where}: {parameter.name}={text} is outside {low:g}..{high:g} ({parameter.meaning})"
+        )
     return value
 
 

@@ -1,7 +1,7 @@
 """What augmentations read from this machine, and its hash: synonym tables, WordNet, word vectors, models.
 
-Two machines, or one machine a month later, may find other files under the same names. What is made with them, and every run
-that draws with them, records the hashes and compares them.
+Two machines, or one machine a month later, may find other files under the same names. What is made with them,
+and every run that draws with them, records the hashes and compares them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ SYNONYMS, WORDNET = "synonyms", "wordnet"
 def resources(specs: Iterable[str], synonyms: str | Path | None = None) -> dict[str, str]:
     """Return what the augmentations of some specifications read: name -> file, folder or hub name.
 
-    The name is "synonyms", "wordnet", or an augmentation and its parameter ("contextual.model"). What specifications leave open
-    is looked up in the environment and in the usual places. synonyms: the table that the user has named.
+    The name is "synonyms", "wordnet", or an augmentation and its parameter ("contextual.model"). What
+    specifications leave open is looked up in the environment and in the usual places. synonyms: the table
+    that the user has named.
 
     Raises: AugmentationError for a synonym table or WordNet that is nowhere.
     """
@@ -42,7 +43,8 @@ def resources(specs: Iterable[str], synonyms: str | Path | None = None) -> dict[
 
 
 def resource_hash(where: str | Path) -> str | None:
-    """Return the sha256 of a file, of a folder's files, or of a hub model in the local cache; None for what is not here.
+    """Return the sha256 of a file, of a folder's files, or of a hub model in the local cache; None for what
+    is not here.
 
     Of a folder count the names and bytes of its files, hidden ones and *.md left out, and no folders within.
     """

@@ -1,7 +1,9 @@
-"""Clean text, in Python and as the first steps of a tokenizer: Unicode form C, no control characters, one blank for white space.
+"""Clean text, in Python and as the first steps of a tokenizer: Unicode form C, no control characters, one
+blank for white space.
 
-Preparation cleans every text, so no other text is trained on. A tokenizer that cleans gives raw text the same tokens: a line
-break, a soft hyphen or a no-break space would otherwise become pieces that the model has never met.
+Preparation cleans every text, so no other text is trained on. A tokenizer that cleans gives raw text the same
+tokens: a line break, a soft hyphen or a no-break space would otherwise become pieces that the model has never
+met.
 
     clean("e.g. a\\u00a0soft\\u00ad hyphen \\n") == "e.g. a soft hyphen"
 """
@@ -13,8 +15,8 @@ import re
 import unicodedata
 from typing import Any
 
-# Control, format and replacement characters, which are removed; and what counts as white space. Both go into regular
-# expressions as they are, in Python's and in tokenizers'.
+# Control, format and replacement characters, which are removed; and what counts as white space. Both go into
+# regular expressions as they are, in Python's and in tokenizers'.
 _REMOVED = "\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u200c-\u200f\u202a-\u202e\ufffd"
 _WHITE = "\t-\r \x85\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u2060\u3000\ufeff"
 _REMOVE = re.compile(f"[{_REMOVED}]+")
@@ -23,7 +25,8 @@ _UNCLEAN = re.compile(f"[{_REMOVED}{_WHITE.replace(' ', '')}]|  |^ | $")
 
 
 def clean(text: str) -> str:
-    """Return a text as one line: NFC, no control or zero-width characters, one blank for white space, none at the ends."""
+    """Return a text as one line: NFC, no control or zero-width characters, one blank for white space, none at
+    the ends."""
     if text.isascii():
         if not text.isprintable():
             text = _REMOVE.sub("", text)
@@ -42,8 +45,8 @@ def _replace(pattern: str, content: str) -> dict[str, Any]:
 
 _NFC, _STRIP = {"type": "NFC"}, {"type": "Strip", "strip_left": True, "strip_right": True}
 _REPLACEMENTS = [_replace(f"[{_REMOVED}]+", ""), _replace(f"[{_WHITE}]+", " ")]
-# tokenizers flattens sequences. Which of two orders the last steps have, of the same effect, says whether the normalizer
-# behind them stood alone or in a sequence, so that it can be restored.
+# tokenizers flattens sequences. Which of two orders the last steps have, of the same effect, says whether the
+# normalizer behind them stood alone or in a sequence, so that it can be restored.
 _BEFORE_ONE = [*_REPLACEMENTS, _STRIP, _NFC]
 _BEFORE_SEQUENCE = [*_REPLACEMENTS, _NFC, _STRIP]
 
@@ -61,7 +64,8 @@ def with_cleaning(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_cleaning(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a tokenizer without the steps of `with_cleaning`. Clean text has the same tokens."""
+    """Return the settings of a tokenizer without the steps of `with_cleaning`. Clean text has the same
+    tokens."""
     steps = (settings.get("normalizer") or {}).get("normalizers", [])
     own: dict[str, Any] | None
     if steps[:4] == _BEFORE_ONE:
@@ -74,7 +78,8 @@ def without_cleaning(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def for_clean_text(tokenizer: Any) -> tuple[Any, bool]:
-    """Return a copy of a `tokenizers.Tokenizer` for text that is clean already, and whether the given one cleans."""
+    """Return a copy of a `tokenizers.Tokenizer` for text that is clean already, and whether the given one
+    cleans."""
     from tokenizers import Tokenizer
 
     settings = json.loads(tokenizer.to_str())

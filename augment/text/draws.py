@@ -1,14 +1,16 @@
 """Text augmentations: the contract, and their randomness.
 
-A text augmentation is a function of a parsed sentence and of draws that belong to (seed, sentence, augmentation) alone:
+A text augmentation is a function of a parsed sentence and of draws that belong to (seed, sentence,
+augmentation) alone:
 
     def shout(sentence: ParsedSentence, draws: Draws, mark: str = "!") -> str | None:
         ...
 
-It edits by character offset (`ParsedSentence.edit`), leaves the rest of the text as it is, and returns None where it does not
-apply. Keyword parameters are those of its `augment.core.entry.Entry` of kind "text", which stands in the module's own table,
-`ENTRIES`; `augment.spec.catalogue` collects the tables. One that calls a model takes sentences and draws as two sequences and returns
-a list (`Entry.batch`): it is given all sentences of a block that chose it, and batches them on the device itself.
+It edits by character offset (`ParsedSentence.edit`), leaves the rest of the text as it is, and returns None
+where it does not apply. Keyword parameters are those of its `augment.core.entry.Entry` of kind "text", which
+stands in the module's own table, `ENTRIES`; `augment.spec.catalogue` collects the tables. One that calls a
+model takes sentences and draws as two sequences and returns a list (`Entry.batch`): it is given all sentences
+of a block that chose it, and batches them on the device itself.
 """
 
 from __future__ import annotations
@@ -31,8 +33,9 @@ _GOLDEN = 0x9E3779B97F4A7C15
 class Draws:
     """Random draws for one sentence and one augmentation: the j-th is a hash of (key, j).
 
-    The same numbers as `keys.bits_per_sequence(key, ...)`, one at a time and in plain Python, where numpy would take ten times
-    as long for a single one. Augmentations are given the compiled counterpart where there is one (`draws_for`).
+    The same numbers as `keys.bits_per_sequence(key, ...)`, one at a time and in plain Python, where numpy
+    would take ten times as long for a single one. Augmentations are given the compiled counterpart where
+    there is one (`draws_for`).
     """
 
     __slots__ = ("_chances", "_state")
@@ -74,8 +77,8 @@ class Draws:
     def sample(self, items: Sequence[Item], k: int) -> list[Item]:
         """k different ones (all, where there are fewer), in random order; k = len(items) is a shuffle.
 
-        64 bits serve several draws, until what is left of them could tell 2**32 cases apart at most: the fraction that says
-        which of n it is says, times n, where in its share it is.
+        64 bits serve several draws, until what is left of them could tell 2**32 cases apart at most: the
+        fraction that says which of n it is says, times n, where in its share it is.
         """
         pool = list(items)
         size = len(pool)
@@ -94,7 +97,8 @@ class Draws:
 
 
 def draws_for(keys: np.ndarray, name: str) -> list[Draws]:
-    """The draws of an augmentation for each sentence: keys uint64[N], one per sentence, already of seed, epoch and view."""
+    """The draws of an augmentation for each sentence: keys uint64[N], one per sentence, already of seed,
+    epoch and view."""
     kind = Draws if native is None else native.Draws
     return list(map(kind, derive(keys, name).tolist()))
 

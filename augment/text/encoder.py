@@ -16,7 +16,8 @@ from augment.text.cleaning import clean, for_clean_text
 from augment.text.pieces import Pieces
 from augment.text.words import encode, is_plain, words_between_spaces
 
-MOST_PIECES = 1 << 16  # kept by an encoder, and as many of before, and of words (`MOST_WORDS`): some 20 MB each
+# kept by an encoder, and as many of before, and of words (`MOST_WORDS`): some 20 MB each
+MOST_PIECES = 1 << 16
 LONGEST_PIECE = 64  # characters: what has fewer spaces (Chinese) does not come again
 _NO_IDS, _NO_OFFSETS = np.zeros(0, np.int32), np.zeros(1, np.int64)
 
@@ -24,18 +25,19 @@ _NO_IDS, _NO_OFFSETS = np.zeros(0, np.int32), np.zeros(1, np.int64)
 class TextEncoder:
     """Strings to a Ragged of `[CLS] tokens [SEP]` of at most `max_length` tokens, as preparation makes them.
 
-    Where the tokenizer never joins what stands on two sides of a space (byte-level BPE and WordPiece with their own
-    pre-tokenizers), tokens are kept by the piece between two spaces: augmented sentences are made of words met before, and
-    looking them up takes a tenth of the time.
+    Where the tokenizer never joins what stands on two sides of a space (byte-level BPE and WordPiece with
+    their own pre-tokenizers), tokens are kept by the piece between two spaces: augmented sentences are made
+    of words met before, and looking them up takes a tenth of the time.
 
-    tokenizer: a `tokenizers.Tokenizer` (`backend_tokenizer` of a transformers fast tokenizer). Pickles, so that it can be
-    handed to workers.
+    tokenizer: a `tokenizers.Tokenizer` (`backend_tokenizer` of a transformers fast tokenizer). Pickles, so
+    that it can be handed to workers.
     """
 
     def __init__(self, tokenizer: Any, cls_id: int, sep_id: int, max_length: int):
         from tokenizers import Tokenizer
 
-        # Copies: settings of the caller's stay as they are. Words are looked up in clean text, which needs no cleaning.
+        # Copies: settings of the caller's stay as they are. Words are looked up in clean text, which needs no
+        # cleaning.
         self.tokenizer = Tokenizer.from_str(tokenizer.to_str())
         self._clean_tokenizer, self._cleans = for_clean_text(tokenizer)
         for copy in (self.tokenizer, self._clean_tokenizer):
@@ -47,14 +49,18 @@ class TextEncoder:
         self._words = words_between_spaces(self._clean_tokenizer)
         self._pieces = self._no_pieces()
 
-    def __call__(self, texts: Sequence[str], origins: Sequence[str] = (), tokens: Ragged | None = None) -> Ragged:
+    def __call__(
+        self, texts: Sequence[str], origins: Sequence[str] = (), tokens: Ragged | None = None
+    ) -> Ragged:
         """The tokens of N texts.
 
-        origins: the text that each was made from, and tokens: theirs, as this encoder gives them. The tokens of words that both
-        have are taken from there.
+        origins: the text that each was made from, and tokens: theirs, as this encoder gives them. The tokens
+        of words that both have are taken from there.
         """
         texts = list(texts)
-        rows = self._by_pieces(texts, list(origins), tokens) if self._pieces is not None else self._whole(texts)
+        rows = (
+            self._by_pieces(texts, list(origins), tokens) if self._pieces is not None else self._whole(texts)
+        )
         lengths = np.fromiter(map(len, rows), np.int64, len(rows)) // 4
         return Ragged(np.frombuffer(b"".join(rows), np.int32).copy(), offsets_of(lengths))
 
@@ -86,7 +92,9 @@ class TextEncoder:
 
     def _by_pieces(self, given_texts: list[str], origins: list[str], tokens: Ragged | None) -> list[bytes]:
         """The same, of pieces that origins have or that have been met before; other pieces are learned."""
-        texts, origins = (list(map(clean, given)) if self._cleans else given for given in (given_texts, origins))
+        texts, origins = (
+            list(map(clean, given)) if self._cleans else given for given in (given_texts, origins)
+        )
         given = (origins, tokens.ids, tokens.offsets) if tokens is not None else ([], _NO_IDS, _NO_OFFSETS)
         rows, opening, inside = self._pieces.rows(texts, *given, [])
         if opening or inside:
@@ -107,7 +115,8 @@ class TextEncoder:
         return list(map(found.get, pieces))
 
     def _is_whole(self, piece: str) -> bool:
-        """Whether a piece is more than nothing, without white space at its ends, as the tokenizer reads it too."""
+        """Whether a piece is more than nothing, without white space at its ends, as the tokenizer reads it
+        too."""
         if piece and is_plain(piece):  # and there is no space in a piece
             return True
         normalizer = self._clean_tokenizer.normalizer

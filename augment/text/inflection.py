@@ -1,7 +1,9 @@
 """Forms of English words: inflection by Penn Treebank tags, lemmas, participles.
 
-Rules of spelling, and `word_lists/irregular_forms.tsv`, chosen from lemminflect, for what they do not make. Not lemminflect
-itself: every process that applies rules would hold its dictionary and, as it imports it, spaCy. The tests compare the two.
+Rules of spelling, and `word_lists/irregular_forms.tsv`, chosen from lemminflect, for what they do not make.
+Not lemminflect
+itself: every process that applies rules would hold its dictionary and, as it imports it, spaCy. The tests
+compare the two.
 """
 
 from __future__ import annotations
@@ -15,13 +17,18 @@ _FORM_TAGS = {"NNP": "NN", "NNPS": "NNS", "VBP": "VB"}
 _INFLECTED = word_set("NNS VBZ VBD VBN VBG JJR JJS RBR RBS")
 _VOWELS = tuple("aeiou")
 _HAS_VOWEL = re.compile("[aeiouy]")
-_CLOSED = re.compile(r"(?:[^aeiou]*|[^aeiou]*qu)[aeiouy][^aeiouwxy]")  # one syllable that ends in one vowel, one consonant
+# one syllable that ends in one vowel, one consonant
+_CLOSED = re.compile(r"(?:[^aeiou]*|[^aeiou]*qu)[aeiouy][^aeiouwxy]")
 _DOUBLED = re.compile(r"([^aeioulsfz])\1$")
 _ENDS_DOUBLED = word_set("add ebb egg err purr whirr butt putt boycott")
-_ENDS_IN_EE = word_set("agree disagree free decree guarantee referee knee")  # other words in -eed are no past forms
+# other words in -eed are no past forms
+_ENDS_IN_EE = word_set("agree disagree free decree guarantee referee knee")
 # "travell" of "travelled": "quell", "misspell", "install", "enthrall", "appall" have their own two.
-_BRITISH = re.compile(r"[aeiou].*(?:(?<!qu)(?<!sp)ell|(?<![pr])(?<!st)(?<!c)(?<!squ)all)$|cill$|(?:focu|bia|ga)ss$|^buss$")
-# What a verb or noun that ends in a silent e is like without it: "creat", "mov", "chang", "requir", "titl", "decid", "combin".
+_BRITISH = re.compile(
+    r"[aeiou].*(?:(?<!qu)(?<!sp)ell|(?<![pr])(?<!st)(?<!c)(?<!squ)all)$|cill$|(?:focu|bia|ga)ss$|^buss$"
+)
+# What a verb or noun that ends in a silent e is like without it: "creat", "mov", "chang", "requir", "titl",
+# "decid", "combin".
 _DROPS_E = re.compile(
     # "caus", "us" and "accus" of "use" and its like; "bus", "virus", "bias" and "lens" are whole.
     r"(?:(?:[aof]|xc|cc|^rec|ten|^(?:(?:dis)?ab|re|mis|dis|over|a?m|bem|r|per|enth|cont)?)us"
@@ -31,7 +38,15 @@ _DROPS_E = re.compile(
 )
 _ENDS_IN_IE = word_set("die lie tie vie belie untie underlie overlie")
 _BE = word_set("am is are was were be been being 'm 're ’m ’re")
-_HAVE_AND_DO = {"has": "have", "had": "have", "having": "have", "does": "do", "did": "do", "done": "do", "doing": "do"}
+_HAVE_AND_DO = {
+    "has": "have",
+    "had": "have",
+    "having": "have",
+    "does": "do",
+    "did": "do",
+    "done": "do",
+    "doing": "do",
+}
 _ENDINGS = {  # (ending, letters to cut, letters to add) of forms that the rules of spelling make
     "NNS": (("ies", 3, "y"), ("es", 2, ""), ("s", 1, "")),
     "VBZ": (("ies", 3, "y"), ("es", 2, ""), ("s", 1, "")),
@@ -40,18 +55,20 @@ _ENDINGS = {  # (ending, letters to cut, letters to add) of forms that the rules
     "VBG": (("ing", 3, ""),),
 }
 _OWN_VBZ = {"have": "has", "be": "is", "quiz": "quizzes", "whiz": "whizzes"}
-# Verbs that inherit the forms of the irregular one behind the prefix: "overslept". Those that only look so are listed.
+# Verbs that inherit the forms of the irregular one behind the prefix: "overslept". Those that only look so
+# are listed.
 _PREFIX = re.compile(r"(?:re|over|out|under|un|mis|fore|inter)(?=[a-z]{3})")
 _NOT_PREFIXED = word_set("relay relie outfit refit")
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def inflect(lemma: str, tag: str) -> str | None:
-    """A form of a lemma by its Penn Treebank tag, or None where there is none: ("child", "NNS") is "children".
+    """A form of a lemma by its Penn Treebank tag, or None where there is none: ("child", "NNS") is
+    "children".
 
-    By the rules of spelling and `word_lists/irregular_forms.tsv`. Of several words a verb's first is inflected, and a noun's
-    last ("body of water": that before the preposition). Adjectives and adverbs without a form of their own are compared
-    by "more" and "most".
+    By the rules of spelling and `word_lists/irregular_forms.tsv`. Of several words a verb's first is
+    inflected, and a noun's last ("body of water": that before the preposition). Adjectives and adverbs
+    without a form of their own are compared by "more" and "most".
     """
     tag = _FORM_TAGS.get(tag, tag)
     if tag in ("NN", "VB", "JJ", "RB"):
@@ -60,7 +77,10 @@ def inflect(lemma: str, tag: str) -> str | None:
     if len(words) > 1 and tag[0] in "NV":
         place = 0 if tag[0] == "V" else len(words) - 1
         if tag[0] == "N":
-            place = next((i - 1 for i, word in enumerate(words) if i and word in ("of", "in", "for", "to", "at")), place)
+            place = next(
+                (i - 1 for i, word in enumerate(words) if i and word in ("of", "in", "for", "to", "at")),
+                place,
+            )
         form = inflect(words[place], tag)
         return " ".join((*words[:place], form, *words[place + 1 :])) if form else None
     known = _irregular().get((lemma, tag)) or _prefixed(lemma, tag)
@@ -77,20 +97,22 @@ def inflect(lemma: str, tag: str) -> str | None:
 def lemma_of(word: str, tag: str, hint: str = "") -> str:
     """The lower-case lemma of a word by its Penn Treebank tag.
 
-    hint: the parse's; believed where it makes the word by the rules, as small pipelines leave many forms as they are ("hop"
-    is no lemma of "hoped"). British doubling is read ("travelled": "travel"), and so is the regular form of an irregular verb
-    ("hanged", "proved").
+    hint: the parse's; believed where it makes the word by the rules, as small pipelines leave many forms as
+    they are ("hop" is no lemma of "hoped"). British doubling is read ("travelled": "travel"), and so is the
+    regular form of an irregular verb ("hanged", "proved").
     """
     return _lemma_of(word.lower(), tag, hint.lower())
 
 
 def participle(past: str, lemma: str) -> str:
-    """The past participle of a verb in the spelling of its past: ("went", "go") is "gone", ("burnt", "burn") "burnt"."""
+    """The past participle of a verb in the spelling of its past: ("went", "go") is "gone", ("burnt", "burn")
+    "burnt"."""
     return _participles().get((lemma, past.lower()), past.lower())
 
 
 def may_be_past(word: str) -> bool:
-    """Whether a word may be a past tense (a tagger takes "finished" for a participle now and then): not "need"."""
+    """Whether a word may be a past tense (a tagger takes "finished" for a participle now and then): not
+    "need"."""
     word = word.lower()
     return (word, "VBD") in _lemmas() or lemma_of(word, "VBD") != word
 
@@ -98,13 +120,19 @@ def may_be_past(word: str) -> bool:
 def _regular(lemma: str, tag: str) -> str:
     stem = lemma[:-1] + "i" if lemma[-1] == "y" and lemma[-2:-1] not in _VOWELS and len(lemma) > 1 else lemma
     if tag in ("NNS", "VBZ"):
-        hisses = lemma.endswith(("s", "x", "z", "ch", "sh")) or (tag == "VBZ" and lemma[-1] == "o" and lemma[-2:] != "oo")
+        hisses = lemma.endswith(("s", "x", "z", "ch", "sh")) or (
+            tag == "VBZ" and lemma[-1] == "o" and lemma[-2:] != "oo"
+        )
         return stem + ("es" if hisses or stem != lemma else "s")
     doubled = lemma + lemma[-1] if _CLOSED.fullmatch(lemma) else lemma
     if tag == "VBG":
         if lemma.endswith("ie"):
             return lemma[:-2] + "ying"
-        return (lemma[:-1] if lemma[-1] == "e" and lemma[-2:-1] not in tuple("eoy") and len(lemma) > 2 else doubled) + "ing"
+        return (
+            lemma[:-1]
+            if lemma[-1] == "e" and lemma[-2:-1] not in tuple("eoy") and len(lemma) > 2
+            else doubled
+        ) + "ing"
     if lemma[-1] == "e":
         return lemma + "d"
     return (stem if stem != lemma else doubled) + "ed"
@@ -154,7 +182,9 @@ def _makes(lemma: str, tag: str, word: str) -> bool:
     """Whether a word is the form of a lemma, one of British doubling too."""
     if tag[0] == "V" and _is_doubled(lemma):
         return False
-    if word == inflect(lemma, tag) or (tag[0] in "NV" and lemma[-1:].isalpha() and word == _regular(lemma, tag)):
+    if word == inflect(lemma, tag) or (
+        tag[0] in "NV" and lemma[-1:].isalpha() and word == _regular(lemma, tag)
+    ):
         return True
     return tag in ("VBD", "VBN", "VBG") and word == lemma + lemma[-1] + ("ing" if tag == "VBG" else "ed")
 

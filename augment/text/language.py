@@ -14,7 +14,8 @@ _HAN = frozenset({"CJK"})
 _KANA = frozenset({"CJK", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA"})
 _CYRILLIC = frozenset({"CYRILLIC"})
 _SCRIPTS = {
-    **dict.fromkeys(("en", "de", "fr", "es", "it", "nl", "pt", "da", "nb", "sv", "fi", "pl", "ro", "ca", "hr"), _LATIN),
+    **dict.fromkeys(("en", "de", "fr", "es", "it", "nl", "pt", "da", "nb", "sv", "fi", "pl", "ro", "ca",
+    "hr"), _LATIN),
     **dict.fromkeys(("ru", "uk", "mk"), _CYRILLIC),
     "zh": _HAN,
     "ja": _KANA,
@@ -30,7 +31,8 @@ _LETTERS_A_WORD = 4
 
 
 def check_language(texts: Sequence[str], language: str, parser: str) -> None:
-    """Raise AugmentationError where most of the texts are written in another script than the parser's language.
+    """Raise AugmentationError where most of the texts are written in another script than the parser's
+    language.
 
     texts: a sample of them is read. language: spaCy's code ("en", "zh"). parser: its name, for the message.
     """
@@ -48,9 +50,14 @@ def check_language(texts: Sequence[str], language: str, parser: str) -> None:
     share = sum(found[script] for script in wanted) / max(1, total)
     if total >= _FEWEST and share < _LEAST:
         other, _ = found.most_common(1)[0]
-        example = next(text for text in texts[::step] if any(unicodedata.name(letter, "?").startswith(other) for letter in text))
+        example = next(
+            text
+            for text in texts[::step]
+            if any(unicodedata.name(letter, "?").startswith(other) for letter in text)
+        )
         raise AugmentationError(
-            f"the parser {parser!r} is for {language!r}, and {1 - share:.0%} of what it is given is written in another script "
+            f"the parser {parser!r} is for {language!r}, and {1 - share:.0%} of what it is given is written "
+            "in another script "
             f"({_title(other)}: {example[:40]!r}): give a parser for the language of the text"
         )
 

@@ -1,8 +1,10 @@
-"""`ParsedSentence`: a sentence with its words, tags, lemmas and dependencies, parsed once and read by every rule.
+"""`ParsedSentence`: a sentence with its words, tags, lemmas and dependencies, parsed once and read by every
+rule.
 
-Rules see one set of relations, that of Universal Dependencies (UD), whichever labels the parser writes: spaCy's English
-pipelines have ClearNLP's, which differ in names (`dobj`, `nsubjpass`) and in what heads a clause with a copula ("She is
-tall": UD's root is `tall` with the child `is`, ClearNLP's is `is`). `relation` and `verb` hide the two differences.
+Rules see one set of relations, that of Universal Dependencies (UD), whichever labels the parser writes:
+spaCy's English pipelines have ClearNLP's, which differ in names (`dobj`, `nsubjpass`) and in what heads a
+clause with a copula ("She is tall": UD's root is `tall` with the child `is`, ClearNLP's is `is`). `relation`
+and `verb` hide the two differences.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from augment.text.language import check_language
 
 _BATCH_CHARACTERS = 1 << 18  # parsed at a time: some 50,000 words
 
-# ClearNLP's relation -> UD's. Labels of ClearNLP that are not here have no one counterpart (attr, acomp, prep, pobj, pcomp)
-# or the same name; they are passed on as they are.
+# ClearNLP's relation -> UD's. Labels of ClearNLP that are not here have no one counterpart (attr, acomp,
+# prep, pobj, pcomp) or the same name; they are passed on as they are.
 _CLEARNLP = {
     "ROOT": "root",
     "acl": "acl",
@@ -74,10 +76,12 @@ _WORD = re.compile(r"\w+(?:[-'’]\w+)*|[^\w\s]")
 class ParsedSentence:
     """A sentence of W words with its parse.
 
-    text: the sentence as it is. starts, ends: int[W], character offsets of the words in `text`, rising, without overlap.
-    tags: str[W], fine-grained (Penn Treebank for English: VBZ, NNP). pos: str[W], universal (VERB, AUX, NOUN, PROPN).
-    lemmas: str[W]. heads: int[W], the index of the word that each depends on, its own for a root. deps: str[W], the relation
-    to it as the parser named it; rules read `relation`. language: "en", "zh".
+    text: the sentence as it is. starts, ends: int[W], character offsets of the words in `text`, rising,
+    without overlap.
+    tags: str[W], fine-grained (Penn Treebank for English: VBZ, NNP). pos: str[W], universal (VERB, AUX, NOUN,
+    PROPN).
+    lemmas: str[W]. heads: int[W], the index of the word that each depends on, its own for a root. deps:
+    str[W], the relation to it as the parser named it; rules read `relation`. language: "en", "zh".
 
     Plain tuples, not arrays: rules look at single words, where an array costs five times as much.
     """
@@ -92,7 +96,8 @@ class ParsedSentence:
     deps: tuple[str, ...]
     language: str = "en"
     _children: list[list[int]] | None = field(default=None, init=False, repr=False, compare=False)
-    _copulas: dict[int, int] | None = field(default=None, init=False, repr=False, compare=False)  # by the word they belong to
+    # by the word they belong to
+    _copulas: dict[int, int] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -143,9 +148,11 @@ class ParsedSentence:
         return [i for i, kind in enumerate(kinds) if kind in wanted]
 
     def relation(self, i: int) -> str:
-        """The relation of word i to its head, in UD's terms ("nsubj:pass", "obj", "aux", "root"), whatever the parser's.
+        """The relation of word i to its head, in UD's terms ("nsubj:pass", "obj", "aux", "root"), whatever
+        the parser's.
 
-        A label of ClearNLP without one counterpart in UD (attr, acomp, prep, pobj, pcomp) is returned as it is.
+        A label of ClearNLP without one counterpart in UD (attr, acomp, prep, pobj, pcomp) is returned as it
+        is.
         """
         label = self.deps[i]
         return _CLEARNLP.get(label, label)
@@ -165,21 +172,27 @@ class ParsedSentence:
         return [child for child in self.children(i) if self.relation(child) in ("aux", "aux:pass")]
 
     def subject(self, i: int) -> int | None:
-        """The subject of the clause that word i heads (the last before its verb, else the first after it), or None."""
+        """The subject of the clause that word i heads (the last before its verb, else the first after it), or
+        None."""
         found = [child for child in self.children(i) if self.relation(child) in SUBJECTS]
         verb = self.verb(i)
         before = [child for child in found if child < verb]
         return before[-1] if before else found[0] if found else None
 
     def edit(self, replacements: Iterable[tuple[int, int, str]]) -> str:
-        """The text with `text[start:end]` replaced for every (start, end, new), in characters; the rest stays as it is.
+        """The text with `text[start:end]` replaced for every (start, end, new), in characters; the rest stays
+        as it is.
 
-        start == end inserts; two insertions in one place keep their order. Raises ValueError where two overlap.
+        start == end inserts; two insertions in one place keep their order. Raises ValueError where two
+        overlap.
         """
         parts, position = [], 0
         for start, end, new in sorted(replacements, key=_PLACE):
             if not position <= start <= end <= len(self.text):
-                raise ValueError(f"replacement {start}:{end} overlaps another, or leaves a text of {len(self.text)} characters")
+                raise ValueError(
+                    f"replacement {start}:{end} overlaps another, or leaves a text of {len(self.text)} "
+                    "characters"
+                )
             parts += (self.text[position:start], new)
             position = end
         return "".join((*parts, self.text[position:]))
@@ -190,7 +203,8 @@ if native is not None:  # in place of the methods that rules call most
 
 
 def without_parse(text: str, language: str = "en") -> ParsedSentence:
-    """Words and their offsets only, split at spaces and punctuation: for rules that need neither tags nor parse.
+    """Words and their offsets only, split at spaces and punctuation: for rules that need neither tags nor
+    parse.
 
     Tags, lemmas and relations are "", and every word is its own head.
     """
@@ -200,15 +214,17 @@ def without_parse(text: str, language: str = "en") -> ParsedSentence:
     return ParsedSentence(text, starts, ends, blank, blank, blank, tuple(range(len(spans))), blank, language)
 
 
-def parse_texts(texts: Iterable[str], model: str, batch_size: int = 256, processes: int = 1) -> Iterator[ParsedSentence]:
+def parse_texts(
+    texts: Iterable[str], model: str, batch_size: int = 256, processes: int = 1
+) -> Iterator[ParsedSentence]:
     """Texts to their parses, in order.
 
-    model: an installed spaCy pipeline or the folder of one. processes: 1 parses in this one. Memory does not grow with
-    the number of texts: strings that a batch brings are freed with it (spaCy's `memory_zone`), and no more than two batches
-    a process are ahead of the reader.
+    model: an installed spaCy pipeline or the folder of one. processes: 1 parses in this one. Memory does not
+    grow with the number of texts: strings that a batch brings are freed with it (spaCy's `memory_zone`), and
+    no more than two batches a process are ahead of the reader.
 
-    Raises: AugmentationError when the pipeline is not there, or has no tagger, lemmatizer or parser, or where the texts of the
-    first batch are written in another script than its language.
+    Raises: AugmentationError when the pipeline is not there, or has no tagger, lemmatizer or parser, or where
+    the texts of the first batch are written in another script than its language.
     """
     parser = load_parser(model)  # fails here, not in a worker
     batches = _batches(texts, batch_size)
@@ -222,7 +238,9 @@ def parse_texts(texts: Iterable[str], model: str, batch_size: int = 256, process
     import multiprocessing
 
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        ahead: deque[Any] = deque(pool.submit(_parse_batch, model, batch) for batch in islice(batches, 2 * processes))
+        ahead: deque[Any] = deque(
+            pool.submit(_parse_batch, model, batch) for batch in islice(batches, 2 * processes)
+        )
         while ahead:
             yield from ahead.popleft().result()
             ahead.extend(pool.submit(_parse_batch, model, batch) for batch in islice(batches, 1))
@@ -238,21 +256,30 @@ def load_parser(model: str) -> Any:
         import spacy
     except ImportError as error:
         raise AugmentationError(
-            "parsing needs spaCy, which is not installed: pip install spacy, and a pipeline for your language, such as "
+            "parsing needs spaCy, which is not installed: pip install spacy, and a pipeline for your "
+            "language, such as "
             "python -m spacy download en_core_web_sm"
         ) from error
     try:
-        parser = spacy.load(model, exclude=["ner", "textcat", "textcat_multilabel", "entity_linker", "entity_ruler"])
+        parser = spacy.load(
+            model, exclude=["ner", "textcat", "textcat_multilabel", "entity_linker", "entity_ruler"]
+        )
     except (OSError, ValueError, ImportError) as error:
         raise AugmentationError(
-            f"the parser {model!r} cannot be loaded ({str(error).splitlines()[0]}). Give the name of an installed spaCy pipeline "
+            f"the parser {model!r} cannot be loaded ({str(error).splitlines()[0]}). Give the name of an "
+            "installed spaCy pipeline "
             "(python -m spacy download en_core_web_sm) or the folder of one"
         ) from error
     assigned = {attribute for name in parser.pipe_names for attribute in parser.get_pipe_meta(name).assigns}
-    missing = [title for title, attribute in (("tagger", "token.tag"), ("parser", "token.dep")) if attribute not in assigned]
+    missing = [
+        title
+        for title, attribute in (("tagger", "token.tag"), ("parser", "token.dep"))
+        if attribute not in assigned
+    ]
     if missing:
         raise AugmentationError(
-            f"the pipeline {model!r} has no {' and no '.join(missing)} (it has {', '.join(parser.pipe_names) or 'nothing'}): "
+            f"the pipeline {model!r} has no {' and no '.join(missing)} (it has "
+            f"{', '.join(parser.pipe_names) or 'nothing'}): "
             "give one that has a tagger and a dependency parser"
         )
     return parser
@@ -275,13 +302,15 @@ def find_parser(name: str = "") -> str:
         if installed:
             return installed[0]
     raise AugmentationError(
-        "augmentations that read a parse need a spaCy pipeline, and none is installed: python -m spacy download en_core_web_sm, "
+        "augmentations that read a parse need a spaCy pipeline, and none is installed: python -m spacy "
+        "download en_core_web_sm, "
         "or name one, or its folder, with --parser or in CLEAR_PARSER"
     )
 
 
 def _batches(texts: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Batches of `size` texts, or of fewer where they are long: a parser's memory grows with a batch's characters."""
+    """Batches of `size` texts, or of fewer where they are long: a parser's memory grows with a batch's
+    characters."""
     batch: list[str] = []
     characters = 0
     for text in texts:
@@ -301,8 +330,8 @@ def _parse_batch(model: str, texts: Sequence[str]) -> list[ParsedSentence]:
 
 
 def _sentence(doc: Any, language: str) -> ParsedSentence:
-    """A spaCy Doc without its white space. A word that hangs on white space depends on what that hangs on. Where white space
-    is a root, the first of its words that is no punctuation takes its place.
+    """A spaCy Doc without its white space. A word that hangs on white space depends on what that hangs on.
+    Where white space is a root, the first of its words that is no punctuation takes its place.
     """
     tokens = [token for token in doc if not token.is_space]
     place = {token.i: number for number, token in enumerate(tokens)}
@@ -311,7 +340,8 @@ def _sentence(doc: Any, language: str) -> ParsedSentence:
     orphans: dict[int, list[int]] = {}  # by the white space that is their root
     for number, token in enumerate(tokens):
         head = token.head
-        while head.is_space and head.head.i != head.i:  # indices: spaCy makes a new object of a token whenever it is asked
+        # indices: spaCy makes a new object of a token whenever it is asked
+        while head.is_space and head.head.i != head.i:
             head = head.head
         heads.append(place.get(head.i, number))
         if head.is_space:

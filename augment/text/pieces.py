@@ -1,4 +1,5 @@
-"""`Pieces`: rows of tokens put together from those of pieces between spaces, cut out of another text's or kept from before."""
+"""`Pieces`: rows of tokens put together from those of pieces between spaces, cut out of another text's or
+kept from before."""
 
 from __future__ import annotations
 
@@ -13,35 +14,53 @@ from augment.text.words import Memory, is_plain
 
 
 class Pieces:
-    """The tokens of pieces that were met lately. `augment._native.Pieces` makes the same rows, compiled, and asks for fewer: it
-    cuts tokens out of origins beyond ASCII too (by `spaced`, which is not needed here), and spells plain pieces itself.
+    """The tokens of pieces that were met lately. `augment._native.Pieces` makes the same rows, compiled, and
+    asks for fewer: it cuts tokens out of origins beyond ASCII too (by `spaced`, which is not needed here),
+    and spells plain pieces itself.
 
-    characters: int32[V], spaced: bool[V], of every token (`Words`). alike: whether a piece has the same tokens at the beginning
-    of a text as behind a space. first, last: [CLS] and [SEP]. room: tokens between them. most: pieces kept, and as many of
-    before.
+    characters: int32[V], spaced: bool[V], of every token (`Words`). alike: whether a piece has the same
+    tokens at the beginning of a text as behind a space. first, last: [CLS] and [SEP]. room: tokens between
+    them. most: pieces kept, and as many of before.
     """
 
-    def __init__(self, characters: np.ndarray, spaced: np.ndarray, alike: bool, first: int, last: int, room: int, most: int):
+    def __init__(
+        self,
+        characters: np.ndarray,
+        spaced: np.ndarray,
+        alike: bool,
+        first: int,
+        last: int,
+        room: int,
+        most: int,
+    ):
         self._characters, self._alike, self._room = characters, alike, max(0, room)
         self._first, self._last = (array("i", [number]).tobytes() for number in (first, last))
-        # Token ids (bytes of int32) of pieces behind a space, and of those that open a text; None: does not stand alone.
+        # Token ids (bytes of int32) of pieces behind a space, and of those that open a text; None: does not
+        # stand alone.
         self._inside = Memory(most)
         self._opening = self._inside if alike else Memory(most)
 
     def rows(
-        self, texts: list[str], origins: list[str], ids: np.ndarray, offsets: np.ndarray, before: list[bytes | None]
+        self,
+        texts: list[str],
+        origins: list[str],
+        ids: np.ndarray,
+        offsets: np.ndarray,
+        before: list[bytes | None],
     ) -> tuple[list[bytes | None], set[str], set[str]]:
-        """`[CLS] tokens [SEP]` of N texts, as bytes of int32, and the pieces to `learn`: at the beginning of texts, and inside.
+        """`[CLS] tokens [SEP]` of N texts, as bytes of int32, and the pieces to `learn`: at the beginning of
+        texts, and inside.
 
-        origins: none, or the text that each was made from, whose tokens are ids (int32) and offsets (int64[N + 1]). before:
-        none, or the rows of an earlier call, of which those that are there stay. None stands for a text with pieces that are to
-        be learned; once they are, for one that is to go to the tokenizer.
+        origins: none, or the text that each was made from, whose tokens are ids (int32) and offsets (int64[N
+        + 1]). before: none, or the rows of an earlier call, of which those that are there stay. None stands
+        for a text with pieces that are to be learned; once they are, for one that is to go to the tokenizer.
         """
         for known in (self._opening, self._inside):
             known.turn()
         cut_opening, cut_inside = self._cut(origins, Ragged(ids, offsets)) if origins else ({}, {})
         split = [text.split(" ") for text in texts]
-        self._opening.lacking({pieces[0] for pieces in split}.difference(cut_opening))  # which brings those of before
+        # which brings those of before
+        self._opening.lacking({pieces[0] for pieces in split}.difference(cut_opening))
         self._inside.lacking(set(chain.from_iterable(split)).difference(cut_inside))
         rows: list[bytes | None] = []
         opening: set[str] = set()
@@ -69,21 +88,25 @@ class Pieces:
         return rows, opening, inside
 
     def learn(self, opens: bool, pieces: list[str], tokens: list[bytes | None]) -> None:
-        """Keeps the tokens of pieces at the beginning of texts (opens), or inside; None: the piece does not stand alone."""
+        """Keeps the tokens of pieces at the beginning of texts (opens), or inside; None: the piece does not
+        stand alone."""
         (self._opening if opens else self._inside).update(zip(pieces, tokens, strict=True))
 
     def _cut(self, texts: Sequence[str], tokens: Ragged) -> tuple[dict[str, bytes], dict[str, bytes]]:
         """Token ids of the pieces that open a text, and of those behind a space, from the tokens of N texts.
 
-        tokens: `[CLS] tokens [SEP]` of each. Of printable ASCII only, which tokens have character for character; texts that
-        are longer than their tokens are left out.
+        tokens: `[CLS] tokens [SEP]` of each. Of printable ASCII only, which tokens have character for
+        character; texts that are longer than their tokens are left out.
         """
         lengths = np.maximum(tokens.lengths - 2, 0)
         ids = tokens.ids.take(segment_indices(tokens.offsets[:-1] + 1, lengths))
         row_starts = offsets_of(lengths)
         read = np.concatenate([[0], np.cumsum(self._characters.take(ids))])  # characters before each token
         # A piece without characters (between two spaces, at an end) would have no place among them.
-        expected = [len(text) - text.count(" ") if is_plain(text) and "  " not in f" {text} " else -1 for text in texts]
+        expected = [
+            len(text) - text.count(" ") if is_plain(text) and "  " not in f" {text} " else -1
+            for text in texts
+        ]
         rows = np.flatnonzero(np.diff(read.take(row_starts)) == expected)
         split = [texts[row].split(" ") for row in rows.tolist()]
         pieces = list(chain.from_iterable(split))
@@ -107,4 +130,3 @@ class Pieces:
         opens[first[:-1]] = True
         opening = dict(zip(compress(pieces, opens), compress(cut, opens)))
         return opening, dict(zip(compress(pieces, ~opens), compress(cut, ~opens)))
-

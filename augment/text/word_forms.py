@@ -19,10 +19,12 @@ _ARTICLE = re.compile(r"(?<![\w'’-])([Aa]n?)\s$")
 _TRAILING = ".,;:!?)\"'’”]"
 _BRACKETS = re.compile(r"[()\[\]“”]")
 _VOWEL_LETTERS = frozenset("AEFHILMNORSX")  # their names start with a vowel: an MP, an FBI
-_SPELLED_U = frozenset({"UK", "UN", "US", "UEFA", "UNESCO", "UNICEF", "UNHCR", "URL", "USB", "UTC", "UV"})  # a UK, a UNESCO
+# a UK, a UNESCO
+_SPELLED_U = frozenset({"UK", "UN", "US", "UEFA", "UNESCO", "UNICEF", "UNHCR", "URL", "USB", "UTC", "UV"})
 _SILENT_H = ("heir", "honest", "honor", "honour", "hour")
 _Y_OR_W = (  # written with a vowel, spoken with a consonant
-    "eu", "ewe", "once", "one", "oui", "ouija", "ubiquit", "ufo", "ugand", "ukrain", "ukulele", "uni", "unanim", "ura", "use",
+    "eu", "ewe", "once", "one", "oui", "ouija", "ubiquit", "ufo", "ugand", "ukrain", "ukulele", "uni",
+    "unanim", "ura", "use",
     "usa", "usu", "utah", "uten", "uter", "util", "utop",
 )  # fmt: skip
 _NOT_Y = ("unid", "unim", "unin", "unint", "unif", "unic", "uninh")
@@ -36,10 +38,14 @@ def word_set(words: str) -> frozenset[str]:
 
 
 _FUNCTION_WORDS = word_set(
-    "the a an in on at of for to from by with without and or but nor so yet this that these those his her its their our my your "
-    "he she it they we you who which what there here when where while after before although though as if since because until "
-    "unless however then now also not no all some any many most each every both either neither another such once one during "
-    "under over about between through despite like upon against among only even just still never always again perhaps"
+    "the a an in on at of for to from by with without and or but nor so yet this that these those his her "
+    "its their our my your "
+    "he she it they we you who which what there here when where while after before although though as if "
+    "since because until "
+    "unless however then now also not no all some any many most each every both either neither another such "
+    "once one during "
+    "under over about between through despite like upon against among only even just still never always "
+    "again perhaps"
 )
 # Words made of names: by ending, and the common words with that ending; the others.
 _PEOPLE = re.compile(r"(?:.ian|.ean|.ese)$")
@@ -48,20 +54,29 @@ _COMMON = re.compile(
     r"|avian|ruffian|simian|plebeian|ocean|cetacean|crustacean|terranean|(?:^|[^b])clean|bean$|^mean|^lean|^dean|cheese|geese|diocese|obese|these"
 )
 _PEOPLES = word_set(
-    "american african mexican jamaican moroccan rican dominican republican anglican corsican tuscan german roman norman "
-    "ottoman cuban tibetan afghan moldovan kenyan ugandan rwandan venezuelan angolan samoan texan alaskan mohican pakistani "
-    "israeli iraqi kuwaiti saudi yemeni nepali bengali punjabi hindu arab arabic turk turkish czech slovak slovene serb croat "
-    "pole dane swede swedish scot scottish finn finnish greek dutch french swiss welsh irish english british briton spanish "
-    "spaniard danish polish jew jewish kurd kurdish flemish cornish moorish thai tamil zulu maori inuit celtic nordic slavic "
-    "germanic hebrew latin baltic arctic antarctic olympic islamic catholic protestant buddhist muslim nazi viking byzantine "
-    "filipino philippine argentine icelandic londoner parisian yorker englishman frenchman englishmen frenchmen irishman "
+    "american african mexican jamaican moroccan rican dominican republican anglican corsican tuscan german "
+    "roman norman "
+    "ottoman cuban tibetan afghan moldovan kenyan ugandan rwandan venezuelan angolan samoan texan alaskan "
+    "mohican pakistani "
+    "israeli iraqi kuwaiti saudi yemeni nepali bengali punjabi hindu arab arabic turk turkish czech slovak "
+    "slovene serb croat "
+    "pole dane swede swedish scot scottish finn finnish greek dutch french swiss welsh irish english "
+    "british briton spanish "
+    "spaniard danish polish jew jewish kurd kurdish flemish cornish moorish thai tamil zulu maori inuit "
+    "celtic nordic slavic "
+    "germanic hebrew latin baltic arctic antarctic olympic islamic catholic protestant buddhist muslim nazi "
+    "viking byzantine "
+    "filipino philippine argentine icelandic londoner parisian yorker englishman frenchman englishmen "
+    "frenchmen irishman "
     "irishmen"
 )
 # In front of a name these are no part of it: "former England captain".
 _BEFORE_NAMES = word_set(
-    "former current future fellow last next past previous recent late early many most other only both several all some modern "
+    "former current future fellow last next past previous recent late early many most other only both "
+    "several all some modern "
     "ancient young old older local "
-    "author singer actor actress writer director producer composer footballer guitarist drummer journalist historian poet"
+    "author singer actor actress writer director producer composer footballer guitarist drummer journalist "
+    "historian poet"
 )
 
 
@@ -79,8 +94,8 @@ def word_table(name: str) -> tuple[tuple[str, ...], ...]:
 
 
 def rewrite(sentence: ParsedSentence, edits: Iterable[Edit]) -> str | None:
-    """The text with the edits made, "a" or "an" in front of a replaced word put right; None where nothing changes, or where
-    a word would stand twice in a row that did not before.
+    """The text with the edits made, "a" or "an" in front of a replaced word put right; None where nothing
+    changes, or where a word would stand twice in a row that did not before.
     """
     text = sentence.text
     edits = [edit for edit in edits if text[edit[0] : edit[1]] != edit[2]]
@@ -167,14 +182,16 @@ def is_name(sentence: ParsedSentence, i: int) -> bool:
 
 
 def keeps_capital(sentence: ParsedSentence, i: int) -> bool:
-    """Whether word i is written with a capital wherever it stands: names and what names begin with ("Northern" in front of
-    "Ireland"), "I", what has capitals inside, single letters, and words made of names ("French", "Americans").
+    """Whether word i is written with a capital wherever it stands: names and what names begin with
+    ("Northern" in front of "Ireland"), "I", what has capitals inside, single letters, and words made of names
+    ("French", "Americans").
     """
     word, pos = sentence.word(i), sentence.pos[i]
     lower = word.lower()
     if not word[:1].isupper() or lower == "i" or lower.startswith(("i'", "i’")) or word[1:] != lower[1:]:
         return True
-    if pos in ("ADV", "VERB", "ADP") and sentence.relation(i)[:5] == "nsubj":  # a name that a tagger does not know: "Martelly"
+    # a name that a tagger does not know: "Martelly"
+    if pos in ("ADV", "VERB", "ADP") and sentence.relation(i)[:5] == "nsubj":
         return lower not in _FUNCTION_WORDS
     if pos in _CLOSED_CLASSES:
         return sentence.tags[i] in ("NNP", "NNPS") and lower not in _FUNCTION_WORDS

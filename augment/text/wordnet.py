@@ -1,9 +1,9 @@
 """WordNet, read where it lies: Princeton's files (index.*, data.*) in a folder or in nltk's zip.
 
-nltk's own reader takes 5 s and 200 MB to import and refuses folders outside nltk_data; a rule in a loader worker needs four
-relations of single lemmas. Both files are sorted or addressed by offset (wndb(5WN)), so nothing is loaded but where the
-lines of the index begin: a lemma is found by bisection, its synsets by their offsets in the data file, and what was found is
-remembered.
+nltk's own reader takes 5 s and 200 MB to import and refuses folders outside nltk_data; a rule in a loader
+worker needs four relations of single lemmas. Both files are sorted or addressed by offset (wndb(5WN)), so
+nothing is loaded but where the lines of the index begin: a lemma is found by bisection, its synsets by their
+offsets in the data file, and what was found is remembered.
 """
 
 from __future__ import annotations
@@ -34,10 +34,14 @@ _ANTONYM, _HYPERNYM, _HYPONYM = "!", "@", "~"
 
 @dataclass(frozen=True)
 class Synset:
-    """A sense. lemmas: its words, spaces in compounds, in WordNet's order. is_satellite: of adjectives, "s" rather than "a".
-    fields: of its pointers as they are written, four each; a general term has hundreds, and few rules follow them.
-    places: where each of an adjective's words may stand: "p" behind a verb, "a" before a noun, "ip" behind it, "" anywhere.
-    frames: of verbs, (number of a frame as wninput(5WN) lists them, number of the word that has it, or 0 for all).
+    """A sense. lemmas: its words, spaces in compounds, in WordNet's order. is_satellite: of adjectives, "s"
+    rather than "a".
+    fields: of its pointers as they are written, four each; a general term has hundreds, and few rules follow
+    them.
+    places: where each of an adjective's words may stand: "p" behind a verb, "a" before a noun, "ip" behind
+    it, "" anywhere.
+    frames: of verbs, (number of a frame as wninput(5WN) lists them, number of the word that has it, or 0 for
+    all).
     """
 
     lemmas: tuple[str, ...]
@@ -48,7 +52,8 @@ class Synset:
 
     @functools.cached_property
     def pointers(self) -> tuple[tuple[str, int, str, int, int], ...]:
-        """(symbol, offset, part of speech, number of the word it starts from or 0, of the word it leads to or 0)."""
+        """(symbol, offset, part of speech, number of the word it starts from or 0, of the word it leads to or
+        0)."""
         return tuple(
             (symbol, int(target), "a" if its_pos == "s" else its_pos, int(ends[:2], 16), int(ends[2:], 16))
             for symbol, target, its_pos, ends in zip(*(self.fields[i::4] for i in range(4)))
@@ -81,11 +86,13 @@ class WordNet:
                 member = next(entry for entry in archive.namelist() if entry.rsplit("/", 1)[-1] == name)
                 return archive.read(member)
         except (OSError, ValueError, StopIteration, zipfile.BadZipFile) as error:
-            raise AugmentationError(f"{self.path} is no WordNet that can be read: it has no usable {name} ({error})") from error
+            raise AugmentationError(
+                f"{self.path} is no WordNet that can be read: it has no usable {name} ({error})"
+            ) from error
 
     def synsets(self, lemma: str, pos: str, most: int | None = None) -> tuple[Synset, ...]:
-        """The senses of a lemma (all, or the first `most`), the most frequent one first; pos: "n", "v", "a" (satellites too) or
-        "r". Empty: unknown.
+        """The senses of a lemma (all, or the first `most`), the most frequent one first; pos: "n", "v", "a"
+        (satellites too) or "r". Empty: unknown.
         """
         return tuple([self.synset(int(offset), pos) for offset in self._entry(lemma, pos)[0][:most]])
 
@@ -112,7 +119,8 @@ class WordNet:
         lemmas = tuple([name.replace("_", " ") for name, _, _ in names])
         start = 4 + 2 * words
         stop = start + 1 + 4 * int(fields[start])
-        pairs = zip(fields[stop + 2 :: 3], fields[stop + 3 :: 3]) if pos == "v" else ()  # behind their number, each after a plus
+        # behind their number, each after a plus
+        pairs = zip(fields[stop + 2 :: 3], fields[stop + 3 :: 3]) if pos == "v" else ()
         frames = tuple([(int(frame), int(word, 16)) for frame, word in pairs])
         places = tuple([place.rstrip(")") for _, _, place in names])
         return Synset(lemmas, fields[2] == "s", tuple(fields[start + 1 : stop]), places, frames)
@@ -122,7 +130,8 @@ class WordNet:
         return tuple([int(offset) for offset in self._entry(lemma, pos)[0]])
 
     def counts(self, lemma: str, pos: str) -> tuple[int, ...]:
-        """Return how often WordNet's makers tagged each sense of a lemma in their texts, in the order of the senses."""
+        """Return how often WordNet's makers tagged each sense of a lemma in their texts, in the order of the
+        senses."""
         found = [0] * len(self._entry(lemma, pos)[0])
         key = lemma.replace(" ", "_").lower().encode() + b"%"
         for line in self._tagged.lines(key):
@@ -133,17 +142,24 @@ class WordNet:
 
     @functools.cached_property
     def collocations(self) -> frozenset[str]:
-        """Every lemma of several words, joined by underscores, but for intensifiers such as "good and" in "good and proper"."""
+        """Every lemma of several words, joined by underscores, but for intensifiers such as "good and" in
+        "good and proper"."""
         found = (name.decode() for index in self._index.values() for name in _COLLOCATION.findall(index.data))
         return frozenset(name for name in found if not name.endswith("_and"))
 
     def synonyms(self, lemma: str, pos: str) -> tuple[str, ...]:
         """The other lemmas of all senses, without repetition, the most frequent sense's first."""
-        found = {word: None for synset in self.synsets(lemma, pos) for word in synset.lemmas if word.lower() != lemma.lower()}
+        found = {
+            word: None
+            for synset in self.synsets(lemma, pos)
+            for word in synset.lemmas
+            if word.lower() != lemma.lower()
+        }
         return tuple(found)
 
     def antonyms(self, lemma: str, pos: str, senses: int = 2) -> tuple[str, ...]:
-        """Antonyms of this very lemma (not of its synonyms) in the first of its `senses` most frequent senses that has any."""
+        """Antonyms of this very lemma (not of its synonyms) in the first of its `senses` most frequent senses
+        that has any."""
         for synset in self.synsets(lemma, pos, senses):
             names = [word.lower() for word in synset.lemmas]
             number = names.index(lemma.lower()) + 1 if lemma.lower() in names else 0
@@ -185,10 +201,12 @@ def wordnet() -> WordNet:
             return WordNet(candidate)
     if named:
         raise AugmentationError(
-            f"{VARIABLE} names {named}, which is not there: a folder or zip with index.noun, data.noun and so on is wanted"
+            f"{VARIABLE} names {named}, which is not there: a folder or zip with index.noun, data.noun and "
+            "so on is wanted"
         )
     raise AugmentationError(
-        "no WordNet found: `apt install wordnet-base` installs it, or put its files (index.noun, data.noun, ...) into a folder "
+        "no WordNet found: `apt install wordnet-base` installs it, or put its files (index.noun, data.noun, "
+        "...) into a folder "
         f"and name it in {VARIABLE}. Looked for: {', '.join(map(str, candidates))}"
     )
 
@@ -214,7 +232,8 @@ def wordnet_candidates() -> list[Path]:
 
 
 class _Index:
-    """The lines of a sorted file by what they begin with: bisection, over their first eight bytes as numbers first.
+    """The lines of a sorted file by what they begin with: bisection, over their first eight bytes as numbers
+    first.
 
     24 bytes a line, 4 MB for all of WordNet: what the lines say stays in the file.
     """
@@ -228,7 +247,10 @@ class _Index:
         starts = np.concatenate([[0], ends[:-1] + 1])
         heads = np.concatenate([raw, np.zeros(8, np.uint8)])[starts[:, None] + np.arange(8)]
         self._heads = array("Q", heads.view(">u8").astype(np.uint64).tobytes())
-        self._starts, self._ends = array("q", starts.astype(np.int64).tobytes()), array("q", ends.astype(np.int64).tobytes())
+        self._starts, self._ends = (
+            array("q", starts.astype(np.int64).tobytes()),
+            array("q", ends.astype(np.int64).tobytes()),
+        )
 
     def find(self, start: bytes) -> bytes | None:
         """The line that begins so, or None."""
@@ -241,14 +263,18 @@ class _Index:
             near = low + 64  # seldom do more begin alike
             within = near < len(self._heads) and self._heads[near] > head
             high = bisect_right(self._heads, head, low, near if within else len(self._heads))
-            low = bisect_left(range(high), start, low, key=lambda line: self.data[self._starts[line] : self._ends[line]])
+            low = bisect_left(
+                range(high), start, low, key=lambda line: self.data[self._starts[line] : self._ends[line]]
+            )
         if low < len(self._starts) and self.data[self._starts[low] : self._starts[low] + len(start)] == start:
             return self.data[self._starts[low] : self._ends[low]]
         return None
 
     def lines(self, start: bytes) -> list[bytes]:
         """Return all lines that begin so."""
-        first = bisect_left(range(len(self._starts)), start, key=lambda line: self.data[self._starts[line] : self._ends[line]])
+        first = bisect_left(
+            range(len(self._starts)), start, key=lambda line: self.data[self._starts[line] : self._ends[line]]
+        )
         found = []
         for line in range(first, len(self._starts)):
             text = self.data[self._starts[line] : self._ends[line]]

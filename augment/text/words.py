@@ -1,7 +1,8 @@
 """Tokens word by word: what a tokenizer makes of a text whose words it has met, without calling it.
 
-For tokenizers that never join what stands on two sides of a space, a text's tokens are those of its pieces between spaces. A
-piece is parted further, into words and punctuation, as the tokenizer's own pre-tokenizer does.
+For tokenizers that never join what stands on two sides of a space, a text's tokens are those of its pieces
+between spaces. A piece is parted further, into words and punctuation, as the tokenizer's own pre-tokenizer
+does.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ MOST_WORDS = 1 << 16
 # Normalizers that do not look past a space, and those among them that leave ASCII as it is.
 _BY_CHARACTER = frozenset({"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer"})
 _LEAVES_ASCII = frozenset({"NFC", "NFD", "NFKC", "NFKD", "StripAccents"})
-# What pre-tokenizers make of ASCII without white space but a space in front. ByteLevel: GPT-2's expression, with its classes
-# of letters and digits spelled out. BertPreTokenizer: every punctuation character stands by itself.
+# What pre-tokenizers make of ASCII without white space but a space in front. ByteLevel: GPT-2's expression,
+# with its classes of letters and digits spelled out. BertPreTokenizer: every punctuation character stands by
+# itself.
 _BYTE_LEVEL_WORD = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+")
 _BERT_WORD = re.compile(r"[A-Za-z0-9]+|[^\sA-Za-z0-9]")
 _SPACE, _LINE_FEED = "\u0120", "\u010a"  # as byte-level BPE writes them
@@ -32,7 +34,8 @@ _NOT_TEXT = 1 << 20  # "characters" of a token that stands for no text, or does 
 
 
 class Memory(dict[str, bytes | None]):
-    """Strings with their tokens, those that were asked for lately: `most` of them, and as many that came before.
+    """Strings with their tokens, those that were asked for lately: `most` of them, and as many that came
+    before.
 
     Call `turn` when nothing that was found is needed any more.
     """
@@ -58,8 +61,9 @@ class Memory(dict[str, bytes | None]):
 class Words(ABC):
     """Tokens of pieces that stand alone, put together from those of their words.
 
-    A call of the tokenizer for each new word would cost several times what its work does: they go as one text, whose tokens
-    are told apart again. Token ids are bytes of int32 throughout: put together without a look at single ones.
+    A call of the tokenizer for each new word would cost several times what its work does: they go as one
+    text, whose tokens are told apart again. Token ids are bytes of int32 throughout: put together without a
+    look at single ones.
     """
 
     opens_alike: bool  # whether a piece has the same tokens at the beginning of a text as behind a space
@@ -69,8 +73,11 @@ class Words(ABC):
         self._tokenizer = tokenizer
         self._known = Memory(MOST_WORDS)
         vocabulary = tokenizer.get_vocab()
-        special = {token["content"] for token in settings["added_tokens"]} | {settings["model"].get("unk_token")}
-        self._begins = np.zeros(max(vocabulary.values()) + 1, dtype=bool)  # tokens at which another word begins (`_apart`)
+        special = {token["content"] for token in settings["added_tokens"]} | {
+            settings["model"].get("unk_token")
+        }
+        # tokens at which another word begins (`_apart`)
+        self._begins = np.zeros(max(vocabulary.values()) + 1, dtype=bool)
         # int32: of a text, spaces aside, how many each token stands for
         self.characters = np.full(len(self._begins), _NOT_TEXT, dtype=np.int32)
         # bool: whether a space is the first of them, in byte-level BPE; characters are bytes there
@@ -93,7 +100,8 @@ class Words(ABC):
 
     @abstractmethod
     def part(self, piece: str) -> list[str]:
-        """The words of a piece, each with the tokens that it has by itself; the whole piece where that is not known."""
+        """The words of a piece, each with the tokens that it has by itself; the whole piece where that is not
+        known."""
 
     @abstractmethod
     def encode(self, words: list[str]) -> list[bytes | None]:
@@ -101,18 +109,21 @@ class Words(ABC):
 
     @abstractmethod
     def spelling(self, settings: dict[str, Any]) -> tuple[str, tuple[Any, ...]] | None:
-        """Which method of the compiled `Pieces` makes the tokens of new words, and its first arguments; None: none does.
+        """Which method of the compiled `Pieces` makes the tokens of new words, and its first arguments; None:
+        none does.
 
         settings: of the tokenizer.
         """
 
     @abstractmethod
     def shape(self, token: str) -> tuple[bool, int]:
-        """Whether another word begins at a token of the vocabulary, and how many characters it stands for, spaces aside."""
+        """Whether another word begins at a token of the vocabulary, and how many characters it stands for,
+        spaces aside."""
 
     def _apart(self, words: list[str], opening: str, before: str, skip: int) -> list[bytes | None]:
-        """Tokens of words from those of one text that begins with `opening`, with `before` in front of each word, the first
-        `skip` tokens of it. None for words in front of which the tokenizer does not begin anew.
+        """Tokens of words from those of one text that begins with `opening`, with `before` in front of each
+        word, the first `skip` tokens of it. None for words in front of which the tokenizer does not begin
+        anew.
         """
         if not words:
             return []
@@ -145,7 +156,8 @@ class ByteLevelWords(Words):
         return _BYTE_LEVEL_WORD.findall(piece) if self._parts and is_plain(piece) else [piece]
 
     def encode(self, words: list[str]) -> list[bytes | None]:
-        # Behind a line feed, a token of its own, no word opens the text; and no blank is put in front of one that follows an "a".
+        # Behind a line feed, a token of its own, no word opens the text; and no blank is put in front of one
+        # that follows an "a".
         return self._apart(words, "a", "\n", 1)
 
     def spelling(self, settings: dict[str, Any]) -> tuple[str, tuple[Any, ...]] | None:
@@ -199,7 +211,13 @@ class BertWords(Words):
         lowercase = any(step["type"] == "Lowercase" or step.get("lowercase") for step in _steps(settings))
         if unknown is None:
             return None
-        return "spell_longest", (vocabulary, self._inside, unknown, model["max_input_chars_per_word"], lowercase)
+        return "spell_longest", (
+            vocabulary,
+            self._inside,
+            unknown,
+            model["max_input_chars_per_word"],
+            lowercase,
+        )
 
     def shape(self, token: str) -> tuple[bool, int]:
         begins = not token.startswith(self._inside)
@@ -207,10 +225,12 @@ class BertWords(Words):
 
 
 def words_between_spaces(tokenizer: Any) -> Words | None:
-    """For a tokenizer that cuts text at every space, the space alone or with the word behind it; None for others."""
+    """For a tokenizer that cuts text at every space, the space alone or with the word behind it; None for
+    others."""
     settings = json.loads(tokenizer.to_str())
     before, model, steps = settings["pre_tokenizer"] or {}, settings["model"], _normalizers(settings)
-    # Added tokens with a space are found across pieces, and normalised ones ("c++" for an added "C++") in other letters.
+    # Added tokens with a space are found across pieces, and normalised ones ("c++" for an added "C++") in
+    # other letters.
     if any(" " in token["content"] or (steps and token["normalized"]) for token in settings["added_tokens"]):
         return None
     if any(step not in _BY_CHARACTER for step in steps) or model.get("dropout"):
@@ -227,12 +247,16 @@ def encode(tokenizer: Any, texts: list[str]) -> list[bytes]:
     """Token ids of each text, without special tokens."""
     if not texts:
         return []
-    return [array("i", encoding.ids).tobytes() for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    return [
+        array("i", encoding.ids).tobytes()
+        for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    ]
 
 
 @functools.lru_cache(maxsize=1)
 def _byte_of() -> dict[str, int]:
-    """The byte that each letter of byte-level tokens stands for (GPT-2): those that can be printed for themselves."""
+    """The byte that each letter of byte-level tokens stands for (GPT-2): those that can be printed for
+    themselves."""
     own = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in own]
     return {**{chr(byte): byte for byte in own}, **{chr(256 + n): byte for n, byte in enumerate(others)}}
@@ -249,9 +273,14 @@ def _written(text: str) -> str:
 
 
 def _as_bytes(token: str) -> bytes:
-    """The bytes of a byte-level token; of others, as added ones may be, what no byte-level token has: a line feed in front."""
+    """The bytes of a byte-level token; of others, as added ones may be, what no byte-level token has: a line
+    feed in front."""
     table = _byte_of()
-    return bytes(map(table.__getitem__, token)) if all(letter in table for letter in token) else b"\n" + token.encode()
+    return (
+        bytes(map(table.__getitem__, token))
+        if all(letter in table for letter in token)
+        else b"\n" + token.encode()
+    )
 
 
 def is_plain(text: str) -> bool:

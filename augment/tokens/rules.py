@@ -1,11 +1,12 @@
 """Token augmentations: a whole `Ragged` and one key per sequence in, a new `Ragged` of as many sequences out.
 
 The four of CLEAR (Wu et al. 2020, "CLEAR: Contrastive Learning for Sentence Representation", sections 3.3 and
-4.1), word repetition (ESimCSE), cropping (COCO-LM), spans of documents (DeCLUTR), and what papers compare with: whole words
-deleted (VaSCL), tokens masked and punctuation strewn in (SDA). Every sequence is [CLS] content [SEP]; those two stay
-where they are, and n below is the number of tokens between them. Separators inside the content are content,
-but are never deleted by del-word nor substituted. No function loops over sequences or tokens: the output of
-each is a list of segments of the input, a fixed number per sequence, gathered at once.
+4.1), word repetition (ESimCSE), cropping (COCO-LM), spans of documents (DeCLUTR), and what papers compare
+with: whole words deleted (VaSCL), tokens masked and punctuation strewn in (SDA). Every sequence is [CLS]
+content [SEP]; those two stay where they are, and n below is the number of tokens between them. Separators
+inside the content are content, but are never deleted by del-word nor substituted. No function loops over
+sequences or tokens: the output of each is a list of segments of the input, a fixed number per sequence,
+gathered at once.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def del_word(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: f
     return collapse_runs(Ragged(ids, batch.offsets), del_id)
 
 
-def del_span(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, spans: int = 5, rate: float = 0.05) -> Ragged:
+def del_span(
+    batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, spans: int = 5, rate: float = 0.05
+) -> Ragged:
     """CLEAR's span deletion: `spans` spans of rate * n tokens become one [DEL] each, neighbours share one.
 
     The spans do not overlap; their lengths are rate * n rounded down or up (`draw_spans`). With rate * n < 1
@@ -66,7 +69,9 @@ def del_span(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, spans: 
     return collapse_runs(result, del_id) if (batch.ids == del_id).any() else result
 
 
-def reorder(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, pairs: int = 5, rate: float = 0.05) -> Ragged:
+def reorder(
+    batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, pairs: int = 5, rate: float = 0.05
+) -> Ragged:
     """CLEAR's reordering: 2 * pairs spans of rate * n tokens, paired at random, the two of a pair swapped.
 
     The spans do not overlap; their lengths are rate * n rounded down or up (`draw_spans`), so the two of a
@@ -77,8 +82,9 @@ def reorder(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, pairs: i
     count = 2 * pairs
     sizes = content_sizes(batch, vocabulary)
     starts, lengths = draw_spans(keys, sizes, count, rate, room=sizes, multiple=2)
-    # A random pairing: number the spans at random and swap neighbours in that order. The span's index rides in the low
-    # bits. Absent spans (start -1, an even number, they come first) are numbered lowest, so they pair among themselves.
+    # A random pairing: number the spans at random and swap neighbours in that order. The span's index rides
+    # in the low bits. Absent spans (start -1, an even number, they come first) are numbered lowest, so they
+    # pair among themselves.
     index_bits = np.uint64(count.bit_length())
     index = np.arange(count, dtype=np.uint64)
     order = bits_per_sequence(keys, count, stream=1) >> index_bits << index_bits
@@ -105,7 +111,9 @@ def reorder(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, pairs: i
     return Ragged(gather(batch.ids, source, taken)[0], batch.offsets)
 
 
-def subs(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, synonyms: SynonymTable, rate: float = 0.3) -> Ragged:
+def subs(
+    batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, synonyms: SynonymTable, rate: float = 0.3
+) -> Ragged:
     """CLEAR's substitution: words of the synonym table, drawn at random until they make up round(rate * n) of
     the n content tokens, each replaced by one of its synonyms, every one equally likely.
 
@@ -132,11 +140,14 @@ def subs(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, synonyms: S
     draws = words - np.repeat(batch.offsets[:-1], counts)
     draws = mix(draws.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.repeat(derive(keys, 1), counts))
     synonym = synonyms.pick(entries.take(chosen), draws)
-    return splice(batch, words, lengths.take(chosen), counts, synonyms.tokens, synonyms.token_offsets, synonym)
+    return splice(
+        batch, words, lengths.take(chosen), counts, synonyms.tokens, synonyms.token_offsets, synonym
+    )
 
 
 def repeat(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.32) -> Ragged:
-    """ESimCSE's word repetition (Wu et al. 2022, section 3.1): some content tokens, at random, are written twice.
+    """ESimCSE's word repetition (Wu et al. 2022, section 3.1): some content tokens, at random, are written
+    twice.
 
     How many is drawn per sequence, evenly from 0 to max(2, int(rate * n)) (the paper's dup_rate; at most n).
     The text grows by that much: leave room below the encoder's longest sequence.
@@ -152,11 +163,15 @@ def repeat(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: flo
     return Ragged(np.repeat(batch.ids, times), offsets_of(batch.lengths + counts))
 
 
-def crop(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.9, min_rate: float = 1.0) -> Ragged:
-    """COCO-LM's cropping (Meng et al. 2021, section 3.2): a contiguous run of round(rate * n) content tokens stays.
+def crop(
+    batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.9, min_rate: float = 1.0
+) -> Ragged:
+    """COCO-LM's cropping (Meng et al. 2021, section 3.2): a contiguous run of round(rate * n) content tokens
+    stays.
 
-    At least one token stays (none if there is none); the place is drawn evenly. With min_rate below rate, the share that
-    stays is drawn evenly between the two, for each sequence and view: their lengths no longer tell which views belong together.
+    At least one token stays (none if there is none); the place is drawn evenly. With min_rate below rate, the
+    share that stays is drawn evenly between the two, for each sequence and view: their lengths no longer tell
+    which views belong together.
     """
     sizes = content_sizes(batch, vocabulary)
     shares = np.float64(rate)
@@ -176,15 +191,17 @@ def span(
     alpha: int = 4,
     beta: int = 2,
 ) -> Ragged:
-    """DeCLUTR's spans (Giorgi et al. 2021, arXiv:2006.03659, section 3.1): a contiguous run of the n content tokens, of
-    int(p * (max - min) + min) tokens, p ~ Beta(alpha, beta), at a place drawn evenly.
+    """DeCLUTR's spans (Giorgi et al. 2021, arXiv:2006.03659, section 3.1): a contiguous run of the n content
+    tokens, of int(p * (max - min) + min) tokens, p ~ Beta(alpha, beta), at a place drawn evenly.
 
-    max is max_length, or n where the sequence is shorter; one shorter than min_length is kept whole. DeCLUTR draws anchors
-    with alpha=4:beta=2 (long ones), positives with alpha=2:beta=4, and the place of a positive within reach of its anchor;
-    here the views of a sequence draw their places apart, which in a document of about max_length is much the same.
+    max is max_length, or n where the sequence is shorter; one shorter than min_length is kept whole. DeCLUTR
+    draws anchors with alpha=4:beta=2 (long ones), positives with alpha=2:beta=4, and the place of a positive
+    within reach of its anchor; here the views of a sequence draw their places apart, which in a document of
+    about max_length is much the same.
 
-    p is the alpha-th smallest of alpha + beta - 1 uniform draws, whose distribution is Beta(alpha, beta) exactly: for whole
-    alpha and beta that needs no inverse of the incomplete beta function, and rounds the same on every machine.
+    p is the alpha-th smallest of alpha + beta - 1 uniform draws, whose distribution is Beta(alpha, beta)
+    exactly: for whole alpha and beta that needs no inverse of the incomplete beta function, and rounds the
+    same on every machine.
     """
     sizes = content_sizes(batch, vocabulary)
     draws = uniform_per_sequence(keys, alpha + beta, stream=1)
@@ -197,11 +214,12 @@ def span(
 
 
 def delete(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.1) -> Ragged:
-    """VaSCL's word deletion (Zhang et al. 2022, section 4.4, WDel, at 5, 10 and 20%): ceil(rate * w) of the w words of a
-    sequence go, and nothing comes in their place.
+    """VaSCL's word deletion (Zhang et al. 2022, section 4.4, WDel, at 5, 10 and 20%): ceil(rate * w) of the w
+    words of a sequence go, and nothing comes in their place.
 
-    Words are whole (`Vocabulary.word_starts`), punctuation marks are words too. Rounded up as nlpaug, which VaSCL used,
-    does; one word always stays. Special tokens inside the content are neither counted nor deleted.
+    Words are whole (`Vocabulary.word_starts`), punctuation marks are words too. Rounded up as nlpaug, which
+    VaSCL used, does; one word always stays. Special tokens inside the content are neither counted nor
+    deleted.
     """
     content_sizes(batch, vocabulary)
     starts = np.flatnonzero(vocabulary.word_starts(batch.ids))
@@ -216,10 +234,12 @@ def delete(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: flo
 
 
 def mask(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.15) -> Ragged:
-    """Random masking as an augmentation (SDA's comparison, Zhu et al. 2022, Table 8): round(rate * n) of n content tokens
-    become [MASK], each by itself. Special tokens inside the content are neither counted nor masked.
+    """Random masking as an augmentation (SDA's comparison, Zhu et al. 2022, Table 8): round(rate * n) of n
+    content tokens become [MASK], each by itself. Special tokens inside the content are neither counted nor
+    masked.
 
-    At least one token is masked if there is any and rate > 0. Nothing is predicted: masked-language modelling is elsewhere.
+    At least one token is masked if there is any and rate > 0. Nothing is predicted: masked-language modelling
+    is elsewhere.
     """
     content_sizes(batch, vocabulary)
     eligible = ~vocabulary.special.take(batch.ids.astype(np.intp))
@@ -231,11 +251,11 @@ def mask(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float
 
 
 def punctuation(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.3) -> Ragged:
-    """Random punctuation (AEDA, Karimi et al. 2021, arXiv:2108.13230; SDA's comparison, Table 9): marks out of . , ! ? ; :
-    are put in front of words drawn at random, one a word.
+    """Random punctuation (AEDA, Karimi et al. 2021, arXiv:2108.13230; SDA's comparison, Table 9): marks out
+    of . , ! ? ; : are put in front of words drawn at random, one a word.
 
-    How many is drawn per sequence, evenly from 1 to max(1, int(rate * w)), w being its words (AEDA: a third of them). No
-    mark comes before special tokens, the closing [SEP] included.
+    How many is drawn per sequence, evenly from 1 to max(1, int(rate * w)), w being its words (AEDA: a third
+    of them). No mark comes before special tokens, the closing [SEP] included.
     """
     marks = vocabulary.require_punctuation("punctuation")
     content_sizes(batch, vocabulary)
@@ -248,7 +268,9 @@ def punctuation(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate
     chosen = choose(keys, np.diff(first), counts, eligible)
     places = starts.take(chosen)
     draws = token_bits(keys, np.diff(first), stream=2).take(chosen).astype(np.uint64)
-    ids = np.insert(batch.ids, places, marks.take(((draws * np.uint64(len(marks))) >> np.uint64(32)).astype(np.int64)))
+    ids = np.insert(
+        batch.ids, places, marks.take(((draws * np.uint64(len(marks))) >> np.uint64(32)).astype(np.int64))
+    )
     return Ragged(ids, batch.offsets + offsets_of(counts))
 
 
@@ -280,7 +302,8 @@ def content_sizes(batch: Ragged, vocabulary: Vocabulary) -> np.ndarray:
 
 
 def gather(ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """S segments of `ids` for each of N sequences, laid end to end: (int32[T'], ends of the segments, int64[N, S]).
+    """S segments of `ids` for each of N sequences, laid end to end: (int32[T'], ends of the segments,
+    int64[N, S]).
 
     starts, lengths: int64[N, S].
     """
@@ -308,15 +331,18 @@ def splice(
     token_offsets: np.ndarray,
     replacements: np.ndarray,
 ) -> Ragged:
-    """The batch with the run of lengths[k] tokens from starts[k] replaced by entry replacements[k] of a table.
+    """The batch with the run of lengths[k] tokens from starts[k] replaced by entry replacements[k] of a
+    table.
 
-    starts: int64[K], rising; lengths: int64[K], at least 1; runs do not overlap, and counts[i] (int64[N]) of them lie
-    in sequence i. tokens, token_offsets: the table, each entry from one offset to the next, none empty.
+    starts: int64[K], rising; lengths: int64[K], at least 1; runs do not overlap, and counts[i] (int64[N]) of
+    them lie in sequence i. tokens, token_offsets: the table, each entry from one offset to the next, none
+    empty.
     """
     new_starts = token_offsets.take(replacements)
     new_lengths = token_offsets.take(replacements + 1) - new_starts
-    # The first token of a run becomes the replacement's first and is written as often as that has tokens; the rest of
-    # the run is written not at all. Then only replacements of several tokens have copies to overwrite.
+    # The first token of a run becomes the replacement's first and is written as often as that has tokens; the
+    # rest of the run is written not at all. Then only replacements of several tokens have copies to
+    # overwrite.
     source = batch.ids.copy()
     source[starts] = tokens.take(new_starts)
     times = np.ones(batch.num_tokens, dtype=np.int64)

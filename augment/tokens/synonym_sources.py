@@ -1,8 +1,10 @@
-"""Where synonyms come from: word lists on disk, read into one plain dictionary {lower-case word: its synonyms}.
+"""Where synonyms come from: word lists on disk, read into one plain dictionary {lower-case word: its
+synonyms}.
 
-Formats: a JSON object {word: [synonyms]} (Jia et al. 2019's counterfitted_neighbors.json, which CLEAR used); one more
-level of parts of speech above it {"n": {word: [...]}, "v": ...}; either of them gzipped; and a WordNet folder or zip
-with data.noun, data.verb, data.adj, data.adv (Princeton's own, Debian's /usr/share/wordnet, nltk's corpora/wordnet).
+Formats: a JSON object {word: [synonyms]} (Jia et al. 2019's counterfitted_neighbors.json, which CLEAR used);
+one more level of parts of speech above it {"n": {word: [...]}, "v": ...}; either of them gzipped; and a
+WordNet folder or zip with data.noun, data.verb, data.adj, data.adv (Princeton's own, Debian's
+/usr/share/wordnet, nltk's corpora/wordnet).
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ _JIA = "https://github.com/robinjia/certified-word-sub (data/counterfitted_neigh
 
 
 def find_synonyms() -> Path:
-    """The table to use when none is named: in $CLEAR_DATA/synonyms, else CLEAR_WORDNET or an installed WordNet.
+    """The table to use when none is named: in $CLEAR_DATA/synonyms, else CLEAR_WORDNET or an installed
+    WordNet.
 
     Raises AugmentationError that says how to get one.
     """
@@ -33,7 +36,8 @@ def find_synonyms() -> Path:
             return candidate
     raise AugmentationError(
         "no synonym table found. Name one with --synonyms PATH, or set CLEAR_DATA to a folder that has "
-        f"synonyms/counterfitted_neighbors.json, or get one: {_JIA} is what CLEAR used; `apt install wordnet-base` "
+        f"synonyms/counterfitted_neighbors.json, or get one: {_JIA} is what CLEAR used; `apt install "
+        "wordnet-base` "
         "installs WordNet. Looked for: " + ", ".join(map(str, candidates))
     )
 
@@ -57,7 +61,8 @@ def read_synonyms(path: str | Path) -> dict[str, list[str]]:
             known = table.setdefault(word.lower(), {})
             known.update((synonym, None) for synonym in synonyms if synonym.lower() != word.lower())
     except (
-        OSError, EOFError, UnicodeDecodeError, json.JSONDecodeError, RecursionError, zlib.error, zipfile.BadZipFile
+        OSError, EOFError, UnicodeDecodeError, json.JSONDecodeError, RecursionError, zlib.error,
+        zipfile.BadZipFile
     ) as error:  # fmt: skip
         raise AugmentationError(f"synonym table {path} cannot be read: {error}") from error
     table = {word: synonyms for word, synonyms in table.items() if synonyms}
@@ -76,7 +81,9 @@ def _candidates() -> Iterator[Path]:
 
 def _json(content: object, path: Path) -> Iterator[tuple[str, list[str]]]:
     if not isinstance(content, dict):
-        raise AugmentationError(f"synonym table {path} is a JSON {type(content).__name__}, not an object {{word: [synonyms]}}")
+        raise AugmentationError(
+            f"synonym table {path} is a JSON {type(content).__name__}, not an object {{word: [synonyms]}}"
+        )
     for word, synonyms in content.items():
         if isinstance(synonyms, dict):
             yield from _json(synonyms, path)
@@ -87,7 +94,8 @@ def _json(content: object, path: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _wordnet(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """The words of one synset are each other's synonyms (wndb(5WN): the fourth field counts them, in hexadecimal)."""
+    """The words of one synset are each other's synonyms (wndb(5WN): the fourth field counts them, in
+    hexadecimal)."""
     for lines in _wordnet_lines(path):
         for line in lines:
             if line.startswith("  "):  # the licence at the head

@@ -1,4 +1,5 @@
-"""`SynonymTable`: a list of synonyms turned into token ids of the tokenizer in use, matched over whole batches.
+"""`SynonymTable`: a list of synonyms turned into token ids of the tokenizer in use, matched over whole
+batches.
 
 Word lists are of words, batches are of tokens. Every word that has synonyms is tokenised in each way in which
 running text can show it (with a space before it and without; small letters, a capital, all capitals, where
@@ -25,7 +26,8 @@ from augment.tokens.synonym_sources import find_synonyms, read_synonyms
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of a text has a synonym. CLEAR (section 3.3): "roughly 40% tokens" of Wikipedia and BookCorpus."""
+    """How much of a text has a synonym. CLEAR (section 3.3): "roughly 40% tokens" of Wikipedia and
+    BookCorpus."""
 
     tokens: int  # without special tokens
     covered_tokens: int  # in words that have a synonym
@@ -40,7 +42,8 @@ class Coverage:
     def __str__(self) -> str:
         return (
             f"{self.share:.1%} of {self.tokens:,} tokens are in a word with a synonym "
-            f"({self.covered_words / max(self.words, 1):.1%} of {self.words:,} words); CLEAR had about 40% of tokens"
+            f"({self.covered_words / max(self.words, 1):.1%} of {self.words:,} words); CLEAR had about 40% "
+            "of tokens"
         )
 
 
@@ -91,7 +94,9 @@ class SynonymTable:
         number = {word: index for index, word in enumerate(words)}
         head_words = np.array([number[word] for word in synonyms], dtype=np.int64)
         sizes = np.array([len(others) for others in synonyms.values()], dtype=np.int64)
-        neighbours = np.array([number[word] for others in synonyms.values() for word in others], dtype=np.int64)
+        neighbours = np.array(
+            [number[word] for others in synonyms.values() for word in others], dtype=np.int64
+        )
 
         # All forms of all words as one batch: form f of word w is sequence f * len(words) + w.
         forms = _forms(tokenizer)
@@ -107,7 +112,8 @@ class SynonymTable:
         owners = np.repeat(np.arange(len(heads), dtype=np.int64), np.tile(sizes, len(forms)))
         codes = _hash_sequences(batch)
         good = usable[targets] & whole[heads[owners]] & (codes[targets] != codes[heads[owners]])
-        # An uncased tokenizer, or one without space marks, gives several forms the same tokens: the first one stands.
+        # An uncased tokenizer, or one without space marks, gives several forms the same tokens: the first one
+        # stands.
         first = np.zeros(len(heads), dtype=bool)
         has_any = np.flatnonzero(np.bincount(owners[good], minlength=len(heads)))
         first[has_any[np.unique(codes[heads[has_any]], return_index=True)[1]]] = True
@@ -115,7 +121,9 @@ class SynonymTable:
         entries = np.flatnonzero(first)
         unmatched = len(synonyms) - len(np.unique(entries % len(synonyms)))
         if not len(entries):
-            raise AugmentationError(f"synonym table {source}: this tokenizer can write none of its {len(synonyms):,} words")
+            raise AugmentationError(
+                f"synonym table {source}: this tokenizer can write none of its {len(synonyms):,} words"
+            )
         head_batch, neighbour_batch = batch.take(heads[entries]), batch.take(targets[good])
         single = np.full(vocabulary.size, -1, dtype=np.int32)
         lengths = head_batch.lengths
@@ -226,7 +234,8 @@ def _hash_sequences(batch: Ragged) -> np.ndarray:
 
 
 def _hash_words(ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """A 64-bit hash of each run of tokens: uint64[K]. One pass for each token of the longest run, over fewer each time."""
+    """A 64-bit hash of each run of tokens: uint64[K]. One pass for each token of the longest run, over fewer
+    each time."""
     codes = lengths.astype(np.uint64)
     active = np.flatnonzero(lengths > 0)
     step = 0
@@ -239,7 +248,8 @@ def _hash_words(ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.
 
 
 def _hash_table(codes: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """An open-addressing table at most a quarter full: (hashes uint64[2**k], slots int32[2**k] with -1 where empty)."""
+    """An open-addressing table at most a quarter full: (hashes uint64[2**k], slots int32[2**k] with -1 where
+    empty)."""
     size = 1 << max(2, (4 * len(codes)).bit_length())
     hashes, slots = np.zeros(size, dtype=np.uint64), np.full(size, -1, dtype=np.int32)
     probe = (codes & np.uint64(size - 1)).astype(np.int64)

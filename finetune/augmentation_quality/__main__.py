@@ -1,16 +1,18 @@
-"""What augmentations do to real sentences, each to the sentences that it changes: a table, JSON, and samples to read.
+"""What augmentations do to real sentences, each to the sentences that it changes: a table, JSON, and samples
+to read.
 
     python -m finetune.augmentation_quality runs/NAME --text sentences.txt --parser en_core_web_sm --out quality
     python -m finetune.augmentation_quality bert-base-uncased --pooling mean --text sentences.txt.gz --aug 'pi;mv;delete:rate=0.2'
 
-For every augmentation of the catalogue that needs no model of its own (SDA's rules in both variants): the share of sentences
-that it changes, and of those the mean cosine similarity under the encoder, the change of its masked-language loss under fixed
-masks, and the overlap of words (`finetune.augmentation_quality.measures` has the definitions). Whether outputs are right is read by
+For every augmentation of the catalogue that needs no model of its own (SDA's rules in both variants): the
+share of sentences that it changes, and of those the mean cosine similarity under the encoder, the change of
+its masked-language loss under fixed masks, and the overlap of words (`finetune.augmentation_quality.measures`
+has the definitions). Whether outputs are right is read by
 people: tests/augment/readings.
 
---out holds table.md, results.json, samples.md (the first five changed sentences in an order drawn once), and kept/: the parses
-of the sentences, and the figures of each augmentation, by the sentences that it wrote. The same command again makes only what
-is missing, or what a rule now writes differently.
+--out holds table.md, results.json, samples.md (the first five changed sentences in an order drawn once), and
+kept/: the parses of the sentences, and the figures of each augmentation, by the sentences that it wrote. The
+same command again makes only what is missing, or what a rule now writes differently.
 """
 
 from __future__ import annotations
@@ -55,8 +57,8 @@ MASKED_WORK = 3
 class Quality:
     """Everything that augmentations of the same N sentences have in common.
 
-    order: int64[N], the order drawn once, in which samples and masked sentences come first. masked: how many are measured under
-    masks. folder: what is kept.
+    order: int64[N], the order drawn once, in which samples and masked sentences come first. masked: how many
+    are measured under masks. folder: what is kept.
     """
 
     def __init__(self, sentences: AugmentedSentences, parser: str, masked: int, folder: Path, identity: str):
@@ -69,9 +71,10 @@ class Quality:
         self._losses: MaskedLosses | None = None
 
     def rewrite(self, specification: str) -> Rewriting:
-        """`AugmentedSentences.rewrite`; what an augmentation with a model wrote is kept, by its specification, the rules and
-        the content of what it reads."""
-        entries = [CATALOGUE[step.name] for step in parse(specification).steps if step.name in CATALOGUE]  # not "none"
+        """`AugmentedSentences.rewrite`; what an augmentation with a model wrote is kept, by its
+        specification, the rules and the content of what it reads."""
+        # not "none"
+        entries = [CATALOGUE[step.name] for step in parse(specification).steps if step.name in CATALOGUE]
         if not any(need.startswith("model:") for entry in entries for need in entry.needs):
             return self.sentences.rewrite(specification)
         read = {name: resource_hash(where) or where for name, where in resources([specification]).items()}
@@ -84,7 +87,10 @@ class Quality:
 
     def kept(self, rewriting: Rewriting) -> Path:
         """Where the figures of an augmentation are kept: by all sentences that it wrote, and the settings."""
-        content = json.dumps([rewriting.name, list(rewriting.texts.items())]).encode() + rewriting.rows.ids.tobytes()
+        content = (
+            json.dumps([rewriting.name, list(rewriting.texts.items())]).encode()
+            + rewriting.rows.ids.tobytes()
+        )
         return self._path("figures", rewriting.name, content)
 
     def work(self, rewriting: Rewriting) -> float:
@@ -93,10 +99,14 @@ class Quality:
         return changed + MASKED_WORK * (changed * self.masked // len(self.order))
 
     def measure(self, rewriting: Rewriting) -> dict[str, Any]:
-        """All figures of one augmentation: percentages, and means over the sentences that it changes. NaN of none."""
+        """All figures of one augmentation: percentages, and means over the sentences that it changes. NaN of
+        none."""
         which = changed_rows(self.sentences, rewriting)
         figures: dict[str, Any] = {"rate": 100 * len(which) / len(self.order), "changed": len(which)}
-        figures |= {"not_applicable": int((~rewriting.changed).sum()), "same": int(rewriting.changed.sum()) - len(which)}
+        figures |= {
+            "not_applicable": int((~rewriting.changed).sum()),
+            "same": int(rewriting.changed.sum()) - len(which),
+        }
         if not len(which):
             return figures
         overlaps = [jaccard(self._original(rewriting, n), self._plain(rewriting, n)) for n in which.tolist()]
@@ -120,12 +130,20 @@ class Quality:
         return self.folder / f"{slug(name)[:60]}-{digest}.{kind}.json"
 
     def _shown(self, rewriting: Rewriting, n: int) -> list[str]:
-        before = self.sentences.sentences[n] if n in rewriting.texts else self.sentences.text(self.sentences.originals[n])
+        before = (
+            self.sentences.sentences[n]
+            if n in rewriting.texts
+            else self.sentences.text(self.sentences.originals[n])
+        )
         return [before, self.sentences.text_of(rewriting, n)]
 
     def _original(self, rewriting: Rewriting, n: int) -> str:
         """What an augmentation started from: the text, or the tokens decoded."""
-        return self.sentences.sentences[n] if n in rewriting.texts else self._decoded(self.sentences.originals[n])
+        return (
+            self.sentences.sentences[n]
+            if n in rewriting.texts
+            else self._decoded(self.sentences.originals[n])
+        )
 
     def _plain(self, rewriting: Rewriting, n: int) -> str:
         """What it wrote, without [DEL] and [MASK]."""
@@ -137,12 +155,15 @@ class Quality:
 
 
 def every_specification() -> list[str]:
-    """Every augmentation of the catalogue that needs no model of its own, at its defaults, and in each of its variants."""
+    """Every augmentation of the catalogue that needs no model of its own, at its defaults, and in each of its
+    variants."""
     found = []
     for entry in catalogue():
         if any(need.startswith("model:") for need in entry.needs):
             continue
-        variants = [f":variant={choice}" for p in entry.parameters if p.name == "variant" for choice in p.choices]
+        variants = [
+            f":variant={choice}" for p in entry.parameters if p.name == "variant" for choice in p.choices
+        ]
         found += [str(parse(entry.name + variant)) for variant in variants or [""]]
     return found
 
@@ -165,9 +186,11 @@ def annotate(texts: Sequence[str], parser: str, folder: Path) -> Sentences:
     return Sentences(annotations, *np.divmod(np.arange(len(texts)), PARSED_AT_ONCE))
 
 
-def measure_all(quality: Quality, specifications: Sequence[str]) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """(figures by specification, notes on augmentations that cannot be had here). First all sentences are written, which takes
-    a second for each rule, then measured what has no figures yet.
+def measure_all(
+    quality: Quality, specifications: Sequence[str]
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """(figures by specification, notes on augmentations that cannot be had here). First all sentences are
+    written, which takes a second for each rule, then measured what has no figures yet.
     """
     written, notes, began = {}, [], time.perf_counter()
     for number, specification in enumerate(specifications, 1):
@@ -206,22 +229,36 @@ def samples(figures: dict[str, dict[str, Any]]) -> str:
     parts = []
     for name, row in figures.items():
         pairs = "\n\n".join(f"- {before}\n+ {after}" for before, after in row["samples"])
-        parts.append(f"## `{name}`\n\n{_meaning(name)}; {row['rate']:.1f}% changed\n\n```diff\n{pairs}\n```\n")
+        parts.append(
+            f"## `{name}`\n\n{_meaning(name)}; {row['rate']:.1f}% changed\n\n```diff\n{pairs}\n```\n"
+        )
     return "\n".join(parts)
 
 
 def main(
-    model: str, text: str = "", parser: str = "", pooling: str = "", out: str = "augmentation_quality", aug: str = "",
-    also: str = "", sentences: str = "10000", masked: str = "1000", precision: str = "fp32", seed: str = "0",
+    model: str,
+    text: str = "",
+    parser: str = "",
+    pooling: str = "",
+    out: str = "augmentation_quality",
+    aug: str = "",
+    also: str = "",
+    sentences: str = "10000",
+    masked: str = "1000",
+    precision: str = "fp32",
+    seed: str = "0",
 ) -> None:
-    """Measure augmentations on real sentences: rate of change, similarity, masked-language loss, overlap of words.
+    """Measure augmentations on real sentences: rate of change, similarity, masked-language loss, overlap of
+    words.
 
-    model: the encoder: a run folder, an export, a Hugging Face or sentence-transformers folder or name, file.py:function.
+    model: the encoder: a run folder, an export, a Hugging Face or sentence-transformers folder or name,
+    file.py:function.
     text: the sentences, one a line (.gz too).
     parser: a spaCy pipeline, by name or folder; without it $CLEAR_PARSER, else one that is installed.
     pooling: cls, mean, first-last, embedding-last, last-two; what the model was trained for when not given.
     out: folder for the table, the figures, the samples, and what is kept.
-    aug: augmentations, separated by semicolons: "pi;mv:variant=code;subs"; all that need no model of their own when not given.
+    aug: augmentations, separated by semicolons: "pi;mv:variant=code;subs"; all that need no model of their
+    own when not given.
     also: the same, beside those: "contextual:model=FOLDER;back-translation:forward=A:back=B".
     sentences: how many, evenly spaced over the file.
     masked: how many of the sentences are measured under masks; 0 for none.
@@ -243,10 +280,17 @@ def main(
     parses = annotate(chosen, pipeline, folder / "kept")
     opened = open_model(model, pooling)
     augmented = AugmentedSentences(opened, chosen, drawn, parses, precision)
-    quality = Quality(augmented, pipeline, under_masks, folder / "kept", f"{opened.identity} {opened.pooling}")
+    quality = Quality(
+        augmented, pipeline, under_masks, folder / "kept", f"{opened.identity} {opened.pooling}"
+    )
     figures, notes = measure_all(quality, specifications)
     notes = [*augmented.notes, *notes] + [augmented.why_no_perplexity] * bool(augmented.why_no_perplexity)
-    settings = {"model": opened.name, "pooling": opened.pooling, "precision": precision, "parser": describe_parser(pipeline)}
+    settings = {
+        "model": opened.name,
+        "pooling": opened.pooling,
+        "precision": precision,
+        "parser": describe_parser(pipeline),
+    }
     settings |= {"text": Path(text).name}
     settings |= {"sentences": len(chosen), "masked": under_masks, "seed": drawn, "notes": notes}
     made = table(figures, augmented.has_mlm_head and bool(under_masks))
@@ -278,7 +322,9 @@ def _mean(name: str, values: np.ndarray) -> dict[str, float]:
 
 
 def _without_nan(figures: dict[str, Any]) -> dict[str, Any]:
-    return {key: None if isinstance(value, float) and np.isnan(value) else value for key, value in figures.items()}
+    return {
+        key: None if isinstance(value, float) and np.isnan(value) else value for key, value in figures.items()
+    }
 
 
 def _cell(value: float | None, how: str) -> str:
@@ -288,7 +334,11 @@ def _cell(value: float | None, how: str) -> str:
 def _say(what: str, done: float, total: float, began: float, name: str = "") -> None:
     gone = time.perf_counter() - began
     left = gone * (total / done - 1) if done else 0.0
-    print(f"{what} {done / max(total, 1):4.0%}  {gone:5.0f} s, about {left:.0f} s left  {name}", file=sys.stderr, flush=True)
+    print(
+        f"{what} {done / max(total, 1):4.0%}  {gone:5.0f} s, about {left:.0f} s left  {name}",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -54,7 +54,8 @@ def jaccard(first: str, second: str) -> float:
 
 
 class Cosines:
-    """Cosine similarities of sentences to what augmentations make of them; what two make alike is encoded once."""
+    """Cosine similarities of sentences to what augmentations make of them; what two make alike is encoded
+    once."""
 
     def __init__(self, sentences: AugmentedSentences):
         self.sentences = sentences
@@ -64,10 +65,15 @@ class Cosines:
         """Of the sentences numbered by `which` (int64[K]): float64[K]."""
         rows = rewriting.rows
         packed = self.sentences.encoder is not None
-        keys = [(n, rows[n].tobytes() if packed else self.sentences.text_of(rewriting, n).encode()) for n in which.tolist()]
+        keys = [
+            (n, rows[n].tobytes() if packed else self.sentences.text_of(rewriting, n).encode())
+            for n in which.tolist()
+        ]
         new = np.array([n for n, key in zip(which.tolist(), keys) if key not in self._found], dtype=np.int64)
         if len(new):
-            found = 1 - measures.pair_distances(self.sentences.vectors[new], self.sentences.vectors_of(rewriting, new))
+            found = 1 - measures.pair_distances(
+                self.sentences.vectors[new], self.sentences.vectors_of(rewriting, new)
+            )
             numbers = dict(zip(new.tolist(), found.tolist()))
             self._found.update((key, numbers[key[0]]) for key in keys if key[0] in numbers)
         return np.array([self._found[key] for key in keys])
@@ -78,7 +84,8 @@ class Cosines:
 
 @dataclass(frozen=True)
 class Words:
-    """The W words of a row of tokens. names: in lower case, without marks of spaces. starts, ends: in tokens of the row."""
+    """The W words of a row of tokens. names: in lower case, without marks of spaces. starts, ends: in tokens
+    of the row."""
 
     names: list[str]
     starts: np.ndarray
@@ -97,7 +104,8 @@ def words_of_row(row: np.ndarray, tokenizer: object, vocabulary: Vocabulary) -> 
 
 
 def align(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int]]:
-    """Pairs (word of `before`, word of `after`) in the blocks that both have in the same order, as difflib finds them."""
+    """Pairs (word of `before`, word of `after`) in the blocks that both have in the same order, as difflib
+    finds them."""
     blocks = SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
     return [(block.a + k, block.b + k) for block in blocks for k in range(block.size)]
 
@@ -105,9 +113,10 @@ def align(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int]]:
 class MaskedLosses:
     """Change of the masked-language loss under fixed masks, of some of the sentences.
 
-    Word i of sentence n is hidden, all of its tokens, in the masking (i + shift of n) modulo `MASK_PERIOD`; the shift is drawn
-    once for each sentence. A word that an augmentation keeps (`align`) is hidden in the same masking as in the original, so the
-    same words are asked for in both; a new word is hidden by its own place. `MASK_ROUNDS` of the maskings are measured.
+    Word i of sentence n is hidden, all of its tokens, in the masking (i + shift of n) modulo `MASK_PERIOD`;
+    the shift is drawn once for each sentence. A word that an augmentation keeps (`align`) is hidden in the
+    same masking as in the original, so the same words are asked for in both; a new word is hidden by its own
+    place. `MASK_ROUNDS` of the maskings are measured.
 
     numbers: int64[M], the sentences. Needs a masked-language head (`AugmentedSentences.has_mlm_head`).
     """
@@ -122,21 +131,24 @@ class MaskedLosses:
         self._losses = dict(zip(numbers.tolist(), found))
 
     def rounds(self, number: int, words: int, kept: Sequence[tuple[int, int]]) -> np.ndarray:
-        """The masking that hides each of the words of sentence `number`, int64[words]; kept: `align` with the original."""
+        """The masking that hides each of the words of sentence `number`, int64[words]; kept: `align` with the
+        original."""
         rounds = np.arange(words)
         for i, j in kept:
             rounds[j] = i
         return (rounds + self._shifts[number]) % MASK_PERIOD
 
     def changes(self, rewriting: Rewriting, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(all words, kept words): mean change a word in nats, augmented - original, of the sentences in `which` that are
-        measured; float64 of those that have a hidden word in both texts, or a kept one.
+        """(all words, kept words): mean change a word in nats, augmented - original, of the sentences in
+        `which` that are measured; float64 of those that have a hidden word in both texts, or a kept one.
         """
         chosen = which[np.isin(which, self.numbers)]
         rows = rewriting.rows.take(chosen)
         words = [self._words_of(rows[k]) for k in range(len(rows))]
         kept = [align(self._words[n].names, new.names) for n, new in zip(chosen.tolist(), words)]
-        rounds = [self.rounds(n, len(new.names), pairs) for n, new, pairs in zip(chosen.tolist(), words, kept)]
+        rounds = [
+            self.rounds(n, len(new.names), pairs) for n, new, pairs in zip(chosen.tolist(), words, kept)
+        ]
         over_all, over_kept = [], []
         for n, after, pairs in zip(chosen.tolist(), self.word_losses(rows, words, rounds), kept):
             before = self._losses[n]
@@ -147,8 +159,11 @@ class MaskedLosses:
                 over_kept.append(np.mean(both))
         return np.array(over_all), np.array(over_kept)
 
-    def word_losses(self, rows: Ragged, words: Sequence[Words], rounds: Sequence[np.ndarray]) -> list[dict[int, float]]:
-        """Of each of N rows: word -> loss in nats, the sum over its tokens, of the words hidden in the measured maskings."""
+    def word_losses(
+        self, rows: Ragged, words: Sequence[Words], rounds: Sequence[np.ndarray]
+    ) -> list[dict[int, float]]:
+        """Of each of N rows: word -> loss in nats, the sum over its tokens, of the words hidden in the
+        measured maskings."""
         batches, positions, owners = [], [], []
         width = max(map(len, rounds), default=0) or 1
         for number in range(MASK_ROUNDS):

@@ -41,10 +41,15 @@ def data_root(data: str | Path | None = None) -> Path:
     """
     named = str(data) if data else os.environ.get("CLEAR_DATA", "")
     if not named:
-        raise UserError("no evaluation data: give --data DIR, or set CLEAR_DATA to the folder that holds SentEval/, GLUE/, ...")
+        raise UserError(
+            "no evaluation data: give --data DIR, or set CLEAR_DATA to the folder that holds SentEval/, "
+            "GLUE/, ..."
+        )
     folder = Path(named)
     if not folder.is_dir():
-        raise UserError(f"the data folder {folder} is not there; --data DIR or CLEAR_DATA must name one that is")
+        raise UserError(
+            f"the data folder {folder} is not there; --data DIR or CLEAR_DATA must name one that is"
+        )
     return folder
 
 
@@ -57,12 +62,16 @@ def find(data: str | Path | None, *parts: str) -> Path:
     root = data_root(data)
     path = root.joinpath(*parts)
     if not path.exists():
-        raise UserError(f"{path} is not there; `python -m finetune.data check {root}` says what is missing and where to get it")
+        raise UserError(
+            f"{path} is not there; `python -m finetune.data check {root}` says what is missing and where "
+            "to get it"
+        )
     return path
 
 
 def senteval_folder(root: Path) -> Path:
-    """The folder that holds STS, MR, ...: SentEval/, SentEval/downstream/ or downstream/ of the data folder, or itself."""
+    """The folder that holds STS, MR, ...: SentEval/, SentEval/downstream/ or downstream/ of the data folder,
+    or itself."""
     parts = ("STS", "SICK", "MR", "CR", "SUBJ", "MPQA", "SST", "TREC", "MRPC", "SNLI")
     for folder in (root / "SentEval", root / "SentEval" / "downstream", root / "downstream"):
         if any((folder / part).is_dir() for part in parts):
@@ -71,9 +80,14 @@ def senteval_folder(root: Path) -> Path:
 
 
 def known_name(
-    name: str, known: Iterable[str], kind: str, plain: Callable[[str], str] = str.lower, aliases: Mapping[str, str] | None = None
+    name: str,
+    known: Iterable[str],
+    kind: str,
+    plain: Callable[[str], str] = str.lower,
+    aliases: Mapping[str, str] | None = None,
 ) -> str:
-    """`name` as `known` writes it; two names are the same where `plain` makes them so. `aliases`: plain name -> known one.
+    """`name` as `known` writes it; two names are the same where `plain` makes them so. `aliases`: plain name
+    -> known one.
 
     Raises:
         UserError: no such `kind` of thing; the message names the nearest, and all.
@@ -82,7 +96,9 @@ def known_name(
     found = written | dict(aliases or {})
     if plain(name) not in found:
         near = found[difflib.get_close_matches(plain(name), found, n=1, cutoff=0.0)[0]]
-        raise UserError(f"unknown {kind} {name!r}; did you mean {near!r}? There are {', '.join(written.values())}")
+        raise UserError(
+            f"unknown {kind} {name!r}; did you mean {near!r}? There are {', '.join(written.values())}"
+        )
     return found[plain(name)]
 
 
@@ -90,7 +106,8 @@ def parse_json(text: str) -> Any:
     """Return what a JSON text says.
 
     Raises:
-        ValueError: no JSON, nested too deep, or text that is not Unicode (half of a surrogate pair: `"\\ud800"`).
+        ValueError: no JSON, nested too deep, or text that is not Unicode (half of a surrogate pair:
+            `"\\ud800"`).
     """
     try:
         value = json.loads(text)
@@ -102,10 +119,12 @@ def parse_json(text: str) -> Any:
 
 
 def csv_columns(path: Path, *columns: str) -> list[tuple[str, ...]]:
-    """Cells of these columns, row by row, by the csv rules: quotes, commas and line ends inside a text are text.
+    """Cells of these columns, row by row, by the csv rules: quotes, commas and line ends inside a text are
+    text.
 
     Raises:
-        UserError: no csv file in UTF-8, a column missing, or a row with more or fewer cells than the first line names.
+        UserError: no csv file in UTF-8, a column missing, or a row with more or fewer cells than the first
+            line names.
     """
     try:
         with open(path, encoding="utf-8", newline="") as file:
@@ -118,13 +137,16 @@ def csv_columns(path: Path, *columns: str) -> list[tuple[str, ...]]:
         raise UserError(f"{path}: the first line must name {wanted}; it has {', '.join(header) or 'nothing'}")
     for number, row in enumerate(rows[1:], start=1):
         if len(row) != len(header):
-            raise UserError(f"{path}, row {number}: {len(row)} cells instead of {len(header)}; the file is damaged")
+            raise UserError(
+                f"{path}, row {number}: {len(row)} cells instead of {len(header)}; the file is damaged"
+            )
     places = [header.index(column) for column in columns]
     return [tuple(row[place] for place in places) for row in rows[1:]]
 
 
 def lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
-    """Lines without their line ends. Only \\n ends a line: str.splitlines would also cut at a form feed or U+2028.
+    """Lines without their line ends. Only \\n ends a line: str.splitlines would also cut at a form feed or
+    U+2028.
 
     Raises:
         UserError: the file is not text in that encoding.
@@ -136,7 +158,9 @@ def lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
                 number += 1
                 yield line.rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise UserError(f"{path}, after line {number}: not {encoding} text ({error.reason}); the file is damaged") from None
+            raise UserError(
+                f"{path}, after line {number}: not {encoding} text ({error.reason}); the file is damaged"
+            ) from None
 
 
 def read_sentences(path: Path, flag: str) -> list[str]:
@@ -175,14 +199,16 @@ def main(*words: str, sets: str = "", source: str = "", replace: bool | str = Fa
     fetch SET DIR    write a set of the hub in the folder's layout.
 
     Args:
-        sets: with check, only these: groups (SentEval, probing, GLUE, clustering, intents, ANLI, NLI, zh) or sets
-            (GLUE/RTE), by commas.
+        sets: with check, only these: groups (SentEval, probing, GLUE, clustering, intents, ANLI, NLI, zh) or
+            sets (GLUE/RTE), by commas.
         source: with fetch, another name on the hub, or a folder with the set's parquet, jsonl or csv files.
         replace: with fetch, also write files that are there; they stay otherwise.
     """
     action, *words = words or ("",)
     if action not in ("check", "fetch"):
-        raise UserError(f"say check DIR or fetch SET DIR{f', not {action!r}' if action else ''}; --help says more")
+        raise UserError(
+            f"say check DIR or fetch SET DIR{f', not {action!r}' if action else ''}; --help says more"
+        )
     if action == "check":
         if len(words) > 1 or source or replace:
             raise UserError("write python -m finetune.data check DIR [--sets GROUP,GROUP/SET]")
@@ -217,7 +243,9 @@ def _fetch(name: str, root: Path, source: str, replace: bool) -> int:
 
     chosen = choose(name)
     if len(chosen) != 1:
-        raise UserError(f"{name!r} is {len(chosen)} sets; fetch them one by one: {', '.join(one.name for one in chosen)}")
+        raise UserError(
+            f"{name!r} is {len(chosen)} sets; fetch them one by one: {', '.join(one.name for one in chosen)}"
+        )
     for line in fetch(chosen[0].name, root, source, replace):
         print(line, file=sys.stderr)
     print(report([check(chosen[0], root)], HUB, root))

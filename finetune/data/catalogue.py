@@ -1,8 +1,8 @@
 """Every evaluation set: its files below the data folder, its rows as published, where to get it.
 
-`python -m finetune.data check DIR` prints what `check` finds. Rows are counted by the evaluations' own readers (STS pairs without
-a gold score do not count, nor do QQP's torn rows; a csv text may hold line ends; an unknown label is damage), so that "complete"
-means comparable with published figures.
+`python -m finetune.data check DIR` prints what `check` finds. Rows are counted by the evaluations' own
+readers (STS pairs without a gold score do not count, nor do QQP's torn rows; a csv text may hold line ends;
+an unknown label is damage), so that "complete" means comparable with published figures.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from finetune.tuning import tasks
 from finetune.zh_sts import TASKS as CHINESE
 from pretrain.common.errors import UserError
 
-SENTEVAL = "https://huggingface.co/datasets/princeton-nlp/datasets-for-simcse/resolve/main/senteval.tar (its downstream/)"
+SENTEVAL = (
+    "https://huggingface.co/datasets/princeton-nlp/datasets-for-simcse/resolve/main/senteval.tar "
+    "(its downstream/)"
+)
 SENTEVAL_REPOSITORY = "github.com/facebookresearch/SentEval"
 CLUSTERING = "github.com/rashadulrakib/short-text-clustering-enhancement, as csv with the columns text,label"
 FEW_SHOT_INTENTS = "github.com/jianguoz/Few-Shot-Intent-Detection"
@@ -35,7 +38,8 @@ Count = Callable[[Path], int]
 
 @dataclass(frozen=True)
 class Part:
-    """A split of a set: its files below the data folder, its rows as published, how to count them given that folder."""
+    """A split of a set: its files below the data folder, its rows as published, how to count them given that
+    folder."""
 
     files: tuple[str, ...]
     rows: int
@@ -96,11 +100,16 @@ def locate(root: Path, file: str) -> Path:
         return root / file
     folder, rest = senteval_folder(root), file.removeprefix("SentEval/")
     beside = folder.parent / rest
-    return beside if rest.startswith("probing/") and folder.name == "downstream" and beside.is_file() else folder / rest
+    return (
+        beside
+        if rest.startswith("probing/") and folder.name == "downstream" and beside.is_file()
+        else folder / rest
+    )
 
 
 def choose(names: str) -> list[DataSet]:
-    """Sets by commas: GROUP, GROUP/NAME, or NAME where one set alone has it; all when empty. Case does not matter.
+    """Sets by commas: GROUP, GROUP/NAME, or NAME where one set alone has it; all when empty. Case does not
+    matter.
 
     Raises:
         UserError: no such set (the message names the nearest), or several of that name.
@@ -115,13 +124,18 @@ def choose(names: str) -> list[DataSet]:
         if name in groups:
             chosen += groups[name]
         elif len(known.get(name, ())) > 1:
-            raise UserError(f"several sets are called {name!r}: {', '.join(one.name for one in known[name])}; give one of these")
+            raise UserError(
+                f"several sets are called {name!r}: {', '.join(one.name for one in known[name])}; give one "
+                "of these"
+            )
         elif name in known:
             chosen += known[name]
         else:
             near = difflib.get_close_matches(name, [*known, *groups], n=1, cutoff=0.0)[0]
             near = known[near][0].name if near in known else groups[near][0].group
-            raise UserError(f"unknown set {name!r}; did you mean {near!r}? `python -m finetune.data check DIR` lists all")
+            raise UserError(
+                f"unknown set {name!r}; did you mean {near!r}? `python -m finetune.data check DIR` lists all"
+            )
     return list({one.name: one for one in chosen or CATALOGUE}.values())
 
 
@@ -131,7 +145,10 @@ def report(statuses: Sequence[Status], fetchable: Iterable[str], root: Path) -> 
     for status in statuses:
         one = status.data_set
         rows = sum(part.rows for part in one.parts.values())
-        text.append(f"{one.name.ljust(width)}  {status.state}" + (f", {rows:,} rows" if status.state == "complete" else ""))
+        text.append(
+            f"{one.name.ljust(width)}  {status.state}"
+            + (f", {rows:,} rows" if status.state == "complete" else "")
+        )
         text += [f"{'':{width}}    {detail}" for detail in status.details]
         if status.state != "complete":
             fetch = f"python -m finetune.data fetch {one.name} {root}, or " if one.name in fetchable else ""
@@ -141,7 +158,8 @@ def report(statuses: Sequence[Status], fetchable: Iterable[str], root: Path) -> 
     return "\n".join(text)
 
 
-# -- the sets ---------------------------------------------------------------------------------------------------------
+# -- the sets
+# ---------------------------------------------------------------------------------------------------------
 
 
 def _single(file: str, rows: int, count: Count) -> dict[str, Part]:
@@ -151,7 +169,9 @@ def _single(file: str, rows: int, count: Count) -> dict[str, Part]:
 def _sts(task: str) -> DataSet:
     """A year's pairs, counted without those that have no gold score."""
     files = tuple(
-        f"SentEval/STS/{task}-en-test/STS.{kind}.{subset}.txt" for subset in YEAR_SUBSETS[task] for kind in ("input", "gs")
+        f"SentEval/STS/{task}-en-test/STS.{kind}.{subset}.txt"
+        for subset in YEAR_SUBSETS[task]
+        for kind in ("input", "gs")
     )
 
     def count(root: Path) -> int:
@@ -185,7 +205,9 @@ def _snli() -> DataSet:
         part: (tuple(f"SentEval/SNLI/{kind}.{part}" for kind in ("s1", "s2", "labels")), rows)
         for part, rows in senteval.TASKS["SNLI"].sizes.items()
     }
-    return DataSet("SentEval/SNLI", _parts(sizes, senteval.read_snli), f"{SENTEVAL}; nlp.stanford.edu/projects/snli")
+    return DataSet(
+        "SentEval/SNLI", _parts(sizes, senteval.read_snli), f"{SENTEVAL}; nlp.stanford.edu/projects/snli"
+    )
 
 
 def _glue(task: str) -> DataSet:
@@ -197,7 +219,9 @@ def _glue(task: str) -> DataSet:
         count = lambda root: len(tasks.read_split(known, split, root))  # noqa: E731
         return file, Part((f"GLUE/{folder}/{file}.tsv",), known.sizes[split], count)
 
-    return DataSet(f"GLUE/{task}", dict(part(split) for split in known.sizes if task != "AX" or split == "test"), GLUE)
+    return DataSet(
+        f"GLUE/{task}", dict(part(split) for split in known.sizes if task != "AX" or split == "test"), GLUE
+    )
 
 
 def _clustering(name: str) -> DataSet:
@@ -217,17 +241,27 @@ def _all_intents(name: str) -> Count:
 def _intent_lines(name: str, sizes: dict[str, int]) -> DataSet:
     folders = {part: f"intents/{name}/{part}" for part in sizes}
     files = {part: ((f"{folder}/seq.in", f"{folder}/label"), sizes[part]) for part, folder in folders.items()}
-    return DataSet(f"intents/{name}", _parts(files, lambda texts, _: intents.read_lines(texts.parent)), FEW_SHOT_INTENTS)
+    return DataSet(
+        f"intents/{name}", _parts(files, lambda texts, _: intents.read_lines(texts.parent)), FEW_SHOT_INTENTS
+    )
 
 
 def _hwu64() -> DataSet:
-    files = tuple(f"intents/HWU64/{part}/{file}" for part in ("train", "valid", "test") for file in ("seq.in", "label"))
-    return DataSet("intents/HWU64", {"all": Part(files, intents.SETS["HWU64"][0], _all_intents("HWU64"))}, HWU64)
+    files = tuple(
+        f"intents/HWU64/{part}/{file}" for part in ("train", "valid", "test") for file in ("seq.in", "label")
+    )
+    return DataSet(
+        "intents/HWU64", {"all": Part(files, intents.SETS["HWU64"][0], _all_intents("HWU64"))}, HWU64
+    )
 
 
 def _banking() -> DataSet:
-    sizes = {part: ((f"intents/BANKING77/{part}.csv",), rows) for part, rows in (("train", 10003), ("test", 3080))}
-    return DataSet("intents/BANKING77", _parts(sizes, intents.read_csv), "github.com/PolyAI-LDN/task-specific-datasets")
+    sizes = {
+        part: ((f"intents/BANKING77/{part}.csv",), rows) for part, rows in (("train", 10003), ("test", 3080))
+    }
+    return DataSet(
+        "intents/BANKING77", _parts(sizes, intents.read_csv), "github.com/PolyAI-LDN/task-specific-datasets"
+    )
 
 
 def _clinc() -> DataSet:
@@ -247,25 +281,45 @@ def _anli(name: str, train: int, evaluation: int) -> DataSet:
 
 
 def _chinese() -> DataSet:
-    sizes = {"train": ("cnsd-sts-train.txt", 5231), "dev": CHINESE["STS-B-zh-dev"], "test": CHINESE["STS-B-zh"]}
+    sizes = {
+        "train": ("cnsd-sts-train.txt", 5231),
+        "dev": CHINESE["STS-B-zh-dev"],
+        "test": CHINESE["STS-B-zh"],
+    }
     files = {part: ((f"zh/STS-B/{name}",), rows) for part, (name, rows) in sizes.items()}
     return DataSet("zh/STS-B", _parts(files, zh_sts.read), "github.com/pluto-junzeng/CNSD")
 
 
 CATALOGUE: tuple[DataSet, ...] = (
     *(_sts(task) for task in SEVEN_TASKS[:5]),
-    _senteval("STS-B-supervised", "SentEval/STS-B"), _senteval("SICK-E", "SentEval/SICK"),
-    *(_senteval(task, f"SentEval/{task}") for task in (*senteval.TRANSFER, "SST5")), _snli(),
-    *(_senteval(task, f"probing/{task}", f"{SENTEVAL_REPOSITORY}, data/probing") for task in senteval.PROBING),
+    _senteval("STS-B-supervised", "SentEval/STS-B"),
+    _senteval("SICK-E", "SentEval/SICK"),
+    *(_senteval(task, f"SentEval/{task}") for task in (*senteval.TRANSFER, "SST5")),
+    _snli(),
+    *(
+        _senteval(task, f"probing/{task}", f"{SENTEVAL_REPOSITORY}, data/probing")
+        for task in senteval.PROBING
+    ),
     *(_glue(task) for task in tasks.TASKS),
     *(_clustering(name) for name in clustering.SETS),
-    _intent_lines("SNIPS", {"train": 13084, "valid": 700, "test": 700}), _banking(), _clinc(), _hwu64(),
+    _intent_lines("SNIPS", {"train": 13084, "valid": 700, "test": 700}),
+    _banking(),
+    _clinc(),
+    _hwu64(),
     _intent_lines("ATIS", {"train": 4478, "valid": 500, "test": 893}),
-    _anli("R1", 16946, 1000), _anli("R2", 45460, 1000), _anli("R3", 100459, 1200),
-    DataSet("NLI/SimCSE", _parts({"all": (("NLI/nli_for_simcse.csv",), SIMCSE_TRIPLETS)}, read_triplets),
-            "https://huggingface.co/datasets/princeton-nlp/datasets-for-simcse/resolve/main/nli_for_simcse.csv"),
-    DataSet("NLI/MNLI-dev", _parts({"mnli_dev": (("NLI/mnli_dev.jsonl",), MNLI_DEV)}, lambda path: read_jsonl(path, "premise")),
-            "cims.nyu.edu/~sbowman/multinli"),
+    _anli("R1", 16946, 1000),
+    _anli("R2", 45460, 1000),
+    _anli("R3", 100459, 1200),
+    DataSet(
+        "NLI/SimCSE",
+        _parts({"all": (("NLI/nli_for_simcse.csv",), SIMCSE_TRIPLETS)}, read_triplets),
+        "https://huggingface.co/datasets/princeton-nlp/datasets-for-simcse/resolve/main/nli_for_simcse.csv",
+    ),
+    DataSet(
+        "NLI/MNLI-dev",
+        _parts({"mnli_dev": (("NLI/mnli_dev.jsonl",), MNLI_DEV)}, lambda path: read_jsonl(path, "premise")),
+        "cims.nyu.edu/~sbowman/multinli",
+    ),
     _chinese(),
 )
 GROUPS = tuple(dict.fromkeys(one.group for one in CATALOGUE))

@@ -21,7 +21,8 @@ from pretrain.model.pooling import SECOND_STATE, check_pooling
 
 POOLINGS = tuple(SECOND_STATE)
 POOLER = "pooler"
-"""The first token's state through the pooler that a checkpoint brings (`load_pooler`); no pooling to train with."""
+"""The first token's state through the pooler that a checkpoint brings (`load_pooler`); no pooling to train
+with."""
 
 
 def parse_poolings(names: str) -> list[str]:
@@ -44,8 +45,12 @@ def parse_poolings(names: str) -> list[str]:
 
 
 def embed_sentences(
-    encoder: SentenceEncoder, tokenizer: Any, sentences: Sequence[str], pooling: str | None = None,
-    token_budget: int = 16384, max_length: int | None = None,
+    encoder: SentenceEncoder,
+    tokenizer: Any,
+    sentences: Sequence[str],
+    pooling: str | None = None,
+    token_budget: int = 16384,
+    max_length: int | None = None,
 ) -> np.ndarray:
     """Sentence vectors float32[N, d] in the order of `sentences`, by `pooling` or else the encoder's own."""
     name = check_pooling(pooling or encoder.pooling)
@@ -54,21 +59,26 @@ def embed_sentences(
 
 @torch.inference_mode()
 def embed_poolings(
-    encoder: SentenceEncoder, tokenizer: Any, sentences: Sequence[str], poolings: Sequence[str],
-    token_budget: int = 16384, max_length: int | None = None,
+    encoder: SentenceEncoder,
+    tokenizer: Any,
+    sentences: Sequence[str],
+    poolings: Sequence[str],
+    token_budget: int = 16384,
+    max_length: int | None = None,
 ) -> dict[str, np.ndarray]:
     """Sentence vectors under several poolings at once: pooling -> float32[N, d], in the order of `sentences`.
 
-    An encoder with a head (`load_model`) applies it to vectors of the pooling that it was trained for, and to no others.
-    The encoder runs once for each distinct second hidden state that the poolings need: `cls`, `mean` and one
-    other share a pass, all five take three.
+    An encoder with a head (`load_model`) applies it to vectors of the pooling that it was trained for, and to
+    no others. The encoder runs once for each distinct second hidden state that the poolings need: `cls`,
+    `mean` and one other share a pass, all five take three.
 
     Args:
         encoder: on any device; set to evaluation mode (no dropout) for the time of the call.
         tokenizer: a Hugging Face tokenizer that fits it. Sentences longer than the encoder takes are cut.
         token_budget: most tokens of one forward pass (a longer sentence runs alone); bounds memory, and moves
             results by rounding only.
-        max_length: most tokens of a sentence, special ones included, where that is less than the encoder takes.
+        max_length: most tokens of a sentence, special ones included, where that is less than the encoder
+            takes.
     """
     rows = _tokenize(tokenizer, sentences, min(max_length or encoder.max_positions, encoder.max_positions))
     vectors = {name: np.empty((len(rows), encoder.hidden_size), np.float32) for name in poolings}
@@ -92,11 +102,13 @@ def embed_poolings(
 def load_model(model: str | Path, pooler: bool = False) -> tuple[SentenceEncoder, Any]:
     """(encoder, tokenizer) of a run folder, export, Hugging Face folder or hub name; on the GPU if any.
 
-    A run folder stands for its `best/`, or, where it has none, for its `export/`. The encoder of an export that keeps a
-    head for use has it (`SentenceEncoder.head`); with `pooler` its pooling is `cls` and its head the checkpoint's own pooler.
+    A run folder stands for its `best/`, or, where it has none, for its `export/`. The encoder of an export
+    that keeps a head for use has it (`SentenceEncoder.head`); with `pooler` its pooling is `cls` and its head
+    the checkpoint's own pooler.
 
     Raises:
-        UserError: nothing there to load, an unsupported model type, a tokenizer that does not fit, or no pooler.
+        UserError: nothing there to load, an unsupported model type, a tokenizer that does not fit, or no
+            pooler.
     """
     source, _ = resolve_run(str(model))
     try:
@@ -109,7 +121,10 @@ def load_model(model: str | Path, pooler: bool = False) -> tuple[SentenceEncoder
     files = sorted(set(tokenizer.vocab_files_names.values()))
     if Path(source).is_dir() and not any((Path(source) / file).is_file() for file in files):
         # transformers makes one without a vocabulary then, to which every word is unknown
-        raise UserError(f"{source} holds no tokenizer ({' or '.join(files)}); copy the one that the model was trained with there")
+        raise UserError(
+            f"{source} holds no tokenizer ({' or '.join(files)}); copy the one that the model was trained "
+            "with there"
+        )
     policy = read_policy(source)  # an export of ours says how it was pooled in training
     encoder = load_encoder(source, tokenizer, policy["pooling"] if policy else "mean")
     if pooler:
@@ -125,8 +140,9 @@ def load_model(model: str | Path, pooler: bool = False) -> tuple[SentenceEncoder
 def load_pooler(source: str | Path) -> ProjectionHead:
     """The pooler in a Hugging Face folder or of a hub name: a linear map of d to d and tanh, float32.
 
-    In BERT's checkpoints next-sentence prediction trained it; in those of SimCSE it is the head of the contrastive loss, which
-    supervised models are judged with (`princeton-nlp/sup-simcse-bert-base-uncased`; SimCSE's `--pooler cls`).
+    In BERT's checkpoints next-sentence prediction trained it; in those of SimCSE it is the head of the
+    contrastive loss, which supervised models are judged with (`princeton-nlp/sup-simcse-bert-base-uncased`;
+    SimCSE's `--pooler cls`).
 
     Raises:
         UserError: the checkpoint has no weights of one, or its pooler computes something else.
@@ -137,10 +153,14 @@ def load_pooler(source: str | Path) -> ProjectionHead:
         raise UserError(f"cannot load a model from {source!r}: {error}") from error
     pooler = getattr(model, "pooler", None)
     if pooler is None or any("pooler." in key for key in report["missing_keys"]):
-        raise UserError(f"--pooling {POOLER}: {source} has no weights of a pooler; choose one of {', '.join(POOLINGS)}")
+        raise UserError(
+            f"--pooling {POOLER}: {source} has no weights of a pooler; choose one of {', '.join(POOLINGS)}"
+        )
     if not isinstance(getattr(pooler, "activation", None), torch.nn.Tanh):
-        raise UserError(f"--pooling {POOLER}: the pooler of {source} is not a linear map and tanh; "
-                        f"choose one of {', '.join(POOLINGS)}")
+        raise UserError(
+            f"--pooling {POOLER}: the pooler of {source} is not a linear map and tanh; "
+            f"choose one of {', '.join(POOLINGS)}"
+        )
     head = simcse_head(model.config.hidden_size)
     head.layers[0].load_state_dict(pooler.dense.state_dict())
     return head.eval()
@@ -148,10 +168,15 @@ def load_pooler(source: str | Path) -> ProjectionHead:
 
 def _tokenize(tokenizer: Any, sentences: Sequence[str], max_length: int) -> list[np.ndarray]:
     rows: list[np.ndarray] = []
-    for start in range(0, len(sentences), 4096):  # an Encoding costs some hundred bytes a token until it is let go
+    # an Encoding costs some hundred bytes a token until it is let go
+    for start in range(0, len(sentences), 4096):
         encoded = tokenizer(
-            list(sentences[start : start + 4096]), truncation=True, max_length=max_length, padding=False,
-            return_attention_mask=False, return_token_type_ids=False,
+            list(sentences[start : start + 4096]),
+            truncation=True,
+            max_length=max_length,
+            padding=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
         )
         rows += [np.asarray(ids, np.int64) for ids in encoded["input_ids"]]
     return rows

@@ -5,8 +5,9 @@
     nli           premise-entailment against premise-contradiction distances (VaSCL, figure 2b)
     augmentation  per augmentation: similarity, pseudo-perplexity, isomorphism (AugCSE, appendix A.13 and A.14); PCA and t-SNE
 
-Numbers go to RUN/report/geometry-POOLING.json (results/NAME/ for models that are no run), figures and TensorBoard projector
-files into the folder geometry-POOLING/ beside it. `python -m finetune.report` draws several models into one figure.
+Numbers go to RUN/report/geometry-POOLING.json (results/NAME/ for models that are no run), figures and
+TensorBoard projector files into the folder geometry-POOLING/ beside it. `python -m finetune.report` draws
+several models into one figure.
 """
 
 from __future__ import annotations
@@ -49,14 +50,25 @@ ISOTROPY_SOURCES = {
     "effective_rank": "Roy and Vetterli 2007, centred unit vectors",
 }
 PROTOCOL = (
-    "alignment and uniformity as Wang and Isola (alpha 2, t 2) on STS-B dev and test; neighbours by cosine over all points; "
-    "isomorphism of raw vectors' spectra, bottleneck distance in dimension 0 of normalised, centred, normalised vectors"
+    "alignment and uniformity as Wang and Isola (alpha 2, t 2) on STS-B dev and test; neighbours by cosine "
+    "over all points; "
+    "isomorphism of raw vectors' spectra, bottleneck distance in dimension 0 of normalised, centred, "
+    "normalised vectors"
 )
 
 
 def geometry(
-    *models: str, pooling: str = "", data: str = "", out: str = "", measure: str = "", aug: str = "", text: str = "",
-    parser: str = "", sentences: str = "1000", neighbours: str = "stackoverflow", seed: str = "0",
+    *models: str,
+    pooling: str = "",
+    data: str = "",
+    out: str = "",
+    measure: str = "",
+    aug: str = "",
+    text: str = "",
+    parser: str = "",
+    sentences: str = "1000",
+    neighbours: str = "stackoverflow",
+    seed: str = "0",
 ) -> None:
     """Measure the geometry of encoders' sentence vectors.
 
@@ -67,10 +79,12 @@ def geometry(
     measure: some of sts, neighbourhood, nli, augmentation, by commas; all that have data when not given.
     aug: augmentations, separated by semicolons: "del-span,reorder;subs;yoda"; all of tokens when not given.
     text: sentences to augment, one a line (.gz too); those of STS-B when not given.
-    parser: for augmentations of text, a spaCy pipeline, by name or folder; without it $CLEAR_PARSER, else an installed one.
-    sentences: how many of them, evenly spaced. The Gromov-Hausdorff distance as coded takes at most 2,000 of them.
-    neighbours: sets for the neighbourhoods, by commas: of clustering/, and SNIPS, BANKING77, CLINC150, HWU64, ATIS of intents/.
-        VaSCL's figure is of stackoverflow alone.
+    parser: for augmentations of text, a spaCy pipeline, by name or folder; without it $CLEAR_PARSER, else an
+    installed one.
+    sentences: how many of them, evenly spaced. The Gromov-Hausdorff distance as coded takes at most 2,000 of
+    them.
+    neighbours: sets for the neighbourhoods, by commas: of clustering/, and SNIPS, BANKING77, CLINC150, HWU64,
+        ATIS of intents/. VaSCL's figure is of stackoverflow alone.
     seed: of augmentations, maskings, samples and t-SNE.
     """
     if not models:
@@ -82,7 +96,8 @@ def geometry(
     sets = [name.strip() for name in neighbours.split(",") if name.strip()]
     sets = [name.upper() if name.upper() in intents.SETS else name for name in sets]
     specifications = [one.strip() for one in aug.split(";") if one.strip()]
-    of_text = [one for one in specifications if needs_text(one)]  # every mistake is found here, before any work
+    # every mistake is found here, before any work
+    of_text = [one for one in specifications if needs_text(one)]
     inputs, missing = _inputs(data, wanted or list(MEASURES), bool(wanted), sets, text, count, chosen_seed)
     if of_text and "augmentation" in inputs:
         chosen, source_of_text, _ = inputs["augmentation"]
@@ -97,7 +112,9 @@ def geometry(
         print(f"{path}; figures and projector files in {figure_folder(folder, evaluation)}")
 
 
-def measure_model(model: EmbeddingModel, inputs: dict, aug: Sequence[str], seed: int, folder: Path) -> Evaluation:
+def measure_model(
+    model: EmbeddingModel, inputs: dict, aug: Sequence[str], seed: int, folder: Path
+) -> Evaluation:
     """All measures that `inputs` has data for; figures and projector files are written below `folder`."""
     started = time.perf_counter()
     evaluation = Evaluation.of("geometry", model, PROTOCOL)
@@ -116,7 +133,9 @@ def measure_model(model: EmbeddingModel, inputs: dict, aug: Sequence[str], seed:
         measure_augmentations(model, *inputs["augmentation"], aug, seed, evaluation, where)
     evaluation.seconds = time.perf_counter() - started
     with plots.style():
-        for name, draw in plots.all_figures([(model.name.rstrip("/").rsplit("/", 1)[-1], evaluation)]).items():
+        for name, draw in plots.all_figures(
+            [(model.name.rstrip("/").rsplit("/", 1)[-1], evaluation)]
+        ).items():
             figure = draw()
             if figure is not None:
                 replace_durably(where / f"{name}.png", plots.to_png(figure))
@@ -125,7 +144,8 @@ def measure_model(model: EmbeddingModel, inputs: dict, aug: Sequence[str], seed:
 
 
 def measure_sts(model: EmbeddingModel, pairs: Sequence, evaluation: Evaluation) -> None:
-    """Alignment over pairs with a gold score above 4 (SimCSE, footnote 3), the rest over all distinct sentences."""
+    """Alignment over pairs with a gold score above 4 (SimCSE, footnote 3), the rest over all distinct
+    sentences."""
     first = [s for part in pairs for s in part.first]
     second = [s for part in pairs for s in part.second]
     gold = np.concatenate([part.gold for part in pairs])
@@ -135,7 +155,9 @@ def measure_sts(model: EmbeddingModel, pairs: Sequence, evaluation: Evaluation) 
     u, v = vectors[[place[s] for s in first]], vectors[[place[s] for s in second]]
     above, at_least = gold > 4, gold >= 4
     if not above.any():
-        raise UserError("no STS-B pair has a score above 4: there are no positives to align; the files are not STS-B's")
+        raise UserError(
+            "no STS-B pair has a score above 4: there are no positives to align; the files are not STS-B's"
+        )
     close, closer = measures.alignment(u[at_least], v[at_least]), measures.alignment(u[above], v[above])
     details = {"pairs": int(above.sum()), "pairs_4_and_above": int(at_least.sum())}
     evaluation.tasks["alignment"] = TaskResult(
@@ -162,7 +184,8 @@ def measure_sts(model: EmbeddingModel, pairs: Sequence, evaluation: Evaluation) 
 def measure_neighbourhood(
     model: EmbeddingModel, name: str, texts: Sequence[str], labels: Sequence[str], evaluation: Evaluation
 ) -> None:
-    """Purity (x 100) and distance by top K, by cosine and by Euclidean distance; the headline is cosine's purity at 10."""
+    """Purity (x 100) and distance by top K, by cosine and by Euclidean distance; the headline is cosine's
+    purity at 10."""
     vectors = model.encode(texts)
     top = [k for k in TOP if k < len(texts)]
     found = {kind: measures.neighbourhood(vectors, labels, top, kind) for kind in measures.DISTANCES}
@@ -173,11 +196,16 @@ def measure_neighbourhood(
     headline = f"cosine_purity@{10 if 10 in top else top[-1]}"
     details = {kind: {"top": r.top, "purity": r.purity, "distance": r.distance} for kind, r in found.items()}
     details |= {"set": name, "points": len(texts), "classes": len(set(labels))}
-    evaluation.tasks[f"neighbourhood/{name}"] = TaskResult(headline, scores[headline], scores, details=details)
+    evaluation.tasks[f"neighbourhood/{name}"] = TaskResult(
+        headline, scores[headline], scores, details=details
+    )
 
 
-def measure_nli(model: EmbeddingModel, triplets: Sequence[tuple[str, str, str]], file: str, evaluation: Evaluation) -> None:
-    """Distances premise-entailment and premise-contradiction; the headline is how often (%) entailment is nearer."""
+def measure_nli(
+    model: EmbeddingModel, triplets: Sequence[tuple[str, str, str]], file: str, evaluation: Evaluation
+) -> None:
+    """Distances premise-entailment and premise-contradiction; the headline is how often (%) entailment is
+    nearer."""
     sides = [model.encode([triplet[side] for triplet in triplets]) for side in range(3)]
     scores, details = {}, {"triplets": len(triplets), "file": file}
     for kind in measures.DISTANCES:
@@ -190,34 +218,62 @@ def measure_nli(model: EmbeddingModel, triplets: Sequence[tuple[str, str, str]],
             f"{kind}_ratio_median": float(np.median(ratios)) if len(ratios) else float("nan"),
         }
         if kind == "cosine":
-            details |= {"entailment": plots.histogram(near), "contradiction": plots.histogram(far),
-                        "difference": plots.histogram(far - near)}
-    evaluation.tasks["nli"] = TaskResult("cosine_entailment_nearer", scores["cosine_entailment_nearer"], scores, details=details)
-    evaluation.notes.append(f"nli: {len(triplets):,} triplets of {file}; VaSCL sampled 20,000 premises of SNLI and MNLI")
+            details |= {
+                "entailment": plots.histogram(near),
+                "contradiction": plots.histogram(far),
+                "difference": plots.histogram(far - near),
+            }
+    evaluation.tasks["nli"] = TaskResult(
+        "cosine_entailment_nearer", scores["cosine_entailment_nearer"], scores, details=details
+    )
+    evaluation.notes.append(
+        f"nli: {len(triplets):,} triplets of {file}; VaSCL sampled 20,000 premises of SNLI and MNLI"
+    )
 
 
 def measure_augmentations(
-    model: EmbeddingModel, sentences: Sequence[str], source: str, parses: Sequence[ParsedSentence] | None, aug: Sequence[str],
-    seed: int, evaluation: Evaluation, where: Path,
+    model: EmbeddingModel,
+    sentences: Sequence[str],
+    source: str,
+    parses: Sequence[ParsedSentence] | None,
+    aug: Sequence[str],
+    seed: int,
+    evaluation: Evaluation,
+    where: Path,
 ) -> None:
-    """A task for every augmentation, one for the projections; writes the projector's files. parses: of the sentences, for
-    augmentations of text."""
+    """A task for every augmentation, one for the projections; writes the projector's files. parses: of the
+    sentences, for augmentations of text."""
     augmented = AugmentedSentences(model, sentences, seed, parses)
     if not augmented.has_mlm_head:
         evaluation.notes.append(f"no pseudo-perplexity: {augmented.why_no_perplexity}")
-    made = views(augmented, aug or default_specifications(), bool(aug), lambda name: _say(model, f"augmentation {name}"))
+    made = views(
+        augmented,
+        aug or default_specifications(),
+        bool(aug),
+        lambda name: _say(model, f"augmentation {name}"),
+    )
     evaluation.notes += augmented.notes
-    evaluation.notes.append(f"augmentations: {len(sentences):,} sentences of {source}; figures over those that change")
+    evaluation.notes.append(
+        f"augmentations: {len(sentences):,} sentences of {source}; figures over those that change"
+    )
     if any(view.changed.sum() > measures.AS_CODED_LIMIT for view in made):
-        evaluation.notes.append(f"gromov_hausdorff_as_coded: over {measures.AS_CODED_LIMIT:,} of the sentences that change, "
-                                "evenly spaced, since it holds their distances at once")
+        evaluation.notes.append(
+            f"gromov_hausdorff_as_coded: over {measures.AS_CODED_LIMIT:,} of the sentences that change, "
+            "evenly spaced, since it holds their distances at once"
+        )
     for view in made:
         scores = compare(augmented, view)
         if "cosine" not in scores:
-            evaluation.notes.append(f"{view.name} changes {view.changed.sum()} of {len(view.changed)} sentences: too few")
+            evaluation.notes.append(
+                f"{view.name} changes {view.changed.sum()} of {len(view.changed)} sentences: too few"
+            )
         metric = "cosine" if "cosine" in scores else "changed"
         evaluation.tasks[f"augmentation/{view.name}"] = TaskResult(
-            metric, scores[metric], scores, std=scores.get("cosine_std"), details={"sentences": int(view.changed.sum())}
+            metric,
+            scores[metric],
+            scores,
+            std=scores.get("cosine_std"),
+            details={"sentences": int(view.changed.sum())},
         )
     if made:
         _say(model, "PCA, t-SNE, projector files")
@@ -226,7 +282,8 @@ def measure_augmentations(
 
 
 def project(augmented: AugmentedSentences, made: Sequence[View], seed: int) -> TaskResult:
-    """PCA and t-SNE (scikit-learn) of a sample of originals and all their views; the headline is PCA's share of variance (%)."""
+    """PCA and t-SNE (scikit-learn) of a sample of originals and all their views; the headline is PCA's share
+    of variance (%)."""
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
@@ -234,9 +291,14 @@ def project(augmented: AugmentedSentences, made: Sequence[View], seed: int) -> T
     if len(vectors) < 4:
         raise UserError(f"{len(vectors)} sentences and views are too few to project; give more --sentences")
     pca = PCA(2, random_state=seed).fit(vectors)
-    tsne = TSNE(2, perplexity=min(30.0, (len(vectors) - 1) / 3), init="pca", random_state=seed).fit_transform(vectors)
+    tsne = TSNE(2, perplexity=min(30.0, (len(vectors) - 1) / 3), init="pca", random_state=seed).fit_transform(
+        vectors
+    )
     points = {"pca": pca.transform(vectors), "tsne": tsne}
-    details: dict = {"sentences": len(set(which)), "pca_variance": [float(v) for v in pca.explained_variance_ratio_]}
+    details: dict = {
+        "sentences": len(set(which)),
+        "pca_variance": [float(v) for v in pca.explained_variance_ratio_],
+    }
     for method, cloud in points.items():
         details[method] = {}
         for name, (x, y) in zip(names, cloud, strict=True):
@@ -249,12 +311,18 @@ def project_files(augmented: AugmentedSentences, made: Sequence[View], seed: int
     """The same sample for TensorBoard's projector, coloured by augmentation, labelled by text."""
     names, which, vectors = _sampled(augmented, made, seed)
     rows = {view.name: view.rows for view in made}
-    texts = [augmented.sentences[n] if name == "original" else augmented.text(rows[name][n]) for name, n in zip(names, which)]
+    texts = [
+        augmented.sentences[n] if name == "original" else augmented.text(rows[name][n])
+        for name, n in zip(names, which)
+    ]
     write_projector(folder, "sentences", vectors, {"text": texts, "augmentation": names, "sentence": which})
 
 
-def _sampled(augmented: AugmentedSentences, made: Sequence[View], seed: int) -> tuple[list[str], list[int], np.ndarray]:
-    """(augmentation, sentence number, vector) of the plotted points: every view of a sampled sentence that changes it."""
+def _sampled(
+    augmented: AugmentedSentences, made: Sequence[View], seed: int
+) -> tuple[list[str], list[int], np.ndarray]:
+    """(augmentation, sentence number, vector) of the plotted points: every view of a sampled sentence that
+    changes it."""
     count = len(augmented.sentences)
     chosen = np.sort(np.random.default_rng(seed).choice(count, min(PLOTTED, count), replace=False))
     names, which, vectors = ["original"] * len(chosen), chosen.tolist(), [augmented.vectors[chosen]]
@@ -277,7 +345,8 @@ def figure_folder(folder: Path, evaluation: Evaluation) -> Path:
 def _inputs(
     data: str, wanted: Sequence[str], required: bool, sets: Sequence[str], text: str, count: int, seed: int
 ) -> tuple[dict, list[str]]:
-    """(data by measure, notes on what is missing). Read before any model: a damaged file should not cost the loading."""
+    """(data by measure, notes on what is missing). Read before any model: a damaged file should not cost the
+    loading."""
 
     def sts() -> list:
         root = data_root(data)
@@ -323,7 +392,9 @@ def _read_labelled(name: str, data: str) -> tuple[list[str], list[str]]:
 
 def _read_clustering(path: Path) -> tuple[list[str], list[str]]:
     """Texts and labels of a csv file with the columns text and label; rows without text are left out."""
-    rows = [(text.strip(), label) for text, label in csv_columns(path, "text", "label") if text.strip() and label]
+    rows = [
+        (text.strip(), label) for text, label in csv_columns(path, "text", "label") if text.strip() and label
+    ]
     if len(rows) < 3:
         raise UserError(f"{path}: {len(rows)} rows with text and label; neighbourhoods need at least 3")
     return [text for text, _ in rows], [label for _, label in rows]
@@ -337,7 +408,9 @@ def _read_triplets(data: str, seed: int) -> tuple[list[tuple[str, str, str]], st
         raise UserError(f"{folder} has neither {' nor '.join(NLI_FILES)} (columns sent0, sent1, hard_neg)")
     rows = read_triplets(files[0])
     if len(rows) > NLI_SAMPLE:
-        rows = [rows[n] for n in np.sort(np.random.default_rng(seed).choice(len(rows), NLI_SAMPLE, replace=False))]
+        rows = [
+            rows[n] for n in np.sort(np.random.default_rng(seed).choice(len(rows), NLI_SAMPLE, replace=False))
+        ]
     return rows, files[0].name
 
 

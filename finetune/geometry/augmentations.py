@@ -1,8 +1,9 @@
-"""What augmentations do to sentences as an encoder sees them: AugCSE's similarity, perplexity and isomorphism, VaSCL's figure 4b.
+"""What augmentations do to sentences as an encoder sees them: AugCSE's similarity, perplexity and
+isomorphism, VaSCL's figure 4b.
 
-Each augmentation of the catalogue is compared on the sentences that it changes, as AugCSE's appendix A.14 does: the share it
-changes is given beside. A model that runs packed gets the augmented tokens themselves; any other gets them as text.
-Augmentations of text need the sentences' parses.
+Each augmentation of the catalogue is compared on the sentences that it changes, as AugCSE's appendix A.14
+does: the share it changes is given beside. A model that runs packed gets the augmented tokens themselves; any
+other gets them as text. Augmentations of text need the sentences' parses.
 """
 
 from __future__ import annotations
@@ -56,8 +57,9 @@ LONGEST = 1 << 20
 class Rewriting:
     """One augmentation of N sentences.
 
-    rows: Ragged of N, their tokens. changed: bool[N], where the tokens are others, or, of an augmentation of text, where it
-    wrote another text. texts: sentence number -> text, of those that an augmentation of text has changed and none of tokens.
+    rows: Ragged of N, their tokens. changed: bool[N], where the tokens are others, or, of an augmentation of
+    text, where it wrote another text. texts: sentence number -> text, of those that an augmentation of text
+    has changed and none of tokens.
     """
 
     name: str
@@ -68,7 +70,8 @@ class Rewriting:
 
 @dataclass(frozen=True)
 class View:
-    """One augmentation of N sentences. changed: bool[N]; vectors: float32[N, d], the original's own where nothing changed."""
+    """One augmentation of N sentences. changed: bool[N]; vectors: float32[N, d], the original's own where
+    nothing changed."""
 
     name: str
     rows: Ragged
@@ -84,13 +87,19 @@ def default_specifications() -> list[str]:
 class AugmentedSentences:
     """N sentences, their vectors and their augmentations, by one model.
 
-    Attributes: sentences; originals (Ragged); vectors float32[N, d]; has_mlm_head, and if not, why_no_perplexity; notes, what
-    must be said beside the figures; encoder (None for a model that does not run packed), tokenizer, vocabulary.
-    parses: of the N sentences, for augmentations of text. precision: of the model's products, a name of `pretrain.model.precision`.
+    Attributes: sentences; originals (Ragged); vectors float32[N, d]; has_mlm_head, and if not,
+    why_no_perplexity; notes, what must be said beside the figures; encoder (None for a model that does not
+    run packed), tokenizer, vocabulary.
+    parses: of the N sentences, for augmentations of text. precision: of the model's products, a name of
+    `pretrain.model.precision`.
     """
 
     def __init__(
-        self, model: EmbeddingModel, sentences: Sequence[str], seed: int = 0, parses: Sequence[ParsedSentence] | None = None,
+        self,
+        model: EmbeddingModel,
+        sentences: Sequence[str],
+        seed: int = 0,
+        parses: Sequence[ParsedSentence] | None = None,
         precision: str = "fp32",
     ):
         self.sentences, self.seed, self.notes, self.parses = list(sentences), seed, [], parses
@@ -100,7 +109,10 @@ class AugmentedSentences:
             self.tokenizer = _own_tokenizer(model)
         if self.tokenizer is None:
             self.tokenizer = train_tokenizer(self.sentences)
-            self.notes.append("the model has no tokenizer of its own: augmentations work on a word tokenizer of these sentences")
+            self.notes.append(
+                "the model has no tokenizer of its own: augmentations work on a word tokenizer of these "
+                "sentences"
+            )
         self.vocabulary = Vocabulary.from_tokenizer(self.tokenizer)
         longest = self.encoder.max_positions if self.encoder is not None else None
         self.originals = clip(encode(self.sentences, self.tokenizer, self.vocabulary), longest)
@@ -121,7 +133,8 @@ class AugmentedSentences:
         """The sentences under an augmentation, with the keys that training with this seed has in epoch 0.
 
         Raises:
-            AugmentationError: an unknown specification, or one that needs [DEL], synonyms, a parse or a model that are not there.
+            AugmentationError: an unknown specification, or one that needs [DEL], synonyms, a parse or a model
+                that are not there.
         """
         if needs_synonyms(specification) and self._synonyms is None:
             self._synonyms = SynonymTable.load(None, self.tokenizer, self.vocabulary)
@@ -167,7 +180,8 @@ class AugmentedSentences:
         return rewriting.texts[number] if number in rewriting.texts else self.text(rewriting.rows[number])
 
     def embed(self, rows: Ragged, texts: Sequence[str]) -> np.ndarray:
-        """Vectors of K sentences, float32[K, d]: of their tokens, or, for a model that does not run packed, of their texts."""
+        """Vectors of K sentences, float32[K, d]: of their tokens, or, for a model that does not run packed,
+        of their texts."""
         with self.autocast():
             if self.encoder is None:
                 return self._model.encode(texts)
@@ -198,7 +212,8 @@ class AugmentedSentences:
         return self.masked_losses(self.originals)
 
     def masked_losses(self, rows: Ragged) -> np.ndarray:
-        """Masked-language loss (nats) and number of masked tokens of each of N rows, summed over `MASK_ROUNDS` fixed maskings.
+        """Masked-language loss (nats) and number of masked tokens of each of N rows, summed over
+        `MASK_ROUNDS` fixed maskings.
 
         Every chosen token is hidden behind [MASK]: none is left as it is or replaced. Returns float64[N, 2].
 
@@ -243,11 +258,11 @@ def _losses(encoder: SentenceEncoder, masked: Masked) -> np.ndarray:
 def compare(sentences: AugmentedSentences, view: View, as_coded: bool = True) -> dict[str, float]:
     """Figures of one augmentation against the originals, over the sentences that it changes.
 
-    changed, tokens_changed (%, of all sentences; of the tokens of the changed ones); cosine and its standard deviation;
-    econd_original, econd_view, cond_hm; svg and svg_compared; gromov_hausdorff, and as iso-study's code has it
-    (over AS_CODED_LIMIT of them, evenly spaced, where there are more); with a
-    masked-language head: perplexity_original, perplexity_view, perplexity_change (view - original). Only `changed` where
-    fewer than two sentences change.
+    changed, tokens_changed (%, of all sentences; of the tokens of the changed ones); cosine and its standard
+    deviation; econd_original, econd_view, cond_hm; svg and svg_compared; gromov_hausdorff, and as iso-study's
+    code has it (over AS_CODED_LIMIT of them, evenly spaced, where there are more); with a
+    masked-language head: perplexity_original, perplexity_view, perplexity_change (view - original). Only
+    `changed` where fewer than two sentences change.
     """
     which = np.flatnonzero(view.changed)
     figures = {"changed": 100 * float(view.changed.mean())}
@@ -272,7 +287,9 @@ def compare(sentences: AugmentedSentences, view: View, as_coded: bool = True) ->
     }
     if as_coded:
         some = np.linspace(0, len(which) - 1, min(len(which), measures.AS_CODED_LIMIT)).round().astype(int)
-        figures["gromov_hausdorff_as_coded"] = measures.gromov_hausdorff(before[some], after[some], as_coded=True)
+        figures["gromov_hausdorff_as_coded"] = measures.gromov_hausdorff(
+            before[some], after[some], as_coded=True
+        )
     if sentences.has_mlm_head:
         old = pseudo_perplexity(sentences.original_losses[which])
         new = pseudo_perplexity(sentences.masked_losses(view.rows.take(which)))
@@ -281,7 +298,10 @@ def compare(sentences: AugmentedSentences, view: View, as_coded: bool = True) ->
 
 
 def views(
-    sentences: AugmentedSentences, specifications: Sequence[str], required: bool, progress: Callable[[str], None] | None = None
+    sentences: AugmentedSentences,
+    specifications: Sequence[str],
+    required: bool,
+    progress: Callable[[str], None] | None = None,
 ) -> list[View]:
     """All views; those that this tokenizer or machine cannot have are an error if `required`, else a note.
 
@@ -342,4 +362,6 @@ def _why_no_perplexity(model: EmbeddingModel, encoder: SentenceEncoder | None) -
     names = pretrained(AutoConfig, _source(model)).architectures or []
     if any(name.endswith(("ForMaskedLM", "ForPreTraining")) for name in names):
         return ""
-    return f"{model.name} has no masked-language head (its config names {', '.join(names) or 'no architecture'})"
+    return (
+        f"{model.name} has no masked-language head (its config names {', '.join(names) or 'no architecture'})"
+    )

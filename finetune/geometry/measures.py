@@ -1,12 +1,13 @@
 """Measures on clouds of sentence vectors: functions of arrays, without models or files.
 
-Memory: vectors are N x d; whatever needs pairs goes in tiles of at most `TILE_BYTES`. Only `gromov_hausdorff(..., as_coded=True)`
-holds N x N distances, and refuses more than `AS_CODED_LIMIT` points.
+Memory: vectors are N x d; whatever needs pairs goes in tiles of at most `TILE_BYTES`. Only
+`gromov_hausdorff(..., as_coded=True)` holds N x N distances, and refuses more than `AS_CODED_LIMIT` points.
 
-Sources: Wang and Isola (ICML 2020), alignment and uniformity; Ethayarajh (EMNLP 2019), average cosine; Mu and Viswanath (ICLR
-2018), partition function; Rudman et al. (ACL Findings 2022), IsoScore; Roy and Vetterli (EUSIPCO 2007), effective rank;
-Dubossarsky et al. (EMNLP 2020), effective condition number and singular value gap; Patra et al. (ACL 2019) and Vulic et al.
-(EMNLP 2020, code cambridgeltl/iso-study), Gromov-Hausdorff; Zhang et al. (VaSCL, ACL Findings 2022), figure 2.
+Sources: Wang and Isola (ICML 2020), alignment and uniformity; Ethayarajh (EMNLP 2019), average cosine; Mu and
+Viswanath (ICLR 2018), partition function; Rudman et al. (ACL Findings 2022), IsoScore; Roy and Vetterli
+(EUSIPCO 2007), effective rank; Dubossarsky et al. (EMNLP 2020), effective condition number and singular value
+gap; Patra et al. (ACL 2019) and Vulic et al. (EMNLP 2020, code cambridgeltl/iso-study), Gromov-Hausdorff;
+Zhang et al. (VaSCL, ACL Findings 2022), figure 2.
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def alignment(first: np.ndarray, second: np.ndarray) -> float:
-    """Mean squared distance of the normalised rows of two [N, d] (Wang and Isola, alpha 2). 0: the same point; 2: unrelated."""
+    """Mean squared distance of the normalised rows of two [N, d] (Wang and Isola, alpha 2). 0: the same
+    point; 2: unrelated."""
     return float(np.square(unit(first) - unit(second)).sum(1).mean())
 
 
 def uniformity(vectors: np.ndarray) -> float:
-    """log of the mean of exp(-2 |x - y|^2) over pairs of different normalised rows of [N, d] (Wang and Isola, t 2).
+    """log of the mean of exp(-2 |x - y|^2) over pairs of different normalised rows of [N, d] (Wang and Isola,
+    t 2).
 
     0: all in one point; about -4: spread evenly over a sphere of many dimensions.
     """
@@ -58,7 +61,8 @@ def uniformity(vectors: np.ndarray) -> float:
 
 
 def average_cosine(vectors: np.ndarray) -> float:
-    """Mean cosine over pairs of different rows of [N, d] (Ethayarajh's anisotropy baseline). 0: isotropic; 1: one direction."""
+    """Mean cosine over pairs of different rows of [N, d] (Ethayarajh's anisotropy baseline). 0: isotropic; 1:
+    one direction."""
     points = unit(vectors)
     count = len(points)
     total = np.square(points.sum(0)).sum() - np.square(points).sum()
@@ -66,10 +70,11 @@ def average_cosine(vectors: np.ndarray) -> float:
 
 
 def partition_ratio(vectors: np.ndarray) -> float:
-    """min Z(c) / max Z(c), Z(c) = sum over rows of exp(c . x), c the eigenvectors of X'X (Mu and Viswanath). 1: isotropic.
+    """min Z(c) / max Z(c), Z(c) = sum over rows of exp(c . x), c the eigenvectors of X'X (Mu and Viswanath).
+    1: isotropic.
 
-    An eigenvector's sign is arbitrary, so both are tried. Not invariant to scale: pass raw vectors for the paper's own
-    figure, `unit` ones to compare encoders whose vectors differ in length.
+    An eigenvector's sign is arbitrary, so both are tried. Not invariant to scale: pass raw vectors for the
+    paper's own figure, `unit` ones to compare encoders whose vectors differ in length.
     """
     points = np.asarray(vectors, np.float64)
     _, basis = np.linalg.eigh(points.T @ points)
@@ -79,7 +84,8 @@ def partition_ratio(vectors: np.ndarray) -> float:
 
 
 def isoscore(vectors: np.ndarray) -> float:
-    """IsoScore of [N, d], N > d (Rudman et al., algorithm 1): 1 if the covariance is a multiple of the identity, 0 if of rank 1.
+    """IsoScore of [N, d], N > d (Rudman et al., algorithm 1): 1 if the covariance is a multiple of the
+    identity, 0 if of rank 1.
 
     The PCA of their step 2 makes the covariance diagonal, so its eigenvalues are all that enters.
 
@@ -88,7 +94,9 @@ def isoscore(vectors: np.ndarray) -> float:
     """
     count, size = np.shape(vectors)
     if count <= size or size < 2:
-        raise UserError(f"IsoScore needs more vectors than dimensions, and 2 dimensions; there are {count} of {size}")
+        raise UserError(
+            f"IsoScore needs more vectors than dimensions, and 2 dimensions; there are {count} of {size}"
+        )
     variances = np.linalg.eigvalsh(np.cov(np.asarray(vectors, np.float64), rowvar=False)).clip(0)
     length = np.linalg.norm(variances)
     if length == 0:
@@ -102,18 +110,21 @@ def isoscore(vectors: np.ndarray) -> float:
 
 
 def singular_values(vectors: np.ndarray) -> np.ndarray:
-    """Singular values of [N, d] as they are (not centred), falling, float64[min(N, d)]; those that are rounding are set to 0."""
+    """Singular values of [N, d] as they are (not centred), falling, float64[min(N, d)]; those that are
+    rounding are set to 0."""
     values = np.linalg.svd(np.asarray(vectors, np.float64), compute_uv=False)
     return np.where(values > values[0] * SPECTRUM_FLOOR, values, 0.0)
 
 
 def effective_condition_number(values: np.ndarray) -> float:
-    """First singular value over the one at the effective rank, floor(exp(entropy)) (Dubossarsky et al., equations 2 to 4)."""
+    """First singular value over the one at the effective rank, floor(exp(entropy)) (Dubossarsky et al.,
+    equations 2 to 4)."""
     positive = values[values > 0]
     if not len(positive):
         return float("nan")
     share = positive / positive.sum()
-    rank = int(np.floor(np.exp(-(share * np.log(share)).sum()) * (1 + 1e-12)))  # n equal values are n, not n - 1e-15
+    # n equal values are n, not n - 1e-15
+    rank = int(np.floor(np.exp(-(share * np.log(share)).sum()) * (1 + 1e-12)))
     return float(positive[0] / positive[rank - 1])
 
 
@@ -124,7 +135,8 @@ def harmonic_mean(first: float, second: float) -> float:
 
 @dataclass(frozen=True)
 class SingularValueGap:
-    """value: sum over i of (log a_i - log b_i)^2. compared: how many i, those where both are above rounding."""
+    """value: sum over i of (log a_i - log b_i)^2. compared: how many i, those where both are above
+    rounding."""
 
     value: float
     compared: int
@@ -133,7 +145,8 @@ class SingularValueGap:
 def singular_value_gap(first: np.ndarray, second: np.ndarray) -> SingularValueGap:
     """SVG of two falling lists of singular values (Dubossarsky et al., equation 6). 0: the same spectrum.
 
-    A value that is rounding in either cloud is left out: its logarithm is noise, and would be most of the sum.
+    A value that is rounding in either cloud is left out: its logarithm is noise, and would be most of the
+    sum.
     """
     shared = min(len(first), len(second))
     kept = (first[:shared] > 0) & (second[:shared] > 0)
@@ -142,9 +155,11 @@ def singular_value_gap(first: np.ndarray, second: np.ndarray) -> SingularValueGa
 
 
 def connection_lengths(points: np.ndarray) -> np.ndarray:
-    """Where components of the Vietoris-Rips filtration of [N, d] die: the minimum spanning tree's edges, falling, [N - 1].
+    """Where components of the Vietoris-Rips filtration of [N, d] die: the minimum spanning tree's edges,
+    falling, [N - 1].
 
-    The persistence diagram in dimension 0: every component is born at 0, one never dies. Prim's algorithm, O(N d) memory.
+    The persistence diagram in dimension 0: every component is born at 0, one never dies. Prim's algorithm,
+    O(N d) memory.
     """
     cloud = np.asarray(points, np.float64)
     squares = np.einsum("nd,nd->n", cloud, cloud)
@@ -163,9 +178,10 @@ def connection_lengths(points: np.ndarray) -> np.ndarray:
 def bottleneck(first: np.ndarray, second: np.ndarray) -> float:
     """Bottleneck distance of two persistence diagrams in dimension 0, given by their deaths, falling.
 
-    Points (0, a) and (0, b) are |a - b| apart, and (0, a) is a / 2 from the diagonal. All lie on one line, so an optimal
-    matching pairs the k largest of both in order, for some k, and sends the rest to the diagonal: a crossing can be
-    uncrossed, and a point near the diagonal given up for a farther one, without making the largest distance larger.
+    Points (0, a) and (0, b) are |a - b| apart, and (0, a) is a / 2 from the diagonal. All lie on one line, so
+    an optimal matching pairs the k largest of both in order, for some k, and sends the rest to the diagonal:
+    a crossing can be uncrossed, and a point near the diagonal given up for a farther one, without making the
+    largest distance larger.
     """
     shared = min(len(first), len(second))
     paired = np.concatenate([[0.0], np.maximum.accumulate(np.abs(first[:shared] - second[:shared]))])
@@ -176,14 +192,16 @@ def bottleneck(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def gromov_hausdorff(first: np.ndarray, second: np.ndarray, as_coded: bool = False) -> float:
-    """The bottleneck distance that Patra et al. take for the Gromov-Hausdorff distance of two [N, d]. 0: alike.
+    """The bottleneck distance that Patra et al. take for the Gromov-Hausdorff distance of two [N, d]. 0:
+    alike.
 
-    Rows are normalised, centred and normalised again, as in iso-study; the diagrams are those of Euclidean distances in
-    dimension 0. Twice the Gromov-Hausdorff distance is at least this large (Chazal et al. 2009).
+    Rows are normalised, centred and normalised again, as in iso-study; the diagrams are those of Euclidean
+    distances in dimension 0. Twice the Gromov-Hausdorff distance is at least this large (Chazal et al. 2009).
 
     Args:
-        as_coded: what iso-study's published line computes (`gudhi.RipsComplex(distances)`, whose first argument is
-            points): the rows of the distance matrix stand as points. Its scale grows with N, so compare at equal N only.
+        as_coded: what iso-study's published line computes (`gudhi.RipsComplex(distances)`, whose first
+            argument is points): the rows of the distance matrix stand as points. Its scale grows with N, so
+            compare at equal N only.
 
     Raises:
         UserError: `as_coded` with more than `AS_CODED_LIMIT` points.
@@ -191,7 +209,10 @@ def gromov_hausdorff(first: np.ndarray, second: np.ndarray, as_coded: bool = Fal
     clouds = [unit(unit(cloud) - unit(cloud).mean(0)) for cloud in (first, second)]
     if as_coded:
         if max(map(len, clouds)) > AS_CODED_LIMIT:
-            raise UserError(f"the Gromov-Hausdorff distance as coded holds N x N distances: at most {AS_CODED_LIMIT} points")
+            raise UserError(
+                "the Gromov-Hausdorff distance as coded holds N x N distances: at most "
+                f"{AS_CODED_LIMIT} points"
+            )
         clouds = [np.sqrt(np.clip(2 - 2 * np.clip(cloud @ cloud.T, -1, 1), 0, None)) for cloud in clouds]
     return bottleneck(*map(connection_lengths, clouds))
 
@@ -208,21 +229,28 @@ class Neighbourhood:
     distance: list[float]
 
 
-def neighbourhood(vectors: np.ndarray, labels: Sequence, top: Sequence[int], distance: str = "cosine") -> Neighbourhood:
+def neighbourhood(
+    vectors: np.ndarray, labels: Sequence, top: Sequence[int], distance: str = "cosine"
+) -> Neighbourhood:
     """VaSCL's figure 2a, averaged over all N points of [N, d].
 
     Args:
         labels: N labels, of any kind.
         top: the Ks, each below N.
-        distance: "cosine" (1 - cosine) or "euclidean" (of the vectors as they are). The paper does not say which it plots.
+        distance: "cosine" (1 - cosine) or "euclidean" (of the vectors as they are). The paper does not say
+            which it plots.
     """
     _check_distance(distance)
     ks = sorted(set(top))
     if not ks or ks[0] < 1 or ks[-1] >= len(vectors):
-        raise UserError(f"top-K {list(top)} must lie between 1 and {len(vectors) - 1}, one less than the points")
+        raise UserError(
+            f"top-K {list(top)} must lie between 1 and {len(vectors) - 1}, one less than the points"
+        )
     _, classes = np.unique(np.asarray(labels), return_inverse=True)
     classes = torch.from_numpy(classes)
-    points = torch.from_numpy(np.ascontiguousarray(unit(vectors) if distance == "cosine" else vectors, np.float32))
+    points = torch.from_numpy(
+        np.ascontiguousarray(unit(vectors) if distance == "cosine" else vectors, np.float32)
+    )
     squares = points.square().sum(1)
     same, far = torch.zeros(ks[-1], dtype=torch.float64), torch.zeros(ks[-1], dtype=torch.float64)
     for rows in _tiles(len(points), 4 * (2 * len(points) + 2 * ks[-1] * points.shape[1])):
@@ -231,7 +259,8 @@ def neighbourhood(vectors: np.ndarray, labels: Sequence, top: Sequence[int], dis
         closeness[torch.arange(len(own)), own] = -torch.inf
         found = closeness.topk(ks[-1], dim=1).indices
         same += (classes[found] == classes[own][:, None]).sum(0)
-        # Anew from differences: |x|^2 + |y|^2 - 2xy has lost the digits of a short distance between long vectors.
+        # Anew from differences: |x|^2 + |y|^2 - 2xy has lost the digits of a short distance between long
+        # vectors.
         apart = (points[found] - points[own][:, None]).square().sum(2).double()
         far += (apart / 2 if distance == "cosine" else apart.sqrt()).sum(0)
     counts = torch.arange(1, ks[-1] + 1) * len(points)

@@ -1,4 +1,5 @@
-"""The papers' geometry figures, from result files, for one model or several side by side; and figures as SVG or PNG.
+"""The papers' geometry figures, from result files, for one model or several side by side; and figures as SVG
+or PNG.
 
 alignment_uniformity   SimCSE (Gao et al. 2021), figure 3
 neighbourhood_*        VaSCL (Zhang et al. 2022), figure 2a
@@ -23,7 +24,18 @@ from matplotlib.figure import Figure
 
 from finetune.results import Evaluation, TaskResult
 
-COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#76b7b2", "#9c755f", "#ff9da7", "#8cd17d", "#d4a6c8")
+COLOURS = (
+    "#4e79a7",
+    "#f28e2b",
+    "#59a14f",
+    "#e15759",
+    "#b07aa1",
+    "#76b7b2",
+    "#9c755f",
+    "#ff9da7",
+    "#8cd17d",
+    "#d4a6c8",
+)
 """Tableau's, without the yellow: all are legible on white and on near-black."""
 _INK = "#010203"
 """Stands for the colour of the text around an inlined figure."""
@@ -44,17 +56,28 @@ AUGMENTATION_MEASURES = {
 def style():
     """Small figures for a column of some 400 px; no frame on top and right."""
     settings = {
-        "figure.figsize": (4.6, 3.2), "figure.constrained_layout.use": True, "font.size": 9, "axes.titlesize": 10,
-        "axes.spines.top": False, "axes.spines.right": False, "legend.fontsize": 8, "legend.frameon": False,
-        "svg.fonttype": "none", "font.family": "sans-serif", "axes.prop_cycle": plt.cycler(color=COLOURS),
-        **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
+        "figure.figsize": (4.6, 3.2),
+        "figure.constrained_layout.use": True,
+        "font.size": 9,
+        "axes.titlesize": 10,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "legend.fontsize": 8,
+        "legend.frameon": False,
+        "svg.fonttype": "none",
+        "font.family": "sans-serif",
+        "axes.prop_cycle": plt.cycler(color=COLOURS),
+        **dict.fromkeys(
+            ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK
+        ),
     }
     with plt.rc_context(settings):
         yield
 
 
 def to_svg(figure: Figure, name: str) -> str:
-    """The figure as an <svg> element for a page: transparent, in the page's text colour, ids its own; the figure is closed."""
+    """The figure as an <svg> element for a page: transparent, in the page's text colour, ids its own; the
+    figure is closed."""
     file = io.StringIO()
     with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -68,7 +91,9 @@ def to_svg(figure: Figure, name: str) -> str:
     text = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", text)
     text = re.sub(r'xlink:href="#([^"]+)"', rf'xlink:href="#{prefix}-\1"', text)
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    return re.sub(r'(<svg[^>]*?) width="[^"]+" height="[^"]+"|(<svg[^>]*?) height="[^"]+"', r"\1\2", text, count=1).strip()
+    return re.sub(
+        r'(<svg[^>]*?) width="[^"]+" height="[^"]+"|(<svg[^>]*?) height="[^"]+"', r"\1\2", text, count=1
+    ).strip()
 
 
 def to_png(figure: Figure, dots_per_inch: int = 150) -> bytes:
@@ -98,7 +123,8 @@ def alignment_uniformity(models: Named) -> Figure | None:
 
 
 def neighbourhood(models: Named, what: str, name: str) -> Figure:
-    """By K, in the set `name`: "purity", the share of true positives in the top K, or "distance", the mean distance to them."""
+    """By K, in the set `name`: "purity", the share of true positives in the top K, or "distance", the mean
+    distance to them."""
     found = _with(models, f"neighbourhood/{name}")
     figure, axis = plt.subplots()
     for number, (label, task) in enumerate(found):
@@ -124,7 +150,9 @@ def nli_distances(models: Named) -> Figure | None:
     for number, (label, task) in enumerate(found):
         for key, line in (("entailment", "-"), ("contradiction", "--")):
             _density(axis, task.details[key], COLOURS[number % len(COLOURS)], line, f"{label}, {key}")
-    axis.set(xlabel="1 − cosine to the premise", ylabel="density", title="entailed and contradicting hypotheses")
+    axis.set(
+        xlabel="1 − cosine to the premise", ylabel="density", title="entailed and contradicting hypotheses"
+    )
     axis.set_ylim(bottom=0)
     _legend(axis, 2 * len(found))
     return figure
@@ -138,7 +166,11 @@ def nli_difference(models: Named) -> Figure | None:
     figure, axis = plt.subplots()
     for number, (label, task) in enumerate(found):
         _density(axis, task.details["difference"], COLOURS[number % len(COLOURS)], "-", label)
-    axis.set(xlabel="1 − cosine: contradiction − entailment", ylabel="density", title="right of 0: entailment is nearer")
+    axis.set(
+        xlabel="1 − cosine: contradiction − entailment",
+        ylabel="density",
+        title="right of 0: entailment is nearer",
+    )
     axis.axvline(0, color=_INK, linewidth=0.8)
     axis.set_ylim(bottom=0)
     _legend(axis, len(found))
@@ -198,11 +230,15 @@ def all_figures(models: Named) -> dict[str, Callable[[], Figure | None]]:
         "nli_distances": lambda: nli_distances(models),
         "nli_difference": lambda: nli_difference(models),
     }
-    tasks = dict.fromkeys(task for _, result in models for task in result.tasks if task.startswith("neighbourhood/"))
+    tasks = dict.fromkeys(
+        task for _, result in models for task in result.tasks if task.startswith("neighbourhood/")
+    )
     for task in tasks:
         for what in ("purity", "distance"):
             name = task.removeprefix("neighbourhood/")
-            figures[f"neighbourhood_{what}_{name}"] = lambda name=name, what=what: neighbourhood(models, what, name)
+            figures[f"neighbourhood_{what}_{name}"] = lambda name=name, what=what: neighbourhood(
+                models, what, name
+            )
     for measure in AUGMENTATION_MEASURES:
         figures[f"augmentation_{measure}"] = lambda measure=measure: augmentations(models, measure)
     for number, (label, result) in enumerate(models):
@@ -220,7 +256,9 @@ def histogram(values: np.ndarray, bins: int = 60) -> dict[str, list[float]]:
 
 def _density(axis, content: dict[str, list[float]], colour: str, line: str, label: str) -> None:
     edges = np.asarray(content["edges"])
-    axis.plot((edges[1:] + edges[:-1]) / 2, content["density"], line, color=colour, label=label, linewidth=1.3)
+    axis.plot(
+        (edges[1:] + edges[:-1]) / 2, content["density"], line, color=colour, label=label, linewidth=1.3
+    )
 
 
 def _with(models: Named, task: str) -> list[tuple[str, TaskResult]]:

@@ -10,13 +10,16 @@ import numpy as np
 from pretrain.common.errors import UserError
 
 
-def write_projector(folder: Path, name: str, vectors: np.ndarray, metadata: Mapping[str, Sequence[object]]) -> Path:
+def write_projector(
+    folder: Path, name: str, vectors: np.ndarray, metadata: Mapping[str, Sequence[object]]
+) -> Path:
     """Write tensors.tsv, metadata.tsv and projector_config.pbtxt into `folder`; return the last.
 
     Args:
         name: what the projector calls the tensor.
         vectors: [N, d].
-        metadata: one or more columns of N entries, for labels and colours. Tabs and line ends in them become blanks.
+        metadata: one or more columns of N entries, for labels and colours. Tabs and line ends in them become
+            blanks.
 
     Raises:
         UserError: a column of another length, or no column.
@@ -25,7 +28,9 @@ def write_projector(folder: Path, name: str, vectors: np.ndarray, metadata: Mapp
         raise UserError("the projector needs at least one column of metadata")
     for column, entries in metadata.items():
         if len(entries) != len(vectors):
-            raise UserError(f"metadata column {column!r} has {len(entries)} entries for {len(vectors)} vectors")
+            raise UserError(
+                f"metadata column {column!r} has {len(entries)} entries for {len(vectors)} vectors"
+            )
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "tensors.tsv", "w", encoding="utf-8") as file:
         for row in np.asarray(vectors):
@@ -38,7 +43,8 @@ def write_projector(folder: Path, name: str, vectors: np.ndarray, metadata: Mapp
     config = folder / "projector_config.pbtxt"
     quoted = name.replace("\\", "\\\\").replace('"', '\\"')
     config.write_text(
-        f'embeddings {{\n  tensor_name: "{quoted}"\n  tensor_path: "tensors.tsv"\n  metadata_path: "metadata.tsv"\n}}\n',
+        f'embeddings {{\n  tensor_name: "{quoted}"\n  tensor_path: "tensors.tsv"\n  metadata_path: '
+        f'"metadata.tsv"\n}}\n',
         encoding="utf-8",
     )
     return config

@@ -1,13 +1,14 @@
-"""GLUE by RoBERTa's recipe: fine-tune an encoder on each task, several seeds, and report the median of the best epochs.
+"""GLUE by RoBERTa's recipe: fine-tune an encoder on each task, several seeds, and report the median of the
+best epochs.
 
     python -m finetune.glue MODEL --data DIR                            # CLEAR's eight tasks, WNLI and AX, five seeds
     python -m finetune.glue MODEL --data DIR --tasks RTE,MRPC --sweep   # RoBERTa's grid of rates and batches
     python -m finetune.glue MODEL --data hub --predict                  # and the leaderboard's files
 
-Liu et al. 2019, section 5.1 and table 10: AdamW (0.9, 0.98), eps 1e-6, weight decay 0.1, dropout 0.1, 6 % of warm-up, linear
-decay, 10 epochs, the best epoch by the task's metric, median of five seeds. Rate and batch of each task: fairseq's README.
-Figures as CLEAR's Table 1 (Wu et al. 2020): MNLI mean of matched and mismatched, MRPC and QQP mean of accuracy and F1, STS-B
-mean of Pearson and Spearman, CoLA Matthews, the rest accuracy.
+Liu et al. 2019, section 5.1 and table 10: AdamW (0.9, 0.98), eps 1e-6, weight decay 0.1, dropout 0.1, 6 % of
+warm-up, linear decay, 10 epochs, the best epoch by the task's metric, median of five seeds. Rate and batch of
+each task: fairseq's README. Figures as CLEAR's Table 1 (Wu et al. 2020): MNLI mean of matched and mismatched,
+MRPC and QQP mean of accuracy and F1, STS-B mean of Pearson and Spearman, CoLA Matthews, the rest accuracy.
 """
 
 from __future__ import annotations
@@ -33,47 +34,78 @@ SEEDS = 5
 
 
 def main(
-    model: str, tasks: str = "", data: str = "", seeds: str = "5", sweep: bool | str = False, mnli_init: bool | str = False,
-    predict: bool | str = False, epochs: str = "10", max_train: str = "0", lr: str = "", batch_size: str = "",
-    precision: str = "auto", token_budget: str = "16384", out: str = "", run_numbers: str = "", gather: bool | str = False,
+    model: str,
+    tasks: str = "",
+    data: str = "",
+    seeds: str = "5",
+    sweep: bool | str = False,
+    mnli_init: bool | str = False,
+    predict: bool | str = False,
+    epochs: str = "10",
+    max_train: str = "0",
+    lr: str = "",
+    batch_size: str = "",
+    precision: str = "auto",
+    token_budget: str = "16384",
+    out: str = "",
+    run_numbers: str = "",
+    gather: bool | str = False,
     plan: bool | str = False,
 ) -> int:
-    """Fine-tune an encoder on GLUE by RoBERTa's recipe; every run has a result file, and a stopped command goes on.
+    """Fine-tune an encoder on GLUE by RoBERTa's recipe; every run has a result file, and a stopped command
+    goes on.
 
     Args:
-        model: a run folder, an export, a Hugging Face folder of BERT, RoBERTa or ModernBERT type, or a hub name.
-        tasks: names by commas: MNLI, QNLI, QQP, RTE, SST-2, MRPC, CoLA, STS-B, WNLI, AX (answered by MNLI's model); all that
-            the data has when not given.
-        data: folder that holds GLUE/ with the official tsv files, or "hub"; the environment's CLEAR_DATA when not given.
+        model: a run folder, an export, a Hugging Face folder of BERT, RoBERTa or ModernBERT type, or a hub
+            name.
+        tasks: names by commas: MNLI, QNLI, QQP, RTE, SST-2, MRPC, CoLA, STS-B, WNLI, AX (answered by MNLI's
+            model); all that the data has when not given.
+        data: folder that holds GLUE/ with the official tsv files, or "hub"; the environment's CLEAR_DATA when
+            not given.
         seeds: how many; the figure is the median over them, each at its best epoch.
-        sweep: try rates 1e-5, 2e-5, 3e-5 with batches of 16 and 32, and report the setting with the best median.
-        mnli_init: start RTE, MRPC and STS-B from the model of MNLI of the same seed (RoBERTa's dev figures do not); with sweep
-            from that of the recipe's rate and batch. MNLI's models of this setting are kept beside the results in any case.
+        sweep: try rates 1e-5, 2e-5, 3e-5 with batches of 16 and 32, and report the setting with the best
+            median.
+        mnli_init: start RTE, MRPC and STS-B from the model of MNLI of the same seed (RoBERTa's dev figures do
+            not); with sweep from that of the recipe's rate and batch. MNLI's models of this setting are kept
+            beside the results in any case.
         predict: also write the test sets' predictions, of the best seed, in the leaderboard's format.
-        epochs, max_train: fewer epochs or training examples, for a quick trial; the result is marked incomplete.
+        epochs, max_train: fewer epochs or training examples, for a quick trial; the result is marked
+            incomplete.
         lr, batch_size: in place of the recipe's, for all tasks.
         precision: auto (bf16 on a GPU, else fp32), fp32 or bf16.
         token_budget: most tokens of one forward pass; bounds memory.
         out: folder for results; not given: RUN/report, or results/MODEL. Each run's file is in its glue/.
-        run_numbers: do only the runs of these numbers, by commas, from 0 (job arrays). plan: list the runs, a line each:
-            number, task, seed, rate, batch, "done" or "to do", number of the run whose model it starts from or "-".
+        run_numbers: do only the runs of these numbers, by commas, from 0 (job arrays). plan: list the runs, a
+            line each: number, task, seed, rate, batch, "done" or "to do", number of the run whose model it
+            starts from or "-".
         gather: do no runs, report on those that are there.
     """
     options = Options(
-        as_count(seeds, "seeds", 1), as_bool(sweep, "sweep"), as_bool(mnli_init, "mnli_init"), as_bool(predict, "predict"),
-        as_count(epochs, "epochs", 1), as_count(max_train, "max_train", 0), as_rate(lr),
-        as_count(batch_size, "batch_size", 1) if batch_size else 0, choose_precision(precision),
+        as_count(seeds, "seeds", 1),
+        as_bool(sweep, "sweep"),
+        as_bool(mnli_init, "mnli_init"),
+        as_bool(predict, "predict"),
+        as_count(epochs, "epochs", 1),
+        as_count(max_train, "max_train", 0),
+        as_rate(lr),
+        as_count(batch_size, "batch_size", 1) if batch_size else 0,
+        choose_precision(precision),
         as_count(token_budget, "token_budget", MAX_LENGTH),
     )
     if options.sweep and (options.lr or options.batch_size):
-        raise UserError("--sweep tries its own rates and batches: leave --lr and --batch_size out, or --sweep")
+        raise UserError(
+            "--sweep tries its own rates and batches: leave --lr and --batch_size out, or --sweep"
+        )
     found, notes = _load_tasks(tasks, data)
     if options.mnli_init and "MNLI" not in found:
         raise UserError("--mnli_init starts from the model of MNLI: add MNLI to --tasks")
     runs = options.runs(list(found))
     for number in filter(None, run_numbers.split(",")):
         if not (number.isdecimal() and int(number) < len(runs)):
-            raise UserError(f"--run_numbers {number!r}: there are {len(runs)} runs, 0 to {len(runs) - 1}; --plan lists them")
+            raise UserError(
+                f"--run_numbers {number!r}: there are {len(runs)} runs, 0 to {len(runs) - 1}; --plan "
+                "lists them"
+            )
     source = open_source(model)
     folder = folder_for(source.model, out)
     leaving = Leaving(folder, watch_file=False)
@@ -99,7 +131,8 @@ def main(
 
 
 def _load_tasks(names: str, data: str) -> tuple[dict[str, TaskData], list[str]]:
-    """The tasks' data, and what is to be said of tasks that are left out because they were not named and are not there."""
+    """The tasks' data, and what is to be said of tasks that are left out because they were not named and are
+    not there."""
     named = [task_named(name.strip()).name for name in names.split(",") if name.strip()]
     found: dict[str, TaskData] = {}
     notes: list[str] = []
@@ -115,7 +148,9 @@ def _load_tasks(names: str, data: str) -> tuple[dict[str, TaskData], list[str]]:
             found[name] = task
         elif named:
             where = "on the hub" if data == "hub" else "in the data folder's GLUE/"
-            raise UserError(f"{name}: no {' and no '.join(lacking)} set {where}; leave the task out, or fetch it")
+            raise UserError(
+                f"{name}: no {' and no '.join(lacking)} set {where}; leave the task out, or fetch it"
+            )
         else:
             notes.append(f"{name} left out: no {' and no '.join(lacking)} set here")
     if "AX" in found and "MNLI" not in found:
@@ -123,7 +158,9 @@ def _load_tasks(names: str, data: str) -> tuple[dict[str, TaskData], list[str]]:
             raise UserError("AX is answered by the model of MNLI: add MNLI to --tasks")
         del found["AX"]
     if not found:
-        raise UserError("no GLUE task is there; --data must name a folder that holds GLUE/CoLA, GLUE/RTE, ..., or be hub")
+        raise UserError(
+            "no GLUE task is there; --data must name a folder that holds GLUE/CoLA, GLUE/RTE, ..., or be hub"
+        )
     return found, notes
 
 
@@ -171,14 +208,20 @@ def summarise(
     for task in [name for name in TASKS if name in tasks and name != "AX"]:
         for note in store.data[task].notes:
             result.incomplete(note)
-        done = {entry: found for entry in runs if entry.task == task and (found := store.result(entry)) is not None}
+        done = {
+            entry: found
+            for entry in runs
+            if entry.task == task and (found := store.result(entry)) is not None
+        }
         wanted = sum(entry.task == task for entry in runs)
         if len(done) < wanted:
             result.incomplete(f"{task}: {len(done)} of {wanted} runs are done")
         if done:
             result.tasks[task], chosen[task] = _task_result(task, done)
             result.seconds += sum(found["seconds"] for found in done.values())
-            cut = max((found.get("cut", {}) for found in done.values()), key=lambda counts: sum(counts.values()))
+            cut = max(
+                (found.get("cut", {}) for found in done.values()), key=lambda counts: sum(counts.values())
+            )
             if cut:
                 longest = min(MAX_LENGTH, store.source.encoder.max_positions)
                 counts = ", ".join(f"{count:,} of {split}" for split, count in cut.items())
@@ -186,7 +229,9 @@ def summarise(
     if "AX" in tasks:
         _add_diagnostic(result, store, chosen.get("MNLI"))
     if "WNLI" in result.tasks:
-        result.notes.append("WNLI: plain pair classification; RoBERTa's figure is from ranking pronouns with further data")
+        result.notes.append(
+            "WNLI: plain pair classification; RoBERTa's figure is from ranking pronouns with further data"
+        )
     if all(task in result.tasks for task in TABLE_1):
         mean = statistics.mean(result.tasks[task].value for task in TABLE_1)
         result.tasks["average of 8"] = TaskResult("mean", mean, {"mean": mean})
@@ -200,7 +245,9 @@ def _say_what_differs(result: Evaluation, options: Options) -> None:
         result.incomplete(f"{options.epochs} epochs in place of {EPOCHS}")
     if options.max_train:
         result.incomplete(f"at most {options.max_train:,} training examples a task")
-    own = [f"{name} {value:g}" for name, value in (("lr", options.lr), ("batch", options.batch_size)) if value]
+    own = [
+        f"{name} {value:g}" for name, value in (("lr", options.lr), ("batch", options.batch_size)) if value
+    ]
     if own:
         result.incomplete(f"{' and '.join(own)} in place of the recipe's")
 
@@ -214,7 +261,8 @@ def _task_result(task: str, done: Mapping[Run, dict[str, Any]]) -> tuple[TaskRes
     headline = "accuracy" if task == "MNLI" else TASKS[task].headline
     values = [entry["value"] for entry in best]
     details = {
-        "lr": setting[0], "batch_size": setting[1],
+        "lr": setting[0],
+        "batch_size": setting[1],
         "seeds": {str(entry.seed): found["best"] for entry, found in of_seeds.items()},
         "settings": {f"lr {lr:g}, batch {batch}": median for (lr, batch), median in medians.items()},
         "tokens_per_second": statistics.median(found["tokens_per_second"] for found in of_seeds.values()),
@@ -227,9 +275,15 @@ def _add_diagnostic(result: Evaluation, store: RunStore, mnli: Run | None) -> No
     if mnli is None:
         return
     if "dev" not in store.data["AX"].splits:
-        result.notes.append("AX: its labels (diagnostic-full.tsv) are not here; --predict writes AX.tsv for the leaderboard")
+        result.notes.append(
+            "AX: its labels (diagnostic-full.tsv) are not here; --predict writes AX.tsv for the leaderboard"
+        )
         return
-    runs = [entry for entry in store.options.runs(["MNLI"]) if (entry.lr, entry.batch_size) == (mnli.lr, mnli.batch_size)]
+    runs = [
+        entry
+        for entry in store.options.runs(["MNLI"])
+        if (entry.lr, entry.batch_size) == (mnli.lr, mnli.batch_size)
+    ]
     values = [found["matthews"] for entry in runs if (found := store.diagnostic(entry)) is not None]
     if len(values) < len(runs):
         result.incomplete(f"AX: {len(values)} of {len(runs)} models of MNLI have answered it")
@@ -245,7 +299,10 @@ def write_predictions(store: RunStore, chosen: Mapping[str, Run], folder: Path, 
     for task, entry in chosen.items():
         logits = store.predictions(entry)
         if logits is None:
-            result.incomplete(f"{task}: no predictions on file for {entry.name}; the same command without --gather makes them")
+            result.incomplete(
+                f"{task}: no predictions on file for {entry.name}; the same command without --gather "
+                "makes them"
+            )
             continue
         for name, values in logits.items():
             of, split = name.split("/")
@@ -253,7 +310,8 @@ def write_predictions(store: RunStore, chosen: Mapping[str, Run], folder: Path, 
             replace_durably(path, ("\n".join(prediction_lines(TASKS[of], values)) + "\n").encode())
             if len(values) != TASKS[of].sizes[split]:
                 result.incomplete(
-                    f"{path.name}: {len(values):,} test rows here, {TASKS[of].sizes[split]:,} as published: the leaderboard will "
+                    f"{path.name}: {len(values):,} test rows here, {TASKS[of].sizes[split]:,} as published: "
+                    "the leaderboard will "
                     "refuse it"
                 )
         for split in TASKS[task].test_splits():

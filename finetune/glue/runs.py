@@ -1,4 +1,5 @@
-"""The runs that GLUE's figures come from: one per task, seed and hyper-parameters, each with a result file of its own."""
+"""The runs that GLUE's figures come from: one per task, seed and hyper-parameters, each with a result file of
+its own."""
 
 from __future__ import annotations
 
@@ -45,9 +46,9 @@ FAIRSEQ: dict[str, tuple[float, int, float]] = {
     "STS-B": (2e-5, 16, 214 / 3598),
     "WNLI": (2e-5, 16, 0.06),
 }
-"""Learning rate, batch, warm-up / total updates: fairseq's examples/roberta/README.glue.md. Its totals are 10 epochs of its
-own batches, which a limit of tokens makes smaller than here where texts are long, so the share is what is kept. WNLI, which
-RoBERTa treats by another method, has RTE's."""
+"""Learning rate, batch, warm-up / total updates: fairseq's examples/roberta/README.glue.md. Its totals are 10
+epochs of its own batches, which a limit of tokens makes smaller than here where texts are long, so the share
+is what is kept. WNLI, which RoBERTa treats by another method, has RTE's."""
 GRID = [(lr, batch) for batch in (16, 32) for lr in (1e-5, 2e-5, 3e-5)]
 GRID_WARMUP = 0.06
 """RoBERTa's search for single-task dev results (Liu et al. 2019, section 5.1)."""
@@ -99,12 +100,14 @@ class Options:
         return runs
 
     def mnli_run(self, seed: int) -> Run:
-        """The run of MNLI whose model is kept. In a sweep it is one of the grid's, that of the recipe's rate and batch."""
+        """The run of MNLI whose model is kept. In a sweep it is one of the grid's, that of the recipe's rate
+        and batch."""
         lr, batch, warmup = self._recipe("MNLI")
         return Run("MNLI", seed, lr, batch, GRID_WARMUP if self.sweep else warmup)
 
     def start(self, run: Run) -> Run | None:
-        """The run of MNLI, of the same seed, whose model a run starts from; None: it starts from the source."""
+        """The run of MNLI, of the same seed, whose model a run starts from; None: it starts from the
+        source."""
         return self.mnli_run(run.seed) if self.mnli_init and run.task in MNLI_STARTS else None
 
     def _recipe(self, task: str) -> tuple[float, int, float]:
@@ -116,34 +119,44 @@ def choose(done: Mapping[Run, dict[str, Any]]) -> tuple[dict[tuple[float, int], 
     """What a task reports, from its runs that are done and their results.
 
     Returns:
-        (median over the seeds by (lr, batch), the runs of the setting with the best median, the best of these runs).
+        (median over the seeds by (lr, batch), the runs of the setting with the best median, the best of these
+        runs).
     """
     by_setting: dict[tuple[float, int], list[Run]] = {}
     for entry in done:
         by_setting.setdefault((entry.lr, entry.batch_size), []).append(entry)
     medians = {
-        setting: statistics.median(done[entry]["best"]["value"] for entry in entries) for setting, entries in by_setting.items()
+        setting: statistics.median(done[entry]["best"]["value"] for entry in entries)
+        for setting, entries in by_setting.items()
     }
     # With seeds still to come a setting must not win by its one lucky seed.
     fullest = max(map(len, by_setting.values()))
-    reported = by_setting[max((s for s in by_setting if len(by_setting[s]) == fullest), key=lambda s: medians[s])]
+    reported = by_setting[
+        max((s for s in by_setting if len(by_setting[s]) == fullest), key=lambda s: medians[s])
+    ]
     return medians, reported, max(reported, key=lambda entry: done[entry]["best"]["value"])
 
 
 class RunStore:
     """Runs of one model on one set of data files, and the folder of their results.
 
-    A result's file name ends in a digest of everything that it depends on (model, data, hyper-parameters): nothing that was
-    computed under other circumstances is taken for it, and whatever is there need not be computed again. Beside it lie, where
-    they were asked for, test predictions and AX's scores, each with a digest of the rows that it answers; and the models of
-    `Options.mnli_run`, so that AX, predictions or other tasks' starts can be asked for later without repeating MNLI.
+    A result's file name ends in a digest of everything that it depends on (model, data, hyper-parameters):
+    nothing that was computed under other circumstances is taken for it, and whatever is there need not be
+    computed again. Beside it lie, where they were asked for, test predictions and AX's scores, each with a
+    digest of the rows that it answers; and the models of `Options.mnli_run`, so that AX, predictions or other
+    tasks' starts can be asked for later without repeating MNLI.
 
     Args:
         wish: exit status with which to leave, or 0; see FineTuning.
     """
 
     def __init__(
-        self, source: Source, data: dict[str, TaskData], options: Options, folder: Path, wish: Callable[[], int] = lambda: 0,
+        self,
+        source: Source,
+        data: dict[str, TaskData],
+        options: Options,
+        folder: Path,
+        wish: Callable[[], int] = lambda: 0,
         checkpoint_seconds: float = 300.0,
     ):
         self.source, self.options, self.folder, self.wish = source, options, folder, wish
@@ -161,7 +174,8 @@ class RunStore:
         return read_result(self._path(run, ".json"))
 
     def predictions(self, run: Run) -> dict[str, np.ndarray] | None:
-        """Test logits float32[N, C] by "TASK/split"; None: not on file, or of other test rows than are there now."""
+        """Test logits float32[N, C] by "TASK/split"; None: not on file, or of other test rows than are there
+        now."""
         wanted = self._test_sets(run.task)
         path = self._path(run, ".predictions")
         if wanted and not path.is_file():
@@ -177,10 +191,12 @@ class RunStore:
         return found["scores"] if found is not None and found["rows"] == self._digest("AX", "dev") else None
 
     def unfinished(self, runs: Sequence[Run]) -> list[Run]:
-        """Those of `runs` (all that an evaluation has) that still have to be computed for what the options ask for.
+        """Those of `runs` (all that an evaluation has) that still have to be computed for what the options
+        ask for.
 
-        That is a run without figures; a task's best run without predictions, a reported run of MNLI without AX's scores (each
-        run of the task counts as that while some have no figures); and a run whose model one of these starts from, without it.
+        That is a run without figures; a task's best run without predictions, a reported run of MNLI without
+        AX's scores (each run of the task counts as that while some have no figures); and a run whose model
+        one of these starts from, without it.
         """
         found = {run: self.result(run) for run in runs}
         left = {run for run, result in found.items() if result is None}
@@ -199,8 +215,8 @@ class RunStore:
         return [run for run in runs if run in left]
 
     def compute(self, run: Run, heading: str) -> None:
-        """Fine-tune, or go on where a killed process was, and write the results; a run whose figures and model are on file
-        only answers what is asked beside the figures.
+        """Fine-tune, or go on where a killed process was, and write the results; a run whose figures and
+        model are on file only answers what is asked beside the figures.
 
         Raises:
             Interrupted: asked to leave; a checkpoint is beside the results.
@@ -209,18 +225,27 @@ class RunStore:
         begun = time.monotonic()
         model, content = self._kept_model(run), None
         if model is None:
-            print(f"{heading}{run.name}: {len(self._sets(run.task)['train']):,} examples", file=sys.stderr, flush=True)
+            print(
+                f"{heading}{run.name}: {len(self._sets(run.task)['train']):,} examples",
+                file=sys.stderr,
+                flush=True,
+            )
             model, content = self._train(run)
         else:
             print(f"{heading}{run.name}: on file, with its model, which answers", file=sys.stderr, flush=True)
         if self.options.predict and (tests := self._test_sets(run.task)):
-            write_tensors(self._path(run, ".predictions"), {
-                name: {
-                    "rows": self._digest(*name.split("/")),
-                    "logits": torch.from_numpy(self._logits(model, self._encode(name.split("/")[0], rows))),
-                }
-                for name, rows in tests.items()
-            })
+            write_tensors(
+                self._path(run, ".predictions"),
+                {
+                    name: {
+                        "rows": self._digest(*name.split("/")),
+                        "logits": torch.from_numpy(
+                            self._logits(model, self._encode(name.split("/")[0], rows))
+                        ),
+                    }
+                    for name, rows in tests.items()
+                },
+            )
         if self._answers_diagnostic(run.task):
             rows = self._encode("AX", self.data["AX"].splits["dev"])
             scores = scores_of(TASKS["AX"].metrics, self._logits(model, rows).argmax(1), rows.targets)
@@ -232,16 +257,26 @@ class RunStore:
         print(f"  {run.name}: {what} ({time.monotonic() - begun:.0f} s)", file=sys.stderr, flush=True)
 
     def _train(self, run: Run) -> tuple[Classifier, dict[str, Any]]:
-        """(the model at its best epoch if anything is asked of it, what is to be written as the run's figures)."""
+        """(the model at its best epoch if anything is asked of it, what is to be written as the run's
+        figures)."""
         sets, options, task = self._sets(run.task), self.options, TASKS[run.task]
         dev = [split for split in task.dev_splits() if split in sets]
         kept = run == options.mnli_run(run.seed)
         training = FineTuning(
-            self.source, sets["train"], len(task.labels) or REGRESSION,
-            Recipe(run.lr, run.batch_size, options.epochs, run.warmup), run.seed,
-            lambda logits: _judge(run.task, {split: (logits(sets[split]), sets[split].targets) for split in dev}),
-            precision=options.precision, token_budget=options.token_budget, checkpoint=self._path(run, ".checkpoint"),
-            checkpoint_seconds=self.checkpoint_seconds, wish=self.wish, initial=self._initial(run),
+            self.source,
+            sets["train"],
+            len(task.labels) or REGRESSION,
+            Recipe(run.lr, run.batch_size, options.epochs, run.warmup),
+            run.seed,
+            lambda logits: _judge(
+                run.task, {split: (logits(sets[split]), sets[split].targets) for split in dev}
+            ),
+            precision=options.precision,
+            token_budget=options.token_budget,
+            checkpoint=self._path(run, ".checkpoint"),
+            checkpoint_seconds=self.checkpoint_seconds,
+            wish=self.wish,
+            initial=self._initial(run),
             keep_weights=kept or options.predict or self._answers_diagnostic(run.task),
         )
         outcome = training.run()
@@ -250,8 +285,11 @@ class RunStore:
         if kept:
             write_tensors(self._path(run, ".weights"), outcome.weights)
         return training.model, {
-            "settings": self._settings(run), "best": outcome.best, "curve": outcome.curve,
-            "seconds": outcome.seconds, "tokens_per_second": outcome.tokens_per_second,
+            "settings": self._settings(run),
+            "best": outcome.best,
+            "curve": outcome.curve,
+            "seconds": outcome.seconds,
+            "tokens_per_second": outcome.tokens_per_second,
             "cut": {split: encoded.cut for split, encoded in sets.items() if encoded.cut},
         }
 
@@ -260,7 +298,9 @@ class RunStore:
         path = self._path(run, ".weights")
         if self.result(run) is None or not path.is_file():
             return None
-        model = build_classifier(self.source, len(TASKS[run.task].labels) or REGRESSION, Recipe.dropout, run.seed)
+        model = build_classifier(
+            self.source, len(TASKS[run.task].labels) or REGRESSION, Recipe.dropout, run.seed
+        )
         model.load_state_dict(read_tensors(path))
         return model.to("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -282,12 +322,17 @@ class RunStore:
         """Training and dev sets, tokenised; kept until another task is asked for."""
         if self._encoded[0] != task:
             splits = self.data[task].splits.items()
-            self._encoded = (task, {name: self._encode(task, rows) for name, rows in splits if not name.startswith("test")})
+            self._encoded = (
+                task,
+                {name: self._encode(task, rows) for name, rows in splits if not name.startswith("test")},
+            )
         return self._encoded[1]
 
     def _test_sets(self, task: str) -> dict[str, Examples]:
         names = [task, "AX"] if task == "MNLI" and "AX" in self.data else [task]
-        splits = [(name, split) for name in names for split in self.data[name].splits if split.startswith("test")]
+        splits = [
+            (name, split) for name in names for split in self.data[name].splits if split.startswith("test")
+        ]
         return {f"{name}/{split}": self.data[name].splits[split] for name, split in splits}
 
     def _encode(self, task: str, rows: Examples) -> Encoded:
@@ -304,14 +349,21 @@ class RunStore:
         if not path.is_file():
             self.compute(start, "to start from: ")
         weights = read_tensors(path)
-        return {name.removeprefix("encoder."): tensor for name, tensor in weights.items() if name.startswith("encoder.")}
+        return {
+            name.removeprefix("encoder."): tensor
+            for name, tensor in weights.items()
+            if name.startswith("encoder.")
+        }
 
     def _settings(self, run: Run) -> dict[str, Any]:
         options = self.options
         splits = sorted(split for split in self.data[run.task].splits if not split.startswith("test"))
         settings = asdict(run) | {
-            "epochs": options.epochs, "max_length": MAX_LENGTH, "precision": options.precision,
-            "model": self.source.fingerprint, "data": {split: self._digest(run.task, split) for split in splits},
+            "epochs": options.epochs,
+            "max_length": MAX_LENGTH,
+            "precision": options.precision,
+            "model": self.source.fingerprint,
+            "data": {split: self._digest(run.task, split) for split in splits},
         }
         start = options.start(run)
         if start is not None:
@@ -327,7 +379,9 @@ class RunStore:
         if (task, split) not in self._digests:
             rows = self.data[task].splits[split]
             targets = None if rows.targets is None else rows.targets.tolist()
-            self._digests[task, split] = hashlib.sha256(json.dumps([rows.first, rows.second, targets]).encode()).hexdigest()
+            self._digests[task, split] = hashlib.sha256(
+                json.dumps([rows.first, rows.second, targets]).encode()
+            ).hexdigest()
         return self._digests[task, split]
 
     def _write(self, run: Run, ending: str, content: dict[str, Any]) -> None:

@@ -1,9 +1,10 @@
-"""One page about runs and models, side by side: `python -m finetune.report RUN_OR_MODEL_OR_RESULTS_FOLDER ... --out report`.
+"""One page about runs and models, side by side: `python -m finetune.report RUN_OR_MODEL_OR_RESULTS_FOLDER ...
+--out report`.
 
-The papers' tables with their published rows and ours, means over seeds, learning curves, geometry, what differs between the
-recipes, and cost. Reads what evaluations wrote (RUN/report/*.json, results/NAME/*.json) and, of runs, config.yaml,
-metrics.jsonl and report/summary.json; computes nothing anew. Writes OUT/report.html (self-contained), report.md with
-figures/*.png, and report.json.
+The papers' tables with their published rows and ours, means over seeds, learning curves, geometry, what
+differs between the recipes, and cost. Reads what evaluations wrote (RUN/report/*.json, results/NAME/*.json)
+and, of runs, config.yaml, metrics.jsonl and report/summary.json; computes nothing anew. Writes
+OUT/report.html (self-contained), report.md with figures/*.png, and report.json.
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ from typing import Any
 from finetune.report.figures import draw
 from finetune.report.page import markdown, page
 from finetune.report.sources import System, collect, group
-from finetune.report.tables import Table, as_json, config_table, cost_table, geometry_tables, other_tables, paper_tables, rows_of
+from finetune.report.tables import (
+    Table,
+    as_json,
+    config_table,
+    cost_table,
+    geometry_tables,
+    other_tables,
+    paper_tables,
+    rows_of,
+)
 from pretrain.common.cli import run
 from pretrain.common.durable import replace_durably, to_json
 from pretrain.common.errors import UserError
@@ -25,13 +35,15 @@ from pretrain.common.errors import UserError
 def report(*sources: str, out: str = "report", title: str = "Sentence encoders") -> None:
     """Write one report about runs and models.
 
-    sources: run folders, model folders, folders of result files, or folders that hold several of these. Runs that differ
-        only in seed become one row: mean and standard deviation.
+    sources: run folders, model folders, folders of result files, or folders that hold several of these. Runs
+        that differ only in seed become one row: mean and standard deviation.
     out: folder for report.html, report.md, report.json and figures/.
     title: the report's heading.
     """
     if not sources:
-        raise UserError("name runs or results: python -m finetune.report RUN_OR_RESULTS_FOLDER ... [--out report]")
+        raise UserError(
+            "name runs or results: python -m finetune.report RUN_OR_RESULTS_FOLDER ... [--out report]"
+        )
     systems = group(collect(sources))
     rows = rows_of(systems)
     papers, used = paper_tables(rows)
@@ -61,13 +73,18 @@ def report(*sources: str, out: str = "report", title: str = "Sentence encoders")
     content: dict[str, Any] = {
         "title": title,
         "date": now,
-        "systems": [{"label": s.label, "seeds": s.seeds, "folders": [str(m.path) for m in s.members]} for s in systems],
+        "systems": [
+            {"label": s.label, "seeds": s.seeds, "folders": [str(m.path) for m in s.members]} for s in systems
+        ],
         "tables": {section: [as_json(table) for table in named] for section, named in tables.items()},
         "figures": paths,
     }
     replace_durably(folder / "report.json", to_json(content))
     count = sum(len(system.members) for system in systems)
-    print(f"{folder / 'report.html'}: {len(systems)} systems, {count} runs or models; report.md and report.json beside it")
+    print(
+        f"{folder / 'report.html'}: {len(systems)} systems, {count} runs or models; report.md and "
+        "report.json beside it"
+    )
 
 
 def _introduction(systems: Sequence[System], now: str) -> list[str]:
@@ -77,8 +94,10 @@ def _introduction(systems: Sequence[System], now: str) -> list[str]:
         names.append(f"{system.label}{seeds}")
     return [
         f"{now}. {', '.join(names)}.",
-        "Shaded blue: ours, the best in bold; means ± standard deviation over seeds where there are several, else over the "
-        "evaluation's own splits. Grey: figures as the papers print them. †: not comparable with published figures, and why.",
+        "Shaded blue: ours, the best in bold; means ± standard deviation over seeds where there are "
+        "several, else over the "
+        "evaluation's own splits. Grey: figures as the papers print them. †: not comparable with published "
+        "figures, and why.",
     ]
 
 

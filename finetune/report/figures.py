@@ -31,21 +31,29 @@ CURVES = {
 
 def curve(subject: Subject, name: str) -> tuple[list[int], list[float]]:
     """(steps, values) of a metric, as written in metrics.jsonl, thinned to `POINTS`."""
-    points = [(record["step"], value) for record in subject.metrics if "step" in record
-              for key, value in flatten(record) if key == name]
+    points = [
+        (record["step"], value)
+        for record in subject.metrics
+        if "step" in record
+        for key, value in flatten(record)
+        if key == name
+    ]
     if len(points) > POINTS:
         points = [points[round(n * (len(points) - 1) / (POINTS - 1))] for n in range(POINTS)]
     return [step for step, _ in points], [value for _, value in points]
 
 
 def curve_names(systems: Sequence[System]) -> list[str]:
-    """Metrics of which some run has two records or more: those of `CURVES`, then other losses and evaluations."""
+    """Metrics of which some run has two records or more: those of `CURVES`, then other losses and
+    evaluations."""
     counts: dict[str, int] = {}
     for system in systems:
         for member in system.members:
             mine: dict[str, int] = {}
             for record in member.metrics:
-                for key, _ in flatten({k: v for k, v in record.items() if k in ("loss", "evaluation") or k in CURVES}):
+                for key, _ in flatten(
+                    {k: v for k, v in record.items() if k in ("loss", "evaluation") or k in CURVES}
+                ):
                     mine[key] = mine.get(key, 0) + 1
             for key, count in mine.items():
                 counts[key] = max(counts.get(key, 0), count)
@@ -63,7 +71,14 @@ def learning_curve(systems: Sequence[System], name: str) -> Figure:
             if steps:
                 colour = plots.COLOURS[number % len(plots.COLOURS)]
                 marker = "." if len(steps) < 15 else None
-                axis.plot(steps, values, color=colour, label=None if place else system.label, linewidth=1.1, marker=marker)
+                axis.plot(
+                    steps,
+                    values,
+                    color=colour,
+                    label=None if place else system.label,
+                    linewidth=1.1,
+                    marker=marker,
+                )
     axis.set(xlabel="step", title=CURVES.get(name, name))
     if len(axis.get_legend_handles_labels()[0]) > 1:
         axis.legend()
@@ -94,5 +109,7 @@ def draw(systems: Sequence[System], rows: Sequence[View]) -> dict[str, dict[str,
         for name, make in plots.all_figures(models).items() if models else ():
             figure = make()
             if figure is not None:
-                sections["geometry"][name] = (plots.to_png(figure), plots.to_svg(figure, f"geometry-{name}"))[::-1]
+                sections["geometry"][name] = (plots.to_png(figure), plots.to_svg(figure, f"geometry-{name}"))[
+                    ::-1
+                ]
     return sections

@@ -45,7 +45,10 @@ details { margin: 1.5rem 0; } summary { cursor: pointer; color: var(--accent); }
 
 
 def page(
-    title: str, introduction: Sequence[str], tables: Mapping[str, Sequence[Table]], empty: Sequence[Table],
+    title: str,
+    introduction: Sequence[str],
+    tables: Mapping[str, Sequence[Table]],
+    empty: Sequence[Table],
     figures: Mapping[str, Mapping[str, str]],
 ) -> str:
     """The HTML document.
@@ -71,7 +74,9 @@ def page(
             body.append("</div>")
     if empty:
         names = ", ".join(table.title for table in empty)
-        body.append(f"<details><summary>Papers' tables without a figure of ours: {html.escape(names)}</summary>")
+        body.append(
+            f"<details><summary>Papers' tables without a figure of ours: {html.escape(names)}</summary>"
+        )
         body += [_table(table) for table in empty]
         body.append("</details>")
     return (
@@ -85,20 +90,30 @@ def page(
 
 def _table(table: Table) -> str:
     head = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in table.columns)
-    parts = [f'<h3 id="table-{table.key}">{html.escape(table.title)}</h3>', f'<p class="faint">{html.escape(table.caption)}</p>']
+    parts = [
+        f'<h3 id="table-{table.key}">{html.escape(table.title)}</h3>',
+        f'<p class="faint">{html.escape(table.caption)}</p>',
+    ]
     parts.append(f'<div class="scroll" tabindex="0"><table><thead><tr><th></th>{head}</tr></thead>')
     for block in table.blocks:
-        parts.append(f'<tbody class="{"reference" if block.reference else "ours" if block.heading else "plain"}">')
+        parts.append(
+            f'<tbody class="{"reference" if block.reference else "ours" if block.heading else "plain"}">'
+        )
         if block.reference:
             span = len(table.columns) + 1
-            parts.append(f'<tr><th class="heading" colspan="{span}"><span>{html.escape(block.heading)}</span></th></tr>')
+            parts.append(
+                '<tr><th class="heading" '
+                f'colspan="{span}"><span>{html.escape(block.heading)}</span></th></tr>'
+            )
         for row in block.rows:
             cells = "".join(_cell(cell) for cell in row.cells)
             parts.append(f'<tr><th scope="row">{html.escape(row.label)}</th>{cells}</tr>')
         parts.append("</tbody>")
     parts.append("</table></div>")
     if table.notes:
-        parts.append('<ol class="notes">' + "".join(f"<li>{html.escape(note)}</li>" for note in table.notes) + "</ol>")
+        parts.append(
+            '<ol class="notes">' + "".join(f"<li>{html.escape(note)}</li>" for note in table.notes) + "</ol>"
+        )
     return "\n".join(parts)
 
 
@@ -112,12 +127,19 @@ def _cell(cell: Cell) -> str:
     marks = ("†" if cell.incomplete else "") + ",".join(map(str, cell.notes))
     sup = f"<sup>{marks}</sup>" if marks and text else ""
     title = f' title="mean and standard deviation over {cell.seeds} seeds"' if cell.seeds > 1 else ""
-    kind = ' class="text"' if cell.value is None and cell.text and not re.fullmatch(r"[\d.,:]+[a-zA-Z]?", cell.text) else ""
+    kind = (
+        ' class="text"'
+        if cell.value is None and cell.text and not re.fullmatch(r"[\d.,:]+[a-zA-Z]?", cell.text)
+        else ""
+    )
     return f"<td{kind}{title}>{text}{sup}</td>"
 
 
 def markdown(
-    title: str, introduction: Sequence[str], tables: Mapping[str, Sequence[Table]], empty: Sequence[Table],
+    title: str,
+    introduction: Sequence[str],
+    tables: Mapping[str, Sequence[Table]],
+    empty: Sequence[Table],
     figures: Mapping[str, Mapping[str, str]],
 ) -> str:
     """The same as Markdown; figures: section title -> name -> path of a PNG, relative to the file."""

@@ -1,4 +1,5 @@
-"""What the report reads: run folders, models' and results folders, grouped into systems that differ only in seed."""
+"""What the report reads: run folders, models' and results folders, grouped into systems that differ only in
+seed."""
 
 from __future__ import annotations
 
@@ -51,8 +52,9 @@ class System:
 def collect(sources: Sequence[str]) -> list[Subject]:
     """The subjects that the sources name, each once, in order.
 
-    A source is a run folder (config.yaml), a model folder of a run (its run is taken), a folder of result files, a model
-    whose results lie in results/NAME, or a folder that holds several of these. Results of a run that is also a source are its.
+    A source is a run folder (config.yaml), a model folder of a run (its run is taken), a folder of result
+    files, a model whose results lie in results/NAME, or a folder that holds several of these. Results of a
+    run that is also a source are its.
 
     Raises:
         UserError: a source that is none of these, or a damaged result file.
@@ -62,7 +64,8 @@ def collect(sources: Sequence[str]) -> list[Subject]:
         subjects = list(_open(source))
         if not subjects:
             raise UserError(
-                f"{source}: no run and no results there. A run has config.yaml; results are the JSON files that evaluations such "
+                f"{source}: no run and no results there. A run has config.yaml; results are the JSON files "
+                "that evaluations such "
                 "as `python -m finetune.sts MODEL` write to RUN/report or results/NAME"
             )
         for subject in subjects:
@@ -71,7 +74,8 @@ def collect(sources: Sequence[str]) -> list[Subject]:
 
 
 def _joined(subject: Subject, found: dict[Path, Subject]) -> bool:
-    """Give the results of a run that lie elsewhere (--out) to the run, where it is among the sources; whether that was done."""
+    """Give the results of a run that lie elsewhere (--out) to the run, where it is among the sources; whether
+    that was done."""
     if subject.run:
         return False
     model = Path(next(iter(subject.evaluations.values())).model).resolve()
@@ -110,7 +114,9 @@ def _open(source: str) -> Iterable[Subject]:
 
 def _run(folder: Path) -> Subject:
     recipe = read_yaml(folder / "config.yaml")
-    subject = Subject(folder, folder.resolve().name, True, dict(flat(recipe)), list(read_metrics(folder / "metrics.jsonl")))
+    subject = Subject(
+        folder, folder.resolve().name, True, dict(flat(recipe)), list(read_metrics(folder / "metrics.jsonl"))
+    )
     summary = folder / "report" / "summary.json"
     if summary.is_file():
         subject.summary = _json(summary)
@@ -133,25 +139,31 @@ def _add_results(subject: Subject, folder: Path) -> None:
         if _is_result(path):
             evaluation = read(path)
             key = evaluation.evaluation, evaluation.pooling
-            if key in subject.evaluations:  # of another protocol: only its tasks that no other file has would be lost
+            # of another protocol: only its tasks that no other file has would be lost
+            if key in subject.evaluations:
                 evaluation.tasks = {**subject.evaluations[key].tasks, **evaluation.tasks}
             subject.evaluations[key] = evaluation
 
 
 def _add_sts(subject: Subject, path: Path) -> None:
-    """What `python -m finetune.sts --json_file` wrote; not in place of results of the same tasks in report/."""
+    """What `python -m finetune.sts --json_file` wrote; not in place of results of the same tasks in
+    report/."""
     content = _json(path)
     if not isinstance(content, dict) or not isinstance(content.get("results"), dict):
         raise UserError(f"{path} is not what finetune.sts --json_file writes: it has no results")
     for pooling, tasks in content["results"].items():
         if {("senteval", pooling), ("sts", pooling)} & set(subject.evaluations):
             continue
-        evaluation = Evaluation("sts", str(content.get("model", subject.name)), pooling, None, "cosine, Spearman, all pairs")
+        evaluation = Evaluation(
+            "sts", str(content.get("model", subject.name)), pooling, None, "cosine, Spearman, all pairs"
+        )
         for task, scores in tasks.items():
             plain = {key: value for key, value in scores.items() if key not in ("subsets", "pairs")}
             evaluation.tasks[task] = TaskResult("spearman_all", scores["spearman_all"], plain)
             if scores["pairs"] != OFFICIAL_PAIRS.get(task, scores["pairs"]):
-                evaluation.incomplete(f"{task} has {scores['pairs']} pairs, {OFFICIAL_PAIRS[task]} in the official files")
+                evaluation.incomplete(
+                    f"{task} has {scores['pairs']} pairs, {OFFICIAL_PAIRS[task]} in the official files"
+                )
         subject.evaluations["sts", pooling] = evaluation
 
 
@@ -177,11 +189,14 @@ def flat(recipe: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
 
 
 def group(subjects: Sequence[Subject]) -> list[System]:
-    """Systems: runs whose recipes differ in nothing but name, folder and seed, and whose seeds all differ, are one."""
+    """Systems: runs whose recipes differ in nothing but name, folder and seed, and whose seeds all differ,
+    are one."""
     systems: list[list[Subject]] = []
     keys: dict[str, list[Subject]] = {}
     for subject in subjects:
-        key = json.dumps({k: v for k, v in subject.config.items() if k not in SEEDLESS}, sort_keys=True, default=str)
+        key = json.dumps(
+            {k: v for k, v in subject.config.items() if k not in SEEDLESS}, sort_keys=True, default=str
+        )
         peers = keys.get(key) if subject.run else None
         if peers is not None and subject.seed not in [peer.seed for peer in peers]:
             peers.append(subject)
@@ -200,12 +215,19 @@ def _labels(systems: Sequence[Sequence[Subject]]) -> list[str]:
             name = re.sub(r"[-_. ]*seed[-_=]?\d+$", "", name) or name
         names.append(name)
     places = [members[0].path.resolve() for members in systems]
-    names = [f"{place.parent.name}/{place.name}" if names.count(name) > 1 else name for name, place in zip(names, places)]
-    return [f"{name} ({names[: n + 1].count(name)})" if names.count(name) > 1 else name for n, name in enumerate(names)]
+    names = [
+        f"{place.parent.name}/{place.name}" if names.count(name) > 1 else name
+        for name, place in zip(names, places)
+    ]
+    return [
+        f"{name} ({names[: n + 1].count(name)})" if names.count(name) > 1 else name
+        for n, name in enumerate(names)
+    ]
 
 
 def differences(systems: Sequence[System]) -> dict[str, list[Any]]:
-    """Recipe key -> its value in every system that is a run, for keys whose values differ; None where a recipe lacks it."""
+    """Recipe key -> its value in every system that is a run, for keys whose values differ; None where a
+    recipe lacks it."""
     recipes = [system.members[0].config for system in systems if system.members[0].run]
     keys = dict.fromkeys(key for recipe in recipes for key in recipe if key not in SEEDLESS)
     table = {key: [recipe.get(key) for recipe in recipes] for key in keys}

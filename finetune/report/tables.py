@@ -23,16 +23,23 @@ GEOMETRY = (  # title, task, score ("" for the headline), better, digits
     ("entailment nearer (%)", "nli", "", HIGHER, 1),
 )
 AUGMENTATION = (
-    ("changed (%)", "changed", 1), ("tokens changed (%)", "tokens_changed", 1), ("cosine", "cosine", 3),
+    ("changed (%)", "changed", 1),
+    ("tokens changed (%)", "tokens_changed", 1),
+    ("cosine", "cosine", 3),
     ("COND-HM", "cond_hm", 1),
-    ("SVG", "svg", 2), ("Gromov–Hausdorff", "gromov_hausdorff", 3), ("as coded", "gromov_hausdorff_as_coded", 2),
-    ("pseudo-perplexity", "perplexity_original", 1), ("of the view", "perplexity_view", 1), ("change", "perplexity_change", 1),
+    ("SVG", "svg", 2),
+    ("Gromov–Hausdorff", "gromov_hausdorff", 3),
+    ("as coded", "gromov_hausdorff_as_coded", 2),
+    ("pseudo-perplexity", "perplexity_original", 1),
+    ("of the view", "perplexity_view", 1),
+    ("change", "perplexity_change", 1),
 )
 
 
 @dataclass
 class Cell:
-    """A figure. std: over `seeds` if there are several, else the evaluation's own; notes: numbers of the table's notes."""
+    """A figure. std: over `seeds` if there are several, else the evaluation's own; notes: numbers of the
+    table's notes."""
 
     value: float | None = None
     std: float | None = None
@@ -110,30 +117,42 @@ def rows_of(systems: Sequence[System]) -> list[View]:
     """One row a system and pooling; the pooling is named where a system was judged by several."""
     rows = []
     for system in systems:
-        poolings = list(dict.fromkeys(pooling for member in system.members for _, pooling in member.evaluations))
+        poolings = list(
+            dict.fromkeys(pooling for member in system.members for _, pooling in member.evaluations)
+        )
         for pooling in poolings:
-            rows.append(View(f"{system.label}, {pooling}" if len(poolings) > 1 else system.label, system, pooling))
+            rows.append(
+                View(f"{system.label}, {pooling}" if len(poolings) > 1 else system.label, system, pooling)
+            )
     return rows
 
 
 def paper_tables(rows: Sequence[View]) -> tuple[list[Table], set[tuple[str, str]]]:
-    """Every paper's table with the rows of ours that have a figure for it; and the (evaluation, task) pairs that are in one."""
+    """Every paper's table with the rows of ours that have a figure for it; and the (evaluation, task) pairs
+    that are in one."""
     used: set[tuple[str, str]] = set()
     return [_paper_table(reference, rows, used) for reference in TABLES], used
 
 
 def _paper_table(reference: ReferenceTable, rows: Sequence[View], used: set[tuple[str, str]]) -> Table:
-    table = Table(reference.key, reference.title, reference.protocol, [column.title for column in reference.columns], [])
+    table = Table(
+        reference.key, reference.title, reference.protocol, [column.title for column in reference.columns], []
+    )
     ours = []
     for row in rows:
-        found = [[_find(m, row.pooling, column.sources, used) for column in reference.columns] for m in row.system.members]
+        found = [
+            [_find(m, row.pooling, column.sources, used) for column in reference.columns]
+            for m in row.system.members
+        ]
         if reference.average is not None:
             others = [n for n in range(len(reference.columns)) if n != reference.average]
             for figures in found:
                 present = [figures[n] for n in others]
                 if all(figure is not None for figure in present):  # rounded first, as the papers do
                     mean = statistics.fmean(round(figure.value, 2) for figure in present)
-                    weak = next((figure.evaluation for figure in present if not figure.evaluation.complete), None)
+                    weak = next(
+                        (figure.evaluation for figure in present if not figure.evaluation.complete), None
+                    )
                     figures[reference.average] = Found(mean, None, weak)
         cells = [_cell(table, row, [figures[n] for figures in found]) for n in range(len(reference.columns))]
         if any(cell.value is not None for cell in cells):
@@ -141,14 +160,18 @@ def _paper_table(reference: ReferenceTable, rows: Sequence[View], used: set[tupl
     if ours:
         table.blocks.append(Block("ours", ours))
         _mark_best(ours, [HIGHER] * len(reference.columns))
-        _evaluation_notes(table, rows, {source[0] for column in reference.columns for source in column.sources})
+        _evaluation_notes(
+            table, rows, {source[0] for column in reference.columns for source in column.sources}
+        )
     for source in dict.fromkeys(row.source for row in reference.rows):
         published = []
         for row in reference.rows:
             if row.source == source:
                 spreads = row.spreads or (None,) * len(row.figures)
                 digits = 1 if reference.key in ("glue", "clear_senteval", "anli") else 2
-                cells = [Cell(figure, std, 0, digits) for figure, std in zip(row.figures, spreads, strict=True)]
+                cells = [
+                    Cell(figure, std, 0, digits) for figure, std in zip(row.figures, spreads, strict=True)
+                ]
                 published.append(Row(row.name, cells))
         table.blocks.append(Block(source, published, reference=True))
     return table
@@ -157,7 +180,9 @@ def _paper_table(reference: ReferenceTable, rows: Sequence[View], used: set[tupl
 def other_tables(rows: Sequence[View], used: set[tuple[str, str]]) -> list[Table]:
     """A table an evaluation for the tasks that no paper's table has; geometry has tables of its own."""
     tables = []
-    names = dict.fromkeys(e.evaluation for row in rows for e in _evaluations(row) if e.evaluation != "geometry")
+    names = dict.fromkeys(
+        e.evaluation for row in rows for e in _evaluations(row) if e.evaluation != "geometry"
+    )
     for name in names:
         tasks = dict.fromkeys(
             (task, result.metric)
@@ -165,7 +190,8 @@ def other_tables(rows: Sequence[View], used: set[tuple[str, str]]) -> list[Table
             for e in _evaluations(row)
             if e.evaluation == name
             for task, result in e.tasks.items()
-            if (name, task) not in used and not task.startswith("average of ")  # the papers' tables average themselves
+            # the papers' tables average themselves
+            if (name, task) not in used and not task.startswith("average of ")
         )
         if not tasks:
             continue
@@ -173,7 +199,9 @@ def other_tables(rows: Sequence[View], used: set[tuple[str, str]]) -> list[Table
         table = Table(f"other_{name}", f"{name}: other tasks", "headline figures", columns, [])
         ours = []
         for row in rows:
-            found = [[_find(m, row.pooling, ((name, task, ""),)) for task, _ in tasks] for m in row.system.members]
+            found = [
+                [_find(m, row.pooling, ((name, task, ""),)) for task, _ in tasks] for m in row.system.members
+            ]
             cells = [_cell(table, row, [figures[n] for figures in found]) for n in range(len(tasks))]
             if any(cell.value is not None for cell in cells):
                 ours.append(Row(row.label, cells))
@@ -197,13 +225,18 @@ def geometry_tables(rows: Sequence[View]) -> list[Table]:
     for row in measured:
         cells = []
         for _, task, score, _, digits in columns:
-            found = [_find(member, row.pooling, (("geometry", task, score),)) for member in row.system.members]
+            found = [
+                _find(member, row.pooling, (("geometry", task, score),)) for member in row.system.members
+            ]
             cells.append(_cell(table, row, found, digits))
         ours.append(Row(row.label, cells))
     _mark_best(ours, [column[3] for column in columns])
     table.blocks.append(Block("ours", ours))
     _evaluation_notes(table, measured, {"geometry"})
-    return [table, *filter(None, (_augmentation_table(number, row) for number, row in enumerate(measured, start=1)))]
+    return [
+        table,
+        *filter(None, (_augmentation_table(number, row) for number, row in enumerate(measured, start=1))),
+    ]
 
 
 def _augmentation_table(number: int, row: View) -> Table | None:
@@ -211,13 +244,20 @@ def _augmentation_table(number: int, row: View) -> Table | None:
     names = [name for name in evaluations[0].tasks if name.startswith("augmentation/")]
     if not names:
         return None
-    table = Table(f"augmentations_{number}", f"Augmentations seen by {row.label}", "each over the sentences that it changes",
-                  [title for title, _, _ in AUGMENTATION], [])
+    table = Table(
+        f"augmentations_{number}",
+        f"Augmentations seen by {row.label}",
+        "each over the sentences that it changes",
+        [title for title, _, _ in AUGMENTATION],
+        [],
+    )
     lines = []
     for name in names:
         cells = []
         for _, score, digits in AUGMENTATION:
-            found = [_find(member, row.pooling, (("geometry", name, score),)) for member in row.system.members]
+            found = [
+                _find(member, row.pooling, (("geometry", name, score),)) for member in row.system.members
+            ]
             cells.append(_cell(table, row, found, digits))
         lines.append(Row(name.removeprefix("augmentation/"), cells))
     table.blocks.append(Block("", lines))
@@ -232,10 +272,19 @@ def cost_table(systems: Sequence[System]) -> Table | None:
     lines = []
     for system in systems:
         for member in system.members:
-            lines.append(Row(system.label if len(system.members) == 1 else member.name, [Cell(text=t) for t in _cost(member)]))
+            lines.append(
+                Row(
+                    system.label if len(system.members) == 1 else member.name,
+                    [Cell(text=t) for t in _cost(member)],
+                )
+            )
             if member.run and member.summary is None:
-                state = f"at step {member.metrics[-1].get('step', 0):,}" if member.metrics else "without metrics"
-                lines[-1].cells[1].notes.append(table.note(f"{member.name} has no report/summary.json: unfinished, {state}"))
+                state = (
+                    f"at step {member.metrics[-1].get('step', 0):,}" if member.metrics else "without metrics"
+                )
+                lines[-1].cells[1].notes.append(
+                    table.note(f"{member.name} has no report/summary.json: unfinished, {state}")
+                )
     table.blocks.append(Block("ours", lines))
     return table if lines else None
 
@@ -245,7 +294,11 @@ def _cost(member: Subject) -> list[str]:
     last = training[-1] if training else {}
     summary = member.summary or {}
     tokens, seconds = summary.get("tokens", last.get("tokens")), summary.get("seconds", last.get("seconds"))
-    peaks = [record["memory"]["peak_gb"] for record in training if (record.get("memory") or {}).get("peak_gb") is not None]
+    peaks = [
+        record["memory"]["peak_gb"]
+        for record in training
+        if (record.get("memory") or {}).get("peak_gb") is not None
+    ]
     spent = sum(evaluation.seconds for evaluation in member.evaluations.values())
     return [
         "" if member.seed is None else str(member.seed),
@@ -264,7 +317,10 @@ def config_table(systems: Sequence[System]) -> Table | None:
     runs = [system.label for system in systems if system.members[0].run]
     if len(runs) < 2 or not differing:
         return None
-    lines = [Row(key, [Cell(text="" if v is None else str(v)) for v in values]) for key, values in differing.items()]
+    lines = [
+        Row(key, [Cell(text="" if v is None else str(v)) for v in values])
+        for key, values in differing.items()
+    ]
     caption = "keys whose values differ; name, folder and seed left out"
     return Table("config", "Configuration differences", caption, runs, [Block("", lines)])
 
@@ -280,7 +336,10 @@ def _evaluations(row: View) -> Iterator[Evaluation]:
 
 
 def _find(
-    member: Subject, pooling: str, sources: Sequence[tuple[str, str, str]], used: set[tuple[str, str]] | None = None
+    member: Subject,
+    pooling: str,
+    sources: Sequence[tuple[str, str, str]],
+    used: set[tuple[str, str]] | None = None,
 ) -> Found | None:
     """The first source that the member has a figure for."""
     for name, task, score in sources:
@@ -298,7 +357,8 @@ def _find(
 
 
 def _cell(table: Table, row: View, found: Sequence[Found | None], digits: int = 2) -> Cell:
-    """One row's figures over its members as mean and standard deviation; members without one are said in a note."""
+    """One row's figures over its members as mean and standard deviation; members without one are said in a
+    note."""
     present = [figure for figure in found if figure is not None]
     if not present:
         return Cell(digits=digits)
@@ -307,16 +367,23 @@ def _cell(table: Table, row: View, found: Sequence[Found | None], digits: int = 
     cell = Cell(statistics.fmean(values), std, len(values), digits)
     if len(present) < len(found):
         cell.notes.append(table.note(f"{row.label}: {len(present)} of {len(found)} seeds have this figure"))
-    weak = [figure.evaluation for figure in present if figure.evaluation is not None and not figure.evaluation.complete]
+    weak = [
+        figure.evaluation
+        for figure in present
+        if figure.evaluation is not None and not figure.evaluation.complete
+    ]
     if weak:
         cell.incomplete = True
         said = "; ".join(weak[0].notes) or "the evaluation does not say why"
-        cell.notes.append(table.note(f"{weak[0].evaluation}, incomplete, not comparable with published figures: {said}"))
+        cell.notes.append(
+            table.note(f"{weak[0].evaluation}, incomplete, not comparable with published figures: {said}")
+        )
     return cell
 
 
 def _mark_best(rows: Sequence[Row], better: Sequence[str]) -> None:
-    """Bold in every column for the best of ours, ties as printed included, unless all tie or there is only one."""
+    """Bold in every column for the best of ours, ties as printed included, unless all tie or there is only
+    one."""
     for place, direction in enumerate(better):
         cells = [row.cells[place] for row in rows if row.cells[place].value is not None]
         if len(cells) < 2:
@@ -329,7 +396,8 @@ def _mark_best(rows: Sequence[Row], better: Sequence[str]) -> None:
 
 
 def _evaluation_notes(table: Table, rows: Sequence[View], names: set[str]) -> None:
-    """What complete evaluations have to say, under the table, once for all rows; incomplete ones are in the cells' own notes."""
+    """What complete evaluations have to say, under the table, once for all rows; incomplete ones are in the
+    cells' own notes."""
     said: dict[str, dict[str, None]] = {}
     for row in rows:
         for evaluation in _evaluations(row):
@@ -343,10 +411,19 @@ def _evaluation_notes(table: Table, rows: Sequence[View], names: set[str]) -> No
 def as_json(table: Table) -> dict[str, Any]:
     """Plain data, figures at full precision."""
     return {
-        "key": table.key, "title": table.title, "caption": table.caption, "columns": table.columns, "notes": table.notes,
+        "key": table.key,
+        "title": table.title,
+        "caption": table.caption,
+        "columns": table.columns,
+        "notes": table.notes,
         "blocks": [
-            {"heading": block.heading, "reference": block.reference,
-             "rows": [{"label": row.label, "cells": [vars(cell) for cell in row.cells]} for row in block.rows]}
+            {
+                "heading": block.heading,
+                "reference": block.reference,
+                "rows": [
+                    {"label": row.label, "cells": [vars(cell) for cell in row.cells]} for row in block.rows
+                ],
+            }
             for block in table.blocks
         ],
     }

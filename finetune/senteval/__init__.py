@@ -1,6 +1,8 @@
-"""SentEval (Conneau and Kiela 2018) for any encoder, on current Python and NumPy: the same numbers, in a fraction of the time.
+"""SentEval (Conneau and Kiela 2018) for any encoder, on current Python and NumPy: the same numbers, in a
+fraction of the time.
 
 `tasks` reads the files, `classifier` runs all fits of a task as one batched optimisation, `protocol` chooses
-hyper-parameters by cross-validation as SentEval does, `relatedness` is its supervised similarity, `evaluate` puts them
-together; `python -m finetune.senteval` is the command. Similarity without training is `finetune.sts`.
+hyper-parameters by cross-validation as SentEval does, `relatedness` is its supervised similarity, `evaluate`
+puts them together; `python -m finetune.senteval` is the command. Similarity without training is
+`finetune.sts`.
 """

@@ -13,18 +13,29 @@ from pretrain.common.errors import UserError
 
 
 def main(
-    model: str, tasks: str = "", protocol: str = "simcse", setting: str = "test", pooling: str = "", data: str = "",
-    seed: str = "1111", hidden: str = "0", out: str = "",
+    model: str,
+    tasks: str = "",
+    protocol: str = "simcse",
+    setting: str = "test",
+    pooling: str = "",
+    data: str = "",
+    seed: str = "1111",
+    hidden: str = "0",
+    out: str = "",
 ) -> int:
     """Similarity, transfer, relatedness and probing tasks of SentEval on frozen sentence vectors.
 
     Args:
-        model: a run folder, an export, a Hugging Face or sentence-transformers folder or hub name, or file.py:function.
+        model: a run folder, an export, a Hugging Face or sentence-transformers folder or hub name, or
+            file.py:function.
         tasks: names by commas, or sts, transfer, probing, all; not given: what the protocol's papers print.
-        protocol: simcse (Spearman over all pairs of a task), senteval (Pearson, mean over subsets) or clear (as senteval, with
-            SICK-R and STS-B supervised). All six aggregations are in the result file, whichever is the headline.
-        setting: test (10 folds, Adam; what papers report) or dev (5 folds, RMSprop, fewer passes; SimCSE's during training).
-        pooling: cls, mean, first-last, embedding-last or last-two; not given: the pooling that the model was trained for.
+        protocol: simcse (Spearman over all pairs of a task), senteval (Pearson, mean over subsets) or clear
+            (as senteval, with SICK-R and STS-B supervised). All six aggregations are in the result file,
+            whichever is the headline.
+        setting: test (10 folds, Adam; what papers report) or dev (5 folds, RMSprop, fewer passes; SimCSE's
+            during training).
+        pooling: cls, mean, first-last, embedding-last or last-two; not given: the pooling that the model was
+            trained for.
         data: folder that holds SentEval/; the environment's CLEAR_DATA when not given.
         seed: of the classifiers' weights and order of examples.
         hidden: width of a hidden layer in the classifiers; 0: logistic regression.

@@ -5,12 +5,15 @@ mini-batches by a torch optimizer and stopped when the accuracy on held-out rows
 them, each of a few thousand steps that take microseconds of arithmetic and a hundred microseconds of overhead. Two facts
 make them one computation without changing what each computes:
 
-- every fit re-seeds NumPy and torch with the same number, so fits over equally many rows draw the same permutations and
+- every fit re-seeds NumPy and torch with the same number, so fits over equally many rows draw the same
+  permutations and
   start from the same weights;
-- torch's optimizers (Adam, RMSprop, ...) are elementwise, so one optimizer over stacked weights is many optimizers.
+- torch's optimizers (Adam, RMSprop, ...) are elementwise, so one optimizer over stacked weights is many
+  optimizers.
 
-Fits with equally many rows are a cohort: weights [G, d + 1, R * C] for G sets of rows, R values of L2 and C classes, the
-rows of a mini-batch gathered once for all R. Results equal the official code's up to the order of float32 additions.
+Fits with equally many rows are a cohort: weights [G, d + 1, R * C] for G sets of rows, R values of L2 and C
+classes, the rows of a mini-batch gathered once for all R. Results equal the official code's up to the order
+of float32 additions.
 """
 
 from __future__ import annotations
@@ -27,11 +30,16 @@ from torch.nn import functional
 from pretrain.common.errors import UserError
 
 OPTIMIZERS = {
-    "adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop, "adagrad": torch.optim.Adagrad, "adadelta": torch.optim.Adadelta,
-    "adamax": torch.optim.Adamax, "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "rmsprop": torch.optim.RMSprop,
+    "adagrad": torch.optim.Adagrad,
+    "adadelta": torch.optim.Adadelta,
+    "adamax": torch.optim.Adamax,
+    "sgd": torch.optim.SGD,
 }
 _GATHER_BYTES = 4 << 20
-"""Rows gathered for one step of a cohort: larger cohorts run in parts, whose mini-batches stay in the second-level cache."""
+"""Rows gathered for one step of a cohort: larger cohorts run in parts, whose mini-batches stay in the
+second-level cache."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,8 @@ class ClassifierSettings:
     """One of OPTIMIZERS, with torch's default learning rate unless written as "sgd,lr=0.1"."""
     batch_size: int = 64
     tenacity: int = 5
-    """Stop at the first evaluation without improvement after this many; they are counted over the whole fit."""
+    """Stop at the first evaluation without improvement after this many; they are counted over the whole
+    fit."""
     epoch_size: int = 4
     """Passes over the rows between two evaluations."""
     max_epoch: int = 200
@@ -51,17 +60,22 @@ class ClassifierSettings:
     seed: int = 1111
 
     def make_optimizer(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
-        """The torch optimizer over `parameters`, without weight decay (which differs between fits: see `_Cohort.step`)."""
+        """The torch optimizer over `parameters`, without weight decay (which differs between fits: see
+        `_Cohort.step`)."""
         name, *words = self.optimizer.split(",")
         if name not in OPTIMIZERS:
-            raise UserError(f"unknown optimizer {name!r} of the classifier; choose one of {', '.join(OPTIMIZERS)}")
+            raise UserError(
+                f"unknown optimizer {name!r} of the classifier; choose one of {', '.join(OPTIMIZERS)}"
+            )
         options = {}
         for word in words:
             key, _, value = word.partition("=")
             try:
                 options[key] = float(value)
             except ValueError:
-                raise UserError(f"classifier optimizer {self.optimizer!r}: write options as name=number") from None
+                raise UserError(
+                    f"classifier optimizer {self.optimizer!r}: write options as name=number"
+                ) from None
         if name == "sgd" and "lr" not in options:
             raise UserError("classifier optimizer 'sgd' needs a learning rate: sgd,lr=0.1")
         if name == "adam" and parameters[0].device.type in ("cpu", "cuda"):
@@ -71,10 +85,11 @@ class ClassifierSettings:
 
 @dataclass(frozen=True)
 class PairFeatures:
-    """InferSent's features of N pairs, [u, v, u * v, |u - v|], formed when rows of them are asked for: float32[N, 4 d] of a
-    large set would be many times its distinct sentences' vectors.
+    """InferSent's features of N pairs, [u, v, u * v, |u - v|], formed when rows of them are asked for:
+    float32[N, 4 d] of a large set would be many times its distinct sentences' vectors.
 
-    `vectors` float32[V, d] on the device that shall compute; `first` and `second` int64[N], rows of it, there too.
+    `vectors` float32[V, d] on the device that shall compute; `first` and `second` int64[N], rows of it, there
+    too.
     """
 
     vectors: Tensor
@@ -113,26 +128,36 @@ class Fitted:
     accuracy: np.ndarray
     """float64[G, R]: best accuracy on each fit's dev rows, a share."""
     weights: list[list[Tensor]]
-    """Per set of rows: [d + 1, R * C] (bias last), or with a hidden layer [d + 1, R * H] and [R, H + 1, C]."""
+    """Per set of rows: [d + 1, R * C] (bias last), or with a hidden layer [d + 1, R * H] and [R, H + 1,
+    C]."""
     classes: int
 
     def predict(self, fit: int, l2: int, features: Tensor) -> np.ndarray:
-        """int64[N]: the class of each row of `features` float32[N, d], by the fit of row set `fit` and L2 number `l2`."""
+        """int64[N]: the class of each row of `features` float32[N, d], by the fit of row set `fit` and L2
+        number `l2`."""
         return _logits(_with_ones(features), self.weights[fit], self.classes)[:, l2].argmax(-1).cpu().numpy()
 
 
 def fit_all(
-    features: Tensor | PairFeatures, labels: np.ndarray, classes: int, rows: Sequence[Rows], l2: np.ndarray,
-    settings: ClassifierSettings, burned: int = 0,
+    features: Tensor | PairFeatures,
+    labels: np.ndarray,
+    classes: int,
+    rows: Sequence[Rows],
+    l2: np.ndarray,
+    settings: ClassifierSettings,
+    burned: int = 0,
 ) -> Fitted:
     """Fit a classifier for each of G sets of rows and R values of L2.
 
     Args:
-        features: float32[N, d], on the device that shall compute, or pairs whose features are formed a mini-batch at a time.
+        features: float32[N, d], on the device that shall compute, or pairs whose features are formed a
+            mini-batch at a time.
         labels: int64[N], 0 to classes - 1.
         rows: the G sets of rows.
-        l2: float[R], or float[G, R] where it differs between sets: added to the gradient as weight decay, bias included.
-        burned: length of a permutation that SentEval draws before training (it splits off dev rows with it); 0: none.
+        l2: float[R], or float[G, R] where it differs between sets: added to the gradient as weight decay,
+        bias included.
+        burned: length of a permutation that SentEval draws before training (it splits off dev rows with it);
+            0: none.
 
     Raises:
         UserError: a set without train or dev rows.
@@ -154,7 +179,9 @@ def fit_all(
     for members in cohorts.values():
         for start in range(0, len(members), width):
             chosen = members[start : start + width]
-            cohort = _Cohort(inputs, targets, classes, [rows[n] for n in chosen], l2[chosen], settings, burned)
+            cohort = _Cohort(
+                inputs, targets, classes, [rows[n] for n in chosen], l2[chosen], settings, burned
+            )
             cohort.run()
             for place, number in enumerate(chosen):
                 accuracy[number], weights[number] = cohort.best_accuracy[place], cohort.best_weights[place]
@@ -165,8 +192,14 @@ class _Cohort:
     """Fits over equally many rows, in step."""
 
     def __init__(
-        self, inputs: Tensor | PairFeatures, targets: Tensor, classes: int, rows: list[Rows], l2: np.ndarray,
-        settings: ClassifierSettings, burned: int,
+        self,
+        inputs: Tensor | PairFeatures,
+        targets: Tensor,
+        classes: int,
+        rows: list[Rows],
+        l2: np.ndarray,
+        settings: ClassifierSettings,
+        burned: int,
     ):
         """`inputs`: with a last column of ones; pairs get it with their features."""
         self.inputs, self.targets, self.classes, self.settings = inputs, targets, classes, settings
@@ -183,11 +216,14 @@ class _Cohort:
             parameter.grad = torch.zeros_like(parameter)
         self.optimizer = settings.make_optimizer(self.parameters)
         self.best_accuracy = np.full(l2.shape, -1.0)
-        self.best_weights: list[list[Tensor]] = [[p[g].clone() for p in self.parameters] for g in range(len(rows))]
+        self.best_weights: list[list[Tensor]] = [
+            [p[g].clone() for p in self.parameters] for g in range(len(rows))
+        ]
 
     def run(self) -> None:
         """Train until every fit has stopped."""
-        settings, places = self.settings, np.arange(len(self.dev))  # which set each remaining row of the weights belongs to
+        # which set each remaining row of the weights belongs to
+        settings, places = self.settings, np.arange(len(self.dev))
         alive = np.ones(self.l2.shape, bool)
         failures = np.zeros(self.l2.shape, int)
         epoch = 0
@@ -251,7 +287,9 @@ class _Cohort:
     def _hidden_gradients(self, inputs: Tensor, targets: Tensor) -> None:
         """The same through one hidden layer, by autograd."""
         parameters = [p.detach().requires_grad_() for p in self.parameters]
-        logits = torch.stack([_logits(x, [p[g] for p in parameters], self.classes) for g, x in enumerate(inputs)])
+        logits = torch.stack(
+            [_logits(x, [p[g] for p in parameters], self.classes) for g, x in enumerate(inputs)]
+        )
         flat = logits.reshape(-1, self.classes)
         classes = targets.expand(*logits.shape[:3], 1).reshape(-1)
         loss = functional.cross_entropy(flat, classes, reduction="sum") / inputs.shape[1]
@@ -276,7 +314,9 @@ class _Cohort:
                 self.best_accuracy[place, number] = accuracy[row, number]
                 for best, parameter in zip(self.best_weights[place], self.parameters, strict=True):
                     if parameter.dim() == 3:
-                        best.unflatten(-1, (values, -1))[:, number] = parameter[row].unflatten(-1, (values, -1))[:, number]
+                        best.unflatten(-1, (values, -1))[:, number] = parameter[row].unflatten(
+                            -1, (values, -1)
+                        )[:, number]
                     else:
                         best[number] = parameter[row, number]
 
@@ -295,7 +335,8 @@ class _Cohort:
 def _initial(
     size: int, classes: int, groups: int, values: int, settings: ClassifierSettings, device: torch.device
 ) -> list[Tensor]:
-    """torch's initial weights of nn.Linear under the seed, the same for every fit, bias as a last row of inputs."""
+    """torch's initial weights of nn.Linear under the seed, the same for every fit, bias as a last row of
+    inputs."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         widths = [size, settings.hidden, classes] if settings.hidden else [size, classes]

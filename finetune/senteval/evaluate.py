@@ -1,4 +1,5 @@
-"""All of SentEval for one model: every distinct sentence of all tasks is encoded once, then each task is judged."""
+"""All of SentEval for one model: every distinct sentence of all tasks is encoded once, then each task is
+judged."""
 
 from __future__ import annotations
 
@@ -17,7 +18,17 @@ from finetune.results import Evaluation, TaskResult
 from finetune.senteval.classifier import PairFeatures
 from finetune.senteval.protocol import SETTINGS, Accuracy, Setting, cross_validated, nested, split
 from finetune.senteval.relatedness import relatedness
-from finetune.senteval.tasks import PROBING, TASKS, TRANSFER, Examples, Split, check_name, load, missing, size_notes
+from finetune.senteval.tasks import (
+    PROBING,
+    TASKS,
+    TRANSFER,
+    Examples,
+    Split,
+    check_name,
+    load,
+    missing,
+    size_notes,
+)
 from finetune.sts import OFFICIAL_PAIRS, SEVEN_TASKS, StsEvaluator, TaskScores
 from finetune.sts import TASKS as STS_TASKS
 from pretrain.common.errors import UserError
@@ -33,11 +44,21 @@ class Protocol:
 
 
 PROTOCOLS = {
-    "simcse": Protocol("spearman_all", "spearman", "cosine, Spearman over all pairs of a task at once: SBERT, SimCSE, VaSCL, "
-                       "AugCSE, DiffCSE, SDA, V-advCSE"),
-    "senteval": Protocol("pearson_mean", "pearson", "cosine, Pearson, mean over a task's subsets: SentEval's own paper"),
-    "clear": Protocol("pearson_mean", "pearson", "as senteval; CLEAR's SICK-R and STS-B columns are the supervised tasks "
-                      "SICK-R-supervised and STS-B-supervised (no other reading gives its RoBERTa baseline)"),
+    "simcse": Protocol(
+        "spearman_all",
+        "spearman",
+        "cosine, Spearman over all pairs of a task at once: SBERT, SimCSE, VaSCL, "
+        "AugCSE, DiffCSE, SDA, V-advCSE",
+    ),
+    "senteval": Protocol(
+        "pearson_mean", "pearson", "cosine, Pearson, mean over a task's subsets: SentEval's own paper"
+    ),
+    "clear": Protocol(
+        "pearson_mean",
+        "pearson",
+        "as senteval; CLEAR's SICK-R and STS-B columns are the supervised tasks "
+        "SICK-R-supervised and STS-B-supervised (no other reading gives its RoBERTa baseline)",
+    ),
 }
 DEFAULT_TASKS = {
     "simcse": (*SEVEN_TASKS, *TRANSFER),
@@ -49,15 +70,20 @@ Report = Callable[[str], None]
 
 
 def evaluate(
-    model: EmbeddingModel, data: TaskData, protocol: str = "simcse", setting: str = "test",
-    seed: int = 1111, hidden: int = 0, report: Report = lambda line: print(line, file=sys.stderr, flush=True),
+    model: EmbeddingModel,
+    data: TaskData,
+    protocol: str = "simcse",
+    setting: str = "test",
+    seed: int = 1111,
+    hidden: int = 0,
+    report: Report = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> Evaluation:
     """Judge `model` on similarity and supervised tasks.
 
     Args:
         data: what `read_tasks` read.
-        protocol: one of PROTOCOLS. setting: "test" or "dev", of the supervised tasks; "dev" reports the cross-validation
-            or dev accuracy as the headline.
+        protocol: one of PROTOCOLS. setting: "test" or "dev", of the supervised tasks; "dev" reports the
+            cross-validation or dev accuracy as the headline.
         seed, hidden: of the classifiers (SentEval: 1111, 0).
         report: takes a line of progress per task.
 
@@ -75,22 +101,33 @@ def evaluate(
     report(f"{len(sentences):,} distinct sentences encoded in {time.monotonic() - start:.0f} s")
     chosen = SETTINGS[setting].with_classifier(seed=seed, hidden=hidden)
     name = "senteval" if setting == "test" else "senteval-dev"
-    result = Evaluation.of(name, model, f"{protocol}, {setting} setting, seed {seed}" + (f", hidden {hidden}" if hidden else ""))
+    result = Evaluation.of(
+        name, model, f"{protocol}, {setting} setting, seed {seed}" + (f", hidden {hidden}" if hidden else "")
+    )
     if hidden:
-        result.incomplete(f"classifiers with a hidden layer of {hidden}, where the papers' are logistic regressions")
+        result.incomplete(
+            f"classifiers with a hidden layer of {hidden}, where the papers' are logistic regressions"
+        )
     scores = sts.evaluate(table.lookup, similarity) if similarity else {}
     for number, task in enumerate(tasks, 1):
         begun = time.monotonic()
         if task in TASKS:
-            result.tasks[task] = _supervised(task, examples[task], table, chosen, PROTOCOLS[protocol], setting)
+            result.tasks[task] = _supervised(
+                task, examples[task], table, chosen, PROTOCOLS[protocol], setting
+            )
             for note in size_notes(task, examples[task]):
                 result.incomplete(note)
         else:
             result.tasks[task] = _similarity(scores[task], PROTOCOLS[protocol].sts_headline)
             if scores[task]["pairs"] != OFFICIAL_PAIRS[task]:
-                result.incomplete(f"{task} has {scores[task]['pairs']} pairs here, {OFFICIAL_PAIRS[task]} as published")
+                result.incomplete(
+                    f"{task} has {scores[task]['pairs']} pairs here, {OFFICIAL_PAIRS[task]} as published"
+                )
         done = result.tasks[task]
-        report(f"[{number}/{len(tasks)}] {task}: {done.metric} {done.value:.2f} ({time.monotonic() - begun:.1f} s)")
+        report(
+            f"[{number}/{len(tasks)}] {task}: {done.metric} {done.value:.2f} "
+            f"({time.monotonic() - begun:.1f} s)"
+        )
     for name, members in (("average of 7 STS", SEVEN_TASKS), ("average of 7 transfer", TRANSFER)):
         if all(task in result.tasks for task in members):
             mean = float(np.mean([round(result.tasks[task].value, 2) for task in members]))
@@ -140,8 +177,8 @@ class _VectorTable:
         return np.fromiter((self.index[sentence] for sentence in sentences), np.int64, len(sentences))
 
     def features(self, examples: Examples, splits: Iterable[str]) -> tuple[Tensor, np.ndarray, list[int]]:
-        """(float32[N, f] on the device where classifiers run, labels [N], sizes) of the splits end to end: vectors, or for
-        pairs [|u - v|, u * v]."""
+        """(float32[N, f] on the device where classifiers run, labels [N], sizes) of the splits end to end:
+        vectors, or for pairs [|u - v|, u * v]."""
         parts = [examples.splits[name] for name in splits]
         first = self.lookup([sentence for part in parts for sentence in part.first])
         if parts[0].second is not None:
@@ -154,7 +191,9 @@ class _VectorTable:
         parts = [examples.splits[name] for name in splits]
         first = self.rows([sentence for part in parts for sentence in part.first])
         second = self.rows([sentence for part in parts for sentence in part.second or ()])
-        return PairFeatures(*(torch.from_numpy(one).to(self.device) for one in (self.vectors, first, second))), *_labels(parts)
+        return PairFeatures(
+            *(torch.from_numpy(one).to(self.device) for one in (self.vectors, first, second))
+        ), *_labels(parts)
 
 
 def _labels(parts: Sequence[Split]) -> tuple[np.ndarray, list[int]]:
@@ -185,16 +224,21 @@ def _supervised(
     elif scheme == "cross_validated":
         features, labels, sizes = table.features(examples, ("train", "test"))
         cut = sizes[0]
-        accuracy = cross_validated(features[:cut], labels[:cut], features[cut:], labels[cut:], examples.classes, setting)
+        accuracy = cross_validated(
+            features[:cut], labels[:cut], features[cut:], labels[cut:], examples.classes, setting
+        )
         if examples.classes == 2:
             extra["f1"] = round(100 * float(f1_score(labels[cut:], accuracy.predictions)), 2)
     else:
-        snli = scheme == "snli"  # no regularisation, at most 15 passes of one epoch each, InferSent's features
+        # no regularisation, at most 15 passes of one epoch each, InferSent's features
+        snli = scheme == "snli"
         if snli:
             setting = setting.with_classifier(max_epoch=15, epoch_size=1)
         if name == "WordContent":
             setting = setting.with_classifier(hidden=0)  # a thousand classes: SentEval's exception
-        features, labels, sizes = (table.pairs if snli else table.features)(examples, ("train", "dev", "test"))
+        features, labels, sizes = (table.pairs if snli else table.features)(
+            examples, ("train", "dev", "test")
+        )
         options = {"grid": (1e-9,)} if snli else {}
         accuracy = split(features, labels, tuple(sizes), examples.classes, setting, **options)
     return _accuracy_result(accuracy, extra, which)
@@ -207,16 +251,21 @@ def _accuracy_result(accuracy: Accuracy, extra: dict[str, float], which: str) ->
 
 
 def choose_tasks(words: str, protocol: str, setting: str, data: str = "") -> tuple[list[str], list[str]]:
-    """(tasks to run, remarks on those left out) of a comma-separated list, or of "", "all", "sts", "transfer", "probing".
+    """(tasks to run, remarks on those left out) of a comma-separated list, or of "", "all", "sts",
+    "transfer", "probing".
 
-    A task named by the user must have its data (the error is `load`'s); those of a group that have none are left out aloud.
+    A task named by the user must have its data (the error is `load`'s); those of a group that have none are
+    left out aloud.
 
     Raises:
         UserError: an unknown name, or nothing left.
     """
     groups = {
-        "": DEV_TASKS if setting == "dev" else DEFAULT_TASKS[protocol], "all": (*STS_TASKS, *TASKS),
-        "sts": SEVEN_TASKS, "transfer": TRANSFER, "probing": PROBING,
+        "": DEV_TASKS if setting == "dev" else DEFAULT_TASKS[protocol],
+        "all": (*STS_TASKS, *TASKS),
+        "sts": SEVEN_TASKS,
+        "transfer": TRANSFER,
+        "probing": PROBING,
     }
     chosen, remarks = [], []
     available = set(StsEvaluator(data or None).available())

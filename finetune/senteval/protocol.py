@@ -1,13 +1,17 @@
-"""How SentEval arrives at an accuracy: which rows choose the L2 value, which stop the training, which are tested.
+"""How SentEval arrives at an accuracy: which rows choose the L2 value, which stop the training, which are
+tested.
 
 Three schemes, by what splits a data set has (tools/validation.py of the official code, its PyTorch path):
 
-- `nested`: no split. Stratified k-fold; inside each fold's training part another k-fold chooses L2, then a fit on
+- `nested`: no split. Stratified k-fold; inside each fold's training part another k-fold chooses L2, then a
+  fit on
   the whole part, 5% of it held out to stop by, is tested on the fold. Mean over folds.
-- `cross_validated`: train and test. k-fold on train chooses L2, then a fit on train (5% held out) is tested once.
+- `cross_validated`: train and test. k-fold on train chooses L2, then a fit on train (5% held out) is tested
+  once.
 - `split`: train, dev and test. Dev chooses L2 and stops; the best fit is tested.
 
-Scores are rounded to two decimals of a percent before they are compared, as there: ties go to the smallest L2.
+Scores are rounded to two decimals of a percent before they are compared, as there: ties go to the smallest
+L2.
 """
 
 from __future__ import annotations
@@ -43,7 +47,8 @@ SETTINGS = {
     "test": Setting(10, ClassifierSettings()),
     "dev": Setting(5, ClassifierSettings(optimizer="rmsprop", batch_size=128, tenacity=3, epoch_size=2)),
 }
-"""`test`: what the SimCSE family and SentEval's README report. `dev`: SimCSE's fast setting, used during training."""
+"""`test`: what the SimCSE family and SentEval's README report. `dev`: SimCSE's fast setting, used during
+training."""
 
 
 @dataclass(frozen=True)
@@ -97,23 +102,33 @@ def cross_validated(
     held = _hold_out(np.arange(len(labels)), setting.classifier.seed)
     final = fit_all(train, labels, classes, [held], np.array([l2]), setting.classifier, len(labels))
     predictions = final.predict(0, 0, test)
-    return Accuracy(float(scores.max()), float(_percent((predictions == test_labels).mean())), [l2], predictions)
+    return Accuracy(
+        float(scores.max()), float(_percent((predictions == test_labels).mean())), [l2], predictions
+    )
 
 
 def split(
-    features: Tensor | PairFeatures, labels: np.ndarray, sizes: tuple[int, int, int], classes: int, setting: Setting,
+    features: Tensor | PairFeatures,
+    labels: np.ndarray,
+    sizes: tuple[int, int, int],
+    classes: int,
+    setting: Setting,
     grid: tuple[float, ...] = L2_GRID,
 ) -> Accuracy:
-    """Given splits: SST2, SST5, SICK-E, SNLI, probing. features [N, d]: train, dev and test rows in this order, of `sizes`.
+    """Given splits: SST2, SST5, SICK-E, SNLI, probing. features [N, d]: train, dev and test rows in this
+    order, of `sizes`.
 
-    The official code fits the best L2 value a second time, from the same seed, to the same weights; here the first stands.
+    The official code fits the best L2 value a second time, from the same seed, to the same weights; here the
+    first stands.
     """
     train, dev, test = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     fitted = fit_all(features, labels, classes, [Rows(train, dev)], np.array(grid), setting.classifier)
     scores = _percent(fitted.accuracy[0])
     best = int(scores.argmax())
     predictions = fitted.predict(0, best, features[torch.from_numpy(test).to(features.device)])
-    return Accuracy(float(scores.max()), float(_percent((predictions == labels[test]).mean())), [grid[best]], predictions)
+    return Accuracy(
+        float(scores.max()), float(_percent((predictions == labels[test]).mean())), [grid[best]], predictions
+    )
 
 
 def _folds(folds: int, seed: int) -> StratifiedKFold:
@@ -124,7 +139,9 @@ def _split(folds: StratifiedKFold, labels: np.ndarray) -> list[tuple[np.ndarray,
     counts = np.bincount(labels)
     smallest = int(counts[counts > 0].min())
     if smallest < folds.n_splits:
-        raise UserError(f"{folds.n_splits} folds need as many examples of every class; the rarest class has {smallest}")
+        raise UserError(
+            f"{folds.n_splits} folds need as many examples of every class; the rarest class has {smallest}"
+        )
     return list(folds.split(np.zeros(len(labels)), labels))
 
 

@@ -1,9 +1,11 @@
-"""Supervised relatedness: SentEval's SICK-R and STS-B columns (its tools/relatedness.py), which are what CLEAR prints.
+"""Supervised relatedness: SentEval's SICK-R and STS-B columns (its tools/relatedness.py), which are what
+CLEAR prints.
 
-A softmax over the scores 1 to 5 of the features [|u - v|, u * v], fitted by mean squared error to a two-point distribution
-whose mean is the gold score (Tai, Socher and Manning 2015); the prediction is the distribution's mean. Every 50 passes the
-correlation on dev is taken, and training stops at the fourth time in all that it did not rise. STS-B's scores begin at 0:
-what lies below 1 becomes a target that sums to less than 1, as there.
+A softmax over the scores 1 to 5 of the features [|u - v|, u * v], fitted by mean squared error to a two-point
+distribution whose mean is the gold score (Tai, Socher and Manning 2015); the prediction is the distribution's
+mean. Every 50 passes the correlation on dev is taken, and training stops at the fourth time in all that it
+did not rise. STS-B's scores begin at 0: what lies below 1 becomes a target that sums to less than 1, as
+there.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ BATCH, EPOCHS_BETWEEN, MAX_EPOCH, TENACITY = 64, 50, 1000, 3
 
 @dataclass(frozen=True)
 class Relatedness:
-    """Correlations x 100 and the mean squared error of the test scores, and the dev correlation that stopped the training."""
+    """Correlations x 100 and the mean squared error of the test scores, and the dev correlation that stopped
+    the training."""
 
     pearson: float
     spearman: float
@@ -34,12 +37,18 @@ def two_point_targets(scores: np.ndarray) -> np.ndarray:
     targets = np.zeros((len(scores), SCORES), np.float32)
     floor = np.floor(scores)
     for k in range(1, SCORES + 1):
-        targets[:, k - 1] = np.where(floor + 1 == k, scores - floor, np.where(floor == k, floor - scores + 1, 0))
+        targets[:, k - 1] = np.where(
+            floor + 1 == k, scores - floor, np.where(floor == k, floor - scores + 1, 0)
+        )
     return targets
 
 
 def relatedness(
-    features: Tensor, scores: np.ndarray, sizes: tuple[int, int, int], seed: int = 1111, early_stop: str = "pearson"
+    features: Tensor,
+    scores: np.ndarray,
+    sizes: tuple[int, int, int],
+    seed: int = 1111,
+    early_stop: str = "pearson",
 ) -> Relatedness:
     """Fit, stop and judge.
 
@@ -83,8 +92,10 @@ def relatedness(
     weights.data = best_weights
     predicted, gold = predict(test), scores[test]
     return Relatedness(
-        100 * _correlation(predicted, gold, "pearson"), 100 * _correlation(predicted, gold, "spearman"),
-        float(np.mean((predicted - gold) ** 2)), 100 * best,
+        100 * _correlation(predicted, gold, "pearson"),
+        100 * _correlation(predicted, gold, "spearman"),
+        float(np.mean((predicted - gold) ** 2)),
+        100 * best,
     )
 
 

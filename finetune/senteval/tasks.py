@@ -1,8 +1,8 @@
 """SentEval's supervised tasks, read from its own files, in the order that its folds depend on.
 
-The official code sorts examples by length to save padding before it makes folds, so the order decides which examples
-share a fold, and is reproduced: by (words of the sentence, label), for pairs by (words of the first, of the second,
-label; SNLI the second first). Files are latin-1 where the official code reads them so.
+The official code sorts examples by length to save padding before it makes folds, so the order decides which
+examples share a fold, and is reproduced: by (words of the sentence, label), for pairs by (words of the first,
+of the second, label; SNLI the second first). Files are latin-1 where the official code reads them so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ SNLI_CLASSES = {"entailment": 0, "neutral": 1, "contradiction": 2}
 
 @dataclass(frozen=True)
 class Split:
-    """N examples: sentences, for pairs the second ones, and labels (int64[N] classes, or float64[N] scores)."""
+    """N examples: sentences, for pairs the second ones, and labels (int64[N] classes, or float64[N]
+    scores)."""
 
     first: list[str]
     second: list[str] | None
@@ -68,7 +69,8 @@ def load(name: str, data: str | Path | None = None) -> Examples:
     absent = missing(name, data)
     if absent:
         raise UserError(
-            f"{name}: {absent[0]} is not there; the data folder must hold SentEval's files as SentEval/{task.files[0]}. "
+            f"{name}: {absent[0]} is not there; the data folder must hold SentEval's files as "
+            f"SentEval/{task.files[0]}. "
             "`python -m finetune.data check DIR` says what is missing and where to get it"
         )
     return task.read(*(_path(senteval_folder(data_root(data)), file) for file in task.files))
@@ -94,7 +96,8 @@ def size_notes(name: str, examples: Examples) -> list[str]:
     expected = TASKS[name].sizes
     return [
         f"{name} {split} has {len(examples.splits[split]):,} examples here, {count:,} as published"
-        for split, count in expected.items() if len(examples.splits[split]) != count
+        for split, count in expected.items()
+        if len(examples.splits[split]) != count
     ]
 
 
@@ -109,7 +112,8 @@ def _path(folder: Path, file: str) -> Path:
     return folder / file
 
 
-# -- reading ----------------------------------------------------------------------------------------------------------
+# -- reading
+# ----------------------------------------------------------------------------------------------------------
 
 
 def _words(text: str) -> list[str]:
@@ -122,7 +126,9 @@ def _sorted_singles(examples: Iterable[tuple[str, int]]) -> Split:
 
 
 def _sorted_pairs(
-    examples: Iterable[tuple[str, str, float]], second_first: bool = False, key: Callable = lambda label: label
+    examples: Iterable[tuple[str, str, float]],
+    second_first: bool = False,
+    key: Callable = lambda label: label,
 ) -> Split:
     """`key`: what stands for the label in the sort."""
     split = [(_words(one), _words(two), label) for one, two, label in examples]
@@ -130,7 +136,11 @@ def _sorted_pairs(
         split.sort(key=lambda e: (len(e[1]), len(e[0]), key(e[2])))
     else:
         split.sort(key=lambda e: (len(e[0]), len(e[1]), key(e[2])))
-    return Split([" ".join(one) for one, _, _ in split], [" ".join(two) for _, two, _ in split], np.array([e[2] for e in split]))
+    return Split(
+        [" ".join(one) for one, _, _ in split],
+        [" ".join(two) for _, two, _ in split],
+        np.array([e[2] for e in split]),
+    )
 
 
 def _bad(path: Path, number: int, expected: str) -> UserError:
@@ -139,7 +149,9 @@ def _bad(path: Path, number: int, expected: str) -> UserError:
 
 def _binary(positive: Path, negative: Path) -> Examples:
     """One sentence a line, one file a class; the class that the official code calls positive first."""
-    examples = [(line, label) for path, label in ((positive, 1), (negative, 0)) for line in lines(path, "latin-1")]
+    examples = [
+        (line, label) for path, label in ((positive, 1), (negative, 0)) for line in lines(path, "latin-1")
+    ]
     return Examples({"all": _sorted_singles(examples)}, 2)
 
 
@@ -177,11 +189,17 @@ def _sst(classes: int) -> Callable[[Path, Path, Path], Examples]:
         for number, line in enumerate(lines(path), 1):
             parts = line.strip().split("\t") if classes == 2 else line.strip().split(" ", 1)[::-1]
             if len(parts) != 2 or not parts[1].isdigit() or int(parts[1]) >= classes:
-                raise _bad(path, number, "a sentence, a tab and 0 or 1" if classes == 2 else "a class from 0 to 4 and a sentence")
+                raise _bad(
+                    path,
+                    number,
+                    "a sentence, a tab and 0 or 1" if classes == 2 else "a class from 0 to 4 and a sentence",
+                )
             examples.append((parts[0], int(parts[1])))
         return _sorted_singles(examples)
 
-    return lambda train, dev, test: Examples({"train": read(train), "dev": read(dev), "test": read(test)}, classes)
+    return lambda train, dev, test: Examples(
+        {"train": read(train), "dev": read(dev), "test": read(test)}, classes
+    )
 
 
 def _sick(column: int, convert: Callable[[str], float]) -> Callable[[Path, Path, Path], Examples]:
@@ -194,7 +212,9 @@ def _sick(column: int, convert: Callable[[str], float]) -> Callable[[Path, Path,
             try:
                 examples.append((cells[1], cells[2], convert(cells[column])))
             except (IndexError, KeyError, ValueError):
-                raise _bad(path, number, "pair_ID, two sentences, relatedness, entailment between tabs") from None
+                raise _bad(
+                    path, number, "pair_ID, two sentences, relatedness, entailment between tabs"
+                ) from None
         return _sorted_pairs(examples)
 
     return lambda train, dev, test: Examples({"train": read(train), "dev": read(dev), "test": read(test)}, 3)
@@ -208,7 +228,9 @@ def _sts_benchmark(train: Path, dev: Path, test: Path) -> Examples:
             try:
                 examples.append((cells[5], cells[6], float(cells[4])))
             except (IndexError, ValueError):
-                raise _bad(path, number, "seven columns between tabs: score fifth, sentences sixth and seventh") from None
+                raise _bad(
+                    path, number, "seven columns between tabs: score fifth, sentences sixth and seventh"
+                ) from None
         return _sorted_pairs(examples)
 
     return Examples({"train": read(train), "dev": read(dev), "test": read(test)}, 5)
@@ -229,13 +251,16 @@ def read_snli(first: Path, second: Path, labels: Path) -> Split:
         raise UserError(f"{labels}: the label {unknown[0]!r} is none of {', '.join(SNLI_CLASSES)}")
     # sorted by the label's name, as there
     return _sorted_pairs(
-        zip(columns[0], columns[1], (SNLI_CLASSES[label] for label in columns[2]), strict=True), second_first=True,
+        zip(columns[0], columns[1], (SNLI_CLASSES[label] for label in columns[2]), strict=True),
+        second_first=True,
         key=lambda label: list(SNLI_CLASSES)[label],
     )
 
 
 def _snli(*paths: Path) -> Examples:
-    return Examples({part: read_snli(*paths[3 * n : 3 * n + 3]) for n, part in enumerate(("train", "dev", "test"))}, 3)
+    return Examples(
+        {part: read_snli(*paths[3 * n : 3 * n + 3]) for n, part in enumerate(("train", "dev", "test"))}, 3
+    )
 
 
 def _probing(path: Path) -> Examples:
@@ -250,7 +275,11 @@ def _probing(path: Path) -> Examples:
     number_of = {label: number for number, label in enumerate(classes)}
     strange = sorted({label for part in ("va", "te") for _, label in found[part]} - set(classes))
     if strange or not all(found.values()):
-        what = f"the label {strange[0]!r} is not among the training labels" if strange else "it needs lines of tr, va and te"
+        what = (
+            f"the label {strange[0]!r} is not among the training labels"
+            if strange
+            else "it needs lines of tr, va and te"
+        )
         raise UserError(f"{path}: {what}; the file is damaged or not SentEval's")
     splits = {
         name: _sorted_singles((text, number_of[label]) for text, label in found[part])
@@ -259,7 +288,8 @@ def _probing(path: Path) -> Examples:
     return Examples(splits, len(classes))
 
 
-# -- the table --------------------------------------------------------------------------------------------------------
+# -- the table
+# --------------------------------------------------------------------------------------------------------
 
 _SST2 = {"train": 67349, "dev": 872, "test": 1821}
 _SST5 = {"train": 8544, "dev": 1101, "test": 2210}
@@ -269,9 +299,16 @@ _STSB = tuple(f"STS/STSBenchmark/sts-{part}.csv" for part in ("train", "dev", "t
 _SNLI = tuple(f"SNLI/{kind}.{part}" for part in ("train", "dev", "test") for kind in ("s1", "s2", "labels"))
 _SST_FILES = ("sentiment-train", "sentiment-dev", "sentiment-test")
 _PROBING = {
-    "Length": "sentence_length", "WordContent": "word_content", "Depth": "tree_depth", "TopConstituents": "top_constituents",
-    "BigramShift": "bigram_shift", "Tense": "past_present", "SubjNumber": "subj_number", "ObjNumber": "obj_number",
-    "OddManOut": "odd_man_out", "CoordinationInversion": "coordination_inversion",
+    "Length": "sentence_length",
+    "WordContent": "word_content",
+    "Depth": "tree_depth",
+    "TopConstituents": "top_constituents",
+    "BigramShift": "bigram_shift",
+    "Tense": "past_present",
+    "SubjNumber": "subj_number",
+    "ObjNumber": "obj_number",
+    "OddManOut": "odd_man_out",
+    "CoordinationInversion": "coordination_inversion",
 }
 
 TASKS: dict[str, Task] = {
@@ -282,16 +319,41 @@ TASKS: dict[str, Task] = {
         Task("SUBJ", "nested", ("SUBJ/subj.objective", "SUBJ/subj.subjective"), {"all": 10000}, _binary),
         Task("MPQA", "nested", ("MPQA/mpqa.pos", "MPQA/mpqa.neg"), {"all": 10606}, _binary),
         Task("SST2", "split", tuple(f"SST/binary/{file}" for file in _SST_FILES), _SST2, _sst(2)),
-        Task("TREC", "cross_validated", ("TREC/train_5500.label", "TREC/TREC_10.label"), {"train": 5452, "test": 500}, _trec),
-        Task("MRPC", "cross_validated", ("MRPC/msr_paraphrase_train.txt", "MRPC/msr_paraphrase_test.txt"),
-             {"train": 4076, "test": 1725}, _mrpc),
+        Task(
+            "TREC",
+            "cross_validated",
+            ("TREC/train_5500.label", "TREC/TREC_10.label"),
+            {"train": 5452, "test": 500},
+            _trec,
+        ),
+        Task(
+            "MRPC",
+            "cross_validated",
+            ("MRPC/msr_paraphrase_train.txt", "MRPC/msr_paraphrase_test.txt"),
+            {"train": 4076, "test": 1725},
+            _mrpc,
+        ),
         Task("SST5", "split", tuple(f"SST/fine/{file}" for file in _SST_FILES), _SST5, _sst(5)),
         Task("SICK-E", "split", _SICK, _SICK_SIZES, _sick(4, lambda word: ENTAILMENT[word])),
         Task("SNLI", "snli", _SNLI, {"train": 549367, "dev": 9842, "test": 9824}, _snli),
         Task("SICK-R-supervised", "relatedness", _SICK, _SICK_SIZES, _sick(3, float)),
-        Task("STS-B-supervised", "relatedness", _STSB, {"train": 5749, "dev": 1500, "test": 1379}, _sts_benchmark),
-        *(Task(name, "split", (f"probing/{file}.txt",), {"train": 100000, "dev": 10000, "test": 10000}, _probing)
-          for name, file in _PROBING.items()),
+        Task(
+            "STS-B-supervised",
+            "relatedness",
+            _STSB,
+            {"train": 5749, "dev": 1500, "test": 1379},
+            _sts_benchmark,
+        ),
+        *(
+            Task(
+                name,
+                "split",
+                (f"probing/{file}.txt",),
+                {"train": 100000, "dev": 10000, "test": 10000},
+                _probing,
+            )
+            for name, file in _PROBING.items()
+        ),
     )
 }
 TRANSFER = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")

@@ -1,8 +1,10 @@
-"""Fine-tuning an encoder on labelled sentences or pairs of sentences, packed: one row of tokens a step, no padding.
+"""Fine-tuning an encoder on labelled sentences or pairs of sentences, packed: one row of tokens a step, no
+padding.
 
-The head is RoBERTa's (Liu et al. 2019; fairseq's RobertaClassificationHead): dropout, linear d -> d, tanh, dropout,
-linear d -> C, on the first token's last state. Everything random is a function of (seed, epoch) for the order of examples
-and of (seed, step) for dropout, so that a run stopped at any step and gone on with gives what an unbroken one gives.
+The head is RoBERTa's (Liu et al. 2019; fairseq's RobertaClassificationHead): dropout, linear d -> d, tanh,
+dropout, linear d -> C, on the first token's last state. Everything random is a function of (seed, epoch) for
+the order of examples and of (seed, step) for dropout, so that a run stopped at any step and gone on with
+gives what an unbroken one gives.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ REGRESSION = 1
 """Number of outputs that stands for regression: a single number per example, mean squared error."""
 Scores = Mapping[str, float]
 Judge = Callable[[Callable[[Encoded], np.ndarray]], tuple[float, Scores]]
-"""Takes a function from examples to logits float32[N, C]; gives the figure that decides (higher is better) and all scores."""
+"""Takes a function from examples to logits float32[N, C]; gives the figure that decides (higher is better)
+and all scores."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,8 @@ class Recipe:
 
 @dataclass
 class Outcome:
-    """A finished run: `best` is the entry of `curve` whose deciding figure is highest (the first of equal ones)."""
+    """A finished run: `best` is the entry of `curve` whose deciding figure is highest (the first of equal
+    ones)."""
 
     best: dict[str, Any]
     curve: list[dict[str, Any]]
@@ -98,7 +102,8 @@ class Classifier(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, ids: Tensor, lengths: Tensor, token_types: Tensor | None = None) -> Tensor:
-        """Packed ids int64[T] and lengths int64[N] (on the CPU) -> logits [N, C], float32 (float64 from a float64 model)."""
+        """Packed ids int64[T] and lengths int64[N] (on the CPU) -> logits [N, C], float32 (float64 from a
+        float64 model)."""
         first = pool(self.encoder.states(ids, lengths, None, token_types), "cls")
         with torch.autocast(first.device.type, enabled=False):
             hidden = torch.tanh(self.dense(self.dropout(first)))
@@ -106,7 +111,8 @@ class Classifier(nn.Module):
 
 
 def build_classifier(source: Source, outputs: int, dropout: float, seed: int) -> Classifier:
-    """A copy of the source's encoder, with this dropout, under a head drawn from `seed`. The masked-language head stays
+    """A copy of the source's encoder, with this dropout, under a head drawn from `seed`. The masked-language
+    head stays
     behind: it is part of the copy, but takes no gradient."""
     old = source.encoder.lm
     config = copy.deepcopy(old.config)
@@ -133,7 +139,8 @@ def shuffled(count: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def learning_rate(recipe: Recipe, step: int, steps: int) -> float:
-    """Rate of update `step` (from 0) of `steps`: a linear rise over ceil(warmup * steps) updates, a linear fall to 0."""
+    """Rate of update `step` (from 0) of `steps`: a linear rise over ceil(warmup * steps) updates, a linear
+    fall to 0."""
     rise = math.ceil(recipe.warmup * steps)
     if step < rise:
         return recipe.lr * (step + 1) / rise
@@ -141,7 +148,7 @@ def learning_rate(recipe: Recipe, step: int, steps: int) -> float:
 
 
 def choose_precision(name: str) -> str:
-    """"fp32" or "bf16"; "auto": bf16 where there is a GPU.
+    """ "fp32" or "bf16"; "auto": bf16 where there is a GPU.
 
     Raises:
         UserError: another name.
@@ -174,26 +181,46 @@ class FineTuning:
     """One run: a recipe, a seed, training examples, and what judges the model.
 
     Args:
-        outputs: classes, or REGRESSION. judge: see `Judge`; called at the end of every epoch, and every `evaluate_every`
-            updates if that is not 0.
-        rows: (seed, epoch) -> int64[M], the examples of the epoch in order, as many in every epoch; all, shuffled, when None.
+        outputs: classes, or REGRESSION. judge: see `Judge`; called at the end of every epoch, and every
+            `evaluate_every` updates if that is not 0.
+        rows: (seed, epoch) -> int64[M], the examples of the epoch in order, as many in every epoch; all,
+            shuffled, when None.
         precision: "fp32" or "bf16" (autocast; weights and optimizer stay float32).
-        token_budget: most tokens of one forward pass; a batch that is larger is split and its gradients added.
-        checkpoint: file for going on after a stop; removed when the run is done. Written at the first step boundary
-            `checkpoint_seconds` after the last, and when `wish()`, an exit status, is not 0; then Interrupted is raised.
+        token_budget: most tokens of one forward pass; a batch that is larger is split and its gradients
+            added.
+        checkpoint: file for going on after a stop; removed when the run is done. Written at the first step
+            boundary `checkpoint_seconds` after the last, and when `wish()`, an exit status, is not 0; then
+            Interrupted is raised.
         initial: state of a Classifier's encoder to start from, in place of the source's.
         keep_weights: have `Outcome.weights`.
     """
 
     def __init__(
-        self, source: Source, train: Encoded, outputs: int, recipe: Recipe, seed: int, judge: Judge, *, precision: str = "fp32",
-        token_budget: int = 16384, rows: Callable[[int, int], np.ndarray] | None = None, evaluate_every: int = 0,
-        checkpoint: Path | None = None, checkpoint_seconds: float = 300.0, wish: Callable[[], int] = lambda: 0,
-        initial: Mapping[str, Tensor] | None = None, keep_weights: bool = False,
+        self,
+        source: Source,
+        train: Encoded,
+        outputs: int,
+        recipe: Recipe,
+        seed: int,
+        judge: Judge,
+        *,
+        precision: str = "fp32",
+        token_budget: int = 16384,
+        rows: Callable[[int, int], np.ndarray] | None = None,
+        evaluate_every: int = 0,
+        checkpoint: Path | None = None,
+        checkpoint_seconds: float = 300.0,
+        wish: Callable[[], int] = lambda: 0,
+        initial: Mapping[str, Tensor] | None = None,
+        keep_weights: bool = False,
         report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
     ):
         self.train_set, self.recipe, self.seed, self.judge = train, recipe, seed, judge
-        self.regression, self.token_budget, self.evaluate_every = outputs == REGRESSION, token_budget, evaluate_every
+        self.regression, self.token_budget, self.evaluate_every = (
+            outputs == REGRESSION,
+            token_budget,
+            evaluate_every,
+        )
         self.rows = rows or (lambda seed, epoch: shuffled(len(train), seed, epoch))
         self.checkpoint, self.checkpoint_seconds, self.wish = checkpoint, checkpoint_seconds, wish
         self.keep_weights, self.report = keep_weights, report
@@ -204,7 +231,9 @@ class FineTuning:
             self.model.encoder.load_state_dict(initial)
         self.model.to(self.device)
         groups = parameter_groups(self.model, recipe.weight_decay)
-        self.optimizer = torch.optim.AdamW(groups, lr=recipe.lr, betas=recipe.betas, eps=recipe.eps, fused=True)
+        self.optimizer = torch.optim.AdamW(
+            groups, lr=recipe.lr, betas=recipe.betas, eps=recipe.eps, fused=True
+        )
         self.steps_per_epoch = -(-len(self.rows(seed, 0)) // recipe.batch_size)
         self.steps = self.steps_per_epoch * recipe.epochs
         if not self.steps:
@@ -241,7 +270,8 @@ class FineTuning:
             epoch_ends = self.step % self.steps_per_epoch == 0
             if epoch_ends or (self.evaluate_every and self.step % self.evaluate_every == 0):
                 started = time.monotonic()
-                loss = float(losses) / (self.step - self.evaluated_at)  # waits for the device, whose work it is
+                # waits for the device, whose work it is
+                loss = float(losses) / (self.step - self.evaluated_at)
                 self.training_seconds += time.monotonic() - started
                 self._evaluate(loss)
                 losses.zero_()
@@ -293,16 +323,29 @@ class FineTuning:
 
     def _evaluate(self, loss: float) -> None:
         if not math.isfinite(loss):
-            raise UserError(f"the loss is not finite by update {self.step} (seed {self.seed}): lower --lr, or --precision fp32")
+            raise UserError(
+                f"the loss is not finite by update {self.step} (seed {self.seed}): lower --lr, or "
+                "--precision fp32"
+            )
         value, scores = self.judge(self.logits)
         epoch = self.step / self.steps_per_epoch
-        entry = {"epoch": epoch, "step": self.step, "loss": loss, "value": float(value), "scores": dict(scores)}
+        entry = {
+            "epoch": epoch,
+            "step": self.step,
+            "loss": loss,
+            "value": float(value),
+            "scores": dict(scores),
+        }
         self.curve.append(entry)
         if self.keep_weights and self._best() == len(self.curve) - 1:
-            self.best_weights = {name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()}
+            self.best_weights = {
+                name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()
+            }
         figures = "  ".join(f"{name} {score:.2f}" for name, score in scores.items())
         rate = self.tokens / max(self.training_seconds, 1e-9)
-        self.report(f"  epoch {epoch:g} of {self.recipe.epochs}: loss {loss:.4f}  {figures}  ({rate:,.0f} tokens/s)")
+        self.report(
+            f"  epoch {epoch:g} of {self.recipe.epochs}: loss {loss:.4f}  {figures}  ({rate:,.0f} tokens/s)"
+        )
 
     def _best(self) -> int:
         values = [-math.inf if math.isnan(entry["value"]) else entry["value"] for entry in self.curve]
@@ -312,7 +355,11 @@ class FineTuning:
 
     def _save(self) -> None:
         state = {name: getattr(self, name) for name in self._PLAIN}
-        state |= {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "best_weights": self.best_weights}
+        state |= {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "best_weights": self.best_weights,
+        }
         write_tensors(self.checkpoint, state)
 
     def _restore(self) -> None:
@@ -320,8 +367,12 @@ class FineTuning:
             return
         state = read_tensors(self.checkpoint)
         if self.keep_weights and state["curve"] and not state["best_weights"]:
-            # What saved it did not ask for the best epoch's model, which the last epoch's must not stand in for.
-            self.report(f"  {self.checkpoint.name} lacks the best epoch's model, which is asked for now: from the start")
+            # What saved it did not ask for the best epoch's model, which the last epoch's must not stand in
+            # for.
+            self.report(
+                f"  {self.checkpoint.name} lacks the best epoch's model, which is asked for now: from "
+                "the start"
+            )
             return
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -348,7 +399,9 @@ def read_tensors(path: Path) -> dict[str, Any]:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, ValueError, UnpicklingError) as error:
-        raise UserError(f"{path} cannot be read ({error}); remove it, and what it holds is computed again") from error
+        raise UserError(
+            f"{path} cannot be read ({error}); remove it, and what it holds is computed again"
+        ) from error
 
 
 def read_result(path: Path) -> dict[str, Any] | None:

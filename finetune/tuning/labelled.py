@@ -21,14 +21,16 @@ from pretrain.model.encoder import SentenceEncoder
 
 @dataclass(frozen=True)
 class Source:
-    """What is fine-tuned: an encoder as it was loaded (float32, on the CPU, never changed), and its tokenizer."""
+    """What is fine-tuned: an encoder as it was loaded (float32, on the CPU, never changed), and its
+    tokenizer."""
 
     model: EmbeddingModel
     """Its name and folders; pooling "cls", because the head reads the first token."""
     encoder: SentenceEncoder
     tokenizer: Any
     fingerprint: str
-    """Hex digest of the weights and the tokenizer: results of another state of the same folder are not mistaken for it."""
+    """Hex digest of the weights and the tokenizer: results of another state of the same folder are not
+    mistaken for it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,15 +53,21 @@ def open_source(model: str | Path) -> Source:
     """Open a run folder, an export, a Hugging Face folder or a hub name for fine-tuning.
 
     Raises:
-        UserError: a function, nothing there to load, a model type without packed attention, or no fast tokenizer.
+        UserError: a function, nothing there to load, a model type without packed attention, or no fast
+            tokenizer.
     """
     if ":" in str(model) and not Path(model).exists():  # as `open_model` knows it
-        raise UserError(f"{model}: a function cannot be fine-tuned, its weights are out of reach; give the run folder, export, "
-                        "Hugging Face folder or hub name of its encoder")
+        raise UserError(
+            f"{model}: a function cannot be fine-tuned, its weights are out of reach; give the run folder, "
+            "export, "
+            "Hugging Face folder or hub name of its encoder"
+        )
     folder, run = resolve_run(str(model))
     encoder, tokenizer = load_model(folder)
     if not getattr(tokenizer, "is_fast", False):
-        raise UserError(f"{model}: its tokenizer has no fast version (tokenizer.json); convert it with transformers first")
+        raise UserError(
+            f"{model}: its tokenizer has no fast version (tokenizer.json); convert it with transformers first"
+        )
     policy = read_policy(folder)
     encoder.head = None  # one that the model keeps for sentence vectors: the task brings its own
     encoder.cpu()
@@ -68,15 +76,20 @@ def open_source(model: str | Path) -> Source:
         return embed_sentences(encoder, tokenizer, sentences, "cls")
 
     opened = EmbeddingModel(
-        str(model), "cls", policy["pooling"] if policy else None, lambda sentences: distinct(embed, sentences, str(model)),
-        Path(folder) if Path(folder).is_dir() else None, run,
+        str(model),
+        "cls",
+        policy["pooling"] if policy else None,
+        lambda sentences: distinct(embed, sentences, str(model)),
+        Path(folder) if Path(folder).is_dir() else None,
+        run,
     )
     return Source(opened, encoder, tokenizer, _fingerprint(encoder, tokenizer))
 
 
 def _fingerprint(encoder: SentenceEncoder, tokenizer: Any) -> str:
     digest = hashlib.sha256()
-    for name, tensor in encoder.lm.base_model.state_dict().items():  # not the masked-language head, which is not used
+    # not the masked-language head, which is not used
+    for name, tensor in encoder.lm.base_model.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.contiguous().numpy().tobytes())
     content = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -87,7 +100,11 @@ def _fingerprint(encoder: SentenceEncoder, tokenizer: Any) -> str:
 
 
 def encode_examples(
-    source: Source, first: Sequence[str], second: Sequence[str] | None, targets: np.ndarray | None, max_length: int
+    source: Source,
+    first: Sequence[str],
+    second: Sequence[str] | None,
+    targets: np.ndarray | None,
+    max_length: int,
 ) -> Encoded:
     """Tokenise sentences, or pairs as the tokenizer writes pairs; the longer text of a pair is cut first.
 
@@ -98,12 +115,18 @@ def encode_examples(
     ids: list[np.ndarray] = []
     types: list[np.ndarray] = []
     was_cut = 0
-    for start in range(0, len(first), 4096):  # an Encoding costs some hundred bytes a token until it is let go
+    # an Encoding costs some hundred bytes a token until it is let go
+    for start in range(0, len(first), 4096):
         part = slice(start, start + 4096)
         pairs = {} if second is None else {"text_pair": [text.strip() for text in second[part]]}
         batch = source.tokenizer(
-            [text.strip() for text in first[part]], **pairs, truncation=True, max_length=longest, padding=False,
-            return_attention_mask=False, return_token_type_ids=with_types,
+            [text.strip() for text in first[part]],
+            **pairs,
+            truncation=True,
+            max_length=longest,
+            padding=False,
+            return_attention_mask=False,
+            return_token_type_ids=with_types,
         )
         ids += [np.asarray(row, np.int32) for row in batch["input_ids"]]
         if with_types:

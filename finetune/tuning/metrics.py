@@ -1,7 +1,7 @@
 """GLUE's metrics, as fractions (not x 100), and the figure of each task that CLEAR's Table 1 prints.
 
-Wang et al. 2018, "GLUE", table 1. A correlation with a constant is 0, as scikit-learn has it for Matthews: a model that
-answers the same to everything ranks nothing.
+Wang et al. 2018, "GLUE", table 1. A correlation with a constant is 0, as scikit-learn has it for Matthews: a
+model that answers the same to everything ranks nothing.
 """
 
 from __future__ import annotations
@@ -28,12 +28,20 @@ def matthews(predicted: np.ndarray, gold: np.ndarray) -> float:
 
 def pearson(predicted: np.ndarray, gold: np.ndarray) -> float:
     """Pearson's correlation of float[N] and float[N]."""
-    return 0.0 if np.ptp(predicted) == 0 or np.ptp(gold) == 0 else float(stats.pearsonr(predicted, gold).statistic)
+    return (
+        0.0
+        if np.ptp(predicted) == 0 or np.ptp(gold) == 0
+        else float(stats.pearsonr(predicted, gold).statistic)
+    )
 
 
 def spearman(predicted: np.ndarray, gold: np.ndarray) -> float:
     """Spearman's correlation of float[N] and float[N]; ties share their mean rank."""
-    return 0.0 if np.ptp(predicted) == 0 or np.ptp(gold) == 0 else float(stats.spearmanr(predicted, gold).statistic)
+    return (
+        0.0
+        if np.ptp(predicted) == 0 or np.ptp(gold) == 0
+        else float(stats.spearmanr(predicted, gold).statistic)
+    )
 
 
 METRICS = {"accuracy": accuracy, "f1": f1, "matthews": matthews, "pearson": pearson, "spearman": spearman}

@@ -1,7 +1,8 @@
-"""GLUE's data: the official tsv files under DATA/GLUE, or the hub's copy; what each task is and how many rows it has.
+"""GLUE's data: the official tsv files under DATA/GLUE, or the hub's copy; what each task is and how many rows
+it has.
 
-The files have no quoting: a quotation mark is part of the text. CoLA's train and dev have no header, MRPC's files begin
-with a byte order mark. Test rows are known to the leaderboard by their place in the file, from 0.
+The files have no quoting: a quotation mark is part of the text. CoLA's train and dev have no header, MRPC's
+files begin with a byte order mark. Test rows are known to the leaderboard by their place in the file, from 0.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ NLI = ("entailment", "neutral", "contradiction")
 
 @dataclass(frozen=True)
 class GlueTask:
-    """A task. `columns`: header names of the first text, the second (None: single sentences) and the label."""
+    """A task. `columns`: header names of the first text, the second (None: single sentences) and the
+    label."""
 
     name: str
     columns: tuple[str, str | None, str]
     labels: tuple[str, ...]
-    """Words of the labels, in the hub's order of classes and as the leaderboard wants them; () for STS-B's scores."""
+    """Words of the labels, in the hub's order of classes and as the leaderboard wants them; () for STS-B's
+    scores."""
     metrics: tuple[str, ...]
     sizes: Mapping[str, int]
     """Rows as published, by split: train, dev..., test..."""
@@ -62,33 +65,89 @@ _PAIR = ("sentence1", "sentence2", "label")
 TASKS: dict[str, GlueTask] = {
     task.name: task
     for task in (
-        GlueTask("MNLI", ("sentence1", "sentence2", "gold_label"), NLI, ("accuracy",),
-                 {"train": 392702, "dev_matched": 9815, "dev_mismatched": 9832, "test_matched": 9796, "test_mismatched": 9847},
-                 hub_columns=("premise", "hypothesis")),
-        GlueTask("QNLI", ("question", "sentence", "label"), ENTAILMENT, ("accuracy",), _sizes(104743, 5463, 5463),
-                 hub_columns=("question", "sentence")),
-        GlueTask("QQP", ("question1", "question2", "is_duplicate"), ZERO_ONE, ("accuracy", "f1"), _sizes(363846, 40430, 390965),
-                 hub_columns=("question1", "question2")),
+        GlueTask(
+            "MNLI",
+            ("sentence1", "sentence2", "gold_label"),
+            NLI,
+            ("accuracy",),
+            {
+                "train": 392702,
+                "dev_matched": 9815,
+                "dev_mismatched": 9832,
+                "test_matched": 9796,
+                "test_mismatched": 9847,
+            },
+            hub_columns=("premise", "hypothesis"),
+        ),
+        GlueTask(
+            "QNLI",
+            ("question", "sentence", "label"),
+            ENTAILMENT,
+            ("accuracy",),
+            _sizes(104743, 5463, 5463),
+            hub_columns=("question", "sentence"),
+        ),
+        GlueTask(
+            "QQP",
+            ("question1", "question2", "is_duplicate"),
+            ZERO_ONE,
+            ("accuracy", "f1"),
+            _sizes(363846, 40430, 390965),
+            hub_columns=("question1", "question2"),
+        ),
         GlueTask("RTE", _PAIR, ENTAILMENT, ("accuracy",), _sizes(2490, 277, 3000)),
-        GlueTask("SST-2", ("sentence", None, "label"), ZERO_ONE, ("accuracy",), _sizes(67349, 872, 1821),
-                 hub_columns=("sentence",)),
-        GlueTask("MRPC", ("#1 String", "#2 String", "Quality"), ZERO_ONE, ("accuracy", "f1"), _sizes(3668, 408, 1725)),
-        GlueTask("CoLA", ("sentence", None, "label"), ZERO_ONE, ("matthews",), _sizes(8551, 1043, 1063),
-                 hub_columns=("sentence",), headerless=(3, 1)),
-        GlueTask("STS-B", ("sentence1", "sentence2", "score"), (), ("pearson", "spearman"), _sizes(5749, 1500, 1379)),
+        GlueTask(
+            "SST-2",
+            ("sentence", None, "label"),
+            ZERO_ONE,
+            ("accuracy",),
+            _sizes(67349, 872, 1821),
+            hub_columns=("sentence",),
+        ),
+        GlueTask(
+            "MRPC",
+            ("#1 String", "#2 String", "Quality"),
+            ZERO_ONE,
+            ("accuracy", "f1"),
+            _sizes(3668, 408, 1725),
+        ),
+        GlueTask(
+            "CoLA",
+            ("sentence", None, "label"),
+            ZERO_ONE,
+            ("matthews",),
+            _sizes(8551, 1043, 1063),
+            hub_columns=("sentence",),
+            headerless=(3, 1),
+        ),
+        GlueTask(
+            "STS-B",
+            ("sentence1", "sentence2", "score"),
+            (),
+            ("pearson", "spearman"),
+            _sizes(5749, 1500, 1379),
+        ),
         GlueTask("WNLI", _PAIR, ZERO_ONE, ("accuracy",), _sizes(635, 71, 146)),
-        GlueTask("AX", ("sentence1", "sentence2", "label"), NLI, ("matthews",), {"dev": 1104, "test": 1104},
-                 hub_columns=("premise", "hypothesis")),
+        GlueTask(
+            "AX",
+            ("sentence1", "sentence2", "label"),
+            NLI,
+            ("matthews",),
+            {"dev": 1104, "test": 1104},
+            hub_columns=("premise", "hypothesis"),
+        ),
     )
 }
-"""CLEAR's eight in the order of its Table 1, then WNLI and the diagnostic set AX, which has no training set of its own: the
-model of MNLI answers it. AX's "dev" is the labelled file diagnostic-full.tsv, its "test" the leaderboard's diagnostic.tsv."""
+"""CLEAR's eight in the order of its Table 1, then WNLI and the diagnostic set AX, which has no training set
+of its own: the model of MNLI answers it. AX's "dev" is the labelled file diagnostic-full.tsv, its "test" the
+leaderboard's diagnostic.tsv."""
 TABLE_1 = ("MNLI", "QNLI", "QQP", "RTE", "SST-2", "MRPC", "CoLA", "STS-B")
 
 
 @dataclass(frozen=True)
 class Examples:
-    """N rows of a split: texts, for pairs the second ones, and targets if known: int64[N] classes, float32[N] scores 0-5."""
+    """N rows of a split: texts, for pairs the second ones, and targets if known: int64[N] classes, float32[N]
+    scores 0-5."""
 
     first: list[str]
     second: list[str] | None
@@ -100,7 +159,9 @@ class Examples:
     def subset(self, rows: np.ndarray) -> Examples:
         """The rows numbered by `rows`, in that order."""
         second = None if self.second is None else [self.second[n] for n in rows]
-        return Examples([self.first[n] for n in rows], second, None if self.targets is None else self.targets[rows])
+        return Examples(
+            [self.first[n] for n in rows], second, None if self.targets is None else self.targets[rows]
+        )
 
 
 @dataclass
@@ -121,7 +182,8 @@ def task_named(name: str) -> GlueTask:
 
 
 def load(name: str, data: str = "") -> TaskData:
-    """All splits of a task that are there, from DATA/GLUE (or DATA itself), or with `data` "hub" from the hub.
+    """All splits of a task that are there, from DATA/GLUE (or DATA itself), or with `data` "hub" from the
+    hub.
 
     Raises:
         UserError: a file damaged, a label unknown, no such data folder, or the hub out of reach.
@@ -141,7 +203,9 @@ def load(name: str, data: str = "") -> TaskData:
         if rows is None:
             loaded.notes.append(f"{task.name}: no {split} set here ({published:,} rows as published)")
         elif len(rows) != published:
-            loaded.notes.append(f"{task.name}: {split} has {len(rows):,} rows here, {published:,} as published")
+            loaded.notes.append(
+                f"{task.name}: {split} has {len(rows):,} rows here, {published:,} as published"
+            )
     return loaded
 
 
@@ -181,7 +245,8 @@ def read_split(task: GlueTask, split: str, data: str | Path = "") -> Examples | 
         absent = [column for column in wanted if column not in header]
         if absent:
             raise UserError(
-                f"{path}, line 1: no column {absent[0]!r} (there are: {', '.join(header)[:200]}); expected GLUE's official file"
+                f"{path}, line 1: no column {absent[0]!r} (there are: {', '.join(header)[:200]}); expected "
+                "GLUE's official file"
             )
         at = [header.index(column) for column in wanted]
     texts: tuple[list[str], list[str]] = ([], [])
@@ -193,9 +258,13 @@ def read_split(task: GlueTask, split: str, data: str | Path = "") -> Examples | 
         cells = row.split("\t")
         if len(cells) <= max(at) or (labelled and not cells[at[-1]]):
             if task.name == "QQP" and labelled:
-                # Three questions of the official file hold line breaks, which tear their rows; every reader drops the pieces.
+                # Three questions of the official file hold line breaks, which tear their rows; every reader
+                # drops the pieces.
                 continue
-            raise UserError(f"{path}, line {number}: {len(cells)} tab-separated columns, need {max(at) + 1}; the file is damaged")
+            raise UserError(
+                f"{path}, line {number}: {len(cells)} tab-separated columns, need {max(at) + 1}; the file "
+                "is damaged"
+            )
         texts[0].append(cells[at[0]])
         if second is not None:
             texts[1].append(cells[at[1]])
@@ -204,7 +273,9 @@ def read_split(task: GlueTask, split: str, data: str | Path = "") -> Examples | 
     if not texts[0]:
         raise UserError(f"{path} has no rows; fetch it again")
     kind = np.int64 if task.labels else np.float32
-    return Examples(texts[0], texts[1] if second is not None else None, np.asarray(targets, kind) if labelled else None)
+    return Examples(
+        texts[0], texts[1] if second is not None else None, np.asarray(targets, kind) if labelled else None
+    )
 
 
 def _target(task: GlueTask, label: str, where: str) -> float:
@@ -236,11 +307,14 @@ def _from_hub(task: GlueTask, split: str) -> Examples | None:
     except (OSError, ValueError, ConnectionError) as error:
         first_line = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"cannot load {config} ({name}) of {HUB} from the hub: {first_line}\nWithout network, {WITHOUT_NETWORK}"
+            f"cannot load {config} ({name}) of {HUB} from the hub: {first_line}\nWithout network, "
+            f"{WITHOUT_NETWORK}"
         ) from error
     missing = [column for column in (*task.hub_columns, "label") if column not in rows.column_names]
     if missing:
-        raise UserError(f"{HUB}/{config} has no column {missing[0]!r} (there are: {', '.join(rows.column_names)})")
+        raise UserError(
+            f"{HUB}/{config} has no column {missing[0]!r} (there are: {', '.join(rows.column_names)})"
+        )
     second = list(rows[task.hub_columns[1]]) if len(task.hub_columns) > 1 else None
     targets = None
     if not split.startswith("test"):
@@ -254,7 +328,8 @@ def _from_hub(task: GlueTask, split: str) -> Examples | None:
 
 
 def prediction_lines(task: GlueTask, logits: np.ndarray) -> list[str]:
-    """Lines of the leaderboard's file for test logits float[N, C]: a header, then index and label word, or STS-B's score."""
+    """Lines of the leaderboard's file for test logits float[N, C]: a header, then index and label word, or
+    STS-B's score."""
     if task.labels:
         words = [task.labels[label] for label in logits.argmax(1)]
     else:

@@ -1,19 +1,21 @@
-"""Augment a corpus once: prepared data in, records with their augmentations and labels out, to train on like any other data.
+"""Augment a corpus once: prepared data in, records with their augmentations and labels out, to train on like
+any other data.
 
     python -m pretrain.cache --data data/annotated --aug augcse-12-2 --out data/augcse
     python -m pretrain.cache --data data/annotated --aug 'tense|yoda|random-swap' --resample 4 --out data/augcse_resampled
     python -m pretrain.cache --data data/annotated --positive 'pi|mv|dn' --negative neg --out data/sda
     python -m pretrain.main --objective augcse --data data/augcse --aug none --augment.augmented none
 
---aug writes AugCSE's records (text, augmented, label): one augmentation a sentence, drawn evenly from the set and fixed by the
-seed; the last label, "none", where the sentence came out as it was, white space and quotes aside. --positive and --negative
-write SDA's (text, positive, negative). A column is empty where nothing has changed: its view is then the sentence itself, and a
-negative is absent. Such records stay, as in both papers; --unchanged drop leaves them out, as the option of AugCSE's code that
-its runs with negatives take (its published runs do not). Splits, their order and the tokenizer are those of the data; the cache
-holds tokens, no text or parse.
+--aug writes AugCSE's records (text, augmented, label): one augmentation a sentence, drawn evenly from the set
+and fixed by the seed; the last label, "none", where the sentence came out as it was, white space and quotes
+aside. --positive and --negative write SDA's (text, positive, negative). A column is empty where nothing has
+changed: its view is then the sentence itself, and a negative is absent. Such records stay, as in both papers;
+--unchanged drop leaves them out, as the option of AugCSE's code that its runs with negatives take (its
+published runs do not). Splits, their order and the tokenizer are those of the data; the cache holds tokens,
+no text or parse.
 
-The same bytes come out with any number of workers, and after any number of kills: run the same command again. A task holds one
-chunk (64 thousand tokens) and its parse.
+The same bytes come out with any number of workers, and after any number of kills: run the same command again.
+A task holds one chunk (64 thousand tokens) and its parse.
 """
 
 from __future__ import annotations
@@ -37,14 +39,23 @@ class CacheFlags(BaseModel):
 
     data: Path = Field(description="prepared data; with --annotate for augmentations of text")
     out: Path = Field(description="folder for the shards, the tokenizer and the manifest")
-    aug: str | None = Field(None, description="column `augmented` and labels: alternatives 'a|b|c', or a set such as augcse-12-2")
+    aug: str | None = Field(
+        None, description="column `augmented` and labels: alternatives 'a|b|c', or a set such as augcse-12-2"
+    )
     positive: str | None = Field(None, description="column `positive`: any specification, as 'pi|mv|dn'")
     negative: str | None = Field(None, description="column `negative`: any specification, as neg")
     seed: int = Field(42, ge=0, description="of all draws")
-    resample: int = Field(1, ge=1, description="copies of every training sentence, each with draws of its own")
-    unchanged: Literal["keep", "drop"] = Field("keep", description="records with a column in which nothing changed: keep "
-                                               "them, as the papers do, or drop them (AugCSE's code: remove_no_augmentations)")
-    synonyms: str | None = Field(None, description="synonym table, for augmentations that need one; none: the usual places")
+    resample: int = Field(
+        1, ge=1, description="copies of every training sentence, each with draws of its own"
+    )
+    unchanged: Literal["keep", "drop"] = Field(
+        "keep",
+        description="records with a column in which nothing changed: keep "
+        "them, as the papers do, or drop them (AugCSE's code: remove_no_augmentations)",
+    )
+    synonyms: str | None = Field(
+        None, description="synonym table, for augmentations that need one; none: the usual places"
+    )
     progress: bool = Field(True, description="show progress bars")
 
 
@@ -54,9 +65,13 @@ def summary(manifest: dict, out: Path) -> str:
         return f"submitted to Slurm; progress: {out}/.work/logs, result: {out}/manifest.json"
     lines = [f"{out}: columns {', '.join(manifest['columns'])}; {manifest.get('labels', 0)} labels"]
     for split, part in manifest["splits"].items():
-        size = f"{part['sequences']:>12,} records {part['tokens']:>14,} tokens in {len(part['shards'])} shards"
+        size = (
+            f"{part['sequences']:>12,} records {part['tokens']:>14,} tokens in {len(part['shards'])} shards"
+        )
         lines.append(f"  {split:8s} {size}")
-    lines.append(f"  {'column':10s} {'augmentation':34s} {'drawn':>10s} {'changed':>9s} {'not applicable':>15s}")
+    lines.append(
+        f"  {'column':10s} {'augmentation':34s} {'drawn':>10s} {'changed':>9s} {'not applicable':>15s}"
+    )
     for column, rates in manifest["cache"]["rates"].items():
         for name, found in rates.items():
             lines.append(
@@ -65,7 +80,10 @@ def summary(manifest: dict, out: Path) -> str:
             )
     lines += [f"  {line}" for line in idle_augmentations.of_cache(manifest)]
     if run := manifest.get("run"):
-        lines.append(f"  {run['seconds']} s with {run['workers']} workers, largest task {run['peak_task_bytes'] / 1e6:.0f} MB")
+        lines.append(
+            f"  {run['seconds']} s with {run['workers']} workers, largest task "
+            f"{run['peak_task_bytes'] / 1e6:.0f} MB"
+        )
     return "\n".join(lines)
 
 
@@ -82,17 +100,30 @@ def _cache(**flags: str) -> int:
             raise UserError(f"unknown flag --{key}" + nearest(key, sorted(own | execution), "--"))
     for key in ("data", "out"):
         if key not in flags:
-            raise UserError(f"--{key} is missing: python -m pretrain.cache --data DATA --aug 'a|b|c' --out CACHE")
+            raise UserError(
+                f"--{key} is missing: python -m pretrain.cache --data DATA --aug 'a|b|c' --out CACHE"
+            )
     try:
-        asked = CacheFlags(**typed_fields(CacheFlags, {key: text for key, text in flags.items() if key in own}))
+        asked = CacheFlags(
+            **typed_fields(CacheFlags, {key: text for key, text in flags.items() if key in own})
+        )
     except ValidationError as error:
         raise UserError(faults(error, lambda key: f"unknown flag --{key}")) from None
     options = typed_fields(ExecutorOptions, {key: text for key, text in flags.items() if key in execution})
     meant = {"augmented": asked.aug, "positive": asked.positive, "negative": asked.negative}
     columns = {column: spec for column, spec in meant.items() if spec is not None}
     try:
-        manifest = cache(asked.data, asked.out, columns, asked.seed, asked.resample, asked.synonyms, asked.unchanged,
-                         asked.progress, **options)
+        manifest = cache(
+            asked.data,
+            asked.out,
+            columns,
+            asked.seed,
+            asked.resample,
+            asked.synonyms,
+            asked.unchanged,
+            asked.progress,
+            **options,
+        )
     except KeyboardInterrupt:
         print("interrupted; run the same command again to go on from here", file=sys.stderr)
         return 130

@@ -12,9 +12,11 @@ from pretrain.prepare.run import in_own_process
 
 
 def require_resources(specs: Iterable[str], synonyms: Path | str | None) -> None:
-    """Look for all that specifications need, without data: WordNet, the synonym table, models and word vectors.
+    """Look for all that specifications need, without data: WordNet, the synonym table, models and word
+    vectors.
 
-    Models are named before any is loaded; then each is loaded once, in a process of its own, as training has no use for them.
+    Models are named before any is loaded; then each is loaded once, in a process of its own, as training has
+    no use for them.
 
     Raises:
         AugmentationError: something is missing; all that is, but for the table of synonyms, is one error.
@@ -26,7 +28,9 @@ def require_resources(specs: Iterable[str], synonyms: Path | str | None) -> None
         read_synonyms(synonyms or find_synonyms())
     with_models = [spec for spec in specs if loads_models(spec)]
     if with_models:
-        in_own_process("pretrain.cache.resources", with_models, f"Loading the models of {' and '.join(with_models)}")
+        in_own_process(
+            "pretrain.cache.resources", with_models, f"Loading the models of {' and '.join(with_models)}"
+        )
 
 
 def _load(*specs: str) -> None:

@@ -1,7 +1,7 @@
 """The stages of `pretrain.cache`, as datatrove pipeline steps: one task a shard and copy, then the manifest.
 
-Chunks go to chunks: a record of the cache stands where its sentence stood in the data, in the same split, so that nothing is
-sorted, and what comes out depends on data, specifications and seed alone.
+Chunks go to chunks: a record of the cache stands where its sentence stood in the data, in the same split, so
+that nothing is sorted, and what comes out depends on data, specifications and seed alone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ _MARKS = str.maketrans({**dict.fromkeys("“”„‟«»＂", '"'), **dict.from
 
 
 def normalise(text: str) -> str:
-    """A text for the comparison of augmentation and original: one blank for white space, straight quotes and apostrophes."""
+    """A text for the comparison of augmentation and original: one blank for white space, straight quotes and
+    apostrophes."""
     return " ".join(text.translate(_MARKS).replace("''", '"').split())
 
 
@@ -48,9 +49,10 @@ def normalise(text: str) -> str:
 class Augmented:
     """What N sentences became.
 
-    outcome: int64[N], a number of `OUTCOMES`: changed; same, where the text differs in white space and quotes only, or in
-    nothing that the tokens show; not_applicable, where the rule gave nothing else than the sentence. rows: int64[K], those that
-    changed; tokens: Ragged of K. names: str of each augmentation; taken: int64[N], which of them each sentence drew.
+    outcome: int64[N], a number of `OUTCOMES`: changed; same, where the text differs in white space and quotes
+    only, or in nothing that the tokens show; not_applicable, where the rule gave nothing else than the
+    sentence. rows: int64[K], those that changed; tokens: Ragged of K. names: str of each augmentation; taken:
+    int64[N], which of them each sentence drew.
     """
 
     outcome: np.ndarray
@@ -61,25 +63,29 @@ class Augmented:
 
     def counts(self) -> dict[str, Counter[str]]:
         """How often each augmentation was drawn, and with what outcome."""
-        found: dict[str, Counter[str]] = {name: Counter() for name in self.names}  # of one that is there twice: together
+        # of one that is there twice: together
+        found: dict[str, Counter[str]] = {name: Counter() for name in self.names}
         for number, name in enumerate(self.names):
             outcome = np.bincount(self.outcome[self.taken == number], minlength=len(OUTCOMES)).tolist()
             found[name].update({"drawn": sum(outcome), **dict(zip(OUTCOMES, outcome))})
         return found
 
     def labels(self, view: ViewSpec) -> np.ndarray:
-        """int64[N]: the number of the augmentation in `label_names(view)`, the last ("none") where nothing has changed."""
+        """int64[N]: the number of the augmentation in `label_names(view)`, the last ("none") where nothing
+        has changed."""
         names = label_names(view)
         numbers = np.array([names.index(name) for name in self.names], dtype=np.int64)
         return np.where(self.outcome == CHANGED, numbers.take(self.taken), len(names) - 1)
 
 
-def augment(pipeline: Pipeline, source: Ragged, keys: np.ndarray, sentences: Annotation | None, max_length: int) -> Augmented:
+def augment(
+    pipeline: Pipeline, source: Ragged, keys: np.ndarray, sentences: Annotation | None, max_length: int
+) -> Augmented:
     """Augment N sentences and tell which have changed.
 
-    source: their tokens. keys: uint64[N]. sentences: their parses, for a pipeline that `needs_text`. max_length: longer ones are
-    cut (`blocks.clip`). Texts are compared after `normalise`, and by their tokens; where augmentations of tokens come after
-    those of text, by their tokens alone.
+    source: their tokens. keys: uint64[N]. sentences: their parses, for a pipeline that `needs_text`.
+    max_length: longer ones are cut (`blocks.clip`). Texts are compared after `normalise`, and by their
+    tokens; where augmentations of tokens come after those of text, by their tokens alone.
     """
     texts = pipeline.texts(keys, sentences) if pipeline.needs_text else {}
     origins = {row: sentences.text(row) for row in texts}
@@ -92,7 +98,9 @@ def augment(pipeline: Pipeline, source: Ragged, keys: np.ndarray, sentences: Ann
     else:
         rows = np.array(sorted(texts), dtype=np.int64)
         new, old = ([made[row] for row in rows.tolist()] for made in (texts, origins))
-        tokens = clip(pipeline.encoder(new, old, source.take(rows)), max_length) if len(rows) else Ragged.empty()
+        tokens = (
+            clip(pipeline.encoder(new, old, source.take(rows)), max_length) if len(rows) else Ragged.empty()
+        )
     outcome[rows] = CHANGED
     outcome[rows[equal_sequences(source.take(rows), tokens)]] = SAME
     one_stage = len(pipeline.stages) == 1
@@ -104,15 +112,21 @@ def augment(pipeline: Pipeline, source: Ragged, keys: np.ndarray, sentences: Ann
 
 
 def names_of(spec: str) -> list[str]:
-    """What rates are told of: the alternatives of a specification, or the whole of one with several stages."""
+    """What rates are told of: the alternatives of a specification, or the whole of one with several
+    stages."""
     specification = parse(spec)
-    return [str(step) for step in specification.stages[0]] if len(specification.stages) == 1 else [str(specification)]
+    return (
+        [str(step) for step in specification.stages[0]]
+        if len(specification.stages) == 1
+        else [str(specification)]
+    )
 
 
 def merge_columns(source: Ragged, columns: Sequence[Augmented]) -> Ragged:
     """The stored sequences of N records: text, then each column's tokens, empty where nothing has changed."""
     count, width = len(source), 1 + len(columns)
-    order = np.full((count, width), count + sum(len(column.rows) for column in columns), dtype=np.int64)  # the empty one
+    # the empty one
+    order = np.full((count, width), count + sum(len(column.rows) for column in columns), dtype=np.int64)
     order[:, 0] = np.arange(count)
     begin = count
     for number, column in enumerate(columns, 1):
@@ -142,15 +156,21 @@ class AugmentShard(Step):
             for number in range(task["first_chunk"], task["first_chunk"] + task["chunks"]):
                 chunk = reader.read(number)
                 columns = {
-                    column: _augment_chunk(numbers[column], pipeline, chunk, made["seed"], task["copy"], reader.max_length)
+                    column: _augment_chunk(
+                        numbers[column], pipeline, chunk, made["seed"], task["copy"], reader.max_length
+                    )
                     for column, pipeline in pipelines.items()
                 }
                 stored = merge_columns(chunk.sequences, list(columns.values()))
                 labels = None
                 if LABELLED in columns:
-                    labels = columns[LABELLED].labels(ViewSpec(LABELLED, made["columns"][LABELLED], labelled=True))
+                    labels = columns[LABELLED].labels(
+                        ViewSpec(LABELLED, made["columns"][LABELLED], labelled=True)
+                    )
                 if made["unchanged"] == "drop":
-                    kept = np.logical_and.reduce([augmented.outcome == CHANGED for augmented in columns.values()])
+                    kept = np.logical_and.reduce(
+                        [augmented.outcome == CHANGED for augmented in columns.values()]
+                    )
                     stored = stored.take(np.flatnonzero(np.repeat(kept, 1 + len(columns))))
                     labels = None if labels is None else labels[kept]
                 starts = stored.offsets[:-1][stored.lengths > 0] + 1
@@ -181,15 +201,20 @@ class MergeCache(Step):
         reader = ShardReader(self.plan["data"])
         source = reader.manifest
         if not any(shard["chunks"] for shard in shards["train"]):
-            raise UserError("no sentence was changed in every column, so --unchanged drop leaves nothing; name other "
-                            "augmentations, or --unchanged keep")
+            raise UserError(
+                "no sentence was changed in every column, so --unchanged drop leaves nothing; name other "
+                "augmentations, or --unchanged keep"
+            )
         shutil.copytree(reader.tokenizer_path, self.out / "tokenizer", dirs_exist_ok=True)
         labels = {}
         if LABELLED in made["columns"]:
             names = label_names(ViewSpec(LABELLED, made["columns"][LABELLED], labelled=True))
             labels = {"labels": len(names), "label_names": names}
         manifest = {
-            **{key: source[key] for key in ("format", "max_length", "vocabulary_size", "token_dtype", "tokenizer_hash")},
+            **{
+                key: source[key]
+                for key in ("format", "max_length", "vocabulary_size", "token_dtype", "tokenizer_hash")
+            },
             "preparation": preparation_of(source),
             "unit": "record",
             "tokenizer": "tokenizer",
@@ -199,14 +224,18 @@ class MergeCache(Step):
             "cache": {
                 **made,
                 "parser": source.get("annotation"),
-                "rates": {column: {name: _rate(found) for name, found in of.items()} for column, of in counts.items()},
+                "rates": {
+                    column: {name: _rate(found) for name, found in of.items()}
+                    for column, of in counts.items()
+                },
             },
         }
         write_manifest(self.out, manifest)
 
 
 def open_pipelines(reader: ShardReader, columns: dict[str, str], synonyms: str | None) -> dict[str, Pipeline]:
-    """Column -> its augmentation, ready for this data. Raises as `pipelines.build_for`, and where a synonym table is missing."""
+    """Column -> its augmentation, ready for this data. Raises as `pipelines.build_for`, and where a synonym
+    table is missing."""
     tokenizer = load_tokenizer(reader.tokenizer_path)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     table = synonyms_for(columns.values(), synonyms, tokenizer, vocabulary)
@@ -220,18 +249,22 @@ def _no_counts(columns: dict[str, str]) -> dict[str, dict[str, Counter[str]]]:
 def view_number(column: str, columns: Iterable[str]) -> int:
     """The number that a column's view draws with, a different one for each of a cache's `columns`.
 
-    It is the view's number on-line in augcse (anchor 0, positive 1, augmented 2), in sda (anchor, positive, negative) and in
-    sda+augcse, with all four: there, a cache's copy k is what a run of the same seed draws in its epoch k. Under a name in
-    another order (augcse+sda) the on-line views are numbered otherwise and draw otherwise.
+    It is the view's number on-line in augcse (anchor 0, positive 1, augmented 2), in sda (anchor, positive,
+    negative) and in sda+augcse, with all four: there, a cache's copy k is what a run of the same seed draws
+    in its epoch k. Under a name in another order (augcse+sda) the on-line views are numbered otherwise and
+    draw otherwise.
     """
     return {"positive": 1, "negative": 2, LABELLED: 3 if "negative" in columns else 2}[column]
 
 
-def _augment_chunk(number: int, pipeline: Pipeline, chunk: Chunk, seed: int, copy: int, max_length: int) -> Augmented:
+def _augment_chunk(
+    number: int, pipeline: Pipeline, chunk: Chunk, seed: int, copy: int, max_length: int
+) -> Augmented:
     keys = sequence_keys(seed, copy, chunk.sequence_ids, number, "augment")
     return augment(pipeline, chunk.sequences, keys, chunk.annotation, max_length)
 
 
 def _rate(found: dict[str, int]) -> dict[str, float | int]:
-    """Counts of an augmentation with its rate of change, a share of the sentences that drew it (0 of none)."""
+    """Counts of an augmentation with its rate of change, a share of the sentences that drew it (0 of
+    none)."""
     return {**found, "rate": round(found["changed"] / max(1, found["drawn"]), 6)}

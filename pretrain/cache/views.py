@@ -1,9 +1,10 @@
 """`data.cache`: views that are made once, before training, and read from a folder beside the data.
 
-What AugCSE and SDA do: the sentences are augmented before training, and every epoch sees the same. The run's positive, negative
-and labelled views become columns of data that `pretrain.cache` makes of the prepared data, in FOLDER.cache-DIGEST, one for each
-set of specifications, number of copies, synonym table, models that the environment names, and version of the rules; the run then
-trains on that folder as on any other, and the views take their columns as they are.
+What AugCSE and SDA do: the sentences are augmented before training, and every epoch sees the same. The run's
+positive, negative and labelled views become columns of data that `pretrain.cache` makes of the prepared data,
+in FOLDER.cache-DIGEST, one for each set of specifications, number of copies, synonym table, models that the
+environment names, and version of the rules; the run then trains on that folder as on any other, and the views
+take their columns as they are.
 """
 
 from __future__ import annotations
@@ -31,29 +32,42 @@ def columns_of(config: Config) -> dict[str, str]:
     """What is to be made once: column -> specification.
 
     Raises:
-        UserError: nothing is, two views would share a column, or the anchor's text would have to be rewritten.
+        UserError: nothing is, two views would share a column, or the anchor's text would have to be
+            rewritten.
     """
     columns: dict[str, str] = {}
     for view in view_specs(config):
         if view.role == "anchor":
             if needs_text(view.augmentation):
-                raise UserError(f"data.cache keeps the anchor as it is, and augment.anchor={view.augmentation} would rewrite its "
-                                "text: set augment.anchor to none or to augmentations of tokens, or data.cache=0")
+                raise UserError(
+                    f"data.cache keeps the anchor as it is, and augment.anchor={view.augmentation} would "
+                    "rewrite its "
+                    "text: set augment.anchor to none or to augmentations of tokens, or data.cache=0"
+                )
         elif not parse(view.augmentation).is_identity:
             if view.column in columns or view.column not in COLUMNS:
-                raise UserError(f"data.cache makes one view each of {', '.join(COLUMNS)}, and the objective "
-                                f"{config.objective.name} has {view.role} besides: set data.cache=0")
+                raise UserError(
+                    f"data.cache makes one view each of {', '.join(COLUMNS)}, and the objective "
+                    f"{config.objective.name} has {view.role} besides: set data.cache=0"
+                )
             columns[view.column] = view.augmentation
     if not columns:
-        raise UserError(f"data.cache={config.data.cache} and nothing to make: no view of the objective but the anchor is "
-                        "augmented; set augment.positive, augment.negative or augment.augmented, or data.cache=0")
+        raise UserError(
+            f"data.cache={config.data.cache} and nothing to make: no view of the objective but the anchor is "
+            "augmented; set augment.positive, augment.negative or augment.augmented, or data.cache=0"
+        )
     return columns
 
 
 def cache_folder(config: Config, columns: dict[str, str]) -> Path:
-    """Where they lie: beside the data, by a digest of what they are, so that views of older rules are never taken for these."""
-    made: dict[str, Any] = {"columns": {name: str(parse(spec)) for name, spec in columns.items()}, "copies": config.data.cache,
-                            "environment": from_environment(columns.values()), "rules": rules_digest()}
+    """Where they lie: beside the data, by a digest of what they are, so that views of older rules are never
+    taken for these."""
+    made: dict[str, Any] = {
+        "columns": {name: str(parse(spec)) for name, spec in columns.items()},
+        "copies": config.data.cache,
+        "environment": from_environment(columns.values()),
+        "rules": rules_digest(),
+    }
     if config.augment.synonyms is not None and any(map(needs_synonyms, columns.values())):
         made["synonyms"] = str(config.augment.synonyms)
     digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:8]
@@ -69,22 +83,28 @@ def make(config: Config) -> None:
     """Make the cache if it is not there; call it on one rank, when the data is prepared.
 
     Raises:
-        UserError: the data has columns or labels already, the cache is one of other data that stood in its place, or making it
-            failed.
+        UserError: the data has columns or labels already, the cache is one of other data that stood in its
+            place, or making it failed.
     """
     columns = columns_of(config)
     folder = cache_folder(config, columns)
     readers = {split: ShardReader(config.data_folder, split) for split in SPLITS}
     if readers["train"].columns != ("text",) or readers["train"].labels:
-        raise UserError(f"data.cache={config.data.cache} makes views of texts, and {config.data_folder} has columns or labels of "
-                        "its own: to train on them as they are, set data.cache=0 and "
-                        + ", ".join(f"augment.{column}=none" for column in columns))
+        raise UserError(
+            f"data.cache={config.data.cache} makes views of texts, and {config.data_folder} has columns or "
+            "labels of "
+            "its own: to train on them as they are, set data.cache=0 and "
+            + ", ".join(f"augment.{column}=none" for column in columns)
+        )
     if (folder / MANIFEST).is_file():
         content = {split: reader.content_hash for split, reader in readers.items()}
         made = read_manifest(folder).get("cache") or {}
         if made.get("content") != content:
-            raise UserError(f"{folder} has views of other data than {config.data_folder} has now: remove that folder, and they "
-                            "are made anew")
+            raise UserError(
+                f"{folder} has views of other data than {config.data_folder} has now: remove that folder, "
+                "and they "
+                "are made anew"
+            )
         _require_same_resources(config, columns, folder, made.get("resources", {}))
         return
     words = ["--data", str(config.data_folder), "--out", str(folder), "--resample", str(config.data.cache)]
@@ -98,8 +118,11 @@ def make(config: Config) -> None:
     in_own_process("pretrain.cache", words, f"Making {folder}")
 
 
-def _require_same_resources(config: Config, columns: dict[str, str], folder: Path, made: dict[str, str]) -> None:
-    """Refuse views that were made with another synonym table, model or file of the same name. What this machine lacks is not
+def _require_same_resources(
+    config: Config, columns: dict[str, str], folder: Path, made: dict[str, str]
+) -> None:
+    """Refuse views that were made with another synonym table, model or file of the same name. What this
+    machine lacks is not
     compared: views that are there need none of it.
     """
     try:
@@ -109,12 +132,16 @@ def _require_same_resources(config: Config, columns: dict[str, str], folder: Pat
     for name, where in read.items():
         now = resource_hash(where)
         if now is not None and made.get(name, now) != now:
-            raise UserError(f"{folder} has views that were made with another {name} ({made[name][:12]}) than {where} is now "
-                            f"({now[:12]}): put that one back, or remove the folder, and the views are made anew")
+            raise UserError(
+                f"{folder} has views that were made with another {name} ({made[name][:12]}) than "
+                f"{where} is now "
+                f"({now[:12]}): put that one back, or remove the folder, and the views are made anew"
+            )
 
 
 def trains_on(config: Config) -> Config:
-    """The configuration of what the loader reads: `config` itself, or, with `data.cache`, columns that are taken as they are."""
+    """The configuration of what the loader reads: `config` itself, or, with `data.cache`, columns that are
+    taken as they are."""
     if not config.data.cache:
         return config
     columns = columns_of(config)

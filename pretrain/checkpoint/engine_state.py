@@ -75,7 +75,8 @@ class EngineState:
                     yield f"{prefix}.{name}" if prefix else name, buffer
 
     def moment_keys(self, parameter: nn.Parameter) -> list[str]:
-        """Names of the optimizer's tensors as large as the parameter (exp_avg, exp_avg_sq); [] before the first step."""
+        """Names of the optimizer's tensors as large as the parameter (exp_avg, exp_avg_sq); [] before the
+        first step."""
         holder = self.holders.get(id(parameter))
         if holder is None or holder not in self.inner.state:
             return []
@@ -104,7 +105,11 @@ class EngineState:
         for key, value in self.inner.state[holder].items():
             if isinstance(value, int | float) and not isinstance(value, bool):
                 found[key] = value
-            elif torch.is_tensor(value) and value.numel() == 1 and (key == "step" or value.shape != holder.shape):
+            elif (
+                torch.is_tensor(value)
+                and value.numel() == 1
+                and (key == "step" or value.shape != holder.shape)
+            ):
                 found[key] = value.item()
         if "step" not in found:  # apex counts per group
             steps = [g["step"] for g in self.inner.param_groups if "step" in g]
@@ -115,8 +120,11 @@ class EngineState:
         return found
 
     def _counts_in_last_parameter_only(self) -> bool:
-        # DeepSpeed's FusedAdam advances state["step"] of the last parameter of a group only, and uses it for all
-        return type(self.inner).__name__ == "FusedAdam" and type(self.inner).__module__.startswith("deepspeed")
+        # DeepSpeed's FusedAdam advances state["step"] of the last parameter of a group only, and uses it for
+        # all
+        return type(self.inner).__name__ == "FusedAdam" and type(self.inner).__module__.startswith(
+            "deepspeed"
+        )
 
     # -- writing --------------------------------------------------------
 
@@ -125,8 +133,8 @@ class EngineState:
 
         Args:
             saved_keys: id(parameter) -> names of its saved moments. Optimizers create their state at their
-                first step, so a fresh engine has none; an engine that has stepped keeps its tensors (others hold
-                views).
+                first step, so a fresh engine has none; an engine that has stepped keeps its tensors (others
+                hold views).
         """
         wanted: dict[int, set[str]] = {}
         holders: dict[int, Tensor] = {}
@@ -168,7 +176,8 @@ class EngineState:
             for key, number in numbers.items():
                 if key in known and known[key] != number:
                     logger.warning(
-                        "parameters that share a flat partition were saved with different %s counts (%s and %s); the larger "
+                        "parameters that share a flat partition were saved with different %s counts (%s and "
+                        "%s); the larger "
                         "is used: at ZeRO 0 some of them had no gradient at some steps",
                         key, known[key], number,
                     )  # fmt: skip
@@ -187,8 +196,12 @@ class EngineState:
         if torch.is_tensor(state.get(key)):
             state[key].fill_(number)
         elif type(self.inner).__module__.startswith("torch.optim"):
-            on_device = any(group.get("fused") or group.get("capturable") for group in self.inner.param_groups)
-            state[key] = torch.tensor(float(number), dtype=torch.float32, device=holder.device if on_device else "cpu")
+            on_device = any(
+                group.get("fused") or group.get("capturable") for group in self.inner.param_groups
+            )
+            state[key] = torch.tensor(
+                float(number), dtype=torch.float32, device=holder.device if on_device else "cpu"
+            )
         else:
             state[key] = int(number) if key == "step" else number
 
@@ -213,16 +226,19 @@ class FlatPartitionState(EngineState):
                 self.holders[id(parameter)] = partition
 
     def full_parameter(self, parameter: nn.Parameter) -> Tensor:
-        # fp32 training keeps the whole parameter on every rank, equal to the partitions bit for bit: nothing to gather
+        # fp32 training keeps the whole parameter on every rank, equal to the partitions bit for bit: nothing
+        # to gather
         if parameter.dtype == torch.float32 or id(parameter) not in self.holders:
             return parameter.data
         return safe_get_full_fp32_param(parameter)
 
     def _fragment(self, parameter: nn.Parameter, key: str) -> tuple[Tensor, slice] | None:
-        """This rank's piece of an optimizer tensor and where it lies in the flattened parameter; None: has none.
+        """This rank's piece of an optimizer tensor and where it lies in the flattened parameter; None: has
+        none.
 
-        `safe_get_full_optimizer_state` fails here: DeepSpeed links the optimizer's state once, after the step of the
-        first parameter group, when the state of further groups does not exist yet. The addresses are right.
+        `safe_get_full_optimizer_state` fails here: DeepSpeed links the optimizer's state once, after the step
+        of the first parameter group, when the state of further groups does not exist yet. The addresses are
+        right.
         """
         mapping = parameter._hp_mapping
         if mapping is None:
@@ -331,11 +347,15 @@ def engine_state(engine) -> EngineState:
     optimizer = engine.optimizer
     if hasattr(optimizer, "fp32_partitioned_groups_flat"):
         return Stage3State(engine)
-    if hasattr(optimizer, "single_partition_of_fp32_groups") or hasattr(optimizer, "fp32_groups_flat_partition"):
+    if hasattr(optimizer, "single_partition_of_fp32_groups") or hasattr(
+        optimizer, "fp32_groups_flat_partition"
+    ):
         return FlatPartitionState(engine)
     if hasattr(optimizer, "fp32_groups_flat") or not isinstance(optimizer, torch.optim.Optimizer):
         raise UserError(
-            f"checkpoints can't be taken of DeepSpeed's {type(optimizer).__name__}: keep parameters in fp32 (no `fp16:` or "
-            "`bf16:` section at ZeRO 0; the model's precision is set by train.precision), or use ZeRO 1, 2 or 3."
+            f"checkpoints can't be taken of DeepSpeed's {type(optimizer).__name__}: keep parameters in fp32 "
+            "(no `fp16:` or "
+            "`bf16:` section at ZeRO 0; the model's precision is set by train.precision), or use ZeRO "
+            "1, 2 or 3."
         )
     return EngineState(engine)

@@ -3,9 +3,10 @@
 Needs neither DeepSpeed nor an engine: exporting, judging and inspecting read through here. The layout is
 described in `pretrain.checkpoint.store`, which writes it.
 
-A checkpoint that does not verify is one of three things. Damaged: it will never be read again, so an older one takes its
-place. Not readable now: the disk, the network or the rights are at fault, and it may be whole. Of a newer format: another
-version of this program reads it. Only damage leads to an older checkpoint; the other two stop whoever asks.
+A checkpoint that does not verify is one of three things. Damaged: it will never be read again, so an older
+one takes its place. Not readable now: the disk, the network or the rights are at fault, and it may be whole.
+Of a newer format: another version of this program reads it. Only damage leads to an older checkpoint; the
+other two stop whoever asks.
 """
 
 from __future__ import annotations
@@ -55,10 +56,12 @@ class Problem:
         """What to do about it, where another checkpoint must not take its place by itself."""
         return {
             "damaged": "Name an earlier one with --resume PATH",
-            "unreadable": "It may be whole: see to the disk, the network or the rights, then give the same command again. To go "
-                          "on without it, name an earlier one with --resume PATH",
-            "newer": "Use the version of this program that wrote it, or a newer one. To go on without it, name an earlier one "
-                     "with --resume PATH",
+            "unreadable": "It may be whole: see to the disk, the network or the rights, then give the same "
+            "command again. To go "
+            "on without it, name an earlier one with --resume PATH",
+            "newer": "Use the version of this program that wrote it, or a newer one. To go on without it, "
+            "name an earlier one "
+            "with --resume PATH",
         }[self.kind]
 
 
@@ -92,12 +95,15 @@ def _named(root: Path, pattern: re.Pattern[str]) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise CheckpointError(f"the checkpoints in {root} cannot be read now: {error.strerror or error}. See to the disk, the "
-                              "network or the rights, then give the same command again") from None
+        raise CheckpointError(
+            f"the checkpoints in {root} cannot be read now: {error.strerror or error}. See to the disk, the "
+            "network or the rights, then give the same command again"
+        ) from None
 
 
 def set_aside(path: Path, why: Literal["damaged", "abandoned"]) -> Path:
-    """Rename a checkpoint that is not to be resumed from, so that it stays for whoever wants to look; returns its new name."""
+    """Rename a checkpoint that is not to be resumed from, so that it stays for whoever wants to look; returns
+    its new name."""
     there, number = path.with_name(f"{path.name}.{why}"), 1
     while there.exists():
         number += 1
@@ -111,8 +117,8 @@ def set_aside(path: Path, why: Literal["damaged", "abandoned"]) -> Path:
 
 
 def problem_with(path: Path) -> Problem | None:
-    """What is wrong with a checkpoint folder, or None: every file that the manifest lists is there as it was written, and they
-    are all that the checkpoint needs. Reads every byte."""
+    """What is wrong with a checkpoint folder, or None: every file that the manifest lists is there as it was
+    written, and they are all that the checkpoint needs. Reads every byte."""
     path = Path(path)
     try:
         manifest = _parse_manifest((path / "manifest.json").read_bytes())
@@ -123,7 +129,9 @@ def problem_with(path: Path) -> Problem | None:
             if size != expected["bytes"]:
                 return Problem("damaged", f"{name} has {size} bytes instead of {expected['bytes']}")
             if sha256_of(path / name) != expected["sha256"]:
-                return Problem("damaged", f"{name} does not have the content that was written (sha256 differs)")
+                return Problem(
+                    "damaged", f"{name} does not have the content that was written (sha256 differs)"
+                )
         return _lacking(path, list(manifest))
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         return Problem("damaged", f"{Path(error.filename).name} is missing")
@@ -148,9 +156,14 @@ def _parse_manifest(data: bytes) -> dict[str, dict[str, Any]] | Problem:
         return Problem("damaged", "manifest.json lists no files")
     for name, expected in files.items():
         if not FILE_NAME.fullmatch(name):
-            return Problem("damaged", f"manifest.json lists {name!r}, which is no name of a file in the checkpoint")
-        if not (isinstance(expected, dict) and isinstance(expected.get("bytes"), int)
-                and SHA256.fullmatch(str(expected.get("sha256")))):
+            return Problem(
+                "damaged", f"manifest.json lists {name!r}, which is no name of a file in the checkpoint"
+            )
+        if not (
+            isinstance(expected, dict)
+            and isinstance(expected.get("bytes"), int)
+            and SHA256.fullmatch(str(expected.get("sha256")))
+        ):
             return Problem("damaged", f"manifest.json gives no size and sha256 of {name}")
     if "state.json" not in files:
         return Problem("damaged", "manifest.json does not list state.json")
@@ -164,9 +177,13 @@ def _lacking(path: Path, names: list[str]) -> Problem | None:
         for kind, count in series.items():
             found = sum(len(_names_in(path / name)) for name in _files_of(names, kind))
             if found != count:
-                return Problem("damaged", f"manifest.json lists files with {found} of the {count} tensors of {kind}")
+                return Problem(
+                    "damaged", f"manifest.json lists files with {found} of the {count} tensors of {kind}"
+                )
     except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
-        return Problem("damaged", f"its files are not those of a checkpoint ({type(error).__name__}: {error})")
+        return Problem(
+            "damaged", f"its files are not those of a checkpoint ({type(error).__name__}: {error})"
+        )
     return None
 
 
@@ -179,11 +196,12 @@ class Choice:
 
 
 def choose(root: Path) -> Choice | None:
-    """The newest checkpoint under `root` that verifies, past damaged ones; None: there never was one. Changes nothing.
+    """The newest checkpoint under `root` that verifies, past damaged ones; None: there never was one. Changes
+    nothing.
 
     Raises:
-        CheckpointError: one that is newer than any whole one cannot be read now or has a newer format; or there are checkpoints
-            and none is whole. All are named, with what is wrong.
+        CheckpointError: one that is newer than any whole one cannot be read now or has a newer format; or
+            there are checkpoints and none is whole. All are named, with what is wrong.
     """
     root, found = Path(root), []
     for path in candidates(root):
@@ -196,10 +214,14 @@ def choose(root: Path) -> Choice | None:
     aside = set_aside_folders(root)
     if not found and not aside:
         return None
-    listed = [f"\n  {path.name} {problem}" for path, problem in found] + [f"\n  {path.name} was set aside" for path in aside]
+    listed = [f"\n  {path.name} {problem}" for path, problem in found] + [
+        f"\n  {path.name} was set aside" for path in aside
+    ]
     raise CheckpointError(
-        f"there are checkpoints in {root}, and none can be used:{''.join(listed)}\nNothing was changed. Restore one from a copy. "
-        "To start from the beginning, name another run folder with --run, or move this one away")
+        f"there are checkpoints in {root}, and none can be used:{''.join(listed)}\nNothing was changed. "
+        "Restore one from a copy. "
+        "To start from the beginning, name another run folder with --run, or move this one away"
+    )
 
 
 def latest(root: Path) -> Path | None:
@@ -233,7 +255,9 @@ def tensor_names(path: Path, series: str = "parameters") -> list[str]:
     return list(locate(Path(path), series))
 
 
-def read_tensors(path: Path, series: str = "parameters", prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+def read_tensors(
+    path: Path, series: str = "parameters", prefix: str = ""
+) -> Iterator[tuple[str, torch.Tensor]]:
     """(name, tensor on the CPU) of a series, one at a time; only names that begin with `prefix`."""
     for name, file in locate(Path(path), series).items():
         if name.startswith(prefix):
@@ -242,18 +266,23 @@ def read_tensors(path: Path, series: str = "parameters", prefix: str = "") -> It
 
 
 def locate(path: Path, series: str) -> dict[str, Path]:
-    """Name of each tensor of a series -> its file, of the files that the manifest lists: others do not count."""
+    """Name of each tensor of a series -> its file, of the files that the manifest lists: others do not
+    count."""
     try:
         manifest = _parse_manifest((path / "manifest.json").read_bytes())
         if isinstance(manifest, Problem):
             raise CheckpointError(f"checkpoint {path} {manifest}. {manifest.remedy}")
-        return {name: path / file for file in _files_of(list(manifest), series) for name in _names_in(path / file)}
+        return {
+            name: path / file for file in _files_of(list(manifest), series) for name in _names_in(path / file)
+        }
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path} is not a readable checkpoint: {error}") from None
 
 
 def _files_of(names: list[str], series: str) -> list[str]:
-    return sorted(name for name in names if (match := TENSOR_FILE.fullmatch(name)) and match["series"] == series)
+    return sorted(
+        name for name in names if (match := TENSOR_FILE.fullmatch(name)) and match["series"] == series
+    )
 
 
 def _names_in(file: Path) -> list[str]:

@@ -10,11 +10,11 @@ A checkpoint is a folder that knows nothing of ranks and holds no pickles:
       state.json                     the trainer's state, step counts, loss scale, library versions
       manifest.json                  size and sha256 of every file above
 
-It loads at any world size and ZeRO stage. Saving streams parameter by parameter (peak memory: the largest parameter)
-into a hidden folder; every file is fsynced, the folder renamed to its name, the parent fsynced, and only then `latest`
-replaced. So a folder with the name of a checkpoint is a whole one, whenever the process dies; what disks do to it
-afterwards the hashes find, and resuming walks back to the newest checkpoint that verifies. Damaged ones are renamed
-(`step-00001234.damaged`), never removed.
+It loads at any world size and ZeRO stage. Saving streams parameter by parameter (peak memory: the largest
+parameter) into a hidden folder; every file is fsynced, the folder renamed to its name, the parent fsynced,
+and only then `latest` replaced. So a folder with the name of a checkpoint is a whole one, whenever the
+process dies; what disks do to it afterwards the hashes find, and resuming walks back to the newest checkpoint
+that verifies. Damaged ones are renamed (`step-00001234.damaged`), never removed.
 """
 
 from __future__ import annotations
@@ -123,14 +123,17 @@ def _plan(view: EngineState) -> dict[str, list[tuple[TensorEntry, Any]]]:
     plan: dict[str, list[tuple[TensorEntry, Any]]] = {"parameters": []}
     for name, parameter in view.named_parameters():
         shape = parameter_shape(parameter)
-        plan["parameters"].append((TensorEntry(name, torch.float32, shape), lambda p=parameter: view.full_parameter(p).float()))
+        plan["parameters"].append(
+            (TensorEntry(name, torch.float32, shape), lambda p=parameter: view.full_parameter(p).float())
+        )
         for key in view.moment_keys(parameter):
             entry = TensorEntry(name, torch.float32, shape)
             plan.setdefault(key, []).append(
                 (entry, lambda p=parameter, k=key, s=shape: view.full_moment(p, k).float().reshape(s))
             )
     plan["buffers"] = [
-        (TensorEntry(name, buffer.dtype, tuple(buffer.shape)), lambda b=buffer: b) for name, buffer in view.named_buffers()
+        (TensorEntry(name, buffer.dtype, tuple(buffer.shape)), lambda b=buffer: b)
+        for name, buffer in view.named_buffers()
     ]
     return plan
 
@@ -169,7 +172,9 @@ class _FolderWriter:
         if need > free:
             raise OSError(28, f"{need / 1e9:.2f} GB are needed and {free / 1e9:.2f} GB are free")
         self.hidden.mkdir()
-        self._batches = {kind: split_entries(series, self.max_file_bytes) for kind, series in entries.items() if series}
+        self._batches = {
+            kind: split_entries(series, self.max_file_bytes) for kind, series in entries.items() if series
+        }
         self._opened = dict.fromkeys(self._batches, 0)
         self._writers: dict[str, TensorFileWriter] = {}
         self._remaining: dict[str, int] = {}
@@ -194,8 +199,9 @@ class _FolderWriter:
         write_durably(self.hidden / "manifest.json", to_json(manifest))
         fsync_folder(self.hidden)
         if self.folder.exists():
-            # The same step once more (it was damaged, or a resume took another way). Between the two renames the old
-            # one still counts under its other name, so there is no instant without a checkpoint of this step.
+            # The same step once more (it was damaged, or a resume took another way). Between the two renames
+            # the old one still counts under its other name, so there is no instant without a checkpoint of
+            # this step.
             replaced = self.folder.with_name(f"{self.folder.name}.replaced")
             if replaced.exists():
                 shutil.rmtree(replaced)
@@ -229,13 +235,17 @@ def _engine_json(view: EngineState, engine, plan: dict[str, list[tuple[TensorEnt
 
 
 def _hugging_face_config(module: torch.nn.Module) -> dict[str, Any] | None:
-    """The library's model inside the module: the prefix of its parameters' names, and its config; None: has none.
+    """The library's model inside the module: the prefix of its parameters' names, and its config; None: has
+    none.
 
     With it a checkpoint can be exported where the recipe's `model.init` no longer exists.
     """
     for prefix, part in module.named_modules():
         if hasattr(part, "save_pretrained") and hasattr(part, "config"):
-            return {"prefix": f"{prefix}." if prefix else "", "config": json.loads(part.config.to_json_string(False))}
+            return {
+                "prefix": f"{prefix}." if prefix else "",
+                "config": json.loads(part.config.to_json_string(False)),
+            }
     return None
 
 
@@ -244,9 +254,15 @@ _SCALER_FIELDS = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis
 
 
 def _loss_scalers(engine) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """fp16 loss scalers wherever they live (the engine, its optimizer; torch's or DeepSpeed's) and their state."""
+    """fp16 loss scalers wherever they live (the engine, its optimizer; torch's or DeepSpeed's) and their
+    state."""
     for owner in (engine, engine.optimizer):
-        for attribute in ("torch_autocast_z0_gradscaler", "torch_autocast_gradscaler", "loss_scaler", "grad_scaler"):
+        for attribute in (
+            "torch_autocast_z0_gradscaler",
+            "torch_autocast_gradscaler",
+            "loss_scaler",
+            "grad_scaler",
+        ):
             scaler = getattr(owner, attribute, None)
             if isinstance(scaler, torch.amp.GradScaler):
                 yield scaler, {"attribute": attribute, **scaler.state_dict()}
@@ -270,13 +286,16 @@ def _explain_failed_save(folder: Path, error: OSError) -> str:
     previous = [path.name for path in candidates(folder.parent)]
     good = f"The last complete one, {previous[0]}, is untouched" if previous else "There is no earlier one"
     return (
-        f"could not write checkpoint {folder.name} under {folder.parent}: {error.strerror or error}. {good}, and nothing "
-        "half-written was left. Free some space, keep fewer checkpoints, or give the run folder another disk; then resume."
+        f"could not write checkpoint {folder.name} under {folder.parent}: {error.strerror or error}. "
+        f"{good}, and nothing "
+        "half-written was left. Free some space, keep fewer checkpoints, or give the run folder another "
+        "disk; then resume."
     )
 
 
 def _prune(newest: Path, keep: int) -> None:
-    """Remove what the checkpoint just written makes superfluous. Failing to is a warning: the new one is good."""
+    """Remove what the checkpoint just written makes superfluous. Failing to is a warning: the new one is
+    good."""
     step = step_of(newest)
     older = [path for path in candidates(newest.parent) if path != newest]
     for path in older:
@@ -286,7 +305,11 @@ def _prune(newest: Path, keep: int) -> None:
             except OSError as error:
                 logger.warning("could not set %s aside: %s", path, error)
                 continue
-            logger.warning("%s is now %s: it belongs to a run that went on from another point than this one", path, there.name)
+            logger.warning(
+                "%s is now %s: it belongs to a run that went on from another point than this one",
+                path,
+                there.name,
+            )
     earlier = [path for path in older if step_of(path) < step]
     doomed = [path for path in older if step_of(path) == step] + earlier[keep - 1 :]
     for path in doomed:
@@ -345,7 +368,9 @@ def load(path: Path, engine, verify: bool = True) -> dict[str, Any]:
     moments = {key: locate(path, key) for key in content["optimizer"]["moments"]}
     _check_same_model(path, {name: parameter_shape(parameter) for name, parameter in parameters.items()})
 
-    view.prepare({id(p): [key for key, files in moments.items() if n in files] for n, p in parameters.items()})
+    view.prepare(
+        {id(p): [key for key, files in moments.items() if n in files] for n, p in parameters.items()}
+    )
     with torch.no_grad():
         for name, tensor in in_order(locate(path, "parameters"), list(parameters)):
             view.set_parameter(parameters[name], tensor)
@@ -380,9 +405,12 @@ def _check_same_model(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
         if name in saved and saved[name] != shape
     ]
     if differences:
-        shown = "; ".join(differences[:8]) + (f"; and {len(differences) - 8} more" if len(differences) > 8 else "")
+        shown = "; ".join(differences[:8]) + (
+            f"; and {len(differences) - 8} more" if len(differences) > 8 else ""
+        )
         raise CheckpointError(
-            f"checkpoint {path} is of another model than the config builds: {shown}. Resume with the config that lies in the "
+            f"checkpoint {path} is of another model than the config builds: {shown}. Resume with the config "
+            "that lies in the "
             "run folder (config.yaml), or start a new run folder."
         )
 
@@ -416,7 +444,8 @@ def _rank() -> int:
 
 
 def _raise_together(problem: str | None) -> None:
-    """Raise rank 0's problem, if there is one, on every rank; rank 0 has printed it before the others hear of it. Collective."""
+    """Raise rank 0's problem, if there is one, on every rank; rank 0 has printed it before the others hear of
+    it. Collective."""
     error = None if problem is None else CheckpointError(problem)
     if error is not None and dist.is_initialized() and dist.get_world_size() > 1:
         cli.tell_first(error)

@@ -43,7 +43,8 @@ class TensorEntry(NamedTuple):
 
 
 def split_entries(entries: Sequence[TensorEntry], max_file_bytes: int) -> list[list[TensorEntry]]:
-    """Cut entries, in order, into files of at most `max_file_bytes`; a larger tensor gets a file of its own."""
+    """Cut entries, in order, into files of at most `max_file_bytes`; a larger tensor gets a file of its
+    own."""
     files: list[list[TensorEntry]] = []
     filled = 0
     for entry in entries:
@@ -58,11 +59,13 @@ def split_entries(entries: Sequence[TensorEntry], max_file_bytes: int) -> list[l
 class TensorFileWriter:
     """Writes the tensors of `entries`, in that order, to a safetensors file; `close` makes it durable.
 
-    Raises OSError as the file system does (ENOSPC, EDQUOT, EIO), and ValueError when a tensor is not the one that
-    `entries` announced.
+    Raises OSError as the file system does (ENOSPC, EDQUOT, EIO), and ValueError when a tensor is not the one
+    that `entries` announced.
     """
 
-    def __init__(self, path: Path, entries: Sequence[TensorEntry], metadata: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, path: Path, entries: Sequence[TensorEntry], metadata: dict[str, str] | None = None
+    ) -> None:
         self.path = path
         self._pending = list(reversed(entries))
         self._hash = hashlib.sha256()
@@ -91,7 +94,9 @@ class TensorFileWriter:
         """Append the next tensor. It must be the next entry: same name, shape and dtype."""
         entry = self._pending.pop()
         if (name, tensor.dtype, tuple(tensor.shape)) != entry:
-            raise ValueError(f"{self.path.name}: expected {entry}, was given {name} {tensor.dtype} {tuple(tensor.shape)}")
+            raise ValueError(
+                f"{self.path.name}: expected {entry}, was given {name} {tensor.dtype} {tuple(tensor.shape)}"
+            )
         flat = tensor.detach().to("cpu").contiguous().reshape(-1)
         if flat.numel():
             self._put(memoryview(flat.view(torch.uint8).numpy()))
@@ -106,6 +111,7 @@ class TensorFileWriter:
         return {"bytes": self.num_bytes, "sha256": self._hash.hexdigest()}
 
     def abandon(self) -> None:
-        """Close after a failure. The buffered rest may fail to be written as well; the first error is the story."""
+        """Close after a failure. The buffered rest may fail to be written as well; the first error is the
+        story."""
         with suppress(OSError):
             self._file.close()

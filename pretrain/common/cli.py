@@ -21,18 +21,22 @@ from pretrain.common.errors import UserError
 def run(function: Callable, help_text: Callable[[], str] | None = None, positional: int = 0) -> None:
     """Run `function` with the flags of the command line and exit with the status that it returns.
 
-    Values stay raw strings (fire would turn `subs,reorder` into a tuple and `2026_11` into a number). `--help` prints
-    `help_text()`, or else what the function's signature and docstring say. A UserError prints its message alone and exits
-    with status 2; so does a flag that the function does not have, with the nearest name. `positional`: how many words may
-    stand without a flag, -1 for any number (the function then takes *args).
+    Values stay raw strings (fire would turn `subs,reorder` into a tuple and `2026_11` into a number).
+    `--help` prints `help_text()`, or else what the function's signature and docstring say. A UserError prints
+    its message alone and exits with status 2; so does a flag that the function does not have, with the
+    nearest name. `positional`: how many words may stand without a flag, -1 for any number (the function then
+    takes *args).
     """
-    arguments = [a for a in sys.argv[1:] if not a.startswith("--local_rank")]  # the deepspeed launcher adds it
+    # the deepspeed launcher adds it
+    arguments = [a for a in sys.argv[1:] if not a.startswith("--local_rank")]
     try:
         if any(a in ("--help", "-h", "help") for a in arguments):
             print(help_text() if help_text is not None else signature_help(function))
             sys.exit(0)
         _check(arguments, function, positional)
-        code = fire.Fire(SetParseFn(str)(function), command=arguments, name=function.__name__, serialize=lambda _: None)
+        code = fire.Fire(
+            SetParseFn(str)(function), command=arguments, name=function.__name__, serialize=lambda _: None
+        )
     except BrokenPipeError:  # the reader of a pipe (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
@@ -45,13 +49,18 @@ def run(function: Callable, help_text: Callable[[], str] | None = None, position
     except Exception as error:
         code = 1
         if _is_of_lost_rank(error):
-            complain(UserError("another rank has ended, in the middle of what all do together: its own output says why "
-                               f"({str(error).splitlines()[0]}). Then go on with the same command and --resume auto"))
+            complain(
+                UserError(
+                    "another rank has ended, in the middle of what all do together: its own output says why "
+                    f"({str(error).splitlines()[0]}). Then go on with the same command and --resume auto"
+                )
+            )
         elif not getattr(error, "told", False):
             raise
     code = code if isinstance(code, int) else 0
     if code and "torch" in sys.modules and sys.modules["torch"].distributed.is_initialized():
-        # Other ranks may wait in a collective: nothing here may wait for them, not even an orderly end of the process group.
+        # Other ranks may wait in a collective: nothing here may wait for them, not even an orderly end of the
+        # process group.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -61,8 +70,8 @@ def run(function: Callable, help_text: Callable[[], str] | None = None, position
 def tell_first(error: Exception) -> None:
     """Print an error that this rank is about to tell the others, and mark it as told.
 
-    They end as soon as they hear of it, and a launcher that sees one rank end kills the rest: what is printed only when the
-    error has reached the end of the program may be lost.
+    They end as soon as they hear of it, and a launcher that sees one rank end kills the rest: what is printed
+    only when the error has reached the end of the program may be lost.
     """
     if isinstance(error, (UserError, AugmentationError)):
         complain(error)
@@ -73,7 +82,8 @@ def tell_first(error: Exception) -> None:
 
 
 def _is_of_lost_rank(error: Exception) -> bool:
-    """Whether a collective failed because another rank is gone: in gloo's or NCCL's words, which have no class of their own."""
+    """Whether a collective failed because another rank is gone: in gloo's or NCCL's words, which have no
+    class of their own."""
     if not isinstance(error, RuntimeError) or getattr(error, "told", False):
         return False
     if "torch" not in sys.modules or not sys.modules["torch"].distributed.is_initialized():
@@ -92,13 +102,16 @@ def complain(error: Exception) -> None:
 
 
 def _check(arguments: list[str], function: Callable, positional: int) -> None:
-    """Refuse what fire would take in silence: stray words, flags that the function does not have, arguments left out.
+    """Refuse what fire would take in silence: stray words, flags that the function does not have, arguments
+    left out.
 
-    A word is a flag, the value of the flag before it, or one of at most `positional` (-1: any number of) bare words.
+    A word is a flag, the value of the flag before it, or one of at most `positional` (-1: any number of) bare
+    words.
     """
     flags, bare, after_flag = set(), 0, False
     for word in arguments:
-        if word == "-":  # to fire, the end of one call and the start of the next: what follows would be ignored
+        # to fire, the end of one call and the start of the next: what follows would be ignored
+        if word == "-":
             raise UserError("unexpected argument '-'; --help lists the flags")
         if word.startswith("-") and not word[1:2].isdigit():
             flags.add(word.lstrip("-").split("=")[0].replace("-", "_"))
@@ -108,14 +121,20 @@ def _check(arguments: list[str], function: Callable, positional: int) -> None:
         elif positional < 0 or bare < positional:
             bare += 1
         else:
-            raise UserError(f"unexpected argument {word!r}: flags are written --key value or --key=value; --help lists them")
+            raise UserError(
+                f"unexpected argument {word!r}: flags are written --key value or --key=value; --help "
+                "lists them"
+            )
     parameters = inspect.signature(function).parameters
     if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
         for name in sorted(flags - set(parameters)):
             near = difflib.get_close_matches(name, parameters, n=1, cutoff=0.0)[0]
             raise UserError(f"unknown flag --{name}; did you mean --{near}? --help lists them")
-    needed = [name for name, p in parameters.items()
-              if p.default is inspect.Parameter.empty and p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    needed = [
+        name
+        for name, p in parameters.items()
+        if p.default is inspect.Parameter.empty and p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    ]
     missing = [name for name in needed[bare:] if name not in flags]
     if missing:
         raise UserError(f"{missing[0].upper()} is missing; --help says what goes where")
@@ -124,7 +143,9 @@ def _check(arguments: list[str], function: Callable, positional: int) -> None:
 def signature_help(function: Callable) -> str:
     """The help page of a command: its usage line, its docstring, and the default of every flag."""
     module = inspect.getmodule(function)
-    program = module.__spec__.name if module is not None and module.__spec__ is not None else function.__name__
+    program = (
+        module.__spec__.name if module is not None and module.__spec__ is not None else function.__name__
+    )
     program = program.removesuffix(".__main__")
     words, defaults = [], []
     for name, parameter in inspect.signature(function).parameters.items():
@@ -133,7 +154,9 @@ def signature_help(function: Callable) -> str:
         elif parameter.default is inspect.Parameter.empty:
             words.append(name.upper())
         else:
-            defaults.append(f"  --{name} {parameter.default!r}" if parameter.default not in ("", None) else f"  --{name}")
+            defaults.append(
+                f"  --{name} {parameter.default!r}" if parameter.default not in ("", None) else f"  --{name}"
+            )
     usage = " ".join(["python -m", program, *words, "[--flag value ...]"])
     return f"{usage}\n\n{inspect.getdoc(function)}\n\nFlags and defaults:\n" + "\n".join(defaults)
 
@@ -142,7 +165,9 @@ def as_bool(value: bool | str, flag: str) -> bool:
     """A switch's value: given alone it is true."""
     text = str(value).lower()
     if text not in ("true", "false", "1", "0", "yes", "no"):
-        raise UserError(f"--{flag} is a switch: give it alone, or as --{flag}=true or --{flag}=false, not {value!r}")
+        raise UserError(
+            f"--{flag} is a switch: give it alone, or as --{flag}=true or --{flag}=false, not {value!r}"
+        )
     return text in ("true", "1", "yes")
 
 

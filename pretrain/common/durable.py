@@ -35,8 +35,8 @@ def write_durably(path: Path, data: bytes) -> dict[str, object]:
 
 
 def replace_durably(path: Path, data: bytes) -> None:
-    """Replace a file's content at once: a reader sees the old one or the new one, whenever the writer dies, and of two writers
-    one wins."""
+    """Replace a file's content at once: a reader sees the old one or the new one, whenever the writer dies,
+    and of two writers one wins."""
     aside = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
     try:
         write_durably(aside, data)
@@ -48,7 +48,8 @@ def replace_durably(path: Path, data: bytes) -> None:
 
 
 def to_json(value: Any) -> bytes:
-    """Readable JSON; floats keep all their bits (Python writes the shortest text that reads back the same)."""
+    """Readable JSON; floats keep all their bits (Python writes the shortest text that reads back the
+    same)."""
     return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
 
 

@@ -1,9 +1,10 @@
 """One process at a time writes into a folder: a run, a preparation, an export.
 
-The lock is a file in the folder that its holder refreshes every few seconds (filelock's lease). It needs nothing of the file
-system but exclusive creation, so it also holds between the nodes of a cluster, where kernel locks often do not. It goes with
-its holder: on the same machine at once, since the process is gone; on another one as soon as it has not been refreshed for
-`LEASE` seconds. A process that is only suspended keeps it.
+The lock is a file in the folder that its holder refreshes every few seconds (filelock's lease). It needs
+nothing of the file system but exclusive creation, so it also holds between the nodes of a cluster, where
+kernel locks often do not. It goes with its holder: on the same machine at once, since the process is gone; on
+another one as soon as it has not been refreshed for `LEASE` seconds. A process that is only suspended keeps
+it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class FolderTakenError(UserError):
 
 @contextlib.contextmanager
 def folder_lock(folder: Path, wait: float = 0.0, part: str = "") -> Iterator[None]:
-    """Hold `folder` for writing, until the block ends or this process dies. A child that is forked meanwhile does not hold it.
+    """Hold `folder` for writing, until the block ends or this process dies. A child that is forked meanwhile
+    does not hold it.
 
     Args:
         folder: An existing folder.
@@ -52,7 +54,9 @@ def folder_lock(folder: Path, wait: float = 0.0, part: str = "") -> Iterator[Non
     try:
         _acquire(lock, folder / part, wait)
     except OSError as error:
-        raise UserError(f"cannot write into {folder}: {error.strerror or error}; name another folder") from None
+        raise UserError(
+            f"cannot write into {folder}: {error.strerror or error}; name another folder"
+        ) from None
     about = _about(path)
     try:
         with contextlib.suppress(OSError):  # a full disk: the lock holds without its explanation
@@ -65,16 +69,22 @@ def folder_lock(folder: Path, wait: float = 0.0, part: str = "") -> Iterator[Non
 
 
 def _acquire(lock: SoftFileLease, place: Path, wait: float) -> None:
-    """Take the lock, or raise FolderTakenError: its holder lives, or nothing shows within the lease that it is gone."""
+    """Take the lock, or raise FolderTakenError: its holder lives, or nothing shows within the lease that it
+    is gone."""
     watch, deadline, told = _Watch(lock), time.monotonic() + wait, False
 
     def leave() -> bool:
-        return _state_here(lock.owner) != "elsewhere" or (watch.holder_lives() and time.monotonic() >= deadline)
+        return _state_here(lock.owner) != "elsewhere" or (
+            watch.holder_lives() and time.monotonic() >= deadline
+        )
 
     while True:
-        # Not within `acquire`: that takes a lease by its age alone, also from a process of this machine that is suspended.
-        while ((state := _state_here(owner := lock.owner)) in ("lives", "dies")
-               and time.monotonic() < deadline + (10 if state == "dies" else 0)):
+        # Not within `acquire`: that takes a lease by its age alone, also from a process of this machine that
+        # is suspended.
+        while (state := _state_here(owner := lock.owner)) in (
+            "lives",
+            "dies",
+        ) and time.monotonic() < deadline + (10 if state == "dies" else 0):
             time.sleep(0.1)
         if state in ("lives", "dies"):
             raise _taken(lock, place)
@@ -92,20 +102,27 @@ def _acquire(lock: SoftFileLease, place: Path, wait: float) -> None:
                 if watch.lives and time.monotonic() >= deadline:
                     raise _taken(lock, place) from None
             if not (told or watch.lives):
-                print(f"{place} is held by {holder(lock)}; waiting up to {LEASE + wait:.0f} s to see whether that still lives",
-                      file=sys.stderr, flush=True)
+                print(
+                    f"{place} is held by {holder(lock)}; waiting up to {LEASE + wait:.0f} s to see whether "
+                    "that still lives",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 told = True
         else:
             raise _taken(lock, place)
 
 
 def _taken(lock: SoftFileLease, place: Path) -> FolderTakenError:
-    return FolderTakenError(f"{place} is being written by {holder(lock)}. Wait for it, stop it, or name another folder. (If "
-                            f"there is no such process any more, remove {lock.lock_file}.)")
+    return FolderTakenError(
+        f"{place} is being written by {holder(lock)}. Wait for it, stop it, or name another folder. (If "
+        f"there is no such process any more, remove {lock.lock_file}.)"
+    )
 
 
 def _remove(lock: SoftFileLease, dead: Any) -> None:
-    """Remove the lock of a process that is dead, and never that of another, which may have taken its place in this moment."""
+    """Remove the lock of a process that is dead, and never that of another, which may have taken its place in
+    this moment."""
     path = Path(lock.lock_file)
     aside = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     with contextlib.suppress(FileNotFoundError):
@@ -113,7 +130,8 @@ def _remove(lock: SoftFileLease, dead: Any) -> None:
         found = SoftFileLease(aside, lease_duration=LEASE, heartbeat_interval=BEAT).owner
         if found is None or found.token != dead.token:
             with contextlib.suppress(FileExistsError):
-                os.link(aside, path)  # its holder sees the same file again; a single look at another one is no loss to it
+                # its holder sees the same file again; a single look at another one is no loss to it
+                os.link(aside, path)
         aside.unlink()
 
 
@@ -130,13 +148,18 @@ def holder(lock: SoftFileLease) -> str:
 
 
 def _about(path: Path) -> Path:
-    """The file beside a lock that says more of its holder; by its name no corpus, wherever a source is read from."""
+    """The file beside a lock that says more of its holder; by its name no corpus, wherever a source is read
+    from."""
     return path.with_name(f"{path.name}.holder")
 
 
 def _description() -> dict[str, Any]:
-    return {"host": socket.gethostname(), "pid": os.getpid(), "started": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-            "command": " ".join(sys.argv)}
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "started": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        "command": " ".join(sys.argv),
+    }
 
 
 class _Watch:
@@ -151,7 +174,8 @@ class _Watch:
         """Whether the holder has refreshed its lock since the first look."""
         owner = self._lock.owner
         try:
-            with open(self._lock.lock_file) as file:  # opening asks a network file system for the present state
+            # opening asks a network file system for the present state
+            with open(self._lock.lock_file) as file:
                 refreshed = os.fstat(file.fileno()).st_mtime_ns
         except OSError:  # released meanwhile
             self._seen, self.lives = None, False
@@ -166,8 +190,9 @@ class _Watch:
 def _state_here(owner: Any) -> str:
     """What /proc says of the owner of a lock.
 
-    It "lives" on this machine, also where it is suspended. It "dies": it was killed, and a thread of it still ends a write. It is
-    "dead", though its parent has not asked after it yet. Or it is "elsewhere": no process of this machine, or none any more.
+    It "lives" on this machine, also where it is suspended. It "dies": it was killed, and a thread of it still
+    ends a write. It is "dead", though its parent has not asked after it yet. Or it is "elsewhere": no process
+    of this machine, or none any more.
     """
     if owner is None or owner.hostname.split("?")[0] != socket.gethostname() or owner.start is None:
         return "elsewhere"
@@ -184,6 +209,11 @@ def _state_here(owner: Any) -> str:
 
 def _stop(loss: Any) -> None:
     """End this process: it has lost its lock while it ran, and another may be writing already."""
-    print(f"\nerror: the lock {loss.lock_file} of this process is gone ({loss.reason}): it was suspended for long, or the file "
-          "was removed. Stopped before anything else is written; what was saved is whole.", file=sys.stderr, flush=True)
+    print(
+        f"\nerror: the lock {loss.lock_file} of this process is gone ({loss.reason}): it was suspended for "
+        "long, or the file "
+        "was removed. Stopped before anything else is written; what was saved is whole.",
+        file=sys.stderr,
+        flush=True,
+    )
     os._exit(2)

@@ -2,10 +2,11 @@
 
 Two things grow without bound of their own, measured on rows of varying length (docs/memory.md):
 
-- oneDNN compiles a kernel for every distinct shape of a bfloat16 product, and both it and PyTorch's layer above
+- oneDNN compiles a kernel for every distinct shape of a bfloat16 product, and both it and PyTorch's layer
+  above
   it (ideep) keep up to 1,024 of them, about half a MB each. `SentenceEncoder` and the masked-language loss
-  round their rows up, so that few shapes occur, and `limit_kernel_cache` bounds both caches: 900 shapes of one
-  small product left 619 MB behind, 383 or 545 with one of the two bounded, 22 with both.
+  round their rows up, so that few shapes occur, and `limit_kernel_cache` bounds both caches: 900 shapes of
+  one small product left 619 MB behind, 383 or 545 with one of the two bounded, 22 with both.
 - glibc's allocator keeps what was freed between blocks still in use. Blocks of ever new sizes fit the old
   holes badly, so the heap grows although live memory does not. `FlatMemory` gives those pages back.
 """
@@ -19,7 +20,8 @@ import os
 ROW_FRACTION = 16
 SMALLEST_MULTIPLE = 64
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
-KERNEL_CACHE = 512  # above the 350 or so that rounded rows need: 128 made a loop 12% slower, by compiling again
+# above the 350 or so that rounded rows need: 128 made a loop 12% slower, by compiling again
+KERNEL_CACHE = 512
 
 
 def rounded_rows(count: int) -> int:
@@ -41,8 +43,9 @@ def limit_kernel_cache() -> None:
 def reuse_large_blocks() -> None:
     """Let glibc keep freed blocks of up to 1 GB for the next step (glibc only; before any large allocation).
 
-    By default a block over 32 MB is mapped anew at every use, and the system zeroes its pages each time: with 11,000
-    tokens in a micro-batch that was 15% of the step. Kept blocks leave holes; `FlatMemory` bounds them.
+    By default a block over 32 MB is mapped anew at every use, and the system zeroes its pages each time: with
+    11,000 tokens in a micro-batch that was 15% of the step. Kept blocks leave holes; `FlatMemory` bounds
+    them.
     """
     if (mallopt := _glibc("mallopt")) is not None:
         mallopt(_M_MMAP_THRESHOLD, 1 << 30)
@@ -52,10 +55,11 @@ def reuse_large_blocks() -> None:
 class FlatMemory:
     """Gives freed pages back to the system when resident memory has outgrown what a step needs.
 
-    What a step needs is the most that was resident over the first `settle` steps; growth beyond it by `slack` is holes
-    between blocks of ever new sizes. Returned pages must be zeroed again at their next use, which costs a fifth of a
-    step, so this must stay rare: if memory that is in use has grown, the level follows. Looking costs 20 us a step.
-    Where resident memory cannot be read or released (no /proc, no glibc) it does nothing.
+    What a step needs is the most that was resident over the first `settle` steps; growth beyond it by `slack`
+    is holes between blocks of ever new sizes. Returned pages must be zeroed again at their next use, which
+    costs a fifth of a step, so this must stay rare: if memory that is in use has grown, the level follows.
+    Looking costs 20 us a step. Where resident memory cannot be read or released (no /proc, no glibc) it does
+    nothing.
     """
 
     def __init__(self, slack: float = 0.25, settle: int = 10):

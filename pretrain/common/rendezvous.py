@@ -30,7 +30,8 @@ def join(backend: str, patience: float, seconds: float) -> None:
         seconds: that a collective of the group may take.
 
     Raises:
-        UserError: MASTER_PORT is no port; some did not come; the port is taken; or a rank was lost while they connected.
+        UserError: MASTER_PORT is no port; some did not come; the port is taken; or a rank was lost while they
+            connected.
     """
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     port = _port(world)
@@ -44,21 +45,35 @@ def join(backend: str, patience: float, seconds: float) -> None:
         except (dist.DistError, OSError) as error:
             reason = str(error).splitlines()[0]
             if "EADDRINUSE" in reason or "already in use" in reason:
-                raise UserError(f"{me}: the port of {where} is in use by another program, perhaps another run. Choose another: "
-                                "deepspeed --master_port 29501 pretrain/main.py ...") from None
-            raise UserError(f"{me}: nobody answers at {where} within {patience:g} s, where rank 0 should be ({reason}). Look at "
-                            f"the output of rank 0, and whether this machine reaches that address. {longer}") from None
+                raise UserError(
+                    f"{me}: the port of {where} is in use by another program, perhaps another run. Choose "
+                    "another: "
+                    "deepspeed --master_port 29501 pretrain/main.py ..."
+                ) from None
+            raise UserError(
+                f"{me}: nobody answers at {where} within {patience:g} s, where rank 0 should be ({reason}). "
+                "Look at "
+                f"the output of rank 0, and whether this machine reaches that address. {longer}"
+            ) from None
         missing = _wait_for_all(store, rank, world, end)
         if missing:
-            raise UserError(f"{me}: after {patience:g} s {world - len(missing)} of {world} ranks have come to {where}; missing: "
-                            f"{_listed(missing)}. Look at their output: they have failed before, or cannot reach that address. "
-                            f"{longer}")
+            raise UserError(
+                f"{me}: after {patience:g} s {world - len(missing)} of {world} ranks have come to {where}; "
+                "missing: "
+                f"{_listed(missing)}. Look at their output: they have failed before, or cannot reach that "
+                "address. "
+                f"{longer}"
+            )
         store.set_timeout(timedelta(seconds=seconds))
         try:
-            dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timedelta(seconds=patience))
+            dist.init_process_group(
+                backend, store=store, rank=rank, world_size=world, timeout=timedelta(seconds=patience)
+            )
         except (RuntimeError, dist.DistError) as error:
-            raise UserError(f"{me}: all ranks came to {where}, but one was lost before they were connected "
-                            f"({str(error).splitlines()[0]}). Look at the output of the others, and start again") from None
+            raise UserError(
+                f"{me}: all ranks came to {where}, but one was lost before they were connected "
+                f"({str(error).splitlines()[0]}). Look at the output of the others, and start again"
+            ) from None
     _set_pg_timeout(timedelta(seconds=seconds), dist.group.WORLD)
 
 
@@ -67,8 +82,11 @@ def _port(world: int) -> int:
     text = os.environ.get("MASTER_PORT", "")
     port = int(text) if text.isdecimal() else -1
     if not (0 < port < 1 << 16 or (port == 0 and world == 1)):
-        raise UserError(f"MASTER_PORT is {text!r}: it must be a port, 1 to 65535, the same for all ranks. A launcher sets it: "
-                        "deepspeed --master_port 29501 pretrain/main.py ...; or set it to a free port, as 29501")
+        raise UserError(
+            f"MASTER_PORT is {text!r}: it must be a port, 1 to 65535, the same for all ranks. A launcher "
+            "sets it: "
+            "deepspeed --master_port 29501 pretrain/main.py ...; or set it to a free port, as 29501"
+        )
     return port
 
 
@@ -79,7 +97,9 @@ def _connect(rank: int, world: int, port: int, end: float) -> dist.Store:
     if not serves:
         _wait_for_server(address, port, end)
     left = timedelta(seconds=max(1.0, end - time.monotonic()))
-    store = dist.TCPStore(address, port, world, serves, timeout=left, wait_for_workers=False, multi_tenant=True)
+    store = dist.TCPStore(
+        address, port, world, serves, timeout=left, wait_for_workers=False, multi_tenant=True
+    )
     # A launcher that starts the ranks again keeps its store.
     return dist.PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
 
@@ -133,4 +153,6 @@ def _not_silent(text: str) -> Iterator[None]:
 
 def _listed(ranks: list[int]) -> str:
     shown = ", ".join(map(str, ranks[:16]))
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}" + (f" and {len(ranks) - 16} more" if len(ranks) > 16 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}" + (
+        f" and {len(ranks) - 16} more" if len(ranks) > 16 else ""
+    )

@@ -18,10 +18,11 @@ def is_run(source: str) -> bool:
 
 
 def export_of(source: str) -> str:
-    """Return the model that a name stands for: of a run's folder its best/, else its export/; of anything else the name itself.
+    """Return the model that a name stands for: of a run's folder its best/, else its export/; of anything
+    else the name itself.
 
-    One rule wherever a run is named: papers report the checkpoint that was best on dev, and best/ is that checkpoint. The last
-    one is named RUN/export. Raises: UserError where a run has neither.
+    One rule wherever a run is named: papers report the checkpoint that was best on dev, and best/ is that
+    checkpoint. The last one is named RUN/export. Raises: UserError where a run has neither.
     """
     if not is_run(source):
         return source
@@ -29,14 +30,16 @@ def export_of(source: str) -> str:
         if (Path(source) / part / "config.json").is_file():
             return str(Path(source) / part)
     raise UserError(
-        f"{source} is a run without an export yet; make one of its newest checkpoint: python -m pretrain.export {source}"
+        f"{source} is a run without an export yet; make one of its newest checkpoint: python -m "
+        f"pretrain.export {source}"
     )
 
 
 def describe_export(policy: dict[str, Any] | None) -> str:
     """Say which weights of a run an export holds, as "step 500 of 1,000, best by stsb-dev 71.2".
 
-    policy: what the export says of itself (`pretrain.export.folder.read_policy`). "" where that says nothing of a run.
+    policy: what the export says of itself (`pretrain.export.folder.read_policy`). "" where that says nothing
+    of a run.
     """
     try:
         step, progress, steps = policy["step"], policy["progress"], policy["recipe"]["train"]["steps"]
@@ -45,13 +48,15 @@ def describe_export(policy: dict[str, Any] | None) -> str:
     where = f"step {step:,} of {steps:,}"
     if progress.get("best_step") != step or progress.get("best_score") is None:
         return where
-    score = progress["best_score"] * (-1 if progress["best_by"].endswith("loss") else 1)  # losses have their sign turned
+    # losses have their sign turned
+    score = progress["best_score"] * (-1 if progress["best_by"].endswith("loss") else 1)
     start = ": the start; training has not improved it" if step == 0 else ""
     return f"{where}, best by {progress['best_by']} {score:.4g}{start}"
 
 
 def named_model(key: str, source: str | None) -> str | None:
-    """`export_of` what a key of the configuration names. Raises: ValueError, as a validator does, with the key."""
+    """`export_of` what a key of the configuration names. Raises: ValueError, as a validator does, with the
+    key."""
     try:
         return source and export_of(source)
     except UserError as error:

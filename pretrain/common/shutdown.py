@@ -1,4 +1,5 @@
-"""Leaving a run in good order: signals and the stop file become a wish that all ranks agree on at a step boundary."""
+"""Leaving a run in good order: signals and the stop file become a wish that all ranks agree on at a step
+boundary."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ SIGNALS = {signal.SIGINT: INTERRUPT, signal.SIGTERM: TERMINATE, signal.SIGUSR1: 
 
 
 class Leaving:
-    """Collects the wish to leave. Handlers only set a number: nothing collective ever runs inside a signal handler.
+    """Collects the wish to leave. Handlers only set a number: nothing collective ever runs inside a signal
+    handler.
 
     A second Ctrl-C ends the process at once; the last checkpoint stays good.
     """

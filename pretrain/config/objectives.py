@@ -1,6 +1,7 @@
 """Configuration of the objectives: one section each, with the weight and schedule of its loss.
 
-Hyper-parameters default to the papers' values for BERT-base; the recipes under configs/ say where each is from.
+Hyper-parameters default to the papers' values for BERT-base; the recipes under configs/ say where each is
+from.
 """
 
 from __future__ import annotations
@@ -26,13 +27,18 @@ class Term(Section):
     """A sentence-level loss: its weight, and when it begins."""
 
     steadier: ClassVar[dict[str, str]] = {"temperature": "raise"}
-    """Setting -> which way to move it where its loss or gradient is not finite. These may change when a run is resumed."""
+    """Setting -> which way to move it where its loss or gradient is not finite. These may change when a run
+    is resumed."""
 
     weight: float = Field(1.0, ge=0, description="weight of its contrastive loss, a mean over anchors")
     start_step: int = Field(0, ge=0, description="step at which the loss begins")
-    warmup_steps: int = Field(0, ge=0, description="steps over which its weight rises linearly from start_step")
-    scope: Literal["global", "local"] = Field("global", description="negatives from the whole global batch, or from "
-                                              "the same rank's share (for comparison)")
+    warmup_steps: int = Field(
+        0, ge=0, description="steps over which its weight rises linearly from start_step"
+    )
+    scope: Literal["global", "local"] = Field(
+        "global",
+        description="negatives from the whole global batch, or from the same rank's share (for comparison)",
+    )
 
     def rise(self, step: int) -> float:
         """Factor in [0, 1] on the weights of the section at a step."""
@@ -46,8 +52,12 @@ class MaskedLanguageConfig(Section):
     rate: float = Field(0.15, gt=0, lt=1, description="share of tokens predicted (never special ones)")
     mask: float = Field(0.8, ge=0, le=1, description="of these, the share replaced by [MASK]")
     random: float = Field(0.1, ge=0, le=1, description="of these, the share replaced by a random token")
-    copies: int = Field(1, ge=0, le=4, description="maskings of the same sequence, losses summed; 2 is CLEAR's "
-                        "'Double MLM' baseline")
+    copies: int = Field(
+        1,
+        ge=0,
+        le=4,
+        description="maskings of the same sequence, losses summed; 2 is CLEAR's 'Double MLM' baseline",
+    )
 
 
 class ContrastiveConfig(Term):
@@ -57,8 +67,11 @@ class ContrastiveConfig(Term):
     projection_layers: int = Field(2, ge=0, le=3, description="layers of the projection head g; 0: none")
     projection_hidden: int | None = Field(None, description="hidden width of g; none: hidden_size")
     projection_size: int = Field(128, ge=2, description="output width of g")
-    projection_batch_norm: bool = Field(False, description="batch norm, over the whole global batch and both views, in g's "
-                                        "hidden layers; takes away what all sentence vectors share")
+    projection_batch_norm: bool = Field(
+        False,
+        description="batch norm, over the whole global batch and both views, in g's "
+        "hidden layers; takes away what all sentence vectors share",
+    )
 
 
 class SimcseConfig(Term):
@@ -66,42 +79,75 @@ class SimcseConfig(Term):
 
     temperature: float = Field(0.05, gt=0, description="temperature")
     form: Literal["one-direction", "symmetric", "2n-2"] = Field(
-        "one-direction", description="one-direction: rows of view 1 against view 2, N-1 negatives (the public code); symmetric: "
-        "both directions (CLIP); 2n-2: NT-Xent")
-    head: Literal["mlp", "none"] = Field("mlp", description="mlp: a new d x d layer with tanh (the public code)")
-    keep_head: bool = Field(False, description="whether the sentence vector that is evaluated and exported is the head's output "
-                            "(the public code for supervised models) or what enters it (unsupervised ones, --mlp_only_train)")
-    hard_negatives: bool = Field(False, description="supervised: the data's `negative` column adds a hard negative a row, a "
-                                 "negative for every row (one-direction only)")
-    hard_negative_logit: float = Field(0.0, description="constant added to the logit of a row's own hard negative; the code's "
-                                       "hard_negative_weight, 0: weight 1")
+        "one-direction",
+        description="one-direction: rows of view 1 against view 2, N-1 negatives (the public code); "
+        "symmetric: "
+        "both directions (CLIP); 2n-2: NT-Xent",
+    )
+    head: Literal["mlp", "none"] = Field(
+        "mlp", description="mlp: a new d x d layer with tanh (the public code)"
+    )
+    keep_head: bool = Field(
+        False,
+        description="whether the sentence vector that is evaluated and exported is the head's output "
+        "(the public code for supervised models) or what enters it (unsupervised ones, --mlp_only_train)",
+    )
+    hard_negatives: bool = Field(
+        False,
+        description="supervised: the data's `negative` column adds a hard negative a row, a "
+        "negative for every row (one-direction only)",
+    )
+    hard_negative_logit: float = Field(
+        0.0,
+        description="constant added to the logit of a row's own hard negative; the code's "
+        "hard_negative_weight, 0: weight 1",
+    )
 
     @model_validator(mode="after")
     def _head_to_keep(self) -> SimcseConfig:
         if self.keep_head and self.head == "none":
-            raise ValueError("keep_head=true keeps the head for use, and head=none has none: set head mlp, or keep_head false")
+            raise ValueError(
+                "keep_head=true keeps the head for use, and head=none has none: set head mlp, or "
+                "keep_head false"
+            )
         return self
 
     @model_validator(mode="after")
     def _one_direction_has_hard_negatives(self) -> SimcseConfig:
         if self.hard_negatives and self.form != "one-direction":
-            raise ValueError(f"objective.simcse.hard_negatives goes with objective.simcse.form=one-direction, not {self.form}: "
-                             "set one of them otherwise")
+            raise ValueError(
+                "objective.simcse.hard_negatives goes with objective.simcse.form=one-direction, not "
+                f"{self.form}: "
+                "set one of them otherwise"
+            )
         return self
 
 
 class VasclConfig(Term):
     """VaSCL (Zhang et al. 2022)."""
 
-    steadier: ClassVar[dict[str, str]] = {"temperature": "raise", "radius": "lower", "neighbourhood_weight": "lower"}
+    steadier: ClassVar[dict[str, str]] = {
+        "temperature": "raise",
+        "radius": "lower",
+        "neighbourhood_weight": "lower",
+    }
 
     temperature: float = Field(0.05, gt=0, description="temperature")
-    neighbours: int = Field(16, ge=1, description="K nearest in the global batch; not in the paper, 16 in the code")
-    radius: float = Field(15.0, gt=0, description="length of the virtual augmentation; 15 for base models, 30 for large ones")
+    neighbours: int = Field(
+        16, ge=1, description="K nearest in the global batch; not in the paper, 16 in the code"
+    )
+    radius: float = Field(
+        15.0, gt=0, description="length of the virtual augmentation; 15 for base models, 30 for large ones"
+    )
     projection_size: int = Field(128, ge=2, description="output width of the two-layer head")
-    neighbourhood_weight: float = Field(1.0, ge=0, description="weight of the neighbourhood loss beside the instance loss's")
+    neighbourhood_weight: float = Field(
+        1.0, ge=0, description="weight of the neighbourhood loss beside the instance loss's"
+    )
     grad_to_encoder: Literal["code", "paper"] = Field(
-        "code", description="code: the neighbourhood loss trains the head alone (its input is detached); paper: the encoder too")
+        "code",
+        description="code: the neighbourhood loss trains the head alone (its input is detached); paper: the "
+        "encoder too",
+    )
 
 
 class AugcseConfig(Term):
@@ -110,50 +156,90 @@ class AugcseConfig(Term):
     steadier: ClassVar[dict[str, str]] = {"temperature": "raise", "discriminator_weight": "lower"}
 
     temperature: float = Field(0.05, gt=0, description="temperature")
-    discriminator_weight: float = Field(5e-3, ge=0, description="lambda, the weight of the discriminator's loss; 0: no "
-                                        "discriminator (the paper's ablation)")
-    alpha: float = Field(-1.0, description="factor on the discriminator's gradient where it enters the encoder: -1 antagonistic, "
-                         "1 cooperative")
+    discriminator_weight: float = Field(
+        5e-3,
+        ge=0,
+        description="lambda, the weight of the discriminator's loss; 0: no "
+        "discriminator (the paper's ablation)",
+    )
+    alpha: float = Field(
+        -1.0,
+        description="factor on the discriminator's gradient where it enters the encoder: -1 antagonistic, "
+        "1 cooperative",
+    )
     alpha_schedule: Literal["constant", "annealed"] = Field(
-        "constant", description="annealed: alpha x (2 / (1 + exp(-10 p)) - 1), p the share of training done (Ganin et al. 2016)")
+        "constant",
+        description="annealed: alpha x (2 / (1 + exp(-10 p)) - 1), p the share of training done (Ganin et "
+        "al. 2016)",
+    )
     labels: Literal["augmentation", "bool", "order"] = Field(
-        "augmentation", description="what the discriminator tells: which augmentation, whether any, or which of two came first")
-    discriminator: Literal["code", "paper"] = Field("code", description="code: 2d-4d-labels, tanh on the logits; paper: its "
-                                                    "listing A.5, 2d-d")
+        "augmentation",
+        description="what the discriminator tells: which augmentation, whether any, or which of two "
+        "came first",
+    )
+    discriminator: Literal["code", "paper"] = Field(
+        "code", description="code: 2d-4d-labels, tanh on the logits; paper: its listing A.5, 2d-d"
+    )
     positive: Literal["original", "augmented"] = Field(
-        "original", description="original: the same sentence with other dropout (the code's default); augmented: the "
-        "augmentation itself (the paper's 'positive' variants)")
+        "original",
+        description="original: the same sentence with other dropout (the code's default); augmented: the "
+        "augmentation itself (the paper's 'positive' variants)",
+    )
 
 
 class VadvcseConfig(Term):
     """V-advCSE (Ko, Virtual Adversarial Contrastive Learning for Sentence Embeddings)."""
 
-    steadier: ClassVar[dict[str, str]] = {"temperature": "raise", "adversarial_weight": "lower", "step_size": "lower"}
+    steadier: ClassVar[dict[str, str]] = {
+        "temperature": "raise",
+        "adversarial_weight": "lower",
+        "step_size": "lower",
+    }
 
     temperature: float = Field(0.05, gt=0, description="temperature")
-    adversarial_weight: float = Field(1e-6, ge=0, description="lambda, the weight of the virtual adversarial loss")
-    divergence: Literal["js", "kl", "symmetric-kl"] = Field("js", description="between clean and perturbed output; js is the "
-                                                            "paper's best")
-    reduction: Literal["sum", "mean"] = Field("sum", description="over the batch: sum (smart-pytorch; lambda = 1e-6 belongs to "
-                                              "it) or mean (vat-pytorch's batchmean)")
-    distribution: Literal["projection", "vector"] = Field("projection", description="softmax over the features of the projected "
-                                                          "or of the raw sentence vector")
+    adversarial_weight: float = Field(
+        1e-6, ge=0, description="lambda, the weight of the virtual adversarial loss"
+    )
+    divergence: Literal["js", "kl", "symmetric-kl"] = Field(
+        "js", description="between clean and perturbed output; js is the paper's best"
+    )
+    reduction: Literal["sum", "mean"] = Field(
+        "sum",
+        description="over the batch: sum (smart-pytorch; lambda = 1e-6 belongs to "
+        "it) or mean (vat-pytorch's batchmean)",
+    )
+    distribution: Literal["projection", "vector"] = Field(
+        "projection", description="softmax over the features of the projected or of the raw sentence vector"
+    )
     steps: int = Field(1, ge=1, description="K, ascent steps")
-    sigma: float = Field(1e-5, gt=0, description="standard deviation of the first noise on the word embeddings")
+    sigma: float = Field(
+        1e-5, gt=0, description="standard deviation of the first noise on the word embeddings"
+    )
     step_size: float = Field(1e-3, gt=0, description="eta")
     norm: Literal["inf", "l2"] = Field("inf", description="norm of the projection, a token at a time")
     projection: Literal["smart", "ball", "closed-form"] = Field(
-        "smart", description="smart: divided by its norm (the public packages); ball: projected onto the radius; closed-form: "
-        "radius x gradient / norm (appendix A)")
-    radius: float | None = Field(None, gt=0, description="epsilon of ball and closed-form; none: 0.01 of the mean norm of a "
-                                 "word embedding")
-    clean_gradient: bool = Field(True, description="whether the clean output learns too (the packages: yes; the paper stops it)")
+        "smart",
+        description="smart: divided by its norm (the public packages); ball: projected onto the radius; "
+        "closed-form: "
+        "radius x gradient / norm (appendix A)",
+    )
+    radius: float | None = Field(
+        None,
+        gt=0,
+        description="epsilon of ball and closed-form; none: 0.01 of the mean norm of a word embedding",
+    )
+    clean_gradient: bool = Field(
+        True, description="whether the clean output learns too (the packages: yes; the paper stops it)"
+    )
 
     @model_validator(mode="after")
     def _radius_of_something(self) -> VadvcseConfig:
         if self.radius is not None and self.projection == "smart":
-            raise ValueError(f"objective.vadvcse.radius={self.radius:g} is of the projections ball and closed-form; smart has "
-                             "none, it divides by the norm: set objective.vadvcse.projection, or leave the radius out")
+            raise ValueError(
+                f"objective.vadvcse.radius={self.radius:g} is of the projections ball and closed-form; "
+                "smart has "
+                "none, it divides by the norm: set objective.vadvcse.projection, or leave the radius out"
+            )
         return self
 
 
@@ -161,8 +247,14 @@ class SdaConfig(Term):
     """SDA (Zhu et al., Simple Discrete Augmentation): the own negation as a relaxed negative."""
 
     temperature: float = Field(0.05, gt=0, description="temperature")
-    margin: float = Field(0.5, ge=0, description="delta, by which the cosine of the own negation is lowered; best .5, with dn .3")
-    negatives: bool = Field(True, description="use the negation; false is the paper's ablation without negatives")
+    margin: float = Field(
+        0.5,
+        ge=0,
+        description="delta, by which the cosine of the own negation is lowered; best .5, with dn .3",
+    )
+    negatives: bool = Field(
+        True, description="use the negation; false is the paper's ablation without negatives"
+    )
 
 
 class DiffcseConfig(Term):
@@ -171,12 +263,19 @@ class DiffcseConfig(Term):
     steadier: ClassVar[dict[str, str]] = {"temperature": "raise", "replaced_token_weight": "lower"}
 
     temperature: float = Field(0.05, gt=0, description="temperature")
-    replaced_token_weight: float = Field(0.005, ge=0, description="lambda, the weight of replaced-token detection")
-    generator: str | None = Field(None, description="masked language model that edits the sentences: a run, folder or hub name, "
-                                  "with the same vocabulary (paper: distilbert-base-uncased); required")
+    replaced_token_weight: float = Field(
+        0.005, ge=0, description="lambda, the weight of replaced-token detection"
+    )
+    generator: str | None = Field(
+        None,
+        description="masked language model that edits the sentences: a run, folder or hub name, "
+        "with the same vocabulary (paper: distilbert-base-uncased); required",
+    )
     mask_rate: float = Field(0.3, gt=0, lt=1, description="share of tokens masked for the generator")
-    replacement: Literal["argmax", "sample"] = Field("argmax", description="argmax: at every position (the code); sample: at "
-                                                     "masked positions only (the paper)")
+    replacement: Literal["argmax", "sample"] = Field(
+        "argmax",
+        description="argmax: at every position (the code); sample: at masked positions only (the paper)",
+    )
 
     @field_validator("generator")
     @classmethod
@@ -188,14 +287,19 @@ class EsimcseConfig(Term):
     """ESimCSE (Wu et al. 2022): word repetition (augmentation `repeat`) and a momentum queue."""
 
     temperature: float = Field(0.05, gt=0, description="temperature")
-    queue: float = Field(2.5, ge=0, description="length of the queue of negatives, in global batches; 0: none")
+    queue: float = Field(
+        2.5, ge=0, description="length of the queue of negatives, in global batches; 0: none"
+    )
     momentum: float = Field(0.995, gt=0, lt=1, description="of the encoder that fills the queue")
 
     @model_validator(mode="after")
     def _queue_of_all_ranks(self) -> EsimcseConfig:
         if self.scope == "local" and self.queue:
-            raise ValueError(f"objective.esimcse.scope=local: the queue (objective.esimcse.queue={self.queue:g}) holds vectors "
-                             "of all ranks, so negatives are not local; set the queue to 0, or scope global")
+            raise ValueError(
+                f"objective.esimcse.scope=local: the queue (objective.esimcse.queue={self.queue:g}) holds "
+                "vectors "
+                "of all ranks, so negatives are not local; set the queue to 0, or scope global"
+            )
         return self
 
 
@@ -207,9 +311,14 @@ class DeclutrConfig(Term):
 
 
 class ObjectiveConfig(Section):
-    name: str = Field("clear", description="what is learned beside masked language: " + ", ".join(OBJECTIVES) + "; a sum of them "
-                      "(clear+vadvcse); or a class of your own, FILE.py:CLASS. Flag --objective")
-    mask_duplicates: bool = Field(True, description="equal texts in a global batch are no negatives of each other")
+    name: str = Field(
+        "clear",
+        description="what is learned beside masked language: " + ", ".join(OBJECTIVES) + "; a sum of them "
+        "(clear+vadvcse); or a class of your own, FILE.py:CLASS. Flag --objective",
+    )
+    mask_duplicates: bool = Field(
+        True, description="equal texts in a global batch are no negatives of each other"
+    )
     mlm: MaskedLanguageConfig = Field(default_factory=MaskedLanguageConfig)
     contrastive: ContrastiveConfig = Field(default_factory=ContrastiveConfig)
     simcse: SimcseConfig = Field(default_factory=SimcseConfig)
@@ -229,8 +338,11 @@ class ObjectiveConfig(Section):
         for part in parts:
             if part not in OBJECTIVES and not PLUG_IN.match(part):
                 near = difflib.get_close_matches(part, OBJECTIVES, 1, 0.5)
-                raise ValueError(f"there is no objective {part!r}" + (f"; did you mean {near[0]!r}?" if near else "")
-                                 + f" There are {', '.join(OBJECTIVES)}, sums such as clear+vadvcse, and FILE.py:CLASS")
+                raise ValueError(
+                    f"there is no objective {part!r}"
+                    + (f"; did you mean {near[0]!r}?" if near else "")
+                    + f" There are {', '.join(OBJECTIVES)}, sums such as clear+vadvcse, and FILE.py:CLASS"
+                )
         if len(set(parts)) < len(parts):
             raise ValueError(f"{name!r} names an objective twice")
         return name
@@ -239,15 +351,25 @@ class ObjectiveConfig(Section):
     def _something_to_learn(self) -> ObjectiveConfig:
         if self.parts == ("mlm",) and not self.masked_copies:
             raise ValueError("objective mlm needs objective.mlm.weight > 0 and objective.mlm.copies > 0")
-        terms = [getattr(self, self.section(part)) for part in self.parts if part in OBJECTIVES and part != "mlm"]
+        terms = [
+            getattr(self, self.section(part)) for part in self.parts if part in OBJECTIVES and part != "mlm"
+        ]
         if not self.masked_copies and terms and all(not any(self._weights(term)) for term in terms):
-            raise ValueError("every loss is switched off: set objective.mlm.weight or "
-                             + " or ".join(f"objective.{self.section(part)}.weight" for part in self.parts))
+            raise ValueError(
+                "every loss is switched off: set objective.mlm.weight or "
+                + " or ".join(f"objective.{self.section(part)}.weight" for part in self.parts)
+            )
         if not self.masked_copies and terms and all(term.start_step for term in terms):
-            raise ValueError("nothing is learned before objective.contrastive.start_step (or another objective's) without the "
-                             "masked-language loss: set one of them")
+            raise ValueError(
+                "nothing is learned before objective.contrastive.start_step (or another objective's) "
+                "without the "
+                "masked-language loss: set one of them"
+            )
         if self.mlm.mask + self.mlm.random > 1:
-            raise ValueError(f"objective.mlm.mask={self.mlm.mask} and objective.mlm.random={self.mlm.random} exceed 1 together")
+            raise ValueError(
+                f"objective.mlm.mask={self.mlm.mask} and objective.mlm.random={self.mlm.random} exceed 1 "
+                "together"
+            )
         return self
 
     @staticmethod
@@ -273,7 +395,9 @@ class ObjectiveConfig(Section):
     def steadier(self) -> dict[str, str]:
         """Dotted setting -> which way to move it, of the terms of the sum (`Term.steadier`)."""
         ways = {section: getattr(self, section).steadier for section in self.sections}
-        return {f"objective.{section}.{key}": way for section, own in ways.items() for key, way in own.items()}
+        return {
+            f"objective.{section}.{key}": way for section, own in ways.items() for key, way in own.items()
+        }
 
     @property
     def masked_copies(self) -> int:
@@ -282,18 +406,25 @@ class ObjectiveConfig(Section):
 
 
 def unused(name: str, keys: Iterable[str]) -> list[str]:
-    """Those of the dotted keys that the objective `name` does not read: settings of objectives that are not in its sum.
+    """Those of the dotted keys that the objective `name` does not read: settings of objectives that are not
+    in its sum.
 
-    `objective.mlm` is everyone's. An objective of one's own may derive from any of ours, so beside one nothing is unused.
+    `objective.mlm` is everyone's. An objective of one's own may derive from any of ours, so beside one
+    nothing is unused.
     """
     parts = name.split("+")
     if any(map(PLUG_IN.match, parts)):
         return []
-    others = {"options", *map(ObjectiveConfig.section, OBJECTIVES)} - {"mlm", *map(ObjectiveConfig.section, parts)}
+    others = {"options", *map(ObjectiveConfig.section, OBJECTIVES)} - {
+        "mlm",
+        *map(ObjectiveConfig.section, parts),
+    }
     return [key for key in keys if key.startswith("objective.") and key.split(".")[1] in others]
 
 
 def readers(keys: Iterable[str]) -> str:
     """The objectives whose settings the dotted keys are, as one names them."""
     own = {"contrastive": "clear", "options": "FILE.py:CLASS"}
-    return " and ".join(dict.fromkeys(own.get(section, section) for section in (key.split(".")[1] for key in keys)))
+    return " and ".join(
+        dict.fromkeys(own.get(section, section) for section in (key.split(".")[1] for key in keys))
+    )

@@ -19,41 +19,85 @@ from augment.spec.registry import parse as parse_augmentation
 from pretrain.common.errors import UserError
 from pretrain.common.run_folder import named_model
 from pretrain.config.objectives import ObjectiveConfig, Section, readers, unused
-from pretrain.config.validation import NONE_IS_A_VALUE, default_text, faults, read_yaml, type_at, type_name, typed
+from pretrain.config.validation import (
+    NONE_IS_A_VALUE,
+    default_text,
+    faults,
+    read_yaml,
+    type_at,
+    type_name,
+    typed,
+)
 from pretrain.prepare.sources.corpora import DataConfig
 
 
 class LoadingConfig(Section):
-    folder: Path | None = Field(None, description="prepared data (manifest.json inside); none: data/NAME, prepared on "
-                                "first use from data.prepare. Flag --data")
-    prepare: DataConfig = Field(default_factory=DataConfig, description="how to prepare the data if the folder has none")
-    cache: int = Field(0, ge=0, description="0: all views are augmented anew in every epoch; k: positives, negatives and "
-                       "labelled augmentations are made once, k of every sentence, and kept beside the data (pretrain.cache)")
-    lanes: int = Field(16, ge=1, description="parallel streams that make up the data order: a multiple of every world "
-                       "size that the run should resume on, and a divisor of train.global_batch")
+    folder: Path | None = Field(
+        None,
+        description="prepared data (manifest.json inside); none: data/NAME, prepared on "
+        "first use from data.prepare. Flag --data",
+    )
+    prepare: DataConfig = Field(
+        default_factory=DataConfig, description="how to prepare the data if the folder has none"
+    )
+    cache: int = Field(
+        0,
+        ge=0,
+        description="0: all views are augmented anew in every epoch; k: positives, negatives and "
+        "labelled augmentations are made once, k of every sentence, and kept beside the data "
+        "(pretrain.cache)",
+    )
+    lanes: int = Field(
+        16,
+        ge=1,
+        description="parallel streams that make up the data order: a multiple of every world "
+        "size that the run should resume on, and a divisor of train.global_batch",
+    )
     workers: int = Field(1, ge=0, description="loader processes a rank; 0 loads in the training process")
-    damaged: Literal["refuse", "skip"] = Field("refuse", description="a chunk whose hash is wrong: stop, or replace it "
-                                               "by another and write that down")
+    damaged: Literal["refuse", "skip"] = Field(
+        "refuse",
+        description="a chunk whose hash is wrong: stop, or replace it by another and write that down",
+    )
 
 
 class ModelConfig(Section):
-    init: str | None = Field(None, description="start from this run or export of ours, Hugging Face folder or hub name "
-                             "instead of random weights. Flag --init")
-    type: Literal["bert", "roberta", "modernbert", "xlm-roberta", "camembert", "distilbert", "electra"] = Field(
-        "bert", description="architecture. With init this and the sizes below are the checkpoint's; other values are refused")
+    init: str | None = Field(
+        None,
+        description="start from this run or export of ours, Hugging Face folder or hub name "
+        "instead of random weights. Flag --init",
+    )
+    type: Literal["bert", "roberta", "modernbert", "xlm-roberta", "camembert", "distilbert", "electra"] = (
+        Field(
+            "bert",
+            description="architecture. With init this and the sizes below are the checkpoint's; other "
+            "values are refused",
+        )
+    )
     layers: int = Field(4, ge=1, description="transformer layers")
     hidden_size: int = Field(256, ge=8, description="width")
     heads: int = Field(4, ge=1, description="attention heads")
     intermediate_size: int | None = Field(None, description="feed-forward width; none: 4 x hidden_size")
     max_positions: int = Field(512, ge=8, description="longest sequence, special tokens included")
-    dropout: float = Field(0.1, ge=0, lt=1, description="dropout on all layers; with init, where it is not given, the "
-                           "checkpoint's own")
-    attention_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on attention probabilities; with init as dropout")
-    initializer_range: float | None = Field(None, gt=0, description="standard deviation of random weights; none: the "
-                                            "library's, 0.02, meant for a width of 768")
+    dropout: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="dropout on all layers; with init, where it is not given, the checkpoint's own",
+    )
+    attention_dropout: float = Field(
+        0.1, ge=0, lt=1, description="dropout on attention probabilities; with init as dropout"
+    )
+    initializer_range: float | None = Field(
+        None,
+        gt=0,
+        description="standard deviation of random weights; none: the "
+        "library's, 0.02, meant for a width of 768",
+    )
     pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two"] = Field(
-        "cls", description="sentence vector: [CLS]; mean of the last layer; mean of layer 1 and last; of embedding "
-        "output and last; of the last two")
+        "cls",
+        description="sentence vector: [CLS]; mean of the last layer; mean of layer 1 and last; of embedding "
+        "output and last; of the last two",
+    )
 
     @field_validator("init")
     @classmethod
@@ -72,15 +116,25 @@ DROPOUTS = ("dropout", "attention_dropout")
 
 
 class AugmentConfig(Section):
-    spec: Spec = Field("del-span,reorder", description="augmentation of both views, seeds independent: 'a,b' in order, "
-                      "'a|b' one per sentence, 'a:key=value', 'none'. Flag --aug")
+    spec: Spec = Field(
+        "del-span,reorder",
+        description="augmentation of both views, seeds independent: 'a,b' in order, "
+        "'a|b' one per sentence, 'a:key=value', 'none'. Flag --aug",
+    )
     anchor: Spec | None = Field(None, description="augmentation of the first view, where it differs")
     positive: Spec | None = Field(None, description="augmentation of the second view, where it differs")
-    negative: Spec = Field("none", description="augmentation of the negative view, for objectives that have one; the data's "
-                          "column `negative`, if there is one, is its source")
-    augmented: Spec | None = Field(None, description="augmentations that augcse's discriminator must recognise, 'a|b|c'")
-    synonyms: Path | None = Field(None, description="synonym table for subs; none: the counter-fitted table under "
-                                  "CLEAR_DATA, else WordNet")
+    negative: Spec = Field(
+        "none",
+        description="augmentation of the negative view, for objectives that have one; the data's "
+        "column `negative`, if there is one, is its source",
+    )
+    augmented: Spec | None = Field(
+        None, description="augmentations that augcse's discriminator must recognise, 'a|b|c'"
+    )
+    synonyms: Path | None = Field(
+        None,
+        description="synonym table for subs; none: the counter-fitted table under CLEAR_DATA, else WordNet",
+    )
 
     @model_validator(mode="after")
     def _specs_parse(self) -> AugmentConfig:
@@ -92,70 +146,120 @@ class AugmentConfig(Section):
         return self
 
     def of_role(self, role: str) -> str:
-        """Specification of the view that plays a role: anchor, positive (also positive2 ...), negative, augmented, or one of
-        an objective of your own, which is augmented as all.
+        """Specification of the view that plays a role: anchor, positive (also positive2 ...), negative,
+        augmented, or one of an objective of your own, which is augmented as all.
 
         Raises:
             UserError: the role needs a specification of its own, and has none.
         """
         if role == "augmented" and self.augmented is None:
-            raise UserError("the objective has a view `augmented`, and augment.augmented does not say how it is made: set it to "
-                            "the alternatives that a discriminator is to tell, as --augment.augmented 'del-word|reorder|subs', "
-                            "or, without a discriminator, to any augmentation or none")
-        own = {"anchor": self.anchor, "positive": self.positive, "negative": self.negative, "augmented": self.augmented}
+            raise UserError(
+                "the objective has a view `augmented`, and augment.augmented does not say how it is made: "
+                "set it to "
+                "the alternatives that a discriminator is to tell, as --augment.augmented "
+                "'del-word|reorder|subs', "
+                "or, without a discriminator, to any augmentation or none"
+            )
+        own = {
+            "anchor": self.anchor,
+            "positive": self.positive,
+            "negative": self.negative,
+            "augmented": self.augmented,
+        }
         return own.get(role.rstrip("0123456789")) or self.spec
 
 
 class TrainConfig(Section):
-    steps: int = Field(1000, ge=1, description="optimizer steps. Flag --steps; a recipe's warm-up that does not fit "
-                       "into it keeps its share of the steps")
-    global_batch: int = Field(192, ge=2, description="sequences a step over all ranks; also the pool of negatives")
-    micro_batch_tokens: int = Field(16384, ge=16, description="most tokens in one forward pass: bounds memory, changes "
-                                    "nothing else. Halve it when out of memory")
+    steps: int = Field(
+        1000,
+        ge=1,
+        description="optimizer steps. Flag --steps; a recipe's warm-up that does not fit "
+        "into it keeps its share of the steps",
+    )
+    global_batch: int = Field(
+        192, ge=2, description="sequences a step over all ranks; also the pool of negatives"
+    )
+    micro_batch_tokens: int = Field(
+        16384,
+        ge=16,
+        description="most tokens in one forward pass: bounds memory, changes "
+        "nothing else. Halve it when out of memory",
+    )
     optimizer: Literal["adamw", "lamb"] = Field("adamw", description="AdamW, or LAMB (ZeRO 0 only)")
     lr: float = Field(6e-4, gt=0, description="peak learning rate")
-    head_lr_scale: float = Field(1.0, gt=0, description="learning rate of the objective's heads, in multiples of lr (VaSCL: 100)")
+    head_lr_scale: float = Field(
+        1.0, gt=0, description="learning rate of the objective's heads, in multiples of lr (VaSCL: 100)"
+    )
     warmup_steps: int = Field(100, ge=0, description="steps of linear warm-up")
-    schedule: Literal["linear", "constant", "cosine"] = Field("linear", description="decay after warm-up, to zero at "
-                                                              "the last step")
+    schedule: Literal["linear", "constant", "cosine"] = Field(
+        "linear", description="decay after warm-up, to zero at the last step"
+    )
     betas: tuple[float, float] = Field((0.9, 0.98), description="Adam's beta 1 and 2")
     eps: float = Field(1e-6, gt=0, description="Adam's epsilon")
     weight_decay: float = Field(0.01, ge=0, description="decoupled weight decay; biases and norms are exempt")
     clip: float = Field(1.0, ge=0, description="largest gradient norm; 0: no clipping")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
-        "auto", description="arithmetic of the encoder; parameters, heads and losses stay fp32. auto: bf16 where a short "
-        "measurement finds it faster. fp16: GPU, with loss scaling")
-    precision_file: Path | None = Field(None, description="where the first run writes what auto has chosen, for others to use "
-                                        "the same; a sweep names one for its runs")
+        "auto",
+        description="arithmetic of the encoder; parameters, heads and losses stay fp32. auto: bf16 where "
+        "a short "
+        "measurement finds it faster. fp16: GPU, with loss scaling",
+    )
+    precision_file: Path | None = Field(
+        None,
+        description="where the first run writes what auto has chosen, for others to use "
+        "the same; a sweep names one for its runs",
+    )
     zero: int = Field(1, ge=0, le=3, description="DeepSpeed ZeRO stage")
     seed: int = Field(42, ge=0, description="seed of weights, data order, masks, augmentations and dropout")
-    threads: int | None = Field(None, ge=1, description="CPU threads a rank; none: OMP_NUM_THREADS where it is set, else "
-                                "cores / ranks on this machine. torchrun itself sets OMP_NUM_THREADS=1 for several ranks, so a 1 "
-                                "there counts as not set: for one thread say --train.threads 1")
-    rendezvous_seconds: int = Field(600, ge=1, description="how long ranks wait for each other at the start, at most")
-    log_every: int = Field(10, ge=1, description="steps between two rows of metrics, which are means over these steps")
+    threads: int | None = Field(
+        None,
+        ge=1,
+        description="CPU threads a rank; none: OMP_NUM_THREADS where it is set, else "
+        "cores / ranks on this machine. torchrun itself sets OMP_NUM_THREADS=1 for several ranks, so a 1 "
+        "there counts as not set: for one thread say --train.threads 1",
+    )
+    rendezvous_seconds: int = Field(
+        600, ge=1, description="how long ranks wait for each other at the start, at most"
+    )
+    log_every: int = Field(
+        10, ge=1, description="steps between two rows of metrics, which are means over these steps"
+    )
 
 
 class EvaluateConfig(Section):
     every: int = Field(500, ge=0, description="steps between evaluations; 0: only at the end")
     heldout_sequences: int = Field(2000, ge=2, description="held-out sequences for the masked-language loss")
-    partners: int = Field(1000, ge=2, description="held-out sequences among which a view must find its partner")
-    sts: Path | None = Field(None, description="folder with SentEval's STS data; none: CLEAR_DATA; absent: no STS. "
-                             "Flag --sts")
+    partners: int = Field(
+        1000, ge=2, description="held-out sequences among which a view must find its partner"
+    )
+    sts: Path | None = Field(
+        None, description="folder with SentEval's STS data; none: CLEAR_DATA; absent: no STS. Flag --sts"
+    )
 
 
 class CheckpointConfig(Section):
-    every: int = Field(500, ge=0, description="steps between checkpoints; 0: only at the end and when leaving")
+    every: int = Field(
+        500, ge=0, description="steps between checkpoints; 0: only at the end and when leaving"
+    )
     keep: int = Field(2, ge=1, description="newest checkpoints kept")
-    resume: str = Field("never", description="auto: go on from the newest good checkpoint of the run folder, from the beginning "
-                        "if it has none at all, and stop if it has some and none is good; never: refuse a run folder that has "
-                        "any; or a checkpoint folder. Flag --resume")
-    accept: str | None = Field(None, description="inputs that may differ from those that the checkpoint was trained with, as the "
-                               "error of a resume names them: 'rules,synonyms'; none: any difference is refused")
+    resume: str = Field(
+        "never",
+        description="auto: go on from the newest good checkpoint of the run folder, from the beginning "
+        "if it has none at all, and stop if it has some and none is good; never: refuse a run folder "
+        "that has "
+        "any; or a checkpoint folder. Flag --resume",
+    )
+    accept: str | None = Field(
+        None,
+        description="inputs that may differ from those that the checkpoint was trained with, as the "
+        "error of a resume names them: 'rules,synonyms'; none: any difference is refused",
+    )
 
 
 class Config(Section):
-    name: str = Field("clear", description="name of the run; its folder is runs/NAME unless `folder` says otherwise")
+    name: str = Field(
+        "clear", description="name of the run; its folder is runs/NAME unless `folder` says otherwise"
+    )
     folder: Path | None = Field(None, description="run folder. Flag --run")
     data: LoadingConfig = Field(default_factory=LoadingConfig)
     model: ModelConfig = Field(default_factory=ModelConfig)
@@ -165,24 +269,35 @@ class Config(Section):
     evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     deepspeed: dict[str, Annotated[Any, NONE_IS_A_VALUE]] = Field(
-        default_factory=dict, description="any DeepSpeed option, merged over ours; one that contradicts the tree above, or that "
-        "DeepSpeed does not have, is refused and named; so is offload, which is not supported")
+        default_factory=dict,
+        description="any DeepSpeed option, merged over ours; one that contradicts the tree above, or that "
+        "DeepSpeed does not have, is refused and named; so is offload, which is not supported",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
         train, model = self.train, self.model
         if train.global_batch % self.data.lanes:
-            raise ValueError(f"train.global_batch={train.global_batch} is not a multiple of data.lanes={self.data.lanes}")
+            raise ValueError(
+                f"train.global_batch={train.global_batch} is not a multiple of data.lanes={self.data.lanes}"
+            )
         if model.init is None and model.hidden_size % model.heads:
-            raise ValueError(f"model.hidden_size={model.hidden_size} is not a multiple of model.heads={model.heads}")
+            raise ValueError(
+                f"model.hidden_size={model.hidden_size} is not a multiple of model.heads={model.heads}"
+            )
         if train.warmup_steps >= train.steps > 2 and train.schedule != "constant":
-            raise ValueError(f"train.warmup_steps={train.warmup_steps} leaves nothing of train.steps={train.steps}; lower it, "
-                             f"as --train.warmup_steps {train.steps // 10}")
+            raise ValueError(
+                f"train.warmup_steps={train.warmup_steps} leaves nothing of train.steps={train.steps}; "
+                "lower it, "
+                f"as --train.warmup_steps {train.steps // 10}"
+            )
         if not all(0 <= beta < 1 for beta in train.betas):
             raise ValueError(f"train.betas={train.betas}: each must lie in [0, 1)")
         if train.optimizer == "lamb" and train.zero > 0:
-            raise ValueError("train.optimizer=lamb needs train.zero=0: ZeRO cuts layers apart, and LAMB's trust ratio is "
-                             "a norm over a whole layer")
+            raise ValueError(
+                "train.optimizer=lamb needs train.zero=0: ZeRO cuts layers apart, and LAMB's trust ratio is "
+                "a norm over a whole layer"
+            )
         return self
 
     @property
@@ -194,12 +309,24 @@ class Config(Section):
         return self.data.folder or Path("data") / self.name
 
 
-SHORT_FLAGS = {"aug": "augment.spec", "data": "data.folder", "init": "model.init", "objective": "objective.name",
-               "resume": "checkpoint.resume", "run": "folder", "sts": "evaluate.sts", "steps": "train.steps"}
-ELSEWHERE_KNOWN_AS = {"batch_size": "'train.global_batch' (sequences a step over all ranks)", "learning_rate": "'train.lr'",
-                      "epochs": "'train.steps'; the epochs that it makes are said at the start",
-                      "seeds": "'train.seed', of one run; several in turn: python -m pretrain.sweep --config RECIPE --seeds 1,2",
-                      "gradient_accumulation_steps": "'train.micro_batch_tokens'; micro-batches are cut by tokens"}
+SHORT_FLAGS = {
+    "aug": "augment.spec",
+    "data": "data.folder",
+    "init": "model.init",
+    "objective": "objective.name",
+    "resume": "checkpoint.resume",
+    "run": "folder",
+    "sts": "evaluate.sts",
+    "steps": "train.steps",
+}
+ELSEWHERE_KNOWN_AS = {
+    "batch_size": "'train.global_batch' (sequences a step over all ranks)",
+    "learning_rate": "'train.lr'",
+    "epochs": "'train.steps'; the epochs that it makes are said at the start",
+    "seeds": "'train.seed', of one run; several in turn: python -m pretrain.sweep --config RECIPE "
+    "--seeds 1,2",
+    "gradient_accumulation_steps": "'train.micro_batch_tokens'; micro-batches are cut by tokens",
+}
 
 
 DEFAULT_RECIPE = Path(__file__).resolve().parents[2] / "configs" / "clear_micro.yaml"
@@ -211,12 +338,13 @@ def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
 
     Args:
         recipe: path of a YAML file, or None for the defaults.
-        overrides: dotted key or short flag -> raw value (`{"train.lr": "1e-4", "aug": "del-word"}`). Strings are
-            read by the type of their field (`validation.typed`).
+        overrides: dotted key or short flag -> raw value (`{"train.lr": "1e-4", "aug": "del-word"}`). Strings
+            are read by the type of their field (`validation.typed`).
 
     Raises:
-        UserError: the file is missing or not YAML; a key is unknown (the nearest is named); a value is not of its
-            type or contradicts another; an override is of an objective that is not in the sum. (A recipe may have sections of
+        UserError: the file is missing or not YAML; a key is unknown (the nearest is named); a value is not of
+            its type or contradicts another; an override is of an objective that is not in the sum. (A recipe
+            may have sections of
             others: the config.yaml of a run has them all.)
     """
     tree: dict[str, Any] = {}
@@ -234,13 +362,17 @@ def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
     _fit_warmup(tree, recipes_own, flags)
     config = validate_config(tree, where)
     if idle := unused(config.objective.name, overrides):
-        raise UserError(f"{', '.join(idle)} would change nothing: the objective in force is {config.objective.name}. Leave it "
-                        f"out, or name {readers(idle)} with --objective, alone or in a sum (clear+vadvcse)")
+        raise UserError(
+            f"{', '.join(idle)} would change nothing: the objective in force is {config.objective.name}. "
+            "Leave it "
+            f"out, or name {readers(idle)} with --objective, alone or in a sum (clear+vadvcse)"
+        )
     return config
 
 
 def _fit_warmup(tree: dict[str, Any], recipes_own: dict[str, Any], flags: set[str]) -> None:
-    """Shorten a warm-up with the run: where --train.steps alone leaves no room for the recipe's, it keeps its share of the steps.
+    """Shorten a warm-up with the run: where --train.steps alone leaves no room for the recipe's, it keeps its
+    share of the steps.
 
     recipes_own: the recipe's section `train`.
     """
@@ -249,7 +381,12 @@ def _fit_warmup(tree: dict[str, Any], recipes_own: dict[str, Any], flags: set[st
     fields = TrainConfig.model_fields
     before, warmup = (recipes_own.get(key, fields[key].default) for key in ("steps", "warmup_steps"))
     steps = str(tree["train"]["steps"]).replace("_", "")
-    if isinstance(before, int) and isinstance(warmup, int) and steps.isdecimal() and before > warmup >= int(steps):
+    if (
+        isinstance(before, int)
+        and isinstance(warmup, int)
+        and steps.isdecimal()
+        and before > warmup >= int(steps)
+    ):
         tree["train"]["warmup_steps"] = warmup * int(steps) // before
 
 
@@ -279,9 +416,13 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
     node = tree
     for depth, part in enumerate(parts[:-1]):
         if not isinstance(node.setdefault(part, {}), dict):
-            raise UserError(f"flag --{dotted}: {'.'.join(parts[:depth + 1])!r} is a value, it has no keys below it")
+            raise UserError(
+                f"flag --{dotted}: {'.'.join(parts[: depth + 1])!r} is a value, it has no keys below it"
+            )
         node = node[part]
-    node[parts[-1]] = typed(value, type_at(Config, dotted), f"--{dotted}") if isinstance(value, str) else value
+    node[parts[-1]] = (
+        typed(value, type_at(Config, dotted), f"--{dotted}") if isinstance(value, str) else value
+    )
 
 
 def describe(model: type[BaseModel] = Config, prefix: str = "") -> list[tuple[str, str, str, str]]:

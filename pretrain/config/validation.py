@@ -1,4 +1,5 @@
-"""From what people write (YAML, flags) to typed models, and back to words: one message for all that is wrong."""
+"""From what people write (YAML, flags) to typed models, and back to words: one message for all that is
+wrong."""
 
 from __future__ import annotations
 
@@ -16,23 +17,31 @@ from pydantic.fields import FieldInfo
 from pretrain.common.errors import UserError
 
 NONE_IS_A_VALUE = "none is a value"
-"""Marks a field, by `Annotated[str, NONE_IS_A_VALUE]`, in which `none` is a text like any other (`--aug none`)."""
+"""Marks a field, by `Annotated[str, NONE_IS_A_VALUE]`, in which `none` is a text like any other (`--aug
+none`)."""
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file; an empty file is an empty one.
 
-    Raises: UserError if the file is missing (naming the nearest beside it), is not YAML, or holds something else.
+    Raises: UserError if the file is missing (naming the nearest beside it), is not YAML, or holds something
+    else.
     """
     if not path.is_file():
         siblings = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
         near = difflib.get_close_matches(path.name, siblings, 1, 0.4)
-        hint = f"did you mean {path.parent / near[0]}?" if near else "recipes are YAML files, ours lie under configs/"
+        hint = (
+            f"did you mean {path.parent / near[0]}?"
+            if near
+            else "recipes are YAML files, ours lie under configs/"
+        )
         raise UserError(f"no recipe {path}; {hint}")
     try:
         text = path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not a text file (byte {error.start} is not UTF-8); recipes are YAML files") from None
+        raise UserError(
+            f"{path} is not a text file (byte {error.start} is not UTF-8); recipes are YAML files"
+        ) from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     tree = parse_yaml(text, str(path)) or {}
@@ -68,14 +77,25 @@ def typed(text: str, kind: Any, flag: str) -> Any:
     Raises: UserError for a field of any type whose text is not YAML.
     """
     members = _members(kind)
-    own = {value for member in members if typing.get_origin(member) is Literal for value in typing.get_args(member)}
-    own |= {"none", "None"} if any(NONE_IS_A_VALUE in getattr(member, "__metadata__", ()) for member in members) else set()
+    own = {
+        value
+        for member in members
+        if typing.get_origin(member) is Literal
+        for value in typing.get_args(member)
+    }
+    own |= (
+        {"none", "None"}
+        if any(NONE_IS_A_VALUE in getattr(member, "__metadata__", ()) for member in members)
+        else set()
+    )
     if any(getattr(member, "__origin__", member) is Any for member in members):
         return None if text in {"none", "None"} - own else _any_value(text, flag)
     if type(None) in members and text in {"none", "None", "null"} - own:
         return None
     origins = {typing.get_origin(member) or member for member in members}
-    nested = bool(origins & {list, tuple, dict}) or any(isinstance(o, type) and issubclass(o, BaseModel) for o in origins)
+    nested = bool(origins & {list, tuple, dict}) or any(
+        isinstance(o, type) and issubclass(o, BaseModel) for o in origins
+    )
     if nested and text[:1] in ("[", "{"):
         try:
             return parse_yaml(text, flag)
@@ -92,7 +112,8 @@ def typed_fields(model: type[BaseModel], texts: Mapping[str, str]) -> dict[str, 
 
 
 def type_at(model: type[BaseModel], dotted: str) -> Any:
-    """Return the type of the field at a dotted key; below a mapping that of its values; None where there is no such field."""
+    """Return the type of the field at a dotted key; below a mapping that of its values; None where there is
+    no such field."""
     kind: Any = model
     for part in dotted.split("."):
         if isinstance(kind, type) and issubclass(kind, BaseModel):

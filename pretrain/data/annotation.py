@@ -42,12 +42,14 @@ _SUFFIX = {"<u2": "u16", "u1": "u8"}
 class Annotation:
     """Text and parse of the N stored sequences of a chunk.
 
-    members: as `pack` makes them. language: of the parser. Raises KeyError or ValueError where members are missing or cut, or
-    name what is not there: rules follow heads until a root comes, and look words up in tables, without a check of their own.
+    members: as `pack` makes them. language: of the parser. Raises KeyError or ValueError where members are
+    missing or cut, or name what is not there: rules follow heads until a root comes, and look words up in
+    tables, without a check of their own.
     """
 
     __slots__ = (
-        "_bounds", "_columns", "_compiled", "_language", "_lemmas", "_pos", "_relations", "_tags", "_text_ends", "_texts",
+        "_bounds", "_columns", "_compiled", "_language", "_lemmas", "_pos", "_relations", "_tags",
+        "_text_ends", "_texts",
     )  # fmt: skip
 
     def __init__(self, members: dict[str, bytes], language: str):
@@ -55,7 +57,9 @@ class Annotation:
         # As `array`, whose items are looked up in half the time of numpy's and take no more memory.
         self._text_ends = array("q", [0, *np.frombuffer(members["text_ends.u32"], "<u4").tolist()])
         self._bounds = array("q", offsets_of(np.frombuffer(members["words.u16"], "<u2")).tobytes())
-        arrays = [np.frombuffer(members[f"{name}.{_SUFFIX[code]}"], code) for name, code in _WORD_ARRAYS.items()]
+        arrays = [
+            np.frombuffer(members[f"{name}.{_SUFFIX[code]}"], code) for name, code in _WORD_ARRAYS.items()
+        ]
         tags, self._relations, lemmas = _tables(members["tables.json"])
         self._tags, self._pos = [row[0] for row in tags], [row[1] for row in tags]
         self._lemmas = ["", *lemmas]
@@ -63,8 +67,14 @@ class Annotation:
         if not whole or any(len(array) != self._bounds[-1] for array in arrays):
             raise ValueError("texts and words of the annotation do not belong together")
         self._columns = np.stack(arrays).astype("u2")  # one slice, one conversion for all that a sentence has
-        sizes = {"word_tags": len(self._tags), "word_lemmas": len(self._lemmas), "word_relations": len(self._relations)}
-        _check_words(_characters(self._texts, np.array(self._text_ends)), np.array(self._bounds), arrays, sizes)
+        sizes = {
+            "word_tags": len(self._tags),
+            "word_lemmas": len(self._lemmas),
+            "word_relations": len(self._relations),
+        }
+        _check_words(
+            _characters(self._texts, np.array(self._text_ends)), np.array(self._bounds), arrays, sizes
+        )
         self._compile()
 
     def __len__(self) -> int:
@@ -74,7 +84,9 @@ class Annotation:
         self._compiled = None  # what reads sentences, where there is one
         if native is not None:
             tables = map(tuple, (self._tags, self._pos, self._relations, self._lemmas))
-            self._compiled = native.Columns(self._texts, self._text_ends, self._bounds, self._columns, *tables, self._language)
+            self._compiled = native.Columns(
+                self._texts, self._text_ends, self._bounds, self._columns, *tables, self._language
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__ if name != "_compiled"}
@@ -88,11 +100,14 @@ class Annotation:
         return self._texts[self._text_ends[row] : self._text_ends[row + 1]].decode()
 
     def __getitem__(self, row: int) -> ParsedSentence:
-        """The sentence of a row; without words where the row has no text, or one longer than `MOST_CHARACTERS`."""
+        """The sentence of a row; without words where the row has no text, or one longer than
+        `MOST_CHARACTERS`."""
         if self._compiled is not None:
             return self._compiled.sentence(row)
         text = self.text(row)
-        starts, ends, heads, tags, lemmas, relations = self._columns[:, self._bounds[row] : self._bounds[row + 1]].tolist()
+        starts, ends, heads, tags, lemmas, relations = self._columns[
+            :, self._bounds[row] : self._bounds[row + 1]
+        ].tolist()
         return ParsedSentence(
             text,
             tuple(starts),
@@ -122,7 +137,8 @@ def _tables(data: bytes) -> tuple[list[list[str]], list[str], list[str]]:
 
 
 def _characters(texts: bytes, ends: np.ndarray) -> np.ndarray:
-    """int64[N]: characters of each text. ends: int64[N + 1], in bytes. Raises: ValueError for texts that are no UTF-8 or cut."""
+    """int64[N]: characters of each text. ends: int64[N + 1], in bytes. Raises: ValueError for texts that are
+    no UTF-8 or cut."""
     if (np.diff(ends) < 0).any():
         raise ValueError("the ends of the texts do not rise")
     if texts.isascii():
@@ -134,11 +150,14 @@ def _characters(texts: bytes, ends: np.ndarray) -> np.ndarray:
     return np.diff(np.concatenate([[0], np.cumsum(first)])[ends])
 
 
-def _check_words(characters: np.ndarray, bounds: np.ndarray, arrays: list[np.ndarray], sizes: dict[str, int]) -> None:
+def _check_words(
+    characters: np.ndarray, bounds: np.ndarray, arrays: list[np.ndarray], sizes: dict[str, int]
+) -> None:
     """Check the words of N texts, all at once: some 2 ms for a chunk of 50,000 words.
 
-    characters: int64[N], of each text. bounds: int64[N + 1], words bounds[n]:bounds[n + 1] are text n's. arrays: in the order of
-    `_WORD_ARRAYS`. sizes: of the tables that the arrays index. Raises: ValueError that names the text and what is wrong.
+    characters: int64[N], of each text. bounds: int64[N + 1], words bounds[n]:bounds[n + 1] are text n's.
+    arrays: in the order of `_WORD_ARRAYS`. sizes: of the tables that the arrays index. Raises: ValueError
+    that names the text and what is wrong.
     """
     columns = dict(zip(_WORD_ARRAYS, (array.astype(np.int64) for array in arrays)))
     counts = np.diff(bounds)
@@ -150,12 +169,15 @@ def _check_words(characters: np.ndarray, bounds: np.ndarray, arrays: list[np.nda
 
     starts, ends, heads = columns["word_starts"], columns["word_ends"], columns["word_heads"]
     refuse((starts >= ends) | (ends > characters[text]), "a word lies outside the text")
-    refuse(np.append(False, (starts[1:] < ends[:-1]) & (text[1:] == text[:-1])), "words overlap, or are out of order")
+    refuse(
+        np.append(False, (starts[1:] < ends[:-1]) & (text[1:] == text[:-1])),
+        "words overlap, or are out of order",
+    )
     refuse(heads >= counts[text], "a word depends on a word that is not there")
     for name, size in sizes.items():
         refuse(columns[name] >= size, f"{name} names a row that its table does not have")
-    # Jump from every word to its head, then twice as far each time: 16 jumps pass any text of 65,535 words, and who has not come
-    # to a root by then never will.
+    # Jump from every word to its head, then twice as far each time: 16 jumps pass any text of 65,535 words,
+    # and who has not come to a root by then never will.
     head = heads + bounds[text]
     reached = head
     for _ in range(17):
@@ -167,7 +189,8 @@ def _check_words(characters: np.ndarray, bounds: np.ndarray, arrays: list[np.nda
 
 
 class _Lemmas(Sequence[str]):
-    """The lemmas of a stored sentence, made as they are asked for: a rule reads a few, and all would take as long as the rest."""
+    """The lemmas of a stored sentence, made as they are asked for: a rule reads a few, and all would take as
+    long as the rest."""
 
     __slots__ = ("_ends", "_numbers", "_starts", "_table", "_text")
 
@@ -213,7 +236,8 @@ class Sentences(Sequence[ParsedSentence]):
 
 
 def pack(sentences: Sequence[ParsedSentence]) -> dict[str, bytes]:
-    """The members of an annotated chunk, by name. Raises ValueError for more than 256 relations or 65,535 lemmas or tags."""
+    """The members of an annotated chunk, by name. Raises ValueError for more than 256 relations or 65,535
+    lemmas or tags."""
     tags: dict[tuple[str, str], int] = {}
     relations: dict[str, int] = {}
     lemmas: dict[str, int] = {}
@@ -223,13 +247,17 @@ def pack(sentences: Sequence[ParsedSentence]) -> dict[str, bytes]:
         columns["word_ends"] += sentence.ends
         columns["word_heads"] += sentence.heads
         columns["word_tags"] += [tags.setdefault(tag, len(tags)) for tag in zip(sentence.tags, sentence.pos)]
-        columns["word_relations"] += [relations.setdefault(relation, len(relations)) for relation in sentence.deps]
+        columns["word_relations"] += [
+            relations.setdefault(relation, len(relations)) for relation in sentence.deps
+        ]
         columns["word_lemmas"] += [
             0 if lemma == word.lower() else lemmas.setdefault(lemma, len(lemmas) + 1)
             for lemma, word in zip(sentence.lemmas, sentence.words)
         ]
     if len(relations) > 256 or max(len(tags), len(lemmas)) > 65535:
-        raise ValueError(f"{len(relations)} relations, {len(tags)} tags and {len(lemmas)} lemmas in a chunk are too many")
+        raise ValueError(
+            f"{len(relations)} relations, {len(tags)} tags and {len(lemmas)} lemmas in a chunk are too many"
+        )
     texts = [sentence.text.encode() for sentence in sentences]
     members = {
         "texts.utf8": b"".join(texts),

@@ -1,7 +1,8 @@
 """The fused worker: from chunks on disk to masked originals and views, many steps and lanes in one pass.
 
-`BlockMaker.make` is all that a loader worker does. It is a function of (steps, lanes) alone: how steps and lanes are
-cut into blocks, and which process makes which block, decides who does the work and never what comes out.
+`BlockMaker.make` is all that a loader worker does. It is a function of (steps, lanes) alone: how steps and
+lanes are cut into blocks, and which process makes which block, decides who does the work and never what comes
+out.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ _ATTEMPTS = 100  # replacements tried for a damaged chunk before the corpus is g
 class ViewSpec:
     """One view of every sequence.
 
-    role: "anchor", "positive", "negative" or a name of the caller's own. The view is made of the data's column of that
-        name (digits at its end aside: "positive2") where it has one, else of the text, and of the text too for a record
-        whose column is empty: its positive is then another view of the same text (SDA's fallback).
+    role: "anchor", "positive", "negative" or a name of the caller's own. The view is made of the data's
+        column of that name (digits at its end aside: "positive2") where it has one, else of the text, and of
+        the text too for a record whose column is empty: its positive is then another view of the same text
+        (SDA's fallback).
     augmentation: a specification (`augment.spec.registry`).
     labelled: whether `RankBatch.labels` are those of this view; of one view at most.
     """
@@ -47,8 +49,8 @@ class ViewSpec:
 
 
 def label_names(view: ViewSpec) -> list[str]:
-    """What the labels 0, 1, ..., A of a labelled view mean: the A augmentations of "a|b|c" in order, then `none`, which is
-    for sequences that came out as they were.
+    """What the labels 0, 1, ..., A of a labelled view mean: the A augmentations of "a|b|c" in order, then
+    `none`, which is for sequences that came out as they were.
 
     Raises:
         AugmentationError: the view's augmentation is no list of alternatives.
@@ -58,7 +60,8 @@ def label_names(view: ViewSpec) -> list[str]:
 
 
 def number_of_labels(view: ViewSpec, data: ShardReader) -> int:
-    """How many values `RankBatch.labels` may have: as many as the data has labels, else A + 1 (see `label_names`)."""
+    """How many values `RankBatch.labels` may have: as many as the data has labels, else A + 1 (see
+    `label_names`)."""
     return data.labels or len(label_names(view))
 
 
@@ -66,16 +69,19 @@ def number_of_labels(view: ViewSpec, data: ShardReader) -> int:
 class RankBatch:
     """What one rank gets for one step; n = lanes of the rank * B / L sequences (or records), lane after lane.
 
-    step: the global step; epoch: of the data, from 0. sequence_ids: uint64[n], the sequences' numbers in their split.
-    original: the texts as on disk, never altered. masked: 0, 1 or 2 maskings of them. views: augmented sequences (never
-    masked), none for a masked-language run.
-    identities: int64[n] a view, equal for views made of the same sequence of tokens, wherever they are (before
-    augmentation: two views of one sentence have one identity). present: bool[n] a view, False where a view of role
-    "negative" is none: the record has no negative, so that the view is the text's; or the data has no such column, and the
-    augmentation left the text as it was. labels: int64[n], None unless a view is labelled: the record's label where the
-    data has labels, else what was done to that view (`label_names`).
-    substitutions: damaged chunks, and the chunks that are read in their place, as `BlockMaker` describes them. The loader
-    lists each once an epoch and lane: at the first step, counted from its start, at which the lane meets the chunk.
+    step: the global step; epoch: of the data, from 0. sequence_ids: uint64[n], the sequences' numbers in
+    their split.
+    original: the texts as on disk, never altered. masked: 0, 1 or 2 maskings of them. views: augmented
+    sequences (never masked), none for a masked-language run.
+    identities: int64[n] a view, equal for views made of the same sequence of tokens, wherever they are
+    (before
+    augmentation: two views of one sentence have one identity). present: bool[n] a view, False where a view of
+    role "negative" is none: the record has no negative, so that the view is the text's; or the data has no
+    such column, and the augmentation left the text as it was. labels: int64[n], None unless a view is
+    labelled: the record's label where the data has labels, else what was done to that view (`label_names`).
+    substitutions: damaged chunks, and the chunks that are read in their place, as `BlockMaker` describes
+    them. The loader lists each once an epoch and lane: at the first step, counted from its start, at which
+    the lane meets the chunk.
     """
 
     step: int
@@ -150,13 +156,14 @@ class BlockMaker:
         mask_rate, mask_share, random_share: as `mask_tokens`; mask_copies: how many independent maskings.
         max_length: longest sequence that the model takes; None: any.
         skip_damaged: replace damaged chunks (see `_replace`) instead of raising DamagedShard.
-        known_damaged: chunk -> reason, of chunks to be taken as damaged unread, so that a run resumed after a repair stays
-            the same run.
+        known_damaged: chunk -> reason, of chunks to be taken as damaged unread, so that a run resumed after a
+            repair stays the same run.
         slots: chunks to keep in memory.
 
-    A block lists a substitution at the first of its steps at which a lane meets the damaged chunk, as a dict: step, epoch, lane,
-    chunk, replacement, reason; passed, the chunks that would have stood before the replacement and are damaged too; under_way,
-    whether the lane drew from the chunk at the step before, so that its earlier steps may have read other data.
+    A block lists a substitution at the first of its steps at which a lane meets the damaged chunk, as a dict:
+    step, epoch, lane, chunk, replacement, reason; passed, the chunks that would have stood before the
+    replacement and are damaged too; under_way, whether the lane drew from the chunk at the step before, so
+    that its earlier steps may have read other data.
     """
 
     def __init__(
@@ -220,7 +227,11 @@ class BlockMaker:
             identities.append(identity_of_text if source is original else sequence_identities(source))
             present.append(np.ones(len(original), dtype=bool) if there is None else there)
             if spec.labelled:
-                labels = self._cache.labels(places) if self.reader.labels else _label(spec, pipeline, keys, source, view)
+                labels = (
+                    self._cache.labels(places)
+                    if self.reader.labels
+                    else _label(spec, pipeline, keys, source, view)
+                )
         return Block(
             first_step,
             steps,
@@ -238,8 +249,8 @@ class BlockMaker:
     def _source(
         self, spec: ViewSpec, original: Ragged, places: np.ndarray, ids: np.ndarray
     ) -> tuple[Ragged, np.ndarray, np.ndarray | None]:
-        """What a view is made of, the column that each sequence of it is from (int64[n]), and, for a column of negatives, where
-        there is one: bool[n].
+        """What a view is made of, the column that each sequence of it is from (int64[n]), and, for a column
+        of negatives, where there is one: bool[n].
         """
         columns = self.reader.columns
         if spec.column not in columns[1:]:
@@ -253,7 +264,9 @@ class BlockMaker:
             source = Ragged.concatenate([source, original]).take(np.where(there, rows, rows + len(rows)))
         return source, np.where(there, column, 0), there if spec.column == NEGATIVE else None
 
-    def draw(self, first_step: int, stop_step: int, lane_start: int, lane_stop: int) -> tuple[np.ndarray, list[dict]]:
+    def draw(
+        self, first_step: int, stop_step: int, lane_start: int, lane_stop: int
+    ) -> tuple[np.ndarray, list[dict]]:
         """Load what the steps need: (places of the records in the cache, int64[n]; substitutions)."""
         if self._cache is None:
             keep_text = any(pipeline.needs_text for pipeline in self.pipelines)
@@ -319,10 +332,13 @@ class BlockMaker:
                             "under_way": self._met_before(number, step, int(lane)),
                             "reason": self._damaged[number],
                         }
-        return sorted(substitutions.values(), key=lambda entry: (entry["step"], entry["lane"], entry["chunk"]))
+        return sorted(
+            substitutions.values(), key=lambda entry: (entry["step"], entry["lane"], entry["chunk"])
+        )
 
     def _replacement(self, epoch: int, chunk: int, needed: set[int]) -> tuple[int, list[int]]:
-        """The chunk to read in place of a damaged one, and the damaged chunks that would have come before it."""
+        """The chunk to read in place of a damaged one, and the damaged chunks that would have come before
+        it."""
         passed: list[int] = []
         for candidate in self.lanes.replacements(epoch, chunk, _ATTEMPTS).tolist():
             if candidate not in self._damaged:
@@ -361,8 +377,9 @@ class BlockMaker:
 
 
 def _label(spec: ViewSpec, pipeline: Pipeline, keys: np.ndarray, source: Ragged, view: Ragged) -> np.ndarray:
-    """What was done to each sequence of a labelled view, int64[n]: the number of the alternative that it took in "a|b|c", and
-    A, the number of augmentations, where it came out as it was (AugCSE's label correction, Tang et al. 2022, section 4.2).
+    """What was done to each sequence of a labelled view, int64[n]: the number of the alternative that it took
+    in "a|b|c", and A, the number of augmentations, where it came out as it was (AugCSE's label correction,
+    Tang et al. 2022, section 4.2).
     """
     names = label_names(spec)
     numbers = np.array([names.index(name) for name in alternatives(spec.augmentation)], dtype=np.int64)

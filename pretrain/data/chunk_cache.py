@@ -1,4 +1,5 @@
-"""`ChunkCache`: the chunks that some lanes are reading, side by side in one array, so that a batch is one gather."""
+"""`ChunkCache`: the chunks that some lanes are reading, side by side in one array, so that a batch is one
+gather."""
 
 from __future__ import annotations
 
@@ -15,12 +16,13 @@ from pretrain.data.shards import ShardReader
 class ChunkCache:
     """Least-recently-used chunks in slots of equal size of one flat array.
 
-    A step takes a few sequences from each of hundreds of chunks: with the chunks side by side that is one array
-    operation over all of them, where a gather from each chunk by itself costs some 30 microseconds a chunk. A lane
-    stays in a chunk for many steps, so a slot for every lane means that each chunk is read once an epoch.
+    A step takes a few sequences from each of hundreds of chunks: with the chunks side by side that is one
+    array operation over all of them, where a gather from each chunk by itself costs some 30 microseconds a
+    chunk. A lane stays in a chunk for many steps, so a slot for every lane means that each chunk is read once
+    an epoch.
 
-    Memory: 4 bytes a token of the largest chunk, 16 bytes a sequence and 12 bytes a record, for each slot; with text, the
-    annotation of the chunk besides, some 12 bytes a token.
+    Memory: 4 bytes a token of the largest chunk, 16 bytes a sequence and 12 bytes a record, for each slot;
+    with text, the annotation of the chunk besides, some 12 bytes a token.
 
     Args:
         reader: of the split.
@@ -29,7 +31,9 @@ class ChunkCache:
         keep_text: keep text and parse too, for `sentences`; the data must be annotated.
     """
 
-    def __init__(self, reader: ShardReader, slots: int, vocabulary_size: int, keep_text: bool = False) -> None:
+    def __init__(
+        self, reader: ShardReader, slots: int, vocabulary_size: int, keep_text: bool = False
+    ) -> None:
         self.reader, self.vocabulary_size, self.keep_text = reader, vocabulary_size, keep_text
         self._annotations: dict[int, Annotation] = {}  # of the chunks in the slots, by slot
         self._tokens = int(reader.chunk_tokens.max(initial=1))
@@ -39,7 +43,8 @@ class ChunkCache:
         self._lookup = np.full(reader.num_chunks, -1, dtype=np.int64)  # the same as an array
         self._free: list[int] = []
         self._ids = np.empty(0, dtype=np.int32)
-        self._starts = np.empty(0, dtype=np.int64)  # of every sequence, into _ids; a record's columns side by side
+        # of every sequence, into _ids; a record's columns side by side
+        self._starts = np.empty(0, dtype=np.int64)
         self._lengths = np.empty(0, dtype=np.int64)
         self._numbers = np.empty(0, dtype=np.uint64)  # of every record
         self._labels = np.empty(0, dtype=np.int32)
@@ -88,7 +93,8 @@ class ChunkCache:
         self._lookup[chunk] = slot
 
     def places(self, chunk: np.ndarray, index: np.ndarray) -> np.ndarray:
-        """Where record index[i] of chunk[i] lies (int64[n] both; the chunks are loaded), until the next `load`: int64[n]."""
+        """Where record index[i] of chunk[i] lies (int64[n] both; the chunks are loaded), until the next
+        `load`: int64[n]."""
         return self._lookup.take(chunk) * self._records + index
 
     def gather(self, places: np.ndarray, column: int = 0) -> Ragged:
@@ -99,7 +105,8 @@ class ChunkCache:
         return Ragged(ids, offsets_of(lengths))
 
     def sentences(self, places: np.ndarray, column: int | np.ndarray = 0) -> Sentences:
-        """Text and parse of the records at `places`, until the next `load`: n, of one column or of one each (int64[n])."""
+        """Text and parse of the records at `places`, until the next `load`: n, of one column or of one each
+        (int64[n])."""
         slot, row = np.divmod(places, self._records)
         return Sentences(self._annotations, slot, row * self._columns + column)
 

@@ -1,10 +1,11 @@
 """Damaged chunks of a run: what is recorded of them, and what is said.
 
-With `data.damaged=skip` a chunk that cannot be trusted is replaced by another (`Lanes.replacements`), and the substitution goes
-into the checkpoints. The record decides from then on:
+With `data.damaged=skip` a chunk that cannot be trusted is replaced by another (`Lanes.replacements`), and the
+substitution goes into the checkpoints. The record decides from then on:
 
 - a chunk that the record names stays replaced to the end of the run, unread, also when it has been repaired;
-- a chunk that is damaged after it was read is replaced from the next read on, which is a new entry of the record;
+- a chunk that is damaged after it was read is replaced from the next read on, which is a new entry of the
+  record;
 - held-out chunks follow the same rule, left out in place of replaced.
 
 So the data of a run never change without an entry and a warning.
@@ -28,7 +29,8 @@ def substitution_key(row: dict[str, Any]) -> tuple[int, int, int, int]:
 
 
 def known_damaged(rows: Iterable[dict[str, Any]]) -> dict[int, str]:
-    """Return the chunks that recorded substitutions, or recorded held-out chunks, name as damaged, with the reason."""
+    """Return the chunks that recorded substitutions, or recorded held-out chunks, name as damaged, with the
+    reason."""
     rows = list(rows)
     passed = {int(chunk): _RECORDED for row in rows for chunk in row.get("passed", ())}
     return passed | {int(row["chunk"]): row["reason"] for row in rows}
@@ -38,35 +40,45 @@ def describe_substitution(row: dict[str, Any]) -> str:
     """Return the warning for a new substitution."""
     since = "; earlier steps of this epoch may have read other data here" if row.get("under_way") else ""
     return (
-        f"chunk {row['chunk']} is damaged ({row['reason']}): lane {row['lane']} reads chunk {row['replacement']} in its place "
-        f"from step {row['step'] + 1} on{since}. The checkpoints record it, and it stays replaced in this run, also when it is "
+        f"chunk {row['chunk']} is damaged ({row['reason']}): lane {row['lane']} reads chunk "
+        f"{row['replacement']} in its place "
+        f"from step {row['step'] + 1} on{since}. The checkpoints record it, and it stays replaced in this "
+        "run, also when it is "
         "repaired"
     )
 
 
-def describe_record(reader: ShardReader, rows: Sequence[dict[str, Any]], verb: str = "replaced") -> str | None:
-    """Return what a resumed run says of the chunks that its record names as damaged; None where there are none.
+def describe_record(
+    reader: ShardReader, rows: Sequence[dict[str, Any]], verb: str = "replaced"
+) -> str | None:
+    """Return what a resumed run says of the chunks that its record names as damaged; None where there are
+    none.
 
     Reads up to 100 of them, to name those that have been repaired. verb: what the run does with them.
     """
     known = sorted(known_damaged(rows))
     if not known:
         return None
-    sound = [chunk for chunk in known[:_MOST_CHECKED] if chunk < reader.num_chunks and _is_sound(reader, chunk)]
+    sound = [
+        chunk for chunk in known[:_MOST_CHECKED] if chunk < reader.num_chunks and _is_sound(reader, chunk)
+    ]
     text = (
-        f"{len(known)} damaged chunk(s) of {reader.folder / reader.split} are in this run's record and stay {verb}: "
+        f"{len(known)} damaged chunk(s) of {reader.folder / reader.split} are in this run's record and stay "
+        f"{verb}: "
         f"{_listed(known)}"
     )
     if sound:
         text += (
-            f". Readable again, so repaired since: {_listed(sound)}. This run keeps to its record, or its data would change in "
+            f". Readable again, so repaired since: {_listed(sound)}. This run keeps to its record, or its "
+            "data would change in "
             "the middle; a new run reads them"
         )
     return text
 
 
 def first_sound(reader: ShardReader) -> Chunk:
-    """Read the first chunk that can be read, to look at what the data is like. Raises: DamagedShard where none can."""
+    """Read the first chunk that can be read, to look at what the data is like. Raises: DamagedShard where
+    none can."""
     for chunk in range(reader.num_chunks - 1):
         with suppress(DamagedShard):
             return reader.read(chunk)

@@ -1,7 +1,9 @@
 """Augmentations of a set that never apply to the data: their share of the draws leaves sentences as they are.
 
-`sentence-reordering`, a member of AugCSE's sets of 12 and 16, needs texts of several sentences, and most corpora hold single
-ones: the class that a discriminator is to tell then has no example. A set is drawn as the paper names it; what is idle is said.
+`sentence-reordering`, a member of AugCSE's sets of 12 and 16, needs texts of several sentences, and most
+corpora hold single
+ones: the class that a discriminator is to tell then has no example. A set is drawn as the paper names it;
+what is idle is said.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ _FEWEST = 50  # draws that tell anything
 
 
 def of_cache(manifest: dict[str, Any]) -> list[str]:
-    """A line for each augmentation that changed none of the sentences which drew it, from the counts of a cache."""
+    """A line for each augmentation that changed none of the sentences which drew it, from the counts of a
+    cache."""
     counts = manifest["cache"]["rates"]
     return [
         _line(name, column, found["drawn"], len(of_column))
@@ -32,7 +35,8 @@ def of_cache(manifest: dict[str, Any]) -> list[str]:
 
 
 def of_sentences(pipelines: Iterable[tuple[str, Pipeline]], sentences: Sequence[ParsedSentence]) -> list[str]:
-    """The same for (view, pipeline), tried on a sample of sentences; augmentations by a model take too long to be tried."""
+    """The same for (view, pipeline), tried on a sample of sentences; augmentations by a model take too long
+    to be tried."""
     sample = [sentences[row] for row in range(0, len(sentences), max(1, len(sentences) // SAMPLE))][:SAMPLE]
     keys = np.arange(len(sample), dtype=np.uint64)
     lines = []
@@ -42,11 +46,17 @@ def of_sentences(pipelines: Iterable[tuple[str, Pipeline]], sentences: Sequence[
         for step in pipeline.stages[0]:
             if not step.is_text or step.batch:
                 continue
-            made = (step.function(sentence, draws) for sentence, draws in zip(sample, draws_for(derive(keys, 0), step.name)))
+            made = (
+                step.function(sentence, draws)
+                for sentence, draws in zip(sample, draws_for(derive(keys, 0), step.name))
+            )
             if all(new is None for new in made):
                 lines.append(_line(step.name, view, len(sample), len(pipeline.stages[0])))
     return lines
 
 
 def _line(name: str, view: str, tried: int, alternatives: int) -> str:
-    return f"idle       {name} ({view}) changed none of {tried:,} sentences: 1 of {alternatives} draws leaves them as they are"
+    return (
+        f"idle       {name} ({view}) changed none of {tried:,} sentences: 1 of {alternatives} draws "
+        "leaves them as they are"
+    )

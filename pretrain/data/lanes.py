@@ -1,13 +1,15 @@
 """Who reads what, when: the order of the data as a pure function of (seed, step).
 
-An epoch's order is a seeded permutation of all chunks, with a seeded order inside each chunk. Of its M sequences, lane
-l of L takes the l-th equal slice of that order and gives B / L sequences a step, so an epoch is the same floor(M / B)
-steps for every lane, and the fewer than B sequences left over differ from epoch to epoch. A rank of a world of W serves
-L / W neighbouring lanes: the global batch of a step is the same whatever W is, and the step number alone says where
-every lane stands, so resuming costs nothing and no rank can run out before another.
+An epoch's order is a seeded permutation of all chunks, with a seeded order inside each chunk. Of its M
+sequences, lane l of L takes the l-th equal slice of that order and gives B / L sequences a step, so an epoch
+is the same floor(M / B) steps for every lane, and the fewer than B sequences left over differ from epoch to
+epoch. A rank of a world of W serves L / W neighbouring lanes: the global batch of a step is the same whatever
+W is, and the step number alone says where every lane stands, so resuming costs nothing and no rank can run
+out before another.
 
-Nothing here is drawn from a generator object: every number is a hash of (seed, epoch, chunk, index), so the order does
-not change with NumPy's version (NumPy freezes no stream but RandomState's) and any step is reached in O(B).
+Nothing here is drawn from a generator object: every number is a hash of (seed, epoch, chunk, index), so the
+order does not change with NumPy's version (NumPy freezes no stream but RandomState's) and any step is reached
+in O(B).
 """
 
 from __future__ import annotations
@@ -44,10 +46,11 @@ def hash_words(*words: int | np.ndarray) -> np.ndarray:
 def permute(index: np.ndarray, size: np.ndarray, key: np.ndarray) -> np.ndarray:
     """Images of `index` under keyed permutations of [0, size), one permutation per key, without building any.
 
-    A bijection of [0, 2^b), 2^b >= size, made of the invertible steps "plus key, xor-shift, times odd, xor-shift",
-    walked until it lands below size (Kensler, "Correlated Multi-Jittered Sampling", 2013, section on `permute`; the
-    walk takes fewer than two turns on average because 2^b < 2 size). O(1) memory and time an element: a stored
-    permutation would cost one argsort of a whole chunk for the few sequences that a step draws from it.
+    A bijection of [0, 2^b), 2^b >= size, made of the invertible steps "plus key, xor-shift, times odd,
+    xor-shift", walked until it lands below size (Kensler, "Correlated Multi-Jittered Sampling", 2013, section
+    on `permute`; the walk takes fewer than two turns on average because 2^b < 2 size). O(1) memory and time
+    an element: a stored permutation would cost one argsort of a whole chunk for the few sequences that a step
+    draws from it.
 
     Args:
         index: int64[n], 0 <= index < size.
@@ -89,7 +92,8 @@ def permute(index: np.ndarray, size: np.ndarray, key: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _EpochOrder:
-    """One epoch's order of chunks: position p of the epoch lies in chunk order[searchsorted(ends, p, 'right')]."""
+    """One epoch's order of chunks: position p of the epoch lies in chunk order[searchsorted(ends, p,
+    'right')]."""
 
     order: np.ndarray  # int64[C]
     ends: np.ndarray  # int64[C], cumulative sizes in that order
@@ -113,7 +117,10 @@ class Lanes:
         self.seed, self.global_batch, self.lanes = int(seed), int(global_batch), int(lanes)
         self.num_sequences = int(self.chunk_sizes.sum())
         if self.lanes < 1 or self.global_batch < 1:
-            raise UserError(f"data.lanes ({lanes}) and train.global_batch ({global_batch}) must be at least 1: set them so.")
+            raise UserError(
+                f"data.lanes ({lanes}) and train.global_batch ({global_batch}) must be at least 1: set "
+                "them so."
+            )
         if self.global_batch % self.lanes:
             below = max(self.global_batch // self.lanes, 1) * self.lanes
             near = min(_divisors(self.global_batch), key=lambda n: abs(n - self.lanes))
@@ -167,7 +174,9 @@ class Lanes:
         """
         return self.draw_steps(step, step + 1, lane_start, lane_stop)
 
-    def draw_steps(self, first: int, stop: int, lane_start: int, lane_stop: int) -> tuple[np.ndarray, np.ndarray]:
+    def draw_steps(
+        self, first: int, stop: int, lane_start: int, lane_stop: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         """`draw` for the steps [first, stop) at once, step after step: int64[(stop - first) * n] each."""
         chunks, indices = [], []
         while first < stop:
@@ -182,11 +191,14 @@ class Lanes:
         return np.concatenate(chunks), np.concatenate(indices)
 
     def replacements(self, epoch: int, chunk: int, attempts: int) -> np.ndarray:
-        """The chunks to try, in order, in place of a damaged one: int64[attempts], seeded by (epoch, chunk) alone."""
+        """The chunks to try, in order, in place of a damaged one: int64[attempts], seeded by (epoch, chunk)
+        alone."""
         words = hash_words(self.seed, _REPLACEMENT, epoch, chunk, np.arange(attempts, dtype=np.uint64))
         return (words % np.uint64(self.chunk_sizes.size)).astype(np.int64)
 
-    def _draw_within(self, epoch: int, first: int, stop: int, lane_start: int, lane_stop: int) -> tuple[np.ndarray, np.ndarray]:
+    def _draw_within(
+        self, epoch: int, first: int, stop: int, lane_start: int, lane_stop: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         order = self._epoch_order(epoch)
         lane = np.arange(lane_start, lane_stop, dtype=np.int64)
         slice_start = lane * self.num_sequences // self.lanes

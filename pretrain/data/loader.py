@@ -39,8 +39,9 @@ from pretrain.data.shards import ShardReader
 
 __all__ = ["Loader", "RankBatch", "ViewSpec"]
 
-# A block is this many sequences where a step of a worker's lanes has fewer (below some 2,000 the fixed cost of a
-# hundred array operations shows), but no more tokens than this, which bounds memory and the wait for the first batch.
+# A block is this many sequences where a step of a worker's lanes has fewer (below some 2,000 the fixed cost
+# of a hundred array operations shows), but no more tokens than this, which bounds memory and the wait for the
+# first batch.
 BLOCK_SEQUENCES = 4096
 BLOCK_TOKENS = 1 << 20
 _PARENT_POLL_SECONDS = 1.0
@@ -64,15 +65,17 @@ class Loader:
         start_step, stop_step: where to begin (any step costs the same) and to end.
         synonyms: table for `subs`.
         max_length: most tokens of a sequence that the model takes; longer views are cut (`blocks.clip`).
-        damaged: "refuse" raises DamagedShard; "skip" replaces a damaged chunk and lists it in `substitutions`.
-        recorded: substitutions that the run has recorded up to start_step (in its checkpoint). Their chunks are replaced again
-            unread, whatever `damaged` says, and what is recorded is not listed again.
+        damaged: "refuse" raises DamagedShard; "skip" replaces a damaged chunk and lists it in
+            `substitutions`.
+        recorded: substitutions that the run has recorded up to start_step (in its checkpoint). Their chunks
+            are replaced again unread, whatever `damaged` says, and what is recorded is not listed again.
         prefetch: blocks that each worker makes ahead.
 
     Raises:
-        UserError: lanes, batch and world size do not fit; two views are labelled; there is nothing to make negatives of; an
-            augmentation works on text, and the data has none; the corpus is smaller than a batch; its longest sequence is
-            longer than max_length. Raised by a worker, it arrives here as it was.
+        UserError: lanes, batch and world size do not fit; two views are labelled; there is nothing to make
+            negatives of; an augmentation works on text, and the data has none; the corpus is smaller than a
+            batch; its longest sequence is longer than max_length. Raised by a worker, it arrives here as it
+            was.
         AugmentationError: a specification is wrong, or that of a labelled view no list of alternatives.
     """
 
@@ -115,7 +118,8 @@ class Loader:
         labelled = [view for view in views if view.labelled]
         if len(labelled) > 1:
             raise UserError(
-                f"the views {', '.join(view.role for view in labelled)} are all labelled, and a batch has the labels of one: "
+                f"the views {', '.join(view.role for view in labelled)} are all labelled, and a batch has "
+                "the labels of one: "
                 "leave one of them"
             )
         for view in labelled if not reader.labels else ():
@@ -124,8 +128,10 @@ class Loader:
         for view, pipeline in zip(views, pipelines):
             if view.column == NEGATIVE and NEGATIVE not in reader.columns and pipeline.is_identity:
                 raise UserError(
-                    f"{reader.folder} has no column 'negative' (it has {', '.join(reader.columns)}), and the augmentation of the "
-                    "negative view is 'none': every text would be its own negative. Prepare records that have one "
+                    f"{reader.folder} has no column 'negative' (it has {', '.join(reader.columns)}), and "
+                    "the augmentation of the "
+                    "negative view is 'none': every text would be its own negative. Prepare records that "
+                    "have one "
                     "(--unit record), or give the view an augmentation that changes the meaning"
                 )
         self.lanes = Lanes(reader.chunk_sizes, seed, global_batch, lanes)
@@ -135,8 +141,11 @@ class Loader:
         self.recorded = list(recorded)
         self.groups = _split_lanes(self.lane_start, self.lane_stop, workers)
         largest = max(stop - start for start, stop in self.groups)
-        self.block_steps = _block_steps(largest * self.lanes.per_lane, reader.num_tokens / reader.num_sequences)
-        # A lane is in one chunk at a time, and crosses into others within a block; with a little room to spare.
+        self.block_steps = _block_steps(
+            largest * self.lanes.per_lane, reader.num_tokens / reader.num_sequences
+        )
+        # A lane is in one chunk at a time, and crosses into others within a block; with a little room to
+        # spare.
         chunks_a_lane = 1 + self.block_steps * self.lanes.per_lane * reader.num_chunks / reader.num_sequences
         self.maker = BlockMaker(
             reader,
@@ -170,7 +179,8 @@ class Loader:
         return self.maker.make(*item)
 
     def _items(self) -> Iterator[tuple[int, int, int, int]]:
-        """Blocks of steps, and for each the groups of lanes: worker w always gets the same group (round robin)."""
+        """Blocks of steps, and for each the groups of lanes: worker w always gets the same group (round
+        robin)."""
         for first in range(self.start_step, self.stop_step, self.block_steps):
             stop = min(first + self.block_steps, self.stop_step)
             for lane_start, lane_stop in self.groups:
@@ -183,7 +193,9 @@ class Loader:
             for number in range(parts[0].steps):
                 batches = [part.batch(number) for part in parts]
                 batch = batches[0] if len(batches) == 1 else RankBatch.concatenate(batches)
-                batch.substitutions = [row for row in batch.substitutions if substitution_key(row) not in listed]
+                batch.substitutions = [
+                    row for row in batch.substitutions if substitution_key(row) not in listed
+                ]
                 listed.update(map(substitution_key, batch.substitutions))
                 yield batch
 
@@ -213,21 +225,22 @@ class _Processes:
             worker_init_fn=partial(_start_worker, os.getpid()),
             # fork: a worker shares the parent's pages and starts in milliseconds; it never touches a device.
             multiprocessing_context="fork",
-            # DataLoader draws a base seed. From the global generator that would shift every dropout mask after it, and
-            # by how much would depend on the number of workers and restarts.
+            # DataLoader draws a base seed. From the global generator that would shift every dropout mask
+            # after it, and by how much would depend on the number of workers and restarts.
             generator=torch.Generator(),
         )
         self._iterator: Iterator[Any] | None = iter(source)
         self._workers = list(self._iterator._workers)
         self._waiting = False
-        # At a worker's death DataLoader's handler of SIGCHLD raises wherever the training process stands, in the middle of a step
-        # too. This one raises only while a block is waited for. It is needed then: a worker that dies while it writes leaves
-        # half a block in the pipe, for whose other half the parent would wait for ever.
+        # At a worker's death DataLoader's handler of SIGCHLD raises wherever the training process stands, in
+        # the middle of a step too. This one raises only while a block is waited for. It is needed then: a
+        # worker that dies while it writes leaves half a block in the pipe, for whose other half the parent
+        # would wait for ever.
         self._theirs = None
         if threading.current_thread() is threading.main_thread():
             self._theirs = signal.signal(signal.SIGCHLD, self._child_ended)
-        # Workers ignore SIGTERM, with which multiprocessing ends its children at exit and then waits for them.
-        # Registered after DataLoader's own clean-up, so run before it.
+        # Workers ignore SIGTERM, with which multiprocessing ends its children at exit and then waits for
+        # them. Registered after DataLoader's own clean-up, so run before it.
         atexit.register(self.close)
 
     def __iter__(self) -> _Processes:
@@ -258,12 +271,16 @@ class _Processes:
             return
         if dead.exitcode < 0:
             name = signal.Signals(-dead.exitcode).name
-            how = f"was killed by {name}" + (", as the kernel does when memory runs out" if name == "SIGKILL" else "")
+            how = f"was killed by {name}" + (
+                ", as the kernel does when memory runs out" if name == "SIGKILL" else ""
+            )
         else:
             how = f"ended with status {dead.exitcode}"
         count = len(self._workers)
         fewer = f"; if memory ran out, with --data.workers {count - 1} (now {count}), which changes no batch"
-        raise UserError(f"loader worker {dead.pid} {how}. Go on with the same command and --resume auto{fewer}")
+        raise UserError(
+            f"loader worker {dead.pid} {how}. Go on with the same command and --resume auto{fewer}"
+        )
 
     def close(self) -> None:
         """Tell the workers to stop, and wait for them: a fraction of a second, at most the block in hand."""
@@ -304,7 +321,8 @@ class _Blocks(Dataset):
 
 
 class _Failure:
-    """An exception on its way home. DataLoader would wrap the message in the worker's traceback and lose the type."""
+    """An exception on its way home. DataLoader would wrap the message in the worker's traceback and lose the
+    type."""
 
     def __init__(self, error: Exception) -> None:
         self.trace = traceback.format_exc()
@@ -346,8 +364,9 @@ def _end_with_parent(parent: int) -> None:
 
 
 def _split_lanes(start: int, stop: int, workers: int) -> list[tuple[int, int]]:
-    """The rank's lanes in G neighbouring groups, as equal as they can be; G is the largest divisor of the number of
-    workers that leaves none without a lane, so that round robin brings every group to the same workers each time.
+    """The rank's lanes in G neighbouring groups, as equal as they can be; G is the largest divisor of the
+    number of workers that leaves none without a lane, so that round robin brings every group to the same
+    workers each time.
     """
     groups = next(g for g in range(max(workers, 1), 0, -1) if max(workers, 1) % g == 0 and g <= stop - start)
     bounds = start + np.arange(groups + 1) * (stop - start) // groups

@@ -1,7 +1,7 @@
 """`manifest.json`: what a prepared folder says that it holds, checked before anything is believed.
 
-A manifest may come from elsewhere with the data, or be damaged. So its types, its sums and its paths are checked when it is
-read, and the sizes of the files that it lists at the start of a run.
+A manifest may come from elsewhere with the data, or be damaged. So its types, its sums and its paths are
+checked when it is read, and the sizes of the files that it lists at the start of a run.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from pretrain.common.errors import UserError
 FORMAT = "clear-shards-1"
 MANIFEST = "manifest.json"
 PREPARATION = 2
-"""Version of what preparation does. Raise it with a change after which the same text and config give other shards, or after
-which the stages keep other files for each other. Manifests from before it have none: they count as 1."""
+"""Version of what preparation does. Raise it with a change after which the same text and config give other
+shards, or after which the stages keep other files for each other. Manifests from before it have none: they
+count as 1."""
 _SHOWN = 5  # faults that one message lists
 
 
@@ -55,7 +56,9 @@ class _Shard(_Part):
     def _chunks_lie_in_the_file(self) -> _Shard:
         for number, (offset, size, *_) in enumerate(self.chunks):
             if offset + size > self.bytes:
-                raise ValueError(f"{self.file}: chunk {number} ends at byte {offset + size:,} of {self.bytes:,}")
+                raise ValueError(
+                    f"{self.file}: chunk {number} ends at byte {offset + size:,} of {self.bytes:,}"
+                )
         return self
 
 
@@ -68,7 +71,11 @@ class _Split(_Part):
     @model_validator(mode="after")
     def _sums_agree(self) -> _Split:
         rows = [row for shard in self.shards for row in shard.chunks]
-        listed = {"sequences": sum(row[2] for row in rows), "tokens": sum(row[3] for row in rows), "chunks": len(rows)}
+        listed = {
+            "sequences": sum(row[2] for row in rows),
+            "tokens": sum(row[3] for row in rows),
+            "chunks": len(rows),
+        }
         for name, value in listed.items():
             if getattr(self, name) != value:
                 raise ValueError(f"{name} is {getattr(self, name):,}, and the chunks listed have {value:,}")
@@ -113,48 +120,66 @@ class _Manifest(_Part):
 def read_manifest(folder: str | Path) -> dict:
     """Read and check the manifest of a prepared folder.
 
-    Raises: UserError if the folder is no prepared data, is unfinished, is of another format version, or its manifest is not one:
-        a key is missing or of the wrong type, a path leaves the folder, sums do not agree. All faults are one message.
+    Raises: UserError if the folder is no prepared data, is unfinished, is of another format version, or its
+        manifest is not one: a key is missing or of the wrong type, a path leaves the folder, sums do not
+        agree. All faults are one message.
     """
     path = Path(folder) / MANIFEST
     if not path.is_file():
         unfinished = (Path(folder) / ".work").is_dir()
         why = "its preparation did not finish; run it again" if unfinished else "it has no manifest.json"
         raise UserError(
-            f"{folder} is not a prepared data folder: {why}. Prepare one with `python -m pretrain.prepare --source embedded "
+            f"{folder} is not a prepared data folder: {why}. Prepare one with `python -m pretrain.prepare "
+            "--source embedded "
             f"--out {folder}` (or your own --source)."
         )
     try:
         manifest = json.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}. Restore it from a copy, or prepare the data again.") from error
+        raise UserError(
+            f"{path} cannot be read: {error.strerror}. Restore it from a copy, or prepare the data again."
+        ) from error
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is damaged ({error}). Restore it from a copy, or prepare the data again.") from error
+        raise UserError(
+            f"{path} is damaged ({error}). Restore it from a copy, or prepare the data again."
+        ) from error
     if isinstance(manifest, dict) and manifest.get("format") != FORMAT:
         found = manifest.get("format")
-        raise UserError(f"{path} has format {found!r}; this version reads {FORMAT!r}. Prepare the data again.")
+        raise UserError(
+            f"{path} has format {found!r}; this version reads {FORMAT!r}. Prepare the data again."
+        )
     try:
         _Manifest.model_validate(manifest)
     except ValidationError as error:
-        raise UserError(f"{path} is damaged: {_faults(error)}. Restore it from a copy, or prepare the data again.") from None
+        raise UserError(
+            f"{path} is damaged: {_faults(error)}. Restore it from a copy, or prepare the data again."
+        ) from None
     return manifest
 
 
 def preparation_of(manifest: dict) -> int | None:
-    """The version of preparation that made the data; None of data that no preparation made (`shards.write_folder`)."""
+    """The version of preparation that made the data; None of data that no preparation made
+    (`shards.write_folder`)."""
     return manifest.get("preparation", 1 if manifest.get("config") or manifest.get("cache") else None)
 
 
 def outdated(folder: str | Path, manifest: dict) -> str | None:
-    """One line that says so of data made by an earlier version of preparation, and how to make it anew; else None."""
+    """One line that says so of data made by an earlier version of preparation, and how to make it anew; else
+    None."""
     found = preparation_of(manifest)
     if found is None or found >= PREPARATION:
         return None
     anew = "prepare it anew with the same flags and --overwrite true"
     if manifest.get("cache"):
-        anew = "prepare the data that it was made of anew, and make it of that in another folder (python -m pretrain.cache)"
-    return (f"{folder} was prepared by an earlier version ({found}, this is {PREPARATION}), which cleaned, split or packed text "
-            f"in other ways; it is used as it is. For a new run, {anew}; runs that began on it need it as it is")
+        anew = (
+            "prepare the data that it was made of anew, and make it of that in another folder (python "
+            "-m pretrain.cache)"
+        )
+    return (
+        f"{folder} was prepared by an earlier version ({found}, this is {PREPARATION}), which cleaned, "
+        "split or packed text "
+        f"in other ways; it is used as it is. For a new run, {anew}; runs that began on it need it as it is"
+    )
 
 
 def _faults(error: ValidationError) -> str:
@@ -162,14 +187,17 @@ def _faults(error: ValidationError) -> str:
     for fault in error.errors(include_url=False)[:_SHOWN]:
         place = ".".join(map(str, fault["loc"]))
         what = fault["msg"].removeprefix("Value error, ")
-        given = f" (got {str(fault['input'])[:60]!r})" if fault["type"] not in ("missing", "value_error") else ""
+        given = (
+            f" (got {str(fault['input'])[:60]!r})" if fault["type"] not in ("missing", "value_error") else ""
+        )
         found.append(f"{place}: {what}{given}" if place else what)
     more = error.error_count() - len(found)
     return "; ".join(found) + (f"; and {more} more" if more > 0 else "")
 
 
 def require_files(folder: str | Path, manifest: dict) -> None:
-    """Compare the size of every shard, of all splits, with the manifest: one look at each file, before anything is computed.
+    """Compare the size of every shard, of all splits, with the manifest: one look at each file, before
+    anything is computed.
 
     Raises: UserError that names the folder and the first few shards that are missing or of another size.
     """
@@ -177,7 +205,8 @@ def require_files(folder: str | Path, manifest: dict) -> None:
     if wrong:
         more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         raise UserError(
-            f"{folder} does not hold what its manifest says: {'; '.join(wrong[:_SHOWN])}{more}. Restore the files from a copy, "
+            f"{folder} does not hold what its manifest says: {'; '.join(wrong[:_SHOWN])}{more}. Restore the "
+            "files from a copy, "
             "or prepare the data again (python -m pretrain.prepare)"
         )
 

@@ -12,7 +12,8 @@ from pretrain.common.errors import UserError
 
 
 def count_micro_batches(lengths: np.ndarray, budget: int) -> int:
-    """Fewest micro-batches of at most `budget` tokens into which sequences of these lengths (int64[R]) can be cut.
+    """Fewest micro-batches of at most `budget` tokens into which sequences of these lengths (int64[R]) can be
+    cut.
 
     The count that `cut` needs, with balanced cuts in order of length; 0 for no sequences.
 
@@ -23,8 +24,10 @@ def count_micro_batches(lengths: np.ndarray, budget: int) -> int:
         return 0
     longest = int(lengths.max())
     if longest > budget:
-        raise UserError(f"a sequence of {longest} tokens does not fit train.micro_batch_tokens={budget}; raise it to "
-                        f"{longest} or more")
+        raise UserError(
+            f"a sequence of {longest} tokens does not fit train.micro_batch_tokens={budget}; raise it to "
+            f"{longest} or more"
+        )
     ordered = np.sort(lengths)
     count = -(-int(lengths.sum()) // budget)
     while max(int(ordered[part].sum()) for part in _balanced(ordered, count)) > budget:
@@ -35,21 +38,24 @@ def count_micro_batches(lengths: np.ndarray, budget: int) -> int:
 def cut(lengths: np.ndarray, count: int) -> list[np.ndarray]:
     """Cut sequences, sorted by length, into `count` consecutive parts of about equal numbers of tokens.
 
-    Returns a list of int64 arrays of row numbers; with fewer sequences than parts some are empty. Sorting puts equal lengths
-    together, which packed attention runs as one dense product.
+    Returns a list of int64 arrays of row numbers; with fewer sequences than parts some are empty. Sorting
+    puts equal lengths together, which packed attention runs as one dense product.
     """
     order = np.argsort(lengths, kind="stable")
     return [order[part] for part in _balanced(lengths[order], count)]
 
 
 def pack(batch: Ragged, part: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """The sequences `part` of `batch` as one row of ids, int64[T] on `device`, and their lengths, int64[n] on the CPU.
+    """The sequences `part` of `batch` as one row of ids, int64[T] on `device`, and their lengths, int64[n] on
+    the CPU.
 
-    A rank may have fewer sequences than micro-batches; an empty one runs all the same (the encoder takes it, with zero
-    gradients), since collectives demand equal counts.
+    A rank may have fewer sequences than micro-batches; an empty one runs all the same (the encoder takes it,
+    with zero gradients), since collectives demand equal counts.
     """
     chosen = batch.take(part)
-    return torch.from_numpy(chosen.ids).to(device, torch.long, non_blocking=True), torch.from_numpy(chosen.lengths)
+    return torch.from_numpy(chosen.ids).to(device, torch.long, non_blocking=True), torch.from_numpy(
+        chosen.lengths
+    )
 
 
 def _balanced(ordered: np.ndarray, count: int) -> list[slice]:

@@ -1,4 +1,5 @@
-"""Augmentation pipelines for prepared data: with its tokenizer, and with its text where a specification needs that."""
+"""Augmentation pipelines for prepared data: with its tokenizer, and with its text where a specification needs
+that."""
 
 from __future__ import annotations
 
@@ -15,29 +16,39 @@ from pretrain.data.annotation import WHOLE
 from pretrain.data.shards import ShardReader
 
 
-def synonyms_for(specs: Iterable[str], path: Path | str | None, tokenizer: Any, vocabulary: Vocabulary) -> SynonymTable | None:
-    """The synonym table (`SynonymTable.load`) if any of the specifications needs one: loading it takes seconds."""
+def synonyms_for(
+    specs: Iterable[str], path: Path | str | None, tokenizer: Any, vocabulary: Vocabulary
+) -> SynonymTable | None:
+    """The synonym table (`SynonymTable.load`) if any of the specifications needs one: loading it takes
+    seconds."""
     return SynonymTable.load(path, tokenizer, vocabulary) if any(map(needs_synonyms, specs)) else None
 
 
-def build_for(reader: ShardReader, spec: str, vocabulary: Vocabulary, synonyms: SynonymTable | None) -> Pipeline:
+def build_for(
+    reader: ShardReader, spec: str, vocabulary: Vocabulary, synonyms: SynonymTable | None
+) -> Pipeline:
     """The pipeline of a specification for views of this data.
 
     Raises:
         AugmentationError: the specification is wrong, or what it needs is missing.
-        UserError: it has augmentations of text, and the data was prepared without them, or has texts that were cut.
+        UserError: it has augmentations of text, and the data was prepared without them, or has texts that
+            were cut.
     """
     if not needs_text(spec):
         return build(spec, vocabulary, synonyms)
     if reader.annotation is None:
         raise UserError(
-            f"the augmentation {spec!r} works on text, and {reader.folder} holds tokens only: prepare the data with "
-            "--annotate MODEL (a spaCy pipeline, such as en_core_web_sm), which keeps text and parse beside the tokens"
+            f"the augmentation {spec!r} works on text, and {reader.folder} holds tokens only: prepare the "
+            "data with "
+            "--annotate MODEL (a spaCy pipeline, such as en_core_web_sm), which keeps text and parse beside "
+            "the tokens"
         )
     if reader.annotation.get("texts") != WHOLE:
         raise UserError(
-            f"the augmentation {spec!r} works on whole texts, and {reader.folder} was annotated by an earlier version, which cut "
-            f"them to {reader.max_length} tokens before it parsed them: prepare the data again (--overwrite true)"
+            f"the augmentation {spec!r} works on whole texts, and {reader.folder} was annotated by an "
+            "earlier version, which cut "
+            f"them to {reader.max_length} tokens before it parsed them: prepare the data again "
+            "(--overwrite true)"
         )
     from tokenizers import Tokenizer
 

@@ -1,4 +1,5 @@
-"""Shards: plain webdataset tars whose samples are chunks of some 64 thousand tokens, and the manifest that lists them.
+"""Shards: plain webdataset tars whose samples are chunks of some 64 thousand tokens, and the manifest that
+lists them.
 
 A prepared folder::
 
@@ -7,7 +8,8 @@ A prepared folder::
     DATA/train/shard-00000.tar    000000.tokens.u16  000000.sequence_starts.u32  ...
     DATA/heldout/shard-00000.tar
 
-Data of records has C columns: sequence k * C + c of a chunk is column c of record k, and what is counted are records.
+Data of records has C columns: sequence k * C + c of a chunk is column c of record k, and what is counted are
+records.
 
 Members are raw little-endian arrays, never pickles. One member per sentence would cost 29 bytes of tar and
 a Python call per token-sized scrap; a chunk per sample costs 4 kB of headers per 64k tokens. The manifest
@@ -41,16 +43,19 @@ _OFFSET, _BYTES, _SEQUENCES, _TOKENS, _HASH = range(5)  # columns of a shard's c
 
 
 class DamagedShard(UserError):
-    """A chunk that is missing, cut short or altered. Attributes: file (str, with the data folder), chunk (int), reason (str)."""
+    """A chunk that is missing, cut short or altered. Attributes: file (str, with the data folder), chunk
+    (int), reason (str)."""
 
     def __init__(self, file: str, chunk: int, reason: str):
         self.file, self.chunk, self.reason = str(file), int(chunk), reason
         super().__init__(
-            f"Damaged shard {file}, chunk {chunk}: {reason}. Restore the file from a copy, or prepare the data again "
+            f"Damaged shard {file}, chunk {chunk}: {reason}. Restore the file from a copy, or prepare the "
+            "data again "
             "(python -m pretrain.prepare); training goes on without the chunk with --data.damaged skip."
         )
 
-    def __reduce__(self):  # the default would call __init__ with the message alone when a worker sends it home
+    # the default would call __init__ with the message alone when a worker sends it home
+    def __reduce__(self):
         return type(self), (self.file, self.chunk, self.reason)
 
 
@@ -58,11 +63,13 @@ class DamagedShard(UserError):
 class Chunk:
     """What one sample of a shard holds: N sequences, or N records of C sequences each.
 
-    stored: Ragged of N * C, int32 ids with special tokens; row k * C + c is column c of record k, empty where it has none.
+    stored: Ragged of N * C, int32 ids with special tokens; row k * C + c is column c of record k, empty where
+    it has none.
     sequence_ids: uint64[N], number of each sequence or record in its split (the key of its randomness).
-    sentence_starts: int64[S], index into `stored.ids` of the first token of every sentence (of a record's every text).
-    document_starts: int64[D], the same for documents; empty for the units `sentence` and `record`, whose neighbours are
-    strangers.
+    sentence_starts: int64[S], index into `stored.ids` of the first token of every sentence (of a record's
+    every text).
+    document_starts: int64[D], the same for documents; empty for the units `sentence` and `record`, whose
+    neighbours are strangers.
     columns: C names, the first of them "text". labels: int32[N] of records that have labels, else None.
     annotation: text and parse of every stored sequence, of data prepared with --annotate, else None.
     """
@@ -114,7 +121,8 @@ def raise_if_disk_full(error: OSError, path: Path) -> None:
     """Turn ENOSPC and EDQUOT into the one message a user needs; return for any other error."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         raise UserError(
-            f"No space left on the disk (or over quota) while writing {path}. Nothing half written is kept: free some space or "
+            f"No space left on the disk (or over quota) while writing {path}. Nothing half written is kept: "
+            "free some space or "
             "choose another --out, and run the same command again; finished parts are not redone."
         ) from error
 
@@ -143,7 +151,9 @@ class ShardWriter:
             raise_if_disk_full(error, self.path)
             raise
         # Fixed time, owner and mode, no encoder: the same arrays give the same bytes.
-        self._tar = webdataset.TarWriter(self._stream, encoder=False, mtime=0.0, user="", group="", mode=0o444)
+        self._tar = webdataset.TarWriter(
+            self._stream, encoder=False, mtime=0.0, user="", group="", mode=0o444
+        )
 
     def write(
         self,
@@ -156,8 +166,8 @@ class ShardWriter:
     ) -> None:
         """Append one chunk; the starts index into `sequences.ids` (int, ascending).
 
-        columns: sequences of a record, which follow each other. labels: int[records], or None. annotation: of the sequences,
-        as `pretrain.data.annotation.pack` makes it, or None.
+        columns: sequences of a record, which follow each other. labels: int[records], or None. annotation: of
+        the sequences, as `pretrain.data.annotation.pack` makes it, or None.
         """
         nothing = np.empty(0, np.uint32)
         key = f"{len(self._rows):06d}"
@@ -177,7 +187,9 @@ class ShardWriter:
         except OSError as error:
             raise_if_disk_full(error, self.path)
             raise
-        self._rows.append([begin, self._tar.tarstream.offset - begin, len(sequences) // columns, int(sequences.num_tokens)])
+        self._rows.append(
+            [begin, self._tar.tarstream.offset - begin, len(sequences) // columns, int(sequences.num_tokens)]
+        )
 
     def __enter__(self) -> ShardWriter:
         return self
@@ -215,7 +227,12 @@ class ShardWriter:
                 rows.append([*row, hashlib.sha256(fragment).hexdigest()])
             whole.update(stream.read())
             size = stream.tell()
-        return {"file": f"{self.path.parent.name}/{self.path.name}", "bytes": size, "sha256": whole.hexdigest(), "chunks": rows}
+        return {
+            "file": f"{self.path.parent.name}/{self.path.name}",
+            "bytes": size,
+            "sha256": whole.hexdigest(),
+            "chunks": rows,
+        }
 
 
 def split_summary(shards: list[dict]) -> dict:
@@ -241,13 +258,14 @@ def write_folder(
     columns: tuple[str, ...] = ("text",),
     labels: dict[str, np.ndarray] | None = None,
 ) -> dict:
-    """Write sequences that are tokenised already as a prepared folder, in the order given; returns the manifest.
+    """Write sequences that are tokenised already as a prepared folder, in the order given; returns the
+    manifest.
 
     For data that comes from elsewhere, and for trying things out: `pretrain.prepare` is the way from text
     to shards. Every sequence counts as one sentence that begins after its first (special) token.
 
-    columns: of more than one, each split has the columns of its records in turn (`Chunk.stored`). labels: of every split,
-    int[records].
+    columns: of more than one, each split has the columns of its records in turn (`Chunk.stored`). labels: of
+    every split, int[records].
     """
     folder, dtype = Path(folder), token_dtype(vocabulary_size)
     summaries, width = {}, len(columns)
@@ -280,7 +298,8 @@ def write_folder(
 
 
 def chunk_bounds(lengths: np.ndarray, chunk_tokens: int) -> np.ndarray:
-    """int64[C+1]: sequences `bounds[c]:bounds[c+1]` make chunk c, of about `chunk_tokens` tokens; none is empty."""
+    """int64[C+1]: sequences `bounds[c]:bounds[c+1]` make chunk c, of about `chunk_tokens` tokens; none is
+    empty."""
     if len(lengths) == 0:
         return np.zeros(1, np.int64)
     ends = np.cumsum(lengths)
@@ -298,10 +317,11 @@ class ShardReader:
     """Random access to the chunks of one split of a prepared folder; cheap to pickle and to open in a worker.
 
     manifest: dict; num_chunks, num_sequences, num_tokens: int; chunk_sizes, chunk_tokens: int64[C];
-    unit: "sentence" | "sequence" | "document" | "record"; max_length: int; tokenizer_hash: str; tokenizer_path: Path;
+    unit: "sentence" | "sequence" | "document" | "record"; max_length: int; tokenizer_hash: str;
+    tokenizer_path: Path;
     annotation: dict, what the manifest says of the parser, None of data that is not annotated;
-    columns: tuple of names, ("text",) unless the data is of records, which then are what chunk_sizes and num_sequences
-    count; labels: int, how many different labels the records may have, 0 without labels;
+    columns: tuple of names, ("text",) unless the data is of records, which then are what chunk_sizes and
+    num_sequences count; labels: int, how many different labels the records may have, 0 without labels;
     content_hash: str, sha256 over the split's shards.
 
     Raises: UserError when the folder or the split is not there.
@@ -317,7 +337,9 @@ class ShardReader:
         self._files = [shard["file"] for shard in summary["shards"]]
         self._hashes = [row[1 + _HASH] for row in rows]
         table = np.array([row[: 1 + _HASH] for row in rows], np.int64).reshape(-1, 1 + _HASH)
-        self._shard, self._offset, self._bytes, self.chunk_sizes, self.chunk_tokens = np.ascontiguousarray(table.T)
+        self._shard, self._offset, self._bytes, self.chunk_sizes, self.chunk_tokens = np.ascontiguousarray(
+            table.T
+        )
         self._first = np.concatenate([[0], np.cumsum(self.chunk_sizes)]).astype(np.uint64)
         self._suffix, self._code = _DTYPES[self.manifest["token_dtype"]]
         self._open: dict[int, int] = {}
@@ -328,13 +350,16 @@ class ShardReader:
         self.labels = int(self.manifest.get("labels", 0))
         self.annotation = self.manifest.get("annotation")
         self.tokenizer_hash = self.manifest["tokenizer_hash"]
-        self.content_hash = hashlib.sha256("".join(shard["sha256"] for shard in summary["shards"]).encode()).hexdigest()
+        self.content_hash = hashlib.sha256(
+            "".join(shard["sha256"] for shard in summary["shards"]).encode()
+        ).hexdigest()
         self.tokenizer_path = self.folder / self.manifest["tokenizer"]
 
     def read(self, chunk: int) -> Chunk:
         """One chunk, verified against the manifest's sha256 unless `verify=False`.
 
-        Raises: DamagedShard naming the file, the chunk and why; the caller decides whether to skip or to stop.
+        Raises: DamagedShard naming the file, the chunk and why; the caller decides whether to skip or to
+        stop.
         """
         from webdataset.tariterators import tar_file_iterator
 
@@ -345,7 +370,10 @@ class ShardReader:
         if self.verify and hashlib.sha256(fragment).hexdigest() != self._hashes[chunk]:
             raise DamagedShard(file, chunk, "its bytes do not match the sha256 in the manifest")
         try:
-            members = {item["fname"].split(".", 1)[1]: item["data"] for item in tar_file_iterator(io.BytesIO(fragment))}
+            members = {
+                item["fname"].split(".", 1)[1]: item["data"]
+                for item in tar_file_iterator(io.BytesIO(fragment))
+            }
             tokens = np.frombuffer(members[f"tokens.{self._suffix}"], self._code)
             starts = [np.frombuffer(members[f"{name}.u32"], "<u4").astype(np.int64) for name in _STARTS]
             labels = np.frombuffer(members["labels.i32"], "<i4") if self.labels else None
@@ -358,9 +386,13 @@ class ShardReader:
         count, length = int(self.chunk_sizes[chunk]), int(self.chunk_tokens[chunk])
         if len(sequence_starts) != count * len(self.columns) or len(tokens) != length:
             wanted = count * len(self.columns)
-            raise DamagedShard(file, chunk, f"{len(sequence_starts)} sequences where the manifest says {wanted}")
+            raise DamagedShard(
+                file, chunk, f"{len(sequence_starts)} sequences where the manifest says {wanted}"
+            )
         if annotation is not None and len(annotation) != len(sequence_starts):
-            raise DamagedShard(file, chunk, f"{len(annotation)} texts where the manifest says {len(sequence_starts)}")
+            raise DamagedShard(
+                file, chunk, f"{len(annotation)} texts where the manifest says {len(sequence_starts)}"
+            )
         if fault := self._out_of_range(count, tokens, starts, labels):
             raise DamagedShard(file, chunk, fault)
         offsets = np.append(sequence_starts, np.int64(length))
@@ -371,7 +403,8 @@ class ShardReader:
     def _out_of_range(
         self, count: int, tokens: np.ndarray, starts: list[np.ndarray], labels: np.ndarray | None
     ) -> str | None:
-        """What is out of range in a chunk whose bytes are as they were written: a hash says nothing of who wrote them."""
+        """What is out of range in a chunk whose bytes are as they were written: a hash says nothing of who
+        wrote them."""
         if tokens.min(initial=0) < 0:
             return f"token {tokens.min()} is negative"
         if len(starts[0]) and starts[0][0] != 0:
@@ -379,7 +412,9 @@ class ShardReader:
         for name, array in zip(_STARTS, starts):
             if (np.diff(array) < 0).any() or array.max(initial=0) > len(tokens):
                 return f"its {name} do not rise from 0 to {len(tokens)}"
-        if labels is not None and (len(labels) != count or (labels < 0).any() or labels.max(initial=0) >= self.labels):
+        if labels is not None and (
+            len(labels) != count or (labels < 0).any() or labels.max(initial=0) >= self.labels
+        ):
             return f"it does not have {count} labels from 0 to {self.labels - 1}"
         return None
 
@@ -387,16 +422,21 @@ class ShardReader:
         number, size = int(self._shard[chunk]), int(self._bytes[chunk])
         try:
             if number not in self._open:
-                if len(self._open) >= 64:  # far below the usual limit of 1024 files, even with several readers
+                # far below the usual limit of 1024 files, even with several readers
+                if len(self._open) >= 64:
                     os.close(self._open.pop(next(iter(self._open))))
                 self._open[number] = os.open(self.folder / self._files[number], os.O_RDONLY)
             fragment = os.pread(self._open[number], size, int(self._offset[chunk]))
         except FileNotFoundError as error:
             raise DamagedShard(self.folder / self._files[number], chunk, "the file is missing") from error
         except OSError as error:
-            raise DamagedShard(self.folder / self._files[number], chunk, f"cannot be read ({error.strerror})") from error
+            raise DamagedShard(
+                self.folder / self._files[number], chunk, f"cannot be read ({error.strerror})"
+            ) from error
         if len(fragment) != size:
-            raise DamagedShard(self.folder / self._files[number], chunk, f"cut short, {len(fragment)} of {size} bytes")
+            raise DamagedShard(
+                self.folder / self._files[number], chunk, f"cut short, {len(fragment)} of {size} bytes"
+            )
         return fragment
 
     def close(self) -> None:

@@ -1,4 +1,5 @@
-"""Tokenizers: train one on a sample, or take an existing one and give it [DEL]; load and identify what was saved."""
+"""Tokenizers: train one on a sample, or take an existing one and give it [DEL]; load and identify what was
+saved."""
 
 from __future__ import annotations
 
@@ -33,9 +34,15 @@ def round_vocabulary(size: int) -> int:
 
 
 def train_tokenizer(
-    texts: Iterator[str], kind: str, vocabulary: int, lowercase: bool = False, max_length: int = 512, exact: bool = False
+    texts: Iterator[str],
+    kind: str,
+    vocabulary: int,
+    lowercase: bool = False,
+    max_length: int = 512,
+    exact: bool = False,
 ) -> Any:
-    """Train byte-level BPE (`bpe`) or WordPiece (`wordpiece`) and return a transformers PreTrainedTokenizerFast.
+    """Train byte-level BPE (`bpe`) or WordPiece (`wordpiece`) and return a transformers
+    PreTrainedTokenizerFast.
 
     Special tokens have the lowest ids: [PAD] [CLS] [SEP] [MASK] [DEL], and [UNK] for WordPiece.
     `tokenizer(text)` gives [CLS] text [SEP]. A byte-level tokenizer puts a blank before the text, so that a
@@ -53,7 +60,11 @@ def train_tokenizer(
     roles = {**_ROLES, **(_WORDPIECE_ROLES if wordpiece else {})}
     special = [*roles.values(), DEL]
     shared = {"vocab_size": vocabulary, "special_tokens": special, "show_progress": False}
-    steps = [normalizers.NFD(), normalizers.Lowercase(), normalizers.StripAccents()] if lowercase else [normalizers.NFC()]
+    steps = (
+        [normalizers.NFD(), normalizers.Lowercase(), normalizers.StripAccents()]
+        if lowercase
+        else [normalizers.NFC()]
+    )
     if wordpiece:
         tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100))
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=lowercase)
@@ -61,8 +72,8 @@ def train_tokenizer(
         tokenizer.decoder = decoders.WordPiece(prefix="##")
         texts = list(texts)
         alphabet = _alphabet(texts, tokenizer.normalizer)
-        # Ties between merges are broken by the pieces' numbers, and the trainer numbers "##x" as it meets them in a
-        # randomly seeded map. Named as special tokens they have their numbers beforehand.
+        # Ties between merges are broken by the pieces' numbers, and the trainer numbers "##x" as it meets
+        # them in a randomly seeded map. Named as special tokens they have their numbers beforehand.
         shared["special_tokens"] = [*special, *(f"##{character}" for character in alphabet)]
         trainer = trainers.WordPieceTrainer(
             **shared, continuing_subword_prefix="##", initial_alphabet=alphabet, limit_alphabet=len(alphabet)
@@ -75,7 +86,9 @@ def train_tokenizer(
         trainer = trainers.BpeTrainer(**shared, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()))
     tokenizer.train_from_iterator(_batched(texts), trainer)
     if tokenizer.get_vocab_size() <= len(special):
-        raise UserError("The text sample is empty: there is nothing to train a tokenizer on. Check the source.")
+        raise UserError(
+            "The text sample is empty: there is nothing to train a tokenizer on. Check the source."
+        )
     return _wrap(_canonical(tokenizer, special, wordpiece, exact), roles, max_length)
 
 
@@ -100,7 +113,8 @@ def _batched(texts: Iterator[str], size: int = 1000) -> Iterator[list[str]]:
 
 
 def _canonical(tokenizer: Tokenizer, special: list[str], wordpiece: bool, exact: bool) -> Tokenizer:
-    """The same tokenizer with ids that do not depend on a hash map's iteration order, padded to a multiple of 64; it cleans.
+    """The same tokenizer with ids that do not depend on a hash map's iteration order, padded to a multiple of
+    64; it cleans.
 
     WordPiece matching does not look at the numbers, so they are handed out again: special tokens, then
     pieces by length and spelling.
@@ -111,7 +125,9 @@ def _canonical(tokenizer: Tokenizer, special: list[str], wordpiece: bool, exact:
     vocabulary = content["model"]["vocab"]
     if wordpiece:
         known = set(special)
-        pieces = sorted((p for p in vocabulary if p not in known), key=lambda p: (len(p.removeprefix("##")), p))
+        pieces = sorted(
+            (p for p in vocabulary if p not in known), key=lambda p: (len(p.removeprefix("##")), p)
+        )
         vocabulary = {piece: number for number, piece in enumerate([*special, *pieces])}
         content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] in known]
     size = len(vocabulary)
@@ -154,26 +170,33 @@ def adopt_tokenizer(place: str, max_length: int) -> Any:
             "Face name, or leave it out to train one."
         ) from error
     if not tokenizer.is_fast:
-        raise UserError(f"tokenizer {place} has no fast version (tokenizer.json); convert it with transformers first.")
+        raise UserError(
+            f"tokenizer {place} has no fast version (tokenizer.json); convert it with transformers first."
+        )
     missing = [role for role in _ROLES if getattr(tokenizer, role) is None]
     if missing:
-        raise UserError(f"tokenizer {place} has no {', '.join(missing)}: masked-language pretraining needs them.")
+        raise UserError(
+            f"tokenizer {place} has no {', '.join(missing)}: masked-language pretraining needs them."
+        )
     if DEL not in tokenizer.get_vocab():
         tokenizer.add_special_tokens({"additional_special_tokens": [DEL]}, replace_extra_special_tokens=False)
     tokenizer.model_max_length = min(tokenizer.model_max_length, max(max_length, 512))
     inner = tokenizer("word", add_special_tokens=False)["input_ids"]
     if tokenizer("word")["input_ids"] != [tokenizer.cls_token_id, *inner, tokenizer.sep_token_id]:
         raise UserError(
-            f"tokenizer {place} does not write a text as {tokenizer.cls_token} text {tokenizer.sep_token}; sequences are built "
+            f"tokenizer {place} does not write a text as {tokenizer.cls_token} text {tokenizer.sep_token}; "
+            "sequences are built "
             "that way."
         )
     return cleaning_tokenizer(tokenizer)
 
 
 def cleaning_tokenizer(tokenizer: Any) -> Any:
-    """Return a transformers fast tokenizer as one that cleans text as preparation does (`augment.text.cleaning`).
+    """Return a transformers fast tokenizer as one that cleans text as preparation does
+    (`augment.text.cleaning`).
 
-    It is a plain PreTrainedTokenizerFast: classes such as BertTokenizer build a normalizer of their own when they are loaded.
+    It is a plain PreTrainedTokenizerFast: classes such as BertTokenizer build a normalizer of their own when
+    they are loaded.
     """
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
@@ -229,15 +252,19 @@ def load_tokenizer(path: str | Path) -> Any:
     if (folder / "tokenizer" / "tokenizer.json").is_file():
         folder = folder / "tokenizer"
     if not (folder / "tokenizer.json").is_file():
-        raise UserError(f"{path} holds no tokenizer (no tokenizer.json). Prepare the data again, or name its folder.")
+        raise UserError(
+            f"{path} holds no tokenizer (no tokenizer.json). Prepare the data again, or name its folder."
+        )
     return pretrained(AutoTokenizer, folder)
 
 
 def tokenizer_hash(path: str | Path) -> str:
-    """Return the sha256 of what decides the token ids of clean text: of the tokenizer.json below `path`, keys sorted.
+    """Return the sha256 of what decides the token ids of clean text: of the tokenizer.json below `path`, keys
+    sorted.
 
-    Left out are padding and truncation, which `transformers` rewrites when it saves, and the cleaning: a tokenizer is the same
-    with and without it, so that data and checkpoints from before tokenizers cleaned go with those of today.
+    Left out are padding and truncation, which `transformers` rewrites when it saves, and the cleaning: a
+    tokenizer is the same with and without it, so that data and checkpoints from before tokenizers cleaned go
+    with those of today.
     """
     folder = Path(path)
     file = folder if folder.is_file() else folder / "tokenizer.json"
@@ -253,13 +280,16 @@ def tokenizer_hash(path: str | Path) -> str:
 
 
 def encode(tokenizer: Tokenizer, texts: list[str], batch: int = 4096) -> Ragged:
-    """Token ids of texts, without special tokens. `tokenizer`: the `tokenizers` object, with no padding or truncation.
+    """Token ids of texts, without special tokens. `tokenizer`: the `tokenizers` object, with no padding or
+    truncation.
 
     In batches, because an Encoding costs some hundred bytes a token until it is let go.
     """
     arrays, lengths = [], []
     for start in range(0, len(texts), batch):
-        ids = [e.ids for e in tokenizer.encode_batch_fast(texts[start : start + batch], add_special_tokens=False)]
+        ids = [
+            e.ids for e in tokenizer.encode_batch_fast(texts[start : start + batch], add_special_tokens=False)
+        ]
         lengths += map(len, ids)
         arrays.append(np.fromiter((i for sequence in ids for i in sequence), np.int32, sum(map(len, ids))))
     ids = np.concatenate(arrays) if arrays else np.empty(0, np.int32)

@@ -23,7 +23,9 @@ from pretrain.export.folder import export, read_policy
 def main(run: str | None = None, out: str | None = None, step: str = "latest") -> int:
     """Export a checkpoint of the run folder `run`; see the module's description."""
     if run is None:
-        raise UserError("name a run folder: python -m pretrain.export runs/NAME [--step latest|best|N] [--out FOLDER]")
+        raise UserError(
+            "name a run folder: python -m pretrain.export runs/NAME [--step latest|best|N] [--out FOLDER]"
+        )
     folder = export(run, out, step)
     policy = read_policy(folder)
     kept = f", through the head in {policy['kept_head']['folder']}" if policy.get("kept_head") else ""

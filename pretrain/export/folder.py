@@ -1,4 +1,5 @@
-"""Write and read the folder of an export: a trained encoder as transformers and sentence-transformers load it."""
+"""Write and read the folder of an export: a trained encoder as transformers and sentence-transformers load
+it."""
 
 from __future__ import annotations
 
@@ -17,7 +18,15 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTra
 from transformers.utils import logging as transformers_logging
 
 from augment.core.pretrained import pretrained
-from pretrain.checkpoint.folder import STEP_FOLDER, CheckpointError, candidates, latest, problem_with, read_json, read_tensors
+from pretrain.checkpoint.folder import (
+    STEP_FOLDER,
+    CheckpointError,
+    candidates,
+    latest,
+    problem_with,
+    read_json,
+    read_tensors,
+)
 from pretrain.common.durable import fsync_folder, fsync_tree
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
@@ -70,12 +79,16 @@ def export(source: str | Path, out: str | Path | None = None, step: int | str = 
                 shutil.rmtree(hidden, ignore_errors=True)
     except (OSError, CheckpointError) as error:
         if not chosen.exists():
-            raise UserError(f"{chosen} is gone: the run that is training in {run} has replaced it by a newer one meanwhile. Give "
-                            "the same command again.") from error
+            raise UserError(
+                f"{chosen} is gone: the run that is training in {run} has replaced it by a newer one "
+                "meanwhile. Give "
+                "the same command again."
+            ) from error
         if isinstance(error, CheckpointError):
             raise
         raise UserError(
-            f"cannot write the export {out}: {error.strerror or error}. Free some space, or name another folder with --out."
+            f"cannot write the export {out}: {error.strerror or error}. Free some space, or name another "
+            "folder with --out."
         ) from error
     return out
 
@@ -94,19 +107,28 @@ def _find(source: Path, step: str) -> tuple[Path, Path]:
     root = run / "checkpoints" if (run / "checkpoints").is_dir() else source
     if step == "best":
         if not (run / "best" / MARK).is_file():
-            raise UserError(f"{run} has no best/ yet: it is written at evaluations. Use --step latest, or a number.")
+            raise UserError(
+                f"{run} has no best/ yet: it is written at evaluations. Use --step latest, or a number."
+            )
         return run, run / "best"
     known = candidates(root)
     if step == "latest":
         chosen = latest(root)
         if chosen is None:
-            raise UserError(f"nothing to export in {source}: there is no checkpoint in it. Give a run folder (runs/NAME) or a "
-                            "checkpoint.")
+            raise UserError(
+                f"nothing to export in {source}: there is no checkpoint in it. Give a run folder "
+                "(runs/NAME) or a "
+                "checkpoint."
+            )
         return run, chosen
-    wanted = [path for path in known if step.isdigit() and int(STEP_FOLDER.fullmatch(path.name)[1]) == int(step)]
+    wanted = [
+        path for path in known if step.isdigit() and int(STEP_FOLDER.fullmatch(path.name)[1]) == int(step)
+    ]
     if not wanted:
         steps = ", ".join(str(int(STEP_FOLDER.fullmatch(path.name)[1])) for path in reversed(known)) or "none"
-        raise UserError(f"{run} has no checkpoint of step {step!r}; there are: {steps}; or say latest, or best.")
+        raise UserError(
+            f"{run} has no checkpoint of step {step!r}; there are: {steps}; or say latest, or best."
+        )
     if (problem := problem_with(wanted[0])) is not None:
         raise UserError(f"checkpoint {wanted[0]} {problem}. Choose another step.")
     return run, wanted[0]
@@ -119,11 +141,14 @@ def is_export(folder: Path) -> bool:
 
 def _check_replaceable(out: Path) -> None:
     if out.exists() and not is_export(out) and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} exists and is not an export of ours; name another folder with --out, or remove it.")
+        raise UserError(
+            f"{out} exists and is not an export of ours; name another folder with --out, or remove it."
+        )
 
 
 def _replace(out: Path, hidden: Path) -> None:
-    """Put the finished folder in place; a reader finds the old export or the new one, whole, also after a power cut."""
+    """Put the finished folder in place; a reader finds the old export or the new one, whole, also after a
+    power cut."""
     fsync_tree(hidden)
     old = out.with_name(f".{out.name}.old")
     shutil.rmtree(old, ignore_errors=True)
@@ -135,7 +160,8 @@ def _replace(out: Path, hidden: Path) -> None:
 
 
 def _tokenizer(run: Path, config: dict[str, Any], expected_hash: str | None) -> tuple[Any, str]:
-    """The run's tokenizer, from the run folder or its data, and its hash, checked against the checkpoint's."""
+    """The run's tokenizer, from the run folder or its data, and its hash, checked against the
+    checkpoint's."""
     places = [run / "tokenizer", _data_folder(config) / "tokenizer", run / "best", run / "export"]
     for place in places:
         if not (place / "tokenizer.json").is_file():
@@ -144,7 +170,8 @@ def _tokenizer(run: Path, config: dict[str, Any], expected_hash: str | None) -> 
         if expected_hash is None or found == expected_hash:
             return cleaning_tokenizer(pretrained(AutoTokenizer, place)), found
     raise UserError(
-        f"the tokenizer of {run} (hash {str(expected_hash)[:12]}) is in none of {', '.join(map(str, places))}. Put the "
+        f"the tokenizer of {run} (hash {str(expected_hash)[:12]}) is in none of "
+        f"{', '.join(map(str, places))}. Put the "
         f"tokenizer/ folder of the data that the run was trained on into {run}."
     )
 
@@ -187,11 +214,19 @@ def _write(checkpoint: Path, run: Path, out: Path) -> None:
         model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     kept = state.get("kept_head")
-    folder = write_modules(out, pooling, model.config.hidden_size, model.config.num_hidden_layers, longest,
-                           None if kept is None else _kept_head(checkpoint, heads, kept))
+    folder = write_modules(
+        out,
+        pooling,
+        model.config.hidden_size,
+        model.config.num_hidden_layers,
+        longest,
+        None if kept is None else _kept_head(checkpoint, heads, kept),
+    )
     if heads:
         save_file(heads, out / "heads.safetensors", metadata={"format": "pt"})
-    (out / "training_config.yaml").write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), "utf-8")
+    (out / "training_config.yaml").write_text(
+        yaml.safe_dump(config, sort_keys=False, allow_unicode=True), "utf-8"
+    )
     policy = {
         "format_version": FORMAT_VERSION,
         "pooling": pooling,
@@ -223,7 +258,8 @@ def _without_progress_bars() -> Iterator[None]:
 
 
 def read_policy(folder: str | Path) -> dict[str, Any] | None:
-    """What an export says of itself (clear.json: "pooling", "step", "recipe" ...); None: the folder is not one.
+    """What an export says of itself (clear.json: "pooling", "step", "recipe" ...); None: the folder is not
+    one.
 
     Raises:
         UserError: the file is damaged.
@@ -236,20 +272,26 @@ def read_policy(folder: str | Path) -> dict[str, Any] | None:
         policy["pooling"], policy["step"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         what = f"{type(error).__name__}: {error}"
-        raise UserError(f"{path} is damaged ({what}); export its run into this folder again: python -m pretrain.export RUN --out "
-                        f"{folder}") from None
+        raise UserError(
+            f"{path} is damaged ({what}); export its run into this folder again: python -m pretrain.export "
+            "RUN --out "
+            f"{folder}"
+        ) from None
     return policy
 
 
 def read_kept_head(folder: str | Path) -> ProjectionHead | None:
-    """What the pooled vectors of an export go through in use; None: nothing, or the folder is no export of ours."""
+    """What the pooled vectors of an export go through in use; None: nothing, or the folder is no export of
+    ours."""
     kept = (read_policy(folder) or {}).get("kept_head")
     return None if kept is None else read_head(Path(folder) / kept["folder"])
 
 
 def _kept_head(checkpoint: Path, heads: dict[str, torch.Tensor], name: str) -> ProjectionHead:
     """The head `name` (`WholeObjective.kept_head_name`) with its weights among the checkpoint's `heads`."""
-    weights = {key.removeprefix(f"{name}."): tensor for key, tensor in heads.items() if key.startswith(f"{name}.")}
+    weights = {
+        key.removeprefix(f"{name}."): tensor for key, tensor in heads.items() if key.startswith(f"{name}.")
+    }
     head = simcse_head(len(weights["layers.0.bias"])) if "layers.0.bias" in weights else None
     if head is None or set(weights) != set(head.state_dict()):
         raise UserError(f"{checkpoint} keeps the head {name!r} for use, but holds no weights of it that fit")
@@ -277,7 +319,11 @@ def _rebuild(
         model_config = AutoConfig.for_model(kind, **settings)
     else:
         recipe = config["model"]
-        architecture = {key: value for key, value in recipe.items() if key not in ("init", "pooling") and value is not None}
+        architecture = {
+            key: value
+            for key, value in recipe.items()
+            if key not in ("init", "pooling") and value is not None
+        }
         model_config = config_from(architecture, tokenizer)
     model_config.dtype = torch.float32
     model = AutoModelForMaskedLM.from_config(model_config, attn_implementation="eager", dtype=torch.float32)

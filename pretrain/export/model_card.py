@@ -50,7 +50,11 @@ def model_card(policy: dict[str, Any], metrics: Path, parameters: int, architect
         f"# {recipe['name']}\n\nA sentence encoder ({architecture}, {format_count(parameters)} parameters, "
         f"{policy['hidden_size']} dimensions, sequences of up to {policy['max_length']} tokens), trained "
         f"{_objective(recipe)}. Sentence vectors: {_pooling(policy['pooling'])}"
-        + (f", through the head it was trained with (`{head['folder']}`: a linear map and tanh)." if head else "."),
+        + (
+            f", through the head it was trained with (`{head['folder']}`: a linear map and tanh)."
+            if head
+            else "."
+        ),
         _usage(policy["pooling"], head),
         _training(policy, recipe, progress),
         _table("Evaluation", *_scores(records, "at start" if recipe["model"].get("init") else "untrained")),
@@ -62,7 +66,13 @@ def model_card(policy: dict[str, Any], metrics: Path, parameters: int, architect
 
 
 def _front_matter(recipe: dict[str, Any]) -> str:
-    tags = ["sentence-transformers", "sentence-similarity", "feature-extraction", "fill-mask", *_parts(recipe)]
+    tags = [
+        "sentence-transformers",
+        "sentence-similarity",
+        "feature-extraction",
+        "fill-mask",
+        *_parts(recipe),
+    ]
     init = recipe["model"].get("init")
     base = f"base_model: {init}\n" if init and not Path(init).exists() else ""  # the hub knows no folders
     return (
@@ -88,7 +98,8 @@ def _objective(recipe: dict[str, Any]) -> str:
     named = f"`{first}`" if first == second else f"`{first}` and `{second}`"
     first_of_two = "masked language modelling and " if masked else ""
     return (
-        f"{start} by {first_of_two}a contrastive loss between views of a sentence (objective `{'+'.join(others)}`, augmentation "
+        f"{start} by {first_of_two}a contrastive loss between views of a sentence (objective "
+        f"`{'+'.join(others)}`, augmentation "
         f"{named})"
     )
 
@@ -96,7 +107,11 @@ def _objective(recipe: dict[str, Any]) -> str:
 def _citation(recipe: dict[str, Any]) -> str:
     known = [f"- {PAPERS[part]}" for part in _parts(recipe) if part in PAPERS]
     bibtex = f"```bibtex\n{CITATION}\n```" if {"clear", "mlm"} & set(_parts(recipe)) else ""
-    return "\n\n".join(["## Citation\n\nThe method:", *filter(None, [bibtex, "\n".join(known)])]) if known or bibtex else ""
+    return (
+        "\n\n".join(["## Citation\n\nThe method:", *filter(None, [bibtex, "\n".join(known)])])
+        if known or bibtex
+        else ""
+    )
 
 
 def _pooling(pooling: str) -> str:
@@ -153,8 +168,14 @@ def _training(policy: dict[str, Any], recipe: dict[str, Any], progress: dict[str
     if progress.get("seconds"):
         rows.append(("training time", format_seconds(progress["seconds"])))
     rows += [
-        ("optimizer", f"{train['optimizer']}, betas {tuple(train['betas'])}, weight decay {train['weight_decay']}"),
-        ("learning rate", f"{train['lr']:g}, warm-up {train['warmup_steps']:,} steps, then {train['schedule']}"),
+        (
+            "optimizer",
+            f"{train['optimizer']}, betas {tuple(train['betas'])}, weight decay {train['weight_decay']}",
+        ),
+        (
+            "learning rate",
+            f"{train['lr']:g}, warm-up {train['warmup_steps']:,} steps, then {train['schedule']}",
+        ),
         ("precision, ZeRO stage", f"{train['precision']}, {train['zero']}"),
     ]
     for part in _parts(recipe):
@@ -168,7 +189,9 @@ def _training(policy: dict[str, Any], recipe: dict[str, Any], progress: dict[str
 
 
 def _scores(records: list[dict[str, Any]], begin: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    evaluations = [(record["step"], dict(flatten(record["evaluation"]))) for record in records if "evaluation" in record]
+    evaluations = [
+        (record["step"], dict(flatten(record["evaluation"]))) for record in records if "evaluation" in record
+    ]
     if not evaluations:
         return (), []
     (first_step, first), (last_step, last) = evaluations[0], evaluations[-1]
@@ -176,7 +199,8 @@ def _scores(records: list[dict[str, Any]], begin: str) -> tuple[tuple[str, ...],
     if first_step == last_step:
         return ("measure", start), [(SCORES.get(name, name), f"{value:.4g}") for name, value in last.items()]
     rows = [
-        (SCORES.get(name, name), f"{first[name]:.4g}" if name in first else "", f"{value:.4g}") for name, value in last.items()
+        (SCORES.get(name, name), f"{first[name]:.4g}" if name in first else "", f"{value:.4g}")
+        for name, value in last.items()
     ]
     return ("measure", start, f"step {last_step:,}"), rows
 
@@ -192,7 +216,9 @@ def _losses(records: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[
     rows = []
     for record in chosen:
         losses = dict(flatten(record["loss"]))
-        rows.append((f"{record['step']:,}", *(f"{losses[name]:.4f}" if name in losses else "" for name in names)))
+        rows.append(
+            (f"{record['step']:,}", *(f"{losses[name]:.4f}" if name in losses else "" for name in names))
+        )
     return ("step", *names), rows
 
 
@@ -206,8 +232,13 @@ def _table(title: str, header: tuple[str, ...], rows: list[tuple[str, ...]]) -> 
 
 def _limits(recipe: dict[str, Any]) -> str:
     supervised = "simcse" in _parts(recipe) and recipe["objective"]["simcse"]["hard_negatives"]
-    tuned = "tuned on the positives and hard negatives that its data gives" if supervised else "not tuned on labelled pairs"
+    tuned = (
+        "tuned on the positives and hard negatives that its data gives"
+        if supervised
+        else "not tuned on labelled pairs"
+    )
     return (
-        "## Limits\n\nThe model knows what its training text knew, biases included, in the language of that text. It was "
+        "## Limits\n\nThe model knows what its training text knew, biases included, in the language of that "
+        "text. It was "
         f"{tuned}; scores above are what was measured in the run, and nothing else was."
     )

@@ -1,6 +1,8 @@
-"""The files by which sentence-transformers finds an encoder's pooling, and the head behind it where one is kept.
+"""The files by which sentence-transformers finds an encoder's pooling, and the head behind it where one is
+kept.
 
-Written by hand, in the format that every version of the library since 2 reads, so that exporting does not need it.
+Written by hand, in the format that every version of the library since 2 reads, so that exporting does not
+need it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,12 @@ MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weig
 
 
 def write_modules(
-    out: Path, pooling: str, hidden_size: int, layers: int, max_length: int, head: ProjectionHead | None = None
+    out: Path,
+    pooling: str,
+    hidden_size: int,
+    layers: int,
+    max_length: int,
+    head: ProjectionHead | None = None,
 ) -> str | None:
     """Write modules.json and what it names into the export folder `out`.
 
@@ -66,7 +73,9 @@ def write_modules(
             "in_features": linear.in_features, "out_features": linear.out_features, "bias": True,
             "activation_function": "torch.nn.modules.activation.Tanh",
         })  # fmt: skip
-        tensors = {f"linear.{name}": tensor.detach().contiguous() for name, tensor in linear.named_parameters()}
+        tensors = {
+            f"linear.{name}": tensor.detach().contiguous() for name, tensor in linear.named_parameters()
+        }
         save_file(tensors, folder / "model.safetensors")
         modules.append((folder.name, "Dense"))
     _write(out / "sentence_bert_config.json", transformer)
@@ -89,14 +98,19 @@ def read_head(folder: Path) -> ProjectionHead:
     try:
         tensors = load_file(folder / "model.safetensors")
         head = simcse_head(len(tensors["linear.bias"]))
-        head.layers[0].load_state_dict({name.removeprefix("linear."): tensor for name, tensor in tensors.items()})
+        head.layers[0].load_state_dict(
+            {name.removeprefix("linear."): tensor for name, tensor in tensors.items()}
+        )
     except (OSError, SafetensorError, KeyError, RuntimeError) as error:
-        raise UserError(f"{folder} does not hold the head that the export keeps: {error}. Export the run again") from error
+        raise UserError(
+            f"{folder} does not hold the head that the export keeps: {error}. Export the run again"
+        ) from error
     return head.eval()
 
 
 def layer_weights(second: int, layers: int) -> list[float]:
-    """Weights of hidden states 0 (embeddings) to `layers` that average the last with `second` (-2: last but one)."""
+    """Weights of hidden states 0 (embeddings) to `layers` that average the last with `second` (-2: last but
+    one)."""
     index = second if second >= 0 else layers + 1 + second
     if not 0 <= index <= layers:
         raise UserError(f"an encoder of {layers} layers has no hidden state {second} to pool.")

@@ -1,4 +1,5 @@
-"""AugCSE's antagonistic discriminator (Tang et al. 2022): which augmentation was it? The encoder learns that none can tell."""
+"""AugCSE's antagonistic discriminator (Tang et al. 2022): which augmentation was it? The encoder learns that
+none can tell."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ FORMS = ("code", "paper")
 
 
 def reverse_gradient(values: Tensor, scale: float) -> Tensor:
-    """The values; in the backward pass the gradient times -scale (Ganin and Lempitsky 2015; AugCSE, appendix A.4).
+    """The values; in the backward pass the gradient times -scale (Ganin and Lempitsky 2015; AugCSE, appendix
+    A.4).
 
     AugCSE's alpha of -1 is a scale of +1.
     """
@@ -34,15 +36,17 @@ class _ReverseGradient(torch.autograd.Function):
 
 
 class Discriminator(nn.Module):
-    """Logits of the augmentations, from the projected vectors of a sentence and its augmentation side by side.
+    """Logits of the augmentations, from the projected vectors of a sentence and its augmentation side by
+    side.
 
     form "code" (the authors' repository, training/discriminator.py, two layers):
         dropout, Linear(in, 2 in), tanh, dropout, Linear(2 in, outputs), tanh: logits lie in (-1, 1).
     form "paper" (appendix A.5):
-        dropout, Linear(in, 2 in), tanh, dropout, Linear(2 in, in), tanh, which the listing calls a projection and which ends
-        there, without a classifier; a Linear(in, outputs) without tanh follows here.
+        dropout, Linear(in, 2 in), tanh, dropout, Linear(2 in, in), tanh, which the listing calls a projection
+        and which ends there, without a classifier; a Linear(in, outputs) without tanh follows here.
 
-    It computes in its parameters' dtype, also under autocast. The gradient is reversed by the caller (`reverse_gradient`).
+    It computes in its parameters' dtype, also under autocast. The gradient is reversed by the caller
+    (`reverse_gradient`).
     """
 
     def __init__(self, in_features: int, outputs: int, form: str = "code", dropout: float = 0.2):
@@ -60,8 +64,14 @@ class Discriminator(nn.Module):
             raise UserError(f"a discriminator tells at least 2 classes apart, not {outputs}.")
         wide = 2 * in_features
         second = outputs if form == "code" else in_features
-        modules = [nn.Dropout(dropout), nn.Linear(in_features, wide), nn.Tanh(),
-                   nn.Dropout(dropout), nn.Linear(wide, second), nn.Tanh()]
+        modules = [
+            nn.Dropout(dropout),
+            nn.Linear(in_features, wide),
+            nn.Tanh(),
+            nn.Dropout(dropout),
+            nn.Linear(wide, second),
+            nn.Tanh(),
+        ]
         if form == "paper":
             modules.append(nn.Linear(in_features, outputs))
         self.layers = nn.Sequential(*modules)
@@ -73,10 +83,11 @@ class Discriminator(nn.Module):
 
 
 def discriminator_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Binary cross-entropy of each output against the one-hot label, the mean over N x outputs (equation 2; not a softmax).
+    """Binary cross-entropy of each output against the one-hot label, the mean over N x outputs (equation 2;
+    not a softmax).
 
-    logits: [N, outputs]. labels: int64[N]. With the "code" form's logits in (-1, 1) the least possible loss is
-    log(1 + exp(-1)) = 0.313.
+    logits: [N, outputs]. labels: int64[N]. With the "code" form's logits in (-1, 1) the least possible loss
+    is log(1 + exp(-1)) = 0.313.
     """
     with torch.autocast(logits.device.type, enabled=False):
         values = at_least_float32(logits)

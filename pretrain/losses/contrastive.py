@@ -1,15 +1,17 @@
-"""Contrastive losses over a whole batch of sentence vectors, in tiles: memory grows with N, never with N squared.
+"""Contrastive losses over a whole batch of sentence vectors, in tiles: memory grows with N, never with N
+squared.
 
 Every loss here is a softmax over candidates, anchor by anchor:
 
     loss = mean over anchors i of  -log( exp(s_i,p(i)) / sum over candidates j of exp(s_ij) )
     s_ij = a_i . c_j / temperature
 
-`TiledSoftmax` computes it and its exact gradient in one pass over tiles of anchors. A loss says who the anchors,
-candidates and positives are, and may change the logits of a tile (`Adjustment`), exclude false negatives
-(`Identities`) or give each anchor candidates of its own (`own_logits`).
+`TiledSoftmax` computes it and its exact gradient in one pass over tiles of anchors. A loss says who the
+anchors, candidates and positives are, and may change the logits of a tile (`Adjustment`), exclude false
+negatives (`Identities`) or give each anchor candidates of its own (`own_logits`).
 
-Vectors come as they are; similarity is the cosine. Losses are float32 (float64 from float64), also under autocast.
+Vectors come as they are; similarity is the cosine. Losses are float32 (float64 from float64), also under
+autocast.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from torch.autograd.function import once_differentiable
 from pretrain.losses.vectors import inverse, unit_vectors
 
 TILE_LOGITS = {"cpu": 2**22, "cuda": 2**26}
-"""Logits of a tile of anchors, all candidates: 16 MiB on CPU, where they stay in the last cache, 256 MiB on CUDA."""
+"""Logits of a tile of anchors, all candidates: 16 MiB on CPU, where they stay in the last cache, 256 MiB on
+CUDA."""
 
 
 class Adjustment(Protocol):
@@ -35,11 +38,11 @@ class Adjustment(Protocol):
 
 @dataclass(frozen=True)
 class Identities:
-    """Who is who, so that no sentence is pushed away from itself: a candidate with the text of an anchor, or of the
-    anchor's positive, is no negative of it. An anchor's own positive always stays.
+    """Who is who, so that no sentence is pushed away from itself: a candidate with the text of an anchor, or
+    of the anchor's positive, is no negative of it. An anchor's own positive always stays.
 
-    Identities are hashes of texts, on the device of the vectors. anchors: int64[A]. candidates: int64[C]. positives:
-    int64[A], of each anchor's positive, or None where that has the identity of its anchor.
+    Identities are hashes of texts, on the device of the vectors. anchors: int64[A]. candidates: int64[C].
+    positives: int64[A], of each anchor's positive, or None where that has the identity of its anchor.
     """
 
     anchors: Tensor
@@ -47,7 +50,8 @@ class Identities:
     positives: Tensor | None = None
 
     def exclude(self, logits: Tensor, own: Tensor, start: int, stop: int) -> None:
-        """Set the logits [stop - start, C] of false negatives to minus infinity; own: int64[stop - start, 1]."""
+        """Set the logits [stop - start, C] of false negatives to minus infinity; own: int64[stop - start,
+        1]."""
         same = self.candidates == self.anchors[start:stop, None]
         if self.positives is not None:
             same |= self.candidates == self.positives[start:stop, None]
@@ -56,7 +60,11 @@ class Identities:
 
 
 def nt_xent(
-    views: Tensor, temperature: float, tile: int | None = None, groups: Tensor | None = None, identities: Tensor | None = None
+    views: Tensor,
+    temperature: float,
+    tile: int | None = None,
+    groups: Tensor | None = None,
+    identities: Tensor | None = None,
 ) -> Tensor:
     """NT-Xent (Chen et al. 2020, "SimCLR", equation 1; CLEAR, Wu et al. 2020, equations 1 and 2).
 
@@ -91,27 +99,38 @@ def nt_xent(
         if identities is not None:
             every = _identities(identities, (2, count), "identities", views).flatten()
             same = Identities(every, every, every[positives])
-        return softmax_over_candidates(vectors, vectors, positives, temperature, exclude, tile, identities=same)
+        return softmax_over_candidates(
+            vectors, vectors, positives, temperature, exclude, tile, identities=same
+        )
 
 
 def info_nce(
-    anchors: Tensor, positives: Tensor, temperature: float, *, negatives: Tensor | None = None, own_negative_bias: float = 0.0,
-    groups: Tensor | None = None, anchor_identities: Tensor | None = None, positive_identities: Tensor | None = None,
-    negative_identities: Tensor | None = None, tile: int | None = None,
+    anchors: Tensor,
+    positives: Tensor,
+    temperature: float,
+    *,
+    negatives: Tensor | None = None,
+    own_negative_bias: float = 0.0,
+    groups: Tensor | None = None,
+    anchor_identities: Tensor | None = None,
+    positive_identities: Tensor | None = None,
+    negative_identities: Tensor | None = None,
+    tile: int | None = None,
 ) -> Tensor:
-    """InfoNCE in one direction (SimCSE, Gao et al. 2021, equations 1 and 5): every positive, and every vector of
-    `negatives`, is a candidate of every anchor.
+    """InfoNCE in one direction (SimCSE, Gao et al. 2021, equations 1 and 5): every positive, and every vector
+    of `negatives`, is a candidate of every anchor.
 
     Args:
         anchors, positives: [N, d]; row i of `positives` is the positive of row i of `anchors`.
         temperature: divides the cosine.
-        negatives: [M, d], further candidates of all anchors: SimCSE's hard negatives (M = N, row i is anchor i's own), or
-            ESimCSE's momentum queue (any M, without gradient).
-        own_negative_bias: added to the logit of an anchor's own hard negative; SimCSE's `hard_negative_weight`, which is a
-            logit (0 is weight 1). Needs M = N.
-        groups: int64[N]; if given, an anchor's candidates are those of its own group only. With negatives, M = N.
-        anchor_identities, positive_identities: int64[N]; negative_identities: int64[M]: hashes of the texts. If given, all are,
-            and equal texts are no negatives (`Identities`).
+        negatives: [M, d], further candidates of all anchors: SimCSE's hard negatives (M = N, row i is anchor
+            i's own), or ESimCSE's momentum queue (any M, without gradient).
+        own_negative_bias: added to the logit of an anchor's own hard negative; SimCSE's
+            `hard_negative_weight`, which is a logit (0 is weight 1). Needs M = N.
+        groups: int64[N]; if given, an anchor's candidates are those of its own group only. With negatives, M
+            = N.
+        anchor_identities, positive_identities: int64[N]; negative_identities: int64[M]: hashes of the texts.
+            If given, all are, and equal texts are no negatives (`Identities`).
         tile: anchors at a time; memory is tile x (N + M) numbers. Default: `TILE_LOGITS` of the device.
 
     Returns:
@@ -129,27 +148,38 @@ def info_nce(
 
         def adjust(logits: Tensor, start: int, stop: int) -> None:
             if own_negative_bias:
-                logits[:, count + start:count + stop].diagonal().add_(own_negative_bias)
+                logits[:, count + start : count + stop].diagonal().add_(own_negative_bias)
             if within_group is not None:
                 for block in logits.split(count, dim=1):
                     within_group(block, start, stop)
 
         same = _pair_identities(anchors, anchor_identities, positive_identities)
         if (same is None) != (negative_identities is None) and negatives is not None:
-            raise ValueError("identities are given for anchors, positives and negatives, or for none of them.")
+            raise ValueError(
+                "identities are given for anchors, positives and negatives, or for none of them."
+            )
         if same is not None and negatives is not None:
             own = _identities(negative_identities, (further,), "negative_identities", anchors)
             same = Identities(same.anchors, torch.cat([same.candidates, own]), same.positives)
         index = torch.arange(count, device=anchors.device)
-        return softmax_over_candidates(unit_vectors(anchors), candidates, index, temperature, adjust, tile, identities=same)
+        return softmax_over_candidates(
+            unit_vectors(anchors), candidates, index, temperature, adjust, tile, identities=same
+        )
 
 
 def symmetric_info_nce(
-    anchors: Tensor, positives: Tensor, temperature: float, *, groups: Tensor | None = None,
-    anchor_identities: Tensor | None = None, positive_identities: Tensor | None = None, tile: int | None = None,
+    anchors: Tensor,
+    positives: Tensor,
+    temperature: float,
+    *,
+    groups: Tensor | None = None,
+    anchor_identities: Tensor | None = None,
+    positive_identities: Tensor | None = None,
+    tile: int | None = None,
 ) -> Tensor:
-    """Half of InfoNCE from anchors to positives and half of it from positives to anchors (CLIP, Radford et al. 2021, figure 3;
-    the "ranking" loss of AugCSE's code, Tang et al. 2022). Arguments and result as `info_nce`.
+    """Half of InfoNCE from anchors to positives and half of it from positives to anchors (CLIP, Radford et
+    al. 2021, figure 3; the "ranking" loss of AugCSE's code, Tang et al. 2022). Arguments and result as
+    `info_nce`.
     """
     _check_same_shape("symmetric_info_nce", anchors, positives)
     with torch.autocast(anchors.device.type, enabled=False):
@@ -158,24 +188,37 @@ def symmetric_info_nce(
         within_group = _within_group(groups, anchors)
         forth = _pair_identities(anchors, anchor_identities, positive_identities)
         back = _pair_identities(anchors, positive_identities, anchor_identities)
-        return 0.5 * (softmax_over_candidates(ours, theirs, index, temperature, within_group, tile, identities=forth)
-                      + softmax_over_candidates(theirs, ours, index, temperature, within_group, tile, identities=back))
+        return 0.5 * (
+            softmax_over_candidates(ours, theirs, index, temperature, within_group, tile, identities=forth)
+            + softmax_over_candidates(theirs, ours, index, temperature, within_group, tile, identities=back)
+        )
 
 
 def relaxed_negative_info_nce(
-    anchors: Tensor, positives: Tensor, negatives: Tensor, present: Tensor, temperature: float, margin: float, *,
-    groups: Tensor | None = None, anchor_identities: Tensor | None = None, positive_identities: Tensor | None = None,
+    anchors: Tensor,
+    positives: Tensor,
+    negatives: Tensor,
+    present: Tensor,
+    temperature: float,
+    margin: float,
+    *,
+    groups: Tensor | None = None,
+    anchor_identities: Tensor | None = None,
+    positive_identities: Tensor | None = None,
     tile: int | None = None,
 ) -> Tensor:
     """InfoNCE with each anchor's own negation as a relaxed negative (SDA, equation 4):
 
-        -log( exp(cos(h_i, h_i+) / t) / ( sum_j exp(cos(h_i, h_j+) / t) + exp((cos(h_i, h_i-) - margin) / t) ) )
+        -log( exp(cos(h_i, h_i+) / t) / ( sum_j exp(cos(h_i, h_j+) / t) + exp((cos(h_i, h_i-) - margin) / t) )
+        )
 
-    (The printed formula lacks the -log.) A negation is no negative of other anchors, unlike SimCSE's hard negatives.
+    (The printed formula lacks the -log.) A negation is no negative of other anchors, unlike SimCSE's hard
+    negatives.
 
     Args:
         anchors, positives, negatives: [N, d].
-        present: bool[N]; where False the sentence has no negation, and its row of `negatives` (finite) counts for nothing.
+        present: bool[N]; where False the sentence has no negation, and its row of `negatives` (finite) counts
+            for nothing.
         temperature: t.
         margin: of cosine.
         groups, anchor_identities, positive_identities, tile: as `info_nce`.
@@ -191,13 +234,20 @@ def relaxed_negative_info_nce(
         within_group = _within_group(groups, anchors)
         index = torch.arange(len(anchors), device=anchors.device)
         same = _pair_identities(anchors, anchor_identities, positive_identities)
-        return softmax_over_candidates(ours, theirs, index, temperature, within_group, tile, identities=same,
-                                       own_logits=own_logits)
+        return softmax_over_candidates(
+            ours, theirs, index, temperature, within_group, tile, identities=same, own_logits=own_logits
+        )
 
 
 def softmax_over_candidates(
-    anchors: Tensor, candidates: Tensor, positives: Tensor, temperature: float,
-    adjust: Adjustment | None = None, tile: int | None = None, *, identities: Identities | None = None,
+    anchors: Tensor,
+    candidates: Tensor,
+    positives: Tensor,
+    temperature: float,
+    adjust: Adjustment | None = None,
+    tile: int | None = None,
+    *,
+    identities: Identities | None = None,
     own_logits: Tensor | None = None,
 ) -> Tensor:
     """Mean over anchors [A, d] of -log softmax over candidates [C, d], at `positives` int64[A].
@@ -209,8 +259,16 @@ def softmax_over_candidates(
     if tile < 1:
         raise ValueError(f"tile must be at least 1, not {tile}.")
     among_themselves = candidates is anchors  # then one array takes both gradients
-    return TiledSoftmax.apply(anchors, None if among_themselves else candidates, own_logits, positives,
-                              inverse(temperature), adjust, identities, tile)
+    return TiledSoftmax.apply(
+        anchors,
+        None if among_themselves else candidates,
+        own_logits,
+        positives,
+        inverse(temperature),
+        adjust,
+        identities,
+        tile,
+    )
 
 
 class TiledSoftmax(torch.autograd.Function):
@@ -222,8 +280,15 @@ class TiledSoftmax(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx, anchors: Tensor, candidates: Tensor | None, own_logits: Tensor | None, positives: Tensor, scale: float,
-        adjust: Adjustment | None, identities: Identities | None, tile: int,
+        ctx,
+        anchors: Tensor,
+        candidates: Tensor | None,
+        own_logits: Tensor | None,
+        positives: Tensor,
+        scale: float,
+        adjust: Adjustment | None,
+        identities: Identities | None,
+        tile: int,
     ) -> Tensor:
         count = max(len(anchors), 1)
         anchor_gradient = torch.zeros_like(anchors) if ctx.needs_input_grad[0] else None
@@ -232,14 +297,15 @@ class TiledSoftmax(torch.autograd.Function):
         else:
             candidate_gradient = torch.zeros_like(candidates) if ctx.needs_input_grad[1] else None
         own_gradient = torch.zeros_like(own_logits) if own_logits is not None else None
-        # Summed in float64: thousands of nearly equal terms would lose digits in float32, and it costs nothing.
+        # Summed in float64: thousands of nearly equal terms would lose digits in float32, and it costs
+        # nothing.
         total = torch.zeros((), dtype=torch.float64, device=anchors.device)
         room = anchors.new_empty(min(tile, len(anchors)), len(candidates))  # one for all tiles
         for start in range(0, len(anchors), tile):
             stop = min(start + tile, len(anchors))
             block = anchors[start:stop] * scale
             own = positives[start:stop, None]
-            logits = torch.mm(block, candidates.T, out=room[:stop - start])
+            logits = torch.mm(block, candidates.T, out=room[: stop - start])
             if adjust is not None:
                 adjust(logits, start, stop)
             if identities is not None:
@@ -250,7 +316,8 @@ class TiledSoftmax(torch.autograd.Function):
             if further is not None:
                 largest = largest.maximum(further.amax(1, keepdim=True))
             weights = logits.sub_(largest).exp_()
-            # The weight of all others is summed without the positive's: where that is nearly 1, their digits would drown in it.
+            # The weight of all others is summed without the positive's: where that is nearly 1, their digits
+            # would drown in it.
             weights.scatter_(1, own, 0.0)
             others = weights.sum(1, keepdim=True)
             if further is not None:
@@ -258,7 +325,9 @@ class TiledSoftmax(torch.autograd.Function):
                 others += further.sum(1, keepdim=True)
             below = largest - own_logit
             denominator = others + torch.exp(-below)
-            total += torch.where(below == 0, others.log1p(), denominator.log() + below).sum(dtype=torch.float64)
+            total += torch.where(below == 0, others.log1p(), denominator.log() + below).sum(
+                dtype=torch.float64
+            )
             weights.scatter_(1, own, -others)
             if candidate_gradient is not None:
                 candidate_gradient.addmm_(weights.T, block / denominator)
@@ -267,8 +336,12 @@ class TiledSoftmax(torch.autograd.Function):
             if further is not None:
                 own_gradient[start:stop] = further / denominator
         separate = candidate_gradient if candidate_gradient is not anchor_gradient else None
-        ctx.save_for_backward(*(None if gradient is None else gradient.div_(count)
-                                for gradient in (anchor_gradient, separate, own_gradient)))
+        ctx.save_for_backward(
+            *(
+                None if gradient is None else gradient.div_(count)
+                for gradient in (anchor_gradient, separate, own_gradient)
+            )
+        )
         return (total / count).to(anchors.dtype)
 
     @staticmethod
@@ -293,7 +366,9 @@ def _within_group(groups: Tensor | None, vectors: Tensor) -> Adjustment | None:
 
 def _check_same_shape(name: str, *vectors: Tensor) -> None:
     if any(v.ndim != 2 or v.shape != vectors[0].shape for v in vectors):
-        raise ValueError(f"{name} takes vectors of one shape [N, d], not {', '.join(str(list(v.shape)) for v in vectors)}.")
+        raise ValueError(
+            f"{name} takes vectors of one shape [N, d], not {', '.join(str(list(v.shape)) for v in vectors)}."
+        )
 
 
 def _identities(identities: Tensor, shape: tuple[int, ...], name: str, like: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""Masked language modelling (Devlin et al. 2019), computed on the masked positions only and in bounded memory.
+"""Masked language modelling (Devlin et al. 2019), computed on the masked positions only and in bounded
+memory.
 
 Of a batch's tokens 15% are masked, so the vocabulary projection, the widest product of a small model, runs on
 15% of the rows.
@@ -27,14 +28,18 @@ TILE_ELEMENTS = {"cpu": 2**25, "cuda": 2**28}
 
 
 def masked_lm_loss(
-    encoder: SentenceEncoder, hidden: Tensor, positions: Tensor, labels: Tensor,
+    encoder: SentenceEncoder,
+    hidden: Tensor,
+    positions: Tensor,
+    labels: Tensor,
     tile_elements: int | None = None,
 ) -> Tensor:
     """SUM over the masked positions of -log p(label): a scalar, float32 (float64 from float64 hidden states).
 
-    A sum, because the right mean is over the masked tokens of the whole global batch, which only the caller knows.
-    Where [P, V] exceeds the bound, positions are cut into tiles whose logits are computed again in the backward pass
-    (one more forward of the head); the calls go through the head's modules, so ZeRO-3's hooks gather their weights.
+    A sum, because the right mean is over the masked tokens of the whole global batch, which only the caller
+    knows. Where [P, V] exceeds the bound, positions are cut into tiles whose logits are computed again in the
+    backward pass (one more forward of the head); the calls go through the head's modules, so ZeRO-3's hooks
+    gather their weights.
 
     Args:
         hidden: last hidden states [T, H] from `encoder.forward_packed`.
@@ -53,8 +58,8 @@ def masked_lm_loss(
 
     if len(tiles) == 1 or not torch.is_grad_enabled():
         return torch.stack([tile_loss(states, targets) for states, targets in tiles]).sum()
-    # Without early stop: it leaves a module's forward by an exception, past the hook that gives weights back. The
-    # head draws no random numbers, so there is no random state to keep for the recomputation.
+    # Without early stop: it leaves a module's forward by an exception, past the hook that gives weights back.
+    # The head draws no random numbers, so there is no random state to keep for the recomputation.
     with set_checkpoint_early_stop(False):
         losses = [
             checkpoint(tile_loss, states, targets, use_reentrant=False, preserve_rng_state=False)
@@ -64,8 +69,8 @@ def masked_lm_loss(
 
 
 def _agreed_count(encoder: SentenceEncoder, tiles: int) -> int:
-    """The largest number of tiles over ranks where ZeRO-3 gathers weights, a collective that all ranks must enter
-    equally often; ranks that need fewer run empty ones. One small reduction, and none at other stages.
+    """The largest number of tiles over ranks where ZeRO-3 gathers weights, a collective that all ranks must
+    enter equally often; ranks that need fewer run empty ones. One small reduction, and none at other stages.
     """
     output = encoder.lm.get_output_embeddings().weight
     if not hasattr(output, "ds_id") or not dist.is_initialized() or dist.get_world_size() == 1:
@@ -83,10 +88,12 @@ def _round_up(positions: Tensor, labels: Tensor, device_type: str) -> tuple[Tens
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
-    """Sum over rows of -log softmax(logits)[label]; logits [P, V], labels int64[P]; float32, or float64 from float64.
+    """Sum over rows of -log softmax(logits)[label]; logits [P, V], labels int64[P]; float32, or float64 from
+    float64.
 
-    Half-precision logits are read in float32. The gradient, softmax - onehot, is made in the forward pass in the
-    logits' dtype, and is all that is kept: autograd's own chain would hold float32 copies of [P, V] three times.
+    Half-precision logits are read in float32. The gradient, softmax - onehot, is made in the forward pass in
+    the logits' dtype, and is all that is kept: autograd's own chain would hold float32 copies of [P, V] three
+    times.
     """
     return _CrossEntropySum.apply(logits, labels)
 

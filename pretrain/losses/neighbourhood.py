@@ -1,9 +1,11 @@
-"""VaSCL's losses (Zhang et al. 2022, "Virtual Augmentation Supported Contrastive Learning"): nearest neighbours in the whole
-batch, the virtual augmentation that is hardest to tell from them, and the neighbourhood loss.
+"""VaSCL's losses (Zhang et al. 2022, "Virtual Augmentation Supported Contrastive Learning"): nearest
+neighbours in the whole batch, the virtual augmentation that is hardest to tell from them, and the
+neighbourhood loss.
 
-What the authors' code does where it departs from the paper is said at each function, and is what is done here.
-Similarities are cosines (of the head's outputs), except where neighbours are chosen: there, dot products.
-Losses are float32 (float64 from float64), also under autocast; memory grows with N, never with N squared.
+What the authors' code does where it departs from the paper is said at each function, and is what is done
+here. Similarities are cosines (of the head's outputs), except where neighbours are chosen: there, dot
+products. Losses are float32 (float64 from float64), also under autocast; memory grows with N, never with N
+squared.
 """
 
 from __future__ import annotations
@@ -21,17 +23,23 @@ from pretrain.losses.vectors import at_least_float32, directions, inverse, unit_
 NONE = -1
 """In the place of a neighbour: there is none."""
 GATHERED = {"cpu": 2**21, "cuda": 2**26}
-"""Numbers of gathered candidates [anchors, candidates each, D] alive at once: 8 MiB on CPU, 256 MiB on CUDA."""
+"""Numbers of gathered candidates [anchors, candidates each, D] alive at once: 8 MiB on CPU, 256 MiB on
+CUDA."""
 
 
 def nearest_neighbours(
-    vectors: Tensor, k: int, tile: int | None = None, identities: Tensor | None = None, groups: Tensor | None = None
+    vectors: Tensor,
+    k: int,
+    tile: int | None = None,
+    identities: Tensor | None = None,
+    groups: Tensor | None = None,
 ) -> Tensor:
-    """The k nearest of every vector among the others (N(i), section 3.2), nearest first: int64[N, k], without gradient.
+    """The k nearest of every vector among the others (N(i), section 3.2), nearest first: int64[N, k], without
+    gradient.
 
-    By the dot product of the vectors as they are, not normalised, which is what the authors' code takes for the paper's
-    "similarity". A vector is no neighbour of itself. A row with fewer than k others to choose from ends in `NONE`s: with k = 3
-    and texts a, a, b, both a's have [2, NONE, NONE] and b has [0, 1, NONE].
+    By the dot product of the vectors as they are, not normalised, which is what the authors' code takes for
+    the paper's "similarity". A vector is no neighbour of itself. A row with fewer than k others to choose
+    from ends in `NONE`s: with k = 3 and texts a, a, b, both a's have [2, NONE, NONE] and b has [0, 1, NONE].
 
     Args:
         vectors: [N, d], any floating dtype; compared in float32 (float64 from float64).
@@ -56,7 +64,7 @@ def nearest_neighbours(
         room = values.new_empty(min(tile, count), count)
         for start in range(0, count, tile):
             stop = min(start + tile, count)
-            products = torch.mm(values[start:stop], values.T, out=room[:stop - start])
+            products = torch.mm(values[start:stop], values.T, out=room[: stop - start])
             products[:, start:stop].fill_diagonal_(-torch.inf)
             if texts is not None:
                 products.masked_fill_(texts[start:stop, None] == texts, -torch.inf)
@@ -68,10 +76,15 @@ def nearest_neighbours(
 
 
 def virtual_augmentation(
-    head: Callable[[Tensor], Tensor], vectors: Tensor, neighbours: Tensor, temperature: float, radius: float,
+    head: Callable[[Tensor], Tensor],
+    vectors: Tensor,
+    neighbours: Tensor,
+    temperature: float,
+    radius: float,
     generator: torch.Generator,
 ) -> Tensor:
-    """The perturbation of each vector that best hides it among its neighbours (equations 2 and 3), delta* float[N, d], detached.
+    """The perturbation of each vector that best hides it among its neighbours (equations 2 and 3), delta*
+    float[N, d], detached.
 
     With e the vectors without gradient and z = h(e) / ||h(e)||:
 
@@ -80,20 +93,25 @@ def virtual_augmentation(
         l_i = -log( exp(zd_i . z_i / t) / ( exp(zd_i . z_i / t) + sum over k in N(i) of exp(zd_i . z_k / t) ) )
         delta* = radius g / ||g||, row by row; d0 is discarded
 
-    A row whose gradient is exactly 0 has no direction to ascend: there delta* is radius d0, so its length is the radius too.
+    A row whose gradient is exactly 0 has no direction to ascend: there delta* is radius d0, so its length is
+    the radius too.
 
     Args:
-        head: h, [N, d] -> [N, D]; run on all N rows at once, once without and once with gradient. Parameters get none.
+        head: h, [N, d] -> [N, D]; run on all N rows at once, once without and once with gradient. Parameters
+            get none.
         vectors: [N, d].
         neighbours: int64[N, K] from `nearest_neighbours`. A row of `NONE`s has no gradient.
         temperature: t.
         radius: Delta, the length of delta*; 15 for RoBERTa-base, 30 for RoBERTa-large in the paper.
-        generator: a CPU generator; d0 is drawn on the CPU in float32, so that it depends on the generator alone.
+        generator: a CPU generator; d0 is drawn on the CPU in float32, so that it depends on the generator
+            alone.
     """
     if not radius > 0:
         raise UserError(f"the radius of the virtual augmentation must be above 0, not {radius}.")
     if generator.device.type != "cpu":
-        raise ValueError("the virtual augmentation wants a CPU generator: those of other devices draw other numbers.")
+        raise ValueError(
+            "the virtual augmentation wants a CPU generator: those of other devices draw other numbers."
+        )
     start = torch.rand(vectors.shape, generator=generator, dtype=torch.float32).sub_(0.5)
     with torch.autocast(vectors.device.type, enabled=False):
         still = at_least_float32(vectors.detach())
@@ -106,7 +124,7 @@ def virtual_augmentation(
             index = torch.arange(len(still), device=still.device)
             loss = softmax_over_listed(moved, clean, index, neighbours, temperature)
             # The mean's gradient times N: only its direction counts, and small numbers lose digits.
-            gradient, = torch.autograd.grad(loss, noise, torch.full_like(loss, len(still)))
+            (gradient,) = torch.autograd.grad(loss, noise, torch.full_like(loss, len(still)))
         return radius * directions(gradient, otherwise=start)
 
 
@@ -115,9 +133,10 @@ def neighbourhood_loss(
 ) -> Tensor:
     """Both directions of the neighbourhood loss (equation 4): the mean over the 2N anchors.
 
-    Row i of `clean` and row i of `augmented` are each other's positive; the negatives of both are the K neighbours of i,
-    clean and augmented: 2K each, fewer for rows with `NONE`s; a row without any neighbour adds 0. (The paper's equation 5
-    divides the sum over both directions by 2N, as here.) In the authors' code `clean` has no gradient; the caller decides.
+    Row i of `clean` and row i of `augmented` are each other's positive; the negatives of both are the K
+    neighbours of i, clean and augmented: 2K each, fewer for rows with `NONE`s; a row without any neighbour
+    adds 0. (The paper's equation 5 divides the sum over both directions by 2N, as here.) In the authors' code
+    `clean` has no gradient; the caller decides.
 
     Args:
         clean, augmented: [N, D], the head's outputs h(e) and h(e + delta*).
@@ -126,7 +145,9 @@ def neighbourhood_loss(
         tile: anchors at a time; memory is tile x (2K + 1) x D numbers. Default: `GATHERED` of the device.
     """
     if clean.shape != augmented.shape or clean.ndim != 2:
-        raise ValueError(f"neighbourhood_loss takes two [N, D], not {list(clean.shape)} and {list(augmented.shape)}.")
+        raise ValueError(
+            f"neighbourhood_loss takes two [N, D], not {list(clean.shape)} and {list(augmented.shape)}."
+        )
     count = len(clean)
     with torch.autocast(clean.device.type, enabled=False):
         both = torch.cat([unit_vectors(clean), unit_vectors(augmented)])
@@ -137,25 +158,35 @@ def neighbourhood_loss(
 
 
 def softmax_over_listed(
-    anchors: Tensor, candidates: Tensor, positives: Tensor, negatives: Tensor, temperature: float, tile: int | None = None
+    anchors: Tensor,
+    candidates: Tensor,
+    positives: Tensor,
+    negatives: Tensor,
+    temperature: float,
+    tile: int | None = None,
 ) -> Tensor:
-    """Mean over anchors [A, D] of -log softmax at candidates[positives], int64[A], over it and candidates[negatives].
+    """Mean over anchors [A, D] of -log softmax at candidates[positives], int64[A], over it and
+    candidates[negatives].
 
-    candidates: [C, D]. negatives: int64[A, E], `NONE` where there is none. As `contrastive.softmax_over_candidates`, for few
-    candidates an anchor.
+    candidates: [C, D]. negatives: int64[A, E], `NONE` where there is none. As
+    `contrastive.softmax_over_candidates`, for few candidates an anchor.
     """
     listed = torch.cat([positives[:, None], negatives], dim=1)
     if tile is None:
-        tile = max(1, GATHERED.get(anchors.device.type, GATHERED["cuda"]) // (listed.shape[1] * anchors.shape[1]))
+        tile = max(
+            1, GATHERED.get(anchors.device.type, GATHERED["cuda"]) // (listed.shape[1] * anchors.shape[1])
+        )
     if tile < 1:
         raise ValueError(f"tile must be at least 1, not {tile}.")
     return ListedSoftmax.apply(anchors, candidates, listed, inverse(temperature), tile)
 
 
 class ListedSoftmax(torch.autograd.Function):
-    """The loss above with its exact gradient, made in the same pass; the first of `listed` int64[A, 1 + E] is the positive.
+    """The loss above with its exact gradient, made in the same pass; the first of `listed` int64[A, 1 + E] is
+    the positive.
 
-    On CUDA the candidates' gradient is summed in no fixed order, unless `torch.use_deterministic_algorithms` is on.
+    On CUDA the candidates' gradient is summed in no fixed order, unless `torch.use_deterministic_algorithms`
+    is on.
     """
 
     @staticmethod
@@ -176,15 +207,20 @@ class ListedSoftmax(torch.autograd.Function):
             losses = torch.logaddexp(rest, torch.zeros_like(rest))
             total += losses.sum(dtype=torch.float64)
             residual = (logits - (losses + logits[:, 0])[:, None]).exp_()
-            # Minus the others' sum, not q - 1: where the positive's probability is nearly 1, that has no digits left.
+            # Minus the others' sum, not q - 1: where the positive's probability is nearly 1, that has no
+            # digits left.
             residual[:, 0] = -residual[:, 1:].sum(1)
             if anchor_gradient is not None:
                 anchor_gradient[part] = torch.bmm(residual[:, None], gathered).squeeze(1) * scale
             if candidate_gradient is not None:
                 torch.mul(residual[:, :, None], block[:, None], out=gathered)
                 candidate_gradient.index_add_(0, rows.flatten(), gathered.flatten(0, 1))
-        ctx.save_for_backward(*(None if gradient is None else gradient.div_(count)
-                                for gradient in (anchor_gradient, candidate_gradient)))
+        ctx.save_for_backward(
+            *(
+                None if gradient is None else gradient.div_(count)
+                for gradient in (anchor_gradient, candidate_gradient)
+            )
+        )
         return (total / count).to(anchors.dtype)
 
     @staticmethod

@@ -1,4 +1,5 @@
-"""DiffCSE's replaced-token detection (Chuang et al. 2022, equation 3): which tokens did the generator change?"""
+"""DiffCSE's replaced-token detection (Chuang et al. 2022, equation 3): which tokens did the generator
+change?"""
 
 from __future__ import annotations
 
@@ -11,10 +12,11 @@ from pretrain.losses.mlm import IGNORED, cross_entropy_sum
 def replaced_token_loss(logits: Tensor, replaced: Tensor, lengths: Tensor) -> Tensor:
     """SUM over the tokens of -log p(replaced or not): a scalar, float32 (float64 from float64).
 
-    A sum, because the right mean is over the tokens of the whole global batch, which only the caller knows. All tokens count,
-    position 0 too, whose embedding is the sentence vector and which is never replaced: as in the authors' code. Padding does
-    not exist in packed rows; the authors' code counts it as class 0, so that its loss depends on the padding's width
-    (voidism/DiffCSE#25). Tokens beyond the last sequence, which fill a row up, count for nothing.
+    A sum, because the right mean is over the tokens of the whole global batch, which only the caller knows.
+    All tokens count, position 0 too, whose embedding is the sentence vector and which is never replaced: as
+    in the authors' code. Padding does not exist in packed rows; the authors' code counts it as class 0, so
+    that its loss depends on the padding's width (voidism/DiffCSE#25). Tokens beyond the last sequence, which
+    fill a row up, count for nothing.
 
     Args:
         logits: [T, 2] of a packed row.
@@ -22,7 +24,9 @@ def replaced_token_loss(logits: Tensor, replaced: Tensor, lengths: Tensor) -> Te
         lengths: int64[n], tokens of each sequence of the row, their sum at most T.
     """
     if logits.ndim != 2 or logits.shape[1] != 2 or replaced.shape != logits.shape[:1]:
-        raise ValueError(f"replaced_token_loss takes [T, 2] and [T], not {list(logits.shape)} and {list(replaced.shape)}.")
+        raise ValueError(
+            f"replaced_token_loss takes [T, 2] and [T], not {list(logits.shape)} and {list(replaced.shape)}."
+        )
     tokens = int(lengths.sum())
     if tokens > len(replaced):
         raise ValueError(f"sequences of {tokens} tokens in a row of {len(replaced)}.")

@@ -27,16 +27,18 @@ def inverse(temperature: float) -> float:
 def unit_vectors(vectors: Tensor) -> Tensor:
     """Rows of `vectors` [N, d] divided by their Euclidean norm, in float32 (float64 from float64).
 
-    A row shorter than 1e-12 has no direction: it becomes 0 and gets no gradient. Kept for the backward pass: the input
-    and N numbers, where autograd's own chain makes four more arrays of the input's size.
+    A row shorter than 1e-12 has no direction: it becomes 0 and gets no gradient. Kept for the backward pass:
+    the input and N numbers, where autograd's own chain makes four more arrays of the input's size.
     """
     return _UnitVectors.apply(at_least_float32(vectors))
 
 
 def directions(gradient: Tensor, otherwise: Tensor) -> Tensor:
-    """Rows of `gradient` [N, d] divided by their Euclidean norm; rows that are all 0 are taken from `otherwise` [N, d].
+    """Rows of `gradient` [N, d] divided by their Euclidean norm; rows that are all 0 are taken from
+    `otherwise` [N, d].
 
-    Exact for gradients of any size: a saturated softmax has entries of 1e-25, whose squares float32 does not hold.
+    Exact for gradients of any size: a saturated softmax has entries of 1e-25, whose squares float32 does not
+    hold.
     """
     largest = gradient.abs().amax(1, keepdim=True)
     scaled = gradient / largest.where(largest > 0, 1.0)

@@ -1,12 +1,12 @@
-"""The virtual adversarial loss of V-advCSE (Ko): how far sentence vectors move under the worst small change of
-the word embeddings.
+"""The virtual adversarial loss of V-advCSE (Ko): how far sentence vectors move under the worst small change
+of the word embeddings.
 
     r ~ N(0, sigma^2);  K times: g = gradient by r of F(f(x; w_), f(x + r; w)),  r <- projection(r + eta g)     (algorithm 1)
     loss = F(f(x; w_), f(x + r; w))
 
-No code was published. Options and defaults follow those of the packages archinetai/smart-pytorch and vat-pytorch, whose F
-("KL, Sym-KL, JS") and norms are the paper's; where they differ from the textbook, the functions say so.
-Noise is [T, H] over the tokens of a packed row, one row of H for each token's embedding.
+No code was published. Options and defaults follow those of the packages archinetai/smart-pytorch and
+vat-pytorch, whose F ("KL, Sym-KL, JS") and norms are the paper's; where they differ from the textbook, the
+functions say so. Noise is [T, H] over the tokens of a packed row, one row of H for each token's embedding.
 """
 
 from __future__ import annotations
@@ -33,21 +33,24 @@ GUARD = 1e-6
 
 
 def divergence(p_logits: Tensor, q_logits: Tensor, kind: str = "js", reduction: str = "sum") -> Tensor:
-    """F between p = softmax(p_logits), perturbed, and q = softmax(q_logits), clean, over the last axis (the features).
+    """F between p = softmax(p_logits), perturbed, and q = softmax(q_logits), clean, over the last axis (the
+    features).
 
-    Values and gradients are those of smart-pytorch and vat-pytorch; sg is stop-gradient, KL(a || b) = sum a (log a - log b):
+    Values and gradients are those of smart-pytorch and vat-pytorch; sg is stop-gradient, KL(a || b) = sum a
+    (log a - log b):
 
         "kl":            KL(q || p)                          (gradient to both)
         "symmetric-kl":  KL(sg(q) || p) + KL(sg(p) || q)
         "js":            KL(m || p) + KL(m || q),  m = sg((p + q) / 2)
 
-    "js" is not the textbook's Jensen-Shannon divergence: that is (KL(p || m) + KL(q || m)) / 2, with gradient through m. Near
-    p = q this one is about 2 times as large; its gradient by p_logits is (p - q) / 2, and m is held in it.
+    "js" is not the textbook's Jensen-Shannon divergence: that is (KL(p || m) + KL(q || m)) / 2, with gradient
+    through m. Near p = q this one is about 2 times as large; its gradient by p_logits is (p - q) / 2, and m
+    is held in it.
 
     Args:
         p_logits, q_logits: [N, D], any floating dtype.
-        reduction: "sum" over rows and features (smart-pytorch's default for "symmetric-kl" and "js"), "batchmean": the sum
-            divided by N (vat-pytorch), or "none": [N], one number for each row.
+        reduction: "sum" over rows and features (smart-pytorch's default for "symmetric-kl" and "js"),
+            "batchmean": the sum divided by N (vat-pytorch), or "none": [N], one number for each row.
 
     Returns:
         float32 (float64 from float64), also under autocast.
@@ -70,7 +73,12 @@ def divergence(p_logits: Tensor, q_logits: Tensor, kind: str = "js", reduction: 
 
 
 def project_noise(
-    noise: Tensor, gradient: Tensor, step_size: float, norm: str = "inf", mode: str = "smart", radius: float | None = None,
+    noise: Tensor,
+    gradient: Tensor,
+    step_size: float,
+    norm: str = "inf",
+    mode: str = "smart",
+    radius: float | None = None,
     lengths: Tensor | None = None,
 ) -> Tensor:
     """One step of ascent, r + eta g, projected; [T, H], detached.
@@ -79,16 +87,16 @@ def project_noise(
         "ball":         s brought back to the nearest point with ||s|| <= radius     (algorithm 1, line 6)
         "closed-form":  radius g / ||g||_2 for "l2", radius sign(g) for "inf"     (appendix A; r and eta do not matter)
 
-    After "smart" every token's noise has a norm of about 1, whatever the gradient was: where g is small against r / eta, its
-    direction is the start's. In "closed-form" a gradient of 0 gives a noise of 0.
+    After "smart" every token's noise has a norm of about 1, whatever the gradient was: where g is small
+    against r / eta, its direction is the start's. In "closed-form" a gradient of 0 gives a noise of 0.
 
     Args:
         noise, gradient: r and g, [T, H].
         step_size: eta.
         norm: "inf" or "l2".
         radius: the epsilon of the paper, for "ball" and "closed-form"; "smart" has none.
-        lengths: int64[n], tokens of each sequence, their sum T: if given, a norm is over all tokens of a sequence, as the
-            paper writes it; else over each token's H numbers, as in the packages.
+        lengths: int64[n], tokens of each sequence, their sum T: if given, a norm is over all tokens of a
+            sequence, as the paper writes it; else over each token's H numbers, as in the packages.
     """
     _choice(norm, NORMS, "norm")
     _choice(mode, MODES, "projection")
@@ -117,18 +125,31 @@ def project_noise(
 
 
 def adversarial_noise(
-    objective: Callable[[Tensor], Tensor], shape: tuple[int, int], source: torch.Generator | np.ndarray, *, sigma: float = 1e-5,
-    step_size: float = 1e-3, steps: int = 1, norm: str = "inf", mode: str = "smart", radius: float | None = None,
-    lengths: Tensor | None = None, scope: str = "token", device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32,
+    objective: Callable[[Tensor], Tensor],
+    shape: tuple[int, int],
+    source: torch.Generator | np.ndarray,
+    *,
+    sigma: float = 1e-5,
+    step_size: float = 1e-3,
+    steps: int = 1,
+    norm: str = "inf",
+    mode: str = "smart",
+    radius: float | None = None,
+    lengths: Tensor | None = None,
+    scope: str = "token",
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """The noise [T, H], detached, after K steps of projected ascent on `objective` (algorithm 1, lines 3 to 7).
+    """The noise [T, H], detached, after K steps of projected ascent on `objective` (algorithm 1, lines 3 to
+    7).
 
     Args:
-        objective: noise -> scalar to raise; a sum over rows, so that no row's gradient depends on how many there are. Its
-            gradient is taken with respect to the noise alone (`torch.autograd.grad`): parameters get none.
+        objective: noise -> scalar to raise; a sum over rows, so that no row's gradient depends on how many
+            there are. Its gradient is taken with respect to the noise alone (`torch.autograd.grad`):
+            parameters get none.
         shape: (T, H).
-        source: a CPU generator, or uint64[n], a key for each sequence (`augment.core.keys`); with keys a token's start depends on
-            its sequence's key and its position alone, however sequences are packed.
+        source: a CPU generator, or uint64[n], a key for each sequence (`augment.core.keys`); with keys a
+            token's start depends on its sequence's key and its position alone, however sequences are packed.
         sigma: standard deviation of the start.
         step_size, steps: eta and K. With 0 steps the noise is the start.
         norm, mode, radius: as `project_noise`.
@@ -148,19 +169,26 @@ def adversarial_noise(
     for _ in range(steps):
         with torch.enable_grad():
             noise.requires_grad_()
-            gradient, = torch.autograd.grad(objective(noise), noise)
-        noise = project_noise(noise, gradient, step_size, norm, mode, radius, lengths if scope == "sequence" else None)
+            (gradient,) = torch.autograd.grad(objective(noise), noise)
+        noise = project_noise(
+            noise, gradient, step_size, norm, mode, radius, lengths if scope == "sequence" else None
+        )
     return noise
 
 
-def sequence_noise(keys: np.ndarray, lengths: Tensor, width: int, device: torch.device | str = "cpu") -> Tensor:
-    """Standard normal float32[T, width], each number a hash of (key of its sequence, position in it, feature).
+def sequence_noise(
+    keys: np.ndarray, lengths: Tensor, width: int, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Standard normal float32[T, width], each number a hash of (key of its sequence, position in it,
+    feature).
 
-    The hash is that of `augment.core.keys`, of 32 bits, made on `device`: the bits are the same everywhere, the normals (Box and
-    Muller 1958) to rounding. keys: uint64[n]. lengths: int64[n], their sum T.
+    The hash is that of `augment.core.keys`, of 32 bits, made on `device`: the bits are the same everywhere,
+    the normals (Box and Muller 1958) to rounding. keys: uint64[n]. lengths: int64[n], their sum T.
     """
     counts = lengths.cpu().numpy()
-    low, high = (torch.from_numpy(token_bits(keys, counts, stream).view(np.int32)).to(device) for stream in (0, 1))
+    low, high = (
+        torch.from_numpy(token_bits(keys, counts, stream).view(np.int32)).to(device) for stream in (0, 1)
+    )
     half = (width + 1) // 2
     bits = low[:, None] + torch.arange(2 * half, dtype=torch.int32, device=device) * _signed(0x9E3779B9)
     bits = _mix32(_mix32(bits).bitwise_xor_(high[:, None]))
@@ -171,7 +199,8 @@ def sequence_noise(keys: np.ndarray, lengths: Tensor, width: int, device: torch.
 
 
 def _mix32(bits: Tensor) -> Tensor:
-    """MurmurHash3's 32-bit finaliser (Appleby), in place; int32, whose right shift keeps the sign, hence the masks."""
+    """MurmurHash3's 32-bit finaliser (Appleby), in place; int32, whose right shift keeps the sign, hence the
+    masks."""
     bits ^= (bits >> 16) & 0xFFFF
     bits *= _signed(0x85EBCA6B)
     bits ^= (bits >> 13) & 0x7FFFF

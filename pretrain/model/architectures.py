@@ -89,9 +89,7 @@ FAMILIES: dict[str, Family] = {
 def family_of(model_type: str) -> Family:
     """The family, or a UserError that lists the supported ones."""
     if model_type not in FAMILIES:
-        raise UserError(
-            f"model type '{model_type}' is not supported; choose one of {', '.join(FAMILIES)}."
-        )
+        raise UserError(f"model type '{model_type}' is not supported; choose one of {', '.join(FAMILIES)}.")
     return FAMILIES[model_type]
 
 
@@ -102,8 +100,12 @@ def architecture_of(config: PreTrainedConfig) -> dict[str, Any]:
     """
     family = family_of(config.model_type)
     named = {ours: max(getattr(config, name) for name in theirs) for ours, theirs in family.names.items()}
-    return {"type": config.model_type, **named, "max_positions": family.usable_positions(config),
-            "initializer_range": config.initializer_range}
+    return {
+        "type": config.model_type,
+        **named,
+        "max_positions": family.usable_positions(config),
+        "initializer_range": config.initializer_range,
+    }
 
 
 def set_dropout(config: PreTrainedConfig, dropout: float | None, attention_dropout: float | None) -> None:
@@ -120,9 +122,10 @@ def set_dropout(config: PreTrainedConfig, dropout: float | None, attention_dropo
 def config_from(architecture: Mapping[str, Any], tokenizer: Any) -> PreTrainedConfig:
     """The Hugging Face config of a model to be trained from scratch with `tokenizer`.
 
-    `architecture` has `type` (a key of `FAMILIES`), any of layers, hidden_size, heads, intermediate_size, max_positions
-    (usable length of a sequence), dropout, attention_dropout, and any further key of that type's own config
-    (`layer_norm_eps`, ModernBERT's `local_attention`, ...). What is absent keeps the library's default.
+    `architecture` has `type` (a key of `FAMILIES`), any of layers, hidden_size, heads, intermediate_size,
+    max_positions (usable length of a sequence), dropout, attention_dropout, and any further key of that
+    type's own config (`layer_norm_eps`, ModernBERT's `local_attention`, ...). What is absent keeps the
+    library's default.
     """
     settings = dict(architecture)
     if "type" not in settings:

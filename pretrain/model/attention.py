@@ -1,15 +1,18 @@
-"""Packed attention: sequences of any lengths laid end to end in one row [1, T], each attending only to itself.
+"""Packed attention: sequences of any lengths laid end to end in one row [1, T], each attending only to
+itself.
 
-Padding would multiply the work of every linear layer by (longest / mean length); a block-diagonal mask over the row
-would make attention quadratic in T. Here the linear layers see a row without padding, and attention runs
+Padding would multiply the work of every linear layer by (longest / mean length); a block-diagonal mask over
+the row would make attention quadratic in T. Here the linear layers see a row without padding, and attention
+runs
 
 - on CUDA in half precision as one variable-length flash kernel: `torch.nn.attention.varlen`, or flash-attn's
   where attention dropout is asked for, because torch's kernel has none;
 - anywhere else as one dense `scaled_dot_product_attention` for each distinct length, dropout included.
 
-It is registered under the name "packed" with transformers' attention and mask interfaces, so that the library's own
-models run it unchanged. What depends on the batch only (groups, cumulative lengths, masks) is computed once per forward
-in a `PackedLayout`, which travels through the model as the keyword argument `packed_layout`.
+It is registered under the name "packed" with transformers' attention and mask interfaces, so that the
+library's own models run it unchanged. What depends on the batch only (groups, cumulative lengths, masks) is
+computed once per forward in a `PackedLayout`, which travels through the model as the keyword argument
+`packed_layout`.
 """
 
 from __future__ import annotations
@@ -97,13 +100,16 @@ def packed_attention(
     deterministic: bool | None = None,
     **_: object,
 ) -> tuple[Tensor, None]:
-    """transformers' attention interface. query, key, value: [1, heads, T, head size]; returns [1, T, heads, head size].
+    """transformers' attention interface. query, key, value: [1, heads, T, head size]; returns [1, T, heads,
+    head size].
 
-    `sliding_window` follows the library's convention: a token sees those at a distance of at most sliding_window - 1.
+    `sliding_window` follows the library's convention: a token sees those at a distance of at most
+    sliding_window - 1.
     """
     if packed_layout is None:
         raise UserError(
-            f"a model with attn_implementation='{ATTENTION_NAME}' was called with a padded batch; call it through "
+            f"a model with attn_implementation='{ATTENTION_NAME}' was called with a padded batch; call it "
+            "through "
             "pretrain.model.encoder.SentenceEncoder, or load its folder with another attn_implementation."
         )
     half_window = None if sliding_window is None else sliding_window - 1
@@ -113,9 +119,10 @@ def packed_attention(
             kernel, query, key, value, packed_layout, scaling, dropout, half_window, bool(deterministic)
         ), None
     if query.device.type == "cpu" and query.dtype in _HALF and module.training and not dropout:
-        # The fused CPU kernel's bfloat16 backward takes 2.7 times as long as its float32 one at sentence lengths (8k
-        # tokens: 86 against 32 ms). By mode and not by grad mode: a pass without gradients and its replay with them
-        # must give the same numbers. With dropout another kernel runs, and bfloat16 is the faster.
+        # The fused CPU kernel's bfloat16 backward takes 2.7 times as long as its float32 one at sentence
+        # lengths (8k
+        # tokens: 86 against 32 ms). By mode and not by grad mode: a pass without gradients and its replay
+        # with them must give the same numbers. With dropout another kernel runs, and bfloat16 is the faster.
         with torch.autocast("cpu", enabled=False):
             wide = (x.float() for x in (query, key, value))
             output = _attend_by_length(*wide, packed_layout, scaling, dropout, half_window)
@@ -133,7 +140,8 @@ def _attend_by_length(
     half_window: int | None,
 ) -> Tensor:
     heads, head_size = query.shape[1], query.shape[3]
-    # split, not slices: the backward of K slices writes K full-size zero gradients, that of a split one concatenation.
+    # split, not slices: the backward of K slices writes K full-size zero gradients, that of a split one
+    # concatenation.
     sizes = [count * length for count, length in layout.groups] + [layout.filler] * bool(layout.filler)
     pieces = zip(query.split(sizes, 2), key.split(sizes, 2), value.split(sizes, 2), strict=True)
     outputs = []
@@ -143,8 +151,8 @@ def _attend_by_length(
         attended = scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scaling)
         outputs.append(attended.transpose(1, 2).reshape(count * length, heads, head_size))
     for q, k, v in pieces:
-        # Zero, but connected: in a batch of filler alone every parameter still gets a (zero) gradient, which is what
-        # the gradient hooks of the other ranks wait for.
+        # Zero, but connected: in a batch of filler alone every parameter still gets a (zero) gradient, which
+        # is what the gradient hooks of the other ranks wait for.
         outputs.append(((q + k + v) * 0.0)[0].transpose(0, 1))
     return torch.cat(outputs).unsqueeze(0)
 
@@ -228,7 +236,8 @@ def _packed_mask(*_: object, attention_mask: Tensor | None = None, **__: object)
     """transformers' mask interface: the layout says everything, so there is no mask to build."""
     if attention_mask is not None:
         raise UserError(
-            "packed attention takes no attention_mask: sequences are laid end to end without padding. Call the model through "
+            "packed attention takes no attention_mask: sequences are laid end to end without padding. Call "
+            "the model through "
             "pretrain.model.encoder.SentenceEncoder."
         )
 

@@ -1,7 +1,7 @@
 """The sentence encoder: a Hugging Face masked language model that reads packed rows of sequences.
 
-Weights, names and config stay the library's own: `encoder.lm.save_pretrained(folder)` writes a plain Hugging Face
-folder.
+Weights, names and config stay the library's own: `encoder.lm.save_pretrained(folder)` writes a plain Hugging
+Face folder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ logger = logging.getLogger(__name__)
 limit_kernel_cache()  # at import: oneDNN looks once, at the first product of the process
 
 EditEmbeddings = Callable[[Tensor], Tensor]
-"""[T, H] -> [T, H]: replaces what the embedding block gives (adversarial noise, a sentence vector in the first place)."""
+"""[T, H] -> [T, H]: replaces what the embedding block gives (adversarial noise, a sentence vector in the
+first place)."""
 
 
 class SentenceEncoder(nn.Module):
@@ -43,8 +44,8 @@ class SentenceEncoder(nn.Module):
         """
         Args:
             lm: a masked language model of a supported family, loaded with attn_implementation="packed".
-            head: what sentence vectors [N, H] by `pooling` go through, of an export that keeps one. (Heads in training are the
-                objective's.)
+            head: what sentence vectors [N, H] by `pooling` go through, of an export that keeps one. (Heads in
+                training are the objective's.)
         """
         super().__init__()
         self.family = family_of(lm.config.model_type)
@@ -87,13 +88,17 @@ class SentenceEncoder(nn.Module):
         """
         return self.states(ids, lengths, None).last
 
-    def embed(self, ids: Tensor, lengths: Tensor, pooling: str | None = None, edit: EditEmbeddings | None = None) -> Tensor:
-        """Sentence vectors [N, H], float32 (float64 from a float64 model), by `pooling` or its own; `edit` as in `states`."""
+    def embed(
+        self, ids: Tensor, lengths: Tensor, pooling: str | None = None, edit: EditEmbeddings | None = None
+    ) -> Tensor:
+        """Sentence vectors [N, H], float32 (float64 from a float64 model), by `pooling` or its own; `edit` as
+        in `states`."""
         pooling = check_pooling(pooling or self.pooling)
         return self.vectors(self.states(ids, lengths, SECOND_STATE[pooling], edit=edit), pooling)
 
     def vectors(self, states: PackedStates, pooling: str) -> Tensor:
-        """Sentence vectors [N, H] of hidden states: pooled, and through its head, if it has one, where `pooling` is its own."""
+        """Sentence vectors [N, H] of hidden states: pooled, and through its head, if it has one, where
+        `pooling` is its own."""
         vectors = pool(states, pooling)
         return vectors if self.head is None or pooling != self.pooling else self.head(vectors)
 
@@ -103,18 +108,26 @@ class SentenceEncoder(nn.Module):
 
     @property
     def has_token_types(self) -> bool:
-        """Whether the model tells a pair's second text by its token types (BERT, ELECTRA; RoBERTa does not)."""
+        """Whether the model tells a pair's second text by its token types (BERT, ELECTRA; RoBERTa does
+        not)."""
         return self.lm.config.model_type in ("bert", "electra") and self.lm.config.type_vocab_size > 1
 
-    def states(self, ids: Tensor, lengths: Tensor, second: int | None, token_types: Tensor | None = None,
-               edit: EditEmbeddings | None = None) -> PackedStates:
-        """Last hidden states and, if `second` is an index (0: embeddings, i: output of layer i, -2: last but one), that
-        one's. `token_types`: int64[T], for models that have them; all 0 when not given. `edit`: what becomes of the output
-        [T, H] of the embedding block (words and positions, after norm and dropout), in the order of `ids`.
+    def states(
+        self,
+        ids: Tensor,
+        lengths: Tensor,
+        second: int | None,
+        token_types: Tensor | None = None,
+        edit: EditEmbeddings | None = None,
+    ) -> PackedStates:
+        """Last hidden states and, if `second` is an index (0: embeddings, i: output of layer i, -2: last but
+        one), that one's. `token_types`: int64[T], for models that have them; all 0 when not given. `edit`:
+        what becomes of the output [T, H] of the embedding block (words and positions, after norm and
+        dropout), in the order of `ids`.
 
         On CPU the row is filled up with padding that belongs to no sequence, so that rows of a thousand
-        lengths have a few dozen shapes (see `pretrain.common.memory`). An empty batch is a row of filler, which
-        still reaches every parameter (with a zero gradient): a rank without work takes part in the
+        lengths have a few dozen shapes (see `pretrain.common.memory`). An empty batch is a row of filler,
+        which still reaches every parameter (with a zero gradient): a rank without work takes part in the
         collectives of those that have some.
         """
         self._check(ids, lengths)
@@ -162,9 +175,11 @@ class SentenceEncoder(nn.Module):
         )
 
     @contextmanager
-    def _embeddings_edited(self, edit: EditEmbeddings | None, tokens: int, restore: Tensor | None,
-                           token_order: Tensor | None) -> Iterator[None]:
-        """Inside, the embedding block's output row [1, tokens + filler, H] passes through `edit`, in the order of the input."""
+    def _embeddings_edited(
+        self, edit: EditEmbeddings | None, tokens: int, restore: Tensor | None, token_order: Tensor | None
+    ) -> Iterator[None]:
+        """Inside, the embedding block's output row [1, tokens + filler, H] passes through `edit`, in the
+        order of the input."""
         if edit is None:
             yield
             return
@@ -184,7 +199,9 @@ class SentenceEncoder(nn.Module):
     def _check(self, ids: Tensor, lengths: Tensor) -> None:
         if self.lm.config._attn_implementation != ATTENTION_NAME:
             # Any other attention would let every sequence of the row see all others, without an error.
-            raise RuntimeError("the attention implementation was changed; give other models a copy of the config.")
+            raise RuntimeError(
+                "the attention implementation was changed; give other models a copy of the config."
+            )
         if lengths.device.type != "cpu":
             raise ValueError(
                 "lengths must lie on the CPU: reading them from a device would stall it at every call."
@@ -205,7 +222,8 @@ class SentenceEncoder(nn.Module):
 
 
 def build_encoder(architecture: Mapping[str, Any], tokenizer: Any, pooling: str = "mean") -> SentenceEncoder:
-    """A randomly initialised encoder of the given sizes (keys: see `pretrain.model.architectures.config_from`).
+    """A randomly initialised encoder of the given sizes (keys: see
+    `pretrain.model.architectures.config_from`).
 
     Draws from torch's global generator: seed it first. Parameters are float32.
     """
@@ -214,15 +232,21 @@ def build_encoder(architecture: Mapping[str, Any], tokenizer: Any, pooling: str 
     return SentenceEncoder(lm, pooling)
 
 
-def load_encoder(source: str | Path, tokenizer: Any, pooling: str = "mean", dropout: float | None = None,
-                 attention_dropout: float | None = None) -> SentenceEncoder:
+def load_encoder(
+    source: str | Path,
+    tokenizer: Any,
+    pooling: str = "mean",
+    dropout: float | None = None,
+    attention_dropout: float | None = None,
+) -> SentenceEncoder:
     """The encoder in a Hugging Face folder, or of a hub name, for use with `tokenizer`; parameters float32.
 
     `dropout`, `attention_dropout`: instead of the checkpoint's own; None: its own.
 
-    `tokenizer` must give the checkpoint's tokens the checkpoint's ids, and may have more tokens behind them ([DEL]):
-    the embedding, and the masked-language head with it, is grown and each new row set to the mean of the old ones,
-    which puts the new token in the middle of the known ones (Hewitt 2021, "Initializing new word embeddings").
+    `tokenizer` must give the checkpoint's tokens the checkpoint's ids, and may have more tokens behind them
+    ([DEL]): the embedding, and the masked-language head with it, is grown and each new row set to the mean of
+    the old ones, which puts the new token in the middle of the known ones (Hewitt 2021, "Initializing new
+    word embeddings").
 
     Raises:
         UserError: nothing to load there, a model type that is not supported, weights missing, or a tokenizer
@@ -234,7 +258,11 @@ def load_encoder(source: str | Path, tokenizer: Any, pooling: str = "mean", drop
         family_of(config.model_type)
         set_dropout(config, dropout, attention_dropout)
         lm, report = pretrained_model(
-            AutoModelForMaskedLM, source, config=config, attn_implementation=ATTENTION_NAME, dtype=torch.float32,
+            AutoModelForMaskedLM,
+            source,
+            config=config,
+            attn_implementation=ATTENTION_NAME,
+            dtype=torch.float32,
             output_loading_info=True,
         )
     except (OSError, ValueError) as error:
@@ -270,7 +298,8 @@ def check_tokenizer(rows: int, tokenizer: Any, source: str | Path, role: str = "
         role: What the checkpoint is for, as errors name it.
 
     Raises:
-        UserError: the tokenizer gives a token of the checkpoint another id, or has more tokens than the checkpoint.
+        UserError: the tokenizer gives a token of the checkpoint another id, or has more tokens than the
+            checkpoint.
     """
     advice = f"use the tokenizer of '{source}' for preparing the data."
     own = _own_vocabulary(source)
@@ -290,9 +319,12 @@ def check_tokenizer(rows: int, tokenizer: Any, source: str | Path, role: str = "
 
 
 def _own_vocabulary(source: str | Path) -> dict[str, int] | None:
-    """Token -> id of a checkpoint's own tokenizer; None: it brings none. (For a folder without one the library makes one up.)"""
+    """Token -> id of a checkpoint's own tokenizer; None: it brings none. (For a folder without one the
+    library makes one up.)"""
     folder = Path(source)
-    if folder.is_dir() and not any(any(folder.glob(name)) for name in ("tokenizer.json", "vocab.*", "*.model")):
+    if folder.is_dir() and not any(
+        any(folder.glob(name)) for name in ("tokenizer.json", "vocab.*", "*.model")
+    ):
         return None
     try:
         return pretrained(AutoTokenizer, source).get_vocab()

@@ -1,4 +1,5 @@
-"""Heads on sentence vectors: trained beside the encoder in float32; an export has none but one that is kept for use."""
+"""Heads on sentence vectors: trained beside the encoder in float32; an export has none but one that is kept
+for use."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ Statistics = tuple[tuple[Tensor, Tensor], ...]
 
 
 class ProjectionHead(nn.Module):
-    """The projection g between sentence vectors and the contrastive loss (Chen et al. 2020, "SimCLR", section 2.1).
+    """The projection g between sentence vectors and the contrastive loss (Chen et al. 2020, "SimCLR", section
+    2.1).
 
     `layers` linear maps with an activation between each two: in -> hidden -> ... -> out. With `batch_norm`,
     hidden layers are batch-normalised before their activation. It sees the vectors of the whole global batch,
@@ -29,17 +31,27 @@ class ProjectionHead(nn.Module):
     by a temperature of 0.1 or less do not survive bfloat16's three digits.
     """
 
-    def __init__(self, in_features: int, hidden_features: int, out_features: int, layers: int = 2,
-                 activation: str = "relu", batch_norm: bool = False, *, bias: bool = True,
-                 output_activation: str | None = None, output_batch_norm: bool = False,
-                 initializer_range: float | None = None):
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int,
+        layers: int = 2,
+        activation: str = "relu",
+        batch_norm: bool = False,
+        *,
+        bias: bool = True,
+        output_activation: str | None = None,
+        output_batch_norm: bool = False,
+        initializer_range: float | None = None,
+    ):
         """
         Args:
             bias: whether linear maps have one.
             output_activation: activation after the last map; None for none.
             output_batch_norm: batch norm without weight and bias after the last map.
-            initializer_range: standard deviation of the weights, normal with mean 0, biases 0, as in BERT (0.02 there);
-                None for torch's own: uniform within 1 / sqrt(in).
+            initializer_range: standard deviation of the weights, normal with mean 0, biases 0, as in BERT
+                (0.02 there); None for torch's own: uniform within 1 / sqrt(in).
         """
         super().__init__()
         if layers < 1:
@@ -70,7 +82,8 @@ class ProjectionHead(nn.Module):
 
     @torch.no_grad()
     def statistics(self, vectors: Tensor) -> Statistics:
-        """The batch statistics that `vectors` [N, in] have in each batch norm, as constants; running ones stay untouched."""
+        """The batch statistics that `vectors` [N, in] have in each batch norm, as constants; running ones
+        stay untouched."""
         norms = self._norms()
         for norm in norms:
             norm.recording = True
@@ -83,9 +96,11 @@ class ProjectionHead(nn.Module):
 
     @contextmanager
     def with_statistics(self, statistics: Statistics) -> Iterator[None]:
-        """Within, every batch norm uses these constants instead of the batch's statistics, and running ones stay untouched.
+        """Within, every batch norm uses these constants instead of the batch's statistics, and running ones
+        stay untouched.
 
-        A part of a batch then comes out as in the whole of it, and no vector's gradient passes through the others'.
+        A part of a batch then comes out as in the whole of it, and no vector's gradient passes through the
+        others'.
         """
         norms = self._norms()
         if len(norms) != len(statistics):
@@ -103,7 +118,8 @@ class ProjectionHead(nn.Module):
 
 
 class WholeBatchNorm(nn.BatchNorm1d):
-    """Batch norm over the whole global batch, whose statistics can be fixed (`ProjectionHead.with_statistics`)."""
+    """Batch norm over the whole global batch, whose statistics can be fixed
+    (`ProjectionHead.with_statistics`)."""
 
     recording = False
     fixed: tuple[Tensor, Tensor] | None = None
@@ -119,8 +135,11 @@ class WholeBatchNorm(nn.BatchNorm1d):
 
 
 def simcse_head(size: int, initializer_range: float | None = 0.02) -> ProjectionHead:
-    """Linear(d, d), tanh: SimCSE's "MLP pooler" (Gao et al. 2021), new and not the checkpoint's; BERT's initialisation."""
-    return ProjectionHead(size, size, size, layers=1, output_activation="tanh", initializer_range=initializer_range)
+    """Linear(d, d), tanh: SimCSE's "MLP pooler" (Gao et al. 2021), new and not the checkpoint's; BERT's
+    initialisation."""
+    return ProjectionHead(
+        size, size, size, layers=1, output_activation="tanh", initializer_range=initializer_range
+    )
 
 
 def is_simcse_head(head: nn.Module) -> bool:
@@ -140,11 +159,19 @@ def vascl_head(size: int, out_features: int = 128, initializer_range: float | No
 
 
 def batch_norm_head(size: int, initializer_range: float | None = 0.02) -> ProjectionHead:
-    """Linear(d, 2d), batch norm, ReLU, Linear(2d, d), batch norm without weight and bias; maps without bias (DiffCSE's code,
-    Chuang et al. 2022; AugCSE's has the same, with torch's own initialisation: `initializer_range=None`).
+    """Linear(d, 2d), batch norm, ReLU, Linear(2d, d), batch norm without weight and bias; maps without bias
+    (DiffCSE's code, Chuang et al. 2022; AugCSE's has the same, with torch's own initialisation:
+    `initializer_range=None`).
     """
-    return ProjectionHead(size, 2 * size, size, batch_norm=True, bias=False, output_batch_norm=True,
-                          initializer_range=initializer_range)
+    return ProjectionHead(
+        size,
+        2 * size,
+        size,
+        batch_norm=True,
+        bias=False,
+        output_batch_norm=True,
+        initializer_range=initializer_range,
+    )
 
 
 @torch.no_grad()

@@ -9,9 +9,11 @@ from torch import Tensor, nn
 
 
 class MomentumEncoder(nn.Module):
-    """A copy of `source` that is never trained and runs without dropout; `follow` moves it towards the source.
+    """A copy of `source` that is never trained and runs without dropout; `follow` moves it towards the
+    source.
 
-    Its parameters are saved with the model's. With ZeRO 3 both are cut in the same way, and each rank moves its part.
+    Its parameters are saved with the model's. With ZeRO 3 both are cut in the same way, and each rank moves
+    its part.
     """
 
     def __init__(self, source: nn.Module, momentum: float):

@@ -18,7 +18,13 @@ from torch import Tensor
 
 from pretrain.common.errors import UserError
 
-SECOND_STATE: dict[str, int | None] = {"cls": None, "mean": None, "first-last": 1, "embedding-last": 0, "last-two": -2}
+SECOND_STATE: dict[str, int | None] = {
+    "cls": None,
+    "mean": None,
+    "first-last": 1,
+    "embedding-last": 0,
+    "last-two": -2,
+}
 """Pooling -> index of the hidden state it needs beside the last (0: embeddings, i: output of layer i)."""
 
 
@@ -53,7 +59,9 @@ def pool(states: PackedStates, pooling: str) -> Tensor:
         if SECOND_STATE[check_pooling(pooling)] is None:
             return means
         if states.second is None:
-            raise ValueError(f"pooling '{pooling}' needs a second hidden state; ask the encoder for it in forward_packed.")
+            raise ValueError(
+                f"pooling '{pooling}' needs a second hidden state; ask the encoder for it in forward_packed."
+            )
         return (means + segment_mean(_at_least_float32(states.second), lengths)) / 2
 
 

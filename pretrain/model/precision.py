@@ -16,13 +16,14 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 class LossScale:
     """Dynamic loss scaling for float16 (Micikevicius et al. 2018), for float32 parameters under autocast.
 
-    Losses that pass through float16 are multiplied by `value` before they go backward, within `applied()`. Meanwhile a hook on
-    every parameter divides its float32 gradient by the same value as soon as it exists. So accumulation, reduction, clipping
-    and the optimizer see true gradients at every ZeRO stage, and only a gradient that overflowed float16 shows, as inf or
-    NaN, in the norm. Losses that are float32 throughout go backward outside `applied()`, as they are.
+    Losses that pass through float16 are multiplied by `value` before they go backward, within `applied()`.
+    Meanwhile a hook on every parameter divides its float32 gradient by the same value as soon as it exists.
+    So accumulation, reduction, clipping and the optimizer see true gradients at every ZeRO stage, and only a
+    gradient that overflowed float16 shows, as inf or NaN, in the norm. Losses that are float32 throughout go
+    backward outside `applied()`, as they are.
 
-    The hooks are on all parameters, not on the encoder's alone: a loss through float16 may reach others (DiffCSE's
-    discriminator).
+    The hooks are on all parameters, not on the encoder's alone: a loss through float16 may reach others
+    (DiffCSE's discriminator).
     """
 
     def __init__(self, module: nn.Module, value: float = 2.0**16, growth_interval: int = 1000):
@@ -44,7 +45,8 @@ class LossScale:
             self._divisor = 1.0
 
     def update(self, finite: bool) -> None:
-        """After a step: halve at an overflow (the step was skipped), double after `growth_interval` good steps.
+        """After a step: halve at an overflow (the step was skipped), double after `growth_interval` good
+        steps.
 
         Raises:
             FloatingPointError: the scale fell below 2**-14; the loss itself is not finite.

@@ -23,12 +23,24 @@ from pretrain.objectives.whole import WholeObjective
 
 __all__ = ["BatchContext", "Objective", "Views", "WholeObjective", "build_objective", "view_specs"]
 
-SYSTEMS = {"clear": Clear, "simcse": Simcse, "vascl": Vascl, "augcse": Augcse, "vadvcse": Vadvcse, "sda": Sda,
-           "diffcse": Diffcse, "esimcse": Esimcse, "declutr": Declutr}
+SYSTEMS = {
+    "clear": Clear,
+    "simcse": Simcse,
+    "vascl": Vascl,
+    "augcse": Augcse,
+    "vadvcse": Vadvcse,
+    "sda": Sda,
+    "diffcse": Diffcse,
+    "esimcse": Esimcse,
+    "declutr": Declutr,
+}
 
 
-def build_objective(config: Config, encoder: SentenceEncoder, tokenizer: Any = None, number_of_labels: int = 0) -> WholeObjective:
-    """What `objective.name` asks for, heads freshly initialised; call it before the encoder is wrapped by an engine.
+def build_objective(
+    config: Config, encoder: SentenceEncoder, tokenizer: Any = None, number_of_labels: int = 0
+) -> WholeObjective:
+    """What `objective.name` asks for, heads freshly initialised; call it before the encoder is wrapped by an
+    engine.
 
     Args:
         tokenizer: for objectives that edit sentences (diffcse).
@@ -41,14 +53,17 @@ def build_objective(config: Config, encoder: SentenceEncoder, tokenizer: Any = N
     for part in config.objective.parts:
         if part == "mlm":
             continue
-        more = {"augcse": {"number_of_labels": number_of_labels}, "diffcse": {"tokenizer": tokenizer}}.get(part, {})
+        more = {"augcse": {"number_of_labels": number_of_labels}, "diffcse": {"tokenizer": tokenizer}}.get(
+            part, {}
+        )
         system, name = _system(part)
         terms[name] = system(config, encoder, **more)
     return WholeObjective(config, terms)
 
 
 def view_specs(config: Config) -> list[ViewSpec]:
-    """The views that training with this configuration makes, in the order in which the objective will want them.
+    """The views that training with this configuration makes, in the order in which the objective will want
+    them.
 
     Raises:
         UserError: a view that needs an augmentation of its own has none.
@@ -77,9 +92,14 @@ def _plug_in(name: str) -> tuple[type[Objective], str]:
         try:
             spec.loader.exec_module(module)
         except Exception as error:
-            raise UserError(f"objective {name}: {path} cannot be imported: {type(error).__name__}: {error}") from error
+            raise UserError(
+                f"objective {name}: {path} cannot be imported: {type(error).__name__}: {error}"
+            ) from error
         sys.modules[key] = module
     system = getattr(sys.modules[key], match["name"], None)
     if not (isinstance(system, type) and issubclass(system, Objective)):
-        raise UserError(f"objective {name}: {path} has no class {match['name']} derived from pretrain.objectives.Objective")
+        raise UserError(
+            f"objective {name}: {path} has no class {match['name']} derived from "
+            "pretrain.objectives.Objective"
+        )
     return system, match["name"]

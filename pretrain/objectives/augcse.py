@@ -9,7 +9,12 @@ from torch import Tensor
 
 from pretrain.common.errors import UserError
 from pretrain.config.run import Config
-from pretrain.losses.adversary import Discriminator, discriminator_accuracy, discriminator_loss, reverse_gradient
+from pretrain.losses.adversary import (
+    Discriminator,
+    discriminator_accuracy,
+    discriminator_loss,
+    reverse_gradient,
+)
 from pretrain.losses.contrastive import symmetric_info_nce
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.heads import batch_norm_head
@@ -18,16 +23,21 @@ from pretrain.objectives.parts import joint, pair
 
 
 class Augcse(Objective):
-    """AugCSE: the symmetric contrastive loss of two dropout views, and lambda times the loss of a discriminator that reads
-    [P(x); P(aug(x))] and tells the augmentation, through gradient reversal (alpha = -1): the encoder is to hide it.
+    """AugCSE: the symmetric contrastive loss of two dropout views, and lambda times the loss of a
+    discriminator that reads [P(x); P(aug(x))] and tells the augmentation, through gradient reversal (alpha =
+    -1): the encoder is to hide it.
 
-    Projection and its batch norm see originals and augmentations together. A label says which augmentation was drawn, or
-    that it changed nothing. The discriminator's dropout is the same on every rank.
+    Projection and its batch norm see originals and augmentations together. A label says which augmentation
+    was drawn, or that it changed nothing. The discriminator's dropout is the same on every rank.
     """
 
     @classmethod
     def roles_of(cls, config: Config) -> tuple[str, ...]:
-        return ("anchor", "augmented") if config.objective.augcse.positive == "augmented" else ("anchor", "positive", "augmented")
+        return (
+            ("anchor", "augmented")
+            if config.objective.augcse.positive == "augmented"
+            else ("anchor", "positive", "augmented")
+        )
 
     @classmethod
     def labelled_role_of(cls, config: Config) -> str | None:
@@ -61,19 +71,27 @@ class Augcse(Objective):
         settings = self.settings
         z = dict(zip(self.roles, joint(self.head, [views[role] for role in self.roles]), strict=True))
         positive = "augmented" if settings.positive == "augmented" else "positive"
-        losses = {"augcse": symmetric_info_nce(z["anchor"], z[positive], settings.temperature,
-                                               **pair(settings, context, positive))}
+        losses = {
+            "augcse": symmetric_info_nce(
+                z["anchor"], z[positive], settings.temperature, **pair(settings, context, positive)
+            )
+        }
         if settings.discriminator_weight:
             logits, labels = self._discriminate(z["anchor"], z["augmented"], context)
             losses["augcse_discriminator"] = discriminator_loss(logits, labels)
             context.measures["discriminator_accuracy"] = float(discriminator_accuracy(logits, labels))
         return losses
 
-    def _discriminate(self, original: Tensor, augmented: Tensor, context: BatchContext) -> tuple[Tensor, Tensor]:
+    def _discriminate(
+        self, original: Tensor, augmented: Tensor, context: BatchContext
+    ) -> tuple[Tensor, Tensor]:
         """Logits [N, outputs] and labels int64[N]."""
         if context.labels is None:
-            raise UserError("augcse needs to know the augmentations: set augment.augmented to alternatives, 'a|b|c', or use data "
-                            "with labels")
+            raise UserError(
+                "augcse needs to know the augmentations: set augment.augmented to alternatives, 'a|b|c', or "
+                "use data "
+                "with labels"
+            )
         nothing_changed = context.labels == self.number_of_labels - 1
         labels = {"augmentation": context.labels, "bool": (~nothing_changed).long()}.get(self.settings.labels)
         shown = [original, augmented]

@@ -1,8 +1,8 @@
 """What an objective is: losses of the sentence vectors of a whole global batch, written as in the papers.
 
-An objective owns its heads and says, of the sentence vectors of the WHOLE global batch, what its losses are. It
-knows nothing of micro-batches, ranks or memory: `pretrain.step.whole_batch` sees to it that the gradient is that of the
-whole batch. What it declares beside that:
+An objective owns its heads and says, of the sentence vectors of the WHOLE global batch, what its losses are.
+It knows nothing of micro-batches, ranks or memory: `pretrain.step.whole_batch` sees to it that the gradient
+is that of the whole batch. What it declares beside that:
 
 roles           the views it embeds of each sequence: "anchor", "positive" ...; `augment.*` says how each is made
 relate          its sentence-level losses
@@ -35,8 +35,10 @@ class BatchContext:
 
     step: optimizer step, from 0. progress: share of the training done, in [0, 1).
     groups: int64[N], the rank that holds each sequence; only for objectives whose negatives are local.
-    identities: role -> int64[N], equal where the sources of two views are equal; None where duplicates count as negatives.
-    present: role -> bool[N], whether the data had a source for the view (else it was made from the sequence itself).
+    identities: role -> int64[N], equal where the sources of two views are equal; None where duplicates count
+    as negatives.
+    present: role -> bool[N], whether the data had a source for the view (else it was made from the sequence
+    itself).
     labels: int64[N] of the labelled view, or None.
     seed: of whatever is random in an objective: the same on every rank.
     condition_gradients: name -> gradient of the sequence losses with respect to `Objective.conditions`.
@@ -63,16 +65,18 @@ class BatchContext:
         return None if self.identities is None else self.identities[role]
 
     def condition(self, name: str, values: Tensor) -> None:
-        """Let the sequence losses' gradient flow into `values`, what `Objective.conditions` returned under that name."""
+        """Let the sequence losses' gradient flow into `values`, what `Objective.conditions` returned under
+        that name."""
         if name in self.condition_gradients:
             self.surrogates.append((values * self.condition_gradients[name]).sum())
 
 
 class Objective(nn.Module):
-    """Base of all objectives; its submodules are the heads, in float32, dropped at export but for `kept_head`.
+    """Base of all objectives; its submodules are the heads, in float32, dropped at export but for
+    `kept_head`.
 
-    Subclass it in a file of your own and train with `--objective FILE.py:CLASS`; it is built as CLASS(config, encoder), with
-    `config.objective.options` for its settings.
+    Subclass it in a file of your own and train with `--objective FILE.py:CLASS`; it is built as CLASS(config,
+    encoder), with `config.objective.options` for its settings.
 
     roles: the views that it embeds of each sequence (`roles_of`, where settings decide).
     smallest_batch: the fewest sequences that its losses are defined for.
@@ -97,7 +101,8 @@ class Objective(nn.Module):
         return None
 
     def require_positions(self, longest: int) -> None:
-        """Refuse sequences of `longest` tokens where a model of the objective's own takes fewer; called at the start.
+        """Refuse sequences of `longest` tokens where a model of the objective's own takes fewer; called at
+        the start.
 
         Raises:
             UserError: they are too long; the message names the setting.
@@ -113,46 +118,63 @@ class Objective(nn.Module):
 
     @property
     def kept_head(self) -> ProjectionHead | None:
-        """The head whose output is the sentence vector in use: evaluated in training, exported, judged. None: the vector in use
-        is the pooled one. One linear map of d to d with bias, and tanh (`pretrain.model.heads.simcse_head`)."""
+        """The head whose output is the sentence vector in use: evaluated in training, exported, judged. None:
+        the vector in use is the pooled one. One linear map of d to d with bias, and tanh
+        (`pretrain.model.heads.simcse_head`)."""
         return None
 
     def negatives(self, batch: int) -> int:
-        """How many negatives an anchor has in a batch of so many sequences, for what is shown; 0: the objective has none."""
+        """How many negatives an anchor has in a batch of so many sequences, for what is shown; 0: the
+        objective has none."""
         return 0
 
     def conditions(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
-        """What `sequence_loss` is conditioned on: role -> [N, c]. Called without gradients, before `relate`, which must hand
-        the same values, with gradients, to `BatchContext.condition`."""
+        """What `sequence_loss` is conditioned on: role -> [N, c]. Called without gradients, before `relate`,
+        which must hand the same values, with gradients, to `BatchContext.condition`."""
         return {}
 
-    def sequence_loss(self, encoder: SentenceEncoder, role: str, ids: Tensor, lengths: Tensor, condition: Tensor | None,
-                      keys: np.ndarray, seed: int) -> Tensor:
-        """SUM over sequences of the loss `sequence_term`, of packed ids int64[T], lengths int64[n] on the CPU.
+    def sequence_loss(
+        self,
+        encoder: SentenceEncoder,
+        role: str,
+        ids: Tensor,
+        lengths: Tensor,
+        condition: Tensor | None,
+        keys: np.ndarray,
+        seed: int,
+    ) -> Tensor:
+        """SUM over sequences of the loss `sequence_term`, of packed ids int64[T], lengths int64[n] on the
+        CPU.
 
-        condition: [n, c], the sequences' rows of `conditions()[role]`, or None. keys: uint64[n], for draws that depend on the
-        sequence and step alone (`augment.core.keys`). seed: of the random state (dropout) in which the micro-batch runs; seed it
-        again for a second pass with the same dropout.
+        condition: [n, c], the sequences' rows of `conditions()[role]`, or None. keys: uint64[n], for draws
+        that depend on the sequence and step alone (`augment.core.keys`). seed: of the random state (dropout)
+        in which the micro-batch runs; seed it again for a second pass with the same dropout.
         """
         raise NotImplementedError
 
     def sequence_scale(self, sequences: int, tokens: int) -> float:
-        """Factor on the sum of `sequence_loss` over the global batch's sequences and tokens, all `sequence_roles` together."""
+        """Factor on the sum of `sequence_loss` over the global batch's sequences and tokens, all
+        `sequence_roles` together."""
         return 1.0 / max(1, sequences)
 
     def idle(self, device: torch.device) -> Tensor:
-        """A zero that depends on every parameter that `relate` does not reach, for steps at which weights are 0."""
+        """A zero that depends on every parameter that `relate` does not reach, for steps at which weights are
+        0."""
         return torch.zeros((), device=device)
 
     def remember(self, vectors: Tensor, identities: Tensor) -> None:
-        """The momentum encoder's vectors of `momentum_role`, float32[N, d], and their texts' identities int64[N], after the
-        step's losses."""
+        """The momentum encoder's vectors of `momentum_role`, float32[N, d], and their texts' identities
+        int64[N], after the step's losses."""
 
 
 @contextmanager
 def running_statistics_kept(module: nn.Module) -> Iterator[None]:
     """Batch norm inside uses the batch's statistics and leaves its running ones as they are."""
-    norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+    norms = [
+        m
+        for m in module.modules()
+        if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats
+    ]
     for norm in norms:
         norm.track_running_stats = False
     try:

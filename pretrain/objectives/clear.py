@@ -15,8 +15,8 @@ from pretrain.objectives.parts import joint, local_groups, stacked_identities
 class Clear(Objective):
     """CLEAR: L = L_MLM + L_CL, L_CL = NT-Xent of g(f(view 1)), g(f(view 2)) (equations 1 to 3).
 
-    Equation 2 sums over the 2N views; here it is their mean times `contrastive.weight`, so that the weight means
-    the same at every batch size.
+    Equation 2 sums over the 2N views; here it is their mean times `contrastive.weight`, so that the weight
+    means the same at every batch size.
     """
 
     def __init__(self, config: Config, encoder: SentenceEncoder):
@@ -24,9 +24,13 @@ class Clear(Objective):
         self.settings = settings = config.objective.contrastive
         self.projection: nn.Module = nn.Identity()
         if settings.projection_layers:
-            self.projection = ProjectionHead(encoder.hidden_size, settings.projection_hidden or encoder.hidden_size,
-                                             settings.projection_size, layers=settings.projection_layers,
-                                             batch_norm=settings.projection_batch_norm)
+            self.projection = ProjectionHead(
+                encoder.hidden_size,
+                settings.projection_hidden or encoder.hidden_size,
+                settings.projection_size,
+                layers=settings.projection_layers,
+                batch_norm=settings.projection_batch_norm,
+            )
 
     def weights(self, step: int) -> dict[str, float]:
         return {"contrastive": self.settings.weight * self.settings.rise(step)}
@@ -36,5 +40,11 @@ class Clear(Objective):
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         z = joint(self.projection, [views["anchor"], views["positive"]])
-        return {"contrastive": nt_xent(z, self.settings.temperature, groups=local_groups(self.settings, context),
-                                       identities=stacked_identities(context, self.roles))}
+        return {
+            "contrastive": nt_xent(
+                z,
+                self.settings.temperature,
+                groups=local_groups(self.settings, context),
+                identities=stacked_identities(context, self.roles),
+            )
+        }

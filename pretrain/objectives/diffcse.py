@@ -24,12 +24,14 @@ from pretrain.objectives.parts import joint, pair
 
 
 class Diffcse(Objective):
-    """DiffCSE: a frozen generator edits both views' sentences, and a discriminator, a second encoder that starts as a copy of
-    the trained one, must find the edits; where its first token's embedding would be, it reads the projected sentence vector.
+    """DiffCSE: a frozen generator edits both views' sentences, and a discriminator, a second encoder that
+    starts as a copy of the trained one, must find the edits; where its first token's embedding would be, it
+    reads the projected sentence vector.
 
-    As in the public code: the generator's dropout is on; with `replacement: argmax` every position may change. Padding counts
-    nowhere (in the code it does, so that its loss depends on the padding's width). The gradient that reaches the sentence
-    vector is that of the whole global batch, batch norm included, whatever the number of micro-batches and ranks.
+    As in the public code: the generator's dropout is on; with `replacement: argmax` every position may
+    change. Padding counts nowhere (in the code it does, so that its loss depends on the padding's width). The
+    gradient that reaches the sentence vector is that of the whole global batch, batch norm included, whatever
+    the number of micro-batches and ranks.
     """
 
     sequence_term = "diffcse_replaced_token"
@@ -49,20 +51,28 @@ class Diffcse(Objective):
             parameter.requires_grad_(id(parameter) in base)
         self.replaced = nn.Linear(encoder.hidden_size, 2)
         self.mask_id, self.pad_id = tokenizer.mask_token_id, tokenizer.pad_token_id
-        # Tokens that both models have a row for. A published generator knows none that was added since, such as [DEL].
+        # Tokens that both models have a row for. A published generator knows none that was added since, such
+        # as [DEL].
         self.vocabulary = min(len(tokenizer), self._generator[0].config.vocab_size, encoder.vocab_size)
         self.most_positions = _positions(self._generator[0])
         self.register_buffer("special", torch.tensor(sorted(tokenizer.all_special_ids)), persistent=False)
 
     def require_positions(self, longest: int) -> None:
         if self.sequence_roles and longest > self.most_positions:
-            raise UserError(f"objective.diffcse.generator={self.settings.generator} takes {self.most_positions} positions, and "
-                            f"there are sequences of up to {longest} tokens: name one with more, or prepare the data with "
-                            f"max_length {self.most_positions}")
+            raise UserError(
+                f"objective.diffcse.generator={self.settings.generator} takes {self.most_positions} "
+                "positions, and "
+                f"there are sequences of up to {longest} tokens: name one with more, or prepare the "
+                "data with "
+                f"max_length {self.most_positions}"
+            )
 
     def weights(self, step: int) -> dict[str, float]:
         rise = self.settings.rise(step)
-        return {"diffcse": self.settings.weight * rise, self.sequence_term: self.settings.replaced_token_weight * rise}
+        return {
+            "diffcse": self.settings.weight * rise,
+            self.sequence_term: self.settings.replaced_token_weight * rise,
+        }
 
     def negatives(self, batch: int) -> int:
         return batch - 1
@@ -78,13 +88,24 @@ class Diffcse(Objective):
             z = joint(self.head, [views["anchor"], views["positive"]])
         return {"anchor": z[0], "positive": z[1]}
 
-    def sequence_loss(self, encoder: SentenceEncoder, role: str, ids: Tensor, lengths: Tensor, condition: Tensor | None,
-                      keys: np.ndarray, seed: int) -> Tensor:
+    def sequence_loss(
+        self,
+        encoder: SentenceEncoder,
+        role: str,
+        ids: Tensor,
+        lengths: Tensor,
+        condition: Tensor | None,
+        keys: np.ndarray,
+        seed: int,
+    ) -> Tensor:
         edited = self.edit(ids, lengths, keys)
         first = lengths.cumsum(0).to(ids.device) - lengths.to(ids.device)
         hidden = self.discriminator.states(
-            edited, lengths, None, edit=lambda words: words.index_copy(0, first, condition.to(words.dtype))).last
-        return replaced_token_loss(self.replaced(hidden.to(self.replaced.weight.dtype)), edited != ids, lengths)
+            edited, lengths, None, edit=lambda words: words.index_copy(0, first, condition.to(words.dtype))
+        ).last
+        return replaced_token_loss(
+            self.replaced(hidden.to(self.replaced.weight.dtype)), edited != ids, lengths
+        )
 
     def sequence_scale(self, sequences: int, tokens: int) -> float:
         return 1.0 / max(1, tokens)
@@ -93,12 +114,18 @@ class Diffcse(Objective):
         if not self.sequence_roles:
             return super().idle(device)
         nothing = torch.zeros(0, dtype=torch.long, device=device)
-        lengths, condition = torch.zeros(0, dtype=torch.long), torch.zeros(0, self.replaced.in_features, device=device)
-        return self.sequence_loss(None, "anchor", nothing, lengths, condition, np.zeros(0, np.uint64), 0) * 0.0
+        lengths, condition = (
+            torch.zeros(0, dtype=torch.long),
+            torch.zeros(0, self.replaced.in_features, device=device),
+        )
+        return (
+            self.sequence_loss(None, "anchor", nothing, lengths, condition, np.zeros(0, np.uint64), 0) * 0.0
+        )
 
     @torch.no_grad()
     def edit(self, ids: Tensor, lengths: Tensor, keys: np.ndarray) -> Tensor:
-        """The generator's version of packed ids int64[T]; what is masked depends on a sequence's key (uint64[n]) alone.
+        """The generator's version of packed ids int64[T]; what is masked depends on a sequence's key
+        (uint64[n]) alone.
 
         A token that the generator does not know is shown to it as [MASK], and stays what it is.
         """
@@ -107,10 +134,16 @@ class Diffcse(Objective):
         settings, counts = self.settings, lengths.numpy()
         self.require_positions(int(counts.max()))  # an augmentation may lengthen what was short enough
         known = ids < self.vocabulary
-        chosen = torch.from_numpy(uniform(keys, counts) < settings.mask_rate).to(ids.device) & ~torch.isin(ids, self.special)
+        chosen = torch.from_numpy(uniform(keys, counts) < settings.mask_rate).to(ids.device) & ~torch.isin(
+            ids, self.special
+        )
         kind = torch.from_numpy(uniform(keys, counts, 1)).to(ids.device)
-        random = torch.from_numpy(token_bits(keys, counts, 2).astype(np.int64) % self.vocabulary).to(ids.device)
-        masked = torch.where(chosen & (kind < 0.8), self.mask_id, torch.where(chosen & (kind >= 0.9), random, ids))
+        random = torch.from_numpy(token_bits(keys, counts, 2).astype(np.int64) % self.vocabulary).to(
+            ids.device
+        )
+        masked = torch.where(
+            chosen & (kind < 0.8), self.mask_id, torch.where(chosen & (kind >= 0.9), random, ids)
+        )
         masked = torch.where(known, masked, self.mask_id)
         rows = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
         columns = torch.arange(len(ids)) - torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths)
@@ -119,26 +152,36 @@ class Diffcse(Objective):
         attention = torch.zeros_like(padded)
         padded[rows, columns], attention[rows, columns] = masked, 1
         generator = self._generator[0].to(ids.device).train(self.training)
-        logits = generator(input_ids=padded, attention_mask=attention).logits[rows, columns, :self.vocabulary].float()
+        logits = (
+            generator(input_ids=padded, attention_mask=attention)
+            .logits[rows, columns, : self.vocabulary]
+            .float()
+        )
         if settings.replacement == "argmax":
             edited = logits.argmax(1)
             return torch.where((columns == 0) | ~known, ids, edited)
-        draws = torch.from_numpy(uniform(keys, counts, 3)).to(logits)  # inverse of the distribution function: one draw a token
+        # inverse of the distribution function: one draw a token
+        draws = torch.from_numpy(uniform(keys, counts, 3)).to(logits)
         edited = (logits.softmax(1).cumsum(1) < draws[:, None]).sum(1).clamp(max=logits.shape[1] - 1)
         return torch.where(chosen & known, edited, ids)
 
 
 def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> nn.Module:
     if source is None:
-        raise UserError("diffcse needs a generator: set objective.diffcse.generator to a masked language model with the "
-                        "encoder's vocabulary (the paper's for BERT is distilbert-base-uncased; an export of ours will do)")
+        raise UserError(
+            "diffcse needs a generator: set objective.diffcse.generator to a masked language model with the "
+            "encoder's vocabulary (the paper's for BERT is distilbert-base-uncased; an export of ours "
+            "will do)"
+        )
     try:
         generator = pretrained_model(AutoModelForMaskedLM, source, dtype=torch.float32)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot load objective.diffcse.generator={source}: {error}") from error
     if generator.config.vocab_size not in (len(tokenizer), tokenizer.vocab_size, encoder.vocab_size):
-        raise UserError(f"objective.diffcse.generator={source} has {generator.config.vocab_size:,} tokens, the encoder's "
-                        f"vocabulary {encoder.vocab_size:,}: both must read the same token ids")
+        raise UserError(
+            f"objective.diffcse.generator={source} has {generator.config.vocab_size:,} tokens, the encoder's "
+            f"vocabulary {encoder.vocab_size:,}: both must read the same token ids"
+        )
     check_tokenizer(generator.config.vocab_size, tokenizer, source, "generator")
     return generator.requires_grad_(False)
 

@@ -17,12 +17,14 @@ WITH_NEGATIVE = ("anchor", "positive", "negative")
 
 
 class Simcse(Objective):
-    """SimCSE: a sentence is its own positive (dropout alone tells the views apart, `--aug none`), or, supervised, an NLI
-    premise's is the entailed hypothesis and its hard negative the contradicting one (data with columns).
+    """SimCSE: a sentence is its own positive (dropout alone tells the views apart, `--aug none`), or,
+    supervised, an NLI premise's is the entailed hypothesis and its hard negative the contradicting one (data
+    with columns).
 
-    Equation 1 and, with hard negatives, 5: as the public code has it, every row sees all hard negatives, and only its own
-    has `hard_negative_logit` added. The MLP head is trained only, and the vector in use is the one before it, unless `keep_head`:
-    the public code drops it at test after unsupervised training (`cls_before_pooler`) and keeps it after supervised.
+    Equation 1 and, with hard negatives, 5: as the public code has it, every row sees all hard negatives, and
+    only its own has `hard_negative_logit` added. The MLP head is trained only, and the vector in use is the
+    one before it, unless `keep_head`: the public code drops it at test after unsupervised training
+    (`cls_before_pooler`) and keeps it after supervised.
     """
 
     @classmethod
@@ -43,26 +45,39 @@ class Simcse(Objective):
         return {"simcse": self.settings.weight * self.settings.rise(step)}
 
     def negatives(self, batch: int) -> int:
-        return 2 * batch - 2 if self.settings.form == "2n-2" else (2 * batch if self.settings.hard_negatives else batch) - 1
+        return (
+            2 * batch - 2
+            if self.settings.form == "2n-2"
+            else (2 * batch if self.settings.hard_negatives else batch) - 1
+        )
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         settings = self.settings
         z = joint(self.head, [views[role] for role in self.roles])
         if settings.form == "2n-2":
-            return {"simcse": nt_xent(z, settings.temperature, groups=local_groups(settings, context),
-                                      identities=stacked_identities(context, self.roles))}
+            return {
+                "simcse": nt_xent(
+                    z,
+                    settings.temperature,
+                    groups=local_groups(settings, context),
+                    identities=stacked_identities(context, self.roles),
+                )
+            }
         loss = info_nce if settings.form == "one-direction" else symmetric_info_nce
         more = {}
         if settings.hard_negatives:
-            more = {"negatives": z[2], "own_negative_bias": settings.hard_negative_logit,
-                    "negative_identities": context.identity("negative")}
+            more = {
+                "negatives": z[2],
+                "own_negative_bias": settings.hard_negative_logit,
+                "negative_identities": context.identity("negative"),
+            }
         return {"simcse": loss(z[0], z[1], settings.temperature, **pair(settings, context), **more)}
 
 
 class Sda(Objective):
-    """SDA (Zhu et al.): a discrete augmentation as positive, the own negation as a relaxed negative (equation 4; the printed
-    one lacks the -log). Where an augmentation did not apply, the positive is the sentence under other dropout, and there is no
-    negation.
+    """SDA (Zhu et al.): a discrete augmentation as positive, the own negation as a relaxed negative (equation
+    4; the printed one lacks the -log). Where an augmentation did not apply, the positive is the sentence
+    under other dropout, and there is no negation.
     """
 
     @classmethod
@@ -87,13 +102,17 @@ class Sda(Objective):
         same = pair(settings, context)
         if not settings.negatives:
             return {"sda": info_nce(z[0], z[1], settings.temperature, **same)}
-        return {"sda": relaxed_negative_info_nce(z[0], z[1], z[2], context.present["negative"], settings.temperature,
-                                                 settings.margin, **same)}
+        return {
+            "sda": relaxed_negative_info_nce(
+                z[0], z[1], z[2], context.present["negative"], settings.temperature, settings.margin, **same
+            )
+        }
 
 
 class Esimcse(Objective):
-    """ESimCSE (Wu et al. 2022): the positive repeats words (`--augment.positive repeat`), so that length does not betray it,
-    and a queue of earlier batches, embedded by a momentum encoder without dropout, adds negatives (equation 4).
+    """ESimCSE (Wu et al. 2022): the positive repeats words (`--augment.positive repeat`), so that length does
+    not betray it, and a queue of earlier batches, embedded by a momentum encoder without dropout, adds
+    negatives (equation 4).
     """
 
     def __init__(self, config: Config, encoder: SentenceEncoder):
@@ -122,19 +141,21 @@ class Esimcse(Objective):
             more["negatives"] = self.queue[:filled]
             if context.identities is not None:
                 more["negative_identities"] = self.queue_identities[:filled]
-        return {"esimcse": info_nce(z[0], z[1], self.settings.temperature, **pair(self.settings, context), **more)}
+        return {
+            "esimcse": info_nce(z[0], z[1], self.settings.temperature, **pair(self.settings, context), **more)
+        }
 
     @torch.no_grad()
     def remember(self, vectors: Tensor, identities: Tensor) -> None:
-        newest = self.momentum_head(vectors)[-len(self.queue):]
-        for queue, rows in ((self.queue, newest), (self.queue_identities, identities[-len(self.queue):])):
+        newest = self.momentum_head(vectors)[-len(self.queue) :]
+        for queue, rows in ((self.queue, newest), (self.queue_identities, identities[-len(self.queue) :])):
             queue.copy_(torch.cat([rows, queue])[: len(queue)])
         self.filled.copy_((self.filled + len(newest)).clamp(max=len(self.queue)))
 
 
 class Declutr(Objective):
-    """DeCLUTR (Giorgi et al. 2021): an anchor span and the mean vector of several positive spans of the same document are
-    neighbours under NT-Xent (equation 4), beside masked language modelling; no head.
+    """DeCLUTR (Giorgi et al. 2021): an anchor span and the mean vector of several positive spans of the same
+    document are neighbours under NT-Xent (equation 4), beside masked language modelling; no head.
     """
 
     @classmethod
@@ -154,6 +175,11 @@ class Declutr(Objective):
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         positive = torch.stack([views[role] for role in self.roles[1:]]).mean(0)
-        return {"declutr": nt_xent(torch.stack([views["anchor"], positive]), self.settings.temperature,
-                                   groups=local_groups(self.settings, context),
-                                   identities=stacked_identities(context, self.roles[:2]))}
+        return {
+            "declutr": nt_xent(
+                torch.stack([views["anchor"], positive]),
+                self.settings.temperature,
+                groups=local_groups(self.settings, context),
+                identities=stacked_identities(context, self.roles[:2]),
+            )
+        }

@@ -18,12 +18,14 @@ RADIUS_OF_WORD = 0.01
 
 
 class Vadvcse(Objective):
-    """V-advCSE: SimCSE's loss, and lambda times how far the output moves under the worst small change of the embeddings.
+    """V-advCSE: SimCSE's loss, and lambda times how far the output moves under the worst small change of the
+    embeddings.
 
-    Both passes of a sentence share their dropout, or the distance would measure that; batch norm uses the statistics that the
-    clean batch has, as constants, and its running ones are not touched by the extra passes. No code was published: the paper
-    leaves sigma, epsilon, eta and the meaning of "output distribution" open, and the defaults are those of the packages that
-    offer its options (see `losses.virtual_adversarial`).
+    Both passes of a sentence share their dropout, or the distance would measure that; batch norm uses the
+    statistics that the clean batch has, as constants, and its running ones are not touched by the extra
+    passes. No code was published: the paper leaves sigma, epsilon, eta and the meaning of "output
+    distribution" open, and the defaults are those of the packages that offer its options (see
+    `losses.virtual_adversarial`).
     """
 
     sequence_term = "vadvcse_adversarial"
@@ -41,7 +43,10 @@ class Vadvcse(Objective):
 
     def weights(self, step: int) -> dict[str, float]:
         rise = self.settings.rise(step)
-        return {"vadvcse": self.settings.weight * rise, self.sequence_term: self.settings.adversarial_weight * rise}
+        return {
+            "vadvcse": self.settings.weight * rise,
+            self.sequence_term: self.settings.adversarial_weight * rise,
+        }
 
     def negatives(self, batch: int) -> int:
         return batch - 1
@@ -54,8 +59,16 @@ class Vadvcse(Objective):
         self._statistics = self.head.statistics(torch.cat([views["anchor"], views["positive"]]))
         return {}
 
-    def sequence_loss(self, encoder: SentenceEncoder, role: str, ids: Tensor, lengths: Tensor, condition: Tensor | None,
-                      keys: np.ndarray, seed: int) -> Tensor:
+    def sequence_loss(
+        self,
+        encoder: SentenceEncoder,
+        role: str,
+        ids: Tensor,
+        lengths: Tensor,
+        condition: Tensor | None,
+        keys: np.ndarray,
+        seed: int,
+    ) -> Tensor:
         settings = self.settings
 
         def output(noise: Tensor | None) -> Tensor:
@@ -68,10 +81,20 @@ class Vadvcse(Objective):
 
         with torch.set_grad_enabled(torch.is_grad_enabled() and settings.clean_gradient):
             clean = output(None)
-        noise = adversarial_noise(lambda r: divergence(output(r), clean.detach(), settings.divergence, "sum"),
-                                  (len(ids), encoder.hidden_size), keys, sigma=settings.sigma, step_size=settings.step_size,
-                                  steps=settings.steps, norm=settings.norm, mode=settings.projection, radius=self.radius,
-                                  lengths=lengths, device=ids.device, dtype=clean.dtype)
+        noise = adversarial_noise(
+            lambda r: divergence(output(r), clean.detach(), settings.divergence, "sum"),
+            (len(ids), encoder.hidden_size),
+            keys,
+            sigma=settings.sigma,
+            step_size=settings.step_size,
+            steps=settings.steps,
+            norm=settings.norm,
+            mode=settings.projection,
+            radius=self.radius,
+            lengths=lengths,
+            device=ids.device,
+            dtype=clean.dtype,
+        )
         return divergence(output(noise), clean, settings.divergence, "sum")
 
     def sequence_scale(self, sequences: int, tokens: int) -> float:

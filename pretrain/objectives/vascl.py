@@ -14,11 +14,13 @@ from pretrain.objectives.parts import joint, local_groups, stacked_identities
 
 
 class Vascl(Objective):
-    """VaSCL: NT-Xent of two dropout views (equation 1) and the neighbourhood-constrained loss of a virtual augmentation
-    (equations 2 to 5), through a head d -> d -> 128 without biases. Neighbours are those of the whole global batch.
+    """VaSCL: NT-Xent of two dropout views (equation 1) and the neighbourhood-constrained loss of a virtual
+    augmentation (equations 2 to 5), through a head d -> d -> 128 without biases. Neighbours are those of the
+    whole global batch.
 
-    `grad_to_encoder: code`: the sentence vector under the virtual augmentation is detached, as in the public code, so that
-    the neighbourhood loss shapes the head alone; `paper`: it trains the encoder too, as equation 5 reads.
+    `grad_to_encoder: code`: the sentence vector under the virtual augmentation is detached, as in the public
+    code, so that the neighbourhood loss shapes the head alone; `paper`: it trains the encoder too, as
+    equation 5 reads.
     """
 
     def __init__(self, config: Config, encoder: SentenceEncoder):
@@ -37,17 +39,32 @@ class Vascl(Objective):
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         settings, groups = self.settings, local_groups(self.settings, context)
         first = views["anchor"]
-        losses = {"vascl": nt_xent(joint(self.head, [first, views["positive"]]), settings.temperature, groups=groups,
-                                   identities=stacked_identities(context, self.roles))}
+        losses = {
+            "vascl": nt_xent(
+                joint(self.head, [first, views["positive"]]),
+                settings.temperature,
+                groups=groups,
+                identities=stacked_identities(context, self.roles),
+            )
+        }
         if settings.neighbourhood_weight:
-            neighbours = nearest_neighbours(first.detach(), settings.neighbours, groups=groups,
-                                            identities=context.identity("anchor"))
-            # Of texts that fill most of a batch, few others are left: such rows have fewer neighbours, and are counted.
+            neighbours = nearest_neighbours(
+                first.detach(), settings.neighbours, groups=groups, identities=context.identity("anchor")
+            )
+            # Of texts that fill most of a batch, few others are left: such rows have fewer neighbours, and
+            # are counted.
             context.measures["vascl_rows_short_of_neighbours"] = float((neighbours[:, -1] == NONE).sum())
-            delta = virtual_augmentation(self.head, first.detach(), neighbours, settings.temperature, settings.radius,
-                                         context.generator())
+            delta = virtual_augmentation(
+                self.head,
+                first.detach(),
+                neighbours,
+                settings.temperature,
+                settings.radius,
+                context.generator(),
+            )
             reached = first if settings.grad_to_encoder == "paper" else first.detach()
             clean = self.head(reached) if settings.grad_to_encoder == "paper" else self.head(reached).detach()
-            losses["vascl_neighbourhood"] = neighbourhood_loss(clean, self.head(reached + delta), neighbours,
-                                                               settings.temperature)
+            losses["vascl_neighbourhood"] = neighbourhood_loss(
+                clean, self.head(reached + delta), neighbours, settings.temperature
+            )
         return losses

@@ -1,4 +1,5 @@
-"""All that a run learns: masked language modelling and any number of sentence-level objectives, summed with weights."""
+"""All that a run learns: masked language modelling and any number of sentence-level objectives, summed with
+weights."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from pretrain.objectives.base import BatchContext, Objective, Views
 
 
 class Terms(nn.Module):
-    """Objectives by name. (torch's own ModuleDict has methods, such as `clear`, whose names it cannot hold.)"""
+    """Objectives by name. (torch's own ModuleDict has methods, such as `clear`, whose names it cannot
+    hold.)"""
 
     def __init__(self, terms: dict[str, Objective]):
         super().__init__()
@@ -36,9 +38,11 @@ class Terms(nn.Module):
 
 
 class WholeObjective(nn.Module):
-    """The sum of the `terms`' losses and the masked-language loss (Devlin et al. 2019; with `copies: 2` CLEAR's Double MLM).
+    """The sum of the `terms`' losses and the masked-language loss (Devlin et al. 2019; with `copies: 2`
+    CLEAR's Double MLM).
 
-    roles: the views of all terms, each embedded once, whoever reads it. masked_copies: maskings of each sequence.
+    roles: the views of all terms, each embedded once, whoever reads it. masked_copies: maskings of each
+    sequence.
     """
 
     def __init__(self, config: Config, terms: dict[str, Objective]):
@@ -50,23 +54,35 @@ class WholeObjective(nn.Module):
         self.roles = tuple(dict.fromkeys(role for term in terms.values() for role in term.roles))
         self.sequence_terms = {name: term for name, term in terms.items() if term.sequence_roles}
         last = config.train.steps - 1  # weights only rise: what is 0 then is 0 always, and demands nothing
-        smallest = max((term.smallest_batch for term in terms.values() if any(term.weights(last).values())), default=2)
+        smallest = max(
+            (term.smallest_batch for term in terms.values() if any(term.weights(last).values())), default=2
+        )
         if config.train.global_batch < smallest:
-            raise UserError(f"train.global_batch={config.train.global_batch} is too small for objective {config.objective.name}, "
-                            f"which needs {smallest} sequences or more")
+            raise UserError(
+                f"train.global_batch={config.train.global_batch} is too small for objective "
+                f"{config.objective.name}, "
+                f"which needs {smallest} sequences or more"
+            )
         self.smallest_batch = smallest
         keeping = {name: term.kept_head for name, term in terms.items() if term.kept_head is not None}
         if len(keeping) > 1:
-            raise UserError(f"objective {config.objective.name}: {' and '.join(keeping)} each keep a head for use, and sentence "
-                            "vectors can go through one only; let one keep it (objective.simcse.keep_head)")
+            raise UserError(
+                f"objective {config.objective.name}: {' and '.join(keeping)} each keep a head for use, and "
+                "sentence "
+                "vectors can go through one only; let one keep it (objective.simcse.keep_head)"
+            )
         for name, head in keeping.items():
             if not is_simcse_head(head):
-                raise UserError(f"objective {config.objective.name}: the head that {name} keeps for use is not one linear map of "
-                                "d to d, with bias, and tanh, which is what exports can hold; make it by "
-                                "pretrain.model.heads.simcse_head(d), or keep none")
+                raise UserError(
+                    f"objective {config.objective.name}: the head that {name} keeps for use is not one "
+                    "linear map of "
+                    "d to d, with bias, and tanh, which is what exports can hold; make it by "
+                    "pretrain.model.heads.simcse_head(d), or keep none"
+                )
 
     def require_positions(self, longest: int) -> None:
-        """Refuse sequences that are too long for a model of any term; found now, not on one rank at some step."""
+        """Refuse sequences that are too long for a model of any term; found now, not on one rank at some
+        step."""
         for term in self.terms.values():
             term.require_positions(longest)
 
@@ -103,7 +119,8 @@ class WholeObjective(nn.Module):
         return bool(scopes) and all(scope == "local" for scope in scopes)
 
     def pool(self, global_batch: int, world: int) -> int:
-        """Sequences that an anchor is compared with, itself among them, where `world` ranks share the global batch."""
+        """Sequences that an anchor is compared with, itself among them, where `world` ranks share the global
+        batch."""
         return global_batch // (world if self.is_local else 1)
 
     def negatives(self, batch: int) -> int:
@@ -119,8 +136,10 @@ class WholeObjective(nn.Module):
     @torch.no_grad()
     def conditions(self, views: Views, context: BatchContext) -> dict[str, dict[str, Tensor]]:
         """Term -> role -> [N, c]."""
-        return {name: term.conditions({role: views[role] for role in term.roles}, context)
-                for name, term in self.active_sequence_terms(context.step).items()}
+        return {
+            name: term.conditions({role: views[role] for role in term.roles}, context)
+            for name, term in self.active_sequence_terms(context.step).items()
+        }
 
     @property
     def momentum_role(self) -> str | None:
@@ -145,16 +164,25 @@ class WholeObjective(nn.Module):
     def untrained_heads_touch(self, hidden_size: int, device: torch.device) -> Tensor:
         """A zero that depends on every head's parameters, for steps whose sentence-level weights are 0.
 
-        Every parameter then has a gradient on every rank at every step, which ZeRO's partitioned reductions want.
+        Every parameter then has a gradient on every rank at every step, which ZeRO's partitioned reductions
+        want.
         """
         count = self.smallest_batch
         noise = torch.linspace(-1, 1, count * hidden_size, device=device).view(count, hidden_size)
         numbers = torch.arange(count, device=device)
-        context = BatchContext(step=0, progress=0.0, groups=torch.zeros_like(numbers), identities=None, seed=0,
-                               present={role: torch.ones_like(numbers, dtype=torch.bool) for role in self.roles},
-                               labels=torch.zeros_like(numbers))
+        context = BatchContext(
+            step=0,
+            progress=0.0,
+            groups=torch.zeros_like(numbers),
+            identities=None,
+            seed=0,
+            present={role: torch.ones_like(numbers, dtype=torch.bool) for role in self.roles},
+            labels=torch.zeros_like(numbers),
+        )
         training = self.training
         self.eval()  # batch norm must not count these vectors
         losses = self.relate({role: noise.roll(i, 1) for i, role in enumerate(self.roles)}, context)
         self.train(training)
-        return sum((loss * 0.0 for loss in losses.values()), sum(term.idle(device) for term in self.terms.values()))
+        return sum(
+            (loss * 0.0 for loss in losses.values()), sum(term.idle(device) for term in self.terms.values())
+        )

@@ -5,11 +5,11 @@
     python -m pretrain.prepare --source nli_for_simcse.csv --unit record --max_length 32 --out data/nli
     python -m pretrain.prepare --config configs/data_wikipedia_bookcorpus.yaml --out DIR --executor slurm
 
-Memory does not grow with the corpus: a task holds 0.3 GB (Python and its libraries) plus, while reading, one run of 32 MB,
-while writing shards eight times its part of a bucket, which is `bucket_megabytes` (64) at most: 0.8 GB. Measured: 0.39 GB
-for 207 MB of text in 16 buckets of 13 MB, 0.60 GB with buckets of 42 MB. The tokenizer's sample is bounded by
-`tokenizer_megabytes`. The disk holds the cleaned text once more while the work goes on, and of units sequence and document
-4 bytes a token besides.
+Memory does not grow with the corpus: a task holds 0.3 GB (Python and its libraries) plus, while reading, one
+run of 32 MB, while writing shards eight times its part of a bucket, which is `bucket_megabytes` (64) at most:
+0.8 GB. Measured: 0.39 GB for 207 MB of text in 16 buckets of 13 MB, 0.60 GB with buckets of 42 MB. The
+tokenizer's sample is bounded by `tokenizer_megabytes`. The disk holds the cleaned text once more while the
+work goes on, and of units sequence and document 4 bytes a token besides.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class PrepareFlags(BaseModel):
     """Flags of the command that are neither of the data nor of where it runs."""
 
     out: Path = Field(description="folder for the tokenizer, the shards and the manifest")
-    config: Path | None = Field(None, description="YAML with any of the data keys, or a training recipe; flags win over it")
+    config: Path | None = Field(
+        None, description="YAML with any of the data keys, or a training recipe; flags win over it"
+    )
     overwrite: bool = Field(False, description="make the folder anew if it was prepared with another config")
     progress: bool = Field(True, description="show progress bars")
 
@@ -40,7 +42,8 @@ _SHORT = {"source": "sources"}
 
 
 def main() -> None:
-    """Read the flags, prepare, print what came out, and exit: with status 2 for bad input, 130 when interrupted."""
+    """Read the flags, prepare, print what came out, and exit: with status 2 for bad input, 130 when
+    interrupted."""
     cli.run(_prepare, help_text)
 
 
@@ -48,10 +51,14 @@ def _prepare(**flags: str) -> int:
     from pretrain.prepare.run import prepare
 
     flags = {_SHORT.get(key, key): value for key, value in flags.items()}
-    own, data_keys, run_keys = (set(model.model_fields) for model in (PrepareFlags, DataConfig, ExecutorOptions))
+    own, data_keys, run_keys = (
+        set(model.model_fields) for model in (PrepareFlags, DataConfig, ExecutorOptions)
+    )
     for key in flags:
         if key not in data_keys | run_keys | own:
-            raise UserError(f"unknown flag --{key}" + nearest(key, [*_SHORT, *own, *sorted(data_keys | run_keys)], "--"))
+            raise UserError(
+                f"unknown flag --{key}" + nearest(key, [*_SHORT, *own, *sorted(data_keys | run_keys)], "--")
+            )
     if "out" not in flags:
         raise UserError("--out is missing: the folder to prepare into, as --out data/NAME")
     asked = _validate(PrepareFlags, _typed(PrepareFlags, flags))
@@ -60,7 +67,9 @@ def _prepare(**flags: str) -> int:
     options = _validate(ExecutorOptions, _typed(ExecutorOptions, flags))
     out = asked.out
     try:
-        manifest = prepare(config, out, **options.model_dump(), overwrite=asked.overwrite, progress=asked.progress)
+        manifest = prepare(
+            config, out, **options.model_dump(), overwrite=asked.overwrite, progress=asked.progress
+        )
     except KeyboardInterrupt:
         print("interrupted; run the same command again to go on from here", file=sys.stderr)
         return 130
@@ -84,15 +93,22 @@ def _validate(model: type[BaseModel], tree: dict[str, Any]) -> Any:
     try:
         return model(**tree)
     except ValidationError as error:
-        known = [*model.model_fields, *Source.model_fields] if model is DataConfig else list(model.model_fields)
-        raise UserError(faults(error, lambda key: f"unknown key {key}" + nearest(key.split(".")[-1], known))) from None
+        known = (
+            [*model.model_fields, *Source.model_fields] if model is DataConfig else list(model.model_fields)
+        )
+        raise UserError(
+            faults(error, lambda key: f"unknown key {key}" + nearest(key.split(".")[-1], known))
+        ) from None
 
 
 def summary(manifest: dict, out: Path) -> str:
     """What came out, for people."""
     if not manifest:
         return f"submitted to Slurm; progress: {out}/.work/logs, result: {out}/manifest.json"
-    lines = [f"{out}: unit {manifest['unit']}, up to {manifest['max_length']} tokens, vocabulary {manifest['vocabulary_size']}"]
+    lines = [
+        f"{out}: unit {manifest['unit']}, up to {manifest['max_length']} tokens, vocabulary "
+        f"{manifest['vocabulary_size']}"
+    ]
     unit = "sequences"
     if "columns" in manifest:
         unit = "records  "
@@ -104,7 +120,8 @@ def summary(manifest: dict, out: Path) -> str:
     if annotation := manifest.get("annotation"):
         size = annotation["bytes"] / max(1, sum(part["tokens"] for part in manifest["splits"].values()))
         lines.append(
-            f"  annotated by {annotation['parser']} ({annotation['language']}): {annotation['words']:,} words, "
+            f"  annotated by {annotation['parser']} ({annotation['language']}): "
+            f"{annotation['words']:,} words, "
             f"{size:.1f} bytes a token"
         )
     counts = manifest.get("counts", {})

@@ -1,4 +1,5 @@
-"""`--annotate MODEL`: the texts of a chunk through a spaCy pipeline, once, for the shard to keep beside the tokens."""
+"""`--annotate MODEL`: the texts of a chunk through a spaCy pipeline, once, for the shard to keep beside the
+tokens."""
 
 from __future__ import annotations
 
@@ -26,12 +27,18 @@ def describe_parser(model: str) -> dict[str, str]:
         parser = load_parser(model)
     except AugmentationError as error:
         raise UserError(f"--annotate {model}: {error}") from error
-    return {"parser": model, "name": parser.meta["name"], "version": parser.meta["version"], "language": parser.lang}
+    return {
+        "parser": model,
+        "name": parser.meta["name"],
+        "version": parser.meta["version"],
+        "language": parser.lang,
+    }
 
 
 def longest_text(max_length: int) -> int:
-    """Characters of a text that are kept and parsed. Augmentations work on whole texts, and only then are tokens cut to
-    `max_length`; so this is far above any sentence of a corpus that suits `max_length`, and bounds the work on documents.
+    """Characters of a text that are kept and parsed. Augmentations work on whole texts, and only then are
+    tokens cut to `max_length`; so this is far above any sentence of a corpus that suits `max_length`, and
+    bounds the work on documents.
     """
     return min(MOST_CHARACTERS, 64 * max_length)
 
@@ -39,11 +46,11 @@ def longest_text(max_length: int) -> int:
 class Annotator:
     """Parses chunks of texts, in this process; preparation runs as many as it has workers.
 
-    Texts are kept and parsed whole, also where their tokens in the shard are cut to max_length: an augmentation is to see all of
-    a sentence, as it does in the papers.
+    Texts are kept and parsed whole, also where their tokens in the shard are cut to max_length: an
+    augmentation is to see all of a sentence, as it does in the papers.
 
-    What was parsed is kept under `folder` until the preparation is finished, by the hash of texts and parser, so that a
-    shard whose writing was interrupted does not parse its finished chunks again.
+    What was parsed is kept under `folder` until the preparation is finished, by the hash of texts and parser,
+    so that a shard whose writing was interrupted does not parse its finished chunks again.
 
     parser: as `describe_parser` gives it. max_length: of the data, in tokens.
     """
@@ -52,7 +59,8 @@ class Annotator:
         self.parser, self.longest, self.folder = parser, longest_text(max_length), folder
 
     def members(self, texts: Sequence[str], sequences: Ragged, counts: Counter[str]) -> dict[str, bytes]:
-        """Members of the shard (`pretrain.data.annotation`) for the texts of N stored sequences, none for an empty sequence."""
+        """Members of the shard (`pretrain.data.annotation`) for the texts of N stored sequences, none for an
+        empty sequence."""
         kept = [text if length else "" for text, length in zip(texts, sequences.lengths.tolist())]
         counts["texts_too_long_to_parse_whole"] += sum(len(text) > self.longest for text in kept)
         kept = [_head(text, self.longest) for text in kept]

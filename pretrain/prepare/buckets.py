@@ -1,9 +1,9 @@
 """The external sort behind shuffling and de-duplication: records scattered into K buckets by their hash.
 
-A reading task writes run files, each sorted by bucket, with an index in front; a bucket is then the concatenation of
-its slices over all runs. Equal texts have equal hashes, so all copies meet in one bucket, and a bucket sorted by a
-mixed hash is a random sample of the corpus in random order: shuffle and de-duplication are one pass over the data, in
-memory that K bounds.
+A reading task writes run files, each sorted by bucket, with an index in front; a bucket is then the
+concatenation of its slices over all runs. Equal texts have equal hashes, so all copies meet in one bucket,
+and a bucket sorted by a mixed hash is a random sample of the corpus in random order: shuffle and
+de-duplication are one pass over the data, in memory that K bounds.
 
 Run file: K+1 record bounds (int64), K+1 text bounds (int64), the records (fixed width), the texts (UTF-8).
 """
@@ -28,12 +28,14 @@ _BELOW_1 = 2.0**-64
 
 
 def text_key(text: bytes, seed: int) -> int:
-    """64-bit identity of a text. With 200 million distinct texts the odds that any two share one are 1 in 1,000."""
+    """64-bit identity of a text. With 200 million distinct texts the odds that any two share one are 1 in
+    1,000."""
     return xxhash.xxh3_64_intdigest(text, seed)
 
 
 def mixed(keys: np.ndarray, salt: int) -> np.ndarray:
-    """uint64 -> uint64, a fresh random-looking value per (key, salt): splitmix64's finaliser (Steele et al. 2014)."""
+    """uint64 -> uint64, a fresh random-looking value per (key, salt): splitmix64's finaliser (Steele et al.
+    2014)."""
     with np.errstate(over="ignore"):
         x = keys + np.uint64((salt * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) & (2**64 - 1))
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -112,7 +114,8 @@ class RunWriter:
 
 @dataclass(frozen=True)
 class Run:
-    """A run file. Its index is read where it is needed: all indices of a large corpus are tasks x K numbers."""
+    """A run file. Its index is read where it is needed: all indices of a large corpus are tasks x K
+    numbers."""
 
     path: Path
     dtype: np.dtype
@@ -138,7 +141,9 @@ class Run:
     def text(self, bucket: int) -> np.ndarray:
         """uint8[...]: the texts of a bucket, end to end, in the order of its records."""
         start = 16 * (self.buckets + 1) + self._bound(0, self.buckets) * self.dtype.itemsize
-        return np.fromfile(self.path, np.uint8, self.text_bytes(bucket), offset=start + self._bound(1, bucket))
+        return np.fromfile(
+            self.path, np.uint8, self.text_bytes(bucket), offset=start + self._bound(1, bucket)
+        )
 
 
 def open_runs(folder: Path, buckets: int, dtype: np.dtype) -> list[Run]:

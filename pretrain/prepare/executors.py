@@ -26,15 +26,21 @@ class ExecutorOptions(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     executor: Literal["local", "slurm", "ray"] = Field(
-        "local", description="local processes; Slurm job arrays, submitted from a login node; or a running Ray cluster"
+        "local",
+        description="local processes; Slurm job arrays, submitted from a login node; or a running "
+        "Ray cluster",
     )
-    workers: int | None = Field(None, ge=1, description="tasks at a time; none: the cores of this machine, or 64 on a cluster")
+    workers: int | None = Field(
+        None, ge=1, description="tasks at a time; none: the cores of this machine, or 64 on a cluster"
+    )
     partition: str | None = Field(None, description="Slurm partition; none: the cluster's default")
     time: str = Field("24:00:00", description="Slurm time limit of a task")
     account: str | None = Field(None, description="Slurm account")
     qos: str | None = Field(None, description="Slurm quality of service")
     memory_gb: int = Field(4, ge=1, description="memory of a task on Slurm or Ray")
-    wait: bool = Field(True, description="Slurm: wait for the jobs and show progress; false: submit and leave")
+    wait: bool = Field(
+        True, description="Slurm: wait for the jobs and show progress; false: submit and leave"
+    )
 
     @property
     def parallel(self) -> int:
@@ -54,7 +60,8 @@ class Job:
 
 
 def run_jobs(jobs: list[Job], work: Path, options: ExecutorOptions) -> bool:
-    """Run the stages one after another; those finished before a kill are skipped, by datatrove's completion files.
+    """Run the stages one after another; those finished before a kill are skipped, by datatrove's completion
+    files.
 
     Returns: whether all is done (False: submitted to Slurm, not waited for).
     Raises: UserError from a task, or naming the logs when a task failed elsewhere.
@@ -82,8 +89,8 @@ def _worker_watch(work: Path, options: ExecutorOptions) -> Iterator[None]:
     """End a local stage when a worker process has died.
 
     A process pool never notices that the kernel has killed a worker for want of memory: it waits for the
-    lost task for ever. So a thread looks every few seconds, and interrupts the wait, by a signal of its own: SIGINT is ignored
-    in what a shell script starts in the background.
+    lost task for ever. So a thread looks every few seconds, and interrupts the wait, by a signal of its own:
+    SIGINT is ignored in what a shell script starts in the background.
 
     Raises: UserError naming the task.
     """
@@ -111,8 +118,10 @@ def _worker_watch(work: Path, options: ExecutorOptions) -> Iterator[None]:
         yield
     except _WorkerLost:
         raise UserError(
-            f"The process of task {lost[0]} was killed, most likely for want of memory. Use fewer --workers or a smaller "
-            "--bucket_megabytes, and run the same command again: finished tasks are not redone (a new bucket size begins "
+            f"The process of task {lost[0]} was killed, most likely for want of memory. Use fewer --workers "
+            "or a smaller "
+            "--bucket_megabytes, and run the same command again: finished tasks are not redone (a new "
+            "bucket size begins "
             "anew)."
         ) from None
     finally:
@@ -127,8 +136,8 @@ def _executor(job: Job, work: Path, options: ExecutorOptions) -> Any:
         import multiprocess
         from datatrove.executor import LocalPipelineExecutor
 
-        # Imported once, in the server that workers are forked from: webdataset brings torch, a second and 200 MB, which
-        # each worker of each stage would pay anew.
+        # Imported once, in the server that workers are forked from: webdataset brings torch, a second and 200
+        # MB, which each worker of each stage would pay anew.
         multiprocess.set_forkserver_preload(["pretrain.prepare.stages.texts", "webdataset"])
         workers = min(options.parallel, job.tasks)
         return LocalPipelineExecutor(job.steps, tasks=job.tasks, workers=workers, logging_dir=logs)
@@ -136,11 +145,17 @@ def _executor(job: Job, work: Path, options: ExecutorOptions) -> Any:
         import ray
         from datatrove.executor import RayPipelineExecutor
     except ImportError as error:
-        raise UserError("--executor ray needs Ray: pip install 'ray[default]', and a cluster (ray start).") from error
+        raise UserError(
+            "--executor ray needs Ray: pip install 'ray[default]', and a cluster (ray start)."
+        ) from error
     if not ray.is_initialized():
         ray.init(runtime_env={"env_vars": {"PYTHONPATH": _python_path()}}, log_to_driver=False)
     return RayPipelineExecutor(
-        job.steps, tasks=job.tasks, workers=options.parallel, logging_dir=logs, mem_per_cpu_gb=options.memory_gb
+        job.steps,
+        tasks=job.tasks,
+        workers=options.parallel,
+        logging_dir=logs,
+        mem_per_cpu_gb=options.memory_gb,
     )
 
 
@@ -148,7 +163,8 @@ def _check_complete(executor: Any, job: Job, work: Path) -> None:
     missing = executor.get_incomplete_ranks(skip_completed=True)
     if missing:
         raise UserError(
-            f"Stage {job.name}: {len(missing)} of {job.tasks} tasks did not finish (the first is {missing[0]}). Their logs: "
+            f"Stage {job.name}: {len(missing)} of {job.tasks} tasks did not finish (the first is "
+            f"{missing[0]}). Their logs: "
             f"{work / 'logs' / job.name}. Run the same command again: finished tasks are not redone."
         )
 
@@ -156,7 +172,9 @@ def _check_complete(executor: Any, job: Job, work: Path) -> None:
 def _python_path() -> str:
     """This project first, so that remote tasks import the same code."""
     here = str(Path(__file__).resolve().parents[2])
-    return os.pathsep.join(dict.fromkeys([here, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]))
+    return os.pathsep.join(
+        dict.fromkeys([here, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
+    )
 
 
 def _run_slurm(jobs: list[Job], work: Path, options: ExecutorOptions) -> bool:
@@ -177,14 +195,17 @@ def _run_slurm(jobs: list[Job], work: Path, options: ExecutorOptions) -> bool:
             job_name=f"prepare-{job.name}",
             logging_dir=str(work / "logs" / job.name),
             sbatch_args={"account": options.account} if options.account else None,
-            requeue_signals=None,  # datatrove's handler requeues $SLURM_JOB_ID, which for one of the tasks is the whole array
+            # datatrove's handler requeues $SLURM_JOB_ID, which for one of the tasks is the whole array
+            requeue_signals=None,
             depends=previous,
         )
         executors.append(previous)
     try:
         previous.run()  # submits what it depends on first
     except subprocess.CalledProcessError as error:
-        raise UserError(f"sbatch refused the job (exit {error.returncode}); see its message above.") from error
+        raise UserError(
+            f"sbatch refused the job (exit {error.returncode}); see its message above."
+        ) from error
     if not options.wait:
         return False
     ids = [executor.job_id for executor in executors if executor.job_id not in (None, -1)]
@@ -204,11 +225,14 @@ def _default_partition() -> str:
         names = subprocess.check_output(["sinfo", "-h", "-o", "%P"], text=True).split()
     except (FileNotFoundError, subprocess.CalledProcessError) as error:
         raise UserError(
-            "--executor slurm: sinfo does not answer; is this a node of a Slurm cluster? Use --executor local here."
+            "--executor slurm: sinfo does not answer; is this a node of a Slurm cluster? Use --executor "
+            "local here."
         ) from error
     default = [name[:-1] for name in names if name.endswith("*")]
     if not default:
-        raise UserError(f"--executor slurm: the cluster has no default partition; give --partition ({', '.join(names)}).")
+        raise UserError(
+            f"--executor slurm: the cluster has no default partition; give --partition ({', '.join(names)})."
+        )
     return default[0]
 
 

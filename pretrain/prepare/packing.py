@@ -1,4 +1,5 @@
-"""From token ids of sentences to the sequences of a shard: one sentence or document each, or sentences packed up to a length.
+"""From token ids of sentences to the sequences of a shard: one sentence or document each, or sentences packed
+up to a length.
 
 `sequence` is RoBERTa's FULL-SENTENCES (Liu et al. 2019, section 4.2): contiguous sentences up to the
 maximum length, crossing into the next document after one more separator token.
@@ -19,8 +20,8 @@ from augment.core.ragged import Ragged, offsets_of, segment_indices
 class Packed:
     """Sequences with special tokens; starts are int64 indices into `sequences.ids`, ascending.
 
-    columns: sequences of one record, which follow each other. labels: int64[records], or None. texts: of data that is to be
-    annotated, what gives the texts of all sequences of records start, ..., stop - 1.
+    columns: sequences of one record, which follow each other. labels: int64[records], or None. texts: of data
+    that is to be annotated, what gives the texts of all sequences of records start, ..., stop - 1.
     """
 
     sequences: Ragged
@@ -34,14 +35,16 @@ class Packed:
 def fit_sentences(
     sentences: Ragged, documents: np.ndarray, longest: int, policy: str, counts: Counter[str]
 ) -> tuple[Ragged, np.ndarray, np.ndarray]:
-    """Make every sentence at most `longest` tokens, by `policy`, and drop empty ones; everything lost is counted.
+    """Make every sentence at most `longest` tokens, by `policy`, and drop empty ones; everything lost is
+    counted.
 
     Args:
         sentences: token ids without special tokens. documents: int64[N], document of each sentence, any
         labels.
         policy: truncate (keep the head), split (into pieces of `longest`), drop.
 
-    Returns: (sentences, documents, first: bool[N'], whether the row begins a sentence and is not a split's next piece).
+    Returns: (sentences, documents, first: bool[N'], whether the row begins a sentence and is not a split's
+    next piece).
     """
     lengths = sentences.lengths
     long = lengths > longest
@@ -69,14 +72,18 @@ def fit_sentences(
     return Ragged(ids, offsets_of(sizes)), documents[rows], piece == 0
 
 
-def fit_records(texts: Ragged, columns: int, longest: int, policy: str, counts: Counter[str]) -> tuple[Ragged, np.ndarray]:
+def fit_records(
+    texts: Ragged, columns: int, longest: int, policy: str, counts: Counter[str]
+) -> tuple[Ragged, np.ndarray]:
     """Make every text of every record at most `longest` tokens; what is lost is counted.
 
     Args:
-        texts: token ids without special tokens; row k * columns + c is column c of record k, empty if it has none.
+        texts: token ids without special tokens; row k * columns + c is column c of record k, empty if it has
+            none.
         policy: truncate (keep the head) or drop (the whole record).
 
-    Returns: (texts, of as many rows; bool[records], those that stay: their text has tokens, and all fit if policy is drop).
+    Returns: (texts, of as many rows; bool[records], those that stay: their text has tokens, and all fit if
+    policy is drop).
     """
     lengths = texts.lengths
     long = lengths > longest
@@ -95,7 +102,8 @@ def fit_records(texts: Ragged, columns: int, longest: int, policy: str, counts: 
 
 
 def one_per_sequence(sentences: Ragged, cls_id: int, sep_id: int) -> Packed:
-    """[CLS] sentence [SEP] for every sentence; an empty one, which stands for a column that a record lacks, stays empty."""
+    """[CLS] sentence [SEP] for every sentence; an empty one, which stands for a column that a record lacks,
+    stays empty."""
     filled = sentences.lengths > 0
     offsets = offsets_of(sentences.lengths + 2 * filled)
     starts = offsets[:-1][filled]
@@ -115,7 +123,8 @@ def one_per_document(
     sep_id: int,
     counts: Counter[str],
 ) -> Packed:
-    """[CLS] document [SEP] for every document, its sentences end to end; what lies behind `max_length` is cut and counted.
+    """[CLS] document [SEP] for every document, its sentences end to end; what lies behind `max_length` is cut
+    and counted.
 
     Arguments as of `full_sentences`.
     """
@@ -138,7 +147,8 @@ def one_per_document(
 def full_sentences(
     sentences: Ragged, documents: np.ndarray, first: np.ndarray, max_length: int, cls_id: int, sep_id: int
 ) -> Packed:
-    """Pack sentences, in order, into sequences [CLS] s1 s2 ... [SEP] s1' s2' ... [SEP] of at most `max_length` tokens.
+    """Pack sentences, in order, into sequences [CLS] s1 s2 ... [SEP] s1' s2' ... [SEP] of at most
+    `max_length` tokens.
 
     Args:
         sentences: Ragged without special tokens, none longer than max_length - 2.
@@ -153,7 +163,8 @@ def full_sentences(
     opens_document[1:] = documents[1:] != documents[:-1]
     opens, separated = np.zeros(count, bool), np.zeros(count, bool)
     used = capacity  # the first sentence opens a sequence
-    # Where a sequence ends depends on where the last one ended: the one loop over sentences, some 0.1 us each.
+    # Where a sequence ends depends on where the last one ended: the one loop over sentences, some 0.1 us
+    # each.
     for number, (length, new) in enumerate(zip(sentences.lengths.tolist(), opens_document.tolist())):
         if used + length + new > capacity:
             opens[number] = True
@@ -161,8 +172,8 @@ def full_sentences(
         else:
             separated[number] = new
             used += length + new
-    # Every sentence brings its prefix: [SEP][CLS] where a sequence opens (the very first: [CLS]), [SEP] between
-    # documents.
+    # Every sentence brings its prefix: [SEP][CLS] where a sequence opens (the very first: [CLS]), [SEP]
+    # between documents.
     prefix = np.where(opens, 2, separated.astype(np.int64))
     prefix[0] = 1
     ends = np.cumsum(sentences.lengths + prefix)

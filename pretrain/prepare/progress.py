@@ -14,13 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 _INTERVAL = 0.5  # seconds between two heartbeats of a task
 
 
 class Heartbeat:
-    """`with Heartbeat(work, stage, rank) as h: h.advance(units)`: how far a task is, at most twice a second."""
+    """`with Heartbeat(work, stage, rank) as h: h.advance(units)`: how far a task is, at most twice a
+    second."""
 
     def __init__(self, work: Path, stage: str, rank: int):
         self._path = work / "progress" / stage / f"{rank:05d}"
@@ -54,7 +62,8 @@ def forget_workers(work: Path) -> None:
 
 
 def dead_task(work: Path) -> str | None:
-    """`stage task` of a task on this machine whose process is gone, though the task has not ended; or None."""
+    """`stage task` of a task on this machine whose process is gone, though the task has not ended; or
+    None."""
     for path in work.glob("progress/*/*.pid"):
         with contextlib.suppress(OSError, ValueError):
             pid = int(path.read_text())
@@ -83,7 +92,8 @@ class Stage:
 class Display:
     """A progress bar per stage with the time left, fed from the work folder by a thread.
 
-    A finished task counts with its full size and a running one with its heartbeat, so that estimated sizes even out.
+    A finished task counts with its full size and a running one with its heartbeat, so that estimated sizes
+    even out.
     """
 
     def __init__(self, work: Path, stages: list[Stage], enabled: bool = True):
@@ -98,7 +108,9 @@ class Display:
             console=Console(stderr=True),
             disable=not enabled,
         )
-        self._bars = {s.name: self._progress.add_task(s.title, total=max(1, sum(s.sizes)), start=False) for s in stages}
+        self._bars = {
+            s.name: self._progress.add_task(s.title, total=max(1, sum(s.sizes)), start=False) for s in stages
+        }
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 

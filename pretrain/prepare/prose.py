@@ -18,10 +18,11 @@ def count_words(sentence: str) -> int:
 
 
 def is_prose(sentence: str, min_words: int, min_letters: float) -> bool:
-    """Return whether a cleaned sentence has enough words, and letters among its non-blank characters, and is no heading.
+    """Return whether a cleaned sentence has enough words, and letters among its non-blank characters, and is
+    no heading.
 
-    Bytes of UTF-8 beyond ASCII count as letters, so that no script is at a disadvantage. A heading is one of wiki markup, as
-    WikiText has them on lines of their own: `= = Life cycle = =`.
+    Bytes of UTF-8 beyond ASCII count as letters, so that no script is at a disadvantage. A heading is one of
+    wiki markup, as WikiText has them on lines of their own: `= = Life cycle = =`.
     """
     if sentence[:1] == sentence[-1:] == "=":
         return False

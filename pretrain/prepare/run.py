@@ -1,4 +1,5 @@
-"""Prepare a corpus: plan the tasks, run the stages, write the manifest; the command is `python -m pretrain.prepare`."""
+"""Prepare a corpus: plan the tasks, run the stages, write the manifest; the command is `python -m
+pretrain.prepare`."""
 
 from __future__ import annotations
 
@@ -29,13 +30,16 @@ _SMALL_BUCKET = 4 << 20  # text bytes: below this a bucket is not worth a task
 _MOST_BUCKETS = 1024  # the index of a run file grows with it; beyond, a bucket is read in several parts
 
 
-def prepare(config: DataConfig, out: Path | str, executor: str = "local", workers: int | None = None, **options: Any) -> dict:
+def prepare(
+    config: DataConfig, out: Path | str, executor: str = "local", workers: int | None = None, **options: Any
+) -> dict:
     """Prepare `config`'s corpora into the folder `out`; returns its manifest.
 
-    A folder that holds the finished result of the same config is left as it is; an unfinished one is resumed. Shards do
-    not depend on `executor` (local, slurm, ray), `workers` or interruptions. `options`: fields of `ExecutorOptions`,
-    `progress` (bool, default True) and `overwrite` (bool, default False: refuse a folder made with another config). What
-    `overwrite` removes is removed when the folder is ours alone and every source has been found.
+    A folder that holds the finished result of the same config is left as it is; an unfinished one is resumed.
+    Shards do not depend on `executor` (local, slurm, ray), `workers` or interruptions. `options`: fields of
+    `ExecutorOptions`, `progress` (bool, default True) and `overwrite` (bool, default False: refuse a folder
+    made with another config). What `overwrite` removes is removed when the folder is ours alone and every
+    source has been found.
 
     Raises: UserError for bad input, a full disk, a folder that is taken, or failed tasks.
     """
@@ -56,7 +60,8 @@ def prepare(config: DataConfig, out: Path | str, executor: str = "local", worker
     began = time.time()
     make_folder(out)
     with folder_lock(out):
-        if not overwrite and (manifest := _finished(out, wanted)) is not None:  # by another process, before the lock was ours
+        # by another process, before the lock was ours
+        if not overwrite and (manifest := _finished(out, wanted)) is not None:
             return manifest
         make_folder(work)
         tasks = plan_tasks(config.sources, records=config.unit == "record")
@@ -92,7 +97,8 @@ def _finished(out: Path, wanted: dict) -> dict | None:
 
 
 def finish(out: Path, work: Path, began: float, execution: ExecutorOptions) -> dict:
-    """Write down how the folder was made, and remove the work folder; returns the manifest. began: seconds since the epoch."""
+    """Write down how the folder was made, and remove the work folder; returns the manifest. began: seconds
+    since the epoch."""
     manifest = read_manifest(out)
     manifest["run"] = {
         "seconds": round(time.time() - began, 1),
@@ -121,12 +127,15 @@ def find_or_prepare(data_dir: Path | str, config: DataConfig) -> dict:
         make_folder(data_dir)
         recipe = data_dir / RECIPE
         write_atomically(recipe, config.model_dump_json(indent=1).encode())
-        in_own_process("pretrain.prepare", ["--config", str(recipe), "--out", str(data_dir)], f"Preparing {data_dir}")
+        in_own_process(
+            "pretrain.prepare", ["--config", str(recipe), "--out", str(data_dir)], f"Preparing {data_dir}"
+        )
     return read_manifest(data_dir)
 
 
 def in_own_process(module: str, words: Sequence[str], what: str) -> None:
-    """Run `python -m module words...`, without the launcher's variables, which would make it take itself for a rank.
+    """Run `python -m module words...`, without the launcher's variables, which would make it take itself for
+    a rank.
 
     Raises: UserError if it fails; it has said why.
     """
@@ -167,7 +176,10 @@ def _refuse_own_output(config: DataConfig, tasks: list[Task], out: Path) -> None
     for place in sorted(filter(None, places)):
         path = Path(place).expanduser().resolve()
         if path.exists() and any(path.is_relative_to(folder) for folder in made):
-            raise UserError(f"{place} lies in {out}, which --overwrite would remove. Copy it elsewhere, or choose another --out.")
+            raise UserError(
+                f"{place} lies in {out}, which --overwrite would remove. Copy it elsewhere, or choose "
+                "another --out."
+            )
 
 
 def _refuse_other_config(out: Path, found: dict, wanted: dict, what: str) -> None:
@@ -188,7 +200,8 @@ def _refuse_other_config(out: Path, found: dict, wanted: dict, what: str) -> Non
 def quiet(executor: str) -> Iterator[None]:
     """Keep datatrove's per-task log lines out of the terminal of a local run (errors reach us as exceptions).
 
-    Through the environment, because the worker processes set up their own logging; see `pretrain.prepare.stages.texts`.
+    Through the environment, because the worker processes set up their own logging; see
+    `pretrain.prepare.stages.texts`.
     """
     from loguru import logger
 
@@ -205,19 +218,22 @@ def quiet(executor: str) -> Iterator[None]:
 
 
 def _plan(config: DataConfig, tasks: list[Task], work: Path, wanted: dict, out: Path) -> dict:
-    """The plan of an unfinished preparation if there is one, else a new one, written down before any task starts."""
+    """The plan of an unfinished preparation if there is one, else a new one, written down before any task
+    starts."""
     path = work / "plan.json"
     if path.is_file():
         plan = json.loads(path.read_text())
         if plan.get("preparation", 1) != PREPARATION:
             raise UserError(
-                f"{out} holds an unfinished preparation by another version of this program, which cannot go on with it. Give "
+                f"{out} holds an unfinished preparation by another version of this program, which cannot go "
+                "on with it. Give "
                 "--overwrite true to begin anew, choose another --out, or finish it with that version."
             )
         _refuse_other_config(out, plan["config"], wanted, "holds an unfinished preparation")
         if [asdict(task) for task in tasks] != plan["tasks"]:
             raise UserError(
-                f"The sources have changed since the unfinished preparation in {out} began. Give --overwrite true to begin anew."
+                f"The sources have changed since the unfinished preparation in {out} began. Give "
+                "--overwrite true to begin anew."
             )
         return plan
     plan = {
@@ -236,7 +252,8 @@ def _plan(config: DataConfig, tasks: list[Task], work: Path, wanted: dict, out: 
 
 
 def _bucket_count(tasks: list[Task], config: DataConfig) -> int:
-    """K: enough for 16 tasks side by side where the text is worth it, and for the memory bound where there is more."""
+    """K: enough for 16 tasks side by side where the text is worth it, and for the memory bound where there is
+    more."""
     size = sum(task.size for task in tasks)
     bucket = min(max(size / 16, _SMALL_BUCKET), config.bucket_megabytes * 1e6)
     return min(max(1, math.ceil(size / bucket)), _MOST_BUCKETS)
@@ -251,7 +268,11 @@ def _jobs(config: DataConfig, work: Path, plan: dict) -> tuple[list[Job], list[S
 
     sizes, count = [task["size"] for task in plan["tasks"]], plan["buckets"]
     of_records = config.unit == "record"
-    reading: list = [rs.ReadRecords(work), rs.ScatterRecords(work)] if of_records else [st.ReadSource(work), st.Scatter(work)]
+    reading: list = (
+        [rs.ReadRecords(work), rs.ScatterRecords(work)]
+        if of_records
+        else [st.ReadSource(work), st.Scatter(work)]
+    )
     jobs, bars = [], []
 
     def stage(name: str, title: str, steps: list, sizes: list[int]) -> None:
@@ -271,12 +292,18 @@ def _jobs(config: DataConfig, work: Path, plan: dict) -> tuple[list[Job], list[S
         stage("resolve", "held-out sentences", [ds.Resolve(work)], [1] * count)
     if of_records:
         stage("columns", "columns, labels", [rs.AgreeOnColumns(work)], [1])
-    stage("tokenizer", "tokenizer", [(rs.MakeRecordTokenizer if of_records else st.MakeTokenizer)(work)], [len(sizes)])
+    stage(
+        "tokenizer",
+        "tokenizer",
+        [(rs.MakeRecordTokenizer if of_records else st.MakeTokenizer)(work)],
+        [len(sizes)],
+    )
     building: Any = (rs.BuildRecords if of_records else st.Build)(work)
     title = "write shards" if config.annotate is None else "parse, write shards"
     if config.keeps_documents:
         building, title = ds.ScatterSequences(work), "pack"
-    work_a_bucket = max(1, sum(sizes) // count) * (1 if config.annotate is None else 2)  # encoded, and then parsed
+    # encoded, and then parsed
+    work_a_bucket = max(1, sum(sizes) // count) * (1 if config.annotate is None else 2)
     stage("build", title, [building], [work_a_bucket] * count)
     if config.keeps_documents:
         stage("shuffle", "shuffle, write shards", [ds.ShuffleSequences(work)], [work_a_bucket] * count)

@@ -1,8 +1,8 @@
 """Split cleaned text into sentences by rules.
 
-One regular expression finds the places where a sentence can end. Each place is decided by the word before it and by what
-follows. Tokenised text (`the end . " I know , " he said .`) and lower-cased text are split too: there, a mark stands alone
-between blanks, and no capital letter tells that a sentence begins.
+One regular expression finds the places where a sentence can end. Each place is decided by the word before it
+and by what follows. Tokenised text (`the end . " I know , " he said .`) and lower-cased text are split too:
+there, a mark stands alone between blanks, and no capital letter tells that a sentence begins.
 
 `docs/data.md` has the comparison with spaCy's rule-based `sentencizer` on gold sentences, and both speeds.
 """
@@ -20,9 +20,12 @@ def _words(text: str) -> frozenset[str]:
 
 # Titles and references: a name or a number follows, never a new sentence.
 _NEVER_ENDS = _words(
-    "mr mrs ms messrs mme mlle dr drs prof rev revd hon fr sr st ste mt gen col lt maj capt cpt cmdr adm sgt cpl pvt gov sen "
-    "rep pres amb supt insp det fig figs eq eqs ref refs sec secs chap ch vol vols no nos nr pp pg art ext cf viz vs e.g i.e "
-    "eg ie ca approx esp incl excl resp al jan feb apr aug sept oct nov dec dept univ assn bros op cit ed eds trans p.s ps"
+    "mr mrs ms messrs mme mlle dr drs prof rev revd hon fr sr st ste mt gen col lt maj capt cpt cmdr adm "
+    "sgt cpl pvt gov sen "
+    "rep pres amb supt insp det fig figs eq eqs ref refs sec secs chap ch vol vols no nos nr pp pg art ext "
+    "cf viz vs e.g i.e "
+    "eg ie ca approx esp incl excl resp al jan feb apr aug sept oct nov dec dept univ assn bros op cit ed "
+    "eds trans p.s ps"
     " ibid lit var spp subsp govt assoc dist elev misc orig pron illus intl natl anon abbr"
 )
 # Abbreviations that also close sentences: only a word that commonly opens one decides for an end.
@@ -31,25 +34,34 @@ _MAY_END = _words(
     "cm mm kg ph.d m.d b.a m.a b.sc m.sc a.m p.m a.d b.c u.s u.k u.n u.s.a d.c e.u i.e e.g"
 )
 _OPENERS = _words(
-    "the a an this that these those it its he she they we you i his her their our my in on at by for from with to of as if so "
-    "when while after before during since although though but and however also then there here what who where why how some "
-    "many most all each both other another one no not after because under over according later meanwhile today thus therefore "
+    "the a an this that these those it its he she they we you i his her their our my in on at by for from "
+    "with to of as if so "
+    "when while after before during since although though but and however also then there here what who "
+    "where why how some "
+    "many most all each both other another one no not after because under over according later meanwhile "
+    "today thus therefore "
     "moreover furthermore"
 )
-# Of those, the words that hardly ever go on with a sentence after an abbreviation: without capitals they alone decide.
-_SUBJECTS = _words("the this these those it he she they we you i his her their our my there however meanwhile")
+# Of those, the words that hardly ever go on with a sentence after an abbreviation: without capitals they
+# alone decide.
+_SUBJECTS = _words(
+    "the this these those it he she they we you i his her their our my there however meanwhile"
+)
 _NUMBERED = _words("no nos nr vol vols fig figs pp pg ch chap art sec eq op ext")
 _SPEECH = _words(
-    "said says say asked asks replied answered cried shouted whispered muttered murmured exclaimed added continued called "
+    "said says say asked asks replied answered cried shouted whispered muttered murmured exclaimed added "
+    "continued called "
     "thought began demanded snapped yelled screamed sighed laughed"
 )
 
 _ABBREVIATIONS = _NEVER_ENDS | _MAY_END
-_MARKS, _FULL_STOPS = ".!?…｡।۔؟", "。！？"  # Western marks end before white space alone; Chinese full stops need none
+# Western marks end before white space alone; Chinese full stops need none
+_MARKS, _FULL_STOPS = ".!?…｡।۔؟", "。！？"
 _CLOSERS = "\"'”’»)\\]}"
 _BOUNDARY = re.compile(
     rf"[{_MARKS}{_FULL_STOPS}]+"  # One class first: the search then runs ten times as fast.
-    rf"(?:[{_CLOSERS}]*(?: [.!?…]+(?= ))*(?: (?:''|[”’»)\]}}]|-R[RCS]B-)(?= |$))*(?: +|$)"  # tokenised: `. . . )`
+    # tokenised: `. . . )`
+    rf"(?:[{_CLOSERS}]*(?: [.!?…]+(?= ))*(?: (?:''|[”’»)\]}}]|-R[RCS]B-)(?= |$))*(?: +|$)"
     rf"|(?<=[{_FULL_STOPS}])[{_CLOSERS}」』）]*"
     r"|(?<=[a-z].)(?=[A-Z][a-z]+(?:[ ,']|$)))"  # "the end.The next": a line break was lost
 )
@@ -64,12 +76,13 @@ _PLAIN_END = re.compile(r"(?<![\w.])[\w’']{3,}\. +([A-Za-z])")
 
 
 def split_sentences(line: str) -> list[str]:
-    """Return the sentences of one cleaned paragraph, in order. Nothing but white space between them is left out.
+    """Return the sentences of one cleaned paragraph, in order. Nothing but white space between them is left
+    out.
 
-    A sentence ends at . ! ? … 。！？ and their Hindi, Urdu and Arabic kin, closing quotes included. It does not end after
-    titles, initials, inner abbreviations and list numbers. After "etc.", "U.S." and the like it ends only if a word that
-    commonly opens a sentence follows. Before a lower-case letter it ends after a full stop behind a common word, and where
-    sentences are written in lower case.
+    A sentence ends at . ! ? … 。！？ and their Hindi, Urdu and Arabic kin, closing quotes included. It does not
+    end after titles, initials, inner abbreviations and list numbers. After "etc.", "U.S." and the like it
+    ends only if a word that commonly opens a sentence follows. Before a lower-case letter it ends after a
+    full stop behind a common word, and where sentences are written in lower case.
 
     >>> split_sentences('It is " red . " He met Mr. Smith .')
     ['It is " red . "', 'He met Mr. Smith .']
@@ -83,7 +96,8 @@ def split_sentences(line: str) -> list[str]:
             continue  # inside of what closes the sentence before
         following = line[end : end + 1]
         if following.isupper() and line[mark] == "." and line[mark + 1] == " ":
-            # The common case, decided as `ends` would: a full stop behind a plain word, before a capital letter.
+            # The common case, decided as `ends` would: a full stop behind a plain word, before a capital
+            # letter.
             behind = mark - 1 if line[mark - 1] == " " else mark
             word = line[line.rfind(" ", start, behind) + 1 : behind]
             if len(word) > 1 and word.isalpha() and word.lower() not in _ABBREVIATIONS:
@@ -101,7 +115,8 @@ def split_sentences(line: str) -> list[str]:
 
 
 class _Paragraph:
-    """A cleaned line, and what is known of it as a whole: how it is written, and which of its quotes are open."""
+    """A cleaned line, and what is known of it as a whole: how it is written, and which of its quotes are
+    open."""
 
     def __init__(self, line: str):
         self.line = line
@@ -109,7 +124,8 @@ class _Paragraph:
         self._quotes = self._counted = 0
 
     def skip_closers(self, position: int, start: int) -> int:
-        """Return the position behind a closing quote or an emoticon that stands alone at `position`, and behind its blank."""
+        """Return the position behind a closing quote or an emoticon that stands alone at `position`, and
+        behind its blank."""
         line = self.line
         character = line[position : position + 1]
         if not character:
@@ -130,7 +146,8 @@ class _Paragraph:
     def ends(self, start: int, mark: int, behind: int, following: int) -> bool:
         """Return whether the mark at `mark` ends the sentence that began at `start`.
 
-        behind: behind the mark, its closers and blank. following: the same, behind closers that stand alone too.
+        behind: behind the mark, its closers and blank. following: the same, behind closers that stand alone
+            too.
         """
         line = self.line
         character = line[mark]
@@ -164,7 +181,9 @@ class _Paragraph:
             return self._opens(following, lowered)
         return character != "." or self._word_ends(word, start, mark, following, next_character, lowered)
 
-    def _word_ends(self, word: str, start: int, mark: int, following: int, next_character: str, lowered: bool) -> bool:
+    def _word_ends(
+        self, word: str, start: int, mark: int, following: int, next_character: str, lowered: bool
+    ) -> bool:
         """Return whether a full stop behind `word` ends a sentence, and is not part of an abbreviation."""
         lower = word.lower()
         if len(word) == 1 and word.isalpha() and word.isascii():
@@ -189,7 +208,8 @@ class _Paragraph:
         return word[0].isupper() and word.lower() in _OPENERS and not is_initial
 
     def _is_lowered(self, start: int) -> bool:
-        """Return whether sentences may begin with a lower-case letter here: the one that began at `start` does, or most do."""
+        """Return whether sentences may begin with a lower-case letter here: the one that began at `start`
+        does, or most do."""
         for character in self.line[start : start + 40]:
             if character.isalpha():
                 if character.islower():

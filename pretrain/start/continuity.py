@@ -1,8 +1,9 @@
 """Going on with a run: what must stay as it was, what may change, and where the change is written down.
 
-A resumed run is the same run: what decides its batches, its function or its schedule must be what it was. What an error or an
-alarm advises may change, or the advice could not be followed; such a change is recorded with its step in the checkpoints
-(`progress.changes`) and in metrics.jsonl (`changed`), and what was written before it stays.
+A resumed run is the same run: what decides its batches, its function or its schedule must be what it was.
+What an error or an alarm advises may change, or the advice could not be followed; such a change is recorded
+with its step in the checkpoints (`progress.changes`) and in metrics.jsonl (`changed`), and what was written
+before it stays.
 """
 
 from __future__ import annotations
@@ -19,26 +20,34 @@ COMPARED = ("data", "model", "augment", "objective", "train")
 """Sections that make a run what it is. Evaluations, checkpoints and the engine's own options are free."""
 
 FREE = {
-    "data.folder": "the data is known by its hashes", "data.prepare": "prepared data is known by its hashes",
-    "data.workers": "changes no batch", "data.damaged": "what is replaced is recorded",
-    "train.micro_batch_tokens": "changes no gradient", "train.zero": "changes no gradient",
-    "train.threads": "changes no gradient", "train.log_every": "changes what is written, not what is trained",
+    "data.folder": "the data is known by its hashes",
+    "data.prepare": "prepared data is known by its hashes",
+    "data.workers": "changes no batch",
+    "data.damaged": "what is replaced is recorded",
+    "train.micro_batch_tokens": "changes no gradient",
+    "train.zero": "changes no gradient",
+    "train.threads": "changes no gradient",
+    "train.log_every": "changes what is written, not what is trained",
     "train.rendezvous_seconds": "decides how long ranks wait for each other",
     "train.precision_file": "the precision itself is compared",
 }
 """Keys that may differ without being a change of the run."""
 
 MAY_CHANGE = {
-    "train.lr": "from this step on", "train.head_lr_scale": "from this step on", "train.clip": "from this step on",
+    "train.lr": "from this step on",
+    "train.head_lr_scale": "from this step on",
+    "train.clip": "from this step on",
     "train.precision": "from this step on",
     "train.warmup_steps": "the learning rate rises to step warmup_steps, counted from the run's first step",
     "train.steps": "the decay then ends at the new last step: a linear rate jumps up where a run is extended",
 }
-"""Keys that may change when a run is resumed, and what a change does; also an objective's `steadier` settings."""
+"""Keys that may change when a run is resumed, and what a change does; also an objective's `steadier`
+settings."""
 
 
 def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
-    """Compare the settings with those of the checkpoint that a run goes on from; add what changed to its progress.
+    """Compare the settings with those of the checkpoint that a run goes on from; add what changed to its
+    progress.
 
     Raises:
         UserError: a setting differs that must not change. Both values are named, and what may change.
@@ -46,24 +55,38 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
     before = dict(_leaves(_completed(state["config"], Config().model_dump(mode="json"))))
     allowed = set(MAY_CHANGE) | set(config.objective.steadier)
     if config.train.steps < state["step"]:
-        raise UserError(f"train.steps={config.train.steps} is less than the {state['step']} steps that {source} has done; name "
-                        "as many or more, or take the model as it is: python -m pretrain.export")
-    given = {key for key in config.model.model_fields_set if getattr(config.model, key) is not None}  # none: not given
-    of_checkpoint = {f"model.{key}" for key in (*SIZES, *DROPOUTS) if config.model.init is not None and key not in given}
+        raise UserError(
+            f"train.steps={config.train.steps} is less than the {state['step']} steps that {source} has "
+            "done; name "
+            "as many or more, or take the model as it is: python -m pretrain.export"
+        )
+    # none: not given
+    given = {key for key in config.model.model_fields_set if getattr(config.model, key) is not None}
+    of_checkpoint = {
+        f"model.{key}" for key in (*SIZES, *DROPOUTS) if config.model.init is not None and key not in given
+    }
     changes = []
     now = dict(_leaves(config.model_dump(mode="json")))
     for key in {**now, **before}:
         value = now.get(key)
-        if value == before.get(key) or key.split(".")[0] not in COMPARED or any(f"{key}.".startswith(f"{k}.") for k in FREE):
+        if (
+            value == before.get(key)
+            or key.split(".")[0] not in COMPARED
+            or any(f"{key}.".startswith(f"{k}.") for k in FREE)
+        ):
             continue
         if key == "train.precision" and value == "auto":
             continue  # what the run used before
         if key in of_checkpoint:
             continue  # what was not given is the starting model's, as it was then
         if key not in allowed:
-            raise UserError(f"{source} was made with {key}={before.get(key)}, this command has {value}: that would be another "
-                            f"run. Set it back, or start a new run from the export with --init. With --resume there may change: "
-                            f"{', '.join(sorted(allowed))}")
+            raise UserError(
+                f"{source} was made with {key}={before.get(key)}, this command has {value}: that would be "
+                "another "
+                "run. Set it back, or start a new run from the export with --init. With --resume there may "
+                "change: "
+                f"{', '.join(sorted(allowed))}"
+            )
         changes.append({"step": state["step"], "key": key, "from": before.get(key), "to": value})
     state["progress"]["changes"] = [*state["progress"].get("changes", []), *changes]
 
@@ -72,7 +95,9 @@ def announce_changes(changes: list[dict[str, Any]], step: int, telemetry: Teleme
     """Print the changes made at this start, at `step`, and record them in metrics.jsonl."""
     now = [change for change in changes if change["step"] == step]
     for change in now:
-        telemetry.say(f"changed    {change['key']}: {change['from']} until step {step}, {change['to']} from now on")
+        telemetry.say(
+            f"changed    {change['key']}: {change['from']} until step {step}, {change['to']} from now on"
+        )
     if now:
         telemetry.log(step, {"changed": now})
 
@@ -88,5 +113,9 @@ def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 def _completed(settings: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     """The settings, with the default of every key that is newer than they are."""
-    nested = {key for key, value in settings.items() if isinstance(value, dict) and isinstance(defaults.get(key), dict)}
+    nested = {
+        key
+        for key, value in settings.items()
+        if isinstance(value, dict) and isinstance(defaults.get(key), dict)
+    }
     return defaults | settings | {key: _completed(settings[key], defaults[key]) for key in nested}

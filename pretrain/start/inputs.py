@@ -1,7 +1,8 @@
-"""What decides a run's batches, by hash: shards, tokenizer, parser, rules, synonym table, word vectors, models.
+"""What decides a run's batches, by hash: shards, tokenizer, parser, rules, synonym table, word vectors,
+models.
 
-The record goes into every checkpoint, and as comments into the run's config.yaml. A run that is resumed must find the same, or
-its data would change without a word.
+The record goes into every checkpoint, and as comments into the run's config.yaml. A run that is resumed must
+find the same, or its data would change without a word.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ Inputs = dict[str, dict[str, str]]
 
 _DECIDING = ("unit", "max_length", "columns", "labels", "label_names", "vocabulary_size", "token_dtype")
 FIXED = ("shards", "manifest", "tokenizer")
-"""Inputs without which a position in the data, or an id, means something else: they cannot change within a run."""
+"""Inputs without which a position in the data, or an id, means something else: they cannot change within a
+run."""
 
 _REMEDIES = {
     "shards": "point --data at the data of that run",
@@ -85,7 +87,10 @@ def _collect(config: Config, train: ShardReader, heldout: ShardReader) -> Inputs
 
 def _manifest_hash(reader: ShardReader) -> str:
     """Of what the manifest says of how the shards are read: the shards' own hashes say nothing of that."""
-    splits = {split: [shard["chunks"] for shard in part["shards"]] for split, part in reader.manifest["splits"].items()}
+    splits = {
+        split: [shard["chunks"] for shard in part["shards"]]
+        for split, part in reader.manifest["splits"].items()
+    }
     return _json_hash([{key: reader.manifest.get(key) for key in _DECIDING}, splits])
 
 
@@ -94,14 +99,17 @@ def _json_hash(value: Any) -> str:
 
 
 def recorded(state: dict[str, Any]) -> Inputs:
-    """Return the inputs in a checkpoint's state; of one that is older than the record, the two hashes that it has."""
+    """Return the inputs in a checkpoint's state; of one that is older than the record, the two hashes that it
+    has."""
     if "inputs" in state:
         return state["inputs"]
     older = {"tokenizer": "tokenizer_hash", "shards": "data_hash"}
     return {name: {"sha256": state[key], "where": "not recorded"} for name, key in older.items()}
 
 
-def require_same(source: object, before: Inputs, now: Inputs, accept: str | None = None) -> list[dict[str, str]]:
+def require_same(
+    source: object, before: Inputs, now: Inputs, accept: str | None = None
+) -> list[dict[str, str]]:
     """Compare the inputs of a checkpoint with those that this start has found.
 
     source: the checkpoint, for the message. accept: names, comma-separated, of inputs that may differ.
@@ -115,18 +123,29 @@ def require_same(source: object, before: Inputs, now: Inputs, accept: str | None
     differ = [name for name in before if name in now and before[name]["sha256"] != now[name]["sha256"]]
     wanted = [name.strip() for name in (accept or "").split(",") if name.strip()]
     if unknown := [name for name in wanted if name not in now]:
-        raise UserError(f"checkpoint.accept: this run has no input {', '.join(unknown)}; it has {', '.join(now)}")
+        raise UserError(
+            f"checkpoint.accept: this run has no input {', '.join(unknown)}; it has {', '.join(now)}"
+        )
     if fixed := [name for name in wanted if name in FIXED]:
-        raise UserError(f"checkpoint.accept: {', '.join(fixed)} cannot change within a run; start a new one with --init")
+        raise UserError(
+            f"checkpoint.accept: {', '.join(fixed)} cannot change within a run; start a new one with --init"
+        )
     refused = [name for name in differ if name not in wanted]
     if refused:
         lines = [f"{source} was trained with other inputs than this start has found:"]
-        lines += [f"  {_difference(name, before[name], now[name])}: {_REMEDIES.get(name, _OTHER_REMEDY)}" for name in refused]
+        lines += [
+            f"  {_difference(name, before[name], now[name])}: {_REMEDIES.get(name, _OTHER_REMEDY)}"
+            for name in refused
+        ]
         lines.append("Or start a new run from its export with --init.")
         if free := [name for name in refused if name not in FIXED]:
-            lines.append(f"To go on with what is there now: --checkpoint.accept '{','.join([*wanted, *free])}'.")
+            lines.append(
+                f"To go on with what is there now: --checkpoint.accept '{','.join([*wanted, *free])}'."
+            )
         raise UserError("\n".join(lines))
-    return [{"key": f"input {name}", "from": _named(before[name]), "to": _named(now[name])} for name in differ]
+    return [
+        {"key": f"input {name}", "from": _named(before[name]), "to": _named(now[name])} for name in differ
+    ]
 
 
 def _difference(name: str, before: dict[str, str], now: dict[str, str]) -> str:

@@ -1,8 +1,8 @@
 """How far the lengths of two views alone would tell which of them belong together.
 
-A contrastive loss takes the easiest way. Where two views of a sequence are about as long as each other, and those of others are
-not, that way is their length. `measure_lengths` augments a sample as training does, and says what an encoder that reads nothing
-but lengths could reach.
+A contrastive loss takes the easiest way. Where two views of a sequence are about as long as each other, and
+those of others are not, that way is their length. `measure_lengths` augments a sample as training does, and
+says what an encoder that reads nothing but lengths could reach.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from pretrain.data.blocks import ViewSpec
 from pretrain.data.loader import Loader
 from pretrain.data.shards import ShardReader
 
-SAMPLE, SAMPLE_TOKENS = 8192, 1 << 21  # sequences and tokens augmented at most: a second, and a few chunks read
+# sequences and tokens augmented at most: a second, and a few chunks read
+SAMPLE, SAMPLE_TOKENS = 8192, 1 << 21
 SAMPLE_OF_MODELS = 512  # where language models make the views
 _STEP = 512
 _BINS = (1, 4, 8, 16, 32, 64, 128)
@@ -31,9 +32,9 @@ _SMOOTHING = (0.01, 0.1, 1.0)
 
 @dataclass(frozen=True)
 class LengthShortcut:
-    """sequences: how many were augmented. candidates: N. correlation: of the two views' lengths (Pearson; 0 where all lengths of
-    one are equal). loss: NT-Xent, nats, of a matcher that sees lengths alone and finds each view's partner among N; chance is
-    ln N.
+    """sequences: how many were augmented. candidates: N. correlation: of the two views' lengths (Pearson; 0
+    where all lengths of one are equal). loss: NT-Xent, nats, of a matcher that sees lengths alone and finds
+    each view's partner among N; chance is ln N.
     """
 
     sequences: int
@@ -42,8 +43,12 @@ class LengthShortcut:
     loss: float
 
     def __str__(self) -> str:
-        return (f"the lengths of two views correlate at {self.correlation:.3f}; from lengths alone NT-Xent gets down to "
-                f"{self.loss:.2f} of ln {self.candidates:,} = {math.log(self.candidates):.2f} ({self.sequences:,} sequences)")
+        return (
+            f"the lengths of two views correlate at {self.correlation:.3f}; from lengths alone NT-Xent gets "
+            "down to "
+            f"{self.loss:.2f} of ln {self.candidates:,} = {math.log(self.candidates):.2f} "
+            f"({self.sequences:,} sequences)"
+        )
 
 
 def measure_lengths(
@@ -55,9 +60,11 @@ def measure_lengths(
     max_length: int | None,
     recorded: Sequence[dict] = (),
 ) -> LengthShortcut | None:
-    """Augment a sample of the data as training would, and compare the lengths of its first two views; None with fewer views.
+    """Augment a sample of the data as training would, and compare the lengths of its first two views; None
+    with fewer views.
 
-    A view's partner is to be found among the sequences of a global batch. max_length, recorded: as for `Loader`.
+    A view's partner is to be found among the sequences of a global batch. max_length, recorded: as for
+    `Loader`.
     """
     if len(views) < 2:
         return None
@@ -65,8 +72,10 @@ def measure_lengths(
     size = min(_STEP, reader.num_sequences)
     steps = min(-(-wanted // size), reader.num_sequences // size)
     views = [ViewSpec(view.role, view.augmentation) for view in views[:2]]
-    batches = Loader(reader, vocabulary, seed=config.train.seed, global_batch=size, lanes=1, rank=0, world_size=1, views=views,
-                     mask_rate=0.0, mask_copies=0, workers=0, start_step=0, stop_step=steps, synonyms=synonyms,
+    batches = Loader(reader, vocabulary, seed=config.train.seed, global_batch=size, lanes=1, rank=0,
+    world_size=1, views=views,
+                     mask_rate=0.0, mask_copies=0, workers=0, start_step=0, stop_step=steps,
+                     synonyms=synonyms,
                      max_length=max_length, damaged=config.data.damaged, recorded=recorded)  # fmt: skip
     lengths: list[np.ndarray] = []
     tokens = 0
@@ -83,11 +92,13 @@ def measure_lengths(
 
 
 def matcher_loss(first: np.ndarray, second: np.ndarray, candidates: int) -> float:
-    """NT-Xent that a matcher reaches from lengths alone, at N = candidates: mean of -log r(a, b) / sum over N of r(a, b').
+    """NT-Xent that a matcher reaches from lengths alone, at N = candidates: mean of -log r(a, b) / sum over N
+    of r(a, b').
 
-    r is the ratio of the joint frequency of two lengths to the product of their own, which is the best there is; lengths are
-    put into bins of equal counts. It is learned on every second pair and judged on the others, so it promises nothing that could
-    not be had; the finest bins that the sample can bear are tried out.
+    r is the ratio of the joint frequency of two lengths to the product of their own, which is the best there
+    is; lengths are put into bins of equal counts. It is learned on every second pair and judged on the
+    others, so it promises nothing that could not be had; the finest bins that the sample can bear are tried
+    out.
 
     first, second: int64[n], lengths of view 1 and 2 of n sequences.
     """

@@ -52,8 +52,8 @@ SECONDS_FOR_CHOICE = 5.0
 
 @dataclass(frozen=True)
 class Data:
-    """Opened data: readers of both splits, the tokenizer and what the augmentations know of it, and the hashes of all that
-    decides the batches (`pretrain.start.inputs`)."""
+    """Opened data: readers of both splits, the tokenizer and what the augmentations know of it, and the
+    hashes of all that decides the batches (`pretrain.start.inputs`)."""
 
     train: ShardReader
     heldout: ShardReader
@@ -69,8 +69,10 @@ def dry_run(config: Config) -> Config:
     tree["folder"] = config.run_folder.with_name(config.run_folder.name + ".dry-run")
     tree["checkpoint"] = tree.get("checkpoint", {}) | {"resume": "never", "every": 2}
     tree["evaluate"] = tree.get("evaluate", {}) | {
-        "every": 2, "heldout_sequences": min(200, config.evaluate.heldout_sequences),
-        "partners": min(200, config.evaluate.partners)}
+        "every": 2,
+        "heldout_sequences": min(200, config.evaluate.heldout_sequences),
+        "partners": min(200, config.evaluate.partners),
+    }
     tree["train"] = tree.get("train", {}) | {"log_every": 1}
     for section in tree.get("objective", {}).values():
         if isinstance(section, dict) and {"start_step", "warmup_steps"} & set(section):
@@ -85,11 +87,14 @@ def one_writer(folder: Path) -> Iterator[None]:
     Raises:
         UserError: another run holds it, or it cannot be made.
     """
+
     def hold() -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(f"cannot make the run folder {folder}: {error.strerror}; name another with --run") from None
+            raise UserError(
+                f"cannot make the run folder {folder}: {error.strerror}; name another with --run"
+            ) from None
         held.callback(remove_if_empty)
         held.enter_context(folder_lock(folder))
 
@@ -104,6 +109,7 @@ def one_writer(folder: Path) -> Iterator[None]:
 
 def empty_folder(folder: Path) -> None:
     """Remove what an earlier dry run left in a folder that this run holds."""
+
     def empty() -> None:
         for path in folder.iterdir():
             if path.is_dir():
@@ -133,8 +139,11 @@ def check_sources(config: Config) -> None:
 def check_budget(config: Config, encoder: SentenceEncoder) -> None:
     """One longest sequence must fit a micro-batch; found now, not on one rank at some step."""
     if config.train.micro_batch_tokens < encoder.max_positions:
-        raise UserError(f"train.micro_batch_tokens={config.train.micro_batch_tokens} is less than one longest sequence; raise it "
-                        f"to {encoder.max_positions} (model.max_positions) or more")
+        raise UserError(
+            f"train.micro_batch_tokens={config.train.micro_batch_tokens} is less than one longest sequence; "
+            "raise it "
+            f"to {encoder.max_positions} (model.max_positions) or more"
+        )
 
 
 def sts_everywhere(config: Config, available: bool) -> bool:
@@ -144,7 +153,10 @@ def sts_everywhere(config: Config, available: bool) -> bool:
         UserError: `evaluate.sts` names a folder without it.
     """
     if config.evaluate.sts is not None and not available:
-        raise UserError(f"evaluate.sts={config.evaluate.sts} has no SentEval/STS/STSBenchmark; leave it out to train without STS")
+        raise UserError(
+            f"evaluate.sts={config.evaluate.sts} has no SentEval/STS/STSBenchmark; leave it out to train "
+            "without STS"
+        )
     flag = torch.tensor([int(available)])
     group = dist.new_group(backend="gloo")
     dist.all_reduce(flag, dist.ReduceOp.MIN, group=group)
@@ -159,7 +171,8 @@ def _ranks_here() -> int:
 def threads_of_user() -> int | None:
     """The number of threads that the user has set in OMP_NUM_THREADS; None: none.
 
-    torchrun sets 1 for two or more ranks where the user has set nothing, so a 1 under torchrun is taken for its own.
+    torchrun sets 1 for two or more ranks where the user has set nothing, so a 1 under torchrun is taken for
+    its own.
     """
     # OpenMP's own form is a list, one number for each level of nesting; torch has one level.
     asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
@@ -170,9 +183,11 @@ def threads_of_user() -> int | None:
 
 
 def set_threads(config: Config) -> int:
-    """CPU threads of this rank: `train.threads`, else OMP_NUM_THREADS (`threads_of_user`), else this machine's cores shared out
-    over its ranks."""
-    threads = config.train.threads or threads_of_user() or max(1, len(os.sched_getaffinity(0)) // _ranks_here())
+    """CPU threads of this rank: `train.threads`, else OMP_NUM_THREADS (`threads_of_user`), else this
+    machine's cores shared out over its ranks."""
+    threads = (
+        config.train.threads or threads_of_user() or max(1, len(os.sched_getaffinity(0)) // _ranks_here())
+    )
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)  # denormal gradients are hundreds of times slower on some CPUs
     return threads
@@ -186,17 +201,26 @@ def check_world(config: Config, world: int) -> None:
     """
     lanes = config.data.lanes
     if lanes % world:
-        fitting = [n for n in range(world, config.train.global_batch + 1, world) if config.train.global_batch % n == 0]
+        fitting = [
+            n
+            for n in range(world, config.train.global_batch + 1, world)
+            if config.train.global_batch % n == 0
+        ]
         near = min(fitting, key=lambda n: abs(n - lanes), default=None)
-        raise UserError(f"data.lanes={lanes} is not a multiple of the {world} ranks of this run; " + (
-            f"set data.lanes={near} (the order of the data depends on it, so not in the middle of a run)" if near else
-            f"no number of lanes is both a multiple of {world} and a divisor of train.global_batch="
-            f"{config.train.global_batch}; change that too"))
+        raise UserError(
+            f"data.lanes={lanes} is not a multiple of the {world} ranks of this run; "
+            + (
+                f"set data.lanes={near} (the order of the data depends on it, so not in the middle of a run)"
+                if near
+                else f"no number of lanes is both a multiple of {world} and a divisor of train.global_batch="
+                f"{config.train.global_batch}; change that too"
+            )
+        )
 
 
 def on_rank_zero(action: Callable[[], T], hours: float = 48) -> T | None:
-    """Run `action` on rank 0 while the others wait; whatever it raises ends every rank, a UserError as itself. Rank 0 has
-    printed it before the others hear of it.
+    """Run `action` on rank 0 while the others wait; whatever it raises ends every rank, a UserError as
+    itself. Rank 0 has printed it before the others hear of it.
 
     Returns what `action` returned, None on the other ranks.
     """
@@ -226,8 +250,8 @@ def find_data(config: Config) -> None:
     """Prepare the data folder if it holds none, and make what `data.cache` wants once; call it on one rank.
 
     Raises:
-        UserError: --data names a folder without prepared data, and nothing says what it should be prepared from; or
-            `data.cache` wants views that cannot be made once.
+        UserError: --data names a folder without prepared data, and nothing says what it should be prepared
+            from; or `data.cache` wants views that cannot be made once.
         AugmentationError: the augmentations need something that this machine lacks.
     """
     folder, recipe = config.data_folder, config.data.prepare
@@ -235,11 +259,19 @@ def find_data(config: Config) -> None:
     made = cached_views.is_made(config) if config.data.cache else (folder / MANIFEST).is_file()
     if not made:
         require_resources([view.augmentation for view in view_specs(config)], config.augment.synonyms)
-    if config.data.folder is not None and not (folder / MANIFEST).is_file() and "sources" not in recipe.model_fields_set:
-        raise UserError(f"{folder} holds no prepared data. Prepare it: python -m pretrain.prepare --source ... --out {folder}; "
-                        "or say what from: --data.prepare.sources 'wiki.txt.gz,books/*.txt'")
+    if (
+        config.data.folder is not None
+        and not (folder / MANIFEST).is_file()
+        and "sources" not in recipe.model_fields_set
+    ):
+        raise UserError(
+            f"{folder} holds no prepared data. Prepare it: python -m pretrain.prepare --source ... --out "
+            f"{folder}; "
+            "or say what from: --data.prepare.sources 'wiki.txt.gz,books/*.txt'"
+        )
     if config.model.init is not None and recipe.tokenizer is None:
-        recipe = recipe.model_copy(update={"tokenizer": config.model.init})  # a checkpoint's ids are its own tokenizer's
+        # a checkpoint's ids are its own tokenizer's
+        recipe = recipe.model_copy(update={"tokenizer": config.model.init})
     find_or_prepare(folder, recipe)
     if config.data.cache:
         cached_views.make(config)
@@ -255,8 +287,11 @@ def open_data(config: Config) -> Data:
     on_rank_zero(lambda: say_if_outdated(train))
     tokenizer = load_tokenizer(folder / "tokenizer")
     if tokenizer_hash(folder) != train.tokenizer_hash:
-        raise UserError(f"{folder / 'tokenizer'} is not the tokenizer that the shards beside it were written with; put that one "
-                        "back, or prepare the data anew with it (--data.prepare.tokenizer FOLDER) in another folder")
+        raise UserError(
+            f"{folder / 'tokenizer'} is not the tokenizer that the shards beside it were written with; put "
+            "that one "
+            "back, or prepare the data anew with it (--data.prepare.tokenizer FOLDER) in another folder"
+        )
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     views = [view.augmentation for view in view_specs(config)]
     synonyms = synonyms_for(views, config.augment.synonyms, tokenizer, vocabulary)
@@ -271,8 +306,14 @@ def check_files(reader: ShardReader, damaged: str) -> None:
         require_files(reader.folder, reader.manifest)
     except UserError as error:
         if damaged == "refuse":
-            raise UserError(f"{error}; or train without the chunks that cannot be read: --data.damaged skip") from None
-        print(f"WARNING: {error}. data.damaged is skip: chunks that cannot be read are replaced", file=sys.stderr, flush=True)
+            raise UserError(
+                f"{error}; or train without the chunks that cannot be read: --data.damaged skip"
+            ) from None
+        print(
+            f"WARNING: {error}. data.damaged is skip: chunks that cannot be read are replaced",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def say_if_outdated(reader: ShardReader) -> None:
@@ -282,14 +323,16 @@ def say_if_outdated(reader: ShardReader) -> None:
 
 
 def choose_precision(config: Config, before: dict[str, Any] | None) -> str:
-    """`train.precision`; `auto` is what the run used before it was resumed, else what `train.precision_file` says, else measured;
-    rank 0 decides (dtypes must agree)."""
+    """`train.precision`; `auto` is what the run used before it was resumed, else what `train.precision_file`
+    says, else measured; rank 0 decides (dtypes must agree)."""
     chosen: list[str | None] = [config.train.precision]
     if chosen[0] == "auto" and before is not None:
         chosen = [before["config"]["train"]["precision"]]
     elif chosen[0] == "auto":
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        chosen = [shared_choice(config.train.precision_file, device.type, lambda: measure_precision(device)[0])]
+        chosen = [
+            shared_choice(config.train.precision_file, device.type, lambda: measure_precision(device)[0])
+        ]
         dist.broadcast_object_list(chosen, src=0)
     if chosen[0] == "fp16" and not torch.cuda.is_available():
         raise UserError("train.precision=fp16 is for GPUs; on a CPU use bf16, fp32 or auto")
@@ -297,8 +340,8 @@ def choose_precision(config: Config, before: dict[str, Any] | None) -> str:
 
 
 def shared_choice(path: Path | None, device: str, measure: Callable[[], str]) -> str:
-    """What the first of several runs has measured: two measurements on a busy machine may differ, and runs of one comparison must
-    not. Runs that start at once measure each, and the first to write decides.
+    """What the first of several runs has measured: two measurements on a busy machine may differ, and runs of
+    one comparison must not. Runs that start at once measure each, and the first to write decides.
 
     path: a file for each type of device is made by it, PATH-cpu or PATH-cuda; None: measure.
 
@@ -320,8 +363,11 @@ def shared_choice(path: Path | None, device: str, measure: Callable[[], str]) ->
                 mine.unlink(missing_ok=True)
         found = _read_choice(file)
     except OSError as error:
-        raise UserError(f"train.precision_file: {file} cannot be used ({error.strerror}); name another, or set --train.precision "
-                        "to bf16 or fp32") from None
+        raise UserError(
+            f"train.precision_file: {file} cannot be used ({error.strerror}); name another, or set "
+            "--train.precision "
+            "to bf16 or fp32"
+        ) from None
     if found not in ("fp32", "bf16"):
         raise UserError(f"train.precision_file: {file} says {found!r}, not fp32 or bf16; remove it")
     return found
@@ -340,7 +386,8 @@ def _create_first(file: Path, text: str, mine: Path) -> None:
 
 
 def _read_choice(file: Path) -> str:
-    """Read what the first run has chosen; without hard links the file is empty for a moment after it was created."""
+    """Read what the first run has chosen; without hard links the file is empty for a moment after it was
+    created."""
     end = time.monotonic() + SECONDS_FOR_CHOICE
     while not (found := file.read_text().strip()) and time.monotonic() < end:
         time.sleep(0.01)
@@ -358,12 +405,17 @@ def make_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
     model = config.model
     if model.init is not None:
         given = {key: getattr(model, key) for key in (*SIZES, *DROPOUTS) if key in model.model_fields_set}
-        encoder = load_encoder(model.init, tokenizer, model.pooling, given.get("dropout"), given.get("attention_dropout"))
+        encoder = load_encoder(
+            model.init, tokenizer, model.pooling, given.get("dropout"), given.get("attention_dropout")
+        )
         built = architecture_of(encoder.lm.config)
         if wrong := [key for key in SIZES if given.get(key) is not None and given[key] != built[key]]:
             has = ", ".join(f"{key} {built[key]}, not {given[key]}" for key in wrong)
-            raise UserError(f"a checkpoint keeps its sizes: {model.init} has {has}. Leave out "
-                            f"{', '.join(f'model.{key}' for key in wrong)}, or train from random weights, without model.init")
+            raise UserError(
+                f"a checkpoint keeps its sizes: {model.init} has {has}. Leave out "
+                f"{', '.join(f'model.{key}' for key in wrong)}, or train from random weights, without "
+                "model.init"
+            )
         config.model = model.model_copy(update=built)
     else:
         architecture = model.model_dump(exclude={"init", "pooling"}, exclude_none=True)
@@ -373,19 +425,26 @@ def make_encoder(config: Config, tokenizer: Any) -> SentenceEncoder:
 
 
 def resume_from(config: Config, data: Data) -> tuple[Path | None, dict[str, Any] | None]:
-    """The checkpoint to go on from and its state, or (None, None) for a start from the beginning. Makes the run folder.
+    """The checkpoint to go on from and its state, or (None, None) for a start from the beginning. Makes the
+    run folder.
 
     Raises:
-        UserError: the folder holds a run and `store.resume` is never; other inputs (`pretrain.start.inputs`) or an incompatible
-            recipe.
+        UserError: the folder holds a run and `store.resume` is never; other inputs (`pretrain.start.inputs`)
+            or an incompatible recipe.
     """
     folder, wish = config.run_folder, config.checkpoint.resume
     checkpoints = folder / "checkpoints"
     choice = None
     if wish == "never":
-        if found := [*checkpoint_folder.candidates(checkpoints), *checkpoint_folder.set_aside_folders(checkpoints)]:
-            raise UserError(f"{folder} already holds a run ({found[0].name}): go on with it by --resume auto, or name another "
-                            "folder with --run")
+        if found := [
+            *checkpoint_folder.candidates(checkpoints),
+            *checkpoint_folder.set_aside_folders(checkpoints),
+        ]:
+            raise UserError(
+                f"{folder} already holds a run ({found[0].name}): go on with it by --resume auto, or name "
+                "another "
+                "folder with --run"
+            )
     elif wish == "auto":
         choice = store.resume_point(checkpoints)
     else:
@@ -418,17 +477,23 @@ def _named_checkpoint(source: Path, checkpoints: Path) -> checkpoint_folder.Choi
         UserError: it cannot be used, or lies elsewhere while the run folder holds checkpoints of its own.
     """
     if problem := store.problem_with(source):
-        raise UserError(f"--resume {source}: it {problem}. Or --resume auto, which goes on from the newest good checkpoint of "
-                        f"{checkpoints.parent}")
+        raise UserError(
+            f"--resume {source}: it {problem}. Or --resume auto, which goes on from the newest good "
+            "checkpoint of "
+            f"{checkpoints.parent}"
+        )
     own = checkpoint_folder.candidates(checkpoints)
     if own and source.resolve().parent != checkpoints.resolve():
-        raise UserError(f"--resume {source} is of another run, and {checkpoints.parent} holds checkpoints of its own "
-                        f"({own[0].name}), which it would replace: name another folder with --run")
+        raise UserError(
+            f"--resume {source} is of another run, and {checkpoints.parent} holds checkpoints of its own "
+            f"({own[0].name}), which it would replace: name another folder with --run"
+        )
     return checkpoint_folder.Choice(source)
 
 
 def _set_others_aside(choice: checkpoint_folder.Choice, step: int, checkpoints: Path) -> None:
-    """Rename the checkpoints that this resume passes over: a later start must not take them for the newest of this run."""
+    """Rename the checkpoints that this resume passes over: a later start must not take them for the newest of
+    this run."""
     passed = {path: ("damaged", f"it {problem}") for path, problem in choice.damaged}
     if choice.path.parent.resolve() == checkpoints.resolve():
         for path in checkpoint_folder.candidates(checkpoints):
@@ -438,9 +503,14 @@ def _set_others_aside(choice: checkpoint_folder.Choice, step: int, checkpoints: 
         try:
             there = checkpoint_folder.set_aside(path, kind)
         except OSError as error:
-            raise UserError(f"cannot rename {path}, which must not be resumed from ({why}): {error.strerror}") from None
-        print(f"warning: {path} is kept as {there.name}: {why}. This run goes on from {choice.path.name}", file=sys.stderr,
-              flush=True)
+            raise UserError(
+                f"cannot rename {path}, which must not be resumed from ({why}): {error.strerror}"
+            ) from None
+        print(
+            f"warning: {path} is kept as {there.name}: {why}. This run goes on from {choice.path.name}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _make_run_folder(folder: Path, tokenizer: Path) -> None:
@@ -449,13 +519,17 @@ def _make_run_folder(folder: Path, tokenizer: Path) -> None:
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         shutil.copytree(tokenizer, folder / "tokenizer", dirs_exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot write the run folder {folder}: {error.strerror}; name another with --run") from None
+        raise UserError(
+            f"cannot write the run folder {folder}: {error.strerror}; name another with --run"
+        ) from None
 
 
 def keep_start(folder: Path, save: Callable[[Path], Path], keep_best: Callable[[Path], None]) -> None:
-    """Export the model as it starts to best/: until an evaluation is better, the start is the best. Collective.
+    """Export the model as it starts to best/: until an evaluation is better, the start is the best.
+    Collective.
 
-    A checkpoint is what all ranks can write together at any ZeRO stage; this one is no place to resume from, and is removed.
+    A checkpoint is what all ranks can write together at any ZeRO stage; this one is no place to resume from,
+    and is removed.
     """
     aside = folder / ".start"
     on_rank_zero(lambda: shutil.rmtree(aside, ignore_errors=True))
@@ -466,9 +540,9 @@ def keep_start(folder: Path, save: Callable[[Path], Path], keep_best: Callable[[
 def repair_best(folder: Path, progress: Progress) -> None:
     """Make best/ the export of the best step that a resumed run records. Collective.
 
-    It is another one where a kill came between a checkpoint and the export of it, where its files were damaged, and where it
-    belongs to a future that this resume has left. Without a checkpoint of the best step there is nothing to export again: best/
-    is set aside, and the next evaluation is the best.
+    It is another one where a kill came between a checkpoint and the export of it, where its files were
+    damaged, and where it belongs to a future that this resume has left. Without a checkpoint of the best step
+    there is nothing to export again: best/ is set aside, and the next evaluation is the best.
 
     Raises:
         UserError: that checkpoint cannot be read now, or best/ cannot be written.
@@ -499,7 +573,11 @@ def _export_best(folder: Path, progress: Progress) -> bool:
     exports = source.is_dir() and problem is None
     said = "is missing"
     if best.exists() and not (exports and is_export(best)):  # else the export replaces it
-        kind, why = ("damaged", "is not a whole export") if policy is None else ("abandoned", f"is of step {policy['step']}")
+        kind, why = (
+            ("damaged", "is not a whole export")
+            if policy is None
+            else ("abandoned", f"is of step {policy['step']}")
+        )
         try:
             said = f"{why}, and is kept as {checkpoint_folder.set_aside(best, kind).name}"
         except OSError as error:
@@ -507,25 +585,38 @@ def _export_best(folder: Path, progress: Progress) -> bool:
     elif exports or progress.best_score is None:
         said = ""
     if said:
-        then = (f"exported again from {source.name}" if exports else
-                "of which there is no checkpoint to export again: the next evaluation counts as the best")
-        print(f"warning: {best} {said}. The best step so far is {progress.best_step}, {then}", file=sys.stderr, flush=True)
+        then = (
+            f"exported again from {source.name}"
+            if exports
+            else "of which there is no checkpoint to export again: the next evaluation counts as the best"
+        )
+        print(
+            f"warning: {best} {said}. The best step so far is {progress.best_step}, {then}",
+            file=sys.stderr,
+            flush=True,
+        )
     if exports:
         export(source, best)
     return exports
 
 
 def note_damage(data: Data, heldout: Heldout, progress: Progress, telemetry: Telemetry) -> None:
-    """Warn of the damaged chunks in the run's record, and record the held-out chunks that were found damaged now."""
+    """Warn of the damaged chunks in the run's record, and record the held-out chunks that were found damaged
+    now."""
     if dist.get_rank() == 0:
-        told = [describe_record(data.train, progress.substitutions),
-                describe_record(data.heldout, progress.heldout_left_out, "left out of evaluations")]
+        told = [
+            describe_record(data.train, progress.substitutions),
+            describe_record(data.heldout, progress.heldout_left_out, "left out of evaluations"),
+        ]
         for text in filter(None, told):
             telemetry.warn(text)
     for row in heldout.left_out:
-        telemetry.warn(f"held-out chunk {row['chunk']} is damaged ({row['reason']}) and is left out from now on, also when it is "
-                       "repaired: held-out scores are not comparable with those on the whole split"
-                       + (", nor with this run's earlier ones; the best score starts anew" if progress.step else ""))
+        telemetry.warn(
+            f"held-out chunk {row['chunk']} is damaged ({row['reason']}) and is left out from now on, also "
+            "when it is "
+            "repaired: held-out scores are not comparable with those on the whole split"
+            + (", nor with this run's earlier ones; the best score starts anew" if progress.step else "")
+        )
         progress.heldout_left_out.append(row | {"step": progress.step})
     if heldout.left_out and progress.best_by != "stsb-dev":
         progress.best_score = None

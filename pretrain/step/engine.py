@@ -24,11 +24,18 @@ from pretrain.step.optimizer import build_optimizer
 
 # DeepSpeed keys that our own tree decides, with the key that does.
 OURS = {
-    "train_batch_size": "train.global_batch", "train_micro_batch_size_per_gpu": "train.micro_batch_tokens",
-    "gradient_accumulation_steps": "train.micro_batch_tokens", "gradient_clipping": "train.clip",
-    "optimizer": "train.optimizer", "scheduler": "train.schedule", "bf16": "train.precision",
-    "fp16": "train.precision", "torch_autocast": "train.precision", "amp": "train.precision",
-    "managed_gradient_accumulation": "nothing: the loop owns accumulation", "zero_optimization.stage": "train.zero",
+    "train_batch_size": "train.global_batch",
+    "train_micro_batch_size_per_gpu": "train.micro_batch_tokens",
+    "gradient_accumulation_steps": "train.micro_batch_tokens",
+    "gradient_clipping": "train.clip",
+    "optimizer": "train.optimizer",
+    "scheduler": "train.schedule",
+    "bf16": "train.precision",
+    "fp16": "train.precision",
+    "torch_autocast": "train.precision",
+    "amp": "train.precision",
+    "managed_gradient_accumulation": "nothing: the loop owns accumulation",
+    "zero_optimization.stage": "train.zero",
 }
 
 
@@ -36,14 +43,20 @@ def deepspeed_config(config: Config, world_size: int) -> dict[str, Any]:
     """The engine's JSON: ours, with the recipe's `deepspeed:` merged over it.
 
     Raises:
-        UserError: `deepspeed:` sets a key that contradicts the tree (both are named), or that DeepSpeed does not have.
+        UserError: `deepspeed:` sets a key that contradicts the tree (both are named), or that DeepSpeed does
+            not have.
     """
     ours: dict[str, Any] = {
-        "train_batch_size": world_size,  # in DeepSpeed's own units; the loop cuts micro-batches by tokens itself
+        # in DeepSpeed's own units; the loop cuts micro-batches by tokens itself
+        "train_batch_size": world_size,
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "gradient_clipping": config.train.clip,  # always written: DeepSpeed's default clips at 1.0
-        "zero_optimization": {"stage": config.train.zero, "overlap_comm": False, "contiguous_gradients": True},
+        "zero_optimization": {
+            "stage": config.train.zero,
+            "overlap_comm": False,
+            "contiguous_gradients": True,
+        },
         "zero_allow_untested_optimizer": True,
         "steps_per_print": 2**31,  # telemetry is ours
     }
@@ -56,8 +69,10 @@ def _merge(ours: dict[str, Any], theirs: dict[str, Any], prefix: str) -> None:
     for key, value in theirs.items():
         name = prefix + key
         if name in OURS and ours.get(key) != value:
-            raise UserError(f"deepspeed.{name}={value!r} contradicts the recipe: {OURS[name]} decides it; set that, and "
-                            f"drop deepspeed.{name}")
+            raise UserError(
+                f"deepspeed.{name}={value!r} contradicts the recipe: {OURS[name]} decides it; set that, and "
+                f"drop deepspeed.{name}"
+            )
         if isinstance(value, dict) and isinstance(ours.get(key), dict):
             _merge(ours[key], value, f"{name}.")
         else:
@@ -65,7 +80,8 @@ def _merge(ours: dict[str, Any], theirs: dict[str, Any], prefix: str) -> None:
 
 
 def start_processes(patience: int = 600, seconds: int = 1800) -> None:
-    """Join the process group that RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR/PORT describe; alone where they are not set.
+    """Join the process group that RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR/PORT describe; alone where
+    they are not set.
 
     Args:
         patience: seconds to wait for the other ranks to arrive and to connect.
@@ -94,9 +110,9 @@ def start_processes(patience: int = 600, seconds: int = 1800) -> None:
 def build_operators() -> None:
     """Compile the shared-memory operator that DeepSpeed loads on CPUs, one process of this node at a time.
 
-    torch marks a build under way by a file named `lock`, which a killed build leaves behind, and on which every later launch
-    would wait for ever without a word. Here the kernel's own lock, which dies with its holder, guards the build; so a
-    `lock` seen under it is stale and is removed.
+    torch marks a build under way by a file named `lock`, which a killed build leaves behind, and on which
+    every later launch would wait for ever without a word. Here the kernel's own lock, which dies with its
+    holder, guards the build; so a `lock` seen under it is stale and is removed.
     """
     if torch.cuda.is_available():
         return
@@ -104,12 +120,15 @@ def build_operators() -> None:
     from torch.utils.cpp_extension import get_default_build_root
 
     builder = get_accelerator().create_op_builder("ShareMemCommBuilder")
-    # A folder for each environment: in a shared one, two environments would each compile what the other just has, at every
-    # start, since the paths of their headers differ.
+    # A folder for each environment: in a shared one, two environments would each compile what the other just
+    # has, at every start, since the paths of their headers differ.
     own = hashlib.sha256(sys.prefix.encode()).hexdigest()[:12]
-    root = Path(os.environ.setdefault("TORCH_EXTENSIONS_DIR", f"{get_default_build_root()}/environment-{own}"))
+    root = Path(
+        os.environ.setdefault("TORCH_EXTENSIONS_DIR", f"{get_default_build_root()}/environment-{own}")
+    )
     root.mkdir(parents=True, exist_ok=True)
-    # torch calls `ninja` by its bare name, and a virtual environment that is not activated is not on the path.
+    # torch calls `ninja` by its bare name, and a virtual environment that is not activated is not on the
+    # path.
     os.environ["PATH"] = str(Path(sys.executable).parent) + os.pathsep + os.environ.get("PATH", "")
     with open(root / f"{builder.name}.guard", "w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
@@ -121,23 +140,36 @@ def build_operators() -> None:
             with contextlib.redirect_stdout(io.StringIO()):
                 builder.load(verbose=False)
         except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
-            raise UserError(f"DeepSpeed's operator for CPUs does not compile: install a C++ compiler and Python's headers "
-                            f"(Debian: g++ python3-dev). It said: {str(error).strip().splitlines()[-1]}") from error
+            raise UserError(
+                "DeepSpeed's operator for CPUs does not compile: install a C++ compiler and Python's "
+                "headers "
+                f"(Debian: g++ python3-dev). It said: {str(error).strip().splitlines()[-1]}"
+            ) from error
 
 
 def device() -> torch.device:
     """This process's device."""
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if torch.cuda.is_available() else torch.device("cpu")
+    return (
+        torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+        if torch.cuda.is_available()
+        else torch.device("cpu")
+    )
 
 
 def build_engine(module: nn.Module, config: Config):
-    """Wrap `module` in a DeepSpeed engine with our optimizer; `engine.step()` skips an update that is not finite."""
+    """Wrap `module` in a DeepSpeed engine with our optimizer; `engine.step()` skips an update that is not
+    finite."""
     import deepspeed
 
     module.to(device())
     optimizer = build_optimizer(module, config.train, device())
-    engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, dist_init_required=False,
-                                      config=deepspeed_config(config, dist.get_world_size()))
+    engine, *_ = deepspeed.initialize(
+        model=module,
+        optimizer=optimizer,
+        dist_init_required=False,
+        config=deepspeed_config(config, dist.get_world_size()),
+    )
     if hasattr(engine.optimizer, "check_grad_overflow"):
-        engine.optimizer.check_grad_overflow = True  # ZeRO 1 and 2 check only half-precision runs of themselves
+        # ZeRO 1 and 2 check only half-precision runs of themselves
+        engine.optimizer.check_grad_overflow = True
     return engine

@@ -34,12 +34,19 @@ SEED = 20201231  # fixed: every evaluation of every run masks and augments the s
 class Heldout:
     """Held-out sequences with fixed masks and views, evaluated on all ranks together.
 
-    Every rank holds all of it and computes every W-th micro-batch; all ranks enter the same number of forward passes, as
-    ZeRO-3 demands.
+    Every rank holds all of it and computes every W-th micro-batch; all ranks enter the same number of forward
+    passes, as ZeRO-3 demands.
     """
 
-    def __init__(self, reader: ShardReader, vocabulary: Vocabulary, config: Config, synonyms: SynonymTable | None,
-                 max_length: int, left_out: Sequence[dict] = ()):
+    def __init__(
+        self,
+        reader: ShardReader,
+        vocabulary: Vocabulary,
+        config: Config,
+        synonyms: SynonymTable | None,
+        max_length: int,
+        left_out: Sequence[dict] = (),
+    ):
         """
         Args:
             max_length: what the encoder takes; longer views are cut as in training.
@@ -50,38 +57,61 @@ class Heldout:
             DamagedShard: a chunk is damaged that is not in the record, and `data.damaged` is refuse.
         """
         if not reader.num_sequences:
-            raise UserError(f"{reader.folder} has no held-out sequences to evaluate on: prepare it with a share of "
-                            "data.prepare.heldout above 0 (and more than one document)")
+            raise UserError(
+                f"{reader.folder} has no held-out sequences to evaluate on: prepare it with a share of "
+                "data.prepare.heldout above 0 (and more than one document)"
+            )
         wanted = max(config.evaluate.heldout_sequences, config.evaluate.partners)
         known = known_damaged(left_out)
         sequences, ids, sentences, damaged = read_sound(reader, wanted, config.data.damaged == "skip", known)
-        self.left_out = [{"chunk": chunk, "reason": reason} for chunk, reason in sorted(damaged.items()) if chunk not in known]
+        self.left_out = [
+            {"chunk": chunk, "reason": reason}
+            for chunk, reason in sorted(damaged.items())
+            if chunk not in known
+        ]
         self.budget = config.train.micro_batch_tokens
         keys = sequence_keys(SEED, 0, ids, 0, "mask")
         self.count = min(config.evaluate.heldout_sequences, len(sequences))
         mlm = config.objective.mlm
-        self.masked: Masked = mask_tokens(sequences.slice(0, self.count), keys[:self.count], vocabulary, rate=mlm.rate,
-                                          mask=mlm.mask, random=mlm.random)
+        self.masked: Masked = mask_tokens(
+            sequences.slice(0, self.count),
+            keys[: self.count],
+            vocabulary,
+            rate=mlm.rate,
+            mask=mlm.mask,
+            random=mlm.random,
+        )
         self.partners = min(config.evaluate.partners, len(sequences))
         originals = sequences.slice(0, self.partners)
         specs = [config.augment.of_role(role) for role in ("anchor", "positive")]
         if all(parse(spec).is_identity for spec in specs):  # equal texts find each other whatever was learned
             specs[1] = PARTNER_OF_ITSELF
-        self.views = [clip(build_for(reader, spec, vocabulary, synonyms)(
-            originals, sequence_keys(SEED, 0, ids[:self.partners], view, "augment"), sentences), max_length)
-            for view, spec in enumerate(specs)]
+        self.views = [
+            clip(
+                build_for(reader, spec, vocabulary, synonyms)(
+                    originals, sequence_keys(SEED, 0, ids[: self.partners], view, "augment"), sentences
+                ),
+                max_length,
+            )
+            for view, spec in enumerate(specs)
+        ]
 
     def evaluate(self, engine) -> dict[str, float]:
         """Evaluate in inference mode; the same dict on every rank.
 
         heldout_mlm_loss: mean cross-entropy (nats) over the masked tokens.
-        partner_found: share of first views whose nearest second view (cosine of the vectors in use: pooled, and through no head
-            but one that is kept) is their own.
-        partner_loss: mean -log softmax(cosine / PARTNER_TEMPERATURE) of it: it still moves where every partner is found.
+        partner_found: share of first views whose nearest second view (cosine of the vectors in use: pooled,
+            and through no head but one that is kept) is their own.
+        partner_loss: mean -log softmax(cosine / PARTNER_TEMPERATURE) of it: it still moves where every
+            partner is found.
         partner_among: how many second views there were.
         """
         with evaluation_mode(engine.module), torch.no_grad():
-            result = {"heldout_mlm_loss": self._masked_loss(engine)} if engine.module.objective.masked_copies else {}
+            result = (
+                {"heldout_mlm_loss": self._masked_loss(engine)}
+                if engine.module.objective.masked_copies
+                else {}
+            )
             first, second = (embed_sharded(engine, view, self.budget) for view in self.views)
             result["partner_found"], result["partner_loss"] = find_partners(first, second)
             result["partner_among"] = float(self.partners)
@@ -110,7 +140,8 @@ def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
 
 
 def embed_sharded(engine, sequences: Ragged, budget: int) -> np.ndarray:
-    """Sentence vectors in use, float32[N, d], of `sequences`, computed by all ranks together, whole on each."""
+    """Sentence vectors in use, float32[N, d], of `sequences`, computed by all ranks together, whole on
+    each."""
     vectors = torch.zeros(len(sequences), engine.module.encoder.hidden_size, device=engine.device)
     with torch.no_grad():
         for part in _my_share(sequences, budget):
@@ -121,11 +152,20 @@ def embed_sharded(engine, sequences: Ragged, budget: int) -> np.ndarray:
 
 
 def text_embedder(engine, tokenizer, max_length: int, budget: int) -> Callable[[list[str]], np.ndarray]:
-    """A function from sentences to vectors float32[N, d] for an evaluator; call it on every rank with the same sentences."""
+    """A function from sentences to vectors float32[N, d] for an evaluator; call it on every rank with the
+    same sentences."""
+
     def embed(sentences: list[str]) -> np.ndarray:
-        encoded = tokenizer(sentences, truncation=True, max_length=max_length, padding=False,
-                            return_attention_mask=False, return_token_type_ids=False)["input_ids"]
+        encoded = tokenizer(
+            sentences,
+            truncation=True,
+            max_length=max_length,
+            padding=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+        )["input_ids"]
         return embed_sharded(engine, Ragged.from_sequences(encoded), budget)
+
     return embed
 
 
@@ -133,7 +173,8 @@ def find_partners(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
     """Match rows of `first` to rows of `second` by cosine (both float[N, d]).
 
     Returns:
-        The share of rows whose nearest row is their own, and the mean cross-entropy of choosing it at PARTNER_TEMPERATURE.
+        The share of rows whose nearest row is their own, and the mean cross-entropy of choosing it at
+        PARTNER_TEMPERATURE.
     """
     a = first / np.maximum(np.linalg.norm(first, axis=1, keepdims=True), 1e-12)
     b = second / np.maximum(np.linalg.norm(second, axis=1, keepdims=True), 1e-12)
@@ -141,7 +182,8 @@ def find_partners(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
     own = np.diagonal(similarity).copy()
     loss = logsumexp(similarity.astype(np.float64) / PARTNER_TEMPERATURE, axis=1) - own / PARTNER_TEMPERATURE
     np.fill_diagonal(similarity, -np.inf)
-    return float(np.mean(own > similarity.max(1))), float(loss.mean())  # a tie is no find: a collapsed encoder finds nothing
+    # a tie is no find: a collapsed encoder finds nothing
+    return float(np.mean(own > similarity.max(1))), float(loss.mean())
 
 
 def _my_share(batch: Ragged, budget: int) -> list[np.ndarray]:
@@ -155,11 +197,12 @@ def read_sound(
 ) -> tuple[Ragged, np.ndarray, Sentences | None, dict[int, str]]:
     """Read the first sequences of the sound chunks of the held-out split, the same on every rank.
 
-    A chunk that one rank cannot read is left out on all: they embed the sequences together. known: damaged chunks that are left
-    out unread.
+    A chunk that one rank cannot read is left out on all: they embed the sequences together. known: damaged
+    chunks that are left out unread.
 
     Returns:
-        The sequences, their numbers, their text and parse if they have them, and the damaged chunks with the reasons.
+        The sequences, their numbers, their text and parse if they have them, and the damaged chunks with the
+        reasons.
 
     Raises:
         DamagedShard: a chunk is damaged, and skip_damaged is False.
@@ -200,5 +243,14 @@ def _first_sequences(
             break
     if not parts:
         raise UserError(f"every held-out chunk of {reader.folder} is damaged; prepare the data again")
-    sentences = None if reader.annotation is None else Sentences(annotations, np.concatenate(chunks), np.concatenate(rows))
-    return Ragged.concatenate(parts).slice(0, min(wanted, have)), np.concatenate(ids)[:wanted], sentences, damaged
+    sentences = (
+        None
+        if reader.annotation is None
+        else Sentences(annotations, np.concatenate(chunks), np.concatenate(rows))
+    )
+    return (
+        Ragged.concatenate(parts).slice(0, min(wanted, have)),
+        np.concatenate(ids)[:wanted],
+        sentences,
+        damaged,
+    )

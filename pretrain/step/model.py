@@ -21,9 +21,9 @@ from pretrain.objectives import BatchContext, WholeObjective
 class SentenceModel(nn.Module):
     """Encoder + objective.
 
-    Parameters stay float32; the encoder's forward runs under autocast in `precision`. (Measured against bfloat16
-    weights the recast costs little, and ZeRO then accumulates and reduces in float32 at every stage.) Heads
-    and losses run in float32 with autocast off.
+    Parameters stay float32; the encoder's forward runs under autocast in `precision`. (Measured against
+    bfloat16 weights the recast costs little, and ZeRO then accumulates and reduces in float32 at every
+    stage.) Heads and losses run in float32 with autocast off.
     """
 
     def __init__(self, encoder: SentenceEncoder, objective: WholeObjective, precision: str = "fp32"):
@@ -38,9 +38,16 @@ class SentenceModel(nn.Module):
                     parameter.requires_grad_(False)
 
     def forward(self, stage: str, *inputs):
-        stages: dict[str, Callable] = {"embed": self._embed, "vectors": self._vectors, "condition": self._condition,
-                                       "sequence": self._sequence, "relate": self._relate, "momentum": self._momentum,
-                                       "idle": self._idle, "mlm": self._mlm}
+        stages: dict[str, Callable] = {
+            "embed": self._embed,
+            "vectors": self._vectors,
+            "condition": self._condition,
+            "sequence": self._sequence,
+            "relate": self._relate,
+            "momentum": self._momentum,
+            "idle": self._idle,
+            "mlm": self._mlm,
+        }
         return stages[stage](*inputs)
 
     def _autocast(self, device: torch.device) -> AbstractContextManager:
@@ -55,7 +62,8 @@ class SentenceModel(nn.Module):
         return vectors if vectors.dtype == torch.float64 else vectors.float()
 
     def _vectors(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """As `_embed`, and through the head that is kept for use, if any: the vectors that are evaluated and exported."""
+        """As `_embed`, and through the head that is kept for use, if any: the vectors that are evaluated and
+        exported."""
         head = self.objective.kept_head
         return self._embed(ids, lengths) if head is None else head(self._embed(ids, lengths))
 
@@ -74,11 +82,21 @@ class SentenceModel(nn.Module):
         with torch.autocast(views.device.type, enabled=False):
             return self.objective.conditions(dict(zip(self.objective.roles, views)), context)
 
-    def _sequence(self, term: str, role: str, ids: Tensor, lengths: Tensor, condition: Tensor | None, keys: np.ndarray,
-                  seed: int) -> Tensor:
+    def _sequence(
+        self,
+        term: str,
+        role: str,
+        ids: Tensor,
+        lengths: Tensor,
+        condition: Tensor | None,
+        keys: np.ndarray,
+        seed: int,
+    ) -> Tensor:
         """Sum over the sequences of the term's loss (`Objective.sequence_loss`)."""
         with self._autocast(ids.device):
-            return self.objective.terms[term].sequence_loss(self.encoder, role, ids, lengths, condition, keys, seed)
+            return self.objective.terms[term].sequence_loss(
+                self.encoder, role, ids, lengths, condition, keys, seed
+            )
 
     def _idle(self, device: torch.device) -> Tensor:
         with torch.autocast(device.type, enabled=False):

@@ -12,8 +12,8 @@ from pretrain.config.run import TrainConfig
 
 
 def parameter_groups(module: nn.Module, weight_decay: float, head_lr_scale: float = 1.0) -> list[dict]:
-    """Matrices with weight decay; biases, norms and other vectors without; of the encoder, and of the heads if their learning
-    rate is another: `lr_scale` is the factor on the learning rate of a group.
+    """Matrices with weight decay; biases, norms and other vectors without; of the encoder, and of the heads
+    if their learning rate is another: `lr_scale` is the factor on the learning rate of a group.
 
     Heads are what `module.objective` owns, but for a second encoder (DiffCSE's discriminator).
     """
@@ -21,10 +21,16 @@ def parameter_groups(module: nn.Module, weight_decay: float, head_lr_scale: floa
     groups = []
     for heads in (False, True):
         scale = head_lr_scale if heads else 1.0
-        chosen = [p for name, p in module.named_parameters()
-                  if p.requires_grad and (name.startswith("objective.") and id(p) not in second and head_lr_scale != 1) == heads]
-        groups += [{"params": [p for p in chosen if p.ndim >= 2], "weight_decay": weight_decay, "lr_scale": scale},
-                   {"params": [p for p in chosen if p.ndim < 2], "weight_decay": 0.0, "lr_scale": scale}]
+        chosen = [
+            p
+            for name, p in module.named_parameters()
+            if p.requires_grad
+            and (name.startswith("objective.") and id(p) not in second and head_lr_scale != 1) == heads
+        ]
+        groups += [
+            {"params": [p for p in chosen if p.ndim >= 2], "weight_decay": weight_decay, "lr_scale": scale},
+            {"params": [p for p in chosen if p.ndim < 2], "weight_decay": 0.0, "lr_scale": scale},
+        ]
     return [group for group in groups if group["params"]]
 
 
@@ -36,16 +42,20 @@ def build_optimizer(module: nn.Module, config: TrainConfig, device: torch.device
     if config.optimizer == "lamb":
         if apex:
             from apex.optimizers import FusedLAMB
+
             return FusedLAMB(groups, **settings, max_grad_norm=0.0)
         if device.type == "cuda":
             from deepspeed.ops.lamb import FusedLamb
+
             return FusedLamb(groups, **settings)
         return Lamb(groups, **settings)
     if apex:
         from apex.optimizers import FusedAdam
+
         return FusedAdam(groups, **settings, adam_w_mode=True)
     if device.type == "cuda":
         from deepspeed.ops.adam import FusedAdam
+
         return FusedAdam(groups, **settings, adam_w_mode=True)
     return torch.optim.AdamW(groups, **settings, fused=True)
 
@@ -58,8 +68,8 @@ def has_apex() -> bool:
 class Lamb(torch.optim.Optimizer):
     """LAMB (You et al. 2020, algorithm 2) for devices without a fused one.
 
-    m, v as in Adam; r = m_hat / (sqrt(v_hat) + eps) + decay * w; w -= lr * ||w|| / ||r|| * r, the ratio being 1 where
-    a norm is 0.
+    m, v as in Adam; r = m_hat / (sqrt(v_hat) + eps) + decay * w; w -= lr * ||w|| / ||r|| * r, the ratio being
+    1 where a norm is 0.
     """
 
     def __init__(self, params, lr: float, betas: tuple[float, float], eps: float, weight_decay: float = 0.0):
@@ -88,7 +98,8 @@ class Lamb(torch.optim.Optimizer):
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
-    """Learning rate of optimizer step `step` (from 0): linear warm-up, then the schedule's decay to 0 at `steps`.
+    """Learning rate of optimizer step `step` (from 0): linear warm-up, then the schedule's decay to 0 at
+    `steps`.
 
     A pure function of the step, so that a resumed run has no scheduler state to lose.
     """

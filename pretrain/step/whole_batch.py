@@ -1,20 +1,25 @@
 """Exact whole-batch losses under micro-batches, ranks and ZeRO: the two-level gradient.
 
 A sentence-level loss needs the vectors of the whole global batch at once; the encoder only ever holds one
-micro-batch. The gradient of L(z_1 ... z_N), z = f(x; w), is the sum over i of dL/dz_i · dz_i/dw, so a step takes three passes:
+micro-batch. The gradient of L(z_1 ... z_N), z = f(x; w), is the sum over i of dL/dz_i · dz_i/dw, so a step
+takes three passes:
 
 1. embed: the encoder runs over every micro-batch of views without gradients; only the vectors are kept.
-2. relate: vectors are gathered over ranks; the objective's loss of the whole batch gives dL/dz, and the gradients of its heads.
-   Losses of one sequence at a time that are conditioned on something of the whole batch, c = g(z), come before it: each
-   micro-batch gives its rows of dL/dc, which are gathered, and relate pulls them through g into dL/dz with the rest.
-3. backpropagate: every micro-batch runs again, with the same dropout, and dL/dz is pulled through the encoder. Masked
-   language modelling needs no other sequence, so it runs here alone, normalised by the masked tokens of the whole global batch.
+2. relate: vectors are gathered over ranks; the objective's loss of the whole batch gives dL/dz, and the
+gradients of its heads.
+   Losses of one sequence at a time that are conditioned on something of the whole batch, c = g(z), come
+   before it: each micro-batch gives its rows of dL/dc, which are gathered, and relate pulls them through g
+   into dL/dz with the rest.
+3. backpropagate: every micro-batch runs again, with the same dropout, and dL/dz is pulled through the
+encoder. Masked
+   language modelling needs no other sequence, so it runs here alone, normalised by the masked tokens of the
+   whole global batch.
 
-With one micro-batch of views a rank, pass 1 keeps its graph and pass 3 does not run again. (The idea of 1 to 3 is GradCache's,
-Gao et al. 2021; here it holds for ZeRO 0 to 3.)
+With one micro-batch of views a rank, pass 1 keeps its graph and pass 3 does not run again. (The idea of 1 to
+3 is GradCache's, Gao et al. 2021; here it holds for ZeRO 0 to 3.)
 
-Scales: the engine averages gradients over W ranks. A rank back-propagates its own rows of dL/dz times W; heads saw the
-whole batch on every rank, so their mean over ranks is already the gradient.
+Scales: the engine averages gradients over W ranks. A rank back-propagates its own rows of dL/dz times W;
+heads saw the whole batch on every rank, so their mean over ranks is already the gradient.
 """
 
 from __future__ import annotations
@@ -70,8 +75,9 @@ class StepResult:
 
 @dataclass
 class _Plan:
-    """What all ranks agreed on: micro-batches of views, of each masking, of the momentum encoder's view and of each
-    sequence-level pass, and the global batch's counts, lengths, and what its context says (`BatchContext`).
+    """What all ranks agreed on: micro-batches of views, of each masking, of the momentum encoder's view and
+    of each sequence-level pass, and the global batch's counts, lengths, and what its context says
+    (`BatchContext`).
     """
 
     views: int
@@ -102,8 +108,15 @@ class WholeBatch:
 
     VIEWS, MASKED, SEQUENCE = 0, 1, 16
 
-    def __init__(self, engine, seed: int, budget: int, loss_scale: LossScale | None = None,
-                 clock: Stopwatch | None = None, mask_duplicates: bool = True):
+    def __init__(
+        self,
+        engine,
+        seed: int,
+        budget: int,
+        loss_scale: LossScale | None = None,
+        clock: Stopwatch | None = None,
+        mask_duplicates: bool = True,
+    ):
         """
         Args:
             engine: DeepSpeed engine around a `SentenceModel`, with gradient_accumulation_steps = 1.
@@ -128,8 +141,8 @@ class WholeBatch:
     def compute(self, batch: RankBatch, leave: int = 0) -> StepResult:
         """Accumulate the gradient of the objective on the global batch of which `batch` is this rank's share.
 
-        `leave` is this rank's wish to stop, as a number; the result carries the largest over ranks (it rides on the reduction of
-        the plan, which is there anyway).
+        `leave` is this rank's wish to stop, as a number; the result carries the largest over ranks (it rides
+        on the reduction of the plan, which is there anyway).
         """
         step = batch.step
         weights = self.objective.weights(step)
@@ -145,58 +158,88 @@ class WholeBatch:
             elif self.objective.roles:
                 self._backward(self.engine("idle", self.device), final=not plan.masked)
             if plan.masked:
-                losses["mlm"] = self._token_level(batch, plan.masked, step, weights["mlm"], plan.masked_counts)
+                losses["mlm"] = self._token_level(
+                    batch, plan.masked, step, weights["mlm"], plan.masked_counts
+                )
         losses["total"] = sum(weights[name] * value for name, value in losses.items())
-        return StepResult(losses, measures, gathered, plan.tokens, int(plan.masked_counts.sum()), (plan.views, plan.masked),
-                          plan.leave, plan.lengths, plan.substitutions)
+        return StepResult(
+            losses,
+            measures,
+            gathered,
+            plan.tokens,
+            int(plan.masked_counts.sum()),
+            (plan.views, plan.masked),
+            plan.leave,
+            plan.lengths,
+            plan.substitutions,
+        )
 
-    # ---- the plan: how many micro-batches, how many masked tokens -------------------------------------------------------
+    # ---- the plan: how many micro-batches, how many masked tokens
+    # -------------------------------------------------------
 
     def _agree(self, views: Ragged, batch: RankBatch, masks: bool, leave: int) -> _Plan:
-        """One all-gather of whole numbers a step: micro-batch counts (the largest rank decides), lengths, identities, leave."""
+        """One all-gather of whole numbers a step: micro-batch counts (the largest rank decides), lengths,
+        identities, leave."""
         masked = [m.batch for m in batch.masked] if masks else []
         roles, count = self.objective.roles, len(batch.original)
-        passes = [(name, role) for name, term in self.objective.active_sequence_terms(batch.step).items()
-                  for role in term.sequence_roles]
+        passes = [
+            (name, role)
+            for name, term in self.objective.active_sequence_terms(batch.step).items()
+            for role in term.sequence_roles
+        ]
         read = [batch.views[roles.index(role)] for _, role in passes]
         heads = [
             count_micro_batches(views.lengths, self.budget),
             count_micro_batches(masked[0].lengths, self.budget) if masked else 0,
-            views.num_tokens + sum(m.num_tokens for m in masked) + sum(view.num_tokens for view in read), leave,
-            count_micro_batches(self._followed(batch).lengths, self.budget) if self.objective.momentum_role and len(views) else 0,
+            views.num_tokens + sum(m.num_tokens for m in masked) + sum(view.num_tokens for view in read),
+            leave,
+            count_micro_batches(self._followed(batch).lengths, self.budget)
+            if self.objective.momentum_role and len(views)
+            else 0,
             len(batch.substitutions),
             *(len(m.positions) for m in batch.masked),
-            *(count_micro_batches(view.lengths, self._sequence_budget) for view in read), *(view.num_tokens for view in read)]
+            *(count_micro_batches(view.lengths, self._sequence_budget) for view in read),
+            *(view.num_tokens for view in read),
+        ]
         labels = [] if batch.labels is None else [batch.labels]
         mine = np.concatenate([heads, batch.original.lengths, *batch.identities, *batch.present, *labels])
         every = self._gather(torch.from_numpy(mine.astype(np.int64)))
-        numbers = every[:, :len(heads)].cpu().numpy()
-        rows = every[:, len(heads):].unflatten(1, (-1, count)).transpose(0, 1).flatten(1)  # [what, N], rank-major = lane-major
+        numbers = every[:, : len(heads)].cpu().numpy()
+        # [what, N], rank-major = lane-major
+        rows = every[:, len(heads) :].unflatten(1, (-1, count)).transpose(0, 1).flatten(1)
         copies, views_there = len(batch.masked), len(batch.identities)
-        of_passes = numbers[:, 6 + copies:].reshape(self.world, 2, len(passes))
+        of_passes = numbers[:, 6 + copies :].reshape(self.world, 2, len(passes))
         tokens: dict[str, tuple[int, int]] = {}
         for index, (name, _) in enumerate(passes):
             before = tokens.get(name, (0, 0))
             tokens[name] = (before[0] + count * self.world, before[1] + int(of_passes[:, 1, index].sum()))
-        return _Plan(views=int(numbers[:, 0].max()), masked=int(numbers[:, 1].max()),
-                     sequence={key: int(of_passes[:, 0, i].max()) for i, key in enumerate(passes)}, sequence_counts=tokens,
-                     tokens=int(numbers[:, 2].sum()), leave=int(numbers[:, 3].max()),
-                     followed=int(numbers[:, 4].max()),
-                     substitutions=self._substitutions(batch) if numbers[:, 5].any() else [],
-                     masked_counts=numbers[:, 6:6 + copies].sum(0), lengths=rows[0].cpu(),
-                     identities=dict(zip(roles, rows[1:1 + views_there])),
-                     present=dict(zip(roles, rows[1 + views_there:1 + 2 * views_there].bool())),
-                     labels=None if batch.labels is None else rows[-1])
+        return _Plan(
+            views=int(numbers[:, 0].max()),
+            masked=int(numbers[:, 1].max()),
+            sequence={key: int(of_passes[:, 0, i].max()) for i, key in enumerate(passes)},
+            sequence_counts=tokens,
+            tokens=int(numbers[:, 2].sum()),
+            leave=int(numbers[:, 3].max()),
+            followed=int(numbers[:, 4].max()),
+            substitutions=self._substitutions(batch) if numbers[:, 5].any() else [],
+            masked_counts=numbers[:, 6 : 6 + copies].sum(0),
+            lengths=rows[0].cpu(),
+            identities=dict(zip(roles, rows[1 : 1 + views_there])),
+            present=dict(zip(roles, rows[1 + views_there : 1 + 2 * views_there].bool())),
+            labels=None if batch.labels is None else rows[-1],
+        )
 
     def _substitutions(self, batch: RankBatch) -> list[dict]:
-        """All ranks' substitutions of a step: each reads the lanes that it serves, and all must warn and record the same."""
+        """All ranks' substitutions of a step: each reads the lanes that it serves, and all must warn and
+        record the same."""
         every: list = [None] * self.world
         dist.all_gather_object(every, batch.substitutions)
         return [row for rows in every for row in rows]
 
     @property
     def _sequence_budget(self) -> int:
-        """Most tokens in a micro-batch of a sequence-level loss, which keeps two graphs where others keep one."""
+        """Most tokens in a micro-batch of a sequence-level loss, which keeps two graphs where others keep
+        one."""
         return max(1, self.budget // 2)
 
     def _gather(self, mine: Tensor) -> Tensor:
@@ -206,10 +249,12 @@ class WholeBatch:
         dist.all_gather_into_tensor(every.view(-1), mine.view(-1))
         return every
 
-    # ---- sentence level: embed, relate, backpropagate -------------------------------------------------------------------
+    # ---- sentence level: embed, relate, backpropagate
+    # -------------------------------------------------------------------
 
-    def _sentence_level(self, batch: RankBatch, views: Ragged, plan: _Plan,
-                        weights: dict[str, float]) -> tuple[Tensor, dict[str, float], dict[str, float]]:
+    def _sentence_level(
+        self, batch: RankBatch, views: Ragged, plan: _Plan, weights: dict[str, float]
+    ) -> tuple[Tensor, dict[str, float], dict[str, float]]:
         step, count = batch.step, len(batch.original)
         rows = cut(views.lengths, plan.views)
         single = len(rows) == 1
@@ -222,9 +267,14 @@ class WholeBatch:
             gathered = self._gather(vectors.unflatten(0, (-1, count)))  # [W, views, n, d]
             whole = gathered.transpose(0, 1).flatten(1, 2)  # [views, N, d], rank-major = lane-major
             context = BatchContext(
-                step=step, progress=step / self.objective.steps, seed=self.seed, present=plan.present, labels=plan.labels,
+                step=step,
+                progress=step / self.objective.steps,
+                seed=self.seed,
+                present=plan.present,
+                labels=plan.labels,
                 groups=torch.arange(self.world, device=self.device).repeat_interleave(count),
-                identities=plan.identities if self.mask_duplicates else None)
+                identities=plan.identities if self.mask_duplicates else None,
+            )
         follower = self._follow(batch, plan.followed) if plan.followed else None
         losses = self._sequence_level(batch, whole, plan, weights, context) if plan.sequence else {}
         with self.clock("loss"):
@@ -261,11 +311,14 @@ class WholeBatch:
                 vectors[torch.from_numpy(part).to(self.device)] = self.engine("momentum", ids, lengths)
         return self._gather(vectors).flatten(0, 1)
 
-    # ---- losses of one sequence at a time, conditioned on the whole batch -----------------------------------------------
+    # ---- losses of one sequence at a time, conditioned on the whole batch
+    # -----------------------------------------------
 
-    def _sequence_level(self, batch: RankBatch, whole: Tensor, plan: _Plan, weights: dict[str, float],
-                        context: BatchContext) -> dict[str, float]:
-        """Back-propagates the terms' sequence losses; leaves their gradients by what they were conditioned on in `context`."""
+    def _sequence_level(
+        self, batch: RankBatch, whole: Tensor, plan: _Plan, weights: dict[str, float], context: BatchContext
+    ) -> dict[str, float]:
+        """Back-propagates the terms' sequence losses; leaves their gradients by what they were conditioned on
+        in `context`."""
         with self.clock("loss"):
             conditions = self.engine("condition", whole, context)
         losses: dict[str, float] = {}
@@ -289,9 +342,13 @@ class WholeBatch:
                     loss = self.engine("sequence", name, role, ids, lengths, own, keys[part], seed)
                 total += loss.detach()
                 with self.clock("backward"):
-                    self._backward_scaled(loss * (scale * weights[term.sequence_term] * self.world), final=False)
+                    self._backward_scaled(
+                        loss * (scale * weights[term.sequence_term] * self.world), final=False
+                    )
                 if own is not None and own.grad is not None:
-                    gradient[place] = own.grad / (self.world * (1.0 if self.loss_scale is None else self.loss_scale.value))
+                    gradient[place] = own.grad / (
+                        self.world * (1.0 if self.loss_scale is None else self.loss_scale.value)
+                    )
             dist.all_reduce(total)
             losses[term.sequence_term] = losses.get(term.sequence_term, 0.0) + float(total) * scale
             if condition is not None:
@@ -303,12 +360,16 @@ class WholeBatch:
         torch.manual_seed(micro_seed(self.seed, step, self.rank, self.VIEWS, index))
         return self.engine("embed", ids, lengths)
 
-    # ---- token level ----------------------------------------------------------------------------------------------------
+    # ---- token level
+    # ----------------------------------------------------------------------------------------------------
 
-    def _token_level(self, batch: RankBatch, micro_batches: int, step: int, weight: float, counts: np.ndarray) -> float:
+    def _token_level(
+        self, batch: RankBatch, micro_batches: int, step: int, weight: float, counts: np.ndarray
+    ) -> float:
         """Sum over maskings of the mean cross-entropy over the masked tokens of the whole global batch.
 
-        A mean of the micro-batches' means would weigh tokens unequally: each adds its sum, scaled by the global count.
+        A mean of the micro-batches' means would weigh tokens unequally: each adds its sum, scaled by the
+        global count.
         """
         sums = torch.zeros(len(counts), dtype=torch.float64, device=self.device)
         for copy, masked in enumerate(batch.masked):
@@ -318,14 +379,19 @@ class WholeBatch:
                 positions, labels = select_positions(masked.batch, part, masked.positions, masked.labels)
                 torch.manual_seed(micro_seed(self.seed, step, self.rank, self.MASKED + copy, index))
                 with self.clock("encode"):
-                    total = self.engine("mlm", ids, lengths, positions.to(self.device), labels.to(self.device))
+                    total = self.engine(
+                        "mlm", ids, lengths, positions.to(self.device), labels.to(self.device)
+                    )
                 sums[copy] += total.detach()
                 with self.clock("backward"):
-                    self._backward_scaled(total * scale, final=index == len(rows) - 1 and copy == len(counts) - 1)
+                    self._backward_scaled(
+                        total * scale, final=index == len(rows) - 1 and copy == len(counts) - 1
+                    )
         dist.all_reduce(sums)
         return float((sums.cpu() / torch.from_numpy(np.maximum(counts, 1))).sum())
 
-    # ---- parts ----------------------------------------------------------------------------------------------------------
+    # ---- parts
+    # --------------------------------------------------------------------------------------------------------
 
     def _backward(self, loss: Tensor, final: bool) -> None:
         if self.reduction == "boundary":
@@ -343,8 +409,11 @@ class WholeBatch:
             yield
 
 
-def select_positions(batch: Ragged, part: np.ndarray, positions: np.ndarray, labels: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Masked positions of `batch` (sorted int64[P]) that lie in the sequences `part`, renumbered for their packing.
+def select_positions(
+    batch: Ragged, part: np.ndarray, positions: np.ndarray, labels: np.ndarray
+) -> tuple[Tensor, Tensor]:
+    """Masked positions of `batch` (sorted int64[P]) that lie in the sequences `part`, renumbered for their
+    packing.
 
     Returns int64[p] positions into `batch.take(part).ids` and int64[p] labels.
     """

@@ -5,9 +5,10 @@
     python -m pretrain.sweep --config configs/simcse_bert.yaml --seeds 1,11,42,68,421
     slurm/sweep.sh --gpus=1 --time=08:00:00 -- configs/sweeps/augcse_table7.yaml --init MODEL --data DIR
 
-Runs are trained one after another, each by pretrain/main.py; those that are done are skipped, half-done ones go on, and the
-same command goes on after an interruption. The table is OUT/NAME/table.md, all figures are in results.json beside it, runs
-under OUT/runs, where every sweep finds those that another has trained with the same settings.
+Runs are trained one after another, each by pretrain/main.py; those that are done are skipped, half-done ones
+go on, and the same command goes on after an interruption. The table is OUT/NAME/table.md, all figures are in
+results.json beside it, runs under OUT/runs, where every sweep finds those that another has trained with the
+same settings.
 """
 
 from __future__ import annotations
@@ -31,9 +32,22 @@ Judge = Callable[[list[Judged], dict[str, str]], None]
 
 
 def main(
-    file: str = "", config: str = "", seeds: str = "", out: str = "runs/sweeps", recipes: str = "", rows: str = "",
-    dry_run: bool | str = False, executor: str = "local", launch: str = "", evaluations: str = "", clean: bool | str = False,
-    plan: bool | str = False, run_numbers: str = "", words_of: str = "", gather: bool | str = False, **overrides: str,
+    file: str = "",
+    config: str = "",
+    seeds: str = "",
+    out: str = "runs/sweeps",
+    recipes: str = "",
+    rows: str = "",
+    dry_run: bool | str = False,
+    executor: str = "local",
+    launch: str = "",
+    evaluations: str = "",
+    clean: bool | str = False,
+    plan: bool | str = False,
+    run_numbers: str = "",
+    words_of: str = "",
+    gather: bool | str = False,
+    **overrides: str,
 ) -> int:
     """Train the runs of a sweep file, or of one recipe with several seeds, and tabulate them.
 
@@ -45,20 +59,26 @@ def main(
         recipes: the recipes of this size in place of the file's: micro for configs/*_micro.yaml.
         rows: only the rows whose names hold one of these words, by commas.
         dry_run: two steps of every row, and a report of which rows start.
-        executor: local, or slurm: the same as slurm/sweep.sh, sbatch's own flags from the environment (SBATCH_ACCOUNT ...).
-        launch: what starts pretrain/main.py, as "deepspeed --num_gpus 8" or "torchrun --standalone --nproc-per-node 8"; one
-            process when not given.
-        evaluations: of those that the file's columns want beside sts and geometry, which to run, by commas, or all; the others
-            are listed as commands, and their figures are in the table as soon as they are there.
+        executor: local, or slurm: the same as slurm/sweep.sh, sbatch's own flags from the environment
+            (SBATCH_ACCOUNT ...).
+        launch: what starts pretrain/main.py, as "deepspeed --num_gpus 8" or "torchrun --standalone
+            --nproc-per-node 8"; one process when not given.
+        evaluations: of those that the file's columns want beside sts and geometry, which to run, by commas,
+            or all; the others are listed as commands, and their figures are in the table as soon as they are
+            there.
         clean: remove the checkpoints of finished runs (best/ and export/ stay).
-        plan: list the runs, a line each: number, row, seed, done or begun or to do, first or second (after a search), folder.
+        plan: list the runs, a line each: number, row, seed, done or begun or to do, first or second (after a
+            search), folder.
         run_numbers: only the runs of these numbers, by commas, and no table.
-        words_of: print the flags of pretrain/main.py for the run of this number, a line each; nothing if it is done.
+        words_of: print the flags of pretrain/main.py for the run of this number, a line each; nothing if it
+            is done.
         gather: no training: evaluate what is done and tabulate.
         overrides: any key of the configuration, for all runs (--data, --init, --sts, --train.steps ...).
     """
     if bool(file) == bool(config):
-        raise UserError("name a sweep file, as configs/sweeps/clear_table1.yaml, or one recipe with --config; not both")
+        raise UserError(
+            "name a sweep file, as configs/sweeps/clear_table1.yaml, or one recipe with --config; not both"
+        )
     if executor not in ("local", "slurm"):
         raise UserError(f"--executor {executor!r}: choose local or slurm")
     if executor == "slurm":
@@ -91,7 +111,10 @@ def main(
     for key in replaced(sweep, overrides):
         print(f"note: --{key} is set for all runs, in place of what the file says", file=sys.stderr)
     for entry in (entry for entry in entries if entry.row.kind == "start" and not judged(entry, [], folder)):
-        print(f"not judged: {entry.name}: {entry.points[0].recipe.name} starts from random weights; --init names a model")
+        print(
+            f"not judged: {entry.name}: {entry.points[0].recipe.name} starts from random weights; --init "
+            "names a model"
+        )
     work = _Work(sweep, everything, trainer, judge, folder, table)
     try:
         if as_bool(dry_run, "dry_run"):
@@ -110,7 +133,14 @@ class _Work:
     """A sweep under way. judge: evaluates models (`table.evaluate`); None: there is no data to judge by."""
 
     def __init__(self, sweep: Sweep, plan: Plan, trainer: Trainer, judge: Judge | None, out: Path, name: str):
-        self.sweep, self.plan, self.trainer, self.judge, self.out, self.name = sweep, plan, trainer, judge, out, name
+        self.sweep, self.plan, self.trainer, self.judge, self.out, self.name = (
+            sweep,
+            plan,
+            trainer,
+            judge,
+            out,
+            name,
+        )
 
     def train(self, numbers: Sequence[int]) -> int:
         """Train the tasks of these numbers; returns 1 if one failed. One failure does not stop the others."""
@@ -118,11 +148,16 @@ class _Work:
         known = [run for task in tasks if (run := self.plan.resolve(task)) is not None]
         states = [run.state for run in known]
         done, begun = states.count("done"), states.count("begun")
-        _say(f"{len(tasks)} runs: {done} done, {begun} begun, {len(tasks) - done - begun} to do{_left(known)}")
+        _say(
+            f"{len(tasks)} runs: {done} done, {begun} begun, {len(tasks) - done - begun} to do{_left(known)}"
+        )
         for number, task in enumerate(tasks, 1):
             run = self.plan.resolve(task)
             if run is None:
-                _say(f"[{number}/{len(tasks)}] {task.entry.name}, seed {task.seed}: left out, the search has no winner")
+                _say(
+                    f"[{number}/{len(tasks)}] {task.entry.name}, seed {task.seed}: left out, the search has "
+                    "no winner"
+                )
             elif run.state != "done" and self.trainer.train(run, f"[{number}/{len(tasks)}] "):
                 dev = f", STS-B dev {run.dev:.2f}" if run.dev is not None else ""
                 _say(f"  done in {duration(run.summary['seconds'])}{dev}{_left(known)}")
@@ -132,14 +167,22 @@ class _Work:
 
     def finish(self, evaluations: str, clean: bool) -> int:
         """Evaluate, tabulate, say what is still to be evaluated; returns 1 if a run failed."""
-        models = [model for entry in self.plan.entries if entry.row.kind == "start" or entry.runs
-                  for model in judged(entry, self.plan.chosen(entry), self.out)]
+        models = [
+            model
+            for entry in self.plan.entries
+            if entry.row.kind == "start" or entry.runs
+            for model in judged(entry, self.plan.chosen(entry), self.out)
+        ]
         chosen = LIGHT | _choose(evaluations, self.sweep)
         for entry in (entry for entry in self.plan.entries if entry.runs):
             if names := unequal_inputs(runs := self.plan.chosen(entry)):
-                _say(f"WARNING: the runs of {entry.name} were not trained on the same {', '.join(names)} (inputs in their "
-                     f"report/summary.json): of {', '.join(str(run.folder) for run in runs)} remove those with the wrong one, "
-                     "and the same command trains them again")
+                _say(
+                    f"WARNING: the runs of {entry.name} were not trained on the same {', '.join(names)} "
+                    "(inputs in their "
+                    f"report/summary.json): of {', '.join(str(run.folder) for run in runs)} remove those "
+                    "with the wrong one, "
+                    "and the same command trains them again"
+                )
         if self.judge is None:
             _say("no evaluation: name a folder with SentEval's data with --sts, or by CLEAR_DATA")
         else:
@@ -180,8 +223,11 @@ def _score(sweep: Sweep, judge: Judge | None, run: Run) -> float | None:
         return None
     if sweep.select == "dev":
         if run.dev is None:
-            raise UserError(f"{run.folder} has no STS-B dev score, by which its search is decided: name the STS data with --sts "
-                            "or CLEAR_DATA, remove that folder, and run the sweep again")
+            raise UserError(
+                f"{run.folder} has no STS-B dev score, by which its search is decided: name the STS data "
+                "with --sts "
+                "or CLEAR_DATA, remove that folder, and run the sweep again"
+            )
         return run.dev
     model = Judged(str(run.folder / "best"), run.config.model.pooling, run.folder / "sweep", run)
     evaluation = sweep.select.split(".")[0]
@@ -191,15 +237,22 @@ def _score(sweep: Sweep, judge: Judge | None, run: Run) -> float | None:
 
 
 def _environment(data: str) -> dict[str, str]:
-    """Of training and evaluating processes: this project importable from anywhere, the data where evaluations look for it."""
+    """Of training and evaluating processes: this project importable from anywhere, the data where evaluations
+    look for it."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     return os.environ | {"PYTHONPATH": path} | ({"CLEAR_DATA": str(Path(data).resolve())} if data else {})
 
 
 def _choose(words: str, sweep: Sweep) -> dict[str, str]:
-    names = list(sweep.evaluations) if words == "all" else [word.strip() for word in words.split(",") if word.strip()]
+    names = (
+        list(sweep.evaluations)
+        if words == "all"
+        else [word.strip() for word in words.split(",") if word.strip()]
+    )
     if unknown := [name for name in names if name not in sweep.evaluations]:
-        raise UserError(f"--evaluations {unknown[0]!r}: this sweep has {', '.join(sweep.evaluations) or 'none'}")
+        raise UserError(
+            f"--evaluations {unknown[0]!r}: this sweep has {', '.join(sweep.evaluations) or 'none'}"
+        )
     return {name: sweep.evaluations[name] for name in names}
 
 
@@ -213,14 +266,18 @@ def _with_seeds(sweep: Sweep, text: str) -> Sweep:
 def _numbers(text: str, plan: Plan) -> list[int]:
     for number in text.split(","):
         if not (number.isdecimal() and int(number) < len(plan.tasks)):
-            raise UserError(f"--run_numbers {number!r}: there are {len(plan.tasks)} runs, from 0; --plan lists them")
+            raise UserError(
+                f"--run_numbers {number!r}: there are {len(plan.tasks)} runs, from 0; --plan lists them"
+            )
     return list(map(int, text.split(",")))
 
 
 def _print_words(plan: Plan, number: str) -> int:
     run = plan.resolve(plan.tasks[_numbers(number, plan)[0]])
     if run is None:
-        raise UserError(f"run {number} is of the winner of a search that is not finished; --plan lists its runs")
+        raise UserError(
+            f"run {number} is of the winner of a search that is not finished; --plan lists its runs"
+        )
     if run.state != "done":
         print("\n".join(run.words(run.folder)))
     return 0

@@ -9,8 +9,8 @@
     rows:
       JS: {set: {objective.vadvcse.divergence: js}, paper: {STS-B dev: 84.55}}
 
-`grid` multiplies the rows by every combination of its values; `search` tries every combination for each row with the first
-seed, and trains the best one by `select` with all seeds.
+`grid` multiplies the rows by every combination of its values; `search` tries every combination for each row
+with the first seed, and trains the best one by `select` with all seeds.
 """
 
 from __future__ import annotations
@@ -44,13 +44,21 @@ class Row(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     kind: Literal["trained", "start", "quoted"] = Field(
-        "trained", description="trained: a run; start: the model that the recipe starts from, judged as it is; quoted: the "
-        "paper's figures alone, of a system that is not here")
+        "trained",
+        description="trained: a run; start: the model that the recipe starts from, judged as it is; "
+        "quoted: the "
+        "paper's figures alone, of a system that is not here",
+    )
     recipe: Path | None = Field(None, description="in place of the sweep's")
-    set: dict[str, Any] = Field(default_factory=dict, description="overrides; {times: X} multiplies the value in force")
-    search: dict[str, list[Any]] | None = Field(None, description="in place of the sweep's; {}: nothing is searched")
+    set: dict[str, Any] = Field(
+        default_factory=dict, description="overrides; {times: X} multiplies the value in force"
+    )
+    search: dict[str, list[Any]] | None = Field(
+        None, description="in place of the sweep's; {}: nothing is searched"
+    )
     pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two", "pooler"] | None = Field(
-        None, description="pooling to judge by, where it is not the one trained with")
+        None, description="pooling to judge by, where it is not the one trained with"
+    )
     paper: dict[str, float] = Field(default_factory=dict, description="the paper's figures, by column")
     note: str = Field("", description="what must be known to compare")
 
@@ -66,15 +74,27 @@ class Sweep(BaseModel):
     recipe: Path | None = Field(None, description="base recipe, relative to this file")
     set: dict[str, Any] = Field(default_factory=dict, description="overrides of all rows")
     seeds: list[int] = Field([42], min_length=1)
-    paper_reports: str = Field("", description="what the paper's figures are: of one run, a mean, the best of five seeds")
-    columns: dict[str, str | list[str]] = Field(default_factory=dict, description="title -> metric; of a list the mean")
-    evaluations: dict[str, str] = Field(default_factory=dict, description="evaluations of finetune beside sts and geometry that "
-                                        "the columns want, and flags for each")
-    grid: dict[str, list[Any]] = Field(default_factory=dict, description="key -> values: a row for every combination")
-    search: dict[str, list[Any]] = Field(default_factory=dict, description="key -> values: the best combination of them stands "
-                                         "for the row")
+    paper_reports: str = Field(
+        "", description="what the paper's figures are: of one run, a mean, the best of five seeds"
+    )
+    columns: dict[str, str | list[str]] = Field(
+        default_factory=dict, description="title -> metric; of a list the mean"
+    )
+    evaluations: dict[str, str] = Field(
+        default_factory=dict,
+        description="evaluations of finetune beside sts and geometry that "
+        "the columns want, and flags for each",
+    )
+    grid: dict[str, list[Any]] = Field(
+        default_factory=dict, description="key -> values: a row for every combination"
+    )
+    search: dict[str, list[Any]] = Field(
+        default_factory=dict, description="key -> values: the best combination of them stands for the row"
+    )
     select: str = Field("dev", description="metric that decides a search; dev: STS-B dev during training")
-    correlate: bool = Field(False, description="also print Pearson's correlations between the columns, over the rows")
+    correlate: bool = Field(
+        False, description="also print Pearson's correlations between the columns, over the rows"
+    )
     notes: list[str] = Field(default_factory=list)
     rows: dict[str, Row]
 
@@ -95,8 +115,10 @@ class Sweep(BaseModel):
             for column in row.paper:
                 if column not in self.columns:
                     near = difflib.get_close_matches(column, self.columns, 1, 0.5)
-                    raise ValueError(f"row {name!r}: paper has a figure for {column!r}, which is no column"
-                                     + (f"; did you mean {near[0]!r}?" if near else ""))
+                    raise ValueError(
+                        f"row {name!r}: paper has a figure for {column!r}, which is no column"
+                        + (f"; did you mean {near[0]!r}?" if near else "")
+                    )
         return self
 
 
@@ -159,27 +181,35 @@ def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "")
 
     Args:
         folder: what recipes' paths are relative to.
-        given: overrides of the command line, which win over the file's; a relative value ({times: 2}) multiplies theirs.
-            Those of an objective's section are of the rows with that objective.
-        size: the recipes of that size in place of the file's (`micro`: simcse_micro.yaml for simcse_bert.yaml).
+        given: overrides of the command line, which win over the file's; a relative value ({times: 2})
+            multiplies theirs. Those of an objective's section are of the rows with that objective.
+        size: the recipes of that size in place of the file's (`micro`: simcse_micro.yaml for
+            simcse_bert.yaml).
 
     Raises:
-        UserError: a recipe or an override is wrong; the row is named. A flag is of an objective that no row has.
+        UserError: a recipe or an override is wrong; the row is named. A flag is of an objective that no row
+            has.
     """
     flags = {SHORT_FLAGS.get(key, key): value for key, value in given.items()}
     if taken := sorted(OURS & flags.keys()):
-        raise UserError(f"--{taken[0]} is set by the sweep itself; --out names the folder and --seeds the seeds")
+        raise UserError(
+            f"--{taken[0]} is set by the sweep itself; --out names the folder and --seeds the seeds"
+        )
     entries, used = [], set()
     for name, row in sweep.rows.items():
         for cell in _combinations(sweep.grid if row.kind == "trained" else {}):
-            title = ", ".join([name, *(f"{key.split('.')[-1]} {text_of(value)}" for key, value in cell.items())])
+            title = ", ".join(
+                [name, *(f"{key.split('.')[-1]} {text_of(value)}" for key, value in cell.items())]
+            )
             entry = Entry(title, row, ())
             if row.kind != "quoted":
                 recipe = _recipe(folder / (row.recipe or sweep.recipe), size)
                 axes = sweep.search if row.search is None else row.search
                 searched = _combinations(axes if row.kind == "trained" else {})
                 try:
-                    points = tuple(_point(recipe, sweep.set, row.set | cell | found, flags, found) for found in searched)
+                    points = tuple(
+                        _point(recipe, sweep.set, row.set | cell | found, flags, found) for found in searched
+                    )
                     used |= {key for point in points for key in flags if key in point.overrides}
                     for point in points:
                         point.config(sweep.seeds[0])
@@ -189,7 +219,9 @@ def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "")
                 entry = replace(entry, points=tuple(different.values()))
             entries.append(entry)
     if idle := [key for key in unused("mlm", flags) if key not in used]:
-        raise UserError(f"--{idle[0]} would change nothing: no row has the objective {readers(idle[:1])}. Leave it out")
+        raise UserError(
+            f"--{idle[0]} would change nothing: no row has the objective {readers(idle[:1])}. Leave it out"
+        )
     return entries
 
 
@@ -214,19 +246,27 @@ def _combinations(axes: dict[str, list[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
-def _point(recipe: Path, common: dict[str, Any], own: dict[str, Any], flags: Overrides, found: dict[str, Any]) -> Point:
+def _point(
+    recipe: Path, common: dict[str, Any], own: dict[str, Any], flags: Overrides, found: dict[str, Any]
+) -> Point:
     both = {SHORT_FLAGS.get(key, key): value for key, value in (common | own).items()}
     if unused("mlm", flags):
-        idle = unused(str(flags.get("objective.name") or both.get("objective.name") or _objective(recipe)), flags)
+        idle = unused(
+            str(flags.get("objective.name") or both.get("objective.name") or _objective(recipe)), flags
+        )
         flags = {key: value for key, value in flags.items() if key not in idle}
-    factors = {key: value for key, value in both.items() if isinstance(value, dict) and set(value) == {"times"}}
+    factors = {
+        key: value for key, value in both.items() if isinstance(value, dict) and set(value) == {"times"}
+    }
     overrides = {key: text_of(value) for key, value in both.items() if key not in factors} | flags
     for key, factor in factors.items():
         base: Any = load_config(recipe, {k: v for k, v in overrides.items() if not k.startswith("augment.")})
         for part in key.split("."):
             base = getattr(base, part)
         overrides[key] = text_of(type(base)(base * factor["times"]))
-    return Point(recipe, overrides, ", ".join(f"{key.split('.')[-1]} {text_of(value)}" for key, value in found.items()))
+    return Point(
+        recipe, overrides, ", ".join(f"{key.split('.')[-1]} {text_of(value)}" for key, value in found.items())
+    )
 
 
 def _objective(recipe: Path) -> str:
@@ -239,6 +279,10 @@ def _recipe(path: Path, size: str) -> Path:
     if size:
         path = path.with_name(f"{path.stem.rsplit('_', 1)[0]}_{size}{path.suffix}")
     if not path.is_file():
-        there = ", ".join(sorted(other.name for other in path.parent.glob(f"{path.stem.split('_')[0]}_*.yaml")))
-        raise UserError(f"there is no recipe {path}" + (f"; of this system there are {there}" if there else ""))
+        there = ", ".join(
+            sorted(other.name for other in path.parent.glob(f"{path.stem.split('_')[0]}_*.yaml"))
+        )
+        raise UserError(
+            f"there is no recipe {path}" + (f"; of this system there are {there}" if there else "")
+        )
     return path.resolve()

@@ -1,7 +1,8 @@
 """The runs of a sweep: which there are, what state each is in, and training those that are not done.
 
-A run's folder ends in a digest of everything that makes it what it is (recipe and overrides, resolved; seed; data; start), so
-that a run is found again whatever row or sweep asks for it, and nothing trained under other settings is taken for it.
+A run's folder ends in a digest of everything that makes it what it is (recipe and overrides, resolved; seed;
+data; start), so that a run is found again whatever row or sweep asks for it, and nothing trained under other
+settings is taken for it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,16 @@ from typing import IO, Literal
 
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import FolderTakenError, folder_lock
-from pretrain.common.shutdown import EXIT_CODES, INTERRUPT, REASONS, REQUEUE, SIGNALS, STOP_FILE, TERMINATE, Leaving
+from pretrain.common.shutdown import (
+    EXIT_CODES,
+    INTERRUPT,
+    REASONS,
+    REQUEUE,
+    SIGNALS,
+    STOP_FILE,
+    TERMINATE,
+    Leaving,
+)
 from pretrain.config.run import DROPOUTS, Config
 from pretrain.sweep.file import Entry, Point
 from pretrain.telemetry.metrics_file import read_metrics
@@ -30,8 +40,10 @@ from pretrain.telemetry.metrics_file import read_metrics
 ROOT = Path(__file__).resolve().parents[2]
 MAIN = ROOT / "pretrain" / "main.py"
 # What a run may be started with in another way and still be the same run.
-FREE = {"train": {"micro_batch_tokens", "zero", "threads", "log_every", "rendezvous_seconds", "precision_file"},
-        "evaluate": {"sts"}}
+FREE = {
+    "train": {"micro_batch_tokens", "zero", "threads", "log_every", "rendezvous_seconds", "precision_file"},
+    "evaluate": {"sts"},
+}
 FAILED = "failed.txt"
 SECONDS_BETWEEN_LINES = 30.0
 
@@ -58,7 +70,11 @@ class Run:
     @property
     def steps_done(self) -> int:
         """Steps up to the newest checkpoint."""
-        steps = [int(path.name[5:]) for path in (self.folder / "checkpoints").glob("step-*") if path.name[5:].isdecimal()]
+        steps = [
+            int(path.name[5:])
+            for path in (self.folder / "checkpoints").glob("step-*")
+            if path.name[5:].isdecimal()
+        ]
         return max(steps, default=0)
 
     @property
@@ -72,7 +88,8 @@ class Run:
 
     @property
     def dev(self) -> float | None:
-        """STS-B dev (Spearman x 100) of best/, as evaluated during training; None: not done, or without STS data."""
+        """STS-B dev (Spearman x 100) of best/, as evaluated during training; None: not done, or without STS
+        data."""
         if (summary := self.summary) is None:
             return None
         for record in read_metrics(self.folder / "metrics.jsonl"):
@@ -83,8 +100,11 @@ class Run:
     @property
     def warnings(self) -> list[str]:
         """What the run's monitors raised alarm about."""
-        return [f"step {record['step']}: {record['warning']}" for record in read_metrics(self.folder / "metrics.jsonl")
-                if "warning" in record]
+        return [
+            f"step {record['step']}: {record['warning']}"
+            for record in read_metrics(self.folder / "metrics.jsonl")
+            if "warning" in record
+        ]
 
     @property
     def seconds_per_step(self) -> float | None:
@@ -94,7 +114,8 @@ class Run:
     def words(self, folder: Path, **more: str) -> list[str]:
         """Flags of pretrain/main.py for this run in a folder; more: flags with `__` for dots.
 
-        Keys are written in full: a launcher may take a short one for its own, as torchrun takes `--run` for `--run-path`.
+        Keys are written in full: a launcher may take a short one for its own, as torchrun takes `--run` for
+        `--run-path`.
         """
         flags = {"config": str(self.point.recipe), **self.point.overrides, "train.seed": str(self.seed)}
         if self.config.train.precision == "auto":  # one measurement for all
@@ -105,15 +126,16 @@ class Run:
 
 
 def unequal_inputs(runs: Iterable[Run]) -> list[str]:
-    """Names of the inputs (`pretrain.start.inputs`) in which finished runs differ: a file found by the environment may have been
-    exchanged between two of them, which their digests do not show."""
+    """Names of the inputs (`pretrain.start.inputs`) in which finished runs differ: a file found by the
+    environment may have been exchanged between two of them, which their digests do not show."""
     recorded = [run.summary.get("inputs", {}) for run in runs if run.summary]
     names = dict.fromkeys(name for inputs in recorded for name in inputs)
     return [name for name in names if len({inputs[name] for inputs in recorded if name in inputs}) > 1]
 
 
 def identity(config: Config) -> str:
-    """Digest of what makes a run what it is. Keys at their default count nothing, so that new ones change no digest."""
+    """Digest of what makes a run what it is. Keys at their default count nothing, so that new ones change no
+    digest."""
     tree = config.model_dump(mode="json", exclude_defaults=True)
     for section, keys in FREE.items():
         for key in keys:
@@ -122,8 +144,11 @@ def identity(config: Config) -> str:
     tree["data"] = {"folder": str(config.data_folder.resolve()), "lanes": config.data.lanes, **cached}
     if config.model.init is not None and Path(config.model.init).exists():
         tree["model"]["init"] = str(Path(config.model.init).resolve())
-    if config.model.init is not None:  # a default that is given is applied to the checkpoint, one that is not is not
-        tree["model"] |= {key: getattr(config.model, key) for key in DROPOUTS if key in config.model.model_fields_set}
+    # a default that is given is applied to the checkpoint, one that is not is not
+    if config.model.init is not None:
+        tree["model"] |= {
+            key: getattr(config.model, key) for key in DROPOUTS if key in config.model.model_fields_set
+        }
     for key in ("name", "folder", "checkpoint"):
         tree.pop(key, None)
     tree = {key: value for key, value in tree.items() if value != {}}
@@ -131,7 +156,8 @@ def identity(config: Config) -> str:
 
 
 def run_of(name: str, point: Point, seed: int, out: Path) -> Run:
-    """The run of a point and a seed: in the folder that it has already, whoever named it, or in one that bears `name`."""
+    """The run of a point and a seed: in the folder that it has already, whoever named it, or in one that
+    bears `name`."""
     digest = identity(point.config(seed))
     there = sorted((out / "runs").glob(f"*-{digest}"))
     label = f"{name}, {point.label}" if point.label else name
@@ -145,7 +171,8 @@ def slug(name: str) -> str:
 
 @dataclass(frozen=True)
 class Task:
-    """A run that a sweep wants. point: number of the point, or None for the one that wins the row's search."""
+    """A run that a sweep wants. point: number of the point, or None for the one that wins the row's
+    search."""
 
     entry: Entry
     point: int | None
@@ -153,13 +180,16 @@ class Task:
 
 
 class Plan:
-    """All runs of a sweep, numbered in a fixed order: those of searches and single points first, then those of winners.
+    """All runs of a sweep, numbered in a fixed order: those of searches and single points first, then those
+    of winners.
 
     Args:
         score: the figure that decides a search, of a finished run; None: not there yet.
     """
 
-    def __init__(self, entries: list[Entry], seeds: list[int], out: Path, score: Callable[[Run], float | None]):
+    def __init__(
+        self, entries: list[Entry], seeds: list[int], out: Path, score: Callable[[Run], float | None]
+    ):
         self.entries, self.seeds, self.out, self.score = entries, seeds, out, score
         self.tasks: list[Task] = []
         seen: set[str] = set()
@@ -180,10 +210,15 @@ class Plan:
     def resolve(self, task: Task) -> Run | None:
         """The run of a task; None: its search is not finished."""
         number = self.winner(task.entry) if task.point is None else task.point
-        return None if number is None else run_of(task.entry.name, task.entry.points[number], task.seed, self.out)
+        return (
+            None
+            if number is None
+            else run_of(task.entry.name, task.entry.points[number], task.seed, self.out)
+        )
 
     def winner(self, entry: Entry) -> int | None:
-        """Number of the point with the best score of an entry; None: some have none yet. A run that failed does not win."""
+        """Number of the point with the best score of an entry; None: some have none yet. A run that failed
+        does not win."""
         if not entry.searched:
             return 0
         runs = [run_of(entry.name, point, self.seeds[0], self.out) for point in entry.points]
@@ -195,7 +230,11 @@ class Plan:
     def chosen(self, entry: Entry) -> list[Run]:
         """The runs that stand for a row, a seed each; none while its search is not finished."""
         number = self.winner(entry) if entry.runs else None
-        return [] if number is None else [run_of(entry.name, entry.points[number], seed, self.out) for seed in self.seeds]
+        return (
+            []
+            if number is None
+            else [run_of(entry.name, entry.points[number], seed, self.out) for seed in self.seeds]
+        )
 
     def lines(self) -> Iterator[str]:
         """number, row, seed, state, "first" or "second" (waits for a search), folder; tab-separated."""
@@ -215,9 +254,11 @@ class Left(Exception):
 
 
 class Trainer:
-    """Trains runs, one at a time, each in a process of its own. A signal to this process makes the run save and end.
+    """Trains runs, one at a time, each in a process of its own. A signal to this process makes the run save
+    and end.
 
-    Python gets the signal itself. A launcher would end its ranks, or die and leave them: its run is told by the stop file.
+    Python gets the signal itself. A launcher would end its ranks, or die and leave them: its run is told by
+    the stop file.
 
     Args:
         launch: words before pretrain/main.py, as `deepspeed --num_gpus 8`; none: this Python.
@@ -255,7 +296,8 @@ class Trainer:
         if run.state == "done":
             return True
         self.leave_if_asked()
-        if code in (0, EXIT_CODES[INTERRUPT], EXIT_CODES[TERMINATE], EXIT_CODES[REQUEUE]):  # it was told itself to leave
+        # it was told itself to leave
+        if code in (0, EXIT_CODES[INTERRUPT], EXIT_CODES[TERMINATE], EXIT_CODES[REQUEUE]):
             raise Left(code)
         self.failures[run.name] = last_words(run.folder / "log.txt")
         (run.folder / FAILED).write_text(self.failures[run.name] + "\n")
@@ -263,7 +305,8 @@ class Trainer:
         return False
 
     def try_out(self, run: Run, folder: Path) -> str:
-        """Two steps, an evaluation, a checkpoint and an export, in FOLDER.dry-run; returns "" or what went wrong."""
+        """Two steps, an evaluation, a checkpoint and an export, in FOLDER.dry-run; returns "" or what went
+        wrong."""
         self.leave_if_asked()
         folder.parent.mkdir(parents=True, exist_ok=True)
         log = folder.with_name(f"{folder.name}.txt")
@@ -274,7 +317,8 @@ class Trainer:
         return "" if code == 0 else last_words(log)
 
     def _process(self, words: list[str], log: Path, folder: Path) -> int:
-        """Run a process to its end, in a session of its own: Ctrl-C reaches it through this one alone, and once.
+        """Run a process to its end, in a session of its own: Ctrl-C reaches it through this one alone, and
+        once.
 
         folder: of the run, where its stop file is looked for.
         """
@@ -285,7 +329,8 @@ class Trainer:
             try:
                 code = child.wait(0.2)
                 if told and self.by_file:
-                    (folder / STOP_FILE).unlink(missing_ok=True)  # it ended before it saw the file; the next start must not
+                    # it ended before it saw the file; the next start must not
+                    (folder / STOP_FILE).unlink(missing_ok=True)
                 return code
             except subprocess.TimeoutExpired:
                 pass
@@ -306,9 +351,13 @@ class Trainer:
     def _start(self, words: list[str], stream: IO[bytes]) -> subprocess.Popen:
         """Raises UserError: the launcher is not there."""
         try:
-            return subprocess.Popen(words, stdout=stream, stderr=stream, env=self.environment, start_new_session=True)
+            return subprocess.Popen(
+                words, stdout=stream, stderr=stream, env=self.environment, start_new_session=True
+            )
         except OSError as error:
-            raise UserError(f"--launch: {words[0]} cannot be started ({error.strerror}); it must be on the PATH") from None
+            raise UserError(
+                f"--launch: {words[0]} cannot be started ({error.strerror}); it must be on the PATH"
+            ) from None
 
     def leave_if_asked(self) -> None:
         """Raises Left once a signal has asked for it."""
@@ -331,7 +380,8 @@ def _newest_step(log: Path) -> str:
 
 
 def remaining_seconds(runs: list[Run], known: list[Run]) -> float | None:
-    """How long the unfinished of `runs` will take, by the mean step of the finished of `known`; None: nothing to judge by."""
+    """How long the unfinished of `runs` will take, by the mean step of the finished of `known`; None: nothing
+    to judge by."""
     paces = [pace for run in known if (pace := run.seconds_per_step) is not None]
     if not paces:
         return None

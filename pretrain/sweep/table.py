@@ -1,4 +1,5 @@
-"""What a sweep found: evaluations of its runs, figures, statistics over seeds, and the table beside the paper's figures.
+"""What a sweep found: evaluations of its runs, figures, statistics over seeds, and the table beside the
+paper's figures.
 
 A column's metric is one of
     dev                      STS-B dev of best/, as evaluated during training: what best/ and searches are chosen by
@@ -33,15 +34,22 @@ from pretrain.sweep.runs import Plan, Run, last_words, slug
 
 LIGHT = {"sts": "", "geometry": "--measure sts"}
 """Evaluations of every run: seconds on a GPU, a minute or two on a CPU."""
-STANDARD = {"STS-B dev": "dev", "STS-B": "sts.STS-B", "7 STS": "sts.average", "alignment": "geometry.alignment",
-            "uniformity": "geometry.uniformity", "s/step": "run.seconds_per_step"}
+STANDARD = {
+    "STS-B dev": "dev",
+    "STS-B": "sts.STS-B",
+    "7 STS": "sts.average",
+    "alignment": "geometry.alignment",
+    "uniformity": "geometry.uniformity",
+    "s/step": "run.seconds_per_step",
+}
 SEVEN = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
 FINE_TUNED = ("glue", "anli")  # evaluations that take no pooling
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A model that evaluations judge: a run's best/, or what a recipe starts from. run: None for the latter."""
+    """A model that evaluations judge: a run's best/, or what a recipe starts from. run: None for the
+    latter."""
 
     model: str
     pooling: str
@@ -49,8 +57,11 @@ class Judged:
     run: Run | None = None
 
     def results(self, evaluation: str) -> Path:
-        """Where an evaluation's figures are, or will be. (Fine-tuning names the file by the model's own pooling.)"""
-        if evaluation.split("-")[0] in FINE_TUNED and (there := sorted(self.folder.glob(f"{evaluation}-*.json"))):
+        """Where an evaluation's figures are, or will be. (Fine-tuning names the file by the model's own
+        pooling.)"""
+        if evaluation.split("-")[0] in FINE_TUNED and (
+            there := sorted(self.folder.glob(f"{evaluation}-*.json"))
+        ):
             return there[0]
         return self.folder / f"{evaluation}-{self.pooling}.json"
 
@@ -59,30 +70,58 @@ class Judged:
         words = ["-m", f"finetune.{evaluation.split('-')[0]}", self.model, *shlex.split(flags)]
         if evaluation.split("-")[0] not in FINE_TUNED:
             words += ["--pooling", self.pooling]
-        return [sys.executable, *words, *(["--json_file", str(self.results("sts"))] if evaluation == "sts" else
-                                          ["--out", str(self.folder)])]
+        return [
+            sys.executable,
+            *words,
+            *(
+                ["--json_file", str(self.results("sts"))]
+                if evaluation == "sts"
+                else ["--out", str(self.folder)]
+            ),
+        ]
 
 
 def judged(entry: Entry, runs: list[Run], out: Path) -> list[Judged]:
-    """What is judged for a row: each of its finished runs, or the model that its recipe starts from, if it names one."""
+    """What is judged for a row: each of its finished runs, or the model that its recipe starts from, if it
+    names one."""
     if entry.row.kind == "start":
         config = entry.points[0].config(0)
         if config.model.init is None:
             return []
-        model = str(Path(config.model.init).resolve()) if Path(config.model.init).exists() else config.model.init
+        model = (
+            str(Path(config.model.init).resolve()) if Path(config.model.init).exists() else config.model.init
+        )
         return [Judged(model, entry.row.pooling or config.model.pooling, out / "start" / slug(model))]
-    return [Judged(str(run.folder / "best"), entry.row.pooling or run.config.model.pooling, run.folder / "sweep", run)
-            for run in runs if run.state == "done"]
+    return [
+        Judged(
+            str(run.folder / "best"), entry.row.pooling or run.config.model.pooling, run.folder / "sweep", run
+        )
+        for run in runs
+        if run.state == "done"
+    ]
 
 
-def evaluate(models: list[Judged], evaluations: dict[str, str], *, environment: dict[str, str], say: Callable[[str], None],
-             leave_if_asked: Callable[[], None]) -> None:
-    """Run evaluations (name -> flags) that have no result yet; one that fails is said and leaves its figures out."""
-    wanted = {model.results(evaluation): (model, evaluation) for model in models for evaluation in evaluations}
+def evaluate(
+    models: list[Judged],
+    evaluations: dict[str, str],
+    *,
+    environment: dict[str, str],
+    say: Callable[[str], None],
+    leave_if_asked: Callable[[], None],
+) -> None:
+    """Run evaluations (name -> flags) that have no result yet; one that fails is said and leaves its figures
+    out."""
+    wanted = {
+        model.results(evaluation): (model, evaluation) for model in models for evaluation in evaluations
+    }
     todo = [pair for results, pair in wanted.items() if not results.is_file()]
     started = time.monotonic()
     for number, (model, evaluation) in enumerate(todo):
-        left = f"; about {duration((time.monotonic() - started) / number * (len(todo) - number))} left" if number else ""
+        left = (
+            f"; about {duration((time.monotonic() - started) / number * (len(todo) - number))} left"
+            if number
+            else ""
+        )
         say(f"[{number + 1}/{len(todo)}] {evaluation} of {model.model}{left}")
         leave_if_asked()
         model.folder.mkdir(parents=True, exist_ok=True)
@@ -114,7 +153,11 @@ def metric(model: Judged, name: str | list[str]) -> float | None:
         evaluation, rest = "sts", "STS-B-dev"
     if evaluation == "run":
         summary = model.run.summary if model.run is not None else None
-        return {"seconds_per_step": model.run.seconds_per_step, "best_step": summary["best_step"]}[rest] if summary else None
+        return (
+            {"seconds_per_step": model.run.seconds_per_step, "best_step": summary["best_step"]}[rest]
+            if summary
+            else None
+        )
     path = model.results(evaluation)
     if not path.is_file():
         return None
@@ -134,13 +177,19 @@ def metric(model: Judged, name: str | list[str]) -> float | None:
 def columns_of(sweep: Sweep) -> dict[str, str | list[str]]:
     """The paper's columns, then the standard ones that are not among them."""
     named = [name for name in sweep.columns.values() if isinstance(name, str)]
-    return sweep.columns | {title: name for title, name in STANDARD.items() if name not in named and title not in sweep.columns}
+    return sweep.columns | {
+        title: name for title, name in STANDARD.items() if name not in named and title not in sweep.columns
+    }
 
 
 def figures(model: Judged, sweep: Sweep) -> dict[str, float]:
     """Column -> figure, those that are there."""
     columns = columns_of(sweep)
-    found = {title: value for title, name in columns.items() if name != "average" and (value := metric(model, name)) is not None}
+    found = {
+        title: value
+        for title, name in columns.items()
+        if name != "average" and (value := metric(model, name)) is not None
+    }
     for title in (title for title, name in columns.items() if name == "average"):
         others = [other for other in sweep.columns if other != title]
         if all(other in found for other in others):
@@ -153,8 +202,13 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
     rows = []
     dev = next(title for title, name in columns_of(sweep).items() if name == "dev")
     for entry in plan.entries:
-        row: dict[str, Any] = {"name": entry.name, "kind": entry.row.kind, "note": entry.row.note,
-                               "paper": entry.row.paper, "runs": []}
+        row: dict[str, Any] = {
+            "name": entry.name,
+            "kind": entry.row.kind,
+            "note": entry.row.note,
+            "paper": entry.row.paper,
+            "runs": [],
+        }
         rows.append(row)
         if entry.row.kind == "quoted":
             continue
@@ -162,23 +216,33 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
         row["wanted"] = len(plan.seeds) if entry.row.kind == "trained" else 1
         if entry.searched:
             winner = plan.winner(entry)
-            row["search"] = {"by": sweep.select, "best": None if winner is None else entry.points[winner].label,
-                             "points": len(entry.points)}
+            row["search"] = {
+                "by": sweep.select,
+                "best": None if winner is None else entry.points[winner].label,
+                "points": len(entry.points),
+            }
         for model in judged(entry, runs, out):
             of_run = {"figures": figures(model, sweep), "model": model.model, "pooling": model.pooling}
             if model.run is not None:
                 of_run |= {"seed": model.run.seed, "warnings": model.run.warnings}
             row["runs"].append(of_run)
         row |= statistics_of([run["figures"] for run in row["runs"]], dev)
-    return {"title": sweep.title, "source": sweep.source, "paper_reports": sweep.paper_reports, "notes": sweep.notes,
-            "columns": columns_of(sweep), "seeds": plan.seeds, "rows": rows,
-            "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
+    return {
+        "title": sweep.title,
+        "source": sweep.source,
+        "paper_reports": sweep.paper_reports,
+        "notes": sweep.notes,
+        "columns": columns_of(sweep),
+        "seeds": plan.seeds,
+        "rows": rows,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
 
 
 def statistics_of(runs: list[dict[str, float]], dev: str) -> dict[str, dict[str, float]]:
-    """mean, std (of a sample) and max over seeds of the columns that every seed has; by_dev: the figures of the seed that is best
-    in the column `dev`."""
+    """mean, std (of a sample) and max over seeds of the columns that every seed has; by_dev: the figures of
+    the seed that is best in the column `dev`."""
     result: dict[str, dict[str, float]] = {"mean": {}, "std": {}, "max": {}}
     for title in dict.fromkeys(title for run in runs for title in run):
         values = [run[title] for run in runs if title in run]
@@ -192,15 +256,27 @@ def statistics_of(runs: list[dict[str, float]], dev: str) -> dict[str, dict[str,
 
 
 def tabulate(found: dict[str, Any]) -> str:
-    """The table in Markdown: for each row our mean ± std, with several seeds also their max and the seed with the best STS-B
-    dev, then the paper's figures."""
+    """The table in Markdown: for each row our mean ± std, with several seeds also their max and the seed with
+    the best STS-B dev, then the paper's figures."""
     titles = list(found["columns"])
-    higher = [title for title, name in found["columns"].items() if not str(name).startswith(("geometry.", "run."))]  # is better
-    lines = [f"# {found['title']}", "", *([f"{found['source']}."] if found["source"] else []), "",
-             "| " + " | ".join(["row", "figures", *titles]) + " |", "|---" * (len(titles) + 2) + "|"]
+    # is better
+    higher = [
+        title for title, name in found["columns"].items() if not str(name).startswith(("geometry.", "run."))
+    ]
+    lines = [
+        f"# {found['title']}",
+        "",
+        *([f"{found['source']}."] if found["source"] else []),
+        "",
+        "| " + " | ".join(["row", "figures", *titles]) + " |",
+        "|---" * (len(titles) + 2) + "|",
+    ]
 
     def line(name: str, kind: str, values: dict[str, float], spread: dict[str, float] | None = None) -> None:
-        cells = [_cell(values.get(title), (spread or {}).get(title), 3 if title == "s/step" else 2) for title in titles]
+        cells = [
+            _cell(values.get(title), (spread or {}).get(title), 3 if title == "s/step" else 2)
+            for title in titles
+        ]
         lines.append("| " + " | ".join([name, kind, *cells]) + " |")
 
     for row in found["rows"]:
@@ -211,25 +287,36 @@ def tabulate(found: dict[str, Any]) -> str:
                 count += f", {row['search']['best'] or 'search unfinished'}"
             line(name, f"ours, {count}", row["mean"], row["std"])
             if len(runs) > 1:
-                line("", "ours, max over seeds", {title: row["max"][title] for title in higher if title in row["max"]})
+                line(
+                    "",
+                    "ours, max over seeds",
+                    {title: row["max"][title] for title in higher if title in row["max"]},
+                )
                 if row["by_dev"]:
                     line("", "ours, seed with the best dev", row["by_dev"])
         if row["paper"] or row["kind"] == "quoted":
             line("" if len(lines) > named else name, "paper", row["paper"])
     lines.append("")
-    lines.append(f"Ours: mean ± standard deviation over seeds {', '.join(map(str, found['seeds']))}, each at its best STS-B dev."
-                 + (f" The paper's figures: {found['paper_reports']}." if found["paper_reports"] else ""))
+    lines.append(
+        f"Ours: mean ± standard deviation over seeds {', '.join(map(str, found['seeds']))}, each at its "
+        "best STS-B dev."
+        + (f" The paper's figures: {found['paper_reports']}." if found["paper_reports"] else "")
+    )
     lines += [f"{note}." for note in found["notes"]]
     for row in found["rows"]:
         lines += [f"{row['name']}: {row['note']}."] if row["note"] else []
         warned = [run for run in row["runs"] if run.get("warnings")]
-        lines += [f"{row['name']}, seed {run['seed']}: {len(run['warnings'])} alarms, the first at {run['warnings'][0]}"
-                  for run in warned]
+        lines += [
+            f"{row['name']}, seed {run['seed']}: {len(run['warnings'])} alarms, the first at "
+            f"{run['warnings'][0]}"
+            for run in warned
+        ]
     return "\n".join(lines) + "\n"
 
 
 def correlations(found: dict[str, Any]) -> str:
-    """Pearson's correlations between the columns over rows (means over seeds), in Markdown; columns with figures everywhere."""
+    """Pearson's correlations between the columns over rows (means over seeds), in Markdown; columns with
+    figures everywhere."""
     rows = [row["mean"] for row in found["rows"] if row.get("mean")]
     titles = [title for title in found["columns"] if rows and all(title in row for row in rows)]
     if len(rows) < 3 or len(titles) < 2:
@@ -239,7 +326,10 @@ def correlations(found: dict[str, Any]) -> str:
         matrix = np.corrcoef(values.T)
     lines = [f"Pearson's correlations over {len(rows)} rows", "", "| | " + " | ".join(titles) + " |"]
     lines.append("|---" * (len(titles) + 1) + "|")
-    lines += ["| " + " | ".join([title, *(f"{value:.2f}" for value in row)]) + " |" for title, row in zip(titles, matrix)]
+    lines += [
+        "| " + " | ".join([title, *(f"{value:.2f}" for value in row)]) + " |"
+        for title, row in zip(titles, matrix)
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -254,8 +344,12 @@ def write(sweep: Sweep, found: dict[str, Any], folder: Path) -> str:
 
 def pending(sweep: Sweep, models: list[Judged]) -> list[str]:
     """Commands of the evaluations that a sweep's columns want and that are not on file."""
-    return [shlex.join(model.words(evaluation, flags)) for model in models for evaluation, flags in sweep.evaluations.items()
-            if not model.results(evaluation).is_file()]
+    return [
+        shlex.join(model.words(evaluation, flags))
+        for model in models
+        for evaluation, flags in sweep.evaluations.items()
+        if not model.results(evaluation).is_file()
+    ]
 
 
 def _cell(value: float | None, spread: float | None, digits: int) -> str:

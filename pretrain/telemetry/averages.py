@@ -1,4 +1,5 @@
-"""Means over the steps since the last row of metrics.jsonl: a row speaks for all its steps, not for its last one."""
+"""Means over the steps since the last row of metrics.jsonl: a row speaks for all its steps, not for its last
+one."""
 
 from __future__ import annotations
 
@@ -13,9 +14,10 @@ Sums = dict[str, dict[str, list[float]]]
 class Window:
     """Sums over the steps since the last row; a few numbers on the host, which the loop has anyway.
 
-    A loss is the mean over what it is a mean of: `mlm` over masked tokens, all others over steps, whose batches are of equal
-    size. A loss or measure that some steps do not have is the mean over those that have it. The gradient norm is the mean and
-    the maximum over steps that were applied: that of a skipped step (fp16) is not finite.
+    A loss is the mean over what it is a mean of: `mlm` over masked tokens, all others over steps, whose
+    batches are of equal size. A loss or measure that some steps do not have is the mean over those that have
+    it. The gradient norm is the mean and the maximum over steps that were applied: that of a skipped step
+    (fp16) is not finite.
     """
 
     def __init__(self, state: Sums | None = None) -> None:
@@ -25,11 +27,18 @@ class Window:
             self._sums[group] = {name: list(pair) for name, pair in sums.items()}
 
     def state(self) -> Sums:
-        """The sums as JSON, for a checkpoint between two rows: the resumed run's next row is then that of a run never killed."""
+        """The sums as JSON, for a checkpoint between two rows: the resumed run's next row is then that of a
+        run never killed."""
         return self._sums
 
-    def add(self, losses: dict[str, float], norm: float, measures: dict[str, float], masked_tokens: int,
-            micro_batches: tuple[int, int]) -> None:
+    def add(
+        self,
+        losses: dict[str, float],
+        norm: float,
+        measures: dict[str, float],
+        masked_tokens: int,
+        micro_batches: tuple[int, int],
+    ) -> None:
         """Count a step."""
         for name, value in losses.items():
             self._add("loss", name, value, masked_tokens if name == MLM else 1)
@@ -39,7 +48,11 @@ class Window:
             self._add("norm", "mean", norm, 1)
             largest = self._sums["norm"].get("largest", [norm])
             self._sums["norm"]["largest"] = [max(norm, largest[0]), 1]
-        for name, value in (("masked_tokens", masked_tokens), ("views", micro_batches[0]), ("masked", micro_batches[1])):
+        for name, value in (
+            ("masked_tokens", masked_tokens),
+            ("views", micro_batches[0]),
+            ("masked", micro_batches[1]),
+        ):
             self._add("counts", name, value, 1)
 
     def _add(self, group: str, name: str, value: float, weight: float) -> None:
@@ -50,11 +63,14 @@ class Window:
     def close(self) -> dict[str, Any]:
         """Return the row's means, and begin anew.
 
-        loss: name -> mean. gradient_norm, gradient_norm_max: nan where no step was applied. masked_tokens, micro_batches (of
-        views and of masked originals, a rank): a step's mean. steps: how many steps the row is of. And every measure.
+        loss: name -> mean. gradient_norm, gradient_norm_max: nan where no step was applied. masked_tokens,
+        micro_batches (of views and of masked originals, a rank): a step's mean. steps: how many steps the row
+        is of. And every measure.
         """
-        means = {group: {name: total / max(weight, 1) for name, (total, weight) in sums.items()}
-                 for group, sums in self._sums.items()}
+        means = {
+            group: {name: total / max(weight, 1) for name, (total, weight) in sums.items()}
+            for group, sums in self._sums.items()
+        }
         counts = means["counts"]
         row = {
             "loss": means["loss"],

@@ -48,8 +48,8 @@ def truncate_metrics(path: Path, step: int) -> int:
     """Cut a metrics file back to `step`: records of later steps will be written again by the resumed run.
 
     Records up to and including `step` stay, since a checkpoint is written after its own step's records; step
-    0 means a new run, of which nothing stays. Settings that an earlier start from this step `changed` go: each start records
-    its own. The file is replaced at once. Returns how many lines went, torn
+    0 means a new run, of which nothing stays. Settings that an earlier start from this step `changed` go:
+    each start records its own. The file is replaced at once. Returns how many lines went, torn
     ones included.
     """
     path = Path(path)
@@ -57,7 +57,11 @@ def truncate_metrics(path: Path, step: int) -> int:
         return 0
     with open(path, "rb") as file:
         lines = file.read().count(b"\n") + (0 if _ends_whole(path) else 1)
-    kept = [record for record in read_metrics(path) if step > 0 and record.get("step", 0) <= step - ("changed" in record)]
+    kept = [
+        record
+        for record in read_metrics(path)
+        if step > 0 and record.get("step", 0) <= step - ("changed" in record)
+    ]
     replace_durably(path, "".join(map(to_line, kept)).encode())
     return lines - len(kept)
 

@@ -1,21 +1,27 @@
 """Is the representation alive? Measures on the step's sentence vectors, and alarms.
 
 The measures read the vectors that the objective was computed on, so they cost no forward pass; all work on at
-most `SAMPLE` sequences, O(SAMPLE^2 d) a step, whatever the batch. Those that need a decomposition (length_r2, effective_rank)
-are taken at the steps that end a row of metrics, all others at every step.
+most `SAMPLE` sequences, O(SAMPLE^2 d) a step, whatever the batch. Those that need a decomposition (length_r2,
+effective_rank) are taken at the steps that end a row of metrics, all others at every step.
 
-Alarms for what one step can do (a gradient that explodes) look at every step; alarms for what takes time (collapse, nothing
-learned) look at the rows, which are means over every step.
+Alarms for what one step can do (a gradient that explodes) look at every step; alarms for what takes time
+(collapse, nothing learned) look at the rows, which are means over every step.
 
-- alignment: mean squared distance of a sequence's two views (Wang and Isola 2020, alpha 2). 0: the same point.
-- uniformity: log of the mean exp(-2 distance^2) over pairs (ibid., t 2). 0: all in one point; -4: spread evenly.
+- alignment: mean squared distance of a sequence's two views (Wang and Isola 2020, alpha 2). 0: the same
+  point.
+- uniformity: log of the mean exp(-2 distance^2) over pairs (ibid., t 2). 0: all in one point; -4: spread
+  evenly.
 - positive_cosine: mean cosine of a sequence's two views.
 - negative_cosine: mean cosine of views of different sequences.
-- length_r2: how well a linear (ridge) probe reads a sequence's length from its vector, R^2 on a held-out half. 1:
+- length_r2: how well a linear (ridge) probe reads a sequence's length from its vector, R^2 on a held-out
+  half. 1:
   exactly; 0 or less: not at all.
-- length_variance: share of the vectors' variance that the length explains, the regression the other way round.
-- effective_rank: exp of the entropy of the singular values (Roy and Vetterli 2007): how many directions are used.
-- effective_negatives: candidates that each anchor is told apart from (2N - 2 for NT-Xent); left out where there are none.
+- length_variance: share of the vectors' variance that the length explains, the regression the other way
+  round.
+- effective_rank: exp of the entropy of the singular values (Roy and Vetterli 2007): how many directions are
+  used.
+- effective_negatives: candidates that each anchor is told apart from (2N - 2 for NT-Xent); left out where
+  there are none.
 """
 
 from __future__ import annotations
@@ -66,8 +72,9 @@ def negative_cosine(first: Tensor, second: Tensor) -> Tensor:
 def length_r2(vectors: Tensor, lengths: Tensor) -> Tensor:
     """R^2, on every second row, of a ridge regression of the length on the vectors, fitted on the others.
 
-    The penalty is the one of `PENALTIES` with the least generalised cross-validation error on the fitted half (Golub,
-    Heath and Wahba 1979): with as many rows as dimensions, a fixed one would fit noise or miss the signal.
+    The penalty is the one of `PENALTIES` with the least generalised cross-validation error on the fitted half
+    (Golub, Heath and Wahba 1979): with as many rows as dimensions, a fixed one would fit noise or miss the
+    signal.
 
     Args:
         vectors: [N, d].
@@ -90,7 +97,8 @@ def length_r2(vectors: Tensor, lengths: Tensor) -> Tensor:
         errors.append((shrink * rotated).square().sum() / (shrink.sum() - 1).clamp_min(1e-12).square())
         solutions.append(basis @ (rotated / (values + ridge)))
     best = torch.stack(errors).argmin(0, keepdim=True)
-    solution = torch.stack(solutions).index_select(0, best)[0]  # by a tensor: an index on the host would wait for the device
+    # by a tensor: an index on the host would wait for the device
+    solution = torch.stack(solutions).index_select(0, best)[0]
     predicted = (x[test] - centre_x) @ (a.T @ solution) + centre_y
     variance = (y[test] - centre_y).square().sum()
     return torch.where(variance > 0, 1 - (y[test] - predicted).square().sum() / variance, 0.0)
@@ -106,11 +114,13 @@ def length_variance(vectors: Tensor, lengths: Tensor) -> Tensor:
 
 
 def effective_rank(vectors: Tensor) -> Tensor:
-    """exp(entropy) of the normalised singular values of the centred vectors [N, d]; 1 to min(N - 1, d), 0 for a point."""
+    """exp(entropy) of the normalised singular values of the centred vectors [N, d]; 1 to min(N - 1, d), 0 for
+    a point."""
     x = vectors.double() - vectors.double().mean(0)
     small = x @ x.T if len(x) <= x.shape[1] else x.T @ x
     singular = torch.linalg.eigvalsh(small).clamp_min(0).sqrt()
-    singular = torch.where(singular > 1e-7 * singular.max().clamp_min(1e-12), singular, 0.0)  # rounding of the square
+    # rounding of the square
+    singular = torch.where(singular > 1e-7 * singular.max().clamp_min(1e-12), singular, 0.0)
     share = singular / singular.sum()
     return torch.where(singular.sum() > 1e-9, torch.exp(-torch.xlogy(share, share).sum()), 0.0)
 
@@ -124,7 +134,8 @@ class _Episode:
     said: bool = False
 
     def see(self, holds: bool, step: int, patience: int) -> bool:
-        """True once, when the condition has held `patience` times in a row; again only after it has ceased."""
+        """True once, when the condition has held `patience` times in a row; again only after it has
+        ceased."""
         if not holds:
             self.since, self.count, self.said = None, 0, False
             return False
@@ -163,11 +174,15 @@ class Monitor:
 
     def memory(self) -> dict[str, Any]:
         """What alarms remember, as JSON: a resumed run raises those of the run that was never killed."""
-        episodes = {name: [episode.since, episode.count, episode.said] for name, episode in self._episodes.items()}
+        episodes = {
+            name: [episode.since, episode.count, episode.said] for name, episode in self._episodes.items()
+        }
         return {"norms": list(self._norms), "episodes": episodes, "last_explosion": self._last_explosion}
 
     @torch.no_grad()
-    def measure(self, views: Tensor, lengths: Tensor, negatives: int, spectrum: bool = True) -> dict[str, float]:
+    def measure(
+        self, views: Tensor, lengths: Tensor, negatives: int, spectrum: bool = True
+    ) -> dict[str, float]:
         """The measures of the module's table, by one transfer from the device.
 
         Args:
@@ -205,10 +220,15 @@ class Monitor:
             losses: Name -> loss of the global batch.
             norm: Global gradient norm.
         """
-        return [alarm for alarm in (self._explosion(step, norm), self._not_finite(step, losses)) if alarm is not None]
+        return [
+            alarm
+            for alarm in (self._explosion(step, norm), self._not_finite(step, losses))
+            if alarm is not None
+        ]
 
     def alarms_of_row(self, step: int, losses: dict[str, float], metrics: dict[str, float]) -> list[str]:
-        """What is wrong by the rows up to this one, in words: what was seen, since when, what to try. Usually nothing.
+        """What is wrong by the rows up to this one, in words: what was seen, since when, what to try. Usually
+        nothing.
 
         Args:
             losses: Name -> mean loss of the row; "contrastive" is compared with chance.
@@ -238,7 +258,8 @@ class Monitor:
         self._last_explosion = step
         usual = "" if median is None else f", {norm / median:.0f} times the running median {median:.3g}"
         return (
-            f"gradient norm {norm:.3g}{usual}. CLEAR saw gradients explode with subs and reorder alone. If it comes again: "
+            f"gradient norm {norm:.3g}{usual}. CLEAR saw gradients explode with subs and reorder alone. If "
+            "it comes again: "
             f"{self.advice}; with --resume auto."
         )
 
@@ -246,9 +267,7 @@ class Monitor:
         broken = [name for name, value in losses.items() if not math.isfinite(value)]
         if self._held("not finite", bool(broken), step, 1) is None:
             return None
-        return (
-            f"the loss is not finite ({', '.join(broken)}). {self.advice}; with --resume auto."
-        )
+        return f"the loss is not finite ({', '.join(broken)}). {self.advice}; with --resume auto."
 
     def _collapse(self, step: int, metrics: dict[str, float]) -> str | None:
         if "uniformity" not in metrics:
@@ -258,9 +277,12 @@ class Monitor:
         if since is None:
             return None
         return (
-            f"the sentence vectors are collapsing into one direction since step {since}: uniformity {spread:.3f} (0 is a "
-            f"point), cosine of different sentences {cosine:.3f}. Try mean pooling where it is cls (model.pooling), a larger "
-            f"train.global_batch, {self._settings('a lower', 'temperature')}, or {self._settings('a longer', 'warmup_steps')}, "
+            f"the sentence vectors are collapsing into one direction since step {since}: uniformity "
+            f"{spread:.3f} (0 is a "
+            f"point), cosine of different sentences {cosine:.3f}. Try mean pooling where it is cls "
+            "(model.pooling), a larger "
+            f"train.global_batch, {self._settings('a lower', 'temperature')}, or "
+            f"{self._settings('a longer', 'warmup_steps')}, "
             "in a new run."
         )
 
@@ -270,9 +292,12 @@ class Monitor:
         if since is None:
             return None
         return (
-            f"the sentence vectors say little but the length since step {since}: a linear probe reads it with R^2 {r2:.2f}, "
-            f"and it explains {100 * metrics['length_variance']:.0f}% of their variance. Views may be matched by their length. "
-            "Try mean pooling where it is cls (model.pooling), or views whose lengths differ (another augmentation or rate in "
+            f"the sentence vectors say little but the length since step {since}: a linear probe reads it "
+            f"with R^2 {r2:.2f}, "
+            f"and it explains {100 * metrics['length_variance']:.0f}% of their variance. Views may be "
+            "matched by their length. "
+            "Try mean pooling where it is cls (model.pooling), or views whose lengths differ (another "
+            "augmentation or rate in "
             "augment.positive), in a new run."
         )
 
@@ -283,7 +308,8 @@ class Monitor:
         if since is None:
             return None
         return (
-            f"the contrastive loss learns nothing since step {since}: {loss:.3f}, where guessing gives log(2N - 1) = "
+            f"the contrastive loss learns nothing since step {since}: {loss:.3f}, where guessing gives "
+            "log(2N - 1) = "
             f"{chance:.3f}. Try mean pooling where it is cls, a higher train.lr or longer training, a lower "
             "objective.contrastive.temperature, or weaker augmentations, in a new run."
         )
@@ -295,7 +321,10 @@ class Monitor:
         if since is None:
             return None
         return (
-            f"the contrastive loss has vanished since step {since}: {loss:.4f} of {chance:.2f} at chance. The views are too "
-            "easy to match, so nothing more is learned from them (CLEAR saw this with subs and reorder alone). Try a "
-            "composition such as del-span,reorder, higher rates, or a larger train.global_batch, in a new run."
+            f"the contrastive loss has vanished since step {since}: {loss:.4f} of {chance:.2f} at chance. "
+            "The views are too "
+            "easy to match, so nothing more is learned from them (CLEAR saw this with subs and reorder "
+            "alone). Try a "
+            "composition such as del-span,reorder, higher rates, or a larger train.global_batch, in a "
+            "new run."
         )

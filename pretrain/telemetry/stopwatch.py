@@ -73,7 +73,8 @@ class Stopwatch:
         self._events.clear()
 
     def shares(self) -> dict[str, float]:
-        """Part -> share of the steps' time since the last call, and "other" for what no part booked; sums to 1."""
+        """Part -> share of the steps' time since the last call, and "other" for what no part booked; sums to
+        1."""
         if self._events:
             self._read_events()
         booked = sum(self._parts.values())

@@ -1,9 +1,10 @@
 """How fast a run is, beside how fast the machine can be.
 
-MFU (model FLOPs utilisation; Chowdhery et al. 2022, PaLM, appendix B) = FLOPs that the model needs for the tokens it
-trained on / (time x peak). The forward pass counts twice the multiplications, the backward pass twice the forward. A
-forward that is run again without gradients (the whole-batch contrastive gradient does) is real work that the model does
-not need: it counts in `hfu`, hardware FLOPs utilisation, and not in `mfu`. The peak is measured, not taken from a data
+MFU (model FLOPs utilisation; Chowdhery et al. 2022, PaLM, appendix B) = FLOPs that the model needs for the
+tokens it trained on / (time x peak). The forward pass counts twice the multiplications, the backward pass
+twice the forward. A forward that is run again without gradients (the whole-batch contrastive gradient does)
+is real work that the model does not need: it counts in `hfu`, hardware FLOPs utilisation, and not in `mfu`.
+The peak is measured, not taken from a data
 sheet: a matrix product of the run's own precision on the run's own device.
 """
 
@@ -28,7 +29,8 @@ class ModelFlops:
     """FLOPs of one forward pass, taken apart by what they grow with.
 
     per_token: the linear layers of the encoder, for each token.
-    attention: (FLOPs per query-key pair, window or None) of each layer; a window bounds the keys a token sees.
+    attention: (FLOPs per query-key pair, window or None) of each layer; a window bounds the keys a token
+    sees.
     per_masked_token: the masked-language head, for each predicted token.
     """
 
@@ -63,7 +65,10 @@ def model_flops(lm: nn.Module) -> ModelFlops:
     config = lm.config
     kinds = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
     local = getattr(config, "local_attention", None) or getattr(config, "sliding_window", None)
-    pairs = tuple((4.0 * config.hidden_size, int(local) if local and kind == "sliding_attention" else None) for kind in kinds)
+    pairs = tuple(
+        (4.0 * config.hidden_size, int(local) if local and kind == "sliding_attention" else None)
+        for kind in kinds
+    )
     return ModelFlops(per_token, pairs, per_masked)
 
 
@@ -155,8 +160,9 @@ class Throughput:
 def measure_peak_flops(device: torch.device | str, dtype: torch.dtype, seconds: float = 0.05) -> float:
     """FLOP/s of one device at square matrix products of `dtype`, the best of several runs.
 
-    Takes about five times `seconds`. The size grows until one product takes a noticeable time, so that it is neither
-    call overhead on a GPU nor a minute on a small CPU. CPU figures are for the threads that torch uses now.
+    Takes about five times `seconds`. The size grows until one product takes a noticeable time, so that it is
+    neither call overhead on a GPU nor a minute on a small CPU. CPU figures are for the threads that torch
+    uses now.
     """
     device = torch.device(device)
     size = 1024  # on a busy CPU the threads of a smaller product mostly wait for each other's turn
@@ -184,8 +190,9 @@ def _time_products(left: torch.Tensor, right: torch.Tensor, repeats: int, device
 
 
 def _work_clock(device: torch.device) -> float:
-    """Seconds of work so far: on a GPU wall time after a synchronisation; on a CPU the time that this process's threads had
-    the cores, over their number, so that a busy machine neither makes a kernel slow nor a run faster than its peak."""
+    """Seconds of work so far: on a GPU wall time after a synchronisation; on a CPU the time that this
+    process's threads had the cores, over their number, so that a busy machine neither makes a kernel slow nor
+    a run faster than its peak."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         return time.perf_counter()
@@ -193,10 +200,12 @@ def _work_clock(device: torch.device) -> float:
 
 
 def choose_precision(device: torch.device | str, width: int = 256, tokens: int = 2048) -> tuple[str, float]:
-    """Whichever of "bf16" and "fp32" trains faster on `device`, and how many times as fast bf16 is (1.0 = the same).
+    """Whichever of "bf16" and "fp32" trains faster on `device`, and how many times as fast bf16 is (1.0 = the
+    same).
 
-    Some CPUs have no bfloat16 instructions and emulate it several times slower; some have units that make it several
-    times faster. So a feed-forward block's forward and backward pass under autocast is timed against float32, in turn.
+    Some CPUs have no bfloat16 instructions and emulate it several times slower; some have units that make it
+    several times faster. So a feed-forward block's forward and backward pass under autocast is timed against
+    float32, in turn.
 
     Args:
         width, tokens: Size of the block (`width` -> 4 `width` -> `width`) and of the batch.

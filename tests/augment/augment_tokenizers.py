@@ -12,7 +12,13 @@ TEXTS = [
     "good big movie film films house home the a is was and well fine great large dwelling",
 ] * 5
 ASCII = list(string.printable.strip())
-SPECIAL = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]", "unk_token": "[UNK]"}
+SPECIAL = {
+    "pad_token": "[PAD]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+    "unk_token": "[UNK]",
+}
 
 
 def byte_level(size: int = 420, delete: bool = True) -> Any:

@@ -1,4 +1,5 @@
-"""Parses written by hand: "word/TAG/relation/head" for every word, in Universal Dependencies or in ClearNLP's labels."""
+"""Parses written by hand: "word/TAG/relation/head" for every word, in Universal Dependencies or in ClearNLP's
+labels."""
 
 from __future__ import annotations
 
@@ -6,18 +7,24 @@ from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 
 _POS = {
-    "NN": "NOUN", "NNS": "NOUN", "NNP": "PROPN", "NNPS": "PROPN", "PRP": "PRON", "PRP$": "PRON", "WP": "PRON", "WDT": "PRON",
-    "EX": "PRON", "JJ": "ADJ", "JJR": "ADJ", "JJS": "ADJ", "RB": "ADV", "RBR": "ADV", "RBS": "ADV", "WRB": "ADV", "DT": "DET",
-    "IN": "ADP", "TO": "PART", "CC": "CCONJ", "CD": "NUM", "MD": "AUX", "POS": "PART", "RP": "ADP", "UH": "INTJ", "FW": "X",
-    "VB": "VERB", "VBD": "VERB", "VBG": "VERB", "VBN": "VERB", "VBP": "VERB", "VBZ": "VERB", ".": "PUNCT", ",": "PUNCT",
-    ":": "PUNCT", "``": "PUNCT", "''": "PUNCT", "HYPH": "PUNCT", "-LRB-": "PUNCT", "-RRB-": "PUNCT", "$": "SYM",
+    "NN": "NOUN", "NNS": "NOUN", "NNP": "PROPN", "NNPS": "PROPN", "PRP": "PRON", "PRP$": "PRON", "WP": "PRON",
+    "WDT": "PRON",
+    "EX": "PRON", "JJ": "ADJ", "JJR": "ADJ", "JJS": "ADJ", "RB": "ADV", "RBR": "ADV", "RBS": "ADV",
+    "WRB": "ADV", "DT": "DET",
+    "IN": "ADP", "TO": "PART", "CC": "CCONJ", "CD": "NUM", "MD": "AUX", "POS": "PART", "RP": "ADP",
+    "UH": "INTJ", "FW": "X",
+    "VB": "VERB", "VBD": "VERB", "VBG": "VERB", "VBN": "VERB", "VBP": "VERB", "VBZ": "VERB", ".": "PUNCT",
+    ",": "PUNCT",
+    ":": "PUNCT", "``": "PUNCT", "''": "PUNCT", "HYPH": "PUNCT", "-LRB-": "PUNCT", "-RRB-": "PUNCT",
+    "$": "SYM",
 }  # fmt: skip
 _AUXILIARY = ("aux", "aux:pass", "auxpass", "cop")
 
 
 def parse(text: str, annotation: str) -> ParsedSentence:
-    """annotation: for every word of `text`, in order, TAG/relation/head, head being the 1-based number of a word, 0 for the
-    root; the words themselves are found in the text: "word/TAG/relation/head". Lemmas are the lower-case words.
+    """annotation: for every word of `text`, in order, TAG/relation/head, head being the 1-based number of a
+    word, 0 for the root; the words themselves are found in the text: "word/TAG/relation/head". Lemmas are the
+    lower-case words.
     """
     starts, ends, tags, pos, heads, deps = [], [], [], [], [], []
     position = 0
@@ -30,18 +37,32 @@ def parse(text: str, annotation: str) -> ParsedSentence:
         ends.append(position)
         tags.append(tag)
         negation = tag == "RB" and word.lower() in ("n't", "not", "n’t")
-        pos.append("AUX" if relation in _AUXILIARY else "PART" if negation else "SCONJ" if relation == "mark" else _POS[tag])
+        pos.append(
+            "AUX"
+            if relation in _AUXILIARY
+            else "PART"
+            if negation
+            else "SCONJ"
+            if relation == "mark"
+            else _POS[tag]
+        )
         heads.append(int(head) - 1 if head != "0" else number)
         deps.append(relation)
     assert not text[position:].strip(), f"{text[position:]!r} is in no word"
     lemmas = tuple(text[start:end].lower() for start, end in zip(starts, ends))
-    return ParsedSentence(text, tuple(starts), tuple(ends), tuple(tags), tuple(pos), lemmas, tuple(heads), tuple(deps))
+    return ParsedSentence(
+        text, tuple(starts), tuple(ends), tuple(tags), tuple(pos), lemmas, tuple(heads), tuple(deps)
+    )
 
 
 def tagged(text: str, annotation: str = "") -> ParsedSentence:
-    """Words with tags, "word/TAG", every one hanging on the first; or split at spaces, all "NN", for rules that read no tags."""
+    """Words with tags, "word/TAG", every one hanging on the first; or split at spaces, all "NN", for rules
+    that read no tags."""
     fields = annotation.split() or [f"{word}/NN" for word in text.split()]
-    return parse(text, " ".join(f"{field}/{'root/0' if number == 0 else 'dep/1'}" for number, field in enumerate(fields)))
+    return parse(
+        text,
+        " ".join(f"{field}/{'root/0' if number == 0 else 'dep/1'}" for number, field in enumerate(fields)),
+    )
 
 
 def draws(key: int = 0) -> Draws:

@@ -1,5 +1,5 @@
-"""Random parses, a function of a number: sentences of a small grammar, most with errors in them that no parser makes, and others
-of words, tags and relations that have nothing to do with each other.
+"""Random parses, a function of a number: sentences of a small grammar, most with errors in them that no
+parser makes, and others of words, tags and relations that have nothing to do with each other.
 """
 
 from __future__ import annotations
@@ -50,17 +50,22 @@ WORDS = {
     "HYPH": "- /",
 }
 RELATIONS = words_of(
-    "nsubj nsubj:pass csubj obj iobj obl obl:agent obl:npmod nmod nmod:poss amod advmod det case mark cc conj aux aux:pass cop "
-    "punct acl acl:relcl advcl ccomp xcomp compound compound:prt appos nummod expl parataxis flat fixed dep discourse list "
-    "det:predet cc:preconj orphan nsubjpass auxpass dobj attr acomp prep pobj pcomp neg prt poss relcl npadvmod agent dative"
+    "nsubj nsubj:pass csubj obj iobj obl obl:agent obl:npmod nmod nmod:poss amod advmod det case mark cc "
+    "conj aux aux:pass cop "
+    "punct acl acl:relcl advcl ccomp xcomp compound compound:prt appos nummod expl parataxis flat fixed dep "
+    "discourse list "
+    "det:predet cc:preconj orphan nsubjpass auxpass dobj attr acomp prep pobj pcomp neg prt poss relcl "
+    "npadvmod agent dative"
 )
 # The two label sets where the grammar below writes relations that differ; the rest is alike.
 CLEARNLP = {
-    "nsubj:pass": "nsubjpass", "aux:pass": "auxpass", "obj": "dobj", "acl:relcl": "relcl", "root": "ROOT", "not": "neg",
+    "nsubj:pass": "nsubjpass", "aux:pass": "auxpass", "obj": "dobj", "acl:relcl": "relcl", "root": "ROOT",
+    "not": "neg",
     "nmod:poss": "poss", "case": "prep", "obl": "pobj", "nmod": "pobj", "nsubj": "nsubj",
 }  # fmt: skip
 POS = {
-    "VB": "VERB", "NN": "NOUN", "MD": "AUX", "RB": "ADV", "PR": "PRON", "WP": "PRON", "EX": "PRON", "DT": "DET", "IN": "ADP",
+    "VB": "VERB", "NN": "NOUN", "MD": "AUX", "RB": "ADV", "PR": "PRON", "WP": "PRON", "EX": "PRON",
+    "DT": "DET", "IN": "ADP",
     "CC": "CCONJ", "TO": "PART", "JJ": "ADJ", "CD": "NUM", "UH": "INTJ", "FW": "PRON", "PO": "PART",
 }  # fmt: skip
 CHINESE_WORDS = {
@@ -70,14 +75,16 @@ CHINESE_WORDS = {
     "AS": "了 着 过", "LB": "被", "BA": "把", "P": "在 对", "DEC": "的", "PU": "。 ， ？ ! “ ” ； 《 》 「 」",
 }  # fmt: skip
 CHINESE_RELATIONS = words_of(
-    "nsubj nsubj nsubj:xsubj nsubjpass dobj obj advmod neg aux aux:asp aux:modal auxpass aux:ba aux:pass cop cop conj cc ccomp "
+    "nsubj nsubj nsubj:xsubj nsubjpass dobj obj advmod neg aux aux:asp aux:modal auxpass aux:ba aux:pass "
+    "cop cop conj cc ccomp "
     "xcomp advcl acl punct nmod case mark dep csubj nsubj:pass"
 )
 CHINESE_POS = {"V": "VERB", "N": "NOUN", "P": "ADP", "A": "ADV", "L": "ADP", "B": "ADP", "D": "PART"}
 
 
 def random_parse(seed: int, language: str = "en") -> ParsedSentence:
-    """The sentence of a number: of up to some thirty words, with a forest over them that need not be projective."""
+    """The sentence of a number: of up to some thirty words, with a forest over them that need not be
+    projective."""
     chance = random.Random(seed)
     if language != "en":
         return _sentence(chance, _unrelated(chance, CHINESE_WORDS, CHINESE_RELATIONS), language)
@@ -103,9 +110,11 @@ def random_parse(seed: int, language: str = "en") -> ParsedSentence:
 
 
 class _Grammar:
-    """Rows [word, tag, relation, head] of sentences with subjects, auxiliaries, negations, quotes, coordination and clauses.
+    """Rows [word, tag, relation, head] of sentences with subjects, auxiliaries, negations, quotes,
+    coordination and clauses.
 
-    Every method appends words and answers with the number of the head, which its caller makes depend on something.
+    Every method appends words and answers with the number of the head, which its caller makes depend on
+    something.
     """
 
     def __init__(self, chance: random.Random, clearnlp: bool):
@@ -189,7 +198,9 @@ class _Grammar:
             self.word("IN", "mark")
         if not relative and chance.random() < 0.9:
             self.noun(subject, depth + 1)
-        auxiliaries = chance.choice([[], [], [], ["MD"], ["VBZ"], ["VBP"], ["VBD"], ["MD", "VB"], ["VBZ", "VBN"], ["VBD", "VBN"]])
+        auxiliaries = chance.choice(
+            [[], [], [], ["MD"], ["VBZ"], ["VBP"], ["VBD"], ["MD", "VB"], ["VBZ", "VBN"], ["VBD", "VBN"]]
+        )
         if chance.random() < 0.1:
             self.word("RB", "advmod")
         for number, tag in enumerate(auxiliaries):
@@ -215,7 +226,9 @@ class _Grammar:
             if chance.random() < 0.3:
                 self.word(",", "punct")
             joint = self.word("CC", "cc")
-            joined = self.clause(depth + 1) if chance.random() < 0.6 else self.word(self.rows[head][1], "conj")
+            joined = (
+                self.clause(depth + 1) if chance.random() < 0.6 else self.word(self.rows[head][1], "conj")
+            )
             self.rows[joined][2] = "conj"
             self.rows[joint][3] = joined
         if depth < 2 and chance.random() < 0.2:
@@ -226,20 +239,34 @@ class _Grammar:
 
 
 def _unrelated(chance: random.Random, words: dict[str, str], relations: list[str]) -> list[list]:
-    """Rows of up to 16 words in a forest of one or two trees: in random order, each on one before it, often the nearest."""
+    """Rows of up to 16 words in a forest of one or two trees: in random order, each on one before it, often
+    the nearest."""
     order = list(range(chance.randrange(17)))
     rows: list[list] = []
     for _ in order:
         tag = chance.choice(list(words))
         word = _word(chance, words, tag)
-        rows.append([word, tag if chance.random() < 0.9 else chance.choice(list(words)), chance.choice(relations), None])
+        rows.append(
+            [
+                word,
+                tag if chance.random() < 0.9 else chance.choice(list(words)),
+                chance.choice(relations),
+                None,
+            ]
+        )
     chance.shuffle(order)
     for place, i in enumerate(order):
         if not place or (place == 1 and chance.random() < 0.2):
             rows[i][2:] = [chance.choice(["root", "ROOT"]), i]
             continue
         nearest = min(order[:place], key=lambda j: abs(j - i))
-        rows[i][3] = nearest if chance.random() < 0.5 else order[0] if chance.random() < 0.6 else chance.choice(order[:place])
+        rows[i][3] = (
+            nearest
+            if chance.random() < 0.5
+            else order[0]
+            if chance.random() < 0.6
+            else chance.choice(order[:place])
+        )
     return rows
 
 
@@ -250,12 +277,17 @@ def _word(chance: random.Random, words: dict[str, str], tag: str) -> str:
 
 
 def _sentence(chance: random.Random, rows: list[list], language: str) -> ParsedSentence:
-    """Rows written as text: words that stand together as in English or Chinese, with a space too many or too few now and then."""
+    """Rows written as text: words that stand together as in English or Chinese, with a space too many or too
+    few now and then."""
     text = chance.choice(["", "", "", "", " ", '"'])
     starts, ends, tags, pos, lemmas = [], [], [], [], []
     capital = chance.random() < 0.8
     for number, (word, tag, relation, _) in enumerate(rows):
-        if capital and language == "en" and (number == 0 or (rows[number - 1][1] == "." and chance.random() < 0.9)):
+        if (
+            capital
+            and language == "en"
+            and (number == 0 or (rows[number - 1][1] == "." and chance.random() < 0.9))
+        ):
             word = word[:1].upper() + word[1:]
         attached = word[0] in ".,;:!?'’)]”/" or word.lower() in ("n't", "n’t")
         attached = attached or (number and rows[number - 1][1] in ("``", "HYPH"))
@@ -266,11 +298,15 @@ def _sentence(chance: random.Random, rows: list[list], language: str) -> ParsedS
         ends.append(len(text))
         tags.append(tag)
         auxiliary = relation in ("aux", "aux:pass", "auxpass", "cop")
-        usual = {"NNP": "PROPN", "NR": "PROPN"}.get(tag) or (POS.get(tag[:2]) if language == "en" else CHINESE_POS.get(tag[0]))
+        usual = {"NNP": "PROPN", "NR": "PROPN"}.get(tag) or (
+            POS.get(tag[:2]) if language == "en" else CHINESE_POS.get(tag[0])
+        )
         pos.append("AUX" if auxiliary else "PART" if word.lower() == "not" else usual or "PUNCT")
         if chance.random() < 0.02:
             pos[-1] = chance.choice(["NOUN", "VERB", "PUNCT", "SCONJ", "SYM", "X", "ADJ", "AUX", ""])
         lemmas.append(chance.choice([word.lower(), word.lower(), word.lower(), word, "go", "be"]))
     text += chance.choice(["", "", "", "", " ", "\n"])
     heads, deps = tuple(row[3] for row in rows), tuple(row[2] for row in rows)
-    return ParsedSentence(text, tuple(starts), tuple(ends), tuple(tags), tuple(pos), tuple(lemmas), heads, deps, language)
+    return ParsedSentence(
+        text, tuple(starts), tuple(ends), tuple(tags), tuple(pos), tuple(lemmas), heads, deps, language
+    )

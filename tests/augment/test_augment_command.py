@@ -79,7 +79,14 @@ def test_tokenizer_folder_and_synonyms(tmp_path, call):
     augment_tokenizers.byte_level(delete=False).save_pretrained(tmp_path / "tokenizer")
     table = tmp_path / "table.json"
     table.write_text(json.dumps({"big": ["large"]}))
-    text = ["--text", "a Big house is big", "--synonyms", str(table), "--aug", "subs:rate=0.1,del-word:rate=0.0"]
+    text = [
+        "--text",
+        "a Big house is big",
+        "--synonyms",
+        str(table),
+        "--aug",
+        "subs:rate=0.1,del-word:rate=0.0",
+    ]
     status, output, error = call(*text, "--tokenizer", str(tmp_path / "tokenizer"))
     assert status == 0, error
     assert "large" in output.lower() and "of 5 words" in output
@@ -89,12 +96,29 @@ def test_tokenizer_folder_and_synonyms(tmp_path, call):
 def test_list_and_help(call):
     status, listed, error = call("--list")
     assert (status, error) == (0, "")
-    names = ("del-word", "del-span", "reorder", "subs", "repeat", "crop", "span", "delete", "mask", "punctuation")
+    names = (
+        "del-word",
+        "del-span",
+        "reorder",
+        "subs",
+        "repeat",
+        "crop",
+        "span",
+        "delete",
+        "mask",
+        "punctuation",
+    )
     for text in (*names, "rate=0.7", "CLEAR", "ESimCSE", "DeCLUTR", "VaSCL", "SDA"):
         assert text in listed
     status, page, error = call("--help")
     assert (status, error) == (0, "")
-    for text in ("--aug (default: del-span,reorder)", "--tokenizer", "--synonyms", "--list", "one after the other"):
+    for text in (
+        "--aug (default: del-span,reorder)",
+        "--tokenizer",
+        "--synonyms",
+        "--list",
+        "one after the other",
+    ):
         assert text in page
 
 
@@ -128,7 +152,11 @@ def test_input_that_is_no_text_is_an_error(tmp_path, call):
         words = [sys.executable, "-m", "augment", *given]
         result = subprocess.run(words, input=b"a line\ncaf\xe9 \xff\n", capture_output=True, env=environment)
         error = result.stderr.decode()
-        assert result.returncode == 2 and "standard input cannot be read as text" in error and "Traceback" not in error
+        assert (
+            result.returncode == 2
+            and "standard input cannot be read as text" in error
+            and "Traceback" not in error
+        )
     whole = gzip.compress(os.urandom(3000).hex().encode())
     for damaged in (whole[:1000], whole[:500] + b"\xff" * 200 + whole[700:]):
         (tmp_path / "a.gz").write_bytes(damaged)
@@ -151,7 +179,9 @@ def test_the_list_says_what_text_augmentations_do_to_the_meaning_and_need(call):
 
 def test_text_augmentations_are_shown_as_they_write(call, monkeypatch):
     text = "Zoë said  “no”."
-    parsed = parse_builder.parse(text, "Zoë/NNP/nsubj/2 said/VBD/ROOT/0 “/``/punct/4 no/UH/obj/2 ”/''/punct/4 ././punct/2")
+    parsed = parse_builder.parse(
+        text, "Zoë/NNP/nsubj/2 said/VBD/ROOT/0 “/``/punct/4 no/UH/obj/2 ”/''/punct/4 ././punct/2"
+    )
     monkeypatch.setattr(command_line, "parse_texts", lambda texts, model: [parsed for _ in texts])
     status, output, _ = call("--aug", "neg", "--text", text, "--parser", "any")
     assert status == 0 and "Zoë did not say  “no”." in output and text in output

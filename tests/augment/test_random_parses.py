@@ -1,4 +1,5 @@
-"""Every rule over random parses, well-formed and not: none raises, none gives the text itself, and the draws alone decide."""
+"""Every rule over random parses, well-formed and not: none raises, none gives the text itself, and the draws
+alone decide."""
 
 import pytest
 from random_parses import random_parse

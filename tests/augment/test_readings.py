@@ -1,15 +1,28 @@
-"""What readers said of the augmentations' outputs: it is of the rules as they are, and keeps what is promised."""
+"""What readers said of the augmentations' outputs: it is of the rules as they are, and keeps what is
+promised."""
 
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from readings import CHINESE, GROUPS, MOST_WRONG, OTHERS_MOST_WRONG, PER_RULE, TREEBANKS, apply, load, sentences_to_read, table
+from readings import (
+    CHINESE,
+    GROUPS,
+    MOST_WRONG,
+    OTHERS_MOST_WRONG,
+    PER_RULE,
+    TREEBANKS,
+    apply,
+    load,
+    sentences_to_read,
+    table,
+)
 from real_data import needs_data
 
 from augment.spec.registry import catalogue
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "augmentations.md"
+
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_fifty_outputs_of_every_rule_have_been_read(group):
@@ -46,6 +59,9 @@ def test_what_was_read_is_what_the_rules_write(group, request):
     for rule in GROUPS[group]:
         mine = [reading for reading in readings if reading.rule == rule]
         outputs = apply(rule, {reading.sentence_id: sentences[reading.sentence_id] for reading in mine})
-        changed += [(rule, reading.sentence, outputs.get(reading.sentence_id)) for reading in mine
-                    if outputs.get(reading.sentence_id) != reading.output]
+        changed += [
+            (rule, reading.sentence, outputs.get(reading.sentence_id))
+            for reading in mine
+            if outputs.get(reading.sentence_id) != reading.output
+        ]
     assert not changed, f"{len(changed)} outputs are no longer those that were read, such as {changed[:3]}"

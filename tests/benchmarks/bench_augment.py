@@ -63,22 +63,29 @@ def main() -> None:
         "ratio",
         "nlpaug's nearest",
     ):
-        table.add_column(column, justify="left" if column in ("augmentation", "nlpaug's nearest") else "right")
+        table.add_column(
+            column, justify="left" if column in ("augmentation", "nlpaug's nearest") else "right"
+        )
     for entry in catalogue():
         if entry.kind != "token" or ("synonyms" in entry.needs and synonyms is None):
             continue
         pipeline = build(entry.name, vocabulary, synonyms)
         rates = [
-            measure(lambda batch=batch, run=pipeline: run(batch, keys_for(batch, 0)), batch.num_tokens) for batch in (short, long)
+            measure(lambda batch=batch, run=pipeline: run(batch, keys_for(batch, 0)), batch.num_tokens)
+            for batch in (short, long)
         ]
         name, peer = peers.get(entry.name, ("none", None))
         peer_rate = (
-            None if peer is None else measure(lambda run=peer: [run(s) for s in sentences[:PEER_SENTENCES]], peer_tokens, 3)
+            None
+            if peer is None
+            else measure(lambda run=peer: [run(s) for s in sentences[:PEER_SENTENCES]], peer_tokens, 3)
         )
         table.add_row(entry.name, *map(million, rates), *compare(rates[0], peer_rate), name)
     pipeline = build("del-span,reorder", vocabulary)
     rates = [
-        measure(lambda batch=batch: [pipeline(batch, keys_for(batch, view)) for view in (0, 1)], batch.num_tokens)
+        measure(
+            lambda batch=batch: [pipeline(batch, keys_for(batch, view)) for view in (0, 1)], batch.num_tokens
+        )
         for batch in (short, long)
     ]
     table.add_row("two views of del-span,reorder", *map(million, rates), "", "", "")
@@ -106,12 +113,16 @@ def load_sentences() -> tuple[list[str], str]:
     path = Path(data, "text", "wiki_sentences_200k.txt.gz") if data else None
     if path is not None and path.exists():
         with gzip.open(path, "rt", encoding="utf-8") as file:
-            return [line.strip() for _, line in zip(range(SENTENCES), file, strict=False)], "Wikipedia sentences"
+            return [
+                line.strip() for _, line in zip(range(SENTENCES), file, strict=False)
+            ], "Wikipedia sentences"
     rng = np.random.default_rng(0)
     words = ["".join(rng.choice(list("etaoinshrdlu"), rng.integers(1, 10))) for _ in range(20_000)]
     ranks = np.minimum(rng.zipf(1.3, (SENTENCES, 60)) - 1, len(words) - 1)
     lengths = np.clip(rng.gamma(4, 6, SENTENCES).astype(int), 3, 60)
-    made_up = [" ".join(words[r] for r in row[:length]) + "." for row, length in zip(ranks, lengths, strict=True)]
+    made_up = [
+        " ".join(words[r] for r in row[:length]) + "." for row, length in zip(ranks, lengths, strict=True)
+    ]
     return made_up, "made-up sentences (CLEAR_DATA is not set)"
 
 
@@ -134,7 +145,8 @@ def load_synonyms(tokenizer: object, vocabulary: Vocabulary) -> SynonymTable | N
 
 
 def nlpaug_peers(synonyms: SynonymTable | None) -> dict[str, tuple[str, Callable[[str], object]]]:
-    """nlpaug's nearest, at the same rates. Its SynonymAug must download a tagger; ReservedAug takes our table."""
+    """nlpaug's nearest, at the same rates. Its SynonymAug must download a tagger; ReservedAug takes our
+    table."""
     try:
         import nlpaug.augmenter.word as naw
     except ImportError:
@@ -183,7 +195,10 @@ def machine() -> str:
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
-        model = next((line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line), model)
+        model = next(
+            (line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line),
+            model,
+        )
     versions = []
     for package in ("numpy", "tokenizers", "nlpaug"):
         try:

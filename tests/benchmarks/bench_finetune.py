@@ -1,10 +1,12 @@
-"""Fine-tuning in real (non-padding) tokens/s beside `transformers.Trainer` and its padding collator: same model, same data.
+"""Fine-tuning in real (non-padding) tokens/s beside `transformers.Trainer` and its padding collator: same
+model, same data.
 
     python tests/benchmarks/bench_finetune.py [--task MRPC] [--model FOLDER] [--steps 10] [--rounds 5] [--precision fp32]
 
-Both sides take batches of the task's recipe (MRPC: 16 pairs) from GLUE's training set under CLEAR_DATA, shuffled, tokenised
-beforehand; AdamW, no clipping. They take turns of `--steps` steps, the first of which is not timed. CPU time of the process,
-so that a busy machine does not change the ratio; medians over rounds. Without --model: a BERT of 4 layers, 256 wide, random.
+Both sides take batches of the task's recipe (MRPC: 16 pairs) from GLUE's training set under CLEAR_DATA,
+shuffled, tokenised beforehand; AdamW, no clipping. They take turns of `--steps` steps, the first of which is
+not timed. CPU time of the process, so that a busy machine does not change the ratio; medians over rounds.
+Without --model: a BERT of 4 layers, 256 wide, random.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ Turn = Callable[[int], tuple[int, float]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--task", default="MRPC")
     parser.add_argument("--model", default="")
     parser.add_argument("--steps", type=int, default=10)
@@ -50,15 +54,26 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         if not options.model:
             options.model = folder
-            tokenizer = train_tokenizer(iter(rows.first + (rows.second or [])), "wordpiece", 8192, lowercase=True)
+            tokenizer = train_tokenizer(
+                iter(rows.first + (rows.second or [])), "wordpiece", 8192, lowercase=True
+            )
             torch.manual_seed(1)
-            sizes = {"layers": 4, "hidden_size": 256, "heads": 4, "intermediate_size": 1024, "max_positions": 128}
+            sizes = {
+                "layers": 4,
+                "hidden_size": 256,
+                "heads": 4,
+                "intermediate_size": 1024,
+                "max_positions": 128,
+            }
             build_encoder({"type": "bert", **sizes}, tokenizer).lm.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
         source = open_source(options.model)
         examples = encode_examples(source, rows.first, rows.second, rows.targets, MAX_LENGTH)
         lr, batch, _ = FAIRSEQ[options.task]
-        turns = (packed(source, examples, lr, batch, options.precision), trainer(options, examples, source, lr, batch))
+        turns = (
+            packed(source, examples, lr, batch, options.precision),
+            trainer(options, examples, source, lr, batch),
+        )
         speeds: tuple[list[float], list[float]] = ([], [])
         for _ in range(options.rounds):
             for side, turn in zip(speeds, turns):
@@ -68,7 +83,8 @@ def main() -> None:
     ratios = [a / b for a, b in zip(*speeds)]
     lengths = examples.tokens.lengths
     print(
-        f"{options.task}, batches of {batch}, {lengths.mean():.0f} tokens a row (longest {lengths.max()}), {options.precision}\n"
+        f"{options.task}, batches of {batch}, {lengths.mean():.0f} tokens a row (longest {lengths.max()}), "
+        f"{options.precision}\n"
         f"packed {ours:,.0f} tokens/s, transformers.Trainer {theirs:,.0f}: {ours / theirs:.2f}x "
         f"(rounds {min(ratios):.2f}-{max(ratios):.2f}x)\n"
         f"{platform.machine()}, {torch.get_num_threads()} threads; torch {torch.__version__}, transformers "
@@ -79,7 +95,14 @@ def main() -> None:
 def packed(source: Source, examples: Encoded, lr: float, batch: int, precision: str) -> Turn:
     """The project's steps."""
     training = FineTuning(
-        source, examples, 2, Recipe(lr, batch, epochs=1000), 1, lambda _: (0.0, {}), precision=precision, report=lambda _: None
+        source,
+        examples,
+        2,
+        Recipe(lr, batch, epochs=1000),
+        1,
+        lambda _: (0.0, {}),
+        precision=precision,
+        report=lambda _: None,
     )
 
     def turn(steps: int) -> tuple[int, float]:
@@ -98,7 +121,8 @@ def packed(source: Source, examples: Encoded, lr: float, batch: int, precision: 
 
 
 def trainer(options: argparse.Namespace, examples: Encoded, source: Source, lr: float, batch: int) -> Turn:
-    """`transformers.Trainer` on the library's classifier of the same folder, padding each batch to its longest row."""
+    """`transformers.Trainer` on the library's classifier of the same folder, padding each batch to its
+    longest row."""
     model = transformers.AutoModelForSequenceClassification.from_pretrained(options.model, num_labels=2)
     collator = transformers.DataCollatorWithPadding(source.tokenizer)
     types = examples.token_types
@@ -125,9 +149,19 @@ def trainer(options: argparse.Namespace, examples: Encoded, source: Source, lr: 
         clock = Clock()
         with tempfile.TemporaryDirectory() as folder:
             arguments = transformers.TrainingArguments(
-                output_dir=folder, per_device_train_batch_size=batch, max_steps=steps + 1, use_cpu=True, learning_rate=lr,
-                bf16=options.precision == "bf16", max_grad_norm=0.0, weight_decay=0.1, report_to=[], save_strategy="no",
-                logging_strategy="no", disable_tqdm=True, seed=0,
+                output_dir=folder,
+                per_device_train_batch_size=batch,
+                max_steps=steps + 1,
+                use_cpu=True,
+                learning_rate=lr,
+                bf16=options.precision == "bf16",
+                max_grad_norm=0.0,
+                weight_decay=0.1,
+                report_to=[],
+                save_strategy="no",
+                logging_strategy="no",
+                disable_tqdm=True,
+                seed=0,
             )
             transformers.Trainer(
                 model=model, args=arguments, data_collator=collate, train_dataset=rows, callbacks=[clock]

@@ -3,12 +3,12 @@
     python tests/benchmarks/bench_learning.py --data PREPARED --out runs/learning --steps 1200 --seeds 1
     python tests/benchmarks/bench_learning.py --data PREPARED --out runs/learning --steps 400 --seeds 1,2,3
 
-For every seed: masked language modelling alone; with del-span,reorder; with del-word; all at the same number of steps;
-and masked language modelling alone for as long as del-span,reorder took. Then what is pooled from [CLS], with dropout and
-without, and the effects of a projection head and of the temperature apart (`--systems "A;B"` chooses). Every run is
-`pretrain/main.py` with configs/clear_micro.yaml, so an interrupted benchmark goes on where it was. Prints a table
-(Spearman x 100 by [CLS] and by mean pooling) and writes table.md, results.json and curves.png below OUT. CLEAR_DATA must
-point at a folder with SentEval's STS data.
+For every seed: masked language modelling alone; with del-span,reorder; with del-word; all at the same number
+of steps; and masked language modelling alone for as long as del-span,reorder took. Then what is pooled from
+[CLS], with dropout and without, and the effects of a projection head and of the temperature apart (`--systems
+"A;B"` chooses). Every run is `pretrain/main.py` with configs/clear_micro.yaml, so an interrupted benchmark
+goes on where it was. Prints a table (Spearman x 100 by [CLS] and by mean pooling) and writes table.md,
+results.json and curves.png below OUT. CLEAR_DATA must point at a folder with SentEval's STS data.
 """
 
 from __future__ import annotations
@@ -36,18 +36,32 @@ SYSTEMS: dict[str, dict[str, str]] = {
     "MLM+del-word": {"aug": "del-word"},
     "MLM, same time": {"objective.name": "mlm"},
     "[CLS] MLM+del-span+reorder": {"aug": "del-span,reorder", "model.pooling": "cls"},
-    "[CLS] MLM+del-span+reorder, no dropout": {"aug": "del-span,reorder", "model.pooling": "cls", **NO_DROPOUT},
+    "[CLS] MLM+del-span+reorder, no dropout": {
+        "aug": "del-span,reorder",
+        "model.pooling": "cls",
+        **NO_DROPOUT,
+    },
     "[CLS] the same, lengths varied": {"aug": VARIED, "model.pooling": "cls", **NO_DROPOUT},
     "MLM+del-span+reorder, no dropout": {"aug": "del-span,reorder", **NO_DROPOUT},
     "MLM, no dropout": {"objective.name": "mlm", **NO_DROPOUT},
-    "MLM+del-span+reorder through a head": {"aug": "del-span,reorder", "objective.contrastive.projection_layers": "2"},
+    "MLM+del-span+reorder through a head": {
+        "aug": "del-span,reorder",
+        "objective.contrastive.projection_layers": "2",
+    },
     "MLM+del-span+reorder at 0.1": {"aug": "del-span,reorder", "objective.contrastive.temperature": "0.1"},
 }
 SEVEN = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
 
 
-def main(data: str, out: str = "runs/learning", steps: str = "1200", seeds: str = "1", systems: str = "", threads: str = "1",
-         parallel: str = "2") -> None:
+def main(
+    data: str,
+    out: str = "runs/learning",
+    steps: str = "1200",
+    seeds: str = "1",
+    systems: str = "",
+    threads: str = "1",
+    parallel: str = "2",
+) -> None:
     """Run what is not there yet, judge, tabulate. `parallel` runs at a time with `threads` threads each."""
     chosen = [s.strip() for s in systems.split(";")] if systems else list(SYSTEMS)
     folder, jobs = Path(out) / f"{steps}-steps", []
@@ -79,17 +93,36 @@ def train(folder: Path, data: str, steps: int, name: str, seed: int, threads: in
     if (run / "report" / "summary.json").exists():
         return
     if "same time" in name:
-        steps = round(steps * cost_ratio(*(run_folder(folder, other, seed) for other in ("MLM+del-span+reorder", "MLM"))))
+        steps = round(
+            steps
+            * cost_ratio(*(run_folder(folder, other, seed) for other in ("MLM+del-span+reorder", "MLM")))
+        )
     quarter = max(1, steps // 4)
-    flags = {"config": str(ROOT / "configs" / "clear_micro.yaml"), "data": data, "run": str(run), "resume": "auto",
-             "steps": steps, "train.warmup_steps": steps // 10, "train.seed": seed, "train.threads": threads,
-             "train.precision": "bf16", "evaluate.every": quarter, "checkpoint.every": quarter, **SYSTEMS[name]}
+    flags = {
+        "config": str(ROOT / "configs" / "clear_micro.yaml"),
+        "data": data,
+        "run": str(run),
+        "resume": "auto",
+        "steps": steps,
+        "train.warmup_steps": steps // 10,
+        "train.seed": seed,
+        "train.threads": threads,
+        "train.precision": "bf16",
+        "evaluate.every": quarter,
+        "checkpoint.every": quarter,
+        **SYSTEMS[name],
+    }
     words = [f"--{key}={value}" for key, value in flags.items()]
     run.mkdir(parents=True, exist_ok=True)
     print(f"{name}, seed {seed}: {steps} steps", flush=True)
     with open(run / "log.txt", "a") as log:
-        subprocess.run([sys.executable, str(ROOT / "pretrain" / "main.py"), *words], check=True, stdout=log, stderr=log,
-                       env=os.environ | {"OMP_NUM_THREADS": str(threads)})
+        subprocess.run(
+            [sys.executable, str(ROOT / "pretrain" / "main.py"), *words],
+            check=True,
+            stdout=log,
+            stderr=log,
+            env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+        )
 
 
 def step_times(run: Path) -> np.ndarray:
@@ -99,21 +132,38 @@ def step_times(run: Path) -> np.ndarray:
 
 
 def cost_ratio(costly: Path, cheap: Path) -> float:
-    """How many steps of `cheap` take as long as one of `costly`: by the time in which both ran side by side, where there is
-    such a time, since then both had the same machine; else by the means of the whole runs."""
+    """How many steps of `cheap` take as long as one of `costly`: by the time in which both ran side by side,
+    where there is such a time, since then both had the same machine; else by the means of the whole runs."""
     slow, fast = step_times(costly), step_times(cheap)
     begin, end = max(slow[0, 1], fast[0, 1]), min(slow[-1, 1], fast[-1, 1])
     if end - begin < 120:
         return float((np.ptp(slow[:, 1]) / np.ptp(slow[:, 0])) / (np.ptp(fast[:, 1]) / np.ptp(fast[:, 0])))
-    done = [np.interp(end, times[:, 1], times[:, 0]) - np.interp(begin, times[:, 1], times[:, 0]) for times in (slow, fast)]
+    done = [
+        np.interp(end, times[:, 1], times[:, 0]) - np.interp(begin, times[:, 1], times[:, 0])
+        for times in (slow, fast)
+    ]
     return float(done[1] / done[0])
 
 
 def sts(model: Path, target: Path) -> dict:
     """Average of the seven tasks and STS-B dev, by both poolings."""
     if not target.exists():
-        subprocess.run([sys.executable, "-m", "finetune.sts", str(model), "--pooling", "cls,mean", "--json_file", str(target)],
-                       check=True, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "finetune.sts",
+                str(model),
+                "--pooling",
+                "cls,mean",
+                "--json_file",
+                str(target),
+            ],
+            check=True,
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
     results = json.loads(target.read_text())["results"]
     scores = {}
     for pooling, tasks in results.items():
@@ -125,9 +175,15 @@ def sts(model: Path, target: Path) -> dict:
 def judge(folder: Path, name: str, seed: int) -> dict:
     run = run_folder(folder, name, seed)
     summary = json.loads((run / "report" / "summary.json").read_text())
-    return {"system": name, "seed": seed, "steps": summary["steps"], "minutes": summary["seconds"] / 60,
-            "tokens": summary["tokens"], "mlm_loss": summary["trained"]["heldout_mlm_loss"],
-            **sts((run / "export").resolve(), (run / "sts.json").resolve())}
+    return {
+        "system": name,
+        "seed": seed,
+        "steps": summary["steps"],
+        "minutes": summary["seconds"] / 60,
+        "tokens": summary["tokens"],
+        "mlm_loss": summary["trained"]["heldout_mlm_loss"],
+        **sts((run / "export").resolve(), (run / "sts.json").resolve()),
+    }
 
 
 def untrained(folder: Path, name: str, seed: int) -> dict:
@@ -148,14 +204,25 @@ def untrained(folder: Path, name: str, seed: int) -> dict:
         AutoModelForMaskedLM.from_config(config_from(architecture, tokenizer)).save_pretrained(target)
         tokenizer.save_pretrained(target)
     loss = json.loads((run / "report" / "summary.json").read_text())["start"]["heldout_mlm_loss"]
-    return {"system": "untrained", "seed": seed, "steps": 0, "minutes": 0.0, "tokens": 0, "mlm_loss": loss,
-            **sts(target.resolve(), (folder / "untrained.json").resolve())}
+    return {
+        "system": "untrained",
+        "seed": seed,
+        "steps": 0,
+        "minutes": 0.0,
+        "tokens": 0,
+        "mlm_loss": loss,
+        **sts(target.resolve(), (folder / "untrained.json").resolve()),
+    }
 
 
 def tabulate(rows: list[dict], steps: str) -> str:
     """Mean (and standard deviation over seeds, where there are several) as a Markdown table."""
-    lines = [f"| system ({steps} steps) | steps | minutes | held-out MLM | STS-B dev [CLS] | STS-B dev mean | 7 STS [CLS] "
-             "| 7 STS mean |", "|---|---|---|---|---|---|---|---|"]
+    lines = [
+        f"| system ({steps} steps) | steps | minutes | held-out MLM | STS-B dev [CLS] | STS-B dev mean | 7 "
+        "STS [CLS] "
+        "| 7 STS mean |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     names = sorted({r["system"] for r in rows}, key=["untrained", *SYSTEMS].index)
     for name in names:
         group = [r for r in rows if r["system"] == name]
@@ -165,10 +232,16 @@ def tabulate(rows: list[dict], steps: str) -> str:
             spread = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
             return f"{np.mean(values):.{digits}f}{spread}"
 
-        lines.append(f"| {name} | {cell('steps', 0)} | {cell('minutes')} | {cell('mlm_loss', 2)} | {cell('cls_dev')} | "
-                     f"{cell('mean_dev')} | {cell('cls_average')} | {cell('mean_average')} |")
+        lines.append(
+            f"| {name} | {cell('steps', 0)} | {cell('minutes')} | {cell('mlm_loss', 2)} | "
+            f"{cell('cls_dev')} | "
+            f"{cell('mean_dev')} | {cell('cls_average')} | {cell('mean_average')} |"
+        )
     seeds = sorted({r["seed"] for r in rows})
-    lines.append(f"\nSeeds {seeds}; minutes of training, evaluations excluded; {platform.processor() or platform.machine()}.")
+    lines.append(
+        f"\nSeeds {seeds}; minutes of training, evaluations excluded; "
+        f"{platform.processor() or platform.machine()}."
+    )
     return "\n".join(lines)
 
 
@@ -180,16 +253,28 @@ def plot(folder: Path, jobs: list[tuple[str, int]]) -> None:
     import matplotlib.pyplot as plt
 
     panels = ("mlm", "contrastive", "length_r2", "stsb-dev")
-    titles = ("masked-language loss (training)", "contrastive loss", "R² of length from the vector", "STS-B dev, own pooling")
+    titles = (
+        "masked-language loss (training)",
+        "contrastive loss",
+        "R² of length from the vector",
+        "STS-B dev, own pooling",
+    )
     figure, axes = plt.subplots(1, len(panels), figsize=(19, 4.2))
     first = jobs[0][1]
     for name, seed in jobs:
         if seed != first:
             continue
-        lines = [json.loads(line) for line in (run_folder(folder, name, seed) / "metrics.jsonl").read_text().splitlines()]
+        lines = [
+            json.loads(line)
+            for line in (run_folder(folder, name, seed) / "metrics.jsonl").read_text().splitlines()
+        ]
         for axis, panel in zip(axes, panels):
-            points = [(r["step"], value) for r in lines
-                      if (value := r.get("loss", {}).get(panel, r.get(panel, r.get("evaluation", {}).get(panel)))) is not None]
+            points = [
+                (r["step"], value)
+                for r in lines
+                if (value := r.get("loss", {}).get(panel, r.get(panel, r.get("evaluation", {}).get(panel))))
+                is not None
+            ]
             if points:
                 axis.plot(*zip(*points), label=name, linewidth=1.2, color=f"C{list(SYSTEMS).index(name)}")
     for axis, title in zip(axes, titles):

@@ -46,7 +46,9 @@ LANES, GLOBAL_BATCH, EPOCHS = 256, 8192, 2
 SETTINGS = {"sentences": (27, 2_000_000, 2e6), "512 tokens": (512, 131_072, 5e6)}  # mean, sequences, goal
 PEER_SENTENCES = 50_000
 _special = np.arange(SIZE) < 5
-VOCABULARY = Vocabulary(SIZE, 0, 1, 2, 3, 4, _special, np.ones(SIZE, bool), np.where(_special, 0, 1).astype(np.uint8))
+VOCABULARY = Vocabulary(
+    SIZE, 0, 1, 2, 3, 4, _special, np.ones(SIZE, bool), np.where(_special, 0, 1).astype(np.uint8)
+)
 
 
 def main() -> None:
@@ -59,7 +61,9 @@ def main() -> None:
     speed = Table(title="fused worker, one core: M source tokens/s, and ns a token by stage")
     for column in ("", "M tokens/s", "goal", "ratio", *STAGES, "rest", "chunks read"):
         speed.add_column(column, justify="right" if column else "left")
-    home = Table(title="through worker processes: M source tokens/s by the clock, and what the training process pays")
+    home = Table(
+        title="through worker processes: M source tokens/s by the clock, and what the training process pays"
+    )
     for column in ("", "workers", "M tokens/s", "ns a token in the training process", "bytes a token"):
         home.add_column(column, justify="right" if column else "left")
     with tempfile.TemporaryDirectory() as temporary:
@@ -91,7 +95,9 @@ def make_loader(folder: Path, workers: int, epochs: int) -> Loader:
     reader = ShardReader(folder)
     steps = reader.num_sequences // GLOBAL_BATCH
     views = [ViewSpec("anchor", "del-span,reorder"), ViewSpec("positive", "del-span,reorder")]
-    return Loader(reader, VOCABULARY, 0, GLOBAL_BATCH, LANES, 0, 1, views, 0.15, 1, workers, 0, epochs * steps)
+    return Loader(
+        reader, VOCABULARY, 0, GLOBAL_BATCH, LANES, 0, 1, views, 0.15, 1, workers, 0, epochs * steps
+    )
 
 
 class Stages:
@@ -119,7 +125,13 @@ STAGES = ("read", "order", "gather", "mask", "views", "split")
 def fused(folder: Path, goal: float) -> list[str]:
     loader = make_loader(folder, 0, EPOCHS)
     stages = Stages()
-    originals = (ShardReader.read, Lanes.draw_steps, ChunkCache.gather, blocks.mask_tokens, blocks.Block.batch)
+    originals = (
+        ShardReader.read,
+        Lanes.draw_steps,
+        ChunkCache.gather,
+        blocks.mask_tokens,
+        blocks.Block.batch,
+    )
     ShardReader.read = stages.timed("read", ShardReader.read)
     Lanes.draw_steps = stages.timed("order", Lanes.draw_steps)
     ChunkCache.gather = stages.timed("gather", ChunkCache.gather)
@@ -135,13 +147,22 @@ def fused(folder: Path, goal: float) -> list[str]:
                 rates.append(tokens / (now - start))
                 total, tokens, start = total + tokens, 0, time.process_time()
     finally:
-        ShardReader.read, Lanes.draw_steps, ChunkCache.gather, blocks.mask_tokens, blocks.Block.batch = originals
+        ShardReader.read, Lanes.draw_steps, ChunkCache.gather, blocks.mask_tokens, blocks.Block.batch = (
+            originals
+        )
     rate = statistics.median(rates)
     cost = {name: stages.seconds[name] / total * 1e9 for name in STAGES}
     rest = 1e9 / statistics.mean(rates) - sum(cost.values())
     read = f"{stages.calls['read'] / loader.maker.reader.num_chunks / EPOCHS:.2f} x"
     figures = [f"{cost[name]:.1f}" for name in STAGES]
-    return [f"{rate / 1e6:.1f}", f"{goal / 1e6:.0f}", f"{rate / goal:.1f} x", *figures, f"{max(rest, 0):.1f}", read]
+    return [
+        f"{rate / 1e6:.1f}",
+        f"{goal / 1e6:.0f}",
+        f"{rate / goal:.1f} x",
+        *figures,
+        f"{max(rest, 0):.1f}",
+        read,
+    ]
 
 
 def through_processes(folder: Path, workers: int) -> list[str]:
@@ -160,10 +181,13 @@ def through_processes(folder: Path, workers: int) -> list[str]:
 
 
 def reading(folder: Path, temporary: Path) -> Table:
-    """Reading alone: ours at random with and without the check, ours as a webdataset stream, one sentence a member."""
+    """Reading alone: ours at random with and without the check, ours as a webdataset stream, one sentence a
+    member."""
     reader, unchecked = ShardReader(folder), ShardReader(folder, verify=False)
     single = temporary / "single.tar"
-    sentences = Ragged.concatenate([reader.read(chunk).sequences for chunk in range(30)]).slice(0, PEER_SENTENCES)
+    sentences = Ragged.concatenate([reader.read(chunk).sequences for chunk in range(30)]).slice(
+        0, PEER_SENTENCES
+    )
     tokens = sentences.num_tokens
     with webdataset.TarWriter(str(single), encoder=False) as tar:
         for number in range(len(sentences)):
@@ -187,7 +211,12 @@ def reading(folder: Path, temporary: Path) -> Table:
     table = Table(title="reading alone, one core")
     for column in ("", "M tokens/s", "ratio", "bytes of tar a token"):
         table.add_column(column, justify="right" if column else "left")
-    table.add_row("webdataset, one sentence a member", f"{peer / 1e6:.2f}", "1 x", f"{single.stat().st_size / tokens:.1f}")
+    table.add_row(
+        "webdataset, one sentence a member",
+        f"{peer / 1e6:.2f}",
+        "1 x",
+        f"{single.stat().st_size / tokens:.1f}",
+    )
     for name, run in (
         ("ours, streamed by webdataset", stream),
         ("ours, chunks at random, sha256 checked", lambda: at_random(reader)),

@@ -1,8 +1,10 @@
-"""Sentence boundaries of UD English-EWT and the speed of finding them, beside spaCy's rule-based `sentencizer`.
+"""Sentence boundaries of UD English-EWT and the speed of finding them, beside spaCy's rule-based
+`sentencizer`.
 
     CLEAR_DATA=DIR python tests/benchmarks/bench_sentences.py [--split test]
 
-Both get the same raw text of each document. Speed is of CPU time, the better of three runs over 4 MB of Wikipedia.
+Both get the same raw text of each document. Speed is of CPU time, the better of three runs over 4 MB of
+Wikipedia.
 """
 
 from __future__ import annotations
@@ -33,9 +35,14 @@ def main() -> None:
     pipeline = spacy.blank("en")
     pipeline.add_pipe("sentencizer")
     pipeline.max_length = 10**9
-    splitters = {"pretrain.prepare.sentences": sentences_of, "spaCy sentencizer": lambda text: [s.text for s in pipeline(text).sents]}
+    splitters = {
+        "pretrain.prepare.sentences": sentences_of,
+        "spaCy sentencizer": lambda text: [s.text for s in pipeline(text).sents],
+    }
 
-    table = Table(title=f"UD English-EWT, {chosen.split}: boundaries inside documents (spaCy {spacy.__version__})")
+    table = Table(
+        title=f"UD English-EWT, {chosen.split}: boundaries inside documents (spaCy {spacy.__version__})"
+    )
     for column in ("text", "paragraphs are parted by", *(f"{name}: P / R / F1" for name in splitters)):
         table.add_column(column)
     for form, tokenised, lowered, between in (
@@ -45,8 +52,13 @@ def main() -> None:
         ("tokenised", True, False, " "),
         ("tokenised and lower-cased", True, True, " "),
     ):
-        documents = read_treebank(data / f"UD/English-EWT/en_ewt-ud-{chosen.split}.conllu.gz", tokenised, lowered)
-        scores = [" / ".join(f"{value:.3f}" for value in score(documents, split, between)) for split in splitters.values()]
+        documents = read_treebank(
+            data / f"UD/English-EWT/en_ewt-ud-{chosen.split}.conllu.gz", tokenised, lowered
+        )
+        scores = [
+            " / ".join(f"{value:.3f}" for value in score(documents, split, between))
+            for split in splitters.values()
+        ]
         table.add_row(form, "line breaks" if between == "\n" else "blanks", *scores)
     console = Console(width=130)
     console.print(table)

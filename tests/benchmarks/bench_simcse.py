@@ -2,10 +2,11 @@
 
     python tests/benchmarks/bench_simcse.py [--batch 64] [--length 128] [--steps 6] [--rounds 3] [--precision bf16]
 
-Same model (random weights, mean pooling, no head), same sentences, same batch, same precision, cosine / 0.05, N - 1 negatives.
-The peer needs `pip install accelerate`; it tokenizes as it goes, as it always does; ours reads token ids, as it always does
-(`--tokenize` adds tokenizing to ours too). They take turns of `--steps` steps, the first of which is not timed. CPU time of
-the process; medians over rounds. `--length 32` cuts sentences as SimCSE does, which leaves little to pad.
+Same model (random weights, mean pooling, no head), same sentences, same batch, same precision, cosine / 0.05,
+N - 1 negatives. The peer needs `pip install accelerate`; it tokenizes as it goes, as it always does; ours
+reads token ids, as it always does (`--tokenize` adds tokenizing to ours too). They take turns of `--steps`
+steps, the first of which is not timed. CPU time of the process; medians over rounds. `--length 32` cuts
+sentences as SimCSE does, which leaves little to pad.
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ from bench_training import Turn, architecture, load_sentences, processor, timed
 from datasets import Dataset
 from rich.console import Console
 from rich.table import Table
-from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
@@ -51,7 +56,9 @@ from pretrain.step.whole_batch import WholeBatch
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--batch", type=int, default=64, help="sentences a step")
     parser.add_argument("--length", type=int, default=128, help="most tokens of a sentence")
     parser.add_argument("--steps", type=int, default=6, help="timed steps a turn")
@@ -74,24 +81,43 @@ def main() -> None:
             side.append(sentences / seconds)
     first, second = map(statistics.median, speeds)
     ratios = [a / b for a, b in zip(*speeds)]
-    table = Table(title=f"SimCSE, sentences/s: 4 layers x 256, {options.batch} {origin} a step, up to {options.length} tokens, "
-                        f"{options.precision}, CPU time, {torch.get_num_threads()} thread(s)")
+    table = Table(
+        title=f"SimCSE, sentences/s: 4 layers x 256, {options.batch} {origin} a step, up to "
+        f"{options.length} tokens, "
+        f"{options.precision}, CPU time, {torch.get_num_threads()} thread(s)"
+    )
     for column in ("ours", "sentence-transformers", "ratio", "rounds"):
         table.add_column(column, justify="right")
-    table.add_row(f"{first:,.1f}", f"{second:,.1f}", f"{first / second:.1f}x", f"{min(ratios):.1f}-{max(ratios):.1f}x")
+    table.add_row(
+        f"{first:,.1f}", f"{second:,.1f}", f"{first / second:.1f}x", f"{min(ratios):.1f}-{max(ratios):.1f}x"
+    )
     console = Console(width=120)
     console.print(table)
-    console.print(f"{processor()}, {os.cpu_count()} cores; Python {platform.python_version()}, torch {torch.__version__}, "
-                  f"sentence-transformers {sentence_transformers.__version__}, transformers {transformers.__version__}")
+    console.print(
+        f"{processor()}, {os.cpu_count()} cores; Python {platform.python_version()}, torch "
+        f"{torch.__version__}, "
+        f"sentence-transformers {sentence_transformers.__version__}, transformers {transformers.__version__}"
+    )
 
 
 def ours(texts: list[str], tokenizer, options: argparse.Namespace) -> Turn:
     """The project's own step, of token ids that are there (or of texts)."""
     sizes = {key: value for key, value in architecture().items() if key != "intermediate_size"}
-    config = validate_config({
-        "name": "bench", "data": {"lanes": 1}, "model": sizes | {"pooling": "mean"},
-        "objective": {"name": "simcse", "simcse": {"head": "none"}, "mlm": {"weight": 0.0}},
-        "train": {"global_batch": options.batch, "steps": 10_000, "zero": 0, "precision": options.precision}}, "benchmark")
+    config = validate_config(
+        {
+            "name": "bench",
+            "data": {"lanes": 1},
+            "model": sizes | {"pooling": "mean"},
+            "objective": {"name": "simcse", "simcse": {"head": "none"}, "mlm": {"weight": 0.0}},
+            "train": {
+                "global_batch": options.batch,
+                "steps": 10_000,
+                "zero": 0,
+                "precision": options.precision,
+            },
+        },
+        "benchmark",
+    )
     torch.manual_seed(0)
     encoder = build_encoder(architecture(), tokenizer, "mean")
     engine = build_engine(SentenceModel(encoder, build_objective(config, encoder), options.precision), config)
@@ -107,9 +133,20 @@ def ours(texts: list[str], tokenizer, options: argparse.Namespace) -> Turn:
         nonlocal position
         chosen = np.random.default_rng([position]).integers(0, len(texts), options.batch)
         original = encode([texts[i] for i in chosen]) if options.tokenize else corpus.take(chosen)
-        whole.compute(RankBatch(
-            step=position, epoch=0, sequence_ids=chosen.astype(np.uint64), original=original, masked=[], views=[original] * 2,
-            identities=[chosen] * 2, present=[np.ones(len(chosen), bool)] * 2, labels=None, substitutions=[]))
+        whole.compute(
+            RankBatch(
+                step=position,
+                epoch=0,
+                sequence_ids=chosen.astype(np.uint64),
+                original=original,
+                masked=[],
+                views=[original] * 2,
+                identities=[chosen] * 2,
+                present=[np.ones(len(chosen), bool)] * 2,
+                labels=None,
+                substitutions=[],
+            )
+        )
         engine.step()
         memory.after_step()
         position += 1
@@ -121,12 +158,16 @@ def ours(texts: list[str], tokenizer, options: argparse.Namespace) -> Turn:
 def peer(texts: list[str], tokenizer, options: argparse.Namespace) -> Turn:
     """sentence-transformers as its documentation trains SimCSE: every sentence paired with itself."""
     torch.manual_seed(0)
-    lm = transformers.AutoModel.from_config(build_encoder(architecture(), tokenizer).lm.config, attn_implementation="sdpa")
+    lm = transformers.AutoModel.from_config(
+        build_encoder(architecture(), tokenizer).lm.config, attn_implementation="sdpa"
+    )
     folder = tempfile.mkdtemp()
     lm.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     words = Transformer(folder, max_seq_length=options.length)
-    model = SentenceTransformer(modules=[words, Pooling(words.get_embedding_dimension(), "mean")], device="cpu")
+    model = SentenceTransformer(
+        modules=[words, Pooling(words.get_embedding_dimension(), "mean")], device="cpu"
+    )
 
     class Clock(transformers.TrainerCallback):
         def on_step_end(self, arguments, state, control, **_):
@@ -137,12 +178,25 @@ def peer(texts: list[str], tokenizer, options: argparse.Namespace) -> Turn:
         clock.times = []
         with tempfile.TemporaryDirectory() as out:
             arguments = SentenceTransformerTrainingArguments(
-                output_dir=out, per_device_train_batch_size=options.batch, max_steps=steps + 1, use_cpu=True,
-                bf16=options.precision == "bf16", learning_rate=6e-4, report_to=[], save_strategy="no", logging_strategy="no",
-                disable_tqdm=True, seed=0)
+                output_dir=out,
+                per_device_train_batch_size=options.batch,
+                max_steps=steps + 1,
+                use_cpu=True,
+                bf16=options.precision == "bf16",
+                learning_rate=6e-4,
+                report_to=[],
+                save_strategy="no",
+                logging_strategy="no",
+                disable_tqdm=True,
+                seed=0,
+            )
             SentenceTransformerTrainer(
-                model=model, args=arguments, callbacks=[clock], loss=MultipleNegativesRankingLoss(model, scale=20.0),
-                train_dataset=Dataset.from_dict({"anchor": texts, "positive": texts})).train()
+                model=model,
+                args=arguments,
+                callbacks=[clock],
+                loss=MultipleNegativesRankingLoss(model, scale=20.0),
+                train_dataset=Dataset.from_dict({"anchor": texts, "positive": texts}),
+            ).train()
         return options.batch * steps, clock.times[-1] - clock.times[0]
 
     return turn

@@ -1,21 +1,26 @@
-"""Augmentations of text on one core: each rule from a stored parse, and AugCSE's rules over a corpus beside the published way.
+"""Augmentations of text on one core: each rule from a stored parse, and AugCSE's rules over a corpus beside
+the published way.
 
     python tests/benchmarks/bench_text_augmentations.py --parser en_core_web_sm
 
-1. Each rule as a loader worker runs it: the parse decoded, the rule, the new text's tokens (`Pipeline.__call__` on the
-   annotation of a chunk). Every rule in a process of its own, forked before any rule has run. Cold: its first sentences, what
-   it loads and looks up among them. Warm: sentences that it has not seen, after a pass over other sentences, by an encoder that
-   has met the words of 60 thousand others, as a worker's has after some seconds; median of blocks. Text alone: the same blocks
-   once more, the parse decoded and the rule without tokens, by a rule that has met their words.
+1. Each rule as a loader worker runs it: the parse decoded, the rule, the new text's tokens
+(`Pipeline.__call__` on the
+   annotation of a chunk). Every rule in a process of its own, forked before any rule has run. Cold: its first
+   sentences, what it loads and looks up among them. Warm: sentences that it has not seen, after a pass over
+   other sentences, by an encoder that has met the words of 60 thousand others, as a worker's has after some
+   seconds; median of blocks. Text alone: the same blocks once more, the parse decoded and the rule without
+   tokens, by a rule that has met their words.
 
-2. The ten rules of augcse-12-2, each on every sentence. Ours, in one process, what `pretrain.prepare --annotate` and
-   `pretrain.cache` do, less the files: tokens, one parse in batches (`parse_texts`), packed, and from there all ten as in 1.
-   The published way: `nlp(text)` for every sentence and augmentation, then our rule on a parse that is there already. It is
-   not charged for rebuilding text, tokens, named entities (the same pipeline, without what rules do not read) or the slower
-   rules. "As published" has no call in the three that call no spaCy in NL-Augmenter. In turn, on the same sentences.
+2. The ten rules of augcse-12-2, each on every sentence. Ours, in one process, what `pretrain.prepare
+--annotate` and
+   `pretrain.cache` do, less the files: tokens, one parse in batches (`parse_texts`), packed, and from there
+   all ten as in 1. The published way: `nlp(text)` for every sentence and augmentation, then our rule on a
+   parse that is there already. It is not charged for rebuilding text, tokens, named entities (the same
+   pipeline, without what rules do not read) or the slower rules. "As published" has no call in the three that
+   call no spaCy in NL-Augmenter. In turn, on the same sentences.
 
-Sentences are Wikipedia's (CLEAR_DATA, text/wiki_sentences_200k.txt.gz), tokens those of a byte-level BPE of 16 thousand trained
-on them. CPU time of the process.
+Sentences are Wikipedia's (CLEAR_DATA, text/wiki_sentences_200k.txt.gz), tokens those of a byte-level BPE of
+16 thousand trained on them. CPU time of the process.
 """
 
 from __future__ import annotations
@@ -95,7 +100,9 @@ class Corpus:
 
     def encoder(self) -> TextEncoder:
         """One that has met no words yet."""
-        return TextEncoder(self.tokenizer.backend_tokenizer, self.vocabulary.cls_id, self.vocabulary.sep_id, MAX_LENGTH)
+        return TextEncoder(
+            self.tokenizer.backend_tokenizer, self.vocabulary.cls_id, self.vocabulary.sep_id, MAX_LENGTH
+        )
 
     def pipeline(self, specification: str, encoder: TextEncoder | None = None) -> Pipeline:
         return build(specification, self.vocabulary, encoder=encoder or self.encoder())
@@ -103,19 +110,29 @@ class Corpus:
     def block(self, start: int, stop: int, folder: Path) -> Block:
         texts = self.texts[start:stop]
         keys = sequence_keys(0, 0, np.arange(start, stop, dtype=np.uint64), 1, "augment")
-        return Block(texts, encode(texts, self.tokenizer, self.vocabulary), keys, annotate(texts, self.parser, folder))
+        return Block(
+            texts, encode(texts, self.tokenizer, self.vocabulary), keys, annotate(texts, self.parser, folder)
+        )
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--parser", default="", help="a spaCy pipeline; without it $CLEAR_PARSER, else one that is installed")
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument(
+        "--parser", default="", help="a spaCy pipeline; without it $CLEAR_PARSER, else one that is installed"
+    )
     options.add_argument("--block", type=int, default=1000, help="sentences of a block in part 1")
-    options.add_argument("--corpus", type=int, default=1280, help="sentences of part 2, a fifth of them to warm up")
+    options.add_argument(
+        "--corpus", type=int, default=1280, help="sentences of part 2, a fifth of them to warm up"
+    )
     given = options.parse_args()
     parser = find_parser(given.parser)
     console = Console(width=120, highlight=False)
     with gzip.open(find(None, "text", "wiki_sentences_200k.txt.gz"), "rt", encoding="utf-8") as file:
-        texts = [line.strip() for _, line in zip(range(max((BLOCKS + WARM_UP) * given.block, given.corpus)), file)]
+        texts = [
+            line.strip() for _, line in zip(range(max((BLOCKS + WARM_UP) * given.block, given.corpus)), file)
+        ]
         others = [line.strip() for _, line in zip(range(MET), file)]
     corpus = Corpus(texts, others, parser)
     console.print(machine(parser))
@@ -123,8 +140,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         ends = [0, given.block, *((1 + WARM_UP + k) * given.block for k in range(BLOCKS))]
         blocks = [corpus.block(*span, Path(folder)) for span in pairwise(ends)]
-    table = Table(title=f"sentences/s from a stored parse, one core; {words:.0f} words a sentence, {given.block} a block")
-    for column in ("augmentation", "warm", "of the blocks", f"goal {GOAL:,}", "text alone", "cold", "changed"):
+    table = Table(
+        title=f"sentences/s from a stored parse, one core; {words:.0f} words a sentence, "
+        f"{given.block} a block"
+    )
+    for column in (
+        "augmentation",
+        "warm",
+        "of the blocks",
+        f"goal {GOAL:,}",
+        "text alone",
+        "cold",
+        "changed",
+    ):
         table.add_column(column, justify="left" if column == "augmentation" else "right")
     missing = []
     for specification in every_specification():
@@ -144,7 +172,10 @@ def machine(parser: str) -> str:
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
-        model = next((line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line), model)
+        model = next(
+            (line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line),
+            model,
+        )
     versions = ", ".join(f"{package} {version(package)}" for package in ("spacy", "numpy", "tokenizers"))
     meta = load_parser(parser).meta
     compiled = "the compiled part used" if native is not None else "without the compiled part"
@@ -167,7 +198,10 @@ def each_rule(corpus: Corpus, specification: str, blocks: list[Block]) -> list[s
     rate(pipeline, warm_up)
     warm = [rate(pipeline, block) for block in others]
     counts: list[int] = []
-    passes = [lambda block=block: counts.append(len(pipeline.texts(block.keys, block.sentences))) for block in others]
+    passes = [
+        lambda block=block: counts.append(len(pipeline.texts(block.keys, block.sentences)))
+        for block in others
+    ]
     alone = [len(block.texts) / cpu(once) for block, once in zip(others, passes)]
     changed = sum(counts) / sum(len(block.texts) for block in others)
     middle = statistics.median(warm)
@@ -183,7 +217,8 @@ def rate(pipeline: Pipeline, block: Block) -> float:
 
 
 def in_a_fork(function: Callable[[], Any]) -> Any:
-    """What a function returns in a forked copy of this process, which keeps its objects from collections, as a worker does."""
+    """What a function returns in a forked copy of this process, which keeps its objects from collections, as
+    a worker does."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
 
@@ -215,16 +250,28 @@ def whole_set(corpus: Corpus, texts: list[str]) -> Table:
         before = [cpu(lambda part=part: one_pass(corpus, pipelines, part))] if number % 2 else []
         theirs = published(corpus, pipelines, part)
         seconds.append([*(before or [cpu(lambda part=part: one_pass(corpus, pipelines, part))]), *theirs])
-    table = Table(title=f"the {len(names)} rules of {SET} on {BLOCKS * size:,} sentences, parse included, one core")
+    table = Table(
+        title=f"the {len(names)} rules of {SET} on {BLOCKS * size:,} sentences, parse included, one core"
+    )
     for column in ("", "sentences/s", "ms a sentence", f"ratio (goal {GOAL_RATIO}x)", "of the blocks"):
         table.add_column(column, justify="right" if column else "left")
     columns = list(zip(*seconds))
-    titles = ("ours, one pass", "published: a spaCy call a sentence and augmentation", "published: calls as in NL-Augmenter")
+    titles = (
+        "ours, one pass",
+        "published: a spaCy call a sentence and augmentation",
+        "published: calls as in NL-Augmenter",
+    )
     for title, column in zip(titles, columns):
         middle = statistics.median(column)
         ratios = [theirs / ours for theirs, ours in zip(column, columns[0])]
         spread = f"{min(ratios):.1f} .. {max(ratios):.1f}"
-        table.add_row(title, f"{size / middle:,.1f}", f"{1000 * middle / size:.2f}", f"{statistics.median(ratios):.1f}x", spread)
+        table.add_row(
+            title,
+            f"{size / middle:,.1f}",
+            f"{1000 * middle / size:.2f}",
+            f"{statistics.median(ratios):.1f}x",
+            spread,
+        )
     return table
 
 
@@ -239,7 +286,8 @@ def one_pass(corpus: Corpus, pipelines: list[Pipeline], texts: list[str]) -> Non
 
 
 def published(corpus: Corpus, pipelines: list[Pipeline], texts: list[str]) -> list[float]:
-    """CPU seconds of every augmentation by itself: with a spaCy call for all, and for those that published code makes one."""
+    """CPU seconds of every augmentation by itself: with a spaCy call for all, and for those that published
+    code makes one."""
     nlp = load_parser(corpus.parser)
     parses = list(parse_texts(texts, corpus.parser))
     keys = derive(sequence_keys(0, 0, np.arange(len(texts), dtype=np.uint64), 1, "augment"), 0)
@@ -252,7 +300,11 @@ def published(corpus: Corpus, pipelines: list[Pipeline], texts: list[str]) -> li
             step.function(sentence, draws)
 
     called = {pipeline.name: cpu(lambda p=pipeline: run(p, True)) for pipeline in pipelines}
-    alone = {pipeline.name: cpu(lambda p=pipeline: run(p, False)) for pipeline in pipelines if pipeline.name in WITHOUT_SPACY}
+    alone = {
+        pipeline.name: cpu(lambda p=pipeline: run(p, False))
+        for pipeline in pipelines
+        if pipeline.name in WITHOUT_SPACY
+    }
     return [sum(called.values()), sum({**called, **alone}.values())]
 
 

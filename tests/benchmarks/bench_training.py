@@ -4,13 +4,15 @@
 
 1. MLM only: the project's step against `transformers.Trainer` and its `DataCollatorForLanguageModeling`,
    which pads. The Trainer needs `pip install accelerate`.
-2. MLM + contrastive: the project's step (two-level gradient, del-span,reorder) against the straightforward loop: three
-   padded forwards (masked original, two views), logits of every position, the full similarity matrix, one backward.
+2. MLM + contrastive: the project's step (two-level gradient, del-span,reorder) against the straightforward
+loop: three
+   padded forwards (masked original, two views), logits of every position, the full similarity matrix, one
+   backward.
 
 Both sides make their batches inside the time; the loop of 2 masks and augments with our own functions. They
-take turns of `--steps` steps, the first of which is not timed. CPU time of the process, so that a busy machine
-does not change the ratio; medians over rounds. Tokens are those of the original sentences, in 2 of the views
-too, without padding or filler.
+take turns of `--steps` steps, the first of which is not timed. CPU time of the process, so that a busy
+machine does not change the ratio; medians over rounds. Tokens are those of the original sentences, in 2 of
+the views too, without padding or filler.
 """
 
 from __future__ import annotations
@@ -60,7 +62,9 @@ Turn = Callable[[int], tuple[int, float]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--batch", type=int, default=128, help="sentences a step")
     parser.add_argument("--steps", type=int, default=4, help="timed steps a turn")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each side")
@@ -84,7 +88,10 @@ def main() -> None:
     for column in ("objective", "ours", "padded", "ratio", "rounds"):
         table.add_column(column, justify="left" if column == "objective" else "right")
     contests = {
-        "MLM, against transformers.Trainer": (ours(corpus, tokenizer, "mlm", options), trainer(rows, tokenizer, options)),
+        "MLM, against transformers.Trainer": (
+            ours(corpus, tokenizer, "mlm", options),
+            trainer(rows, tokenizer, options),
+        ),
         f"MLM + NT-Xent ({AUGMENTATION}), against three padded forwards": (
             ours(corpus, tokenizer, "clear", options),
             three_forwards(corpus, tokenizer, options),
@@ -100,7 +107,13 @@ def main() -> None:
                 side.append(tokens / seconds)
         first, second = map(statistics.median, speeds)
         ratios = [a / b for a, b in zip(*speeds)]
-        table.add_row(name, f"{first:,.0f}", f"{second:,.0f}", f"{first / second:.1f}x", f"{min(ratios):.1f}-{max(ratios):.1f}x")
+        table.add_row(
+            name,
+            f"{first:,.0f}",
+            f"{second:,.0f}",
+            f"{first / second:.1f}x",
+            f"{min(ratios):.1f}-{max(ratios):.1f}x",
+        )
     console = Console(width=150)
     console.print(table)
     console.print(
@@ -150,7 +163,12 @@ def ours(corpus: Ragged, tokenizer, objective: str, options: argparse.Namespace)
             "data": {"lanes": 1},
             "model": sizes | {"pooling": "mean"},
             "objective": {"name": objective},
-            "train": {"global_batch": options.batch, "steps": 10_000, "zero": 0, "precision": options.precision},
+            "train": {
+                "global_batch": options.batch,
+                "steps": 10_000,
+                "zero": 0,
+                "precision": options.precision,
+            },
         },
         "benchmark",
     )
@@ -172,7 +190,8 @@ def ours(corpus: Ragged, tokenizer, objective: str, options: argparse.Namespace)
         views = views if objective == "clear" else []
         batch = RankBatch(
             step=position, epoch=0, sequence_ids=numbers, original=original, masked=[masked], views=views,
-            identities=[chosen] * len(views), present=[np.ones(len(chosen), bool)] * len(views), labels=None, substitutions=[],
+            identities=[chosen] * len(views), present=[np.ones(len(chosen), bool)] * len(views), labels=None,
+            substitutions=[],
         )  # fmt: skip
         whole.compute(batch)
         engine.step()
@@ -285,7 +304,9 @@ def padded_model(tokenizer) -> torch.nn.Module:
     """The same model as ours, with the library's own attention (sdpa) and loss."""
     torch.manual_seed(0)
     config = build_encoder(architecture(), tokenizer).lm.config
-    return transformers.AutoModelForMaskedLM.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
+    return transformers.AutoModelForMaskedLM.from_config(
+        config, attn_implementation="sdpa", dtype=torch.float32
+    )
 
 
 def processor() -> str:

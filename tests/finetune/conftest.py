@@ -8,7 +8,9 @@ from finetune.tuning.labelled import open_source
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    return {kind: save_model(tmp_path_factory.mktemp(kind), kind) for kind in ("bert", "roberta", "modernbert")}
+    return {
+        kind: save_model(tmp_path_factory.mktemp(kind), kind) for kind in ("bert", "roberta", "modernbert")
+    }
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,23 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
-WORDS = ["the", "a", "man", "woman", "child", "dog", "horse", "river", "good", "bad", "fine", "sings", "reads", "eats", "not"]
+WORDS = [
+    "the",
+    "a",
+    "man",
+    "woman",
+    "child",
+    "dog",
+    "horse",
+    "river",
+    "good",
+    "bad",
+    "fine",
+    "sings",
+    "reads",
+    "eats",
+    "not",
+]
 
 
 def sentence(draw, least=3, most=14):
@@ -28,12 +44,25 @@ def save_model(folder, kind, positions=64):
     raw.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair=pair, special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+    names = {
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+    }
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, **names)
     settings = {
-        "vocab_size": len(tokenizer), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
-        "intermediate_size": 48, "max_position_embeddings": positions + (kind == "roberta"), "initializer_range": 0.2,
-        "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3,
+        "vocab_size": len(tokenizer),
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 48,
+        "max_position_embeddings": positions + (kind == "roberta"),
+        "initializer_range": 0.2,
+        "pad_token_id": 0,
+        "bos_token_id": 2,
+        "eos_token_id": 3,
     }
     if kind == "modernbert":
         settings |= {"cls_token_id": 2, "sep_token_id": 3, "local_attention": 8}

@@ -12,7 +12,14 @@ from transformers import AlbertConfig, AlbertModel, BertConfig, BertForMaskedLM,
 
 from pretrain.export.sentence_transformers import write_modules
 
-SENTENCES = ["a man plays a guitar", "a woman rides", "the cat", "a man plays a guitar", "dogs bark at night and cats do not", ""]
+SENTENCES = [
+    "a man plays a guitar",
+    "a woman rides",
+    "the cat",
+    "a man plays a guitar",
+    "dogs bark at night and cats do not",
+    "",
+]
 LONGEST = 64
 
 
@@ -21,9 +28,16 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     raw.pre_tokenizer = pre_tokenizers.Whitespace()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     raw.train_from_iterator(SENTENCES, trainers.WordPieceTrainer(vocab_size=200, special_tokens=special))
-    raw.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    raw.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
     return PreTrainedTokenizerFast(
-        tokenizer_object=raw, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]",
+        tokenizer_object=raw,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
         model_max_length=LONGEST,
     )
 
@@ -33,8 +47,13 @@ def save_bert(folder: Path) -> Path:
     torch.manual_seed(1)
     tokenizer = make_tokenizer()
     config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
-        max_position_embeddings=LONGEST, initializer_range=0.3,
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=LONGEST,
+        initializer_range=0.3,
     )
     BertForMaskedLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -46,7 +65,9 @@ def save_run(bert: Path, run: Path, pooling: str) -> Path:
     shutil.copytree(bert, run / "export")
     (run / "config.yaml").write_text("name: mine\n")
     write_modules(run / "export", pooling, 32, 2, LONGEST)
-    (run / "export" / "clear.json").write_text(json.dumps({"format_version": 1, "pooling": pooling, "step": 7}))
+    (run / "export" / "clear.json").write_text(
+        json.dumps({"format_version": 1, "pooling": pooling, "step": 7})
+    )
     return run
 
 
@@ -54,8 +75,14 @@ def albert(folder):
     """A model of a type that the packed encoder does not know."""
     tokenizer = make_tokenizer()
     config = AlbertConfig(
-        vocab_size=len(tokenizer), embedding_size=16, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=32, max_position_embeddings=64, initializer_range=0.3,
+        vocab_size=len(tokenizer),
+        embedding_size=16,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=64,
+        initializer_range=0.3,
     )
     AlbertModel(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -65,7 +92,9 @@ def albert(folder):
 def padded(folder, pooling, sentences=SENTENCES):
     """Vectors by sentence-transformers, padded."""
     transformer = Transformer(str(folder))
-    model = SentenceTransformer(modules=[transformer, Pooling(transformer.get_embedding_dimension(), pooling)], device="cpu")
+    model = SentenceTransformer(
+        modules=[transformer, Pooling(transformer.get_embedding_dimension(), pooling)], device="cpu"
+    )
     return model.encode(sentences)
 
 
@@ -90,13 +119,22 @@ def save_wide_bert(path: Path) -> Path:
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=raw, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]",
+        tokenizer_object=raw,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
         mask_token="[MASK]",
     )
     torch.manual_seed(1)
     config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=3, num_attention_heads=4,
-        intermediate_size=64, max_position_embeddings=64, initializer_range=0.3,
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=64,
+        initializer_range=0.3,
     )
     BertForMaskedLM(config).save_pretrained(path)
     tokenizer.save_pretrained(path)

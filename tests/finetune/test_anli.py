@@ -25,7 +25,13 @@ def write_anli(root, training=("anli", "snli", "fever", "mnli")):
 
     def rounds(count):
         return [
-            {"uid": n, "context": sentence(draw), "hypothesis": sentence(draw), "label": "enc"[n % 3], "reason": ""}
+            {
+                "uid": n,
+                "context": sentence(draw),
+                "hypothesis": sentence(draw),
+                "label": "enc"[n % 3],
+                "reason": "",
+            }
             for n in range(count)
         ]
 
@@ -35,7 +41,10 @@ def write_anli(root, training=("anli", "snli", "fever", "mnli")):
         if "anli" in training:
             write(f"ANLI/{name}/train.jsonl", rounds(4))
     words = ("entailment", "neutral", "contradiction", "-")
-    pairs = [{"sentence1": sentence(draw), "sentence2": sentence(draw), "gold_label": words[n % 4]} for n in range(16)]
+    pairs = [
+        {"sentence1": sentence(draw), "sentence2": sentence(draw), "gold_label": words[n % 4]}
+        for n in range(16)
+    ]
     if "snli" in training:
         write("NLI/snli_1.0/snli_1.0_train.jsonl", pairs)
     if "fever" in training:
@@ -65,7 +74,13 @@ def test_recipe_is_nie_et_als():
 def test_training_sets_of_every_format_are_found(tmp_path):
     sets = anli.load_sets(write_anli(tmp_path))
     assert {name: len(rows) for name, rows in sets.train.items()} == {
-        "SNLI": 12, "MNLI": 16, "FEVER": 5, "ANLI R1": 4, "ANLI R2": 4, "ANLI R3": 4,  # SNLI's four "-" are left out
+        # SNLI's four "-" are left out
+        "SNLI": 12,
+        "MNLI": 16,
+        "FEVER": 5,
+        "ANLI R1": 4,
+        "ANLI R2": 4,
+        "ANLI R3": 4,
     }
     assert sets.train["FEVER"].first[0] == "text"
     assert sets.train["FEVER"].second[0] == "claim"
@@ -97,12 +112,20 @@ def test_damaged_rows_are_one_message(tmp_path):
     file = tmp_path / "dev.jsonl"
     keys = ("context", "hypothesis", "label")
     file.write_text('{"context": "a", "hypothesis": "b", "label": "e"}\n{"premise": "a"}\n')
-    with pytest.raises(UserError, match=r"dev\.jsonl, line 2: expected JSON with the keys context, hypothesis, label"):
+    with pytest.raises(
+        UserError, match=r"dev\.jsonl, line 2: expected JSON with the keys context, hypothesis, label"
+    ):
         anli.read_jsonl(file, keys)
     good = '{"context": "a", "hypothesis": "b", "label": "e"}\n'
-    for bad in ('{"context": "a"', '"text"', "3", '{"context": null, "hypothesis": "b", "label": "e"}',
-                '{"context": "a", "hypothesis": "b", "label": ["e"]}', "[" * 50_000,
-                '{"context": "\\ud800", "hypothesis": "b", "label": "e"}'):
+    for bad in (
+        '{"context": "a"',
+        '"text"',
+        "3",
+        '{"context": null, "hypothesis": "b", "label": "e"}',
+        '{"context": "a", "hypothesis": "b", "label": ["e"]}',
+        "[" * 50_000,
+        '{"context": "\\ud800", "hypothesis": "b", "label": "e"}',
+    ):
         file.write_text(good + bad + "\n")
         with pytest.raises(UserError, match=r"dev\.jsonl, line 2: expected JSON with the keys"):
             anli.read_jsonl(file, keys)
@@ -137,8 +160,14 @@ def test_figures_and_a_stopped_run(source, tmp_path):
             anli.evaluate(source, sets, recipe, 2, tmp_path / "broken")
 
 
-@pytest.mark.parametrize("present,examples", [(("anli", "snli"), 12 + 4 * (10 + 20 + 10)), (("anli",), 4 * (10 + 20 + 10)),
-                                              (("mnli", "anli"), 16 + 4 * (10 + 20 + 10))])
+@pytest.mark.parametrize(
+    "present,examples",
+    [
+        (("anli", "snli"), 12 + 4 * (10 + 20 + 10)),
+        (("anli",), 4 * (10 + 20 + 10)),
+        (("mnli", "anli"), 16 + 4 * (10 + 20 + 10)),
+    ],
+)
 def test_a_round_keeps_its_weight_where_other_sets_are_missing(source, tmp_path, capsys, present, examples):
     sets = anli.load_sets(write_anli(tmp_path / "data", present))
     anli.evaluate(source, sets, Recipe(1e-3, 64, 1, 0.1, (0.9, 0.999), 1e-8, 0.0, 1.0), 1, tmp_path / "out")
@@ -151,7 +180,12 @@ def test_another_recipe_is_asked_for_and_said(source, tmp_path):
     anli.main(str(source.model.folder), data=data, out=str(tmp_path / "out"), **words)
     result = json.loads(next((tmp_path / "out").glob("anli*.json")).read_text())
     said = "\n".join(result["notes"])
-    for words in ("at most 6 ", "epochs 1 in place of 2", "lr 0.001 in place of 1e-05", "batch_size 8 in place of 128"):
+    for words in (
+        "at most 6 ",
+        "epochs 1 in place of 2",
+        "lr 0.001 in place of 1e-05",
+        "batch_size 8 in place of 128",
+    ):
         assert words in said
     settings = json.loads(next((tmp_path / "out" / "anli").glob("*.json")).read_text())["settings"]
     assert (settings["epochs"], settings["lr"], settings["batch_size"]) == (1, 1e-3, 8)

@@ -1,4 +1,5 @@
-"""Baselines: LSA against scikit-learn's pipeline, averaged word vectors by hand, whitening against the paper's algorithm."""
+"""Baselines: LSA against scikit-learn's pipeline, averaged word vectors by hand, whitening against the
+paper's algorithm."""
 
 import numpy as np
 import pytest
@@ -53,10 +54,13 @@ def test_averaged_vectors_are_means_of_the_input_rows(folder, tmp_path):
     table = baselines.averaged_vectors(str(folder))
     text = "a man rides the horse"
     expected = table[tokenizer(text, add_special_tokens=False)["input_ids"]].mean(0)
-    np.testing.assert_allclose(open_model(str(tmp_path / "averaged")).encode([text])[0], expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        open_model(str(tmp_path / "averaged")).encode([text])[0], expected, rtol=1e-5, atol=1e-6
+    )
 
 
-# -- whitening --------------------------------------------------------------------------------------------------------
+# -- whitening
+# --------------------------------------------------------------------------------------------------------
 
 
 def papers_whitening(vectors, dimensions):
@@ -71,7 +75,9 @@ def papers_whitening(vectors, dimensions):
 
 def anisotropic(count, width, seed=0):
     rng = np.random.default_rng(seed)
-    return (rng.normal(size=(count, width)) @ rng.normal(size=(width, width)) + 5 * rng.normal(size=width)).astype(np.float32)
+    return (
+        rng.normal(size=(count, width)) @ rng.normal(size=(width, width)) + 5 * rng.normal(size=width)
+    ).astype(np.float32)
 
 
 @pytest.mark.parametrize("dimensions", [12, 5])
@@ -80,10 +86,12 @@ def test_whitening_is_the_papers(dimensions):
     expected, mean, _ = papers_whitening(vectors, dimensions)
     matrix, bias = baselines.whitening(vectors, dimensions)
     found = vectors @ matrix + bias
-    np.testing.assert_allclose(found @ found[:50].T, expected @ expected[:50].T, atol=1e-6)  # up to the axes' signs
+    # up to the axes' signs
+    np.testing.assert_allclose(found @ found[:50].T, expected @ expected[:50].T, atol=1e-6)
     np.testing.assert_allclose(found.mean(0), 0, atol=1e-9)
     np.testing.assert_allclose(found.T @ found / len(found), np.eye(dimensions), atol=1e-9)
-    np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-6)  # the same dimensions are kept, largest first
+    # the same dimensions are kept, largest first
+    np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-6)
     np.testing.assert_allclose(bias, -mean @ matrix, atol=1e-9)
 
 
@@ -118,19 +126,30 @@ def models(tmp_path_factory):
     return {"bert": bert, "run": save_run(bert, root / "run", "cls"), "st": root / "st"}
 
 
-@pytest.mark.parametrize("kind,pooling", [("bert", "first-last"), ("bert", "embedding-last"), ("run", ""), ("st", "")])
+@pytest.mark.parametrize(
+    "kind,pooling", [("bert", "first-last"), ("bert", "embedding-last"), ("run", ""), ("st", "")]
+)
 def test_whitened_folders_load_everywhere(models, tmp_path, kind, pooling):
     from sentence_transformers import SentenceTransformer
 
     (tmp_path / "text").write_text("\n".join(TEXTS) + "\n")
-    words = {"source": str(tmp_path / "text"), "out": str(tmp_path / "out"), "pooling": pooling, "dimensions": "16"}
+    words = {
+        "source": str(tmp_path / "text"),
+        "out": str(tmp_path / "out"),
+        "pooling": pooling,
+        "dimensions": "16",
+    }
     baselines.main("whitening", str(models[kind]), **words)
     base = open_model(models[kind], pooling)
     vectors = base.encode(list(dict.fromkeys(TEXTS)))
     whitened, mean, matrix = papers_whitening(vectors, 16)
-    again = [*TEXTS[:20], "the cat and dogs", " ".join(["bark"] * 100)]  # the last is longer than the model takes
+    # the last is longer than the model takes
+    again = [*TEXTS[:20], "the cat and dogs", " ".join(["bark"] * 100)]
     expected = (base.encode(again).astype(np.float64) - mean) @ matrix
-    for found in (open_model(tmp_path / "out").encode(again), SentenceTransformer(str(tmp_path / "out")).encode(again)):
+    for found in (
+        open_model(tmp_path / "out").encode(again),
+        SentenceTransformer(str(tmp_path / "out")).encode(again),
+    ):
         assert found.shape == (22, 16)
         np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=2e-3)
     assert (np.abs(whitened.T @ whitened / len(vectors) - np.eye(16)) < 1e-6).all()
@@ -151,8 +170,11 @@ def test_mistakes_are_named(tmp_path, models):
     (tmp_path / "text").write_text("\n".join(TEXTS) + "\n")
     text, bert = str(tmp_path / "text"), str(models["bert"])
     for words, flags, match in (
-        (("svd",), {}, "choose lsa, averaged or whitening"), (("lsa",), {}, "--data"), (("averaged",), {}, "needs a model"),
-        (("whitening", bert), {}, "needs --source"), (("lsa", bert), {"data": "x"}, "lsa takes no model"),
+        (("svd",), {}, "choose lsa, averaged or whitening"),
+        (("lsa",), {}, "--data"),
+        (("averaged",), {}, "needs a model"),
+        (("whitening", bert), {}, "needs --source"),
+        (("lsa", bert), {"data": "x"}, "lsa takes no model"),
         (("averaged", bert), {"pooling": "cls"}, "averaged takes no pooling"),
         (("whitening", bert), {"source": str(tmp_path / "none")}, "--source .* there is no such file"),
         (("whitening", bert), {"source": text, "dimensions": "33"}, r"vary in \d+ of 32 dimensions"),

@@ -1,4 +1,5 @@
-"""Clustering against scikit-learn's KMeans as it is, Hungarian accuracy against all permutations, csv files as they come."""
+"""Clustering against scikit-learn's KMeans as it is, Hungarian accuracy against all permutations, csv files
+as they come."""
 
 import itertools
 import json
@@ -20,7 +21,9 @@ from pretrain.common.errors import UserError
 def blobs(count, width, classes, dtype=np.float32, seed=0):
     random = np.random.RandomState(seed)
     centres, labels = random.randn(classes, width), random.randint(classes, size=count)
-    return (centres[labels] + 0.8 * random.randn(count, width)).astype(dtype), LabelledTexts([""] * count, labels, classes)
+    return (centres[labels] + 0.8 * random.randn(count, width)).astype(dtype), LabelledTexts(
+        [""] * count, labels, classes
+    )
 
 
 @pytest.mark.parametrize("classes,clusters", [(3, 3), (4, 3), (3, 5), (5, 5)])
@@ -29,7 +32,10 @@ def test_hungarian_accuracy_is_the_best_over_all_matchings(classes, clusters):
     for _ in range(10):
         labels, found = random.randint(classes, size=40), random.randint(clusters, size=40)
         size = max(classes, clusters)
-        best = max(np.mean(np.array(permutation)[found] == labels) for permutation in itertools.permutations(range(size)))
+        best = max(
+            np.mean(np.array(permutation)[found] == labels)
+            for permutation in itertools.permutations(range(size))
+        )
         assert hungarian_accuracy(labels, found) == pytest.approx(best)
     assert hungarian_accuracy(np.array([0, 0, 1]), np.array([7, 7, 3])) == 1.0
 
@@ -47,8 +53,12 @@ def test_equal_to_kmeans_of_scikit_learn(count, width, classes, dtype):
             assert (plain.labels_ == ours.labels_).all() and plain.inertia_ == ours.inertia_
             scores = trial(vectors, data, seed)
             assert scores["accuracy"] == pytest.approx(100 * hungarian_accuracy(data.labels, plain.labels_))
-            assert scores["nmi"] == pytest.approx(100 * normalized_mutual_info_score(data.labels, plain.labels_))
-            assert scores["ami"] == pytest.approx(100 * adjusted_mutual_info_score(data.labels, plain.labels_))
+            assert scores["nmi"] == pytest.approx(
+                100 * normalized_mutual_info_score(data.labels, plain.labels_)
+            )
+            assert scores["ami"] == pytest.approx(
+                100 * adjusted_mutual_info_score(data.labels, plain.labels_)
+            )
             assert scores["ari"] == pytest.approx(100 * adjusted_rand_score(data.labels, plain.labels_))
 
 
@@ -67,14 +77,17 @@ def test_csv_is_read_exactly(tmp_path):
     assert data.labels.tolist() == [1, 0, 0, 1] and data.classes == 2
 
 
-@pytest.mark.parametrize("content,message", [
-    ("sentence,label\na,1\n", "must name text and label; it has sentence, label"),
-    ("", "it has nothing"),
-    ("text,label\na,1,2\n", "row 1: 3 cells instead of 2"),
-    ("text,label\na,1\nb,\n", "row 2: no label"),
-    ("text,label\na,1\nb,1\n", "1 class(es)"),
-    ('text,label\n"a,1\n', "no csv file"),
-])
+@pytest.mark.parametrize(
+    "content,message",
+    [
+        ("sentence,label\na,1\n", "must name text and label; it has sentence, label"),
+        ("", "it has nothing"),
+        ("text,label\na,1,2\n", "row 1: 3 cells instead of 2"),
+        ("text,label\na,1\nb,\n", "row 2: no label"),
+        ("text,label\na,1\nb,1\n", "1 class(es)"),
+        ('text,label\n"a,1\n', "no csv file"),
+    ],
+)
 def test_damaged_files_are_one_message(tmp_path, content, message):
     path = tmp_path / "set.csv"
     path.write_text(content)
@@ -101,8 +114,12 @@ def test_command_writes_results_and_marks_other_sizes(tmp_path, monkeypatch, cap
     assert task["value"] == task["scores"]["accuracy"] and len(task["details"]["trials"]) == 10
     each = [scores["accuracy"] for scores in task["details"]["trials"]]
     assert np.ptp(each) > 0  # or a standard deviation would show nothing
-    assert task["value"] == pytest.approx(np.mean(each)) and task["std"] == pytest.approx(np.std(each, ddof=1))
-    assert content["complete"] is False and any("41 texts in 6 classes here, 2,472 in 89" in note for note in content["notes"])
+    assert task["value"] == pytest.approx(np.mean(each)) and task["std"] == pytest.approx(
+        np.std(each, ddof=1)
+    )
+    assert content["complete"] is False and any(
+        "41 texts in 6 classes here, 2,472 in 89" in note for note in content["notes"]
+    )
     assert any("reads whole texts" in note for note in content["notes"])
     printed = capsys.readouterr()
     assert "INCOMPLETE" in printed.out and "tweet: accuracy" in printed.err
@@ -137,7 +154,9 @@ def test_real_set_equals_scikit_learn():
     vectors = TruncatedSVD(64, random_state=0).fit_transform(counts).astype(np.float32)
     with threadpool_limits(1):
         plain = KMeans(data.classes, n_init=10, random_state=0).fit(vectors).labels_
-        assert trial(vectors, data, 0)["accuracy"] == pytest.approx(100 * hungarian_accuracy(data.labels, plain))
+        assert trial(vectors, data, 0)["accuracy"] == pytest.approx(
+            100 * hungarian_accuracy(data.labels, plain)
+        )
 
 
 def test_model_is_opened_with_the_protocols_limit():

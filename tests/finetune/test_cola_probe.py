@@ -21,7 +21,8 @@ def problem(count=300, width=5, seed=0):
 
 
 def test_equal_to_the_multinomial_regression_of_the_papers_code():
-    """multi_class="multinomial" on two classes: softmax over W x + b, penalty |W|^2 / 2 over both rows, C = 1."""
+    """multi_class="multinomial" on two classes: softmax over W x + b, penalty |W|^2 / 2 over both rows, C =
+    1."""
     train, labels, dev, dev_labels = problem()
     width = train.shape[1]
 
@@ -34,7 +35,9 @@ def test_equal_to_the_multinomial_regression_of_the_papers_code():
 
     found = minimize(loss, np.zeros(2 * width + 2), method="BFGS", options={"gtol": 1e-6}).x
     weight, bias = found[: 2 * width].reshape(2, width), found[2 * width :]
-    binary = cola_probe.LogisticRegression(C=cola_probe.INVERSE_PENALTY, tol=1e-10, max_iter=10000).fit(train, labels)
+    binary = cola_probe.LogisticRegression(C=cola_probe.INVERSE_PENALTY, tol=1e-10, max_iter=10000).fit(
+        train, labels
+    )
     np.testing.assert_allclose(binary.coef_[0], weight[1] - weight[0], atol=2e-4)
     np.testing.assert_allclose(binary.intercept_[0], bias[1] - bias[0], atol=2e-4)
     scores, converged = probe(train, labels, dev, dev_labels)
@@ -51,14 +54,19 @@ def test_a_fit_that_does_not_converge_says_so(monkeypatch):
 def write(folder):
     folder.mkdir(parents=True)
     for part, count in (("train", 60), ("dev", 30)):
-        rows = [f'gj04\t{n % 3 > 0:d}\t{"*" if n % 3 == 0 else ""}\t"{"word " * (n % 3 * 4 + 1)}{n}' for n in range(count)]
+        rows = [
+            f'gj04\t{n % 3 > 0:d}\t{"*" if n % 3 == 0 else ""}\t"{"word " * (n % 3 * 4 + 1)}{n}'
+            for n in range(count)
+        ]
         (folder / f"{part}.tsv").write_text("\n".join(rows) + "\n")
 
 
 def test_command(tmp_path, monkeypatch):
     write(tmp_path / "GLUE" / "CoLA")
     monkeypatch.setitem(sys.modules, "words", type(sys)("words"))
-    sys.modules["words"].embed = lambda sentences: np.array([[len(s), s.count("w")] for s in sentences], np.float32)
+    sys.modules["words"].embed = lambda sentences: np.array(
+        [[len(s), s.count("w")] for s in sentences], np.float32
+    )
     assert cola_probe.main("words:embed", data=str(tmp_path), out=str(tmp_path / "out")) == 0
     content = json.loads((tmp_path / "out" / "cola_probe-function.json").read_text())
     assert content["tasks"]["CoLA"]["metric"] == "accuracy" and content["tasks"]["CoLA"]["value"] == 100
@@ -66,10 +74,15 @@ def test_command(tmp_path, monkeypatch):
     assert content["tasks"]["CoLA"]["details"]["majority"] == pytest.approx(200 / 3)
 
 
-@pytest.mark.parametrize("content,message", [
-    ("a\tb\n", "line 1: expected source, 0 or 1"), ("sentence\tlabel\n", "line 1"), ("x\t2\t\ty\n", "line 1"),
-    ("x\t1\t\ty\nx\t1\t\tz\n", "all acceptable or all not"),
-])
+@pytest.mark.parametrize(
+    "content,message",
+    [
+        ("a\tb\n", "line 1: expected source, 0 or 1"),
+        ("sentence\tlabel\n", "line 1"),
+        ("x\t2\t\ty\n", "line 1"),
+        ("x\t1\t\ty\nx\t1\t\tz\n", "all acceptable or all not"),
+    ],
+)
 def test_damaged_files_are_one_message(tmp_path, content, message):
     path = tmp_path / "train.tsv"
     path.write_text(content)

@@ -1,4 +1,5 @@
-"""What has code for a device gives on a GPU what it gives on the CPU: SentEval's fits, fine-tuning, embedding, perplexity."""
+"""What has code for a device gives on a GPU what it gives on the CPU: SentEval's fits, fine-tuning,
+embedding, perplexity."""
 
 import random
 
@@ -16,7 +17,10 @@ from finetune.senteval.relatedness import relatedness
 from finetune.tuning.finetuning import FineTuning, Interrupted, Recipe
 from finetune.tuning.labelled import encode_examples, open_source
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
 DEVICE = "cuda"
 TEXTS = [sentence(random.Random(n), most=30) for n in range(60)]
 
@@ -33,7 +37,8 @@ def on_cpu(monkeypatch):
     return call
 
 
-# -- SentEval -------------------------------------------------------------------------------------------------------------
+# -- SentEval
+# ------------------------------------------------------------------------------------------------------------
 
 
 def examples(rows=400, width=16, classes=3):
@@ -43,19 +48,31 @@ def examples(rows=400, width=16, classes=3):
     return torch.from_numpy(features), labels
 
 
-@pytest.mark.parametrize("settings", [
-    ClassifierSettings(tenacity=2, epoch_size=2, max_epoch=20), ClassifierSettings("rmsprop", 32, 1, 2, 20),
-    ClassifierSettings("sgd,lr=0.5", 64, 2, 1, 12), ClassifierSettings(tenacity=2, epoch_size=2, max_epoch=12, hidden=6),
-], ids=lambda s: f"{s.optimizer}-{s.hidden}")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ClassifierSettings(tenacity=2, epoch_size=2, max_epoch=20),
+        ClassifierSettings("rmsprop", 32, 1, 2, 20),
+        ClassifierSettings("sgd,lr=0.5", 64, 2, 1, 12),
+        ClassifierSettings(tenacity=2, epoch_size=2, max_epoch=12, hidden=6),
+    ],
+    ids=lambda s: f"{s.optimizer}-{s.hidden}",
+)
 def test_batched_fits(settings):
-    """The same draws and steps; rounding may move a row across the border between two classes, or an early stop by it."""
+    """The same draws and steps; rounding may move a row across the border between two classes, or an early
+    stop by it."""
     features, labels = examples()
     order = np.random.RandomState(3).permutation(len(labels))
     rows = [Rows(order[:size], order[size : size + 60]) for size in (250, 250, 251, 249)]
-    there, here = (fit_all(features.to(device), labels, 3, rows, np.array(L2_GRID), settings) for device in (DEVICE, "cpu"))
+    there, here = (
+        fit_all(features.to(device), labels, 3, rows, np.array(L2_GRID), settings)
+        for device in (DEVICE, "cpu")
+    )
     np.testing.assert_allclose(there.accuracy, here.accuracy, atol=2 / 60)
     same = [
-        there.predict(fit, l2, features.to(DEVICE)) == here.predict(fit, l2, features) for fit in range(4) for l2 in range(4)
+        there.predict(fit, l2, features.to(DEVICE)) == here.predict(fit, l2, features)
+        for fit in range(4)
+        for l2 in range(4)
     ]
     assert np.mean(same) > 0.98
 
@@ -70,8 +87,10 @@ def test_protocols():
         x = features.to(device)
         pairs = PairFeatures(*(part.to(device) for part in (vectors, *sides)))
         found = [
-            nested(x, labels, 3, setting), cross_validated(x[:300], labels[:300], x[300:], labels[300:], 3, setting),
-            split(x, labels, (250, 80, 70), 3, setting), split(pairs, labels, (250, 80, 70), 3, setting),
+            nested(x, labels, 3, setting),
+            cross_validated(x[:300], labels[:300], x[300:], labels[300:], 3, setting),
+            split(x, labels, (250, 80, 70), 3, setting),
+            split(pairs, labels, (250, 80, 70), 3, setting),
         ]
         return np.array([[one.dev, one.test] for one in found])
 
@@ -83,10 +102,13 @@ def test_relatedness(monkeypatch):
     features, _ = examples()
     scores = np.clip(3 + features.numpy() @ np.random.RandomState(2).randn(16) / 3, 1, 5)
     there, here = (relatedness(features.to(device), scores, (250, 80, 70)) for device in (DEVICE, "cpu"))
-    assert (there.pearson, there.spearman, there.dev) == pytest.approx((here.pearson, here.spearman, here.dev), abs=0.2)
+    assert (there.pearson, there.spearman, there.dev) == pytest.approx(
+        (here.pearson, here.spearman, here.dev), abs=0.2
+    )
 
 
-# -- fine-tuning ----------------------------------------------------------------------------------------------------------
+# -- fine-tuning
+# ----------------------------------------------------------------------------------------------------------
 
 
 def training(source, recipe, **options):
@@ -98,7 +120,8 @@ def training(source, recipe, **options):
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert"])
 def test_fine_tuning_steps(folders, on_cpu, kind):
-    """Adam's eps of 1 keeps the update a smooth function of the gradient, where its usual one magnifies rounding."""
+    """Adam's eps of 1 keeps the update a smooth function of the gradient, where its usual one magnifies
+    rounding."""
     recipe = Recipe(lr=0.1, batch_size=3, epochs=2, eps=1.0, clip=1.0, dropout=0.0)
     there = training(open_source(folders[kind]), recipe, keep_weights=True)
     assert there.device.type == DEVICE
@@ -116,7 +139,9 @@ def test_fine_tuning_goes_on_where_it_was(folders, tmp_path):
     recipe, asked = Recipe(lr=1e-3, batch_size=3, epochs=3), iter([0] * 4 + [75])
     straight = training(open_source(folders["bert"]), recipe).run()
     with pytest.raises(Interrupted):
-        training(open_source(folders["bert"]), recipe, checkpoint=tmp_path / "x", wish=lambda: next(asked)).run()
+        training(
+            open_source(folders["bert"]), recipe, checkpoint=tmp_path / "x", wish=lambda: next(asked)
+        ).run()
     resumed = training(open_source(folders["bert"]), recipe, checkpoint=tmp_path / "x").run()
     assert len(resumed.curve) == 3
     for ours, expected in zip(resumed.curve, straight.curve, strict=True):
@@ -129,7 +154,8 @@ def test_fine_tuning_in_half_precision(folders):
     assert outcome.curve[-1]["loss"] < outcome.curve[0]["loss"] + 0.5 and np.isfinite(outcome.best["value"])
 
 
-# -- vectors --------------------------------------------------------------------------------------------------------------
+# -- vectors
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert"])

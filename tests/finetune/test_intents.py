@@ -1,4 +1,5 @@
-"""Few-shot intents: the batched optimisation against separate torch.optim.Adam fits, splits, readers, messages."""
+"""Few-shot intents: the batched optimisation against separate torch.optim.Adam fits, splits, readers,
+messages."""
 
 import json
 import sys
@@ -15,7 +16,8 @@ from pretrain.common.errors import UserError
 
 
 def separate_fit(vectors, labels, test, test_labels, sample, classes, split, iterations, every):
-    """The protocol for one split, written plainly: (test accuracy, validation accuracy, iteration, weights)."""
+    """The protocol for one split, written plainly: (test accuracy, validation accuracy, iteration,
+    weights)."""
     layer = torch.nn.Linear(vectors.shape[1], classes)
     with torch.no_grad():
         weight, bias = first_weights(vectors.shape[1], classes, split)
@@ -44,7 +46,12 @@ def examples(classes=6, each=45, width=20, seed=0):
     vectors = (centres[labels] + 1.5 * random.randn(len(labels), width)).astype(np.float32)
     test_labels = random.randint(classes, size=200)
     test = (centres[test_labels] + 1.5 * random.randn(200, width)).astype(np.float32)
-    return torch.from_numpy(vectors), torch.from_numpy(labels), torch.from_numpy(test), torch.from_numpy(test_labels)
+    return (
+        torch.from_numpy(vectors),
+        torch.from_numpy(labels),
+        torch.from_numpy(test),
+        torch.from_numpy(test_labels),
+    )
 
 
 def test_all_fits_in_one_optimisation_equal_separate_ones(monkeypatch):
@@ -55,7 +62,11 @@ def test_all_fits_in_one_optimisation_equal_separate_ones(monkeypatch):
     together = fit(vectors, labels, test, test_labels, chosen, 6, iterations=100, validate_every=20)
     for number in (0, 3, 6, 9, 12):
         alone = separate_fit(vectors, labels, test, test_labels, chosen[number], 6, number % 5, 100, 20)
-        assert (together[number].test, together[number].validation, together[number].iteration) == pytest.approx(alone)
+        assert (
+            together[number].test,
+            together[number].validation,
+            together[number].iteration,
+        ) == pytest.approx(alone)
     assert len({one.test for one in together}) > 3 and min(one.test for one in together) > 30
 
 
@@ -113,24 +124,34 @@ def layout(folder):
         for part in ("train", "valid", "test"):
             where = folder / "intents" / name / part
             where.mkdir(parents=True)
-            labels = [f"class{n % 3}" for n in range(30)] + (["unseen"] if part == "test" and name == "ATIS" else [])
+            labels = [f"class{n % 3}" for n in range(30)] + (
+                ["unseen"] if part == "test" and name == "ATIS" else []
+            )
             (where / "label").write_text("".join(f"{label}\n" for label in labels))
             (where / "seq.in").write_text("".join(f"{part} {n} {label} \n" for n, label in enumerate(labels)))
     bank = folder / "intents" / "BANKING77"
     bank.mkdir()
     for part in ("train", "test"):
-        (bank / f"{part}.csv").write_text("text,category\n" + "".join(f'"a, ""b"" {n}",c{n % 2}\n' for n in range(20)))
+        (bank / f"{part}.csv").write_text(
+            "text,category\n" + "".join(f'"a, ""b"" {n}",c{n % 2}\n' for n in range(20))
+        )
     clinc = folder / "intents" / "CLINC150"
     clinc.mkdir()
     rows = [[f"text {n}", f"c{n % 2}"] for n in range(20)]
-    (clinc / "data_full.json").write_text(json.dumps({"train": rows, "val": rows, "test": rows, "oos_train": [["x", "oos"]]}))
+    (clinc / "data_full.json").write_text(
+        json.dumps({"train": rows, "val": rows, "test": rows, "oos_train": [["x", "oos"]]})
+    )
     return folder
 
 
 def test_every_format_is_read(tmp_path):
     data = layout(tmp_path)
     atis = read("atis", data)
-    assert len(atis.texts) == 60 and atis.classes == ["class0", "class1", "class2"] and atis.test_labels[-1] == -1
+    assert (
+        len(atis.texts) == 60
+        and atis.classes == ["class0", "class1", "class2"]
+        and atis.test_labels[-1] == -1
+    )
     assert read("BANKING77", data).texts[0] == 'a, "b" 0'
     clinc = read("CLINC150", data)
     assert len(clinc.texts) == 40 and clinc.classes == ["c0", "c1"]  # in scope only
@@ -147,11 +168,18 @@ def test_command_writes_a_task_for_every_number_of_shots(tmp_path, monkeypatch, 
     monkeypatch.setattr(intents, "VALIDATE_EVERY", 5)
     monkeypatch.setitem(sys.modules, "words", type(sys)("words"))
     sys.modules["words"].embed = embed
-    assert intents.main("words:embed", tasks="SNIPS,ATIS", shots="5,20", data=str(data), out=str(tmp_path / "out")) == 0
+    assert (
+        intents.main(
+            "words:embed", tasks="SNIPS,ATIS", shots="5,20", data=str(data), out=str(tmp_path / "out")
+        )
+        == 0
+    )
     content = json.loads((tmp_path / "out" / "intents-function.json").read_text())
     assert list(content["tasks"]) == ["SNIPS-5", "SNIPS-20", "ATIS-5", "ATIS-20"]
     task = content["tasks"]["SNIPS-5"]
-    assert task["value"] == pytest.approx(np.mean(task["details"]["splits"])) and task["details"]["train"] == 15
+    assert (
+        task["value"] == pytest.approx(np.mean(task["details"]["splits"])) and task["details"]["train"] == 15
+    )
     assert task["std"] == pytest.approx(np.std(task["details"]["splits"], ddof=1))
     assert content["complete"] is False
     notes = " ".join(content["notes"])

@@ -17,12 +17,18 @@ from pretrain.common.errors import UserError
 def letters(sentences):
     random = np.random.RandomState(3)
     table = random.randn(128, 6)
-    return np.array([np.sum([table[ord(letter) % 128] for letter in sentence], axis=0) for sentence in sentences], np.float32)
+    return np.array(
+        [np.sum([table[ord(letter) % 128] for letter in sentence], axis=0) for sentence in sentences],
+        np.float32,
+    )
 
 
 def examples(count=60, seed=0):
     random = np.random.RandomState(seed)
-    return [(f"premise {n % 12}", f"hypothesis {random.randint(999)}", "enc-"[random.randint(4)]) for n in range(count)]
+    return [
+        (f"premise {n % 12}", f"hypothesis {random.randint(999)}", "enc-"[random.randint(4)])
+        for n in range(count)
+    ]
 
 
 def plain(rows, nearer):
@@ -69,7 +75,11 @@ def layout(folder, train=False):
     anli = folder / "ANLI" / "R1"
     anli.mkdir(parents=True)
     for part in ("dev", "test", *(["train"] if train else [])):
-        lines = [json.dumps({"context": p, "hypothesis": h, "label": label}) for p, h, label in examples(seed=1) if label != "-"]
+        lines = [
+            json.dumps({"context": p, "hypothesis": h, "label": label})
+            for p, h, label in examples(seed=1)
+            if label != "-"
+        ]
         (anli / f"{part}.jsonl").write_text("\n".join(lines) + "\n")
     snli = folder / "SentEval" / "SNLI"
     snli.mkdir(parents=True)
@@ -79,7 +89,9 @@ def layout(folder, train=False):
     nli = folder / "NLI"
     nli.mkdir()
     (nli / "mnli_dev.jsonl").write_text(
-        "".join(json.dumps({"premise": p, "hypothesis": h, "label": words[label]}) + "\n" for p, h, label in rows)
+        "".join(
+            json.dumps({"premise": p, "hypothesis": h, "label": words[label]}) + "\n" for p, h, label in rows
+        )
     )
     (nli / "nli_triplets_from_snli.csv").write_text('sent0,sent1,hard_neg\n"a, b",b,c\nd,e,f\n')
     return folder
@@ -121,12 +133,17 @@ def test_mistakes_are_one_message(tmp_path):
     (data / "NLI" / "mnli_dev.jsonl").write_text('{"premise": "a"}\n')
     with pytest.raises(UserError, match=r"line 1: expected JSON with premise, hypothesis and label"):
         load("MNLI", data)
-    for bad in ('{"premise": "a", "hypothesis": null, "label": "neutral"}', "[" * 50_000,
-                '{"premise": "a", "hypothesis": "\\udfff", "label": "neutral"}'):
+    for bad in (
+        '{"premise": "a", "hypothesis": null, "label": "neutral"}',
+        "[" * 50_000,
+        '{"premise": "a", "hypothesis": "\\udfff", "label": "neutral"}',
+    ):
         (data / "NLI" / "mnli_dev.jsonl").write_text(bad + "\n")
         with pytest.raises(UserError, match=r"line 1: expected JSON with premise, hypothesis and label"):
             load("MNLI", data)
-    (data / "NLI" / "mnli_dev.jsonl").write_text('{"premise": "a", "hypothesis": "b", "label": "entailment"}\n')
+    (data / "NLI" / "mnli_dev.jsonl").write_text(
+        '{"premise": "a", "hypothesis": "b", "label": "entailment"}\n'
+    )
     with pytest.raises(UserError, match="no premise has an entailed and a contradicting"):
         load("MNLI", data)
     (data / "NLI" / "nli_triplets_from_snli.csv").write_text("sent0,sent1,hard_neg\na,,c\n")

@@ -1,4 +1,5 @@
-"""Result files: merged where they judge the same weights by the same protocol, kept apart where they do not."""
+"""Result files: merged where they judge the same weights by the same protocol, kept apart where they do
+not."""
 
 import json
 
@@ -21,7 +22,9 @@ def evaluation(task, value, protocol="simcse", model=None):
 
 
 def test_the_standard_deviation_is_that_of_a_sample():
-    assert sample_std([1.0, 2.0, 4.0]) == pytest.approx(np.sqrt(((4 / 3) ** 2 + (1 / 3) ** 2 + (5 / 3) ** 2) / 2))
+    assert sample_std([1.0, 2.0, 4.0]) == pytest.approx(
+        np.sqrt(((4 / 3) ** 2 + (1 / 3) ** 2 + (5 / 3) ** 2) / 2)
+    )
     assert sample_std([3.0]) is None
 
 
@@ -62,6 +65,8 @@ def test_nan_is_null_and_other_files_are_refused(tmp_path):
         read(path)
 
 
-@pytest.mark.parametrize(("name", "folder"), [("a/b", "a-b"), ("..", "model"), ("my.py:embed", "my.py-embed"), ("x/", "x")])
+@pytest.mark.parametrize(
+    ("name", "folder"), [("a/b", "a-b"), ("..", "model"), ("my.py:embed", "my.py-embed"), ("x/", "x")]
+)
 def test_slugs(name, folder):
     assert slug(name) == folder

@@ -161,8 +161,10 @@ def test_cosines_are_sentevals_to_the_last_bit_and_zero_vectors_count_as_zero():
     first, second = np.random.default_rng(1).integers(0, 60, (2, 500))
     second[:50] = first[:50]
     with np.errstate(invalid="ignore"):
-        official = [np.nan_to_num(np.dot(u, v) / (np.linalg.norm(u) * np.linalg.norm(v)))
-                    for u, v in zip(vectors[first], vectors[second])]
+        official = [
+            np.nan_to_num(np.dot(u, v) / (np.linalg.norm(u) * np.linalg.norm(v)))
+            for u, v in zip(vectors[first], vectors[second])
+        ]
     found = cosines(vectors, first, second)
     assert np.array_equal(found, official) and (found[(first == 7) | (second == 7)] == 0).all()
 
@@ -244,44 +246,60 @@ def test_tables_print_the_figures_and_warn_of_other_pairs(layout):
         assert f"{results[task]['pearson_wmean']:.2f}" in detail
 
 
-# -- the command on any encoder --------------------------------------------------------------------------------------
+# -- the command on any encoder
+# --------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """A Hugging Face folder, a run trained for cls pooling, a sentence-transformers folder that pools the maximum."""
+    """A Hugging Face folder, a run trained for cls pooling, a sentence-transformers folder that pools the
+    maximum."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.models import Pooling, Transformer
 
     root = tmp_path_factory.mktemp("models")
     bert = save_bert(root / "bert")
-    SentenceTransformer(modules=[Transformer(str(bert)), Pooling(32, "max")], device="cpu").save(str(root / "st"))
+    SentenceTransformer(modules=[Transformer(str(bert)), Pooling(32, "max")], device="cpu").save(
+        str(root / "st")
+    )
     return {"bert": bert, "run": save_run(bert, root / "run", "cls"), "st": root / "st"}
 
 
 def command(model, layout, tmp_path, **flags):
-    sts.evaluate_model(str(model), data=str(layout), tasks="STS13, SICK-R", json_file=str(tmp_path / "scores.json"), **flags)
+    sts.evaluate_model(
+        str(model), data=str(layout), tasks="STS13, SICK-R", json_file=str(tmp_path / "scores.json"), **flags
+    )
     return json.loads((tmp_path / "scores.json").read_text())["results"]
 
 
 @pytest.mark.parametrize("kind", ["bert", "run"])
 @pytest.mark.parametrize("pooling", ["", "all", "mean"])
-def test_the_command_judges_several_poolings_of_a_run_or_folder_at_once(folders, layout, tmp_path, capsys, kind, pooling):
+def test_the_command_judges_several_poolings_of_a_run_or_folder_at_once(
+    folders, layout, tmp_path, capsys, kind, pooling
+):
     encoder, tokenizer = load_model(folders[kind])
-    names = {"": ["cls", "mean"], "mean": ["mean"]}.get(pooling, ["cls", "mean", "first-last", "embedding-last", "last-two"])
+    names = {"": ["cls", "mean"], "mean": ["mean"]}.get(
+        pooling, ["cls", "mean", "first-last", "embedding-last", "last-two"]
+    )
     expected = StsEvaluator(layout).evaluate_poolings(
         lambda sentences: embed_poolings(encoder, tokenizer, sentences, names), ["STS13", "SICK-R"]
     )
     capsys.readouterr()
     assert command(folders[kind], layout, tmp_path, pooling=pooling) == expected
-    said = capsys.readouterr().err  # about the pooling only where a single one is judged that it was not trained for
-    assert ("was trained for cls pooling and is judged by mean" in said) == (kind == "run" and pooling == "mean")
+    # about the pooling only where a single one is judged that it was not trained for
+    said = capsys.readouterr().err
+    assert ("was trained for cls pooling and is judged by mean" in said) == (
+        kind == "run" and pooling == "mean"
+    )
     assert "does not say how" not in said
 
 
 def test_the_command_takes_models_that_bring_their_vectors(folders, layout, tmp_path, capsys):
     module = tmp_path / "encoder_for_sts.py"
-    module.write_text("import numpy\ndef embed(texts):\n    return numpy.array([[len(t), t.count('a'), 1.0] for t in texts])\n")
+    module.write_text(
+        "import numpy\ndef embed(texts):\n    return numpy.array([[len(t), t.count('a'), 1.0] for t in "
+        "texts])\n"
+    )
     for model, name in ((folders["st"], "own modules"), (f"{module}:embed", "function")):
         results = command(model, layout, tmp_path, detail=True)
         encode = models.open_model(str(model)).encode
@@ -297,8 +315,12 @@ def test_the_command_pools_types_that_run_padded_only(layout, tmp_path):
     folder = albert(tmp_path / "albert")
     results = command(folder, layout, tmp_path)
     for pooling in ("cls", "mean"):
-        expected = StsEvaluator(layout).evaluate(lambda sentences, by=pooling: padded(folder, by, sentences), ["SICK-R"])
-        assert results[pooling]["SICK-R"]["pearson_all"] == pytest.approx(expected["SICK-R"]["pearson_all"], abs=1e-2)
+        expected = StsEvaluator(layout).evaluate(
+            lambda sentences, by=pooling: padded(folder, by, sentences), ["SICK-R"]
+        )
+        assert results[pooling]["SICK-R"]["pearson_all"] == pytest.approx(
+            expected["SICK-R"]["pearson_all"], abs=1e-2
+        )
     with pytest.raises(UserError, match="runs padded only, with cls or mean"):
         command(folder, layout, tmp_path, pooling="cls,first-last")
 
@@ -323,4 +345,5 @@ def test_bag_of_words_ranks_real_pairs_above_chance_and_as_scipy_says():
         first = [sentence for pairs in subsets for sentence in pairs.first]
         second = [sentence for pairs in subsets for sentence in pairs.second]
         rho = stats.spearmanr(_cosines(first, second), np.concatenate([pairs.gold for pairs in subsets]))[0]
-        assert results[task]["spearman_all"] == pytest.approx(100 * rho, abs=1.0)  # equal bags tie in float64, not in float32
+        # equal bags tie in float64, not in float32
+        assert results[task]["spearman_all"] == pytest.approx(100 * rho, abs=1.0)

@@ -17,7 +17,10 @@ from pretrain.common.errors import UserError
 def letters(sentences):
     """Order counts, so that only a sentence and itself are equal."""
     table = np.random.RandomState(1).randn(65536, 8)
-    rows = [sum(table[ord(letter)] / (1 + place) for place, letter in enumerate(sentence)) for sentence in sentences]
+    rows = [
+        sum(table[ord(letter)] / (1 + place) for place, letter in enumerate(sentence))
+        for sentence in sentences
+    ]
     return np.array(rows, np.float32)
 
 
@@ -36,7 +39,8 @@ def write(path, count=40):
 def test_equal_to_scipy(tmp_path):
     pairs = read(write(tmp_path / "pairs.txt"))
     sides = zip(letters(pairs.first), letters(pairs.second))
-    cosine = np.array([np.dot(one, two) / (np.linalg.norm(one) * np.linalg.norm(two)) for one, two in sides])  # as SentEval's
+    # as SentEval's
+    cosine = np.array([np.dot(one, two) / (np.linalg.norm(one) * np.linalg.norm(two)) for one, two in sides])
     spearman, pearson = correlations(open_model(letters), pairs)
     assert spearman == pytest.approx(100 * stats.spearmanr(cosine, pairs.gold)[0], abs=1e-9)
     assert pearson == pytest.approx(100 * stats.pearsonr(cosine, pairs.gold)[0], abs=1e-9)
@@ -47,10 +51,16 @@ def test_constant_vectors_give_nan(tmp_path):
     assert np.isnan(correlations(open_model(lambda sentences: np.zeros((len(sentences), 3))), pairs)).all()
 
 
-@pytest.mark.parametrize("content,message", [
-    ("1||一||二||3\n2||一||二\n", "line 2: expected number||sentence||sentence||score"),
-    ("1||一||二||高\n", "line 1"), ("1||一||二||nan\n", "line 1"), ("1||一||二||3\n", "1 pairs"), ("", "0 pairs"),
-])
+@pytest.mark.parametrize(
+    "content,message",
+    [
+        ("1||一||二||3\n2||一||二\n", "line 2: expected number||sentence||sentence||score"),
+        ("1||一||二||高\n", "line 1"),
+        ("1||一||二||nan\n", "line 1"),
+        ("1||一||二||3\n", "1 pairs"),
+        ("", "0 pairs"),
+    ],
+)
 def test_damaged_files_are_one_message(tmp_path, content, message):
     path = tmp_path / "pairs.txt"
     path.write_text(content, encoding="utf-8")

@@ -17,9 +17,28 @@ def tiny_data(tmp_path_factory) -> Path:
     """A small prepared corpus, by the command that users have."""
     folder = tmp_path_factory.mktemp("tiny")
     corpus = write_corpus(folder / "corpus.txt")
-    words = [sys.executable, "-m", "pretrain.prepare", "--source", str(corpus), "--out", str(folder / "data"), "--vocabulary",
-             "512", "--max_length", "48", "--heldout", "0.05", "--chunk_tokens", "2048", "--progress", "false"]
-    done = subprocess.run(words, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    words = [
+        sys.executable,
+        "-m",
+        "pretrain.prepare",
+        "--source",
+        str(corpus),
+        "--out",
+        str(folder / "data"),
+        "--vocabulary",
+        "512",
+        "--max_length",
+        "48",
+        "--heldout",
+        "0.05",
+        "--chunk_tokens",
+        "2048",
+        "--progress",
+        "false",
+    ]
+    done = subprocess.run(
+        words, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "data"
 

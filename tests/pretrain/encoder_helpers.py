@@ -7,16 +7,29 @@ from transformers import PreTrainedTokenizerFast
 from pretrain.model.encoder import SentenceEncoder, build_encoder
 
 MAX_POSITIONS = 40
-SIZES = {"layers": 3, "hidden_size": 32, "heads": 4, "intermediate_size": 48, "max_positions": MAX_POSITIONS,
-         "dropout": 0.0, "attention_dropout": 0.0}
+SIZES = {
+    "layers": 3,
+    "hidden_size": 32,
+    "heads": 4,
+    "intermediate_size": 48,
+    "max_positions": MAX_POSITIONS,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+}
 
 
 def make_tokenizer(*more: str) -> PreTrainedTokenizerFast:
     words = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]"] + [f"w{i}" for i in range(60)]
     inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="[PAD]", cls_token="[CLS]",
-                                        sep_token="[SEP]", mask_token="[MASK]", unk_token="[UNK]")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        unk_token="[UNK]",
+    )
     tokenizer.add_tokens(list(more), special_tokens=True)
     return tokenizer
 

@@ -1,8 +1,8 @@
 """One rank of an exactness run: gradients of the engine against a padded single-device float64 reference.
 
-Run as `python exactness_worker.py OUT.json STAGE CASE,CASE...` with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set.
-The reference shares nothing with the system but the weights and the token ids: the library's padded model, full
-similarity matrices, one backward.
+Run as `python exactness_worker.py OUT.json STAGE CASE,CASE...` with RANK, WORLD_SIZE, MASTER_ADDR and
+MASTER_PORT set. The reference shares nothing with the system but the weights and the token ids: the library's
+padded model, full similarity matrices, one backward.
 """
 
 import json
@@ -58,7 +58,8 @@ class FakeTokenizer:
 def make_batch(seed: int, copies: int, views: int) -> dict:
     """A global batch: every part as lists of token lists.
 
-    Two ranks' shares are uneven: sequences of the second half are longer, so it needs more micro-batches. Maskings are uneven
+    Two ranks' shares are uneven: sequences of the second half are longer, so it needs more micro-batches.
+    Maskings are uneven
     too: each hides more tokens than the one before.
     """
     rng = np.random.default_rng(seed)
@@ -71,17 +72,27 @@ def make_batch(seed: int, copies: int, views: int) -> dict:
     for copy in range(copies):
         rows, positions = [], []
         for row in originals:
-            chosen = sorted(rng.choice(np.arange(1, len(row) - 1), max(1, len(row) // (6 - 3 * copy)), replace=False).tolist())
+            chosen = sorted(
+                rng.choice(
+                    np.arange(1, len(row) - 1), max(1, len(row) // (6 - 3 * copy)), replace=False
+                ).tolist()
+            )
             rows.append([MASK if i in chosen else token for i, token in enumerate(row)])
             positions.append(chosen)
         masked.append((rows, positions))
     same = np.arange(N)
     same[[3, 9, 14]] = [0, 0, 5]  # duplicates, on both ranks
-    return {"originals": originals, "masked": masked,
-            "views": [[sequence(rng.integers(1, 9) + (5 if row >= N // 2 else 0)) for row in range(N)] for _ in range(views)],
-            "identities": [same if view < 2 else same + 100 for view in range(views)],
-            "present": [np.ones(N, bool) if view < 2 else rng.random(N) < 0.7 for view in range(views)],
-            "labels": rng.integers(0, LABELS, N)}
+    return {
+        "originals": originals,
+        "masked": masked,
+        "views": [
+            [sequence(rng.integers(1, 9) + (5 if row >= N // 2 else 0)) for row in range(N)]
+            for _ in range(views)
+        ],
+        "identities": [same if view < 2 else same + 100 for view in range(views)],
+        "present": [np.ones(N, bool) if view < 2 else rng.random(N) < 0.7 for view in range(views)],
+        "labels": rng.integers(0, LABELS, N),
+    }
 
 
 def share(whole: dict, rank: int, world: int, step: int) -> RankBatch:
@@ -93,14 +104,23 @@ def share(whole: dict, rank: int, world: int, step: int) -> RankBatch:
         where = [batch.offsets[i] + p for i, chosen in enumerate(positions[part]) for p in chosen]
         labels = [whole["originals"][part][i][p] for i, chosen in enumerate(positions[part]) for p in chosen]
         masked.append(Masked(batch, np.array(where, np.int64), np.array(labels, np.int32)))
-    return RankBatch(step=step, epoch=0, sequence_ids=np.arange(N, dtype=np.uint64)[part],
-                     original=Ragged.from_sequences(whole["originals"][part]), masked=masked,
-                     views=[Ragged.from_sequences(v[part]) for v in whole["views"]],
-                     identities=[i[part] for i in whole["identities"]], present=[p[part] for p in whole["present"]],
-                     labels=whole["labels"][part], substitutions=[])
+    return RankBatch(
+        step=step,
+        epoch=0,
+        sequence_ids=np.arange(N, dtype=np.uint64)[part],
+        original=Ragged.from_sequences(whole["originals"][part]),
+        masked=masked,
+        views=[Ragged.from_sequences(v[part]) for v in whole["views"]],
+        identities=[i[part] for i in whole["identities"]],
+        present=[p[part] for p in whole["present"]],
+        labels=whole["labels"][part],
+        substitutions=[],
+    )
 
 
-def reference_gradients(model: SentenceModel, whole: dict, config, world: int, systems: tuple[str, ...]) -> tuple[dict, dict]:
+def reference_gradients(
+    model: SentenceModel, whole: dict, config, world: int, systems: tuple[str, ...]
+) -> tuple[dict, dict]:
     """(losses, gradients by name) of the formulae, in float64, from padded batches on one device."""
     ref, weights, roles = Reference(model, PAD), model.objective.weights(0), model.objective.roles
     losses = {}
@@ -109,19 +129,29 @@ def reference_gradients(model: SentenceModel, whole: dict, config, world: int, s
         logits = ref.lm(input_ids=ids, attention_mask=attention).logits
         picked = [(i, p) for i, chosen in enumerate(positions) for p in chosen]
         target = torch.tensor([whole["originals"][i][p] for i, p in picked])
-        losses["mlm"] = losses.get("mlm", 0) + F.cross_entropy(torch.stack([logits[i, p] for i, p in picked]), target)
+        losses["mlm"] = losses.get("mlm", 0) + F.cross_entropy(
+            torch.stack([logits[i, p] for i, p in picked]), target
+        )
     discriminator = None
     if systems:
         rows = dict(zip(roles, whole["views"]))
-        context = {"ids": {r: torch.from_numpy(i) for r, i in zip(roles, whole["identities"])}, "rows": rows,
-                   "present": {r: torch.from_numpy(p) for r, p in zip(roles, whole["present"])},
-                   "labels": torch.from_numpy(whole["labels"]), "number_of_labels": LABELS, "progress": 0.0,
-                   "groups": torch.arange(world).repeat_interleave(N // world),
-                   "generator": lambda purpose: BatchContext(0, 0.0, None, None, {}, None, SEED).generator(purpose)}
+        context = {
+            "ids": {r: torch.from_numpy(i) for r, i in zip(roles, whole["identities"])},
+            "rows": rows,
+            "present": {r: torch.from_numpy(p) for r, p in zip(roles, whole["present"])},
+            "labels": torch.from_numpy(whole["labels"]),
+            "number_of_labels": LABELS,
+            "progress": 0.0,
+            "groups": torch.arange(world).repeat_interleave(N // world),
+            "generator": lambda purpose: BatchContext(0, 0.0, None, None, {}, None, SEED).generator(purpose),
+        }
         vectors = {role: ref.vectors(rows[role]) for role in roles}
         numbers = {"vadvcse": ("anchor",), "diffcse": ("anchor", "positive")}
-        keys = {(system, role): sequence_keys(SEED, 0, np.arange(N, dtype=np.uint64), i, "sequence-loss")
-                for system, of in numbers.items() for i, role in enumerate(of)}
+        keys = {
+            (system, role): sequence_keys(SEED, 0, np.arange(N, dtype=np.uint64), i, "sequence-loss")
+            for system, of in numbers.items()
+            for i, role in enumerate(of)
+        }
         if "vadvcse" in systems:
             lengths = torch.tensor([len(r) for r in rows["anchor"]])
             context["noise"] = sequence_noise(keys["vadvcse", "anchor"], lengths, WIDTH)
@@ -129,13 +159,19 @@ def reference_gradients(model: SentenceModel, whole: dict, config, world: int, s
             term, context["edited"] = model.objective.terms["diffcse"], {}
             for role in ("anchor", "positive"):
                 lengths = torch.tensor([len(r) for r in rows[role]])
-                edited = term.edit(torch.tensor([token for row in rows[role] for token in row]), lengths, keys["diffcse", role])
+                edited = term.edit(
+                    torch.tensor([token for row in rows[role] for token in row]),
+                    lengths,
+                    keys["diffcse", role],
+                )
                 context["edited"][role] = [part.tolist() for part in edited.split(lengths.tolist())]
             context["discriminator"] = discriminator = double(term.discriminator.lm)
         if "esimcse" in systems:
             term = model.objective.terms["esimcse"]
             filled = int(term.filled) if term.momentum_role else 0
-            queues = (term.queue[:filled].clone(), term.queue_identities[:filled].clone()) if filled else ((), ())
+            queues = (
+                (term.queue[:filled].clone(), term.queue_identities[:filled].clone()) if filled else ((), ())
+            )
             context |= dict(zip(("queue", "queue_ids"), queues))
         for system in systems:
             chosen = {role: vectors[role] for role in model.objective.terms[system].roles}
@@ -164,17 +200,21 @@ def engine_gradients(engine) -> dict:
 
 
 def errors(got: dict, expected: dict) -> dict:
-    """Errors relative to the reference, in L2: of the whole gradient, and the largest of any single parameter's.
+    """Errors relative to the reference, in L2: of the whole gradient, and the largest of any single
+    parameter's.
 
-    A parameter whose gradient is 0 by formula (a bias before batch norm, a key's bias) is held against the mean norm instead.
+    A parameter whose gradient is 0 by formula (a bias before batch norm, a key's bias) is held against the
+    mean norm instead.
     """
     if missing := set(expected) - set(got):
         raise AssertionError(f"no gradient for {sorted(missing)}")
     difference = {n: float((got[n].reshape(g.shape) - g).norm()) for n, g in expected.items()}
     norm = {n: float(g.norm()) for n, g in expected.items()}
     floor = 0.1 * float(np.mean(list(norm.values())))
-    return {"error": float(np.linalg.norm(list(difference.values())) / np.linalg.norm(list(norm.values()))),
-            "worst_parameter": max(difference[n] / max(norm[n], floor) for n in expected)}
+    return {
+        "error": float(np.linalg.norm(list(difference.values())) / np.linalg.norm(list(norm.values()))),
+        "worst_parameter": max(difference[n] / max(norm[n], floor) for n in expected),
+    }
 
 
 ALONE = {"mlm": {"weight": 0.0}}  # without the masked-language loss
@@ -194,57 +234,143 @@ CASES = {
     "simcse": {"objective": {"name": "simcse", **ALONE}},
     "simcse_symmetric": {"objective": {"name": "simcse", "simcse": {"form": "symmetric", "head": "none"}}},
     "simcse_all": {"objective": {"name": "simcse", "simcse": {"form": "2n-2"}, **ALONE}},
-    "simcse_supervised": {"objective": {
-        "name": "simcse", "simcse": {"hard_negatives": True, "hard_negative_logit": 0.5}, **ALONE}},
+    "simcse_supervised": {
+        "objective": {
+            "name": "simcse",
+            "simcse": {"hard_negatives": True, "hard_negative_logit": 0.5},
+            **ALONE,
+        }
+    },
     "sda": {"objective": {"name": "sda", **ALONE}},
     "sda_no_negatives": {"objective": {"name": "sda", "sda": {"negatives": False}, **ALONE}},
     "declutr": {"objective": {"name": "declutr"}},
     "esimcse": {"objective": {"name": "esimcse", **ALONE}},
     "esimcse_local": {"objective": {"name": "esimcse", "esimcse": {"queue": 0.0, "scope": "local"}, **ALONE}},
     "vascl": {"objective": {"name": "vascl", "vascl": {"neighbours": 4, "radius": 2.0}, **ALONE}},
-    "vascl_paper": {"objective": {
-        "name": "vascl", "vascl": {"neighbours": 4, "radius": 2.0, "grad_to_encoder": "paper"}, **ALONE}},
-    "vascl_local": {"objective": {
-        "name": "vascl", "vascl": {"neighbours": 4, "radius": 2.0, "grad_to_encoder": "paper", "scope": "local"}, **ALONE}},
+    "vascl_paper": {
+        "objective": {
+            "name": "vascl",
+            "vascl": {"neighbours": 4, "radius": 2.0, "grad_to_encoder": "paper"},
+            **ALONE,
+        }
+    },
+    "vascl_local": {
+        "objective": {
+            "name": "vascl",
+            "vascl": {"neighbours": 4, "radius": 2.0, "grad_to_encoder": "paper", "scope": "local"},
+            **ALONE,
+        }
+    },
     "augcse": {"objective": {"name": "augcse", "augcse": {"discriminator_weight": 0.5}, **ALONE}},
-    "augcse_local": {"objective": {"name": "augcse", "augcse": {"discriminator_weight": 0.5, "scope": "local"}, **ALONE}},
-    "augcse_paper": {"objective": {
-        "name": "augcse", "augcse": {"discriminator_weight": 0.5, "discriminator": "paper", "alpha": 3.0}, **ALONE}},
-    "augcse_order": {"objective": {
-        "name": "augcse", "augcse": {"discriminator_weight": 0.5, "labels": "order", "positive": "augmented"}, **ALONE}},
-    "augcse_bool": {"objective": {"name": "augcse", "augcse": {"discriminator_weight": 0.5, "labels": "bool"}, **ALONE}},
-    "vadvcse": {"objective": {
-        "name": "vadvcse", "vadvcse": {"adversarial_weight": 0.1, "sigma": 1e-2, "step_size": 1.0}, **ALONE}},
-    "vadvcse_ball": {"objective": {"name": "vadvcse", "vadvcse": {
-        "adversarial_weight": 0.5, "sigma": 1e-2, "projection": "closed-form", "norm": "l2", "radius": 0.3, "divergence": "kl",
-        "reduction": "mean", "clean_gradient": False}, **ALONE}},
-    "vadvcse_two_steps": {"objective": {"name": "vadvcse", "vadvcse": {
-        "adversarial_weight": 2e3, "sigma": 1e-2, "projection": "ball", "norm": "l2", "radius": 0.3, "divergence": "symmetric-kl",
-        "steps": 2, "step_size": 50.0, "reduction": "mean", "distribution": "vector"}, **ALONE}},
+    "augcse_local": {
+        "objective": {"name": "augcse", "augcse": {"discriminator_weight": 0.5, "scope": "local"}, **ALONE}
+    },
+    "augcse_paper": {
+        "objective": {
+            "name": "augcse",
+            "augcse": {"discriminator_weight": 0.5, "discriminator": "paper", "alpha": 3.0},
+            **ALONE,
+        }
+    },
+    "augcse_order": {
+        "objective": {
+            "name": "augcse",
+            "augcse": {"discriminator_weight": 0.5, "labels": "order", "positive": "augmented"},
+            **ALONE,
+        }
+    },
+    "augcse_bool": {
+        "objective": {"name": "augcse", "augcse": {"discriminator_weight": 0.5, "labels": "bool"}, **ALONE}
+    },
+    "vadvcse": {
+        "objective": {
+            "name": "vadvcse",
+            "vadvcse": {"adversarial_weight": 0.1, "sigma": 1e-2, "step_size": 1.0},
+            **ALONE,
+        }
+    },
+    "vadvcse_ball": {
+        "objective": {
+            "name": "vadvcse",
+            "vadvcse": {
+                "adversarial_weight": 0.5,
+                "sigma": 1e-2,
+                "projection": "closed-form",
+                "norm": "l2",
+                "radius": 0.3,
+                "divergence": "kl",
+                "reduction": "mean",
+                "clean_gradient": False,
+            },
+            **ALONE,
+        }
+    },
+    "vadvcse_two_steps": {
+        "objective": {
+            "name": "vadvcse",
+            "vadvcse": {
+                "adversarial_weight": 2e3,
+                "sigma": 1e-2,
+                "projection": "ball",
+                "norm": "l2",
+                "radius": 0.3,
+                "divergence": "symmetric-kl",
+                "steps": 2,
+                "step_size": 50.0,
+                "reduction": "mean",
+                "distribution": "vector",
+            },
+            **ALONE,
+        }
+    },
     "diffcse": {"objective": {"name": "diffcse", "diffcse": {"replaced_token_weight": 0.5}, **ALONE}},
-    "diffcse_sample": {"objective": {"name": "diffcse", "diffcse": {"replaced_token_weight": 0.5, "replacement": "sample"}}},
-    "clear+vadvcse": {"objective": {
-        "name": "clear+vadvcse", "vadvcse": {"weight": 0.3, "adversarial_weight": 1e-3, "sigma": 1e-2, "step_size": 1.0}}},
+    "diffcse_sample": {
+        "objective": {"name": "diffcse", "diffcse": {"replaced_token_weight": 0.5, "replacement": "sample"}}
+    },
+    "clear+vadvcse": {
+        "objective": {
+            "name": "clear+vadvcse",
+            "vadvcse": {"weight": 0.3, "adversarial_weight": 1e-3, "sigma": 1e-2, "step_size": 1.0},
+        }
+    },
 }
 
 
 def build(case: str, stage: int, precision: str, dropout: float):
     tree = json.loads(json.dumps(CASES[case]))
     tree.setdefault("model", {}).setdefault("pooling", "mean")
-    tree["model"] |= {"type": "bert", "layers": 2, "hidden_size": WIDTH, "heads": 4, "max_positions": 64, "dropout": dropout,
-                      "attention_dropout": dropout}
+    tree["model"] |= {
+        "type": "bert",
+        "layers": 2,
+        "hidden_size": WIDTH,
+        "heads": 4,
+        "max_positions": 64,
+        "dropout": dropout,
+        "attention_dropout": dropout,
+    }
     tree.setdefault("objective", {}).setdefault("contrastive", {}).update(projection_size=16, temperature=0.1)
     tree["augment"] = {"augmented": "del-word|reorder|repeat"}
     tree["train"] = {"zero": stage, "global_batch": N, "steps": 10, "warmup_steps": 0, "clip": 0.0}
     torch.manual_seed(7)
-    architecture = {"type": "bert", "layers": 2, "hidden_size": WIDTH, "heads": 4, "max_positions": 64, "dropout": dropout,
-                    "attention_dropout": dropout, "intermediate_size": 2 * WIDTH}
+    architecture = {
+        "type": "bert",
+        "layers": 2,
+        "hidden_size": WIDTH,
+        "heads": 4,
+        "max_positions": 64,
+        "dropout": dropout,
+        "attention_dropout": dropout,
+        "intermediate_size": 2 * WIDTH,
+    }
     with tempfile.TemporaryDirectory() as folder:
         if "diffcse" in tree["objective"]:
             lm = build_encoder(architecture | {"hidden_size": 16}, FakeTokenizer()).lm
             lm.config.save_pretrained(folder)
-            save_file({n: p.contiguous() for n, p in lm.state_dict().items() if "decoder" not in n},
-                      Path(folder) / "model.safetensors", {"format": "pt"})
+            save_file(
+                {n: p.contiguous() for n, p in lm.state_dict().items() if "decoder" not in n},
+                Path(folder) / "model.safetensors",
+                {"format": "pt"},
+            )
             tree["objective"]["diffcse"]["generator"] = folder
         config = validate_config(tree, case)
         encoder = build_encoder(architecture, FakeTokenizer(), config.model.pooling)
@@ -262,13 +388,16 @@ def build(case: str, stage: int, precision: str, dropout: float):
                 parameter.mul_(8)
         if "esimcse" in objective.terms and objective.terms["esimcse"].momentum_role:
             objective.terms["esimcse"].queue.normal_()
-            objective.terms["esimcse"].queue_identities.copy_(torch.arange(-20, -20 + len(objective.terms["esimcse"].queue)))
+            objective.terms["esimcse"].queue_identities.copy_(
+                torch.arange(-20, -20 + len(objective.terms["esimcse"].queue))
+            )
             objective.terms["esimcse"].filled.fill_(24)  # the last ones are texts of this batch
     return config, SentenceModel(encoder, objective, precision)
 
 
 def replayed(engine, batch: RankBatch, seed: int, budget: int, config) -> dict:
-    """Gradients with every micro-batch's graph kept alive, one rank: the same layout, the same dropout, one backward."""
+    """Gradients with every micro-batch's graph kept alive, one rank: the same layout, the same dropout, one
+    backward."""
     from augment.core.ragged import Ragged as R
     from pretrain.data.microbatches import cut
     from pretrain.step.whole_batch import micro_seed, select_positions
@@ -282,18 +411,26 @@ def replayed(engine, batch: RankBatch, seed: int, budget: int, config) -> dict:
     for index, part in enumerate(rows):
         torch.manual_seed(micro_seed(seed, batch.step, 0, 0, index))
         chosen = views.take(part)
-        vectors = vectors.index_put((torch.from_numpy(part),),
-                                    model("embed", torch.from_numpy(chosen.ids).long(), torch.from_numpy(chosen.lengths)))
+        vectors = vectors.index_put(
+            (torch.from_numpy(part),),
+            model("embed", torch.from_numpy(chosen.ids).long(), torch.from_numpy(chosen.lengths)),
+        )
     same = dict(zip(model.objective.roles, map(torch.from_numpy, batch.identities)))
     context = BatchContext(batch.step, 0.0, torch.zeros(N, dtype=torch.long), same, {}, None, seed)
-    total = model("relate", vectors.unflatten(0, (2, N)), context)["contrastive"] * config.objective.contrastive.weight
+    total = (
+        model("relate", vectors.unflatten(0, (2, N)), context)["contrastive"]
+        * config.objective.contrastive.weight
+    )
     masked = batch.masked[0]
-    for index, part in enumerate(cut(masked.batch.lengths, count_micro_batches(masked.batch.lengths, budget))):
+    for index, part in enumerate(
+        cut(masked.batch.lengths, count_micro_batches(masked.batch.lengths, budget))
+    ):
         torch.manual_seed(micro_seed(seed, batch.step, 0, 1, index))
         chosen = masked.batch.take(part)
         positions, labels = select_positions(masked.batch, part, masked.positions, masked.labels)
-        total = total + model("mlm", torch.from_numpy(chosen.ids).long(), torch.from_numpy(chosen.lengths), positions,
-                              labels) / len(masked.positions)
+        total = total + model(
+            "mlm", torch.from_numpy(chosen.ids).long(), torch.from_numpy(chosen.lengths), positions, labels
+        ) / len(masked.positions)
     total.backward()
     return {n: p.grad.double().clone() for n, p in model.named_parameters() if p.grad is not None}
 
@@ -302,7 +439,10 @@ def needed_micro_batches(batch: RankBatch, model: SentenceModel, budget: int) ->
     """How many micro-batches of views and of a masking a rank needs by itself to stay within the budget."""
     masks = batch.masked if model.objective.weights(batch.step).get("mlm", 0) > 0 else []
     views = Ragged.concatenate(batch.views) if model.objective.needs_views(batch.step) else Ragged.empty()
-    return (count_micro_batches(views.lengths, budget), count_micro_batches(masks[0].batch.lengths, budget) if masks else 0)
+    return (
+        count_micro_batches(views.lengths, budget),
+        count_micro_batches(masks[0].batch.lengths, budget) if masks else 0,
+    )
 
 
 def vectors_of_equal_shares(stage: int, rank: int, world: int) -> torch.Tensor:
@@ -341,11 +481,22 @@ def main() -> None:
                 scaled = pieces == 2 or precision == "fp16"
                 result = WholeBatch(engine, SEED, budget, scale if scaled else None).compute(batch)
                 got = engine_gradients(engine)
-                needed = tuple(max(counts) for counts in zip(*(needed_micro_batches(of, model, budget) for of in shares)))
-                report.append({
-                    "case": case, "precision": precision, "stage": stage, "world": world, "micro_batches": result.micro_batches,
-                    "needed_micro_batches": needed, "losses": result.losses, "expected_losses": expected_losses,
-                    **errors(got, expected)})
+                needed = tuple(
+                    max(counts) for counts in zip(*(needed_micro_batches(of, model, budget) for of in shares))
+                )
+                report.append(
+                    {
+                        "case": case,
+                        "precision": precision,
+                        "stage": stage,
+                        "world": world,
+                        "micro_batches": result.micro_batches,
+                        "needed_micro_batches": needed,
+                        "losses": result.losses,
+                        "expected_losses": expected_losses,
+                        **errors(got, expected),
+                    }
+                )
                 for group in engine.optimizer.param_groups:
                     group["lr"] = 0.0
                 engine.step()  # clears gradients; at learning rate 0 the weights stay
@@ -363,8 +514,19 @@ def main() -> None:
         WholeBatch(engine, 5, 90).compute(batch)
         got = engine_gradients(engine)
         expected = replayed(engine, batch, 5, 90, config)
-        report.append({"case": "dropout_replay", "precision": "fp32", "stage": 0, "world": 1, **errors(got, expected),
-                       "losses": {}, "expected_losses": {}, "micro_batches": [0, 0], "needed_micro_batches": [0, 0]})
+        report.append(
+            {
+                "case": "dropout_replay",
+                "precision": "fp32",
+                "stage": 0,
+                "world": 1,
+                **errors(got, expected),
+                "losses": {},
+                "expected_losses": {},
+                "micro_batches": [0, 0],
+                "needed_micro_batches": [0, 0],
+            }
+        )
     if rank == 0:
         out.write_text(json.dumps({"rows": report, "dropout": dropout}))
     dist.barrier()

@@ -22,7 +22,9 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     vocabulary = {token: number for number, token in enumerate(special + sorted(set(WORDS)))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token="[PAD]",
@@ -40,7 +42,9 @@ class Model(nn.Module):
     def __init__(self, encoder, objective=None) -> None:
         super().__init__()
         self.encoder = encoder
-        self.objective = objective or nn.ModuleDict({"projection": nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16))})
+        self.objective = objective or nn.ModuleDict(
+            {"projection": nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16))}
+        )
 
 
 class Engine:
@@ -49,10 +53,16 @@ class Engine:
         self.optimizer = torch.optim.AdamW(module.parameters())
 
 
-def make_run(folder: Path, kind: str = "bert", pooling: str = "mean", layers: int = 3, steps: tuple[int, ...] = (7,),
-             simcse: dict | None = None):
-    """A run folder with checkpoints, of the objective simcse where its settings are given; returns the encoder as it was at the
-    last, and the tokenizer."""
+def make_run(
+    folder: Path,
+    kind: str = "bert",
+    pooling: str = "mean",
+    layers: int = 3,
+    steps: tuple[int, ...] = (7,),
+    simcse: dict | None = None,
+):
+    """A run folder with checkpoints, of the objective simcse where its settings are given; returns the
+    encoder as it was at the last, and the tokenizer."""
     torch.manual_seed(len(kind) + layers)
     tokenizer = make_tokenizer()
     data = folder / "data"
@@ -62,14 +72,17 @@ def make_run(folder: Path, kind: str = "bert", pooling: str = "mean", layers: in
     with torch.no_grad():
         for parameter in encoder.parameters():  # far from the initial values, so that every layer matters
             parameter.add_(0.3 * torch.randn_like(parameter))
-    recipe_type = kind if kind != "distilbert" else "bert"  # reached by --init only: the recipe does not say it
+    # reached by --init only: the recipe does not say it
+    recipe_type = kind if kind != "distilbert" else "bert"
     config = validate_config(
         {
             "name": "test",
             "folder": str(folder),
             "model": {"type": recipe_type, "pooling": pooling, **sizes},
             "data": {"folder": str(data)},
-            "objective": {} if simcse is None else {"name": "simcse", "simcse": simcse, "mlm": {"weight": 0.0}},
+            "objective": {}
+            if simcse is None
+            else {"name": "simcse", "simcse": simcse, "mlm": {"weight": 0.0}},
         },
         "test",
     )

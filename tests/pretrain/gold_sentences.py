@@ -36,7 +36,9 @@ def read_treebank(path: Path, tokenised: bool = False, lowered: bool = False) ->
     return documents
 
 
-def score(documents: list[Document], split: Callable[[str], list[str]], between: str) -> tuple[float, float, float]:
+def score(
+    documents: list[Document], split: Callable[[str], list[str]], between: str
+) -> tuple[float, float, float]:
     """Return precision, recall and F1 of the boundaries inside documents.
 
     A boundary is a number of characters that are not blank. The end of a document is none: it is given.

@@ -16,7 +16,9 @@ from pretrain.data.shards import ShardReader
 SIZE = 300
 PAD, CLS, SEP, MASK, DEL = range(5)
 _special = np.arange(SIZE) < 5
-VOCABULARY = Vocabulary(SIZE, PAD, CLS, SEP, MASK, DEL, _special, np.ones(SIZE, bool), np.where(_special, 0, 1).astype(np.uint8))
+VOCABULARY = Vocabulary(
+    SIZE, PAD, CLS, SEP, MASK, DEL, _special, np.ones(SIZE, bool), np.where(_special, 0, 1).astype(np.uint8)
+)
 
 
 def some_sequences(count: int, seed: int = 0) -> Ragged:
@@ -27,7 +29,10 @@ def some_sequences(count: int, seed: int = 0) -> Ragged:
 
 def views(*augmentations: str) -> list[ViewSpec]:
     """An anchor, a positive and a negative, or as many of them as there are augmentations."""
-    return [ViewSpec(role, augmentation) for role, augmentation in zip(("anchor", "positive", "negative"), augmentations)]
+    return [
+        ViewSpec(role, augmentation)
+        for role, augmentation in zip(("anchor", "positive", "negative"), augmentations)
+    ]
 
 
 def make_loader(folder: str | Path, **changes: Any) -> Loader:
@@ -58,7 +63,9 @@ def assert_same(first: RankBatch, second: RankBatch) -> None:
     assert first.original == second.original
     assert first.views == second.views
     assert len(first.identities) == len(first.present) == len(first.views)
-    for mine, theirs in zip([*first.identities, *first.present], [*second.identities, *second.present], strict=True):
+    for mine, theirs in zip(
+        [*first.identities, *first.present], [*second.identities, *second.present], strict=True
+    ):
         assert mine.dtype == theirs.dtype and np.array_equal(mine, theirs)
     assert (first.labels is None) == (second.labels is None)
     assert first.labels is None or np.array_equal(first.labels, second.labels)
@@ -70,8 +77,13 @@ def assert_same(first: RankBatch, second: RankBatch) -> None:
     assert first.substitutions == second.substitutions
 
 
-def assert_same_run(folder: Path, expected: list[RankBatch], world_size: int, workers: int, **changes) -> None:
-    ranks = [batches(folder, rank=rank, world_size=world_size, workers=workers, **changes) for rank in range(world_size)]
+def assert_same_run(
+    folder: Path, expected: list[RankBatch], world_size: int, workers: int, **changes
+) -> None:
+    ranks = [
+        batches(folder, rank=rank, world_size=world_size, workers=workers, **changes)
+        for rank in range(world_size)
+    ]
     assert all(len(rank) == len(expected) for rank in ranks)
     for number, batch in enumerate(expected):
         assert_same(RankBatch.concatenate([rank[number] for rank in ranks]), batch)

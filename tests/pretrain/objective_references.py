@@ -1,7 +1,8 @@
 """The objectives once more: float64, one device, padded batches, full matrices, from the papers' formulae.
 
-Nothing here is shared with the system but weights, token ids, and the numbers that both draw at random (the start of an
-adversarial direction, what a generator is asked to fill in). `Reference.losses` gives each loss as autograd sees it.
+Nothing here is shared with the system but weights, token ids, and the numbers that both draw at random (the
+start of an adversarial direction, what a generator is asked to fill in). `Reference.losses` gives each loss
+as autograd sees it.
 """
 
 import math
@@ -18,7 +19,10 @@ class Reference:
     def __init__(self, model, pad: int):
         self.pad, self.pooling = pad, model.encoder.pooling
         self.lm = double(model.encoder.lm)
-        self.heads = {n: p.detach().double().requires_grad_(p.requires_grad) for n, p in model.objective.named_parameters()}
+        self.heads = {
+            n: p.detach().double().requires_grad_(p.requires_grad)
+            for n, p in model.objective.named_parameters()
+        }
         self.model = model
 
     def padded(self, rows):
@@ -27,7 +31,8 @@ class Reference:
         return ids, torch.tensor([[1] * len(r) + [0] * (width - len(r)) for r in rows])
 
     def hidden(self, rows, lm=None, edit=None):
-        """Last hidden states [N, L, H] and the attention mask; `edit` is applied to the embedding block's output."""
+        """Last hidden states [N, L, H] and the attention mask; `edit` is applied to the embedding block's
+        output."""
         lm = lm or self.lm
         ids, attention = self.padded(rows)
         handle = lm.base_model.embeddings.register_forward_hook(lambda m, i, out: edit(out)) if edit else None
@@ -50,15 +55,22 @@ class Reference:
         """By the statistics of `of` (default: x itself)."""
         of = x if of is None else of
         x = (x - of.mean(0)) / (of.var(0, unbiased=False) + 1e-5).sqrt()
-        return x * self.heads[f"{name}.weight"] + self.heads[f"{name}.bias"] if f"{name}.weight" in self.heads else x
+        return (
+            x * self.heads[f"{name}.weight"] + self.heads[f"{name}.bias"]
+            if f"{name}.weight" in self.heads
+            else x
+        )
 
     def batch_norm_head(self, x, name, of=None):
-        """Linear, batch norm, ReLU, Linear, batch norm; `of`: the vectors whose statistics count, as constants."""
+        """Linear, batch norm, ReLU, Linear, batch norm; `of`: the vectors whose statistics count, as
+        constants."""
         first = self.linear(x, f"{name}.layers.0")
         fixed = None if of is None else self.linear(of, f"{name}.layers.0").detach()
         second = self.linear(F.relu(self.batch_norm(first, f"{name}.layers.1", fixed)), f"{name}.layers.3")
         if of is not None:
-            fixed = self.linear(F.relu(self.batch_norm(fixed, f"{name}.layers.1")), f"{name}.layers.3").detach()
+            fixed = self.linear(
+                F.relu(self.batch_norm(fixed, f"{name}.layers.1")), f"{name}.layers.3"
+            ).detach()
         return self.batch_norm(second, f"{name}.layers.4", fixed)
 
 
@@ -72,7 +84,8 @@ def double(lm):
 
 
 def nce(anchors, candidates, temperature, target, excluded=None, bias=None, own=None):
-    """Mean of -log softmax at `target`; excluded: bool[A, C]; bias: added to the logits; own: one more logit a row."""
+    """Mean of -log softmax at `target`; excluded: bool[A, C]; bias: added to the logits; own: one more logit
+    a row."""
     logits = F.normalize(anchors, dim=1) @ F.normalize(candidates, dim=1).T / temperature
     if bias is not None:
         logits = logits + bias
@@ -110,28 +123,42 @@ def clear(ref, v, ctx, config):
     if settings.projection_layers:
         z, second = ref.linear(z, "terms.clear.projection.layers.0"), "terms.clear.projection.layers.2"
         if settings.projection_batch_norm:  # over the whole global batch, both views together
-            z, second = ref.batch_norm(z, "terms.clear.projection.layers.1"), "terms.clear.projection.layers.3"
+            z, second = (
+                ref.batch_norm(z, "terms.clear.projection.layers.1"),
+                "terms.clear.projection.layers.3",
+            )
         z = ref.linear(F.relu(z), second)
     first, second = z.chunk(2)
     group = ctx["groups"] if settings.scope == "local" else None
-    return {"contrastive": nt_xent(first, second, settings.temperature, (ctx["ids"]["anchor"], ctx["ids"]["positive"]), group)}
+    return {
+        "contrastive": nt_xent(
+            first, second, settings.temperature, (ctx["ids"]["anchor"], ctx["ids"]["positive"]), group
+        )
+    }
 
 
 def simcse(ref, v, ctx, config):
     settings, ids, index = config.objective.simcse, ctx["ids"], torch.arange(len(v["anchor"]))
-    z = {role: torch.tanh(ref.linear(x, "terms.simcse.head.layers.0")) if settings.head == "mlp" else x for role, x in v.items()}
+    z = {
+        role: torch.tanh(ref.linear(x, "terms.simcse.head.layers.0")) if settings.head == "mlp" else x
+        for role, x in v.items()
+    }
     pair = (ids["anchor"], ids["positive"])
     if settings.form == "2n-2":
         return {"simcse": nt_xent(z["anchor"], z["positive"], settings.temperature, pair)}
     forward = same(*pair, ids["positive"])
     if settings.hard_negatives:
-        bias = torch.cat([torch.zeros(len(index), len(index)), torch.eye(len(index)) * settings.hard_negative_logit], 1)
+        bias = torch.cat(
+            [torch.zeros(len(index), len(index)), torch.eye(len(index)) * settings.hard_negative_logit], 1
+        )
         excluded = torch.cat([forward, same(*pair, ids["negative"])], 1)
         candidates = torch.cat([z["positive"], z["negative"]])
         return {"simcse": nce(z["anchor"], candidates, settings.temperature, index, excluded, bias)}
     loss = nce(z["anchor"], z["positive"], settings.temperature, index, forward)
     if settings.form == "symmetric":
-        back = nce(z["positive"], z["anchor"], settings.temperature, index, same(pair[1], pair[0], ids["anchor"]))
+        back = nce(
+            z["positive"], z["anchor"], settings.temperature, index, same(pair[1], pair[0], ids["anchor"])
+        )
         loss = (loss + back) / 2
     return {"simcse": loss}
 
@@ -139,7 +166,9 @@ def simcse(ref, v, ctx, config):
 def sda(ref, v, ctx, config):
     settings, ids = config.objective.sda, ctx["ids"]
     roles = list(v)
-    z = dict(zip(roles, ref.batch_norm_head(torch.cat([v[r] for r in roles]), "terms.sda.head").chunk(len(roles))))
+    z = dict(
+        zip(roles, ref.batch_norm_head(torch.cat([v[r] for r in roles]), "terms.sda.head").chunk(len(roles)))
+    )
     excluded, index = same(ids["anchor"], ids["positive"], ids["positive"]), torch.arange(len(z["anchor"]))
     own = None
     if settings.negatives:
@@ -150,17 +179,30 @@ def sda(ref, v, ctx, config):
 
 def declutr(ref, v, ctx, config):
     positive = torch.stack([v[role] for role in v if role != "anchor"]).mean(0)
-    return {"declutr": nt_xent(v["anchor"], positive, config.objective.declutr.temperature,
-                               (ctx["ids"]["anchor"], ctx["ids"]["positive"]))}
+    return {
+        "declutr": nt_xent(
+            v["anchor"],
+            positive,
+            config.objective.declutr.temperature,
+            (ctx["ids"]["anchor"], ctx["ids"]["positive"]),
+        )
+    }
 
 
 def esimcse(ref, v, ctx, config):
-    settings, z = config.objective.esimcse, {r: torch.tanh(ref.linear(x, "terms.esimcse.head.layers.0")) for r, x in v.items()}
+    settings, z = (
+        config.objective.esimcse,
+        {r: torch.tanh(ref.linear(x, "terms.esimcse.head.layers.0")) for r, x in v.items()},
+    )
     candidates, index = z["positive"], torch.arange(len(z["anchor"]))
-    excluded = same(ctx["ids"]["anchor"], ctx["ids"]["positive"], ctx["ids"]["positive"]) | elsewhere(settings, ctx)
+    excluded = same(ctx["ids"]["anchor"], ctx["ids"]["positive"], ctx["ids"]["positive"]) | elsewhere(
+        settings, ctx
+    )
     if len(ctx["queue"]):
         candidates = torch.cat([candidates, ctx["queue"].double()])
-        excluded = torch.cat([excluded, same(ctx["ids"]["anchor"], ctx["ids"]["positive"], ctx["queue_ids"])], 1)
+        excluded = torch.cat(
+            [excluded, same(ctx["ids"]["anchor"], ctx["ids"]["positive"], ctx["queue_ids"])], 1
+        )
     return {"esimcse": nce(z["anchor"], candidates, settings.temperature, index, excluded)}
 
 
@@ -174,9 +216,13 @@ def vascl(ref, v, ctx, config):
     group = ctx["groups"] if settings.scope == "local" else None
     losses = {"vascl": nt_xent(head(v["anchor"]), head(v["positive"]), settings.temperature, pair, group)}
     e = v["anchor"].detach()
-    likeness = (e @ e.T).masked_fill((pair[0][:, None] == pair[0][None]) | elsewhere(settings, ctx), -torch.inf)
+    likeness = (e @ e.T).masked_fill(
+        (pair[0][:, None] == pair[0][None]) | elsewhere(settings, ctx), -torch.inf
+    )
     neighbours = likeness.topk(settings.neighbours, 1).indices
-    start = F.normalize(torch.rand(e.shape, generator=ctx["generator"](0), dtype=torch.float32).double() - 0.5, dim=1)
+    start = F.normalize(
+        torch.rand(e.shape, generator=ctx["generator"](0), dtype=torch.float32).double() - 0.5, dim=1
+    )
     start.requires_grad_()
     clean, moved = F.normalize(head(e).detach(), dim=1), F.normalize(head(e + settings.radius * start), dim=1)
     own = (moved * clean).sum(1) / settings.temperature
@@ -198,11 +244,28 @@ def vascl(ref, v, ctx, config):
 
 def augcse(ref, v, ctx, config):
     settings, roles = config.objective.augcse, list(v)
-    z = dict(zip(roles, ref.batch_norm_head(torch.cat([v[r] for r in roles]), "terms.augcse.head").chunk(len(roles))))
+    z = dict(
+        zip(
+            roles,
+            ref.batch_norm_head(torch.cat([v[r] for r in roles]), "terms.augcse.head").chunk(len(roles)),
+        )
+    )
     positive = "augmented" if settings.positive == "augmented" else "positive"
     ids, index, far = ctx["ids"], torch.arange(len(z["anchor"])), elsewhere(settings, ctx)
-    forward = nce(z["anchor"], z[positive], settings.temperature, index, same(ids["anchor"], ids[positive], ids[positive]) | far)
-    back = nce(z[positive], z["anchor"], settings.temperature, index, same(ids[positive], ids["anchor"], ids["anchor"]) | far)
+    forward = nce(
+        z["anchor"],
+        z[positive],
+        settings.temperature,
+        index,
+        same(ids["anchor"], ids[positive], ids[positive]) | far,
+    )
+    back = nce(
+        z[positive],
+        z["anchor"],
+        settings.temperature,
+        index,
+        same(ids[positive], ids["anchor"], ids["anchor"]) | far,
+    )
     losses = {"augcse": (forward + back) / 2}
     if settings.discriminator_weight:
         labels, first, second = ctx["labels"], z["anchor"], z["augmented"]
@@ -230,8 +293,15 @@ def vadvcse(ref, v, ctx, config):
     settings, index = config.objective.vadvcse, torch.arange(len(v["anchor"]))
     both = torch.cat([v["anchor"], v["positive"]])
     z = ref.batch_norm_head(both, "terms.vadvcse.head").chunk(2)
-    losses = {"vadvcse": nce(z[0], z[1], settings.temperature, index,
-                             same(ctx["ids"]["anchor"], ctx["ids"]["positive"], ctx["ids"]["positive"]))}
+    losses = {
+        "vadvcse": nce(
+            z[0],
+            z[1],
+            settings.temperature,
+            index,
+            same(ctx["ids"]["anchor"], ctx["ids"]["positive"], ctx["ids"]["positive"]),
+        )
+    }
     rows = ctx["rows"]["anchor"]
     real = ref.padded(rows)[1].bool()
 
@@ -242,7 +312,11 @@ def vadvcse(ref, v, ctx, config):
             return words + placed
 
         vectors = ref.vectors(rows, None if noise is None else add)
-        return vectors if settings.distribution == "vector" else ref.batch_norm_head(vectors, "terms.vadvcse.head", both.detach())
+        return (
+            vectors
+            if settings.distribution == "vector"
+            else ref.batch_norm_head(vectors, "terms.vadvcse.head", both.detach())
+        )
 
     def divergence(p, q):
         p, q = p.log_softmax(1), q.log_softmax(1)
@@ -258,16 +332,21 @@ def vadvcse(ref, v, ctx, config):
     noise = ctx["noise"].double() * settings.sigma
     for _ in range(settings.steps):
         noise = noise.detach().requires_grad_()
-        gradient, = torch.autograd.grad(divergence(output(noise), clean.detach()), noise)
+        (gradient,) = torch.autograd.grad(divergence(output(noise), clean.detach()), noise)
         noise = noise.detach() + settings.step_size * gradient
         norm = noise.norm(dim=1, keepdim=True) if settings.norm == "l2" else noise.abs().amax(1, keepdim=True)
         if settings.projection == "smart":
             noise = noise / (norm + 1e-6)
         elif settings.projection == "ball":
-            noise = noise * (settings.radius / norm.clamp_min(settings.radius)) if settings.norm == "l2" else \
-                noise.clamp(-settings.radius, settings.radius)
+            noise = (
+                noise * (settings.radius / norm.clamp_min(settings.radius))
+                if settings.norm == "l2"
+                else noise.clamp(-settings.radius, settings.radius)
+            )
         else:
-            noise = settings.radius * (F.normalize(gradient, dim=1, eps=1e-300) if settings.norm == "l2" else gradient.sign())
+            noise = settings.radius * (
+                F.normalize(gradient, dim=1, eps=1e-300) if settings.norm == "l2" else gradient.sign()
+            )
     loss = divergence(output(noise), clean if settings.clean_gradient else clean.detach())
     losses["vadvcse_adversarial"] = loss if settings.reduction == "sum" else loss / len(rows)
     return losses
@@ -277,14 +356,22 @@ def diffcse(ref, v, ctx, config):
     settings, index = config.objective.diffcse, torch.arange(len(v["anchor"]))
     both = ref.batch_norm_head(torch.cat([v["anchor"], v["positive"]]), "terms.diffcse.head")
     z = dict(zip(("anchor", "positive"), both.chunk(2)))
-    losses = {"diffcse": nce(z["anchor"], z["positive"], settings.temperature, index,
-                             same(ctx["ids"]["anchor"], ctx["ids"]["positive"], ctx["ids"]["positive"]))}
+    losses = {
+        "diffcse": nce(
+            z["anchor"],
+            z["positive"],
+            settings.temperature,
+            index,
+            same(ctx["ids"]["anchor"], ctx["ids"]["positive"], ctx["ids"]["positive"]),
+        )
+    }
     discriminator = ctx["discriminator"]
     total, tokens = 0.0, 0
     for role in ("anchor", "positive"):
         edited, rows = ctx["edited"][role], ctx["rows"][role]
-        hidden, attention = ref.hidden(edited, discriminator, lambda words, role=role: torch.cat(
-            [z[role][:, None], words[:, 1:]], 1))
+        hidden, attention = ref.hidden(
+            edited, discriminator, lambda words, role=role: torch.cat([z[role][:, None], words[:, 1:]], 1)
+        )
         logits = ref.linear(hidden, "terms.diffcse.replaced")
         replaced = ref.padded(edited)[0] != ref.padded(rows)[0]
         real = attention.bool()
@@ -294,5 +381,14 @@ def diffcse(ref, v, ctx, config):
     return losses
 
 
-SYSTEMS = {"clear": clear, "simcse": simcse, "sda": sda, "declutr": declutr, "esimcse": esimcse, "vascl": vascl,
-           "augcse": augcse, "vadvcse": vadvcse, "diffcse": diffcse}
+SYSTEMS = {
+    "clear": clear,
+    "simcse": simcse,
+    "sda": sda,
+    "declutr": declutr,
+    "esimcse": esimcse,
+    "vascl": vascl,
+    "augcse": augcse,
+    "vadvcse": vadvcse,
+    "diffcse": diffcse,
+}

@@ -56,5 +56,7 @@ def texts_of(folder: Path, split: str) -> list[str]:
     found = []
     for number in range(reader.num_chunks):
         sequences = reader.read(number).sequences
-        found += [tokenizer.decode(sequences[i], skip_special_tokens=True).strip() for i in range(len(sequences))]
+        found += [
+            tokenizer.decode(sequences[i], skip_special_tokens=True).strip() for i in range(len(sequences))
+        ]
     return found

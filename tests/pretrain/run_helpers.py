@@ -13,16 +13,36 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = {
-    "model.layers": 2, "model.hidden_size": 32, "model.heads": 2, "model.max_positions": 64, "model.pooling": "mean",
-    "train.steps": 10, "train.global_batch": 16, "train.warmup_steps": 2, "train.log_every": 1, "train.precision": "fp32",
-    "train.lr": "1e-3", "train.micro_batch_tokens": 256, "data.lanes": 4, "data.workers": 1, "evaluate.every": 4,
-    "evaluate.heldout_sequences": 24, "evaluate.partners": 24, "checkpoint.every": 3,
+    "model.layers": 2,
+    "model.hidden_size": 32,
+    "model.heads": 2,
+    "model.max_positions": 64,
+    "model.pooling": "mean",
+    "train.steps": 10,
+    "train.global_batch": 16,
+    "train.warmup_steps": 2,
+    "train.log_every": 1,
+    "train.precision": "fp32",
+    "train.lr": "1e-3",
+    "train.micro_batch_tokens": 256,
+    "data.lanes": 4,
+    "data.workers": 1,
+    "evaluate.every": 4,
+    "evaluate.heldout_sequences": 24,
+    "evaluate.partners": 24,
+    "checkpoint.every": 3,
     "train.threads": 1,
 }
 
-NOUNS = "river stone engine garden letter teacher window planet market soldier winter bridge music forest doctor"
-VERBS = "carries finds breaks follows paints remembers builds opens answers watches moves teaches leaves holds"
-ADJECTIVES = "old green quiet broken narrow famous distant heavy simple silver early foreign public bitter gentle"
+NOUNS = (
+    "river stone engine garden letter teacher window planet market soldier winter bridge music forest doctor"
+)
+VERBS = (
+    "carries finds breaks follows paints remembers builds opens answers watches moves teaches leaves holds"
+)
+ADJECTIVES = (
+    "old green quiet broken narrow famous distant heavy simple silver early foreign public bitter gentle"
+)
 
 
 def write_corpus(path: Path, documents: int = 300, seed: int = 0) -> Path:
@@ -31,12 +51,19 @@ def write_corpus(path: Path, documents: int = 300, seed: int = 0) -> Path:
     nouns, verbs, things = NOUNS.split(), VERBS.split(), ADJECTIVES.split()
 
     def sentence():
-        words = [f"The {rng.choice(things)} {rng.choice(nouns)} {rng.choice(verbs)} the {rng.choice(things)} {rng.choice(nouns)}"]
+        words = [
+            f"The {rng.choice(things)} {rng.choice(nouns)} {rng.choice(verbs)} the {rng.choice(things)} "
+            f"{rng.choice(nouns)}"
+        ]
         for _ in range(rng.randrange(3)):
-            words.append(f"and the {rng.choice(nouns)} {rng.choice(verbs)} a {rng.choice(things)} {rng.choice(nouns)}")
+            words.append(
+                f"and the {rng.choice(nouns)} {rng.choice(verbs)} a {rng.choice(things)} {rng.choice(nouns)}"
+            )
         return " ".join(words) + "."
 
-    path.write_text("\n\n".join(" ".join(sentence() for _ in range(rng.randrange(3, 9))) for _ in range(documents)) + "\n")
+    path.write_text(
+        "\n\n".join(" ".join(sentence() for _ in range(rng.randrange(3, 9))) for _ in range(documents)) + "\n"
+    )
     return path
 
 
@@ -53,15 +80,28 @@ def start(words: list[str], ranks: int = 1) -> list[subprocess.Popen]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = {k: v for k, v in os.environ.items() if k != "CLEAR_DATA"} | {
-        "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": "1"}
-    return [subprocess.Popen([sys.executable, *words], env=environment | {"RANK": str(r), "LOCAL_RANK": str(r)},
-                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
-            for r in range(ranks)]
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+    }
+    return [
+        subprocess.Popen(
+            [sys.executable, *words],
+            env=environment | {"RANK": str(r), "LOCAL_RANK": str(r)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        for r in range(ranks)
+    ]
 
 
 def outputs_of(processes: list[subprocess.Popen], timeout: int) -> list[str]:
-    """What processes print until they end, read side by side: a rank whose pipe is full waits, and the others wait for it."""
+    """What processes print until they end, read side by side: a rank whose pipe is full waits, and the others
+    wait for it."""
     with ThreadPoolExecutor(len(processes)) as pool:
         return list(pool.map(lambda process: process.communicate(timeout=timeout)[0], processes))
 
@@ -69,7 +109,9 @@ def outputs_of(processes: list[subprocess.Popen], timeout: int) -> list[str]:
 def finish(processes: list[subprocess.Popen], expect: int = 0, timeout: int = 240) -> str:
     """Wait for the end; returns rank 0's output."""
     outputs = outputs_of(processes, timeout)
-    assert [p.returncode for p in processes] == [expect] * len(processes), "\n".join(o[-3000:] for o in outputs)
+    assert [p.returncode for p in processes] == [expect] * len(processes), "\n".join(
+        o[-3000:] for o in outputs
+    )
     return outputs[0]
 
 
@@ -80,7 +122,9 @@ def kill(processes: list[subprocess.Popen]) -> None:
         process.communicate()
 
 
-def wait_for(condition, processes: list[subprocess.Popen], timeout: float = 120, pause: float = 0.002) -> None:
+def wait_for(
+    condition, processes: list[subprocess.Popen], timeout: float = 120, pause: float = 0.002
+) -> None:
     """Poll until `condition()`, while the processes live."""
     end = time.monotonic() + timeout
     while not condition():
@@ -102,5 +146,9 @@ def curve(run: Path) -> dict[int, dict]:
     result: dict[int, dict] = {}
     for record in records(run):
         row = result.setdefault(record["step"], {})
-        row |= {key: record[key] for key in ("loss", "gradient_norm", "evaluation", "lr", "tokens") if key in record}
+        row |= {
+            key: record[key]
+            for key in ("loss", "gradient_norm", "evaluation", "lr", "tokens")
+            if key in record
+        }
     return result

@@ -73,25 +73,40 @@ def training_batch(folder, step: int, rank: int = 0, world_size: int = 1):
 
 
 def test_shows_what_training_takes(monkeypatch, capsys, folder, recipe):
-    code, out, _ = run(monkeypatch, capsys, "--config", recipe, "--step", 15, "--rank", 1, "--world-size=2", "--show", 2)
+    code, out, _ = run(
+        monkeypatch, capsys, "--config", recipe, "--step", 15, "--rank", 1, "--world-size=2", "--show", 2
+    )
     assert code == 0
     batch, _ = training_batch(folder, 15, 1, 2)
     tokenizer = load_tokenizer(folder / "tokenizer")
     assert "step 15, epoch 1 of 12 steps, rank 1 of 2: 24 of 48 sequences" in out
     for row in range(2):
         assert f"sequence {batch.sequence_ids[row]}" in out
-        for ids in (batch.original[row], batch.masked[0].batch[row], batch.views[0][row], batch.views[1][row]):
+        for ids in (
+            batch.original[row],
+            batch.masked[0].batch[row],
+            batch.views[0][row],
+            batch.views[1][row],
+        ):
             assert tokenizer.decode(ids.tolist()) in out
         masked = batch.masked[0].slice(row, row + 1)
         for place, label in zip(masked.positions, masked.labels):
             assert f"{place}: {tokenizer.convert_ids_to_tokens(int(label))}" in out
     assert f"sequence {batch.sequence_ids[2]}\n" not in out
-    assert re.search(r"\nlengths: the lengths of two views correlate at 0\.\d{3}; from lengths alone NT-Xent gets down to "
-                     r"\d\.\d\d of ln 48 = 3\.87 \(512 sequences\)\n", out)
+    assert re.search(
+        r"\nlengths: the lengths of two views correlate at 0\.\d{3}; from lengths alone NT-Xent gets down to "
+        r"\d\.\d\d of ln 48 = 3\.87 \(512 sequences\)\n",
+        out,
+    )
     row = next(line for line in out.splitlines() if line.strip().startswith("view 1 ")).split()
     lengths = batch.views[0].lengths
     assert row[2:5] == ["anchor", "24", f"{lengths.sum()}"]
-    assert row[5:9] == [str(lengths.min()), f"{np.median(lengths):.0f}", f"{lengths.mean():.1f}", str(lengths.max())]
+    assert row[5:9] == [
+        str(lengths.min()),
+        f"{np.median(lengths):.0f}",
+        f"{lengths.mean():.1f}",
+        str(lengths.max()),
+    ]
     assert row[-1] == f"{lengths.sum() / (24 * lengths.max()):.0%}"
 
 
@@ -105,12 +120,17 @@ def test_rates_are_those_of_the_batch(folder):
     figures = [float(figure) for figure in re.findall(r"([\d.]+)%", masked)]
     assert sum(figures[1:]) == pytest.approx(100, abs=0.2)
     deleted = (batch.views[0].ids == vocabulary.del_id).mean()
-    assert f"{deleted:.1%} of the view is [DEL]" in first and "view 2, positive" in second and "both views" in alike
+    assert (
+        f"{deleted:.1%} of the view is [DEL]" in first
+        and "view 2, positive" in second
+        and "both views" in alike
+    )
     assert repeated == "texts that the batch has already: 0 of 48"
 
 
 def test_columns_labels_and_what_is_absent(tmp_path, folder):
-    """Half the negatives are not there, a third of the texts come twice; labels of the data, or of alternatives."""
+    """Half the negatives are not there, a third of the texts come twice; labels of the data, or of
+    alternatives."""
     tokenizer = load_tokenizer(folder / "tokenizer")
     random = np.random.default_rng(1)
     texts = [" ".join(random.choice(WORDS, 9)) for _ in range(64)]
@@ -122,8 +142,19 @@ def test_columns_labels_and_what_is_absent(tmp_path, folder):
     labels = {"train": np.arange(96) % 3}
     arguments = {"columns": ("text", "positive", "negative"), "chunk_tokens": 600, "unit": "record"}
     write_folder(tmp_path / "plain", {"train": Ragged.from_sequences(rows)}, len(tokenizer), 64, **arguments)
-    write_folder(tmp_path / "labelled", {"train": Ragged.from_sequences(rows)}, len(tokenizer), 64, labels=labels, **arguments)
-    views = [ViewSpec("anchor", "none"), ViewSpec("positive", "crop|reorder", labelled=True), ViewSpec("negative", "none")]
+    write_folder(
+        tmp_path / "labelled",
+        {"train": Ragged.from_sequences(rows)},
+        len(tokenizer),
+        64,
+        labels=labels,
+        **arguments,
+    )
+    views = [
+        ViewSpec("anchor", "none"),
+        ViewSpec("positive", "crop|reorder", labelled=True),
+        ViewSpec("negative", "none"),
+    ]
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     shown = {}
     for name in ("plain", "labelled"):
@@ -134,15 +165,29 @@ def test_columns_labels_and_what_is_absent(tmp_path, folder):
         shown[name] = "\n".join(lines)
         row = int(np.flatnonzero(~batch.present[2])[0])
         sequence = inspection.sequence_lines(batch, row, tokenizer, views, names)
-        assert sequence[2].startswith("  view 1 anchor") and sequence[1].split("  ")[-1] == sequence[2].split("  ")[-1]
+        assert (
+            sequence[2].startswith("  view 1 anchor")
+            and sequence[1].split("  ")[-1] == sequence[2].split("  ")[-1]
+        )
         assert sequence[4].split() == ["label", names[batch.labels[row]]]
-        assert sequence[5].startswith("  view 3 negative") and sequence[6].strip() == "absent  the text is in its place"
-        assert "view 3, negative (none): 50.0% of the sequences from column negative; 50.0% absent" in shown[name]
-        assert "view 2, positive (crop|reorder): 100.0% of the sequences from column positive\n" in shown[name]
+        assert (
+            sequence[5].startswith("  view 3 negative")
+            and sequence[6].strip() == "absent  the text is in its place"
+        )
+        assert (
+            "view 3, negative (none): 50.0% of the sequences from column negative; 50.0% absent"
+            in shown[name]
+        )
+        assert (
+            "view 2, positive (crop|reorder): 100.0% of the sequences from column positive\n" in shown[name]
+        )
         assert "texts that the batch has already: 32 of 96" in shown[name]
     assert "labels: 33.3% 0, 33.3% 1, 33.3% 2" in shown["labelled"]
     assert re.search(r"labels: \d\d\.\d% crop, \d\d\.\d% reorder, 0\.0% none", shown["plain"])
-    assert inspection.described(ShardReader(tmp_path / "labelled")) == "records (text, positive, negative; 3 labels)"
+    assert (
+        inspection.described(ShardReader(tmp_path / "labelled"))
+        == "records (text, positive, negative; 3 labels)"
+    )
     assert inspection.described(ShardReader(folder)) == "sequences (unit sentence)"
 
 
@@ -153,8 +198,19 @@ def test_views_that_are_to_be_made_once_are_made_by_a_run(monkeypatch, capsys, f
 
 
 def test_labels_of_a_cache_have_the_names_of_its_manifest(monkeypatch, capsys, folder, recipe, tmp_path):
-    manifest = cache(folder, tmp_path / "cached", {"augmented": "crop:rate=0.5|del-word|reorder"}, progress=False)
-    flags = ["--objective.name", "augcse", "--data", tmp_path / "cached", "--aug", "none", "--augment.augmented", "none"]
+    manifest = cache(
+        folder, tmp_path / "cached", {"augmented": "crop:rate=0.5|del-word|reorder"}, progress=False
+    )
+    flags = [
+        "--objective.name",
+        "augcse",
+        "--data",
+        tmp_path / "cached",
+        "--aug",
+        "none",
+        "--augment.augmented",
+        "none",
+    ]
     code, out, _ = run(monkeypatch, capsys, "--config", recipe, *flags, "--show", 8)
     assert code == 0 and manifest["labels"] == 4
     for name in ("crop:rate=0.5", "del-word", "reorder", "none"):
@@ -171,7 +227,9 @@ def test_shared_tokens():
 
 
 def test_objectives_without_views_and_the_heldout_split(monkeypatch, capsys, recipe):
-    code, out, _ = run(monkeypatch, capsys, "--config", recipe, "--objective.name", "mlm", "--split", "heldout")
+    code, out, _ = run(
+        monkeypatch, capsys, "--config", recipe, "--objective.name", "mlm", "--split", "heldout"
+    )
     assert code == 0 and "view 1" not in out and "masked 1" in out and "/heldout: 60 sequences" in out
 
 

@@ -21,8 +21,15 @@ def test_launched_by_deepspeed_on_two_ranks_as_a_dry_run(tiny_data, tmp_path):
     with socket.socket() as probe:  # the launcher's own is one for all runs of a machine
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    words = [launcher, "--master_port", port, "--num_accelerators", "2",
-             *command(tiny_data, tmp_path / "run", train__steps=500), "--dry-run"]
+    words = [
+        launcher,
+        "--master_port",
+        port,
+        "--num_accelerators",
+        "2",
+        *command(tiny_data, tmp_path / "run", train__steps=500),
+        "--dry-run",
+    ]
     environment = {k: v for k, v in os.environ.items() if k != "CLEAR_DATA"} | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
@@ -31,16 +38,44 @@ def test_launched_by_deepspeed_on_two_ranks_as_a_dry_run(tiny_data, tmp_path):
     assert not (tmp_path / "run").exists()
     assert [step for step, row in curve(run).items() if "loss" in row] == [1, 2]
     assert {0, 2} == {step for step, row in curve(run).items() if "evaluation" in row}
-    assert (run / "export" / "model.safetensors").exists() and list((run / "checkpoints").glob("step-00000002"))
+    assert (run / "export" / "model.safetensors").exists() and list(
+        (run / "checkpoints").glob("step-00000002")
+    )
 
 
-def test_views_that_grow_are_cut_in_training_and_evaluation_and_an_export_starts_another_run(tiny_data, tmp_path):
+def test_views_that_grow_are_cut_in_training_and_evaluation_and_an_export_starts_another_run(
+    tiny_data, tmp_path
+):
     first = tmp_path / "first"
-    finish(start(command(tiny_data, first, train__steps=3, train__warmup_steps=1, model__max_positions=48, aug="repeat:rate=0.9",
-                         model__type="roberta", model__pooling="cls")))
+    finish(
+        start(
+            command(
+                tiny_data,
+                first,
+                train__steps=3,
+                train__warmup_steps=1,
+                model__max_positions=48,
+                aug="repeat:rate=0.9",
+                model__type="roberta",
+                model__pooling="cls",
+            )
+        )
+    )
     second = tmp_path / "second"
-    output = finish(start(command(tiny_data, second, train__steps=3, train__warmup_steps=1, init=str(first / "export"),
-                                  model__max_positions=None, objective__name="mlm", objective__mlm__copies=2)))
+    output = finish(
+        start(
+            command(
+                tiny_data,
+                second,
+                train__steps=3,
+                train__warmup_steps=1,
+                init=str(first / "export"),
+                model__max_positions=None,
+                objective__name="mlm",
+                objective__mlm__copies=2,
+            )
+        )
+    )
     assert str(first / "export") in output and "2 masking(s)" in output
     before, after = curve(first)[3]["evaluation"], curve(second)[0]["evaluation"]
     assert after["heldout_mlm_loss"] == pytest.approx(before["heldout_mlm_loss"], rel=1e-4)
@@ -48,23 +83,51 @@ def test_views_that_grow_are_cut_in_training_and_evaluation_and_an_export_starts
 
 def test_heads_learn_at_their_own_rate(tiny_data, tmp_path):
     run = tmp_path / "run"
-    finish(start(command(tiny_data, run, train__steps=2, train__warmup_steps=0, train__head_lr_scale=1e-9, checkpoint__every=1,
-                         objective__contrastive__projection_layers=2, objective__contrastive__projection_size=8,
-                         evaluate__every=0)))
-    before, after = (load_file(run / "checkpoints" / f"step-0000000{step}" / "parameters-00000.safetensors") for step in (1, 2))
+    finish(
+        start(
+            command(
+                tiny_data,
+                run,
+                train__steps=2,
+                train__warmup_steps=0,
+                train__head_lr_scale=1e-9,
+                checkpoint__every=1,
+                objective__contrastive__projection_layers=2,
+                objective__contrastive__projection_size=8,
+                evaluate__every=0,
+            )
+        )
+    )
+    before, after = (
+        load_file(run / "checkpoints" / f"step-0000000{step}" / "parameters-00000.safetensors")
+        for step in (1, 2)
+    )
     moved = {name: float((after[name] - tensor).abs().max()) for name, tensor in before.items()}
     heads = {name for name in moved if name.startswith("objective.")}
     assert heads and all(moved[name] < 1e-10 for name in heads)
     assert max(moved[name] for name in moved.keys() - heads) > 1e-4
 
 
-COMMANDS = ["pretrain.main", "pretrain.prepare", "pretrain.inspect", "pretrain.export", "augment", "finetune.sts"]
+COMMANDS = [
+    "pretrain.main",
+    "pretrain.prepare",
+    "pretrain.inspect",
+    "pretrain.export",
+    "augment",
+    "finetune.sts",
+]
 
 
 @pytest.mark.parametrize("module", COMMANDS)
 def test_help_everywhere(module):
-    done = subprocess.run([sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=120,
-                          env=os.environ | {"PAGER": "cat"})
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"PAGER": "cat"},
+    )
     assert done.returncode == 0, done.stderr
     page = done.stdout + done.stderr
     assert len(page.splitlines()) > 8 and "Traceback" not in page
@@ -73,7 +136,13 @@ def test_help_everywhere(module):
 def test_help_lists_every_key_with_type_default_and_meaning():
     words = [sys.executable, str(ROOT / "pretrain" / "main.py"), "--help"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
-    for text in ("--train.lr float (default 0.0006)", "peak learning rate", "--augment.spec", "--deepspeed", "--dry-run"):
+    for text in (
+        "--train.lr float (default 0.0006)",
+        "peak learning rate",
+        "--augment.spec",
+        "--deepspeed",
+        "--dry-run",
+    ):
         assert text in done.stdout
 
 

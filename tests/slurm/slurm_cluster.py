@@ -1,4 +1,5 @@
-"""What tests on a real cluster share: its commands, the marks of a test that needs one, the states of a job."""
+"""What tests on a real cluster share: its commands, the marks of a test that needs one, the states of a
+job."""
 
 import os
 import re
@@ -10,19 +11,29 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {
+    **os.environ,
+    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    "OMP_NUM_THREADS": "1",
+}
 
 
 def command(*words, check=True, cwd=None, environment=ENVIRONMENT):
     """What a command prints."""
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, env=environment, cwd=cwd)
+    done = subprocess.run(
+        [str(word) for word in words], capture_output=True, text=True, env=environment, cwd=cwd
+    )
     assert not check or done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
 
 
 def partitions():
     """The names of the cluster's partitions; none where no cluster answers."""
-    return command("timeout", "10", "sinfo", "-h", "-o", "%R", check=False).split() if shutil.which("sbatch") else []
+    return (
+        command("timeout", "10", "sinfo", "-h", "-o", "%R", check=False).split()
+        if shutil.which("sbatch")
+        else []
+    )
 
 
 needs_a_cluster = [
@@ -30,7 +41,9 @@ needs_a_cluster = [
     pytest.mark.skipif(not partitions(), reason="no Slurm cluster answers sinfo; point SLURM_CONF at one"),
 ]
 
-needs_preemption = pytest.mark.skipif("high" not in partitions(), reason="no partition named high, to preempt from")
+needs_preemption = pytest.mark.skipif(
+    "high" not in partitions(), reason="no partition named high, to preempt from"
+)
 
 
 def states(job):

@@ -1,6 +1,7 @@
 """slurm/finetune_glue.sh on a real cluster: an array over tasks and seeds, preemption, gathering, going on.
 
-Needs a cluster that these commands reach (SLURM_CONF), on which this folder and pytest's temporary folder are visible.
+Needs a cluster that these commands reach (SLURM_CONF), on which this folder and pytest's temporary folder are
+visible.
 """
 
 import json
@@ -56,7 +57,11 @@ def wait(condition, folder, seconds=400):
 
 def figures(folder):
     content = json.loads((folder / "glue-cls.json").read_text())
-    return {name: task["details"]["seeds"] for name, task in content["tasks"].items() if "seeds" in task["details"]}
+    return {
+        name: task["details"]["seeds"]
+        for name, task in content["tasks"].items()
+        if "seeds" in task["details"]
+    }
 
 
 def test_an_array_gives_what_one_process_gives(submit, tmp_path, words):

@@ -1,7 +1,8 @@
-"""Preparation on a real cluster: the batch script and job arrays give the bytes of a local run, preempted or not.
+"""Preparation on a real cluster: the batch script and job arrays give the bytes of a local run, preempted or
+not.
 
-Needs a cluster that these commands reach (SLURM_CONF) with a free node, on which this folder and pytest's temporary
-folder are visible; the test of preemption needs a partition "high" that preempts the default one.
+Needs a cluster that these commands reach (SLURM_CONF) with a free node, on which this folder and pytest's
+temporary folder are visible; the test of preemption needs a partition "high" that preempts the default one.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ def prepared(tmp_path_factory):
     words = ["the", "man", "woman", "child", "horse", "city", "river", "old", "young", "sings", "reads"]
     (folder / "texts").mkdir()
     for number in range(60):
-        sentences = [" ".join(draw.choices(words, k=draw.randint(6, 18))).capitalize() + "." for _ in range(8000)]
+        sentences = [
+            " ".join(draw.choices(words, k=draw.randint(6, 18))).capitalize() + "." for _ in range(8000)
+        ]
         lines = [" ".join(sentences[start : start + 8]) for start in range(0, len(sentences), 8)]
         (folder / "texts" / f"{number:02d}.txt").write_text("\n".join(lines) + "\n")
     flags = ["--source", folder / "texts", "--vocabulary", "600", "--heldout", "0.02"]
@@ -81,12 +84,33 @@ def test_the_batch_script_gives_the_bytes_of_a_local_run(tmp_path, prepared, sub
 
 def test_job_arrays_give_the_bytes_of_a_local_run(tmp_path, prepared):
     flags = prepared[0]
-    how = ["--executor", "slurm", "--workers", "2", "--memory_gb", "1", "--time", "0:10:00", "--progress", "false"]
+    how = [
+        "--executor",
+        "slurm",
+        "--workers",
+        "2",
+        "--memory_gb",
+        "1",
+        "--time",
+        "0:10:00",
+        "--progress",
+        "false",
+    ]
     folder = tmp_path / "few"  # an array of 60 tasks would take minutes
     folder.mkdir()
     shutil.copy(flags[1] / "00.txt", folder)
     flags = ["--source", folder, *flags[2:]]
-    command("env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "pretrain.prepare", *flags, "--out", tmp_path / "array", *how)
+    command(
+        "env",
+        f"PYTHONPATH={ROOT}",
+        sys.executable,
+        "-m",
+        "pretrain.prepare",
+        *flags,
+        "--out",
+        tmp_path / "array",
+        *how,
+    )
     local = ["--out", tmp_path / "local", "--workers", "1", "--progress", "false"]
     command("env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "pretrain.prepare", *flags, *local)
     assert digest(tmp_path / "array") == digest(tmp_path / "local")
@@ -101,7 +125,19 @@ def test_it_is_requeued_and_ends_with_the_same_bytes(tmp_path, prepared, submit,
     wait(lambda: completions.is_dir() and len(list(completions.iterdir())) >= 5)
     if cause == "preemption":
         node = field(job, "NodeList")
-        command("sbatch", "-p", "high", "-w", node, "--exclusive", "--time=1", "-o", "/dev/null", "--wrap", "srun sleep 1")
+        command(
+            "sbatch",
+            "-p",
+            "high",
+            "-w",
+            node,
+            "--exclusive",
+            "--time=1",
+            "-o",
+            "/dev/null",
+            "--wrap",
+            "srun sleep 1",
+        )
     else:
         command("scancel", "--batch", "--signal=USR1", job)  # what --signal=B:USR1@60 sends
     wait(lambda: field(job, "JobState") == "PENDING" and field(job, "Restarts") == "1", 120)

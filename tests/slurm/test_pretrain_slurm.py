@@ -17,7 +17,8 @@ from slurm_cluster import ENVIRONMENT, ROOT, needs_a_cluster, needs_preemption
 
 pytestmark = needs_a_cluster
 SCRIPT = ROOT / "slurm" / "pretrain_clear.sh"
-WITHOUT_DATA = {name: value for name, value in ENVIRONMENT.items() if name != "CLEAR_DATA"}  # no STS evaluation in between
+# no STS evaluation in between
+WITHOUT_DATA = {name: value for name, value in ENVIRONMENT.items() if name != "CLEAR_DATA"}
 command = functools.partial(slurm_cluster.command, environment=WITHOUT_DATA)
 RECIPE = """
 model: {type: bert, layers: 2, hidden_size: 64, heads: 2, max_positions: 64, pooling: mean}

@@ -1,6 +1,7 @@
 """slurm/sweep.sh on a real cluster: an array over rows and seeds, the table, and the same command again.
 
-Needs a cluster that these commands reach (SLURM_CONF), on which this folder and pytest's temporary folder are visible.
+Needs a cluster that these commands reach (SLURM_CONF), on which this folder and pytest's temporary folder are
+visible.
 """
 
 import functools
@@ -29,13 +30,41 @@ def file(tmp_path):
     from run_helpers import TINY, write_corpus
 
     corpus, data = write_corpus(tmp_path / "corpus.txt"), tmp_path / "data"
-    command(sys.executable, "-m", "pretrain.prepare", "--source", corpus, "--out", data, "--vocabulary", "512",
-            "--max_length", "48", "--heldout", "0.05", "--chunk_tokens", "2048", "--progress", "false", cwd=ROOT)
+    command(
+        sys.executable,
+        "-m",
+        "pretrain.prepare",
+        "--source",
+        corpus,
+        "--out",
+        data,
+        "--vocabulary",
+        "512",
+        "--max_length",
+        "48",
+        "--heldout",
+        "0.05",
+        "--chunk_tokens",
+        "2048",
+        "--progress",
+        "false",
+        cwd=ROOT,
+    )
     settings = {key: yaml.safe_load(str(value)) for key, value in TINY.items()} | {
-        "data.folder": str(data), "train.steps": 4, "evaluate.every": 2, "checkpoint.every": 2}
+        "data.folder": str(data),
+        "train.steps": 4,
+        "evaluate.every": 2,
+        "checkpoint.every": 2,
+    }
     rows = {"slow": {"set": {"train.lr": 1e-4}}, "fast": {"set": {"train.lr": 1e-3}}}
-    sweep = {"title": "Two rates", "recipe": str(ROOT / "configs" / "clear_micro.yaml"), "seeds": [1, 2], "set": settings,
-             "columns": {"STS-B dev": "dev", "s/step": "run.seconds_per_step"}, "rows": rows}
+    sweep = {
+        "title": "Two rates",
+        "recipe": str(ROOT / "configs" / "clear_micro.yaml"),
+        "seeds": [1, 2],
+        "set": settings,
+        "columns": {"STS-B dev": "dev", "s/step": "run.seconds_per_step"},
+        "rows": rows,
+    }
     path = tmp_path / "rates.yaml"
     path.write_text(yaml.safe_dump(sweep, sort_keys=False))
     return path
@@ -79,7 +108,11 @@ def test_an_array_trains_what_one_process_trains_and_the_table_follows(tmp_path,
 
 
 def test_a_task_that_is_requeued_leaves_the_others_of_its_array_alone(tmp_path, file):
-    text = file.read_text().replace("train.steps: 4", "train.steps: 100000").replace("evaluate.every: 2", "evaluate.every: 0")
+    text = (
+        file.read_text()
+        .replace("train.steps: 4", "train.steps: 100000")
+        .replace("evaluate.every: 2", "evaluate.every: 0")
+    )
     file.write_text(text.replace("checkpoint.every: 2", "checkpoint.every: 0"))
     jobs, _ = submit(tmp_path, file, "--seeds", "1")
     logs = [tmp_path / f"slurm-sweep-{jobs[0]}_{task}.out" for task in (0, 1)]
@@ -94,7 +127,11 @@ def test_a_task_that_is_requeued_leaves_the_others_of_its_array_alone(tmp_path, 
     try:
         wait_for(lambda: all(log.exists() and re.search(r"^step +\d", log.read_text(), re.M) for log in logs))
         # The id of the whole array is also $SLURM_JOB_ID of one of its tasks: that one is asked to save.
-        last = next(task for task in (0, 1) if f"JobId={jobs[0]} " in command("scontrol", "show", "job", f"{jobs[0]}_{task}"))
+        last = next(
+            task
+            for task in (0, 1)
+            if f"JobId={jobs[0]} " in command("scontrol", "show", "job", f"{jobs[0]}_{task}")
+        )
         command("scancel", "--signal=USR1", f"{jobs[0]}_{last}")
         wait_for(lambda: f"requeueing {jobs[0]}_{last} (asked to save" in logs[last].read_text())
         wait_for(lambda: states(f"{jobs[0]}_{last}") == ["PENDING"])

@@ -1,4 +1,5 @@
-"""What a corpus is made of: the typed data configuration, the sources behind it, and the tasks that read them.
+"""What a corpus is made of: the typed data configuration, the sources behind it, and the tasks that read
+them.
 
 A source is cut into tasks by its own size alone, never by the number of workers: the same corpus gives the
 same tasks, and so the same shards, on a laptop and on a cluster.
@@ -19,10 +20,12 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pretrain.common.errors import UserError
 from pretrain.data.manifest import MANIFEST
 
-RECIPE = "prepare.json"  # beside prepared data: the config that a training gave to the preparation that it started
+# beside prepared data: the config that a training gave to the preparation that it started
+RECIPE = "prepare.json"
 TASK_BYTES = 16 << 20  # text that one reading task handles, about
 MAX_STRIPES = 8  # a compressed file is decompressed once per stripe, so not too many of them
-_INFLATION = {".gz": 3.3, ".zst": 3.3, ".bz2": 4.0, ".xz": 4.0, ".parquet": 2.0}  # text bytes per stored byte, about
+# text bytes per stored byte, about
+_INFLATION = {".gz": 3.3, ".zst": 3.3, ".bz2": 4.0, ".xz": 4.0, ".parquet": 2.0}
 COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
 _KINDS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
           ".parquet": "parquet", ".csv": "csv", ".tsv": "tsv"}  # fmt: skip
@@ -35,37 +38,56 @@ class Source(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     source: str = Field(
-        description="'embedded' (documentation of the installed Python packages), a file, folder or glob (text, jsonl, csv, tsv, "
-        "parquet; all but parquet also as .gz, .zst, .bz2 and .xz), a folder of datasets' save_to_disk, or a Hugging Face name "
+        description="'embedded' (documentation of the installed Python packages), a file, folder or glob "
+        "(text, jsonl, csv, tsv, "
+        "parquet; all but parquet also as .gz, .zst, .bz2 and .xz), a folder of datasets' save_to_disk, or "
+        "a Hugging Face name "
         "as hub:OWNER/NAME"
     )
     weight: float = Field(
         1.0,
         gt=0,
-        description="how often an epoch shows each of its sequences: 2 means twice, 0.3 keeps a fixed 30% of them, chosen by "
+        description="how often an epoch shows each of its sequences: 2 means twice, 0.3 keeps a fixed 30% "
+        "of them, chosen by "
         "hash. Held-out data is never repeated",
     )
-    format: Literal["auto", "text", "jsonl", "parquet", "csv", "tsv"] = Field("auto", description="auto: by the file's name")
+    format: Literal["auto", "text", "jsonl", "parquet", "csv", "tsv"] = Field(
+        "auto", description="auto: by the file's name"
+    )
     layout: Literal["auto", "lines", "paragraphs", "passages"] = Field(
         "auto",
         description="documents in a text file: one a line; lines with a blank line between documents; or "
-        "passages, running text cut every 32 kB. auto: paragraphs if there are blank lines, else lines; for unit record: lines. "
-        "In other formats a record is a document, and passages joins records that follow each other, as the sentences "
+        "passages, running text cut every 32 kB. auto: paragraphs if there are blank lines, else lines; for "
+        "unit record: lines. "
+        "In other formats a record is a document, and passages joins records that follow each other, as the "
+        "sentences "
         "of a book that are a row each",
     )
-    unwrap: bool = Field(False, description="line breaks inside a document are soft; blank lines end paragraphs")
-    text_key: str = Field("text", description="field with the text, for jsonl, csv, tsv, parquet and datasets")
+    unwrap: bool = Field(
+        False, description="line breaks inside a document are soft; blank lines end paragraphs"
+    )
+    text_key: str = Field(
+        "text", description="field with the text, for jsonl, csv, tsv, parquet and datasets"
+    )
     positive_key: str = Field("positive", description="of records: field with a text that means the same")
-    negative_key: str = Field("negative", description="of records: field with a text that means something else")
-    augmented_key: str = Field("augmented", description="of records: field with the text after an augmentation")
+    negative_key: str = Field(
+        "negative", description="of records: field with a text that means something else"
+    )
+    augmented_key: str = Field(
+        "augmented", description="of records: field with the text after an augmentation"
+    )
     label_key: str = Field("label", description="of records: field with a label, a whole number from 0 on")
     other_fields: Literal["refuse", "ignore"] = Field(
-        "refuse", description="of records: what to do about other fields; one that may be a misspelt name is refused either way"
+        "refuse",
+        description="of records: what to do about other fields; one that may be a misspelt name is refused "
+        "either way",
     )
     subset: str | None = Field(None, description="Hugging Face configuration name, as 20231101.en")
     split: str = Field("train", description="Hugging Face split")
     revision: str | None = Field(None, description="Hugging Face revision: a commit to pin, or a branch")
-    streaming: bool = Field(True, description="read a hub dataset as it downloads, without keeping it on disk")
+    streaming: bool = Field(
+        True, description="read a hub dataset as it downloads, without keeping it on disk"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -82,70 +104,102 @@ class Source(BaseModel):
 
 
 class DataConfig(BaseModel):
-    """How text becomes shards. Everything here is part of what the shards are; executor and workers are not."""
+    """How text becomes shards. Everything here is part of what the shards are; executor and workers are
+    not."""
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
     sources: list[Source] = Field(
         default_factory=lambda: [Source(source="embedded")],
-        description="the corpora of the mixture: names, comma-separated, each with @WEIGHT if not 1; or a list of mappings in "
+        description="the corpora of the mixture: names, comma-separated, each with @WEIGHT if not 1; or a "
+        "list of mappings in "
         "YAML. Where two hold the same sentence, the first one keeps it",
     )
     unit: Literal["sentence", "sequence", "document", "record"] = Field(
         "sentence",
-        description="sentence: every sequence is one sentence; sequence: full sentences of a document, packed up to "
-        "max_length, crossing into the next document after an extra separator (RoBERTa's FULL-SENTENCES); document: every "
-        "sequence is a document, cut behind max_length; record: a line of a text file, or a row of another source with a text "
+        description="sentence: every sequence is one sentence; sequence: full sentences of a document, "
+        "packed up to "
+        "max_length, crossing into the next document after an extra separator (RoBERTa's FULL-SENTENCES); "
+        "document: every "
+        "sequence is a document, cut behind max_length; record: a line of a text file, or a row of another "
+        "source with a text "
         "and optionally a positive, a negative, an augmented text and a label, as it is",
     )
     max_length: int = Field(64, ge=8, description="longest sequence in tokens, special tokens included")
     long_sentences: Literal["auto", "truncate", "split", "drop"] = Field(
         "auto",
-        description="a sentence (of records: a text) longer than max_length; auto: split (units sequence and document, which "
-        "take nothing else) or truncate; dropping a text drops its record. Counted in the manifest either way",
+        description="a sentence (of records: a text) longer than max_length; auto: split (units sequence "
+        "and document, which "
+        "take nothing else) or truncate; dropping a text drops its record. Counted in the manifest "
+        "either way",
     )
     tokenizer: str | None = Field(
         None, description="existing tokenizer: folder or Hugging Face name; [DEL] is added. none: train one"
     )
-    tokenizer_type: Literal["bpe", "wordpiece"] = Field("bpe", description="trained tokenizer: byte-level BPE or WordPiece")
-    vocabulary: int = Field(16384, ge=300, description="vocabulary of a trained tokenizer, rounded up to a multiple of 64")
+    tokenizer_type: Literal["bpe", "wordpiece"] = Field(
+        "bpe", description="trained tokenizer: byte-level BPE or WordPiece"
+    )
+    vocabulary: int = Field(
+        16384, ge=300, description="vocabulary of a trained tokenizer, rounded up to a multiple of 64"
+    )
     exact_vocabulary: bool = Field(False, description="do not round the vocabulary")
     lowercase: bool = Field(False, description="trained tokenizer lower-cases and strips accents")
-    tokenizer_megabytes: float = Field(24, gt=0, description="text sample to train the tokenizer on, fixed by hash")
+    tokenizer_megabytes: float = Field(
+        24, gt=0, description="text sample to train the tokenizer on, fixed by hash"
+    )
     heldout: float = Field(
         0.01,
         ge=0,
         lt=0.5,
-        description="share of documents held out, chosen by hash: at least one of two, and of a single one its last "
+        description="share of documents held out, chosen by hash: at least one of two, and of a single one "
+        "its last "
         "sentences. 0: nothing",
     )
     min_words: int = Field(
-        4, ge=1, description="shorter sentences are no prose, and are dropped; characters count in Chinese and the like. (In "
-        "units sequence and document: see min_prose. Records are never dropped)"
+        4,
+        ge=1,
+        description="shorter sentences are no prose, and are dropped; characters count in Chinese and the "
+        "like. (In "
+        "units sequence and document: see min_prose. Records are never dropped)",
     )
     min_letters: float = Field(
-        0.6, ge=0, le=1, description="smallest share of letters among a sentence's non-blank characters, to be prose"
+        0.6,
+        ge=0,
+        le=1,
+        description="smallest share of letters among a sentence's non-blank characters, to be prose",
     )
     min_prose: float = Field(
-        0.5, ge=0, le=1, description="units sequence and document, whose running text stays whole: smallest share of a "
-        "document's characters that stand in sentences of prose; a document below is dropped, others lose nothing"
+        0.5,
+        ge=0,
+        le=1,
+        description="units sequence and document, whose running text stays whole: smallest share of a "
+        "document's characters that stand in sentences of prose; a document below is dropped, others "
+        "lose nothing",
     )
     dedup: Literal["exact", "minhash", "none"] = Field(
         "exact",
-        description="exact: every sentence (or record) once over all sources; minhash: near-duplicate documents removed as well "
-        "(datatrove); none: only what also occurs in held-out text is removed from train. In units sequence and document, "
+        description="exact: every sentence (or record) once over all sources; minhash: near-duplicate "
+        "documents removed as well "
+        "(datatrove); none: only what also occurs in held-out text is removed from train. In units sequence "
+        "and document, "
         "documents are compared, not sentences",
     )
-    seed: int = Field(0, ge=0, description="seed of the shuffle, the held-out choice and the weights' sampling")
+    seed: int = Field(
+        0, ge=0, description="seed of the shuffle, the held-out choice and the weights' sampling"
+    )
     chunk_tokens: int = Field(65536, ge=64, description="tokens in a chunk, about")
     bucket_megabytes: float = Field(
-        64, gt=0, description="most text that a shard-writing task holds at a time; it needs 0.3 GB and 8 times that"
+        64,
+        gt=0,
+        description="most text that a shard-writing task holds at a time; it needs 0.3 GB and 8 times that",
     )
 
     annotate: str | None = Field(
         None,
-        description="spaCy pipeline, by name or folder: text and parse are kept beside the tokens, which augmentations of text "
-        "(pi, mv, dn, neg ...) need; auto: $CLEAR_PARSER, or else one that is installed. For units sentence and record",
+        description="spaCy pipeline, by name or folder: text and parse are kept beside the tokens, which "
+        "augmentations of text "
+        "(pi, mv, dn, neg ...) need; auto: $CLEAR_PARSER, or else one that is installed. For units sentence "
+        "and record",
     )
 
     @field_validator("sources", mode="before")
@@ -168,14 +222,17 @@ class DataConfig(BaseModel):
         }
         for setting, given in refused.items():
             if given and self.unit == "record":
-                raise ValueError(f"{setting} is not for unit record, whose texts stay as they are and belong together")
+                raise ValueError(
+                    f"{setting} is not for unit record, whose texts stay as they are and belong together"
+                )
         return self
 
     @model_validator(mode="after")
     def _running_text_stays_whole(self) -> DataConfig:
         if self.keeps_documents and self.long_policy != "split":
             raise ValueError(
-                f"long_sentences: {self.long_sentences} would take text out of the middle of documents, which unit {self.unit} "
+                f"long_sentences: {self.long_sentences} would take text out of the middle of documents, "
+                f"which unit {self.unit} "
                 "keeps whole: leave it at auto, which splits a sentence that is too long"
             )
         return self
@@ -185,7 +242,8 @@ class DataConfig(BaseModel):
         if self.annotate is not None and (self.keeps_documents or self.long_sentences == "split"):
             setting = f"unit {self.unit}" if self.keeps_documents else "long_sentences: split"
             raise ValueError(
-                f"annotate is not for {setting}: a sequence there is not one whole text, and has no parse of its own"
+                f"annotate is not for {setting}: a sequence there is not one whole text, and has no parse "
+                "of its own"
             )
         return self
 
@@ -219,7 +277,8 @@ class Task:
 
 
 def plan_tasks(sources: list[Source], records: bool = False) -> list[Task]:
-    """The reading tasks of a mixture, in an order fixed by the sources. records: of `pretrain.prepare.sources.records`, not documents.
+    """The reading tasks of a mixture, in an order fixed by the sources. records: of
+    `pretrain.prepare.sources.records`, not documents.
 
     Raises: UserError for a source that is missing, empty, of unknown type, or not available offline.
     """
@@ -238,7 +297,9 @@ def _plan_source(number: int, source: Source, records: bool) -> list[Task]:
 
         size = sum(size for _, size in python_files())
         if not size:
-            raise UserError("source embedded: no Python package is installed in this environment; name a text file.")
+            raise UserError(
+                "source embedded: no Python package is installed in this environment; name a text file."
+            )
         return _striped(number, "embedded", name, size // 20, stripes=16)
     if name.startswith("hub:"):
         return _plan_hub(number, source, name[4:])
@@ -256,7 +317,8 @@ def _plan_source(number: int, source: Source, records: bool) -> list[Task]:
         while not parent.exists():
             parent = parent.parent
         raise UserError(
-            f"source {name}: no such file, folder or glob match (nothing there below {parent}). A Hugging Face dataset is "
+            f"source {name}: no such file, folder or glob match (nothing there below {parent}). A Hugging "
+            "Face dataset is "
             "written hub:OWNER/NAME; the corpus that needs no file is 'embedded'."
         )
     tasks = []
@@ -268,7 +330,9 @@ def _plan_source(number: int, source: Source, records: bool) -> list[Task]:
 
 
 def _empty(path: Path | str) -> UserError:
-    return UserError(f"source {path} is empty: there is no text to prepare. Check the path, or the download behind it.")
+    return UserError(
+        f"source {path} is empty: there is no text to prepare. Check the path, or the download behind it."
+    )
 
 
 def _is_saved_dataset(path: Path) -> bool:
@@ -281,12 +345,22 @@ def _kind_of(name: str) -> str | None:
 
 
 def _files(path: Path) -> list[Path] | None:
-    """Return the files of a path or glob, sorted; None if there is nothing of that name. Hidden ones are not looked for."""
+    """Return the files of a path or glob, sorted; None if there is nothing of that name. Hidden ones are not
+    looked for."""
     if path.is_dir():
-        found = sorted(file for file in path.rglob("*") if file.is_file() and _kind_of(file.name)
-                       and not _hidden(file, path) and not _of_preparation(file))
+        found = sorted(
+            file
+            for file in path.rglob("*")
+            if file.is_file()
+            and _kind_of(file.name)
+            and not _hidden(file, path)
+            and not _of_preparation(file)
+        )
         if not found:
-            raise UserError(f"source {path}: the folder holds no corpus file ({', '.join(_KINDS)}; {', '.join(COMPRESSIONS)}).")
+            raise UserError(
+                f"source {path}: the folder holds no corpus file ({', '.join(_KINDS)}; "
+                f"{', '.join(COMPRESSIONS)})."
+            )
         return found
     if path.is_file():
         return [path]
@@ -295,12 +369,14 @@ def _files(path: Path) -> list[Path] | None:
 
 
 def _hidden(file: Path, folder: Path) -> bool:
-    """Whether a file in a folder, or a folder on the way to it, is hidden: locks, work folders, checkpoints of notebooks."""
+    """Whether a file in a folder, or a folder on the way to it, is hidden: locks, work folders, checkpoints
+    of notebooks."""
     return any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
 def _of_preparation(file: Path) -> bool:
-    """Whether a file belongs to prepared data, finished or not, and is no text: its manifest, recipe or tokenizer."""
+    """Whether a file belongs to prepared data, finished or not, and is no text: its manifest, recipe or
+    tokenizer."""
     in_tokenizer = file.parent.name == "tokenizer"
     home = file.parent.parent if in_tokenizer else file.parent
     if not (file.suffix == ".json" if in_tokenizer else file.name in (MANIFEST, RECIPE)):
@@ -312,7 +388,8 @@ def _plan_file(number: int, source: Source, file: Path, records: bool) -> list[T
     kind = source.format if source.format != "auto" else _kind_of(file.name)
     if kind is None:
         raise UserError(
-            f"source {file}: its name does not tell the format; give the source `format: text`, jsonl, csv, tsv or parquet."
+            f"source {file}: its name does not tell the format; give the source `format: text`, jsonl, csv, "
+            "tsv or parquet."
         )
     if not os.access(file, os.R_OK):
         raise UserError(f"source {file} cannot be read: permission denied.")
@@ -329,7 +406,9 @@ def _plan_file(number: int, source: Source, file: Path, records: bool) -> list[T
         except Exception as error:
             raise UserError(f"source {file} is not a readable parquet file ({error}).") from error
         if not records and source.text_key not in columns:
-            raise UserError(f"source {file} has no column {source.text_key!r}; it has {', '.join(columns)}. Set text_key.")
+            raise UserError(
+                f"source {file} has no column {source.text_key!r}; it has {', '.join(columns)}. Set text_key."
+            )
         return _striped(number, kind, str(file), size, limit=groups)
     layout = source.layout if kind == "text" else "lines"
     if layout == "auto" and records:
@@ -354,10 +433,12 @@ def _plan_hub(number: int, source: Source, name: str) -> list[Task]:
         splits = builder.info.splits
         if source.streaming:
             files = builder.as_streaming_dataset(split=source.split).num_shards
-    except Exception as error:  # datasets raises a dozen kinds: no network, no such name, split or configuration
+    # datasets raises a dozen kinds: no network, no such name, split or configuration
+    except Exception as error:
         subset = f" ({source.subset})" if source.subset else ""
         raise UserError(
-            f"source hub:{name}{subset}, split {source.split}, cannot be opened: {error}. Check the name, the subset and the "
+            f"source hub:{name}{subset}, split {source.split}, cannot be opened: {error}. Check the name, "
+            "the subset and the "
             "network; a copy on disk is named by its folder."
         ) from error
     size = int(splits[source.split].num_bytes) if splits and source.split in splits else 0
@@ -368,7 +449,13 @@ def _plan_hub(number: int, source: Source, name: str) -> list[Task]:
 
 
 def _striped(
-    number: int, kind: str, place: str, size: int, limit: int = 4096, layout: str = "lines", stripes: int | None = None
+    number: int,
+    kind: str,
+    place: str,
+    size: int,
+    limit: int = 4096,
+    layout: str = "lines",
+    stripes: int | None = None,
 ) -> list[Task]:
     stripes = stripes or max(1, min(limit, math.ceil(size / TASK_BYTES)))
     return [Task(number, kind, place, stripe, stripes, size // stripes, layout) for stripe in range(stripes)]

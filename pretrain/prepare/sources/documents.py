@@ -1,6 +1,8 @@
-"""Documents: the texts of one task, in order, whatever they are read from. What cannot be read is counted and named.
+"""Documents: the texts of one task, in order, whatever they are read from. What cannot be read is counted and
+named.
 
-A broken line among good ones is left out. A file that is broken from the beginning is not what its name says, and is refused.
+A broken line among good ones is left out. A file that is broken from the beginning is not what its name says,
+and is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from pretrain.prepare.sources.corpora import Source, Task
 from pretrain.prepare.sources.rows import Broken, is_unicode, json_rows, table_rows
 
 MOST_NAMED = 5  # of a task's broken rows
-_BROKEN_AT_ONCE = 10  # so many at the beginning of a task, and nothing else: the file is another than was thought
+# so many at the beginning of a task, and nothing else: the file is another than was thought
+_BROKEN_AT_ONCE = 10
 
 
 @dataclass
@@ -50,7 +53,9 @@ def documents(task: Task, source: Source, faults: Faults) -> Iterator[str]:
             texts = readers.passages(texts)
     for position, text in texts:
         if not is_unicode(text):
-            faults.add("documents_not_utf8", task, position, "not UTF-8; the bytes that are not were left out")
+            faults.add(
+                "documents_not_utf8", task, position, "not UTF-8; the bytes that are not were left out"
+            )
             text = text.encode("utf-8", "surrogateescape").decode("utf-8", "ignore")
         yield text
 
@@ -62,7 +67,9 @@ def _field_texts(task: Task, source: Source, faults: Faults) -> Iterator[tuple[i
     def choose(fields: tuple[str, ...]) -> list[str]:
         if key in fields:
             return [key]
-        raise UserError(f"source {task.place} has no column {key!r}; it has {', '.join(fields) or 'none'}. Set text_key.")
+        raise UserError(
+            f"source {task.place} has no column {key!r}; it has {', '.join(fields) or 'none'}. Set text_key."
+        )
 
     first: str | None = None  # the fault that the task begins with
     broken = 0
@@ -91,4 +98,6 @@ def _field_texts(task: Task, source: Source, faults: Faults) -> Iterator[tuple[i
             if broken == _BROKEN_AT_ONCE:
                 break
     if first is not None and not good:
-        raise UserError(f"{first}, and so are all rows that were read. Set text_key to the field that holds the text.")
+        raise UserError(
+            f"{first}, and so are all rows that were read. Set text_key to the field that holds the text."
+        )

@@ -1,7 +1,7 @@
 """The corpus that is always there: English prose from the documentation of the installed Python packages.
 
-Docstrings are read with `ast` (nothing is imported or run), package descriptions from their metadata. What is not prose
-is left out: examples, tables, parameter lists, signatures, markup. One module is one document.
+Docstrings are read with `ast` (nothing is imported or run), package descriptions from their metadata. What is
+not prose is left out: examples, tables, parameter lists, signatures, markup. One module is one document.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from augment.text.cleaning import clean
 from pretrain.prepare.sentences import split_sentences
 
 _LARGEST_FILE = 4 << 20  # generated tables, not documentation
-# A third of the parsing time is tests and code with hardly a docstring, for a sixteenth of the prose: left out.
-_TESTS = re.compile(r"(?:^|[/\\])(?:tests?|testing|_?tests?_\w*)[/\\]|(?:^|[/\\])(?:test_[^/\\]*|conftest)\.py$")
+# A third of the parsing time is tests and code with hardly a docstring, for a sixteenth of the prose: left
+# out.
+_TESTS = re.compile(
+    r"(?:^|[/\\])(?:tests?|testing|_?tests?_\w*)[/\\]|(?:^|[/\\])(?:test_[^/\\]*|conftest)\.py$"
+)
 _FEWEST_MARKS = 2e-4  # docstring quotes per character of code
 _DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -36,7 +39,9 @@ _MARKUP = (
     (re.compile(r"\*\*([^*]+)\*\*|\*([^*\s][^*]*)\*"), lambda m: m[1] or m[2]),
     (re.compile(r"\s*\[\w{1,20}\]_"), ""),  # reST citations
 )
-_NOISE_LINE = re.compile(r"^(?:>>>|\.\.\.|\.\.\s|:\w|@|#+\s|[-=~^*+#|_`'\"]{3,}|[|+]|\$\s|\w[\w*., ]*\s:\s|\w+:$)")
+_NOISE_LINE = re.compile(
+    r"^(?:>>>|\.\.\.|\.\.\s|:\w|@|#+\s|[-=~^*+#|_`'\"]{3,}|[|+]|\$\s|\w[\w*., ]*\s:\s|\w+:$)"
+)
 _GOOGLE_ARGUMENT = re.compile(r"^\*{0,2}\w+\s*(?:\([^)]*\))?\s*:\s+(?=[A-Z])")
 _BULLET = re.compile(r"^(?:[-*+•]|\d{1,2}[.)]|\(\w\))\s+")
 _SENTENCE = re.compile(r"^[A-Z\"'][^{}<>=|\\^~_$%@#\[\]/*`]*[.!?][\"')]*$")
@@ -67,7 +72,8 @@ def python_files() -> tuple[tuple[str, int], ...]:
 
 
 def module_documents(stripe: int, stripes: int) -> Iterator[str]:
-    """Prose of every S-th module, one document a module, one paragraph a line; modules without prose are left out.
+    """Prose of every S-th module, one document a module, one paragraph a line; modules without prose are left
+    out.
 
     Yields an empty string for those, so that progress can be counted in modules.
     """
@@ -99,7 +105,8 @@ def prose(module: str) -> list[str]:
 
 
 def _documented(node: ast.AST) -> Iterator[_DOCUMENTED]:
-    """Modules, classes and functions in source order; expressions are not descended into, they hold no docstring."""
+    """Modules, classes and functions in source order; expressions are not descended into, they hold no
+    docstring."""
     if isinstance(node, _DOCUMENTED):
         yield node
     for child in getattr(node, "body", ()):
@@ -115,7 +122,8 @@ def _description(metadata: str) -> list[str]:
 
 
 def prose_paragraphs(documentation: str) -> list[str]:
-    """Paragraphs of a docstring or README that hold at least one English sentence; only their sentences are kept."""
+    """Paragraphs of a docstring or README that hold at least one English sentence; only their sentences are
+    kept."""
     text = _FENCE.sub("\n\n", documentation)
     for pattern, replacement in _MARKUP:
         text = pattern.sub(replacement, text)

@@ -1,6 +1,7 @@
 """Readers of text files: the documents of one task, streamed, plain or compressed.
 
-`pretrain.prepare.sources.rows` reads formats with fields, `pretrain.prepare.sources.documents` and `pretrain.prepare.sources.records` make documents and records of both.
+`pretrain.prepare.sources.rows` reads formats with fields, `pretrain.prepare.sources.documents` and
+`pretrain.prepare.sources.records` make documents and records of both.
 
 A task reads its own share and no other: a byte range of a plain file (a document belongs to the range in
 which it begins), every S-th document of a compressed one.
@@ -60,7 +61,9 @@ class _ZstandardReader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         while not self._ready:
-            data = (self._frame.unused_data if self._frame is not None and self._frame.eof else b"") or self._file.read(1 << 16)
+            data = (
+                self._frame.unused_data if self._frame is not None and self._frame.eof else b""
+            ) or self._file.read(1 << 16)
             if not data:
                 if self._frame is not None and not self._frame.eof:
                     raise EOFError("the file ends inside a zstandard frame")
@@ -92,7 +95,8 @@ def detect_layout(path: Path) -> str:
         text = codecs.getincrementaldecoder("utf-8-sig")().decode(probe)
     except UnicodeDecodeError as error:
         raise UserError(
-            f"source {path} is not UTF-8 text (byte {error.start}). Convert it: iconv -f LATIN1 -t UTF-8 {path}"
+            f"source {path} is not UTF-8 text (byte {error.start}). Convert it: iconv -f LATIN1 -t "
+            f"UTF-8 {path}"
         ) from error
     seen_text = blank = False
     for line in text.split("\n")[:-1]:
@@ -106,10 +110,11 @@ def detect_layout(path: Path) -> str:
 
 
 def numbered_documents(task: Task) -> Iterator[tuple[int, str]]:
-    """Yield the documents of a text file in the task's layout (lines, paragraphs or passages), each with its position.
+    """Yield the documents of a text file in the task's layout (lines, paragraphs or passages), each with its
+    position.
 
-    A position is the byte at which a document begins in a plain file, and the number of its first line (from 0) in a
-    compressed one. `where` makes words of it.
+    A position is the byte at which a document begins in a plain file, and the number of its first line (from
+    0) in a compressed one. `where` makes words of it.
     """
     group = {"lines": _lines, "paragraphs": _paragraphs, "passages": _passages}[task.layout]
     if not _is_compressed(task.place):
@@ -133,7 +138,9 @@ def naming_damage(place: str) -> Iterator[None]:
         raise UserError(f"source {place} is cut short or damaged ({error}). Download it again.") from error
     except OSError as error:
         if error.errno is None:  # bz2's word for damage
-            raise UserError(f"source {place} is cut short or damaged ({error}). Download it again.") from error
+            raise UserError(
+                f"source {place} is cut short or damaged ({error}). Download it again."
+            ) from error
         raise UserError(f"source {place} cannot be read: {error.strerror}.") from error
     except Exception as error:
         if type(error).__module__.startswith("zstandard"):
@@ -142,7 +149,8 @@ def naming_damage(place: str) -> Iterator[None]:
 
 
 def where(task: Task, position: int) -> str:
-    """Return the words for a position of `numbered_documents` or `pretrain.prepare.sources.rows`: `FILE, line N` or `FILE, row N`."""
+    """Return the words for a position of `numbered_documents` or `pretrain.prepare.sources.rows`: `FILE, line
+    N` or `FILE, row N`."""
     if task.kind == "hub" and task.stripes > 1:
         return f"hub:{task.place}, file or part {task.stripe + 1} of {task.stripes}, row {position + 1}"
     if task.kind in ("parquet", "disk", "hub"):
@@ -189,7 +197,8 @@ def _owned_lines(stream: BinaryIO, begin: int | None, end: int, layout: str) -> 
 
 
 def _decode(line: bytes) -> str:
-    """Return the text of a line. What is not UTF-8 becomes halves of surrogate pairs, which `rows.is_unicode` finds."""
+    """Return the text of a line. What is not UTF-8 becomes halves of surrogate pairs, which `rows.is_unicode`
+    finds."""
     return line.decode("utf-8", "surrogateescape")
 
 
@@ -220,7 +229,8 @@ def _passages(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, str]]:
 
 
 def passages(texts: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Join texts that follow each other, line by line, into documents of 32 thousand characters, each with its first position."""
+    """Join texts that follow each other, line by line, into documents of 32 thousand characters, each with
+    its first position."""
     collected: list[str] = []
     size = first = 0
     for position, text in texts:

@@ -1,8 +1,9 @@
-"""Records: texts that belong together, read from jsonl, csv, tsv, parquet and text files and from Hugging Face datasets.
+"""Records: texts that belong together, read from jsonl, csv, tsv, parquet and text files and from Hugging
+Face datasets.
 
-A record has a text and may have a positive (a text of the same meaning), a negative (a text of another meaning, close in
-words), an augmented version of the text and a label: sentence pairs, NLI triples, AugCSE's sentences with a cached
-augmentation and its number. Nothing about a record is guessed or
+A record has a text and may have a positive (a text of the same meaning), a negative (a text of another
+meaning, close in words), an augmented version of the text and a label: sentence pairs, NLI triples, AugCSE's
+sentences with a cached augmentation and its number. Nothing about a record is guessed or
 dropped: a field that is missing, misspelt or of the wrong kind is one error that names the file and the line.
 """
 
@@ -22,12 +23,14 @@ from pretrain.prepare.sources.rows import Broken, Row, is_unicode, json_rows, ta
 COLUMNS = ("text", "positive", "negative", "augmented")
 LABEL = "label"
 MOST_LABEL = 2**31 - 1
-_SIMCSE = {"sent0": "text", "sent1": "positive", "hard_neg": "negative"}  # the header of its nli_for_simcse.csv
+# the header of its nli_for_simcse.csv
+_SIMCSE = {"sent0": "text", "sent1": "positive", "hard_neg": "negative"}
 
 
 @dataclass(frozen=True)
 class Record:
-    """texts: cleaned, in the order of `COLUMNS`, "" where there is none. position: where it begins (`readers.where`)."""
+    """texts: cleaned, in the order of `COLUMNS`, "" where there is none. position: where it begins
+    (`readers.where`)."""
 
     texts: tuple[str, ...]
     label: int | None
@@ -48,7 +51,8 @@ def split_joined(text: str) -> tuple[list[str], int | None]:
 def records(task: Task, source: Source) -> Iterator[Record]:
     """The records of a task, in order.
 
-    Raises: UserError, naming file and line, for what is no record, and where one has a label and another has none.
+    Raises: UserError, naming file and line, for what is no record, and where one has a label and another has
+    none.
     """
     rows = {"jsonl": _jsonl_rows, "text": _text_rows}.get(task.kind, _table_rows)(task, source)
     first: Record | None = None
@@ -71,12 +75,17 @@ def _record(row: dict[str, Any], position: int, fault: Callable[[str], UserError
         if value is not None and not isinstance(value, str):
             raise fault(f"the {column} is {value!r}, not text")
         if value and not is_unicode(value):
-            raise fault(f"the {column} is not Unicode (half of a surrogate pair, or bytes that are not UTF-8): {value[:60]!a}")
+            raise fault(
+                f"the {column} is not Unicode (half of a surrogate pair, or bytes that are not UTF-8): "
+                f"{value[:60]!a}"
+            )
         texts.append(clean(value or ""))
     if not texts[0]:
         raise fault("the record has no text")
     label = row.get(LABEL)
-    if label is not None and (isinstance(label, bool) or not isinstance(label, int) or not 0 <= label <= MOST_LABEL):
+    if label is not None and (
+        isinstance(label, bool) or not isinstance(label, int) or not 0 <= label <= MOST_LABEL
+    ):
         raise fault(f"the label is {label!r}, not a whole number from 0 on")
     return Record(tuple(texts), label, position)
 
@@ -93,7 +102,9 @@ def _jsonl_rows(task: Task, source: Source) -> Iterator[tuple[int, dict[str, Any
         row = _whole(task, position, row)
         fields = tuple(row)
         if fields not in known:
-            known[fields] = _columns(fields, source, lambda what, position=position: _fault(task, position, what))
+            known[fields] = _columns(
+                fields, source, lambda what, position=position: _fault(task, position, what)
+            )
         yield position, {column: row[field] for field, column in known[fields].items()}
 
 
@@ -137,15 +148,22 @@ def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], Use
             if near or source.other_fields == "refuse":
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise fault(
-                    f"there is no column {field!r}{hint} (columns are {', '.join(meant)}). Name the columns in the source's "
-                    f"{', '.join(f'{column}_key' for column in keys)}, or leave others out by other_fields: ignore"
+                    f"there is no column {field!r}{hint} (columns are {', '.join(meant)}). Name the columns "
+                    "in the source's "
+                    f"{', '.join(f'{column}_key' for column in keys)}, or leave others out by "
+                    "other_fields: ignore"
                 )
         elif column in found.values():
-            raise fault(f"the {column} is there twice: {', '.join(f for f in fields if meant.get(f) == column)}")
+            raise fault(
+                f"the {column} is there twice: {', '.join(f for f in fields if meant.get(f) == column)}"
+            )
         else:
             found[field] = column
     if "text" not in found.values():
-        raise fault(f"there is no column {source.text_key!r}; there are {', '.join(map(str, fields)) or 'none'}. Set text_key")
+        raise fault(
+            f"there is no column {source.text_key!r}; there are {', '.join(map(str, fields)) or 'none'}. "
+            "Set text_key"
+        )
     return found
 
 

@@ -1,7 +1,9 @@
-"""Rows: the fields of jsonl, csv, tsv and parquet files and of Hugging Face datasets, streamed, each with its position.
+"""Rows: the fields of jsonl, csv, tsv and parquet files and of Hugging Face datasets, streamed, each with its
+position.
 
-A task reads its own share: every S-th row of a csv file (a quoted field may hold line breaks, so only the whole file tells where
-rows begin), a range of a parquet file's row groups, a range of a saved dataset's rows, one file of a streamed one.
+A task reads its own share: every S-th row of a csv file (a quoted field may hold line breaks, so only the
+whole file tells where rows begin), a range of a parquet file's row groups, a range of a saved dataset's rows,
+one file of a streamed one.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ class Broken:
 
 
 def is_unicode(text: str) -> bool:
-    """Return whether a text can be written as UTF-8: it has no half of a surrogate pair (`"\\ud800"` in JSON), and no byte that
-    was not UTF-8 to begin with."""
+    """Return whether a text can be written as UTF-8: it has no half of a surrogate pair (`"\\ud800"` in
+    JSON), and no byte that was not UTF-8 to begin with."""
     if text.isascii():
         return True
     try:
@@ -63,7 +65,8 @@ def json_rows(task: Task) -> Iterator[tuple[int, Row | Broken]]:
 
 
 def table_rows(task: Task, source: Source, choose: Choose) -> Iterator[tuple[int, Row | Broken]]:
-    """Yield (position, fields) of the task's rows of a csv, tsv or parquet file or a dataset, of the columns chosen.
+    """Yield (position, fields) of the task's rows of a csv, tsv or parquet file or a dataset, of the columns
+    chosen.
 
     Raises: UserError, naming file and row or rows, for data that is damaged or not what its name says.
     """
@@ -85,13 +88,17 @@ def _csv_rows(task: Task, choose: Choose) -> Iterator[tuple[int, Row | Broken]]:
             if count % task.stripes != task.stripe:
                 continue
             if len(row) != len(header):
-                yield position, Broken(f"{len(row)} fields where the header has {len(header)} ({', '.join(header)})")
+                yield (
+                    position,
+                    Broken(f"{len(row)} fields where the header has {len(header)} ({', '.join(header)})"),
+                )
             else:
                 yield position, {field: row[number] for number, field in chosen}
 
 
 def _numbered_rows(task: Task, stream: BinaryIO) -> Iterator[tuple[int, list[str]]]:
-    """Rows that are not blank, each with the number of its first line from 0: a quoted field may hold line breaks."""
+    """Rows that are not blank, each with the number of its first line from 0: a quoted field may hold line
+    breaks."""
     # Bytes that are not UTF-8 become halves of surrogate pairs, which `is_unicode` finds in their row.
     text = io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline="")
     if task.kind == "tsv":  # has no quotes: a field is what stands between tabs
@@ -128,7 +135,9 @@ def _parquet_rows(task: Task, choose: Choose) -> Iterator[tuple[int, Row | Broke
                 position += batch.num_rows
     except (OSError, pyarrow.ArrowException) as error:
         place = where(task, position)
-        raise UserError(f"source {place}, or soon behind it: cannot be read ({error}). Download it again.") from error
+        raise UserError(
+            f"source {place}, or soon behind it: cannot be read ({error}). Download it again."
+        ) from error
 
 
 def _arrow_rows(batch: Any, position: int) -> Iterator[tuple[int, Row | Broken]]:
@@ -155,7 +164,9 @@ def _dataset_rows(task: Task, source: Source, choose: Choose) -> Iterator[tuple[
         if source.streaming and task.kind == "hub":
             rows = dataset.shard(task.stripes, task.stripe) if task.stripes > 1 else dataset
         else:
-            position, last = (len(dataset) * stripe // task.stripes for stripe in (task.stripe, task.stripe + 1))
+            position, last = (
+                len(dataset) * stripe // task.stripes for stripe in (task.stripe, task.stripe + 1)
+            )
             rows = dataset.select(range(position, last))
         for row in rows:
             yield position, row
@@ -163,7 +174,9 @@ def _dataset_rows(task: Task, source: Source, choose: Choose) -> Iterator[tuple[
     except UserError:
         raise
     except Exception as error:  # datasets raises whatever its readers do
-        raise UserError(f"source {where(task, position)}: cannot be read ({type(error).__name__}: {error}).") from error
+        raise UserError(
+            f"source {where(task, position)}: cannot be read ({type(error).__name__}: {error})."
+        ) from error
 
 
 def _open_dataset(task: Task, source: Source) -> Any:
@@ -171,7 +184,11 @@ def _open_dataset(task: Task, source: Source) -> Any:
 
     if task.kind == "hub":
         return datasets.load_dataset(
-            task.place, source.subset, split=source.split, revision=source.revision, streaming=source.streaming
+            task.place,
+            source.subset,
+            split=source.split,
+            revision=source.revision,
+            streaming=source.streaming,
         )
     place = Path(task.place)
     if (place / "dataset_dict.json").is_file():

@@ -1,11 +1,12 @@
 """Stages of the units `sequence` and `document`, whose sentences stay together as running text.
 
-Running text has no holes. So what is left out of training is whole documents: those with too little prose (`stages.Scatter`)
-and duplicates of others (`stages.Pack`). A sentence that stands in training text is never held out too: it is taken out of the
-held-out documents, which part there.
+Running text has no holes. So what is left out of training is whole documents: those with too little prose
+(`stages.Scatter`) and duplicates of others (`stages.Pack`). A sentence that stands in training text is never
+held out too: it is taken out of the held-out documents, which part there.
 
-The sequences of a document follow each other as they are packed, and copies of it (a source's weight) lie in one bucket. So all
-sequences are shuffled over the whole corpus by a second external sort, by a hash of where they came to lie in the first.
+The sequences of a document follow each other as they are packed, and copies of it (a source's weight) lie in
+one bucket. So all sequences are shuffled over the whole corpus by a second external sort, by a hash of where
+they came to lie in the first.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _IDS = _SENTENCE - 1
 
 
 class Resolve(Step):
-    """Find the sentences of held-out documents that training documents have too, and list them as (document, index)."""
+    """Find the sentences of held-out documents that training documents have too, and list them as (document,
+    index)."""
 
     name = "resolve duplicates"
 
@@ -41,7 +43,9 @@ class Resolve(Step):
             dropped = np.unique(shared[["document", "index"]])
             folder = self.work / "drops"
             folder.mkdir(exist_ok=True)
-            data_bytes = dropped["document"].astype("<u8").tobytes() + dropped["index"].astype("<u4").tobytes()
+            data_bytes = (
+                dropped["document"].astype("<u8").tobytes() + dropped["index"].astype("<u4").tobytes()
+            )
             write_atomically(folder / f"{rank:05d}.drop", data_bytes)
             self.save_counts("resolve", rank, {"heldout_sentences_in_train": len(dropped)})
 
@@ -62,7 +66,9 @@ class ScatterSequences(Pack):
                 count = len(packed.sequences)
                 # Of the place, not of the tokens: copies of a sequence are no neighbours either.
                 places = np.arange(number, number + count, dtype=np.uint64)
-                keys = bk.mixed(places + bk.mixed(np.array([self.config.seed], np.uint64), rank), bk.SEQUENCE_SALT)
+                keys = bk.mixed(
+                    places + bk.mixed(np.array([self.config.seed], np.uint64), rank), bk.SEQUENCE_SALT
+                )
                 for key, low, high in zip(keys.tolist(), offsets, offsets[1:]):
                     sequences.add((key, 4 * (high - low), 0, SPLITS.index(split)), tokens[low:high].tobytes())
                 number += count
@@ -76,7 +82,9 @@ class ShuffleSequences(Step):
     name = "shuffle, write shards"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
-        size = json.loads((self.work / "counts" / "build" / f"{rank:05d}.json").read_text())["vocabulary_size"]
+        size = json.loads((self.work / "counts" / "build" / f"{rank:05d}.json").read_text())[
+            "vocabulary_size"
+        ]
         runs = bk.open_runs(self.work / "sequences", self.buckets, bk.TEXT_RECORD)
         parts = self.parts_of(runs, rank)
         with Heartbeat(self.work, "shuffle", rank) as heartbeat, Shards(self, rank) as shards:

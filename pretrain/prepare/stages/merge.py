@@ -33,7 +33,8 @@ class Merge(Step):
         faults = [fault for path in sorted((self.work / "counts" / "faults").glob("*.json"))
                   for fault in json.loads(path.read_text())["named"]]  # fmt: skip
         shards: dict[str, list] = {split: [] for split in SPLITS}
-        for stage in ("build", "shuffle"):  # the stage that packs, and that which writes shards of what was packed
+        # the stage that packs, and that which writes shards of what was packed
+        for stage in ("build", "shuffle"):
             for path in sorted((self.work / "counts" / stage).glob("*.json")):
                 done = json.loads(path.read_text())
                 counts.update(done.get("counts", {}))
@@ -41,17 +42,23 @@ class Merge(Step):
                     shards[split].append(record)
         summaries = {split: split_summary(records) for split, records in shards.items()}
         if not summaries["train"]["sequences"]:
-            raise UserError(f"No training sequence came out of {self.plan['described']}; check the source and min_words.")
+            raise UserError(
+                f"No training sequence came out of {self.plan['described']}; check the source and min_words."
+            )
         if self.config.heldout and not summaries["heldout"]["sequences"]:
             raise UserError(
-                f"No held-out sequence came out of {self.plan['described']}: its text is too little, or what was held out "
-                "fell to long_sentences or a weight below 1, or stands in training text too. Give more text, or --heldout 0."
+                f"No held-out sequence came out of {self.plan['described']}: its text is too little, or "
+                "what was held out "
+                "fell to long_sentences or a weight below 1, or stands in training text too. Give more "
+                "text, or --heldout 0."
             )
         tokenizer = self.out / "tokenizer"
         if not tokenizer.exists():
             os.replace(self.work / "tokenizer", tokenizer)
         config = self.config
-        vocabulary = json.loads((self.work / "counts" / "tokenizer" / "00000.json").read_text())["vocabulary_size"]
+        vocabulary = json.loads((self.work / "counts" / "tokenizer" / "00000.json").read_text())[
+            "vocabulary_size"
+        ]
         annotation = {}
         if config.annotate is not None:
             figures = {"words": counts.pop("annotated_words"), "bytes": counts.pop("annotation_bytes")}
@@ -72,6 +79,8 @@ class Merge(Step):
             **({"faults": faults[:MOST_FAULTS]} if faults else {}),
             "config": config.model_dump(mode="json"),
             "buckets": self.buckets,
-            "versions": {name: importlib.metadata.version(name) for name in ("tokenizers", "webdataset", "datatrove")},
+            "versions": {
+                name: importlib.metadata.version(name) for name in ("tokenizers", "webdataset", "datatrove")
+            },
         }
         write_manifest(self.out, manifest)

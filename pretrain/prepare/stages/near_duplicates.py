@@ -1,4 +1,5 @@
-"""Near-duplicate documents, by datatrove's MinHash (the FineWeb settings: 5-grams, 14 x 8 hashes, ~72% similarity)."""
+"""Near-duplicate documents, by datatrove's MinHash (the FineWeb settings: 5-grams, 14 x 8 hashes, ~72%
+similarity)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from datatrove.pipeline.dedup.minhash import (
 from datatrove.utils.hashing import HashConfig
 
 
-def minhash_stages(reader: PipelineStep, work: Path, tasks: int) -> list[tuple[str, str, list[PipelineStep], int]]:
+def minhash_stages(
+    reader: PipelineStep, work: Path, tasks: int
+) -> list[tuple[str, str, list[PipelineStep], int]]:
     """(name, title, steps, tasks) of the stages that find near duplicates; one of each cluster stays.
 
     `reader` gives the documents in the order in which `minhash_filter` will see them again.
@@ -25,8 +28,18 @@ def minhash_stages(reader: PipelineStep, work: Path, tasks: int) -> list[tuple[s
     folder = work / "minhash"
     signatures, pairs, remove = (str(folder / name) for name in ("signatures", "pairs", "remove"))
     return [
-        ("signatures", "near-duplicate signatures", [reader, MinhashDedupSignature(signatures, config)], tasks),
-        ("pairs", "near-duplicate pairs", [MinhashDedupBuckets(signatures, pairs, config=config)], config.num_buckets),
+        (
+            "signatures",
+            "near-duplicate signatures",
+            [reader, MinhashDedupSignature(signatures, config)],
+            tasks,
+        ),
+        (
+            "pairs",
+            "near-duplicate pairs",
+            [MinhashDedupBuckets(signatures, pairs, config=config)],
+            config.num_buckets,
+        ),
         ("clusters", "near-duplicate clusters", [MinhashDedupCluster(pairs, remove, config)], 1),
     ]
 

@@ -1,4 +1,5 @@
-"""The steps of preparation that records need of their own (`pretrain.prepare.stages.texts` has the rest, and the promises).
+"""The steps of preparation that records need of their own (`pretrain.prepare.stages.texts` has the rest, and
+the promises).
 
 read      T tasks   records -> run files by the hash of the whole record; held out by the hash of its text alone, so that
                     no text of training is held out with another partner
@@ -78,7 +79,8 @@ class ScatterRecords(Scatter):
 
 
 class AgreeOnColumns(Step):
-    """Which columns any record has, and how many labels; or the error that some records have labels and others none."""
+    """Which columns any record has, and how many labels; or the error that some records have labels and
+    others none."""
 
     name = "columns and labels"
 
@@ -86,11 +88,17 @@ class AgreeOnColumns(Step):
         with Heartbeat(self.work, "columns", 0):
             paths = sorted((self.work / "counts" / "found").glob("*.json"))
             found = {int(path.stem): json.loads(path.read_text()) for path in paths}
-            with_labels, without = ([n for n, task in found.items() if bool(task["labels"]) is has] for has in (True, False))
+            with_labels, without = (
+                [n for n, task in found.items() if bool(task["labels"]) is has] for has in (True, False)
+            )
             if with_labels and without:
-                places = [where(Task(**self.plan["tasks"][n]), found[n]["position"]) for n in (with_labels[0], without[0])]
+                places = [
+                    where(Task(**self.plan["tasks"][n]), found[n]["position"])
+                    for n in (with_labels[0], without[0])
+                ]
                 raise UserError(
-                    f"The record in {places[0]} has a label, that in {places[1]} has none: give all records labels, or none."
+                    f"The record in {places[0]} has a label, that in {places[1]} has none: give all records "
+                    "labels, or none."
                 )
             filled = {COLUMNS[0]}.union(*(task["columns"] for task in found.values()))
             columns: dict[str, Any] = {"columns": [name for name in COLUMNS if name in filled]}
@@ -117,25 +125,32 @@ class BuildRecords(Build):
             return
         columns = len(self.columns["columns"])
         tokens, labels = self._encode_records(texts, rows)
-        tokens, stay = fit_records(tokens, columns, self.config.max_length - 2, self.config.long_policy, counts)
+        tokens, stay = fit_records(
+            tokens, columns, self.config.max_length - 2, self.config.long_policy, counts
+        )
         for split, chosen in self._shuffled(texts.records[rows], copies, place):
             chosen = chosen[stay[chosen]]
             if not len(chosen):
                 continue
-            packed = one_per_sequence(tokens.take((chosen[:, None] * columns + np.arange(columns)).ravel()), self._cls, self._sep)
+            packed = one_per_sequence(
+                tokens.take((chosen[:, None] * columns + np.arange(columns)).ravel()), self._cls, self._sep
+            )
             packed.columns, packed.labels = columns, None if labels is None else labels[chosen]
             packed.texts = partial(self._texts_of_columns, texts, rows[chosen])
             yield split, packed
 
     def _texts_of_columns(self, texts: bk.Texts, rows: np.ndarray, start: int, stop: int) -> list[str]:
         chosen = [COLUMNS.index(name) for name in self.columns["columns"]]
-        return [split_joined(joined)[0][column] for joined in texts.decode(rows[start:stop]) for column in chosen]
+        return [
+            split_joined(joined)[0][column] for joined in texts.decode(rows[start:stop]) for column in chosen
+        ]
 
     def _encode_records(self, texts: bk.Texts, rows: np.ndarray) -> tuple[Ragged, np.ndarray | None]:
         """(texts of the records' columns without special tokens, C a record; int64[rows] labels or None)."""
         chosen = [COLUMNS.index(name) for name in self.columns["columns"]]
         parts, labels = [], []
-        for start in range(0, len(rows), 16384):  # decoded in slices: a Python string costs 50 bytes over its text
+        # decoded in slices: a Python string costs 50 bytes over its text
+        for start in range(0, len(rows), 16384):
             strings = []
             for joined in texts.decode(rows[start : start + 16384]):
                 found, label = split_joined(joined)

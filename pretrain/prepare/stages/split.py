@@ -1,9 +1,10 @@
 """The guarantee that held-out and training text both exist, in a corpus of any size.
 
-Documents are held out by a hash of their text, so that the choice depends on nothing else; of a few documents that may
-choose none, or all. The rule that closes the gap: the document with the smallest hash is always held out, the one with
-the largest never, whatever the share; where there is only one document, its last sentences are held out, the share of
-them that `heldout` says and at least one. Duplicates of a document share its hash, hence its fate.
+Documents are held out by a hash of their text, so that the choice depends on nothing else; of a few documents
+that may choose none, or all. The rule that closes the gap: the document with the smallest hash is always held
+out, the one with the largest never, whatever the share; where there is only one document, its last sentences
+are held out, the share of them that `heldout` says and at least one. Duplicates of a document share its hash,
+hence its fate.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from pretrain.prepare.stages.texts import Step
 
 
 class EnsureSplits(Step):
-    """Where the hashes alone leave a split empty, decide by the rule and run the reading tasks concerned again.
+    """Where the hashes alone leave a split empty, decide by the rule and run the reading tasks concerned
+    again.
 
-    reading: the steps of the stage `read`, of which `Scatter` heeds the decision. That stage ends knowing each task's
-    smallest and largest document hash; a corpus with enough documents costs nothing more than looking at those.
+    reading: the steps of the stage `read`, of which `Scatter` heeds the decision. That stage ends knowing
+    each task's smallest and largest document hash; a corpus with enough documents costs nothing more than
+    looking at those.
     """
 
     name = "ensure both splits"
@@ -58,7 +61,10 @@ def _decide(found: list[dict[str, list[int]]], share: float) -> dict[str, Any] |
     """
     if not found:
         return None
-    smallest, largest = min(hashes["smallest"] for hashes in found), max(hashes["largest"] for hashes in found)
+    smallest, largest = (
+        min(hashes["smallest"] for hashes in found),
+        max(hashes["largest"] for hashes in found),
+    )
     if bk.is_below(smallest[0], share) and not bk.is_below(largest[0], share):
         return None
     if smallest == largest:

@@ -1,4 +1,5 @@
-"""The stages of preparation, as datatrove pipeline steps. Every step finds the plan and its inputs in the work folder.
+"""The stages of preparation, as datatrove pipeline steps. Every step finds the plan and its inputs in the
+work folder.
 
     read      T tasks   documents -> clean sentences -> run files by hash        (T: fixed by the sources)
     heldout   1 task    makes sure that some text is held out, and some is not (`pretrain.prepare.stages.split`)
@@ -8,8 +9,8 @@
     shuffle   K tasks   those two only: `build` scatters its sequences by hash, and this writes the shards
     merge     1 task    counts and shard records -> manifest   (`pretrain.prepare.stages.merge`)
 
-Stages of units `sequence` and `document` alone are in `pretrain.prepare.stages.documents`; records go the same way, through steps of
-their own (`pretrain.prepare.stages.records`).
+Stages of units `sequence` and `document` alone are in `pretrain.prepare.stages.documents`; records go the
+same way, through steps of their own (`pretrain.prepare.stages.records`).
 
 Nothing a step does depends on the executor or on how many tasks run at once; each output appears whole
 under its final name, and a step run twice writes the same bytes.
@@ -75,7 +76,8 @@ class Step(PipelineStep):
 
     @cached_property
     def columns(self) -> dict[str, Any]:
-        """What `AgreeOnColumns` of `pretrain.prepare.stages.records` found: `columns`, and `labels` where there are any; empty for other units."""
+        """What `AgreeOnColumns` of `pretrain.prepare.stages.records` found: `columns`, and `labels` where
+        there are any; empty for other units."""
         path = self.work / "counts" / "columns" / "00000.json"
         return json.loads(path.read_text()) if path.is_file() else {}
 
@@ -99,7 +101,9 @@ class Step(PipelineStep):
         write_atomically(folder / f"{rank:05d}.json", json.dumps(counts, sort_keys=True).encode())
 
     def __getstate__(self) -> dict:
-        return {key: value for key, value in self.__dict__.items() if key not in ("plan", "config", "columns")}
+        return {
+            key: value for key, value in self.__dict__.items() if key not in ("plan", "config", "columns")
+        }
 
 
 class ReadSource(Step):
@@ -124,8 +128,8 @@ class ReadSource(Step):
 
 
 class Scatter(Step):
-    """Writer: clean, split and filter documents, and scatter their sentences (units `sequence` and `document`: the
-    documents, and one signature a sentence) into run files by hash."""
+    """Writer: clean, split and filter documents, and scatter their sentences (units `sequence` and
+    `document`: the documents, and one signature a sentence) into run files by hash."""
 
     name = "clean, split, scatter"
 
@@ -145,7 +149,8 @@ class Scatter(Step):
             encoded = [sentence.encode("utf-8", "replace") for sentence in kept]
             if not encoded:
                 continue
-            # Of the clean text: documents that differ in white space alone are duplicates, and belong to one split.
+            # Of the clean text: documents that differ in white space alone are duplicates, and belong to one
+            # split.
             key = bk.text_key(b"\n".join(encoded), seed)
             number, decided, heldout = self._fate(key, decision)
             counts["documents_heldout"] += heldout
@@ -172,7 +177,8 @@ class Scatter(Step):
         self.save_counts("read", rank, dict(counts))
 
     def _prose(self, sentences: list[str], counts: Counter[str]) -> list[str]:
-        """The sentences of a document that stay: those that are prose, or, of running text, which has no holes, all or none."""
+        """The sentences of a document that stay: those that are prose, or, of running text, which has no
+        holes, all or none."""
         config = self.config
         prose = [s for s in sentences if is_prose(s, config.min_words, config.min_letters)]
         counts["sentences"] += len(sentences)
@@ -186,7 +192,8 @@ class Scatter(Step):
         return prose
 
     def _fate(self, key: int, decision: dict[str, Any]) -> tuple[int, bool, bool]:
-        """Of a document's key: (the hash that its split is drawn by, whether it is the one decided on, whether held out)."""
+        """Of a document's key: (the hash that its split is drawn by, whether it is the one decided on,
+        whether held out)."""
         number = int(bk.mixed(np.array([key], np.uint64), bk.HELDOUT_SALT)[0])
         decided = decision.get("key") == key
         return number, decided, decision["heldout"] if decided else bk.is_below(number, self.config.heldout)
@@ -212,8 +219,8 @@ class MakeTokenizer(Step):
             tokenizer = adopt_tokenizer(config.tokenizer, config.max_length)
         else:
             vocabulary = config.vocabulary
-            # One task, alone on the machine: let the trainer use its threads. Training counts words, order is no
-            # matter.
+            # One task, alone on the machine: let the trainer use its threads. Training counts words, order is
+            # no matter.
             os.environ["TOKENIZERS_PARALLELISM"] = "true"
             tokenizer = train_tokenizer(
                 self.sample(), config.tokenizer_type, vocabulary, config.lowercase, config.max_length,
@@ -232,7 +239,8 @@ class MakeTokenizer(Step):
             total += float((records["bytes"] * weights[records["source"]]).sum())
         if not total:
             raise UserError(
-                f"No text is left after cleaning: {self.plan['described']} hold no sentence of {self.config.min_words} words. "
+                f"No text is left after cleaning: {self.plan['described']} hold no sentence of "
+                f"{self.config.min_words} words. "
                 "Check the source, its layout and text_key, and min_words."
             )
         share = self.config.tokenizer_megabytes * 1e6 / total
@@ -246,7 +254,8 @@ class MakeTokenizer(Step):
 
 
 class Pack(Step):
-    """One bucket: order, de-duplicate, weigh, tokenise, pack. What becomes of the sequences, subclasses say."""
+    """One bucket: order, de-duplicate, weigh, tokenise, pack. What becomes of the sequences, subclasses
+    say."""
 
     def packed(self, bucket: int, heartbeat: Heartbeat, counts: Counter[str]) -> Iterator[tuple[str, Packed]]:
         """The sequences of a bucket, split by split, in as many parts as the bound on memory asks for."""
@@ -297,8 +306,11 @@ class Pack(Step):
             else:
                 yield split, one_per_document(*arguments, counts)
 
-    def _shuffled(self, records: np.ndarray, copies: np.ndarray, place: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-        """Which records make each split, copies included, in their final order: (split, int64[...] into `records`)."""
+    def _shuffled(
+        self, records: np.ndarray, copies: np.ndarray, place: np.ndarray
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        """Which records make each split, copies included, in their final order: (split, int64[...] into
+        `records`)."""
         repeated = np.repeat(np.arange(len(records)), copies)
         copy = segment_indices(np.zeros(len(records), np.int64), copies)
         keys = bk.mixed(records["key"][repeated], bk.ORDER_SALT)
@@ -309,7 +321,8 @@ class Pack(Step):
             yield split, repeated[order][records["heldout"][repeated[order]] == heldout]
 
     def _choose(self, records: np.ndarray, counts: Counter[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rows that stay, sorted by key; how many copies of each; its number among its duplicates: int64[R] each."""
+        """Rows that stay, sorted by key; how many copies of each; its number among its duplicates: int64[R]
+        each."""
         order = np.lexsort((1 - records["heldout"].astype(np.int64), records["key"]))
         sorted_ = records[order]
         new = np.ones(len(order), bool)
@@ -336,24 +349,31 @@ class Pack(Step):
         parts = []
         for start in range(0, len(strings), 8192):
             batch = strings[start : start + 8192]
-            # All texts are clean: cleaning them again would take a quarter of the time. Only beside a special token that stands
-            # in a text ("[MASK]") would it change something, since the parts between are stripped there.
+            # All texts are clean: cleaning them again would take a quarter of the time. Only beside a special
+            # token that stands in a text ("[MASK]") would it change something, since the parts between are
+            # stripped there.
             plain = self._added.search("\n".join(batch)) is None
             parts.append(encode(self._clean_tokenizer if plain else self._tokenizer, batch))
             self._heartbeat.advance(sum(map(len, batch)))
         return Ragged.concatenate(parts)
 
-    def _encode_sentences(self, texts: bk.Texts, rows: np.ndarray, bucket: int) -> tuple[Ragged, np.ndarray, np.ndarray]:
+    def _encode_sentences(
+        self, texts: bk.Texts, rows: np.ndarray, bucket: int
+    ) -> tuple[Ragged, np.ndarray, np.ndarray]:
         parts = []
-        for start in range(0, len(rows), 65536):  # decoded in slices: a Python string costs 50 bytes over its text
+        # decoded in slices: a Python string costs 50 bytes over its text
+        for start in range(0, len(rows), 65536):
             parts.append(self._encode(texts.decode(rows[start : start + 65536])))
         return Ragged.concatenate(parts), np.arange(len(rows)), np.arange(len(rows))
 
-    def _encode_documents(self, texts: bk.Texts, rows: np.ndarray, bucket: int) -> tuple[Ragged, np.ndarray, np.ndarray]:
-        """The S sentences of the documents `rows`, without those that `Resolve` listed, as T running texts: a document, or what
-        of it stands between two sentences that were taken out.
+    def _encode_documents(
+        self, texts: bk.Texts, rows: np.ndarray, bucket: int
+    ) -> tuple[Ragged, np.ndarray, np.ndarray]:
+        """The S sentences of the documents `rows`, without those that `Resolve` listed, as T running texts: a
+        document, or what of it stands between two sentences that were taken out.
 
-        Returns: (tokens of the sentences; int64[S], running text of each; int64[T], place in `rows` of each running text).
+        Returns: (tokens of the sentences; int64[S], running text of each; int64[T], place in `rows` of each
+        running text).
         """
         dropped = self._dropped(bucket)
         parts: list[Ragged] = []
@@ -362,7 +382,9 @@ class Pack(Step):
         for start in range(0, len(rows), 4096):
             strings: list[str] = []
             chosen = rows[start : start + 4096]
-            for number, (key, text) in enumerate(zip(texts.records["key"][chosen].tolist(), texts.decode(chosen)), start):
+            for number, (key, text) in enumerate(
+                zip(texts.records["key"][chosen].tolist(), texts.decode(chosen)), start
+            ):
                 gone = dropped.get(key, ())
                 before = None  # the sentence that was kept last
                 for index, sentence in enumerate(text.split("\n")):
@@ -425,8 +447,11 @@ class Shards(contextlib.ExitStack):
         self._step, self._rank = step, rank
         self._writers: dict[str, ShardWriter] = {}
 
-    def write(self, split: str, vocabulary_size: int, packed: Packed, annotate: Annotate | None = None) -> None:
-        """Append sequences as chunks. annotate: the texts of a chunk's sequences, and these, to members of the shard."""
+    def write(
+        self, split: str, vocabulary_size: int, packed: Packed, annotate: Annotate | None = None
+    ) -> None:
+        """Append sequences as chunks. annotate: the texts of a chunk's sequences, and these, to members of
+        the shard."""
         if split not in self._writers:
             path = self._step.out / split / f"shard-{self._rank:05d}.tar"
             writer = ShardWriter(path, token_dtype(vocabulary_size), self._step.work / "partial")
@@ -441,7 +466,9 @@ class Shards(contextlib.ExitStack):
             sequences = packed.sequences.slice(start * columns, stop * columns)
             labels = None if packed.labels is None else packed.labels[start:stop]
             annotation = None if annotate is None else annotate(packed.texts(start, stop), sequences)
-            self._writers[split].write(sequences, *starts, columns=columns, labels=labels, annotation=annotation)
+            self._writers[split].write(
+                sequences, *starts, columns=columns, labels=labels, annotation=annotation
+            )
 
     def records(self) -> dict[str, dict]:
         """The manifest's entry of each shard; of finished ones."""

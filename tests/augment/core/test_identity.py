@@ -14,7 +14,9 @@ def by_hand(tokens: list[int]) -> int:
     """The sum of a(token) * b(position), with the words drawn one by one."""
     total = 0
     for position, token in enumerate(tokens):
-        total += reference.derive(token, "identity", "token") * reference.derive(position, "identity", "position")
+        total += reference.derive(token, "identity", "token") * reference.derive(
+            position, "identity", "position"
+        )
     total &= MASK64
     return total - (1 << 64) if total >> 63 else total
 
@@ -22,7 +24,9 @@ def by_hand(tokens: list[int]) -> int:
 def short_sequences(seed: int, count: int, vocabulary: int = 4, longest: int = 6) -> Ragged:
     """Few tokens and short: full of duplicates, permutations, prefixes and empty sequences."""
     random = np.random.default_rng(seed)
-    return Ragged.from_sequences([random.integers(0, vocabulary, random.integers(0, longest + 1)) for _ in range(count)])
+    return Ragged.from_sequences(
+        [random.integers(0, vocabulary, random.integers(0, longest + 1)) for _ in range(count)]
+    )
 
 
 def test_equals_the_reference():
@@ -44,7 +48,9 @@ def test_equal_exactly_where_the_tokens_are():
 def test_a_sequence_does_not_know_its_batch():
     batch = short_sequences(2, 300, vocabulary=3000, longest=2000)
     whole = sequence_identities(batch)
-    assert np.array_equal(np.concatenate([sequence_identities(batch.slice(i, i + 7)) for i in range(0, 300, 7)]), whole)
+    assert np.array_equal(
+        np.concatenate([sequence_identities(batch.slice(i, i + 7)) for i in range(0, 300, 7)]), whole
+    )
     assert len(sequence_identities(Ragged.empty())) == 0
 
 

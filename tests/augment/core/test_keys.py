@@ -4,7 +4,14 @@ import augment_reference as reference
 import numpy as np
 import pytest
 
-from augment.core.keys import bits_per_sequence, derive, sequence_keys, token_bits, uniform, uniform_per_sequence
+from augment.core.keys import (
+    bits_per_sequence,
+    derive,
+    sequence_keys,
+    token_bits,
+    uniform,
+    uniform_per_sequence,
+)
 
 IDS = np.array([0, 1, 2, 10**12, 2**64 - 1], dtype=np.uint64)
 
@@ -49,7 +56,9 @@ def test_draws_depend_on_the_key_only():
     shuffled = np.split(uniform(keys[order], lengths[order]), np.cumsum(lengths[order])[:-1])
     assert all(np.array_equal(whole[i], part) for i, part in zip(order, shuffled, strict=True))
     # A longer sequence has the shorter one's draws and more.
-    assert all(np.array_equal(uniform(keys[i : i + 1], np.array([40]))[: lengths[i]], whole[i]) for i in range(20))
+    assert all(
+        np.array_equal(uniform(keys[i : i + 1], np.array([40]))[: lengths[i]], whole[i]) for i in range(20)
+    )
     assert np.array_equal(uniform_per_sequence(keys, 5)[:, :3], uniform_per_sequence(keys, 3))
     assert bits_per_sequence(keys[:1], 4, 1)[0].tolist() == reference.sequence_bits(int(keys[0]), 4, 1)
 

@@ -13,7 +13,9 @@ TEXT = 'The movie (good films) wasn\'t, "unbelievably" big; a house 42x.'
 def words_by_flags(tokenizer, text: str) -> list[str]:
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     content = tokenizer(text, add_special_tokens=False)["input_ids"]
-    starts = vocabulary.word_starts(np.array([vocabulary.cls_id, *content, vocabulary.sep_id], dtype=np.int32))
+    starts = vocabulary.word_starts(
+        np.array([vocabulary.cls_id, *content, vocabulary.sep_id], dtype=np.int32)
+    )
     assert starts[0] and starts[1] and starts[-1]
     words: list[str] = []
     for begins, token in zip(starts[1:-1], tokenizer.convert_ids_to_tokens(content), strict=True):
@@ -26,8 +28,14 @@ def words_by_flags(tokenizer, text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (augment_tokenizers.word_piece, 'the movie ( good films ) wasn \' t , " unbelievably " big ; a house 42x .'),
-        (augment_tokenizers.byte_level, 'The movie ( good films ) wasn \'t , " unbelievably " big ; a house 42 x .'),
+        (
+            augment_tokenizers.word_piece,
+            'the movie ( good films ) wasn \' t , " unbelievably " big ; a house 42x .',
+        ),
+        (
+            augment_tokenizers.byte_level,
+            'The movie ( good films ) wasn \'t , " unbelievably " big ; a house 42 x .',
+        ),
     ],
 )
 def test_words_are_found_in_running_text(make, expected):
@@ -58,7 +66,9 @@ def test_ids_and_special_tokens(make):
 def test_sequences_end_to_end_start_words():
     vocabulary = Vocabulary.from_tokenizer(augment_tokenizers.word_piece())
     inside = int(np.flatnonzero(~vocabulary.word_start)[0])
-    ids = np.array([vocabulary.cls_id, inside, inside, vocabulary.sep_id, vocabulary.cls_id, inside], np.int32)
+    ids = np.array(
+        [vocabulary.cls_id, inside, inside, vocabulary.sep_id, vocabulary.cls_id, inside], np.int32
+    )
     assert vocabulary.word_starts(ids).tolist() == [True, True, False, True, True, True]
     assert vocabulary.word_starts(ids[:0]).tolist() == []
 

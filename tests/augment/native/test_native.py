@@ -1,5 +1,6 @@
-"""What is compiled gives what its counterpart in Python gives: draws, words of a parse, sentences of an annotation, and the
-texts of every rule; test_native_pieces.py has tokens, test_native_arguments.py what makes no sense.
+"""What is compiled gives what its counterpart in Python gives: draws, words of a parse, sentences of an
+annotation, and the texts of every rule; test_native_pieces.py has tokens, test_native_arguments.py what makes
+no sense.
 """
 
 import copy
@@ -62,13 +63,27 @@ def _outcome(function, *arguments):
 
 # -- Draws ---------------------------------------------------------------
 
-KEYS = [0, 1, -1, -7, 2**63, 2**64 - 1, 2**64, 3 * 2**64 + 5, -(2**70), np.uint64(2**64 - 1), np.uint64(9), np.int64(-7)]
+KEYS = [
+    0,
+    1,
+    -1,
+    -7,
+    2**63,
+    2**64 - 1,
+    2**64,
+    3 * 2**64 + 5,
+    -(2**70),
+    np.uint64(2**64 - 1),
+    np.uint64(9),
+    np.int64(-7),
+]
 
 
 def _items(rng: random.Random, size: int):
     start = rng.randrange(100)
     return rng.choice([
-        range(start, start + size), list(range(size)), tuple(map(str, range(size))), "".join(map(chr, range(40, 40 + size))),
+        range(start, start + size), list(range(size)), tuple(map(str, range(size))), "".join(map(chr,
+        range(40, 40 + size))),
     ])  # fmt: skip
 
 
@@ -97,13 +112,25 @@ def test_draws_are_those_in_python():
             found, expected = (_outcome(getattr(draws, name), *arguments) for draws in (one, other))
             kinds.add((name, type(found)))
             assert repr(found) == repr(expected), f"call {number} of Draws({key!r}): {name}{tuple(arguments)}"
-    assert {("below", type), ("choice", type), ("sample", list), ("chance", bool), ("uniform", float), ("bits", int)} <= kinds
+    assert {
+        ("below", type),
+        ("choice", type),
+        ("sample", list),
+        ("chance", bool),
+        ("uniform", float),
+        ("bits", int),
+    } <= kinds
 
 
 @pytest.mark.parametrize("kind", ["compiled", "python"])
 def test_nothing_is_drawn_from_nothing(kind):
     draws = (native.Draws if kind == "compiled" else Draws)(5)
-    for call in (lambda: draws.below(0), lambda: draws.below(-4), lambda: draws.choice([]), lambda: draws.choice("")):
+    for call in (
+        lambda: draws.below(0),
+        lambda: draws.below(-4),
+        lambda: draws.choice([]),
+        lambda: draws.choice(""),
+    ):
         with pytest.raises(ValueError, match="nothing can be drawn below"):
             call()
     assert draws.sample([], 3) == draws.sample([1, 2], 0) == draws.sample(iter(()), 1) == []
@@ -120,7 +147,10 @@ def test_draws_go_on_after_a_copy():
     draws = native.Draws(3)
     assert draws.chance(0.5) == Draws(3).chance(0.5)
     again, copied = pickle.loads(pickle.dumps(draws)), copy.deepcopy(draws)
-    assert again.chance(0.3) == copied.chance(0.3) == draws.chance(0.3) and again.bits() == copied.bits() == draws.bits()
+    assert (
+        again.chance(0.3) == copied.chance(0.3) == draws.chance(0.3)
+        and again.bits() == copied.bits() == draws.bits()
+    )
 
 
 def test_draws_for_sentences_are_compiled_and_the_same(monkeypatch):
@@ -128,7 +158,9 @@ def test_draws_for_sentences_are_compiled_and_the_same(monkeypatch):
     compiled = augment.text.draws.draws_for(keys, "pi")
     monkeypatch.setattr("augment.text.draws.native", None)
     plain = augment.text.draws.draws_for(keys, "pi")
-    assert {type(draws) for draws in compiled} == {native.Draws} and {type(draws) for draws in plain} == {Draws}
+    assert {type(draws) for draws in compiled} == {native.Draws} and {type(draws) for draws in plain} == {
+        Draws
+    }
     assert [draws.bits() for draws in compiled] == [draws.bits() for draws in plain]
 
 
@@ -136,8 +168,10 @@ def test_draws_for_sentences_are_compiled_and_the_same(monkeypatch):
 
 COPULAS = [
     by_hand("She is tall.", "She/PRP/nsubj/3 is/VBZ/cop/3 tall/JJ/ROOT/0 ././punct/3"),
-    by_hand("Tall is she, is she", "Tall/JJ/ROOT/0 is/VBZ/cop/1 she/PRP/nsubj/1 ,/,/punct/1 is/VBZ/cop/1 she/PRP/nsubj/1"),
-    by_hand("Er ist groß.", "Er/PRP/nsubj/2 ist/VBZ/cop/2 groß/JJ/acomp/2 ././punct/2"),  # a copula that is a root
+    by_hand("Tall is she, is she", "Tall/JJ/ROOT/0 is/VBZ/cop/1 she/PRP/nsubj/1 ,/,/punct/1 is/VBZ/cop/1 "
+                                   "she/PRP/nsubj/1"),
+    # a copula that is a root
+    by_hand("Er ist groß.", "Er/PRP/nsubj/2 ist/VBZ/cop/2 groß/JJ/acomp/2 ././punct/2"),
     without_parse("Zoë läuft — 北京 😀 e\u0301"),
     without_parse(""),
 ]  # fmt: skip
@@ -154,8 +188,13 @@ def plain_sentence():
         patch.setitem(sys.modules, spec.name, module)
         spec.loader.exec_module(module)
     kind = module.ParsedSentence
-    assert all(type(getattr(kind, name)) is not type(getattr(ParsedSentence, name)) for name in [*METHODS, "with_relation"])
-    return lambda sentence: kind(*(getattr(sentence, field.name) for field in dataclasses.fields(kind) if field.init))
+    assert all(
+        type(getattr(kind, name)) is not type(getattr(ParsedSentence, name))
+        for name in [*METHODS, "with_relation"]
+    )
+    return lambda sentence: kind(
+        *(getattr(sentence, field.name) for field in dataclasses.fields(kind) if field.init)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +217,9 @@ def test_methods_of_a_word_are_those_in_python(name, sentences, plain_sentence):
     several = 0
     for sentence in map(_fresh, sentences):
         plain = plain_sentence(sentence)
-        found, expected = ([getattr(kind, name)(i) for i in range(len(sentence))] for kind in (sentence, plain))
+        found, expected = (
+            [getattr(kind, name)(i) for i in range(len(sentence))] for kind in (sentence, plain)
+        )
         assert found == expected, sentence
         several += len(set(map(repr, found))) > 1
     assert several > 100
@@ -208,7 +249,11 @@ def test_indexes_may_be_those_of_numpy(sentences, plain_sentence):
     sentence = sentences[1]
     plain = plain_sentence(sentence)
     for name, i in itertools.product(METHODS, range(len(sentence))):
-        assert getattr(sentence, name)(np.int64(i)) == getattr(plain, name)(np.int64(i)) == getattr(sentence, name)(i)
+        assert (
+            getattr(sentence, name)(np.int64(i))
+            == getattr(plain, name)(np.int64(i))
+            == getattr(sentence, name)(i)
+        )
 
 
 def test_words_and_relations_of_a_sentence_are_those_in_python(sentences, plain_sentence):
@@ -221,7 +266,11 @@ def test_words_and_relations_of_a_sentence_are_those_in_python(sentences, plain_
         assert sentence.root == plain.root and len(sentence) == len(plain)
         for _ in range(5):
             wanted = frozenset(rng.sample(labels, rng.choice([0, 1, 3, 10])))
-            assert sentence.with_relation(wanted) == sentence.with_relation(set(wanted)) == plain.with_relation(wanted)
+            assert (
+                sentence.with_relation(wanted)
+                == sentence.with_relation(set(wanted))
+                == plain.with_relation(wanted)
+            )
             found += len(sentence.with_relation(wanted))
     assert found > 100
 
@@ -234,7 +283,10 @@ def test_labels_that_nobody_has_met_are_read(plain_sentence):
 
 def test_compiled_methods_say_what_they_do():
     assert ParsedSentence.children.__doc__.startswith("The words that depend on word i")
-    assert all(getattr(ParsedSentence, name).__doc__ for name in ("words", "with_relation", "subtree", "subject", "verb"))
+    assert all(
+        getattr(ParsedSentence, name).__doc__
+        for name in ("words", "with_relation", "subtree", "subject", "verb")
+    )
 
 
 def test_children_are_listed_once(sentences):
@@ -274,7 +326,11 @@ def annotated(sentences):
 def test_sentences_come_back_as_they_were_packed(annotated, plain_sentence):
     for compiled, plain, given in annotated:
         assert compiled == plain == given and plain == compiled and given == compiled
-        fields = [field.name for field in dataclasses.fields(ParsedSentence) if field.init and field.name != "lemmas"]
+        fields = [
+            field.name
+            for field in dataclasses.fields(ParsedSentence)
+            if field.init and field.name != "lemmas"
+        ]
         for name in fields:
             found, expected = getattr(compiled, name), getattr(given, name)
             assert type(found) is type(expected) and found == expected
@@ -294,12 +350,16 @@ def test_compiled_sentences_are_like_others(annotated):
             for again in (pickle.loads(pickle.dumps(compiled)), copy.copy(compiled), copy.deepcopy(compiled)):
                 assert type(again) is ParsedSentence and again == given and hash(again) == hash(given)
                 assert again.words == given.words
-                assert [again.children(i) for i in range(len(again))] == [given.children(i) for i in range(len(given))]
+                assert [again.children(i) for i in range(len(again))] == [
+                    given.children(i) for i in range(len(given))
+                ]
             assert dataclasses.replace(compiled) == given
             assert dataclasses.replace(compiled, text="x") == dataclasses.replace(given, text="x") != given
             assert dataclasses.astuple(compiled)[:9] == dataclasses.astuple(given)[:9]
             assert [compiled.verb(i) for i in range(len(given))] == [given.verb(i) for i in range(len(given))]
-            assert [compiled.children(i) for i in range(len(given))] == [given.children(i) for i in range(len(given))]
+            assert [compiled.children(i) for i in range(len(given))] == [
+                given.children(i) for i in range(len(given))
+            ]
         with pytest.raises(dataclasses.FrozenInstanceError):
             compiled.text = "another"
 
@@ -334,7 +394,9 @@ def test_rows_outside_their_table_raise(name, far, compiled):
             assert all(sentence.lemmas[i] for i in range(len(sentence)))
             sentence.children(0)
 
-    with pytest.raises(ValueError, match=r"names a row that its table does not have|a word that is not there"):
+    with pytest.raises(
+        ValueError, match=r"names a row that its table does not have|a word that is not there"
+    ):
         read()
 
 
@@ -353,12 +415,42 @@ def test_there_is_no_sentence_out_of_range(compiled, monkeypatch):
 
 def test_repeated_words_are_counted_as_in_python(monkeypatch):
     rng = random.Random(0)
-    words = ["a", "A", "a.", "a'", "(a", "ab", "aB", "ab?)", "1", "1,", "1.5", "-", "--", ".", "'", "a-", "a_", "É", "é", "\x00"]
+    words = [
+        "a",
+        "A",
+        "a.",
+        "a'",
+        "(a",
+        "ab",
+        "aB",
+        "ab?)",
+        "1",
+        "1,",
+        "1.5",
+        "-",
+        "--",
+        ".",
+        "'",
+        "a-",
+        "a_",
+        "É",
+        "é",
+        "\x00",
+    ]
     spaces = [" "] * 12 + ["  ", "\t", "\n", "\r", "\x0b", "\x0c", "\x1c", "\x1f", "\u00a0", "\x1b", "\x7f"]
-    texts = ["", " ", "a", "a a", " a a ", *("".join(map(chr, rng.choices(range(128), k=40))) for _ in range(300))]
+    texts = [
+        "",
+        " ",
+        "a",
+        "a a",
+        " a a ",
+        *("".join(map(chr, rng.choices(range(128), k=40))) for _ in range(300)),
+    ]
     for _ in range(3000):
         known = [word for word in rng.sample(words, 4) if word.isascii() or rng.random() < 0.2]
-        texts.append("".join(rng.choice([*known, "a"]) + rng.choice(spaces) for _ in range(rng.randrange(12))))
+        texts.append(
+            "".join(rng.choice([*known, "a"]) + rng.choice(spaces) for _ in range(rng.randrange(12)))
+        )
     found = list(map(repeats, texts))
     monkeypatch.setattr("augment.text.word_forms.native", None, raising=False)
     expected = list(map(repeats, texts))
@@ -371,7 +463,10 @@ def test_repeated_words_are_counted_as_in_python(monkeypatch):
 def test_lines_are_found_as_in_python(monkeypatch):
     rng = random.Random(0)
     keys = sorted({"".join(rng.choices("ab'_-", k=rng.randint(1, 12))).encode() + b" " for _ in range(3000)})
-    indexes = [_Index(b"".join(key + b"%d\n" % n for n, key in enumerate(some))[:-1]) for some in (keys, keys[:1], keys[5:300])]
+    indexes = [
+        _Index(b"".join(key + b"%d\n" % n for n, key in enumerate(some))[:-1])
+        for some in (keys, keys[:1], keys[5:300])
+    ]
     wanted = [*keys, *(key[:-1] + b"x " for key in keys), b"", b"z ", b"\0 ", keys[0][:-1]]
     found = [[index.find(key) for key in wanted] for index in indexes]
     assert found[0][: len(keys)] == [key + b"%d" % n for n, key in enumerate(keys)]
@@ -396,12 +491,31 @@ def _runs_of_words(rng: random.Random) -> str:
     """Words, marks and white space of all kinds, at random."""
     letters = "abzABZ09_éßİǅ北١²\u0301.,.;:-'\"()“”[]/$€😀"
     spaces = (" ", " ", " ", "  ", "\n", "\t ", "\xa0", "\u2003", "\x1c", "\u200b")
-    words = ("U.S.", "Mr.", "J.", "I.", "e.g.", "a.m", "X", "Ab.", "don't", "(see", "it),", "...", "-", "É.", "xA.", "A.b.")
+    words = (
+        "U.S.",
+        "Mr.",
+        "J.",
+        "I.",
+        "e.g.",
+        "a.m",
+        "X",
+        "Ab.",
+        "don't",
+        "(see",
+        "it),",
+        "...",
+        "-",
+        "É.",
+        "xA.",
+        "A.b.",
+    )
     parts = []
     for _ in range(rng.randrange(9)):
         odd = "".join(rng.choices(letters, k=rng.randint(1, 5)))
         parts += (rng.choice([*words, *[odd] * len(words)]), rng.choice(spaces))
-    return rng.choice(["", " ", "\xa0"]) * (rng.random() < 0.2) + "".join(parts if rng.random() < 0.3 else parts[:-1])
+    return rng.choice(["", " ", "\xa0"]) * (rng.random() < 0.2) + "".join(
+        parts if rng.random() < 0.3 else parts[:-1]
+    )
 
 
 def test_words_are_found_and_cut_as_in_python(monkeypatch):
@@ -457,6 +571,12 @@ def test_every_rule_gives_the_texts_that_it_gives_in_python():
     assert with_it and not without
     assert compiled.keys() == plain.keys() and len(compiled) > len(CASES) // 2
     for name, texts in compiled.items():
-        differ = [(number, new, plain[name][number]) for number, new in enumerate(texts) if new != plain[name][number]]
-        assert not differ, f"{name} over random_parse({differ[0][0]}): {differ[0][1]!r}, in Python {differ[0][2]!r}"
+        differ = [
+            (number, new, plain[name][number])
+            for number, new in enumerate(texts)
+            if new != plain[name][number]
+        ]
+        assert not differ, (
+            f"{name} over random_parse({differ[0][0]}): {differ[0][1]!r}, in Python {differ[0][2]!r}"
+        )
         assert any(texts), name

@@ -1,4 +1,5 @@
-"""Arguments that make no sense: what is compiled for text augmentations raises an error, and none of them ends the process."""
+"""Arguments that make no sense: what is compiled for text augmentations raises an error, and none of them
+ends the process."""
 
 import json
 import os
@@ -12,7 +13,9 @@ from augment.core.compiled import native
 
 ROOT = Path(__file__).parents[3]
 METHODS = ["word", "children", "subtree", "relation", "verb", "auxiliaries", "subject"]
-pytestmark = pytest.mark.skipif(native is None, reason="augment._native is not there: test_native.py says why")
+pytestmark = pytest.mark.skipif(
+    native is None, reason="augment._native is not there: test_native.py says why"
+)
 
 WRONG = [
     "native.Draws()", "native.Draws(None)", "native.Draws('x')", "native.Draws([1])", "native.Draws(1, 2)",
@@ -20,13 +23,17 @@ WRONG = [
     "draws.below()", "draws.below('3')", "draws.below(2.5)", "draws.below(None)",
     "draws.chance()", "draws.chance('x')", "draws.chance(None)",
     "draws.choice()", "draws.choice(5)", "draws.choice(None)", "draws.choice({1})", "draws.choice({1: 2})",
-    "draws.sample([1])", "draws.sample(5, 1)", "draws.sample(None, 1)", "draws.sample([1], 'x')", "draws.sample([1], 1.5)",
+    "draws.sample([1])", "draws.sample(5, 1)", "draws.sample(None, 1)", "draws.sample([1], 'x')",
+    "draws.sample([1], 1.5)",
     "native.Draws.sample([1], 1)",
-    "native.Pieces()", "native.Pieces('x', spaced, True, 0, 1, 5, 9)", "native.Pieces(None, spaced, True, 0, 1, 5, 9)",
-    "native.Pieces(characters[::2], spaced[::2], True, 0, 1, 5, 9)", "native.Pieces(characters, spaced, True, None, 1, 5, 9)",
+    "native.Pieces()", "native.Pieces('x', spaced, True, 0, 1, 5, 9)", "native.Pieces(None, spaced, True, "
+                                                                       "0, 1, 5, 9)",
+    "native.Pieces(characters[::2], spaced[::2], True, 0, 1, 5, 9)", "native.Pieces(characters, spaced, "
+                                                                     "True, None, 1, 5, 9)",
     "native.Pieces(characters, spaced, True, 0, 1, 2.5, 9)",
     "native.Pieces(characters, spaced, True, 0, 1, 5, 2**70)",
-    "native.Pieces(characters, spaced[1:], True, 0, 1, 5, 9)", "native.Pieces(characters, None, True, 0, 1, 5, 9)",
+    "native.Pieces(characters, spaced[1:], True, 0, 1, 5, 9)", "native.Pieces(characters, None, True, 0, "
+                                                               "1, 5, 9)",
     "pieces.rows()", "pieces.rows(['a'], [], ids, offsets)", "pieces.rows(('a',), [], ids, offsets, [])",
     "pieces.rows(['a'], ('a',), ids, offsets, [])", "pieces.rows(['a'], ['a'], ids, offsets, (None,))",
     "pieces.rows(['a'], ['a'], None, offsets, [])", "pieces.rows(['a'], ['a'], ids, [0, 3], [])",
@@ -35,16 +42,22 @@ WRONG = [
     "pieces.rows(['a\\ud800'], [], ids, offsets, [])",
     # lengths
     "pieces.rows(['a', 'b'], ['a'], ids, offsets, [])", "pieces.rows(['a'], ['a', 'b'], ids, offsets, [])",
-    "pieces.rows(['a'], ['a'], ids, offsets[:1], [])", "pieces.rows(['a', 'b'], ['a', 'b'], ids, offsets, [])",
-    "pieces.rows(['a'], ['a'], ids[:1], offsets, [])", "pieces.rows(['a'], ['a'], ids, offsets.astype('i4'), [])",
+    "pieces.rows(['a'], ['a'], ids, offsets[:1], [])", "pieces.rows(['a', 'b'], ['a', 'b'], ids, "
+                                                       "offsets, [])",
+    "pieces.rows(['a'], ['a'], ids[:1], offsets, [])", "pieces.rows(['a'], ['a'], ids, "
+                                                       "offsets.astype('i4'), [])",
     "pieces.rows(['a'], ['a'], ids, offsets, [None, None])",
     # offsets that do not rise from 0 to the number of tokens
     "pieces.rows(['a', 'b'], ['aaa', 'bbb'], ids, longs(0, 1 << 40, 3), [])",
     "pieces.rows(['a', 'b'], ['aaa', 'bbb'], ids, longs(0, -1 << 40, 3), [])",
-    "pieces.rows(['a'], ['aaa'], ids, longs(-1 << 40, 3), [])", "pieces.rows(['a'], ['aaa'], ids, longs(-1 << 40, -1), [])",
-    "pieces.learn()", "pieces.learn(True, ['a'])", "pieces.learn(True, ['a'], [])", "pieces.learn(True, [], [None])",
-    "pieces.learn(True, ('a',), (None,))", "pieces.learn(True, ['a'], ['b'])", "pieces.learn(True, ['a'], [5])",
-    "pieces.learn(True, [1], [None])", "pieces.learn(False, [None], [b'1234'])", "native.Pieces.learn(5, True, [], [])",
+    "pieces.rows(['a'], ['aaa'], ids, longs(-1 << 40, 3), [])", "pieces.rows(['a'], ['aaa'], ids, longs(-1 "
+                                                                "<< 40, -1), [])",
+    "pieces.learn()", "pieces.learn(True, ['a'])", "pieces.learn(True, ['a'], [])", "pieces.learn(True, "
+                                                                                    "[], [None])",
+    "pieces.learn(True, ('a',), (None,))", "pieces.learn(True, ['a'], ['b'])", "pieces.learn(True, "
+                                                                               "['a'], [5])",
+    "pieces.learn(True, [1], [None])", "pieces.learn(False, [None], [b'1234'])", "native.Pieces.learn(5, "
+                                                                                 "True, [], [])",
     *(f"sentence.{name}({value})" for name in METHODS for value in ("", "0, 1")),
     *(f"sentence.{name}({value})" for name in METHODS if name != "verb" for value in ("'0'", "0.0", "None")),
     "sentence.with_relation()", "sentence.with_relation(None)", "sentence.with_relation(5)",
@@ -60,53 +73,78 @@ WRONG = [
     "columns_of(text_ends=longs(-1, 2)).sentence(0)", "columns_of(text_ends=longs(2, 1)).sentence(0)",
     "columns_of(texts=bytes([255, 255, 255])).sentence(0)", "columns_of(tags=()).sentence(0)",
     "columns_of(relations=()).sentence(0)", "columns_of(columns=values + 1, lemmas=()).sentence(0)",
-    "columns.sentence()", "columns.sentence('0')", "columns.sentence(0.0)", "columns.sentence(1)", "columns.sentence(-1)",
+    "columns.sentence()", "columns.sentence('0')", "columns.sentence(0.0)", "columns.sentence(1)",
+    "columns.sentence(-1)",
     "columns.sentence(2**70)", "native.Columns.sentence(5, 0)",
     "pieces.spell_pairs()", "pieces.spell_pairs({}, [], False, '', [], 'x')",
     "pieces.spell_pairs({'a': 0}, [], False, '', [], 9)",
     "pieces.spell_pairs({b'a': 'x'}, [], False, '', [], 9)", "pieces.spell_pairs({}, [5], False, '', [], 9)",
-    "pieces.spell_pairs({}, [(1, 2)], False, '', [], 9)", "pieces.spell_pairs({}, [('a', 'b', 'c')], False, '', [], 9)",
+    "pieces.spell_pairs({}, [(1, 2)], False, '', [], 9)", "pieces.spell_pairs({}, [('a', 'b', 'c')], False, "
+                                                          "'', [], 9)",
     "pieces.spell_pairs({}, [], False, b'', [], 9)", "pieces.spell_pairs({}, [], False, '', [5], 9)",
     "pieces.spell_longest()", "pieces.spell_longest({}, '##', 'x', 9, True, [], 9)",
     "pieces.spell_longest({}, 5, 0, 9, True, [], 9)",
     "pieces.spell_longest({}, '##', 0, 9, True, [None], 9)",
-    "native.look_alike()", "native.look_alike('a', {}, 1, None, [])", "native.look_alike('a', {'a': 5}, 1, draws, [])",
+    "native.look_alike()", "native.look_alike('a', {}, 1, None, [])", "native.look_alike('a', {'a': 5}, 1, "
+                                                                      "draws, [])",
     "native.look_alike('a', {}, 1, draws, [5])", "native.look_alike(b'a', {}, 1, draws, [])",
     "native.look_alike('a', [], 1, draws, [])",
-    "native.find_line()", "native.find_line('a', longs(0), longs(1), b'a')", "native.find_line(b'a', None, longs(1), b'a')",
-    "native.word_spans()", "native.word_spans(5)", "native.word_spans(b'a')", "native.cut()", "native.cut(b'a', [])",
-    "native.cut('ab', ((0, 1),))", "native.cut('ab', [5])", "native.cut('ab', [(0,)])", "native.cut('ab', [(0, 3)])",
+    "native.find_line()", "native.find_line('a', longs(0), longs(1), b'a')", "native.find_line(b'a', None, "
+                                                                             "longs(1), b'a')",
+    "native.word_spans()", "native.word_spans(5)", "native.word_spans(b'a')", "native.cut()",
+    "native.cut(b'a', [])",
+    "native.cut('ab', ((0, 1),))", "native.cut('ab', [5])", "native.cut('ab', [(0,)])", "native.cut('ab', "
+                                                                                        "[(0, 3)])",
     "native.cut('ab', [(1, 0)])", "native.cut('ab', [(-1, 1)])", "native.cut('ab', [(0, 2), (1, 2)])",
-    "native.repeats()", "native.repeats(5)", "native.repeats(None)", "native.repeats(b'a a')", "native.repeats('a', 'a')",
+    "native.repeats()", "native.repeats(5)", "native.repeats(None)", "native.repeats(b'a a')",
+    "native.repeats('a', 'a')",
     "native.compile_sentence()", "native.compile_sentence(5, {}, {}, frozenset())",
-    "native.compile_sentence(object, {}, {}, frozenset())", "native.compile_sentence(ParsedSentence, [], {}, frozenset())",
-    "native.compile_sentence(ParsedSentence, {}, None, frozenset())", "native.compile_sentence(ParsedSentence, {}, {}, set())",
+    "native.compile_sentence(object, {}, {}, frozenset())", "native.compile_sentence(ParsedSentence, [], "
+                                                            "{}, frozenset())",
+    "native.compile_sentence(ParsedSentence, {}, None, frozenset())",
+    "native.compile_sentence(ParsedSentence, {}, {}, set())",
 ]  # fmt: skip
-# What the compiled code may refuse or read, as it stands: sentences whose columns are no tuples, no words or too short; types
-# that are no sentences; relations that are in no set.
+# What the compiled code may refuse or read, as it stands: sentences whose columns are no tuples, no words or
+# too short; types that are no sentences; relations that are in no set.
 ODD = [
-    "pieces.spell_pairs({}, [(-1, 2**31 - 1, 7)], True, 'é', ['', 'a'], -5) or pieces.rows(['a b'], [], ids, offsets, [])",
+    "pieces.spell_pairs({}, [(-1, 2**31 - 1, 7)], True, 'é', ['', 'a'], -5) or pieces.rows(['a b'], [], "
+    "ids, offsets, [])",
     "pieces.spell_longest({b'': 0}, '', -1, -1, True, [], 9) or pieces.rows(['a b'], [], ids, offsets, [])",
     "pieces.spell_longest({}, '##', 3, 9, False, [], 9) or pieces.rows(['a-b', 'é'], [], ids, offsets, [])",
-    "native.look_alike('ab', {'a': ''}, 2**21, draws, [])", "native.look_alike('ab', {'a': 'x'}, 0, draws, [(5, -5)])",
-    "native.find_line(b'ab', longs(0, 9, -3, 2), longs(1, 99, 1, 1), b'b')", "native.find_line(b'', longs(), longs(1), b'b')",
-    *(f"made(heads=[0, 0]).{name}(1)" for name in METHODS), "made(heads=[0, 0]).words", "made(heads=None).word(0)",
-    "made(starts=[0, 2], ends=[1, 3]).word(1)", "made(starts=[0, 2], ends=[1, 3]).words", "made(starts=None).word(0)",
-    "made(starts=()).word(1)", "made(starts=('a', 'b')).word(0)", "made(starts=(-9, 2**70)).words", "made(ends=(9, 9)).words",
+    "native.look_alike('ab', {'a': ''}, 2**21, draws, [])", "native.look_alike('ab', {'a': 'x'}, 0, draws, "
+                                                            "[(5, -5)])",
+    "native.find_line(b'ab', longs(0, 9, -3, 2), longs(1, 99, 1, 1), b'b')", "native.find_line(b'', "
+                                                                             "longs(), longs(1), b'b')",
+    *(f"made(heads=[0, 0]).{name}(1)" for name in METHODS), "made(heads=[0, 0]).words",
+    "made(heads=None).word(0)",
+    "made(starts=[0, 2], ends=[1, 3]).word(1)", "made(starts=[0, 2], ends=[1, 3]).words",
+    "made(starts=None).word(0)",
+    "made(starts=()).word(1)", "made(starts=('a', 'b')).word(0)", "made(starts=(-9, 2**70)).words",
+    "made(ends=(9, "
+                                                                                                    "9)).words",
     "made(text=None).word(0)", "made(text=b'a b').word(0)", "made(text=5).words",
-    *(f"made(deps=['ROOT', 'cop']).{name}(0)" for name in METHODS), "made(deps=['a', 'b']).with_relation(frozenset('a'))",
-    *(f"made(deps=(None, 5)).{name}(0)" for name in METHODS), "made(deps=(None, 5)).with_relation(frozenset('a'))",
-    *(f"made(deps=([], {{}})).{name}(0)" for name in METHODS), "made(deps=()).relation(1)", "made(deps=()).subject(0)",
-    "made(heads=('a', None)).children(0)", "made(heads=(0.0, 0.0)).verb(1)", "made(heads=(-1, -1)).subtree(0)",
+    *(f"made(deps=['ROOT', 'cop']).{name}(0)" for name in METHODS), "made(deps=['a', "
+                                                                    "'b']).with_relation(frozenset('a'))",
+    *(f"made(deps=(None, 5)).{name}(0)" for name in METHODS), "made(deps=(None, "
+                                                              "5)).with_relation(frozenset('a'))",
+    *(f"made(deps=([], {{}})).{name}(0)" for name in METHODS), "made(deps=()).relation(1)",
+    "made(deps=()).subject(0)",
+    "made(heads=('a', None)).children(0)", "made(heads=(0.0, 0.0)).verb(1)", "made(heads=(-1, "
+                                                                             "-1)).subtree(0)",
     "made(heads=(0, 9), deps=('ROOT', 'cop')).verb(0)", "made(heads=(0, []), deps=('ROOT', 'cop')).verb(0)",
-    "sentence.with_relation(['root'])", "sentence.with_relation(('root',))", "sentence.with_relation({'root': 1})",
+    "sentence.with_relation(['root'])", "sentence.with_relation(('root',))",
+    "sentence.with_relation({'root': 1})",
     "sentence.with_relation('root')",
-    *(f"object.__new__(ParsedSentence).{name}(0)" for name in METHODS), "object.__new__(ParsedSentence).words",
+    *(f"object.__new__(ParsedSentence).{name}(0)" for name in METHODS),
+    "object.__new__(ParsedSentence).words",
     "object.__new__(ParsedSentence).with_relation(frozenset())",
-    "unharmed(native.compile_sentence, Half, {}, {}, frozenset())", "unharmed(native.compile_sentence, int, {}, {}, frozenset())",
+    "unharmed(native.compile_sentence, Half, {}, {}, frozenset())", "unharmed(native.compile_sentence, int, "
+                                                                    "{}, {}, frozenset())",
     "native.Pieces(characters, spaced, True, 0, 1, 5, -1).rows(['a', 'b'], [], ids, offsets, [])",
-    "native.Pieces(characters.astype('i8'), np.repeat(spaced, 2), True, 0, 1, 5, 9).rows(['a'], ['a'], ids, offsets, [])",
-    "pieces.rows(['a'], ['aaa'], ids + 9999, offsets, [])", "pieces.rows(['a'], ['aaa'], ids - 9999, offsets, [])",
+    "native.Pieces(characters.astype('i8'), np.repeat(spaced, 2), True, 0, 1, 5, 9).rows(['a'], ['a'], ids, "
+    "offsets, [])",
+    "pieces.rows(['a'], ['aaa'], ids + 9999, offsets, [])", "pieces.rows(['a'], ['aaa'], ids - 9999, "
+                                                            "offsets, [])",
     "pieces.learn(True, ['a'], [b'123'])", "pieces.rows(['a'], [], ids, offsets, [5])",
     "columns_of(columns=b'123').sentence(0)", "columns_of(columns=values + 9).sentence(0)",
     "draws.below(2**63)", "draws.sample([1, 2, 3], -1)",
@@ -166,7 +204,15 @@ for attempt in json.loads(sys.argv[1]):
     found[attempt] = f"ended by signal {status & 127}" if status else said
 print(json.dumps(found))
 """
-RAISED = ("TypeError", "ValueError", "IndexError", "OverflowError", "AttributeError", "BufferError", "Unicode")
+RAISED = (
+    "TypeError",
+    "ValueError",
+    "IndexError",
+    "OverflowError",
+    "AttributeError",
+    "BufferError",
+    "Unicode",
+)
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +220,9 @@ def attempts():
     """What came of each, in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", ATTEMPTS, json.dumps(WRONG + ODD)]
-    run = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False, timeout=60)
+    run = subprocess.run(
+        command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False, timeout=60
+    )
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
 

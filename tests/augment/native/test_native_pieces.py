@@ -10,32 +10,47 @@ from augment.core.compiled import native
 from augment.core.ragged import Ragged
 from augment.text.pieces import Pieces
 
-pytestmark = pytest.mark.skipif(native is None, reason="augment._native is not there: test_native.py says why")
+pytestmark = pytest.mark.skipif(
+    native is None, reason="augment._native is not there: test_native.py says why"
+)
 
 LETTERS = "ab.é北"
 CLS, SEP = 0, 1
 
 
 class _Letters:
-    """A tokenizer: two letters to a token, another one at the beginning of a text unless `alike`; é does not stand alone.
+    """A tokenizer: two letters to a token, another one at the beginning of a text unless `alike`; é does not
+    stand alone.
 
-    In front of a full stop there is a token for no character, as byte-level tokenizers have one for a space by itself.
+    In front of a full stop there is a token for no character, as byte-level tokenizers have one for a space
+    by itself.
     """
 
     def __init__(self, alike: bool):
         self.alike = alike
-        parts = ["", "."] + ["".join(part) for size in (1, 2) for part in itertools.product(LETTERS, repeat=size)]
-        self.ids = {key: number + 2 for number, key in enumerate(itertools.product((True, False), dict.fromkeys(parts)))}
+        parts = ["", "."] + [
+            "".join(part) for size in (1, 2) for part in itertools.product(LETTERS, repeat=size)
+        ]
+        self.ids = {
+            key: number + 2
+            for number, key in enumerate(itertools.product((True, False), dict.fromkeys(parts)))
+        }
         self.characters = np.array([1 << 20, 1 << 20, *(len(part) for _, part in self.ids)], dtype=np.int32)
         self.spaced = np.zeros(len(self.characters), dtype=bool)
 
     def piece(self, piece: str, opens: bool) -> list[int]:
-        parts = ["", piece[:1], *(piece[i : i + 2] for i in range(1, len(piece), 2))] if piece[:1] == "." else None
+        parts = (
+            ["", piece[:1], *(piece[i : i + 2] for i in range(1, len(piece), 2))]
+            if piece[:1] == "."
+            else None
+        )
         parts = parts or [piece[i : i + 2] for i in range(0, len(piece), 2)]
         return [self.ids[opens and not self.alike and i == 0, part] for i, part in enumerate(parts)]
 
     def __call__(self, text: str, room: int = 10**6) -> list[int]:
-        row = [token for i, piece in enumerate(text.split(" ")) for token in self.piece(piece, i == 0) or [CLS]]
+        row = [
+            token for i, piece in enumerate(text.split(" ")) for token in self.piece(piece, i == 0) or [CLS]
+        ]
         return [CLS, *row[:room], SEP]
 
     def learned(self, piece: str, opens: bool) -> bytes | None:
@@ -43,7 +58,8 @@ class _Letters:
 
 
 def _rows(pieces, letters: _Letters, texts, origins, tokens: Ragged) -> tuple[list, set, set, list]:
-    """The two calls of `TextEncoder._by_pieces`: rows and the pieces to learn of the first, rows of the second."""
+    """The two calls of `TextEncoder._by_pieces`: rows and the pieces to learn of the first, rows of the
+    second."""
     first, opening, inside = pieces.rows(texts, origins, tokens.ids, tokens.offsets, [])
     assert len(first) == len(texts) and (None in first or not (opening or inside))
     for opens, missing in ((True, sorted(opening)), (False, sorted(inside))):
@@ -55,7 +71,10 @@ def _rows(pieces, letters: _Letters, texts, origins, tokens: Ragged) -> tuple[li
 
 def _whole(rows: list, letters: _Letters, texts: list[str], room: int) -> list[list[int]]:
     """Rows, those for the tokenizer by it."""
-    return [letters(text, room) if row is None else np.frombuffer(row, np.int32).tolist() for row, text in zip(rows, texts)]
+    return [
+        letters(text, room) if row is None else np.frombuffer(row, np.int32).tolist()
+        for row, text in zip(rows, texts)
+    ]
 
 
 def _text(rng: random.Random, letters: str = LETTERS) -> str:
@@ -73,7 +92,10 @@ NO_TOKENS = Ragged(np.zeros(0, np.int32), np.zeros(1, np.int64))
 def test_rows_of_pieces_are_those_in_python(alike, room, most):
     """Of texts without others that they were made from."""
     rng, letters = random.Random(room + most), _Letters(alike)
-    both = [kind(letters.characters, letters.spaced, alike, CLS, SEP, room, most) for kind in (native.Pieces, Pieces)]
+    both = [
+        kind(letters.characters, letters.spaced, alike, CLS, SEP, room, most)
+        for kind in (native.Pieces, Pieces)
+    ]
     seen = set()
     for _ in range(30):
         texts = [_text(rng, rng.choice(["ab", "ab.", LETTERS])) for _ in range(rng.randrange(12))]
@@ -81,7 +103,9 @@ def test_rows_of_pieces_are_those_in_python(alike, room, most):
         assert compiled[3] == plain[3], texts
         if most > 100:  # else each forgets at its own time
             assert compiled == plain, texts
-        assert _whole(compiled[3], letters, texts, max(room, 0)) == [letters(text, max(room, 0)) for text in texts]
+        assert _whole(compiled[3], letters, texts, max(room, 0)) == [
+            letters(text, max(room, 0)) for text in texts
+        ]
         seen |= {type(row) for row in compiled[3]}
     assert seen == {bytes, type(None)}
 
@@ -90,19 +114,31 @@ def test_rows_of_pieces_are_those_in_python(alike, room, most):
 @pytest.mark.parametrize("room", [10**6, 4])
 @pytest.mark.parametrize("alike", [True, False])
 def test_rows_of_texts_made_from_others_are_those_in_python(alike, room, most):
-    """The one in Python takes pieces from the origins of all texts: rows may differ in who makes them, not in their tokens."""
+    """The one in Python takes pieces from the origins of all texts: rows may differ in who makes them, not in
+    their tokens."""
     rng, letters = random.Random(most), _Letters(alike)
-    both = [kind(letters.characters, letters.spaced, alike, CLS, SEP, room, most) for kind in (native.Pieces, Pieces)]
+    both = [
+        kind(letters.characters, letters.spaced, alike, CLS, SEP, room, most)
+        for kind in (native.Pieces, Pieces)
+    ]
     spared = 0
     for _ in range(120):
         origins = [_text(rng, rng.choice(["ab.", "ab.", LETTERS])) for _ in range(rng.choice([1, 1, 8]))]
         texts = [" ".join(rng.sample(origin.split(" "), origin.count(" ") + 1)) for origin in origins]
-        texts = [rng.choice([text, text, origin, f"{text} {_text(rng)}", _text(rng)]) for text, origin in zip(texts, origins)]
-        stored = [letters(origin) for origin in origins]  # some are shorter than their texts, two lack even the ends
-        tokens = Ragged.from_sequences([rng.choice([row, row, row, row[:4], row[:-1], row[:1], []]) for row in stored])
+        texts = [
+            rng.choice([text, text, origin, f"{text} {_text(rng)}", _text(rng)])
+            for text, origin in zip(texts, origins)
+        ]
+        # some are shorter than their texts, two lack even the ends
+        stored = [letters(origin) for origin in origins]
+        tokens = Ragged.from_sequences(
+            [rng.choice([row, row, row, row[:4], row[:-1], row[:1], []]) for row in stored]
+        )
         compiled, plain = (_rows(pieces, letters, texts, origins, tokens) for pieces in both)
         expected = [letters(text, room) for text in texts]
-        assert _whole(compiled[3], letters, texts, room) == expected == _whole(plain[3], letters, texts, room), (texts, origins)
+        assert (
+            _whole(compiled[3], letters, texts, room) == expected == _whole(plain[3], letters, texts, room)
+        ), (texts, origins)
         if len(texts) == 1 and most > 100:
             assert compiled[0] == plain[0] and compiled[3] == plain[3], (texts, origins)
         spared += sum(row is not None for row in compiled[0])
@@ -115,7 +151,9 @@ def test_pieces_to_learn_are_those_that_an_origin_lacks(alike):
     tokens = Ragged.from_sequences([letters("ab b ab. a")])
     for kind in (native.Pieces, Pieces):
         pieces = kind(letters.characters, letters.spaced, alike, CLS, SEP, 50, 50)
-        rows, opening, inside = pieces.rows(["ab a ab.", "b bb a"][:1], ["ab b ab. a"], tokens.ids, tokens.offsets, [])
+        rows, opening, inside = pieces.rows(
+            ["ab a ab.", "b bb a"][:1], ["ab b ab. a"], tokens.ids, tokens.offsets, []
+        )
         assert rows == [np.array(letters("ab a ab."), np.int32).tobytes()] and not opening and not inside
         rows, opening, inside = pieces.rows(["b bb a"], ["ab b ab. a"], tokens.ids, tokens.offsets, [])
         assert rows == [None] and opening == (set() if alike else {"b"}) and inside == {"bb"}

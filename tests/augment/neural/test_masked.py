@@ -1,4 +1,5 @@
-"""Words by a masked language model, with tiny random ones: which words may come where, and how often each is drawn."""
+"""Words by a masked language model, with tiny random ones: which words may come where, and how often each is
+drawn."""
 
 import pickle
 import re
@@ -10,7 +11,14 @@ import pytest
 import torch
 from parse_builder import draws
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-from transformers import BertConfig, BertForMaskedLM, BertModel, PreTrainedTokenizerFast, RobertaConfig, RobertaForMaskedLM
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertModel,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForMaskedLM,
+)
 
 from augment.core.errors import AugmentationError
 from augment.core.vocabulary import Vocabulary
@@ -22,9 +30,32 @@ from augment.text.draws import draws_for
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import ParsedSentence, without_parse
 
-WORDS = ["the", "a", "an", "old", "man", "sat", "by", "sea", "apple", "house", "red", "he", "saw", "paris", "i", *"中国人"]
+WORDS = [
+    "the",
+    "a",
+    "an",
+    "old",
+    "man",
+    "sat",
+    "by",
+    "sea",
+    "apple",
+    "house",
+    "red",
+    "he",
+    "saw",
+    "paris",
+    "i",
+    *"中国人",
+]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "initializer_range": 0.3}
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "initializer_range": 0.3,
+}
 TEXTS = (
     "The old man sat by the sea.",
     "He saw Paris, a red house (by the sea) and  an apple!",
@@ -74,7 +105,12 @@ def roberta(tmp_path_factory):
     tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 1), add_prefix_space=False)
     torch.manual_seed(0)
     config = RobertaConfig(
-        vocab_size=len(vocabulary), max_position_embeddings=66, pad_token_id=0, bos_token_id=1, eos_token_id=2, **SIZES
+        vocab_size=len(vocabulary),
+        max_position_embeddings=66,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        **SIZES,
     )
     return save(folder, tokenizer, RobertaForMaskedLM(config), special)
 
@@ -83,14 +119,18 @@ def save(folder, tokenizer, lm, special):
     names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
     if special is not SPECIAL:
         names = ("pad_token", "cls_token", "sep_token", "unk_token", "mask_token")
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=64, **dict(zip(names, special))).save_pretrained(folder)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_max_length=64, **dict(zip(names, special))
+    ).save_pretrained(folder)
     lm.save_pretrained(folder)
     return str(folder)
 
 
 def many(text, model, count, **parameters):
     sentence = without_parse(text)
-    return contextual([sentence] * count, draws_for(np.arange(count, dtype=np.uint64), "contextual"), model, **parameters)
+    return contextual(
+        [sentence] * count, draws_for(np.arange(count, dtype=np.uint64), "contextual"), model, **parameters
+    )
 
 
 def one(sentence, own, model, *parameters):
@@ -120,7 +160,17 @@ def test_what_is_no_plain_word_stays(bert):
                 continue
             skeleton = re.compile(r"[^\W\d_]+")
             assert skeleton.sub("w", new) == skeleton.sub("w", text)  # spaces, quotes, numbers, marks
-            for kept in ("https://sea.house/red", "well-known", "isn't", "U.S.", "NATO", "Paris", "Schröders", "12", "  "):
+            for kept in (
+                "https://sea.house/red",
+                "well-known",
+                "isn't",
+                "U.S.",
+                "NATO",
+                "Paris",
+                "Schröders",
+                "12",
+                "  ",
+            ):
                 assert kept not in text or kept in new, new
             assert not re.search(r"(?i)\b(\w+) \1\b", new), new
             assert not re.search(r"(?i)\b(a (apple|old|an|i)|an (?!apple|old|i|a\b)\w+)\b", new), new
@@ -140,7 +190,9 @@ def test_insertion(bert, roberta):
     lengths = {len(new.split()) for new in many(TEXTS[0], bert, 40, rate=0.3, action="random")}
     assert lengths == {7, 10}
     sentence = without_parse(TEXTS[0])
-    assert random_contextual_word([sentence], [draws(5)], bert) == contextual([sentence], [draws(5)], bert, 0.3, "random")
+    assert random_contextual_word([sentence], [draws(5)], bert) == contextual(
+        [sentence], [draws(5)], bert, 0.3, "random"
+    )
 
 
 def test_words_are_drawn_from_the_models_distribution(bert):
@@ -157,7 +209,9 @@ def test_words_are_drawn_from_the_models_distribution(bert):
     assert counts.sum() == len(first) and 1800 < len(first) < 2200
     assert (np.abs(counts - p * len(first)) < 5 * np.sqrt(p * (1 - p) * len(first)) + 1).all()
     likeliest = [allowed[i] for i in p.argsort()[-3:]]
-    of_three = {new.split()[0].lower() for new in many("He saw", bert, 100, rate=0.5, top_k=3) if new.endswith(" saw")}
+    of_three = {
+        new.split()[0].lower() for new in many("He saw", bert, 100, rate=0.5, top_k=3) if new.endswith(" saw")
+    }
     assert of_three == {*likeliest}
 
 
@@ -167,7 +221,8 @@ def test_a_sentence_does_not_know_its_batch(bert, roberta):
     for model in (bert, roberta):
         together = contextual(sentences, draws_for(keys, "contextual"), model, 0.3, "random")
         assert together == [
-            one(sentence, own, model, 0.3, "random") for sentence, own in zip(sentences, draws_for(keys, "contextual"))
+            one(sentence, own, model, 0.3, "random")
+            for sentence, own in zip(sentences, draws_for(keys, "contextual"))
         ]
         assert len({*together}) > 12
         others = contextual(sentences, draws_for(keys, "random-contextual-word"), model, 0.3, "random")
@@ -181,7 +236,11 @@ def wide(bert, tmp_path_factory):
     tokenizer = load_masked_lm(bert).tokenizer
     torch.manual_seed(1)
     config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=320, num_hidden_layers=2, num_attention_heads=5, intermediate_size=640
+        vocab_size=len(tokenizer),
+        hidden_size=320,
+        num_hidden_layers=2,
+        num_attention_heads=5,
+        intermediate_size=640,
     )
     BertForMaskedLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -192,12 +251,16 @@ def test_scores_are_the_same_to_the_bit_whoever_shares_the_batch(wide):
     """Alone, in any place, beside any others: not only the drawn word is the same."""
     loaded = on_device(load_masked_lm(wide))
     random = np.random.default_rng(0)
-    sequences = [[2, *random.integers(5, 20, length).tolist(), 4, 3] for length in random.integers(1, 60, 150)]
+    sequences = [
+        [2, *random.integers(5, 20, length).tolist(), 4, 3] for length in random.integers(1, 60, 150)
+    ]
 
     def scores(order):
         rows = {}
         for batch in passes(loaded, [sequences[i] for i in order], 64):
-            logits = masked._at_masks(loaded.model, batch, [len(sequences[order[row]]) - 2 for row in batch.rows])
+            logits = masked._at_masks(
+                loaded.model, batch, [len(sequences[order[row]]) - 2 for row in batch.rows]
+            )
             assert batch.ids.shape[0] == loaded.rows and batch.mask[:, -1].sum() == 0
             rows |= {order[number]: logits[place] for place, number in enumerate(batch.numbers)}
         return rows
@@ -213,7 +276,9 @@ def test_scores_are_the_same_to_the_bit_whoever_shares_the_batch(wide):
 
 def test_byte_level_words(roberta):
     """Whole words of a model with capitals: none without its space inside a text, none that ends a word."""
-    known = {token[1:].lower() for token in load_masked_lm(roberta).tokenizer.get_vocab() if token.startswith("Ġ")}
+    known = {
+        token[1:].lower() for token in load_masked_lm(roberta).tokenizer.get_vocab() if token.startswith("Ġ")
+    }
     assert "ing" not in known and "he" not in known and "paris" in known
     for text in ("The old Paris (sea) fell", "old 'saw' the"):
         for new in many(text, roberta, 60, rate=1.0):
@@ -231,10 +296,17 @@ def test_long_sentences_change_where_the_model_sees(bert):
 
 def test_chinese_words_of_one_character(bert):
     text = "他去北京人"
-    sentence = ParsedSentence(text, (0, 1, 2, 4), (1, 2, 4, 5), *[("",) * 4] * 3, (0, 1, 2, 3), ("",) * 4, "zh")
+    sentence = ParsedSentence(
+        text, (0, 1, 2, 4), (1, 2, 4, 5), *[("",) * 4] * 3, (0, 1, 2, 3), ("",) * 4, "zh"
+    )
     for key in range(20):
         new = one(sentence, draws(key), bert, 1.0)
-        assert len(new) == 5 and new[2:4] == "北京" and {new[0], new[1], new[4]} <= set("中国人") and new[4] != "人"
+        assert (
+            len(new) == 5
+            and new[2:4] == "北京"
+            and {new[0], new[1], new[4]} <= set("中国人")
+            and new[4] != "人"
+        )
 
 
 def test_in_a_specification(bert, monkeypatch):
@@ -246,7 +318,9 @@ def test_in_a_specification(bert, monkeypatch):
     named = build(f"contextual:rate=0.3:model={bert}", vocabulary, encoder=encoder).texts(keys, sentences)
     assert len(named) == 8
     monkeypatch.delenv(VARIABLE, raising=False)
-    with pytest.raises(AugmentationError, match=rf"contextual needs a masked language model.*model=FOLDER.*{VARIABLE}"):
+    with pytest.raises(
+        AugmentationError, match=rf"contextual needs a masked language model.*model=FOLDER.*{VARIABLE}"
+    ):
         build("contextual", vocabulary, encoder=encoder)
     with pytest.raises(AugmentationError, match="'/no/folder' is no folder here"):
         build("none|contextual:model=/no/folder", vocabulary, encoder=encoder)
@@ -256,7 +330,9 @@ def test_in_a_specification(bert, monkeypatch):
     assert (
         pickle.loads(pickle.dumps(pipeline)).texts(keys, sentences)
         == named
-        == build_texts(f"contextual:rate=0.3:model={bert}|contextual:rate=0.3:model={bert}").texts(keys, sentences)
+        == build_texts(f"contextual:rate=0.3:model={bert}|contextual:rate=0.3:model={bert}").texts(
+            keys, sentences
+        )
     )
     with pytest.raises(AugmentationError, match="did you mean 'substitute'"):
         parse("contextual:action=substitut")
@@ -264,14 +340,18 @@ def test_in_a_specification(bert, monkeypatch):
 
 def test_models_that_do_not_serve(bert, tmp_path, monkeypatch):
     sentence = without_parse(TEXTS[0])
-    with pytest.raises(AugmentationError, match="cannot be loaded as a masked language model: '/no/folder' is no folder here"):
+    with pytest.raises(
+        AugmentationError, match="cannot be loaded as a masked language model: '/no/folder' is no folder here"
+    ):
         one(sentence, draws(), "/no/folder")
     encoder = tmp_path / "encoder"
     BertModel(BertConfig(vocab_size=50, **SIZES)).save_pretrained(encoder)
     with pytest.raises(AugmentationError, match="has no tokenizer"):
         one(sentence, draws(), str(encoder))
     load_masked_lm(bert).tokenizer.save_pretrained(encoder)
-    with pytest.raises(AugmentationError, match=r"no weights for cls.predictions.*give a masked language model with its head"):
+    with pytest.raises(
+        AugmentationError, match=r"no weights for cls.predictions.*give a masked language model with its head"
+    ):
         one(sentence, draws(), str(encoder))
     monkeypatch.setenv(DEVICE, "abacus")
     with pytest.raises(AugmentationError, match=f"{DEVICE}=abacus is no device"):
@@ -279,5 +359,8 @@ def test_models_that_do_not_serve(bert, tmp_path, monkeypatch):
 
 
 def test_the_catalogue_imports_no_torch():
-    code = "import sys, augment.spec.registry; sys.exit(any(name in sys.modules for name in ('torch', 'transformers')))"
+    code = (
+        "import sys, augment.spec.registry; sys.exit(any(name in sys.modules for name in ('torch', "
+        "'transformers')))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,4 +1,5 @@
-"""Rewriting by encoder-decoders, with tiny random ones: real loading and generation, whatever the words are."""
+"""Rewriting by encoder-decoders, with tiny random ones: real loading and generation, whatever the words
+are."""
 
 import numpy as np
 import pytest
@@ -34,18 +35,38 @@ from augment.text.draws import Draws, draws_for
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import without_parse
 
-TEXTS = ["the old man sat by the sea", "rain fell", "a dog", "", "he saw it and left the house in a hurry that day"]
+TEXTS = [
+    "the old man sat by the sea",
+    "rain fell",
+    "a dog",
+    "",
+    "he saw it and left the house in a hurry that day",
+]
 SENTENCES = [without_parse(text) for text in TEXTS]
 LANGUAGES = ["eng_Latn", "deu_Latn"]
-LAYERS = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
-SIZES = {"d_model": 32, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 100, "init_std": 0.3, **LAYERS}
+LAYERS = {
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+}
+SIZES = {
+    "d_model": 32,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+    "max_position_embeddings": 100,
+    "init_std": 0.3,
+    **LAYERS,
+}
 IDS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
 
 
 def tokenizer():
     pieces = ["<s>", "<pad>", "</s>", "<unk>", "▁", *map(chr, range(ord("a"), ord("z") + 1)), ":", *LANGUAGES]
     vocabulary = {piece: i for i, piece in enumerate(pieces)}
-    return NllbTokenizer(vocab=vocabulary, merges=[], additional_special_tokens=LANGUAGES, model_max_length=100)
+    return NllbTokenizer(
+        vocab=vocabulary, merges=[], additional_special_tokens=LANGUAGES, model_max_length=100
+    )
 
 
 def save(folder, kind, config, seed, end):
@@ -81,7 +102,8 @@ def multilingual(tmp_path_factory):
 @pytest.fixture(scope="module")
 def t5(tmp_path_factory):
     config = T5Config(
-        vocab_size=len(tokenizer()), d_model=32, d_kv=16, d_ff=32, num_layers=1, num_heads=2, pad_token_id=1, eos_token_id=2,
+        vocab_size=len(tokenizer()), d_model=32, d_kv=16, d_ff=32, num_layers=1, num_heads=2, pad_token_id=1,
+        eos_token_id=2,
         decoder_start_token_id=1, initializer_factor=1.0,
     )  # fmt: skip
     return save(tmp_path_factory.mktemp("t5"), T5ForConditionalGeneration, config, 3, 0.0)
@@ -97,12 +119,17 @@ def one(function, sentence, own, *models, **settings):
 
 
 def beams_of(folder, text, beams=5):
-    """Return the library's own beams for one text, unpadded, likeliest first: outputs of fewer than 64 tokens with their end."""
+    """Return the library's own beams for one text, unpadded, likeliest first: outputs of fewer than 64 tokens
+    with their end."""
     loaded = load_seq2seq(folder)
     ids = torch.tensor([loaded.tokenizer(text).input_ids])
-    output = loaded.model.generate(ids, num_beams=beams, num_return_sequences=beams, max_length=65, do_sample=False)
+    output = loaded.model.generate(
+        ids, num_beams=beams, num_return_sequences=beams, max_length=65, do_sample=False
+    )
     finished = [row for row in output if IDS["eos_token_id"] in row[1:64]]
-    return [new for row in finished if (new := loaded.tokenizer.decode(row, skip_special_tokens=True).strip())]
+    return [
+        new for row in finished if (new := loaded.tokenizer.decode(row, skip_special_tokens=True).strip())
+    ]
 
 
 def test_back_translation_is_two_models_one_after_the_other(there, back):
@@ -113,7 +140,9 @@ def test_back_translation_is_two_models_one_after_the_other(there, back):
         found = beams_of(back, pivots[0]) if pivots else []
         assert result == (found[0] if found else None)
     assert results[3] is None and sum(result is not None for result in results) >= 3
-    assert results == [one(back_translation, s, own, there, back, max_length=64) for s, own in zip(SENTENCES, some_draws(5))]
+    assert results == [
+        one(back_translation, s, own, there, back, max_length=64) for s, own in zip(SENTENCES, some_draws(5))
+    ]
 
 
 def test_picks_are_among_the_beams(there, back):
@@ -160,18 +189,27 @@ def test_many_languages(multilingual):
     settings = {"top_p": 1.0, "max_length": 64}
     results = multilingual_back_translation(SENTENCES, some_draws(5), multilingual, *LANGUAGES, **settings)
     assert any(results) and results[3] is None and not any("Latn" in result for result in results if result)
-    assert results[0] == one(multilingual_back_translation, SENTENCES[0], some_draws(1)[0], multilingual, *LANGUAGES, **settings)
+    assert results[0] == one(
+        multilingual_back_translation, SENTENCES[0], some_draws(1)[0], multilingual, *LANGUAGES, **settings
+    )
     loaded = load_seq2seq(multilingual)
     seen = []
     handle = loaded.model.register_forward_pre_hook(
-        lambda module, inputs, given: seen.append((given.get("input_ids"), given["decoder_input_ids"])), with_kwargs=True
+        lambda module, inputs, given: seen.append((given.get("input_ids"), given["decoder_input_ids"])),
+        with_kwargs=True,
     )
-    assert multilingual_back_translation(SENTENCES, some_draws(5), multilingual, *LANGUAGES, **settings) == results
+    assert (
+        multilingual_back_translation(SENTENCES, some_draws(5), multilingual, *LANGUAGES, **settings)
+        == results
+    )
     handle.remove()
     english, german = loaded.tokenizer.convert_tokens_to_ids(LANGUAGES)
-    assert {german, english} <= {int(output[0, -1]) for _, output in seen}  # its bias lets them come as a first token only
+    # its bias lets them come as a first token only
+    assert {german, english} <= {int(output[0, -1]) for _, output in seen}
     assert loaded.tokenizer("rain").input_ids[0] == german  # the last translation was from German
-    with pytest.raises(AugmentationError, match=r"has no language 'de': give source and pivot as its tokenizer"):
+    with pytest.raises(
+        AugmentationError, match=r"has no language 'de': give source and pivot as its tokenizer"
+    ):
         build_texts(f"multilingual-back-translation:model={multilingual}:source=eng_Latn:pivot=de")
 
 
@@ -179,7 +217,8 @@ def test_casual_to_formal(t5):
     loaded = load_seq2seq(t5)
     seen = []
     handle = loaded.model.get_encoder().register_forward_pre_hook(
-        lambda module, inputs, given: seen.append(given["input_ids"][0]), with_kwargs=True)
+        lambda module, inputs, given: seen.append(given["input_ids"][0]), with_kwargs=True
+    )
     results = [one(casual_to_formal, SENTENCES[0], Draws(key), t5, top_p=1.0) for key in range(4)]
     handle.remove()
     prompt = "transfer Casual to Formal: the old man sat by the sea"
@@ -219,7 +258,9 @@ def test_what_is_missing_is_said_when_a_pipeline_is_built(there, monkeypatch):
     message = str(caught.value)  # of both augmentations, and the way round them
     assert f"or in {BACK}" in message and f"or in {FORMAL}" in message and "\n" not in message
     assert message.endswith("augcse-8-2 is augcse-8 without language models")
-    with pytest.raises(AugmentationError, match=r"augcse-8 at character 1 of .* is a set, which takes no parameters"):
+    with pytest.raises(
+        AugmentationError, match=r"augcse-8 at character 1 of .* is a set, which takes no parameters"
+    ):
         build_texts("augcse-8:beams=2")
 
 
@@ -234,4 +275,6 @@ def test_sets_take_their_models_from_the_environment(there, back, t5, monkeypatc
     pipeline, many = build_texts(f"{first},back-translation:top_p=0.95:max_length=64"), SENTENCES * 8
     together = pipeline.texts(keys, many)
     assert len({*together.values()}) > 3
-    assert together == {i: text for i in range(40) for text in pipeline.texts(keys[i : i + 1], many[i : i + 1]).values()}
+    assert together == {
+        i: text for i in range(40) for text in pipeline.texts(keys[i : i + 1], many[i : i + 1]).values()
+    }

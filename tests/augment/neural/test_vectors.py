@@ -1,4 +1,5 @@
-"""Words by their neighbours in a small file of vectors: which are near by hand, formats, and what is refused."""
+"""Words by their neighbours in a small file of vectors: which are near by hand, formats, and what is
+refused."""
 
 import gzip
 import os
@@ -40,8 +41,12 @@ def lines(seed=0, size=8):
 @pytest.fixture
 def glove(tmp_path):
     path = tmp_path / "vectors.txt"
-    noise = [f"{word} 1 2 3 4 5 6 7 8" for word in (",", "U.S.", "at name@x.org", "2nd")] + ["zero 0 0 0 0 0 0 0 0"]
-    path.write_text("\n".join([*noise, *(f"{word} {vector}" for word, vector in lines())]) + "\n", encoding="utf-8")
+    noise = [f"{word} 1 2 3 4 5 6 7 8" for word in (",", "U.S.", "at name@x.org", "2nd")] + [
+        "zero 0 0 0 0 0 0 0 0"
+    ]
+    path.write_text(
+        "\n".join([*noise, *(f"{word} {vector}" for word, vector in lines())]) + "\n", encoding="utf-8"
+    )
     return str(path)
 
 
@@ -54,7 +59,10 @@ def test_neighbours_are_the_nearest_by_cosine(glove):
     assert {*vectors.words} == {word for cluster in CLUSTERS for word in cluster}
     expected = {word: np.array(vector.split(), dtype=np.float64) for word, vector in lines()}
     for word, vector in expected.items():
-        cosines = {other: vector @ its / np.linalg.norm(vector) / np.linalg.norm(its) for other, its in expected.items()}
+        cosines = {
+            other: vector @ its / np.linalg.norm(vector) / np.linalg.norm(its)
+            for other, its in expected.items()
+        }
         nearest = sorted((other for other in cosines if other != word), key=lambda other: -cosines[other])[:6]
         assert [vectors.words[row] for row in vectors.neighbours(vectors.rows[word.lower()], 6)] == nearest
         assert {*nearest[:3]} == {*cluster_of(word)} - {word}
@@ -77,8 +85,14 @@ def test_words_become_their_neighbours_and_the_rest_stays(glove):
                 assert old == now or (old, now) == ("a", "an")  # an indigo pear
         assert ("an indigo" in new) == ('"an ' in new)
     assert len(seen) == 15  # three of each
-    assert random_word_embedding(without_parse("By the sea"), draws(), glove, 0.3, top_k=3).startswith("By the ")
-    assert random_word_embedding(without_parse("PARIS and Sea"), draws(1), glove, 1.0, top_k=3).split()[0].isupper()
+    assert random_word_embedding(without_parse("By the sea"), draws(), glove, 0.3, top_k=3).startswith(
+        "By the "
+    )
+    assert (
+        random_word_embedding(without_parse("PARIS and Sea"), draws(1), glove, 1.0, top_k=3)
+        .split()[0]
+        .isupper()
+    )
 
 
 def test_how_many_words_change_and_names_keep_their_capital(glove):
@@ -86,7 +100,9 @@ def test_how_many_words_change_and_names_keep_their_capital(glove):
     for rate, count in ((0.0, 0), (0.1, 1), (0.3, 2), (0.5, 3), (1.0, 5)):
         for key in range(10):
             new = random_word_embedding(without_parse(text), Draws(key), glove, rate, top_k=3)
-            changed = 0 if new is None else sum(a != b for a, b in zip(text.split(), new.split(), strict=True))
+            changed = (
+                0 if new is None else sum(a != b for a, b in zip(text.split(), new.split(), strict=True))
+            )
             assert changed == count and (new is None or new[0].isupper())
     assert random_word_embedding(without_parse("zebra quagga"), draws(), glove, 1.0) is None
     assert random_word_embedding(without_parse(""), draws(), glove, 1.0) is None
@@ -98,11 +114,15 @@ def test_how_many_words_change_and_names_keep_their_capital(glove):
 def test_insertion(glove):
     lengths = set()
     for key in range(40):
-        new = random_word_embedding(without_parse("The old dog sat."), Draws(key), glove, 0.5, action="random", top_k=3)
+        new = random_word_embedding(
+            without_parse("The old dog sat."), Draws(key), glove, 0.5, action="random", top_k=3
+        )
         if new is None:  # two neighbours that are one word, or "sat" drawn, of which there is no vector
             continue
         lengths.add(len(new.split()))
-        inserted = random_word_embedding(without_parse("The old dog sat."), Draws(key), glove, 0.5, action="insert")
+        inserted = random_word_embedding(
+            without_parse("The old dog sat."), Draws(key), glove, 0.5, action="insert"
+        )
         if inserted is not None:
             rest = [word for word in inserted.split() if word in ("The", "old", "dog", "sat.")]
             assert len(inserted.split()) == 6 and inserted.startswith("The ") and len(rest) >= 4
@@ -126,7 +146,11 @@ def test_formats(glove, tmp_path):
             found = word_vectors(str(path), 1000)
             assert found.words == plain.words and np.array_equal(found.matrix, plain.matrix)
     first = word_vectors(glove, 5)
-    assert first.words == plain.words[:5] and first.matrix.nbytes == 5 * 8 * 4 and {*first.rows.values()} == {*range(5)}
+    assert (
+        first.words == plain.words[:5]
+        and first.matrix.nbytes == 5 * 8 * 4
+        and {*first.rows.values()} == {*range(5)}
+    )
 
 
 def test_a_byte_order_mark_belongs_to_no_word(tmp_path):
@@ -145,7 +169,9 @@ def test_numbers_that_overflow_are_one_message(tmp_path):
 def test_chinese_words_of_the_parse(tmp_path):
     path = tmp_path / "zh.txt"
     path.write_text("北京 1 0\n上海 1 0.1\n他 0 1\n她 0.1 1\n", encoding="utf-8")
-    sentence = ParsedSentence("他去北京。", (0, 1, 2, 4), (1, 2, 4, 5), *[("",) * 4] * 3, (0, 1, 2, 3), ("",) * 4, "zh")
+    sentence = ParsedSentence(
+        "他去北京。", (0, 1, 2, 4), (1, 2, 4, 5), *[("",) * 4] * 3, (0, 1, 2, 3), ("",) * 4, "zh"
+    )
     assert random_word_embedding(sentence, draws(), str(path), 1.0, top_k=1) == "她去上海。"
 
 
@@ -190,5 +216,7 @@ def test_what_is_missing_is_said_when_a_pipeline_is_built(glove, monkeypatch):
     with pytest.raises(AugmentationError, match="the word vectors /no/file are no file"):
         build_texts("none|random-word-embedding:path=/no/file")
     monkeypatch.setenv(VARIABLE, glove)
-    texts = build_texts("random-word-embedding").texts(np.arange(4, dtype=np.uint64), [without_parse("the old dog")] * 4)
+    texts = build_texts("random-word-embedding").texts(
+        np.arange(4, dtype=np.uint64), [without_parse("the old dog")] * 4
+    )
     assert texts and all(text.startswith("the ") for text in texts.values())

@@ -1,4 +1,5 @@
-"""Rules that move phrases, on parses written by hand in both label sets (UD: nsubj, obj, cop; ClearNLP: dobj, pobj, attr)."""
+"""Rules that move phrases, on parses written by hand in both label sets (UD: nsubj, obj, cop; ClearNLP: dobj,
+pobj, attr)."""
 
 import pytest
 from parse_builder import draws, parse, tagged
@@ -16,36 +17,51 @@ def outcomes(function, text, annotation, keys=60, **parameters):
 @pytest.mark.parametrize(
     ("text", "annotation", "expected"),
     [
-        ("She saw the birds.", "She/PRP/nsubj/2 saw/VBD/root/0 the/DT/det/4 birds/NNS/obj/2 ././punct/2", "The birds saw her."),
-        ("She saw the birds.", "She/PRP/nsubj/2 saw/VBD/ROOT/0 the/DT/det/4 birds/NNS/dobj/2 ././punct/2", "The birds saw her."),
+        ("She saw the birds.", "She/PRP/nsubj/2 saw/VBD/root/0 the/DT/det/4 birds/NNS/obj/2 "
+                               "././punct/2", "The birds saw her."),
+        ("She saw the birds.", "She/PRP/nsubj/2 saw/VBD/ROOT/0 the/DT/det/4 birds/NNS/dobj/2 "
+                               "././punct/2", "The birds saw her."),
         ("The dog is in Paris, the dog's city.",
-         "The/DT/det/2 dog/NN/nsubj/5 is/VBZ/cop/5 in/IN/case/5 Paris/NNP/root/0 ,/,/punct/10 the/DT/det/8 dog/NN/nmod:poss/10 "
+         "The/DT/det/2 dog/NN/nsubj/5 is/VBZ/cop/5 in/IN/case/5 Paris/NNP/root/0 ,/,/punct/10 the/DT/det/8 "
+         "dog/NN/nmod:poss/10 "
          "'s/POS/case/8 city/NN/appos/5 ././punct/5", None),
-        ("The dog lives in Paris.", "The/DT/det/2 dog/NN/nsubj/3 lives/VBZ/root/0 in/IN/case/5 Paris/NNP/obl/3 ././punct/3",
+        ("The dog lives in Paris.", "The/DT/det/2 dog/NN/nsubj/3 lives/VBZ/root/0 in/IN/case/5 "
+                                    "Paris/NNP/obl/3 ././punct/3",
          "Paris lives in the dog."),
-        ("The dogs live in Paris.", "The/DT/det/2 dogs/NNS/nsubj/3 live/VBP/ROOT/0 in/IN/prep/3 Paris/NNP/pobj/4 ././punct/3",
+        ("The dogs live in Paris.", "The/DT/det/2 dogs/NNS/nsubj/3 live/VBP/ROOT/0 in/IN/prep/3 "
+                                    "Paris/NNP/pobj/4 ././punct/3",
          "Paris lives in the dogs."),
-        ("He was seen by them.", "He/PRP/nsubjpass/3 was/VBD/auxpass/3 seen/VBN/ROOT/0 by/IN/agent/3 them/PRP/pobj/4 ././punct/3",
+        ("He was seen by them.", "He/PRP/nsubjpass/3 was/VBD/auxpass/3 seen/VBN/ROOT/0 by/IN/agent/3 "
+                                 "them/PRP/pobj/4 ././punct/3",
          "They were seen by him."),
         ("Then I met a friend, who ran.",
-         "Then/RB/advmod/3 I/PRP/nsubj/3 met/VBD/root/0 a/DT/det/5 friend/NN/obj/3 ,/,/punct/8 who/WP/nsubj/8 "
+         "Then/RB/advmod/3 I/PRP/nsubj/3 met/VBD/root/0 a/DT/det/5 friend/NN/obj/3 ,/,/punct/8 "
+         "who/WP/nsubj/8 "
          "ran/VBD/acl:relcl/5 "
          "././punct/3", "Then a friend, who ran, met me."),
-        ("“Zoë ate apples”", "“/``/punct/3 Zoë/NNP/nsubj/3 ate/VBD/root/0 apples/NNS/obj/3 ”/''/punct/3", "“Apples ate Zoë”"),
-        ("We've seen dogs.", "We/PRP/nsubj/3 've/VBP/aux/3 seen/VBN/root/0 dogs/NNS/obj/3 ././punct/3", "Dogs have seen us."),
+        ("“Zoë ate apples”", "“/``/punct/3 Zoë/NNP/nsubj/3 ate/VBD/root/0 apples/NNS/obj/3 "
+                             "”/''/punct/3", "“Apples ate Zoë”"),
+        ("We've seen dogs.", "We/PRP/nsubj/3 've/VBP/aux/3 seen/VBN/root/0 dogs/NNS/obj/3 ././punct/3",
+        "Dogs have seen us."),
         ("Ann and I saw him.",
          "Ann/NNP/nsubj/4 and/CC/cc/3 I/PRP/conj/1 saw/VBD/root/0 him/PRP/obj/4 ././punct/4", None),
         ("He hurt himself.", "He/PRP/nsubj/2 hurt/VBD/root/0 himself/PRP/obj/2 ././punct/2", None),
-        ("He sees dogs and runs.", "He/PRP/nsubj/2 sees/VBZ/root/0 dogs/NNS/obj/2 and/CC/cc/5 runs/VBZ/conj/2 ././punct/2",
+        ("He sees dogs and runs.", "He/PRP/nsubj/2 sees/VBZ/root/0 dogs/NNS/obj/2 and/CC/cc/5 "
+                                   "runs/VBZ/conj/2 ././punct/2",
          "Dogs see him and run."),
-        ("He sees dogs and runs.", "He/PRP/nsubj/2 sees/VBZ/ROOT/0 dogs/NNS/dobj/2 and/CC/cc/2 runs/VBZ/conj/2 ././punct/2",
+        ("He sees dogs and runs.", "He/PRP/nsubj/2 sees/VBZ/ROOT/0 dogs/NNS/dobj/2 and/CC/cc/2 "
+                                   "runs/VBZ/conj/2 ././punct/2",
          "Dogs see him and run."),
-        ("He has very old cars.", "He/PRP/nsubj/2 has/VBZ/root/0 very/RB/advmod/4 old/JJ/amod/5 cars/NNS/obj/2 ././punct/2",
+        ("He has very old cars.", "He/PRP/nsubj/2 has/VBZ/root/0 very/RB/advmod/4 old/JJ/amod/5 "
+                                  "cars/NNS/obj/2 ././punct/2",
          "Very old cars have him."),
-        ("He saw only dogs.", "He/PRP/nsubj/2 saw/VBD/root/0 only/RB/advmod/4 dogs/NNS/obj/2 ././punct/2", "Dogs saw only him."),
-        ("He slept; in Rome too.", "He/PRP/nsubj/2 slept/VBD/root/0 ;/:/punct/5 in/IN/case/5 Rome/NNP/obl/2 too/RB/advmod/5 "
+        ("He saw only dogs.", "He/PRP/nsubj/2 saw/VBD/root/0 only/RB/advmod/4 dogs/NNS/obj/2 "
+                              "././punct/2", "Dogs saw only him."),
+        ("He slept; in Rome too.", "He/PRP/nsubj/2 slept/VBD/root/0 ;/:/punct/5 in/IN/case/5 Rome/NNP/obl/2 "
+                                   "too/RB/advmod/5 "
          "././punct/2", None),
-        ("When a dog saw him.", "When/WRB/advmod/3 a/DT/det/3 dog/NN/nsubj/4 saw/VBD/root/0 him/PRP/obj/4 ././punct/4", None),
+        ("When a dog saw him.", "When/WRB/advmod/3 a/DT/det/3 dog/NN/nsubj/4 saw/VBD/root/0 him/PRP/obj/4 "
+                                "././punct/4", None),
         ("It ate Cr3+.", "It/PRP/nsubj/2 ate/VBD/root/0 Cr3/NN/obj/2 +/:/punct/2 ././punct/2", None),
         ("dogs see dogs", "dogs/NNS/nsubj/2 see/VBP/root/0 dogs/NNS/obj/2", None),
         ("What a day!", "What/WDT/det:predet/3 a/DT/det/3 day/NN/root/0 !/./punct/3", None),
@@ -61,33 +77,45 @@ def test_subject_object_switch(text, annotation, expected):
     ("text", "annotation", "expected"),
     [
         ("You still have much to learn.",
-         "You/PRP/nsubj/3 still/RB/advmod/3 have/VBP/root/0 much/JJ/obj/3 to/TO/mark/6 learn/VB/acl/4 ././punct/3",
+         "You/PRP/nsubj/3 still/RB/advmod/3 have/VBP/root/0 much/JJ/obj/3 to/TO/mark/6 learn/VB/acl/4 "
+         "././punct/3",
          "Much to learn, you still have."),
-        ("She is not tall.", "She/PRP/nsubj/4 is/VBZ/cop/4 not/RB/advmod/4 tall/JJ/root/0 ././punct/4", "Tall, she is not."),
-        ("She isn't tall.", "She/PRP/nsubj/2 is/VBZ/ROOT/0 n't/RB/neg/2 tall/JJ/acomp/2 ././punct/2", "Tall, she isn't."),
+        ("She is not tall.", "She/PRP/nsubj/4 is/VBZ/cop/4 not/RB/advmod/4 tall/JJ/root/0 ././punct/4",
+        "Tall, she is not."),
+        ("She isn't tall.", "She/PRP/nsubj/2 is/VBZ/ROOT/0 n't/RB/neg/2 tall/JJ/acomp/2 ././punct/2",
+        "Tall, she isn't."),
         ("In 1990, Zoë gave up, and he had a “dog”.",
-         "In/IN/case/2 1990/CD/obl/5 ,/,/punct/5 Zoë/NNP/nsubj/5 gave/VBD/root/0 up/RP/compound:prt/5 ,/,/punct/10 and/CC/cc/10 "
+         "In/IN/case/2 1990/CD/obl/5 ,/,/punct/5 Zoë/NNP/nsubj/5 gave/VBD/root/0 up/RP/compound:prt/5 "
+         ",/,/punct/10 and/CC/cc/10 "
          "he/PRP/nsubj/10 had/VBD/conj/5 a/DT/det/13 “/``/punct/13 dog/NN/obj/10 ”/''/punct/13 ././punct/5",
          "In 1990, Zoë gave up, and a “dog”, he had."),
-        ("She ran and fell here.", "She/PRP/nsubj/2 ran/VBD/ROOT/0 and/CC/cc/2 fell/VBD/conj/2 here/RB/advmod/4 ././punct/2",
+        ("She ran and fell here.", "She/PRP/nsubj/2 ran/VBD/ROOT/0 and/CC/cc/2 fell/VBD/conj/2 "
+                                   "here/RB/advmod/4 ././punct/2",
          None),  # what is coordinated stays behind its subject
         ("She saw it and fell here.",
-         "She/PRP/nsubj/2 saw/VBD/ROOT/0 it/PRP/dobj/2 and/CC/cc/2 fell/VBD/conj/2 here/RB/advmod/5 ././punct/2",
+         "She/PRP/nsubj/2 saw/VBD/ROOT/0 it/PRP/dobj/2 and/CC/cc/2 fell/VBD/conj/2 here/RB/advmod/5 "
+         "././punct/2",
          "It, she saw, and fell here."),
         ("She saw it and he fell here.",
-         "She/PRP/nsubj/2 saw/VBD/root/0 it/PRP/obj/2 and/CC/cc/6 he/PRP/nsubj/6 fell/VBD/conj/2 here/RB/advmod/6 ././punct/2",
+         "She/PRP/nsubj/2 saw/VBD/root/0 it/PRP/obj/2 and/CC/cc/6 he/PRP/nsubj/6 fell/VBD/conj/2 "
+         "here/RB/advmod/6 ././punct/2",
          "It, she saw, and here, he fell."),
-        ("We've been here.", "We/PRP/nsubj/4 've/VBP/aux/4 been/VBN/cop/4 here/RB/root/0 ././punct/4", "Been here, we have."),
+        ("We've been here.", "We/PRP/nsubj/4 've/VBP/aux/4 been/VBN/cop/4 here/RB/root/0 ././punct/4",
+        "Been here, we have."),
         ("Then he left town.", "Then/RB/advmod/3 he/PRP/nsubj/3 left/VBD/root/0 town/NN/obj/3 ././punct/3",
          "Then, town, he left."),
         ("He ran. The dog ate it.",
-         "He/PRP/nsubj/2 ran/VBD/root/0 ././punct/2 The/DT/det/5 dog/NN/nsubj/6 ate/VBD/root/0 it/PRP/obj/6 ././punct/6",
+         "He/PRP/nsubj/2 ran/VBD/root/0 ././punct/2 The/DT/det/5 dog/NN/nsubj/6 ate/VBD/root/0 it/PRP/obj/6 "
+         "././punct/6",
          "He ran. It, the dog ate."),
         ("Common men saw it.", "Common/JJ/amod/2 men/NNS/nsubj/3 saw/VBD/ROOT/0 it/PRP/dobj/3 ././punct/3",
          "It, common men saw."),
-        ("I can swim well.", "I/PRP/nsubj/3 can/MD/aux/3 swim/VB/root/0 well/RB/advmod/3 ././punct/3", "Swim well, I can."),
-        ("“Is he here?”", "“/``/punct/4 Is/VBZ/cop/4 he/PRP/nsubj/4 here/RB/root/0 ?/./punct/4 ”/''/punct/4", None),
-        ("He \"came to\" Rome.", "He/PRP/nsubj/3 \"/``/punct/3 came/VBD/root/0 to/IN/case/6 \"/''/punct/6 Rome/NNP/obl/3 "
+        ("I can swim well.", "I/PRP/nsubj/3 can/MD/aux/3 swim/VB/root/0 well/RB/advmod/3 ././punct/3",
+        "Swim well, I can."),
+        ("“Is he here?”", "“/``/punct/4 Is/VBZ/cop/4 he/PRP/nsubj/4 here/RB/root/0 ?/./punct/4 "
+                          "”/''/punct/4", None),
+        ("He \"came to\" Rome.", "He/PRP/nsubj/3 \"/``/punct/3 came/VBD/root/0 to/IN/case/6 \"/''/punct/6 "
+                                 "Rome/NNP/obl/3 "
         "././punct/3",
          None),
         ("I wanna go.", "I/PRP/nsubj/2 wan/VBP/root/0 na/TO/mark/4 go/VB/xcomp/2 ././punct/2", None),
@@ -104,85 +132,115 @@ def test_yoda(text, annotation, expected):
     ("text", "annotation", "to", "expected"),
     [
         ("She does not know where he lives.",
-         "She/PRP/nsubj/4 does/VBZ/aux/4 not/RB/advmod/4 know/VB/root/0 where/WRB/advmod/7 he/PRP/nsubj/7 lives/VBZ/ccomp/4 "
+         "She/PRP/nsubj/4 does/VBZ/aux/4 not/RB/advmod/4 know/VB/root/0 where/WRB/advmod/7 he/PRP/nsubj/7 "
+         "lives/VBZ/ccomp/4 "
          "././punct/4",
          "past", "She did not know where he lived."),
         ("She does not know where he lives.",
-         "She/PRP/nsubj/4 does/VBZ/aux/4 not/RB/neg/4 know/VB/ROOT/0 where/WRB/advmod/7 he/PRP/nsubj/7 lives/VBZ/ccomp/4 "
+         "She/PRP/nsubj/4 does/VBZ/aux/4 not/RB/neg/4 know/VB/ROOT/0 where/WRB/advmod/7 he/PRP/nsubj/7 "
+         "lives/VBZ/ccomp/4 "
          "././punct/4",
          "future", "She will not know where he will live."),
         ("They weren't tall and ran.",
-         "They/PRP/nsubj/4 were/VBD/cop/4 n't/RB/advmod/4 tall/JJ/root/0 and/CC/cc/6 ran/VBD/conj/4 ././punct/4",
+         "They/PRP/nsubj/4 were/VBD/cop/4 n't/RB/advmod/4 tall/JJ/root/0 and/CC/cc/6 ran/VBD/conj/4 "
+         "././punct/4",
          "present", "They aren't tall and run."),
-        ("They weren't tall.", "They/PRP/nsubj/2 were/VBD/ROOT/0 n't/RB/neg/2 tall/JJ/acomp/2 ././punct/2", "future",
+        ("They weren't tall.", "They/PRP/nsubj/2 were/VBD/ROOT/0 n't/RB/neg/2 tall/JJ/acomp/2 "
+                               "././punct/2", "future",
          "They won't be tall."),
         ("I'm not fond of it.",
-         "I/PRP/nsubj/4 'm/VBP/cop/4 not/RB/advmod/4 fond/JJ/root/0 of/IN/case/6 it/PRP/obl/4 ././punct/4", "future",
+         "I/PRP/nsubj/4 'm/VBP/cop/4 not/RB/advmod/4 fond/JJ/root/0 of/IN/case/6 it/PRP/obl/4 "
+         "././punct/4", "future",
          "I will not be fond of it."),
         ("He will go when she comes.",
-         "He/PRP/nsubj/3 will/MD/aux/3 go/VB/root/0 when/WRB/advmod/6 she/PRP/nsubj/6 comes/VBZ/advcl/3 ././punct/3",
+         "He/PRP/nsubj/3 will/MD/aux/3 go/VB/root/0 when/WRB/advmod/6 she/PRP/nsubj/6 comes/VBZ/advcl/3 "
+         "././punct/3",
          "past", "He went when she came."),
         ("He went when she came.",
          "He/PRP/nsubj/2 went/VBD/root/0 when/WRB/advmod/5 she/PRP/nsubj/5 came/VBD/advcl/2 ././punct/2",
          "future", "He will go when she comes."),
         ("I won't be here, I'll run.",
-         "I/PRP/nsubj/5 wo/MD/aux/5 n't/RB/advmod/5 be/VB/cop/5 here/RB/root/0 ,/,/punct/9 I/PRP/nsubj/9 'll/MD/aux/9 "
+         "I/PRP/nsubj/5 wo/MD/aux/5 n't/RB/advmod/5 be/VB/cop/5 here/RB/root/0 ,/,/punct/9 I/PRP/nsubj/9 "
+         "'ll/MD/aux/9 "
          "run/VB/parataxis/5 "
          "././punct/5", "present", None),
         ("“Zoë has been seen”, he said.",
-         "“/``/punct/5 Zoë/NNP/nsubj:pass/5 has/VBZ/aux/5 been/VBN/aux:pass/5 seen/VBN/ccomp/9 ”/''/punct/5 ,/,/punct/9 "
+         "“/``/punct/5 Zoë/NNP/nsubj:pass/5 has/VBZ/aux/5 been/VBN/aux:pass/5 seen/VBN/ccomp/9 ”/''/punct/5 "
+         ",/,/punct/9 "
          "he/PRP/nsubj/9 "
          "said/VBD/root/0 ././punct/9", "future", "“Zoë will have been seen”, he will say."),
         ("People also run; people can run.",
-         "People/NNS/nsubj/3 also/RB/advmod/3 run/VBP/root/0 ;/:/punct/3 people/NNS/nsubj/7 can/MD/aux/7 run/VB/parataxis/3 "
+         "People/NNS/nsubj/3 also/RB/advmod/3 run/VBP/root/0 ;/:/punct/3 people/NNS/nsubj/7 can/MD/aux/7 "
+         "run/VB/parataxis/3 "
          "././punct/3",
          "past", "People also ran; people could run."),
-        ("There are dogs.", "There/EX/expl/2 are/VBP/ROOT/0 dogs/NNS/attr/2 ././punct/2", "past", "There were dogs."),
+        ("There are dogs.", "There/EX/expl/2 are/VBP/ROOT/0 dogs/NNS/attr/2 ././punct/2", "past",
+        "There were dogs."),
         ("We've been here.", "We/PRP/nsubj/4 've/VBP/aux/4 been/VBN/cop/4 here/RB/root/0 ././punct/4", "past",
          "We had been here."),
-        ("It's never late.", "It/PRP/nsubj/4 's/VBZ/cop/4 never/RB/advmod/4 late/JJ/root/0 ././punct/4", "future",
+        ("It's never late.", "It/PRP/nsubj/4 's/VBZ/cop/4 never/RB/advmod/4 late/JJ/root/0 "
+                             "././punct/4", "future",
          "It will never be late."),
         ("Is he here?", "Is/VBZ/cop/3 he/PRP/nsubj/3 here/RB/root/0 ?/./punct/3", "future", None),
         ("He will come and see it.",
-         "He/PRP/nsubj/3 will/MD/aux/3 come/VB/root/0 and/CC/cc/5 see/VB/conj/3 it/PRP/obj/5 ././punct/3", "past",
+         "He/PRP/nsubj/3 will/MD/aux/3 come/VB/root/0 and/CC/cc/5 see/VB/conj/3 it/PRP/obj/5 "
+         "././punct/3", "past",
          "He came and saw it."),
         ("He will come and see it.",
-         "He/PRP/nsubj/3 will/MD/aux/3 come/VB/ROOT/0 and/CC/cc/3 see/VB/conj/3 it/PRP/dobj/5 ././punct/3", "present",
+         "He/PRP/nsubj/3 will/MD/aux/3 come/VB/ROOT/0 and/CC/cc/3 see/VB/conj/3 it/PRP/dobj/5 "
+         "././punct/3", "present",
          "He comes and sees it."),
         ("She was tried and sentenced.",
-         "She/PRP/nsubj:pass/3 was/VBD/aux:pass/3 tried/VBN/root/0 and/CC/cc/5 sentenced/VBD/conj/3 ././punct/3", "present",
+         "She/PRP/nsubj:pass/3 was/VBD/aux:pass/3 tried/VBN/root/0 and/CC/cc/5 sentenced/VBD/conj/3 "
+         "././punct/3", "present",
          "She is tried and sentenced."),
         ("She was tried and slept.",
-         "She/PRP/nsubjpass/3 was/VBD/auxpass/3 tried/VBN/ROOT/0 and/CC/cc/3 slept/VBD/conj/3 ././punct/3", "present",
+         "She/PRP/nsubjpass/3 was/VBD/auxpass/3 tried/VBN/ROOT/0 and/CC/cc/3 slept/VBD/conj/3 "
+         "././punct/3", "present",
          "She is tried and sleeps."),
-        ("I wasn't here.", "I/PRP/nsubj/4 was/VBD/cop/4 n't/RB/advmod/4 here/RB/root/0 ././punct/4", "present", "I am not here."),
+        ("I wasn't here.", "I/PRP/nsubj/4 was/VBD/cop/4 n't/RB/advmod/4 here/RB/root/0 ././punct/4",
+        "present", "I am not here."),
         ("He ran as if he were old.",
-         "He/PRP/nsubj/2 ran/VBD/root/0 as/IN/mark/7 if/IN/mark/7 he/PRP/nsubj/7 were/VBD/cop/7 old/JJ/advcl/2 ././punct/2",
+         "He/PRP/nsubj/2 ran/VBD/root/0 as/IN/mark/7 if/IN/mark/7 he/PRP/nsubj/7 were/VBD/cop/7 "
+         "old/JJ/advcl/2 ././punct/2",
          "present", "He runs as if he is old."),
-        ("He used to sing.", "He/PRP/nsubj/2 used/VBD/root/0 to/TO/mark/4 sing/VB/xcomp/2 ././punct/2", "present", None),
-        ("He used to sing.", "He/PRP/nsubj/2 used/VBD/root/0 to/TO/mark/4 sing/VB/xcomp/2 ././punct/2", "future", None),
-        ("He had better go.", "He/PRP/nsubj/2 had/VBD/root/0 better/RBR/advmod/4 go/VB/xcomp/2 ././punct/2", "future", None),
-        ("He does better.", "He/PRP/nsubj/2 does/VBZ/root/0 better/RBR/advmod/2 ././punct/2", "past", "He did better."),
+        ("He used to sing.", "He/PRP/nsubj/2 used/VBD/root/0 to/TO/mark/4 sing/VB/xcomp/2 ././punct/2",
+        "present", None),
+        ("He used to sing.", "He/PRP/nsubj/2 used/VBD/root/0 to/TO/mark/4 sing/VB/xcomp/2 ././punct/2",
+        "future", None),
+        ("He had better go.", "He/PRP/nsubj/2 had/VBD/root/0 better/RBR/advmod/4 go/VB/xcomp/2 "
+                              "././punct/2", "future", None),
+        ("He does better.", "He/PRP/nsubj/2 does/VBZ/root/0 better/RBR/advmod/2 ././punct/2", "past",
+        "He did better."),
         ("He cannot sing.", "He/PRP/nsubj/4 can/MD/aux/4 not/RB/advmod/4 sing/VB/root/0 ././punct/4", "past",
          "He could not sing."),
-        ("He ain't old.", "He/PRP/nsubj/4 ai/VBZ/cop/4 n't/RB/advmod/4 old/JJ/root/0 ././punct/4", "past", None),
+        ("He ain't old.", "He/PRP/nsubj/4 ai/VBZ/cop/4 n't/RB/advmod/4 old/JJ/root/0 ././punct/4", "past",
+        None),
         ("“No,” said John.",
-         "“/``/punct/2 No/UH/ccomp/5 ,/,/punct/2 ”/''/punct/2 said/VBD/root/0 John/NNP/obj/5 ././punct/5", "future", None),
+         "“/``/punct/2 No/UH/ccomp/5 ,/,/punct/2 ”/''/punct/2 said/VBD/root/0 John/NNP/obj/5 "
+         "././punct/5", "future", None),
         ("“No,” said John.",
-         "“/``/punct/2 No/UH/ccomp/5 ,/,/punct/2 ”/''/punct/2 said/VBD/ROOT/0 John/NNP/nsubj/5 ././punct/5", "present",
+         "“/``/punct/2 No/UH/ccomp/5 ,/,/punct/2 ”/''/punct/2 said/VBD/ROOT/0 John/NNP/nsubj/5 "
+         "././punct/5", "present",
          "“No,” says John."),
         ("They are generally not covered.",
-         "They/PRP/nsubj:pass/5 are/VBP/aux:pass/5 generally/RB/advmod/5 not/RB/advmod/5 covered/VBN/root/0 ././punct/5",
+         "They/PRP/nsubj:pass/5 are/VBP/aux:pass/5 generally/RB/advmod/5 not/RB/advmod/5 covered/VBN/root/0 "
+         "././punct/5",
          "future", "They will generally not be covered."),
         ("They are generally covered.",
-         "They/PRP/nsubj:pass/4 are/VBP/aux:pass/4 generally/RB/advmod/4 covered/VBN/root/0 ././punct/4", "future",
+         "They/PRP/nsubj:pass/4 are/VBP/aux:pass/4 generally/RB/advmod/4 covered/VBN/root/0 "
+         "././punct/4", "future",
          "They will generally be covered."),
         ("Thats late.", "That/PRP/nsubj/3 s/VBZ/cop/3 late/JJ/root/0 ././punct/3", "past", None),  # one word
-        ("He left in 1955.", "He/PRP/nsubj/2 left/VBD/root/0 in/IN/case/4 1955/CD/obl/2 ././punct/2", "future", None),
-        ("He left in 1955.", "He/PRP/nsubj/2 left/VBD/root/0 in/IN/case/4 1955/CD/obl/2 ././punct/2", "random",
+        ("He left in 1955.", "He/PRP/nsubj/2 left/VBD/root/0 in/IN/case/4 1955/CD/obl/2 ././punct/2",
+        "future", None),
+        ("He left in 1955.", "He/PRP/nsubj/2 left/VBD/root/0 in/IN/case/4 1955/CD/obl/2 ././punct/2",
+        "random",
          "He leaves in 1955."),
-        ("He left last week.", "He/PRP/nsubj/2 left/VBD/root/0 last/JJ/amod/4 week/NN/obl:tmod/2 ././punct/2", "random", None),
-        ("He leaves tomorrow.", "He/PRP/nsubj/2 leaves/VBZ/root/0 tomorrow/NN/obl:tmod/2 ././punct/2", "random",
+        ("He left last week.", "He/PRP/nsubj/2 left/VBD/root/0 last/JJ/amod/4 week/NN/obl:tmod/2 "
+                               "././punct/2", "random", None),
+        ("He leaves tomorrow.", "He/PRP/nsubj/2 leaves/VBZ/root/0 tomorrow/NN/obl:tmod/2 ././punct/2",
+        "random",
          "He will leave tomorrow."),
         ("They will go.", "They/PRP/nsubj/3 will/MD/aux/3 go/VB/root/0 ././punct/3", "present", "They go."),
         ("He ran.", "He/PRP/nsubj/2 ran/VBD/root/0 ././punct/2", "past", None),
@@ -214,35 +272,49 @@ def test_finite_forms():
 @pytest.mark.parametrize(
     ("text", "annotation", "expected"),
     [
-        ("It rained. He slept.", "It/PRP/nsubj/2 rained/VBD/root/0 ././punct/2 He/PRP/nsubj/5 slept/VBD/root/0 ././punct/5",
+        ("It rained. He slept.", "It/PRP/nsubj/2 rained/VBD/root/0 ././punct/2 He/PRP/nsubj/5 "
+                                 "slept/VBD/root/0 ././punct/5",
          {"He slept. It rained."}),
-        ("“A!” Zoë? C.", "“/``/punct/2 A/NN/ROOT/0 !/./punct/2 ”/''/punct/2 Zoë/NNP/ROOT/0 ?/./punct/5 C/NN/ROOT/0 ././punct/7",
+        ("“A!” Zoë? C.", "“/``/punct/2 A/NN/ROOT/0 !/./punct/2 ”/''/punct/2 Zoë/NNP/ROOT/0 ?/./punct/5 "
+                         "C/NN/ROOT/0 ././punct/7",
          {"“A!” C. Zoë?", "Zoë? “A!” C.", "Zoë? C. “A!”", "C. “A!” Zoë?", "C. Zoë? “A!”"}),
         ("It rained.  (“No.” He  slept.) ",
-         "It/PRP/nsubj/2 rained/VBD/ROOT/0 ././punct/2 (/-LRB-/punct/8 “/``/punct/8 No/UH/dep/8 ././punct/8 ”/''/punct/8 "
-         "He/PRP/nsubj/10 slept/VBD/ROOT/0 ././punct/10 )/-RRB-/punct/10", {"(“No.” He  slept.)  It rained. "}),
-        # The parser's boundaries that are none: behind abbreviations and initials, before numbers and small letters.
+         "It/PRP/nsubj/2 rained/VBD/ROOT/0 ././punct/2 (/-LRB-/punct/8 “/``/punct/8 No/UH/dep/8 ././punct/8 "
+         "”/''/punct/8 "
+         "He/PRP/nsubj/10 slept/VBD/ROOT/0 ././punct/10 )/-RRB-/punct/10", {"(“No.” He  slept.)  It "
+                                                                            "rained. "}),
+        # The parser's boundaries that are none: behind abbreviations and initials, before numbers and small
+        # letters.
         ("He ran No. 132. It is c. 10 000 years.",
-         "He/PRP/nsubj/2 ran/VBD/root/0 No/NN/obj/2 ././punct/2 132/CD/ROOT/0 ././punct/5 It/PRP/nsubj/8 is/VBZ/ROOT/0 "
+         "He/PRP/nsubj/2 ran/VBD/root/0 No/NN/obj/2 ././punct/2 132/CD/ROOT/0 ././punct/5 It/PRP/nsubj/8 "
+         "is/VBZ/ROOT/0 "
          "c/NN/root/0 ././punct/9 10/CD/nummod/13 000/CD/nummod/13 years/NNS/ROOT/0 ././punct/13",
          {"It is c. 10 000 years. He ran No. 132."}),
         ("He saw dogs, etc.', 5,336.",
-         "He/PRP/nsubj/2 saw/VBD/root/0 dogs/NNS/obj/2 ,/,/punct/2 etc/FW/conj/3 ././punct/2 '/''/punct/2 ,/,/punct/2 "
+         "He/PRP/nsubj/2 saw/VBD/root/0 dogs/NNS/obj/2 ,/,/punct/2 etc/FW/conj/3 ././punct/2 '/''/punct/2 "
+         ",/,/punct/2 "
          "5,336/CD/ROOT/0 ././punct/9", {None}),
         ("He met Dr. Lee. J. Roe of the U.S. Army (cf. Smith) fell.",
-         "He/PRP/nsubj/2 met/VBD/ROOT/0 Dr./NNP/obj/2 Lee/NNP/ROOT/0 ././punct/4 J./NNP/ROOT/0 Roe/NNP/ROOT/0 of/IN/case/11 "
-         "the/DT/det/11 U.S./NNP/compound/11 Army/NNP/ROOT/0 (/-LRB-/punct/14 cf./FW/dep/14 Smith/NNP/root/0 )/-RRB-/punct/14 "
+         "He/PRP/nsubj/2 met/VBD/ROOT/0 Dr./NNP/obj/2 Lee/NNP/ROOT/0 ././punct/4 J./NNP/ROOT/0 "
+         "Roe/NNP/ROOT/0 of/IN/case/11 "
+         "the/DT/det/11 U.S./NNP/compound/11 Army/NNP/ROOT/0 (/-LRB-/punct/14 cf./FW/dep/14 "
+         "Smith/NNP/root/0 )/-RRB-/punct/14 "
          "fell/VBD/root/0 ././punct/16", {"J. Roe of the U.S. Army (cf. Smith) fell. He met Dr. Lee."}),
-        ("It fell.he slept.", "It/PRP/nsubj/2 fell/VBD/root/0 ././punct/2 he/PRP/nsubj/5 slept/VBD/root/0 ././punct/5", {None}),
+        ("It fell.he slept.", "It/PRP/nsubj/2 fell/VBD/root/0 ././punct/2 he/PRP/nsubj/5 slept/VBD/root/0 "
+                              "././punct/5", {None}),
         ("It is 5 p.m. so. He said no. Go.",
-         "It/PRP/nsubj/4 is/VBZ/cop/4 5/CD/nummod/4 p.m./NN/root/0 so/RB/ROOT/0 ././punct/5 He/PRP/nsubj/8 said/VBD/root/0 "
+         "It/PRP/nsubj/4 is/VBZ/cop/4 5/CD/nummod/4 p.m./NN/root/0 so/RB/ROOT/0 ././punct/5 He/PRP/nsubj/8 "
+         "said/VBD/root/0 "
          "no/UH/obj/8 ././punct/8 Go/VB/dep/8 ././punct/8", {"He said no. Go. It is 5 p.m. so."}),
-        ("'It is. He's up.'", "'/``/punct/3 It/PRP/nsubj/3 is/VBZ/root/0 ././punct/3 He/PRP/nsubj/7 's/VBZ/cop/7 up/RB/root/0 "
+        ("'It is. He's up.'", "'/``/punct/3 It/PRP/nsubj/3 is/VBZ/root/0 ././punct/3 He/PRP/nsubj/7 "
+                              "'s/VBZ/cop/7 up/RB/root/0 "
          "././punct/7 '/''/punct/7", {None}),
-        ("'It's.' He's up.", "'/``/punct/3 It/PRP/nsubj/3 's/VBZ/root/0 ././punct/3 '/''/punct/3 He/PRP/nsubj/8 's/VBZ/cop/8 "
+        ("'It's.' He's up.", "'/``/punct/3 It/PRP/nsubj/3 's/VBZ/root/0 ././punct/3 '/''/punct/3 "
+                             "He/PRP/nsubj/8 's/VBZ/cop/8 "
          "up/RB/root/0 ././punct/8", {"He's up. 'It's.'"}),
         ("Yes. Yes.", "Yes/UH/root/0 ././punct/1 Yes/UH/root/0 ././punct/3", {None}),
-        ("It rained; he slept.", "It/PRP/nsubj/2 rained/VBD/root/0 ;/:/punct/2 he/PRP/nsubj/5 slept/VBD/root/0 ././punct/5",
+        ("It rained; he slept.", "It/PRP/nsubj/2 rained/VBD/root/0 ;/:/punct/2 he/PRP/nsubj/5 "
+                                 "slept/VBD/root/0 ././punct/5",
         {None}),
         ("“No. Go.”", "“/``/punct/2 No/UH/root/0 ././punct/2 Go/VB/root/0 ././punct/4 ”/''/punct/4", {None}),
         ("See http://a.com. Go", "See/VB/root/0 http://a.com/NN/obj/1 ././punct/1 Go/VB/root/0", {None}),
@@ -257,32 +329,42 @@ def test_sentence_reordering(text, annotation, expected):
     ("text", "annotation", "expected"),
     [
         ("Stillwater is not a 2010 film.",
-         "Stillwater/NNP/nsubj/6 is/VBZ/cop/6 not/RB/advmod/6 a/DT/det/6 2010/CD/nummod/6 film/NN/root/0 ././punct/6",
+         "Stillwater/NNP/nsubj/6 is/VBZ/cop/6 not/RB/advmod/6 a/DT/det/6 2010/CD/nummod/6 film/NN/root/0 "
+         "././punct/6",
          "Stillwater !is film"),
         ("Stillwater is not a 2010 film.",
-         "Stillwater/NNP/nsubj/2 is/VBZ/ROOT/0 not/RB/neg/2 a/DT/det/6 2010/CD/nummod/6 film/NN/attr/2 ././punct/2",
+         "Stillwater/NNP/nsubj/2 is/VBZ/ROOT/0 not/RB/neg/2 a/DT/det/6 2010/CD/nummod/6 film/NN/attr/2 "
+         "././punct/2",
          "Stillwater !is film"),
         ("Tom and Ann Lee saw dogs, and ate it.",
-         "Tom/NNP/nsubj/5 and/CC/cc/4 Ann/NNP/compound/4 Lee/NNP/conj/1 saw/VBD/root/0 dogs/NNS/obj/5 ,/,/punct/9 and/CC/cc/9 "
-         "ate/VBD/conj/5 it/PRP/obj/9 ././punct/5", "Tom saw dogs, Ann Lee saw dogs, Tom ate it, Ann Lee ate it"),
+         "Tom/NNP/nsubj/5 and/CC/cc/4 Ann/NNP/compound/4 Lee/NNP/conj/1 saw/VBD/root/0 dogs/NNS/obj/5 "
+         ",/,/punct/9 and/CC/cc/9 "
+         "ate/VBD/conj/5 it/PRP/obj/9 ././punct/5", "Tom saw dogs, Ann Lee saw dogs, Tom ate it, Ann "
+                                                    "Lee ate it"),
         ("The man who wrote “Zoë” ran to http://a.com.",
-         "The/DT/det/2 man/NN/nsubj/8 who/WP/nsubj/4 wrote/VBD/acl:relcl/2 “/``/punct/6 Zoë/NNP/obj/4 ”/''/punct/6 "
+         "The/DT/det/2 man/NN/nsubj/8 who/WP/nsubj/4 wrote/VBD/acl:relcl/2 “/``/punct/6 Zoë/NNP/obj/4 "
+         "”/''/punct/6 "
          "ran/VBD/root/0 "
          "to/IN/case/10 http://a.com/NN/obl/8 ././punct/8", "man wrote Zoë, man ran http://a.com"),
         ("He ran.", "He/PRP/nsubj/2 ran/VBD/root/0 ././punct/2", None),
         ("I see dogs.", "I/PRP/nsubj/2 see/VBP/root/0 dogs/NNS/obj/2 ././punct/2", None),
         # the passive is told, a time is no object, an infinitive is one with its "to"
         ("It was sold last week in Rome and seen.",
-         "It/PRP/nsubj:pass/3 was/VBD/aux:pass/3 sold/VBN/root/0 last/JJ/amod/5 week/NN/obl:tmod/3 in/IN/case/7 Rome/NNP/obl/3 "
+         "It/PRP/nsubj:pass/3 was/VBD/aux:pass/3 sold/VBN/root/0 last/JJ/amod/5 week/NN/obl:tmod/3 "
+         "in/IN/case/7 Rome/NNP/obl/3 "
          "and/CC/cc/9 seen/VBN/conj/3 ././punct/3", "It was sold Rome"),
-        ("I now want to go.", "I/PRP/nsubj/3 now/RB/advmod/3 want/VBP/root/0 to/TO/mark/5 go/VB/xcomp/3 ././punct/3",
+        ("I now want to go.", "I/PRP/nsubj/3 now/RB/advmod/3 want/VBP/root/0 to/TO/mark/5 go/VB/xcomp/3 "
+                              "././punct/3",
          "I want to go"),
-        ("It is now at home.", "It/PRP/nsubj/5 is/VBZ/cop/5 now/RB/advmod/5 at/IN/case/5 home/NN/root/0 ././punct/5",
+        ("It is now at home.", "It/PRP/nsubj/5 is/VBZ/cop/5 now/RB/advmod/5 at/IN/case/5 home/NN/root/0 "
+                               "././punct/5",
          "It is at home"),
         ("They spent some $20 million.",
-         "They/PRP/nsubj/2 spent/VBD/root/0 some/DT/det/4 $/$/obj/2 20/CD/compound/6 million/CD/nummod/4 ././punct/2",
+         "They/PRP/nsubj/2 spent/VBD/root/0 some/DT/det/4 $/$/obj/2 20/CD/compound/6 million/CD/nummod/4 "
+         "././punct/2",
          "They spent $20 million"),
-        ("He asked what came.", "He/PRP/nsubj/2 asked/VBD/root/0 what/WP/obj/2 came/VBD/acl:relcl/3 ././punct/2", None),
+        ("He asked what came.", "He/PRP/nsubj/2 asked/VBD/root/0 what/WP/obj/2 came/VBD/acl:relcl/3 "
+                                "././punct/2", None),
         ("A day", "A/DT/det/2 day/NN/root/0", None),
     ],
 )  # fmt: skip
@@ -294,12 +376,15 @@ def test_summarization(text, annotation, expected):
     ("text", "annotation", "pattern"),
     [
         ("Peter left.", "Peter/NNP/nsubj/2 left/VBD/root/0 ././punct/2", "Peter {} that he left."),
-        ("I am “Zoë”.", "I/PRP/nsubj/4 am/VBP/cop/4 “/``/punct/4 Zoë/NNP/root/0 ”/''/punct/4 ././punct/4", "I {} that I am "
+        ("I am “Zoë”.", "I/PRP/nsubj/4 am/VBP/cop/4 “/``/punct/4 Zoë/NNP/root/0 ”/''/punct/4 "
+                        "././punct/4", "I {} that I am "
         "“Zoë”."),
         ("The old queens ran, ran.",
-         "The/DT/det/3 old/JJ/amod/3 queens/NNS/nsubj/4 ran/VBD/ROOT/0 ,/,/punct/6 ran/VBD/conj/4 ././punct/4",
+         "The/DT/det/3 old/JJ/amod/3 queens/NNS/nsubj/4 ran/VBD/ROOT/0 ,/,/punct/6 ran/VBD/conj/4 "
+         "././punct/4",
          "The old queens {} that they ran, ran."),
-        ("The company was sold.", "The/DT/det/2 company/NN/nsubjpass/4 was/VBD/auxpass/4 sold/VBN/ROOT/0 ././punct/4",
+        ("The company was sold.", "The/DT/det/2 company/NN/nsubjpass/4 was/VBD/auxpass/4 sold/VBN/ROOT/0 "
+                                  "././punct/4",
          "The company {} that it was sold."),
         ("Tables fell.", "Tables/NNS/nsubj/2 fell/VBD/root/0 ././punct/2", None),
         ("Then he ran.", "Then/RB/advmod/3 he/PRP/nsubj/3 ran/VBD/root/0 ././punct/3", None),
@@ -320,9 +405,13 @@ def test_factive_verb(text, annotation, pattern):
 
 def test_a_root_that_is_said_to_be_coordinated():
     """What hangs on white space becomes a root and keeps its relation."""
-    assert outcomes(summarization, "Runs there.", "Runs/VBZ/conj/0 there/RB/advmod/1 ././punct/1", 2) == {None}
+    assert outcomes(summarization, "Runs there.", "Runs/VBZ/conj/0 there/RB/advmod/1 ././punct/1", 2) == {
+        None
+    }
 
 
-@pytest.mark.parametrize("function", [subject_object_switch, yoda, tense, sentence_reordering, summarization, factive_verb])
+@pytest.mark.parametrize(
+    "function", [subject_object_switch, yoda, tense, sentence_reordering, summarization, factive_verb]
+)
 def test_empty(function):
     assert function(tagged(""), draws()) is None

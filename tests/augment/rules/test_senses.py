@@ -9,7 +9,14 @@ from small_wordnet import write_small_wordnet
 from augment.rules import bound_words, substitution
 from augment.rules import senses as lexical_senses
 from augment.rules.senses import substitutes
-from augment.rules.substitution import antonym_adjectives, antonyms, hypernyms, hyponyms, synonyms_wordnet, wordnet_substitution
+from augment.rules.substitution import (
+    antonym_adjectives,
+    antonyms,
+    hypernyms,
+    hyponyms,
+    synonyms_wordnet,
+    wordnet_substitution,
+)
 from augment.text import wordnet
 from augment.text.word_forms import word_table
 
@@ -34,7 +41,9 @@ def words(tmp_path, monkeypatch):
                     value.cache_clear()
 
     def read(senses: str, antonyms: str = ""):
-        folder = write_small_wordnet(tmp_path / f"words{len(list(tmp_path.iterdir()))}", senses, {"a": antonyms})
+        folder = write_small_wordnet(
+            tmp_path / f"words{len(list(tmp_path.iterdir()))}", senses, {"a": antonyms}
+        )
         monkeypatch.setenv(wordnet.VARIABLE, str(folder))
         forget()
         return wordnet.wordnet()
@@ -54,8 +63,16 @@ def lemmas(relation, word, part, tag=""):
 
 def test_counts_and_frames_are_read(words):
     source = words("v | carry=3 bring | |\nv | carry=5 | |\nn | carry=9 | |\na | galore(ip) asleep(p) | |")
-    assert source.counts("carry", "v") == (3, 5) and source.counts("carry", "n") == (9,) and source.counts("bring", "v") == (20,)
-    assert source.counts("carry", "a") == () and source.counts("nothing", "n") == () and source.counts("carr", "v") == ()
+    assert (
+        source.counts("carry", "v") == (3, 5)
+        and source.counts("carry", "n") == (9,)
+        and source.counts("bring", "v") == (20,)
+    )
+    assert (
+        source.counts("carry", "a") == ()
+        and source.counts("nothing", "n") == ()
+        and source.counts("carr", "v") == ()
+    )
     assert {frame for frame, word in source.synsets("carry", "v", 1)[0].frames if word == 0} == {2, 8}
     assert source.synsets("galore", "a")[0].places == ("ip", "p")
 
@@ -70,21 +87,34 @@ def test_counts_and_frames_are_those_of_nltk(whole_wordnet, tmp_path, monkeypatc
     for file in whole_wordnet.path.iterdir():
         if file.is_file():
             shutil.copy(file, folder)
-    names = ["adj.all", "adj.pert", "adv.all"] + [f"noun.{i}" for i in range(3, 29)] + [f"verb.{i}" for i in range(29, 44)]
+    names = (
+        ["adj.all", "adj.pert", "adv.all"]
+        + [f"noun.{i}" for i in range(3, 29)]
+        + [f"verb.{i}" for i in range(29, 44)]
+    )
     lexnames = "".join(f"{i:02d}\t{name}\t1\n" for i, name in enumerate([*names, "adj.ppl"]))
     for name, text in (("index.sense", ""), ("lexnames", lexnames)):
         if not (folder / name).exists():
             (folder / name).write_text(text)
     monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
     reader = nltk.corpus.reader.wordnet.WordNetCorpusReader(nltk.data.find("corpora/wordnet"), None)
-    for part, lemma in (("n", "car"), ("v", "carry"), ("v", "say"), ("a", "large"), ("a", "quick"), ("r", "well")):
+    for part, lemma in (
+        ("n", "car"),
+        ("v", "carry"),
+        ("v", "say"),
+        ("a", "large"),
+        ("a", "quick"),
+        ("r", "well"),
+    ):
         theirs = reader.synsets(lemma, part)
         own = [next(word for word in sense.lemmas() if word.name().lower() == lemma) for sense in theirs]
         assert whole_wordnet.counts(lemma, part) == tuple(word.count() for word in own)
         ours = whole_wordnet.synsets(lemma, part)
         for sense, mine, word in zip(theirs, ours, own):
             number = [name.name().lower() for name in sense.lemmas()].index(lemma) + 1
-            assert sorted(word.frame_ids()) == sorted(frame for frame, place in mine.frames if place in (0, number))
+            assert sorted(word.frame_ids()) == sorted(
+                frame for frame, place in mine.frames if place in (0, number)
+            )
 
 
 def test_a_word_of_several_senses_stays(words):
@@ -103,7 +133,10 @@ def test_the_other_word_must_usually_mean_it_too(words):
 
 
 def test_rare_words_and_parts_of_words_stay_out(words):
-    words("v | think cogitate | |\nn | auto automobile motorcar? | |\na | first-class class | |\nn | New_York york | |")
+    words(
+        "v | think cogitate | |\nn | auto automobile motorcar? | |\na | first-class class | |\nn | New_York "
+        "york | |"
+    )
     assert lemmas("synonyms", "think", "v") == set() and lemmas("synonyms", "auto", "n") == {"automobile"}
     assert lemmas("synonyms", "class", "a") == set() and lemmas("synonyms", "york", "n") == set()
 
@@ -115,7 +148,10 @@ def test_what_reading_showed_to_be_wrong_stays_out(words):
 
 def test_what_reading_showed_to_be_right_comes_in(words):
     words("a | significant=9 | |\na | important=9 | |\na | significant=1 important=1 | |")
-    assert lemmas("synonyms", "important", "a") == {"significant"} and lemmas("synonyms", "significant", "a") == set()
+    assert (
+        lemmas("synonyms", "important", "a") == {"significant"}
+        and lemmas("synonyms", "significant", "a") == set()
+    )
     words("a | significant | |\na | important | |")  # only where WordNet has it
     assert lemmas("synonyms", "important", "a") == set()
 
@@ -128,11 +164,14 @@ def test_broader_terms_are_usual_ones(words):
 
 
 def test_antonyms_follow_the_usual_sense(words):
-    senses = "a | rich={} | |\na | poor | |\na | rich={} | |\na | known={} | |\na | known={} | |\na | unknown | |"
+    senses = (
+        "a | rich={} | |\na | poor | |\na | rich={} | |\na | known={} | |\na | known={} | |\na | unknown | |"
+    )
     words(senses.format(9, 1, 3, 7), "rich/poor known/unknown")
     assert lemmas("antonyms", "rich", "a") == {"poor"} and lemmas("antonyms", "poor", "a") == {"rich"}
     words(senses.format(4, 6, 3, 7), "rich/poor known/unknown")
-    assert lemmas("antonyms", "rich", "a") == lemmas("antonyms", "known", "a") == set()  # "known for" is in the list
+    # "known for" is in the list
+    assert lemmas("antonyms", "rich", "a") == lemmas("antonyms", "known", "a") == set()
 
 
 def test_formed_antonyms_follow_every_sense(words):
@@ -149,26 +188,36 @@ def test_plurals_alone_have_no_substitute(words):
 
 # -- Places --------------------------------------------------------------------
 
+
 @pytest.mark.parametrize(
     ("text", "annotation"),
     [
         ("Starting with him, all fell.",
-         "Starting/VBG/case/3 with/IN/fixed/1 him/PRP/obl/6 ,/,/punct/3 all/DT/nsubj/6 fell/VBD/root/0 ././punct/6"),
+         "Starting/VBG/case/3 with/IN/fixed/1 him/PRP/obl/6 ,/,/punct/3 all/DT/nsubj/6 fell/VBD/root/0 "
+         "././punct/6"),
         ("Starting with him, all fell.",
-         "Starting/VBG/case/3 with/IN/case/3 him/PRP/obl/6 ,/,/punct/3 all/DT/nsubj/6 fell/VBD/root/0 ././punct/6"),
-        ("Two cable cars fell.", "Two/CD/nummod/3 cable/NN/compound/3 cars/NNS/nsubj/4 fell/VBD/root/0 ././punct/4"),
-        ("Our car race fell.", "Our/PRP$/nmod:poss/3 car/NN/compound/3 race/NN/nsubj/4 fell/VBD/root/0 ././punct/4"),
+         "Starting/VBG/case/3 with/IN/case/3 him/PRP/obl/6 ,/,/punct/3 all/DT/nsubj/6 fell/VBD/root/0 "
+         "././punct/6"),
+        ("Two cable cars fell.", "Two/CD/nummod/3 cable/NN/compound/3 cars/NNS/nsubj/4 fell/VBD/root/0 "
+                                 "././punct/4"),
+        ("Our car race fell.", "Our/PRP$/nmod:poss/3 car/NN/compound/3 race/NN/nsubj/4 fell/VBD/root/0 "
+                               "././punct/4"),
         ("We came by car.", "We/PRP/nsubj/2 came/VBD/root/0 by/IN/case/4 car/NN/obl/2 ././punct/2"),
-        ("He halted at nothing.", "He/PRP/nsubj/2 halted/VBD/ROOT/0 at/IN/prep/2 nothing/NN/pobj/3 ././punct/2"),
+        ("He halted at nothing.", "He/PRP/nsubj/2 halted/VBD/ROOT/0 at/IN/prep/2 nothing/NN/pobj/3 "
+                                  "././punct/2"),
         ("Starting with him, all fell.",
-         "Starting/VBG/prep/6 with/IN/prep/1 him/PRP/pobj/2 ,/,/punct/6 all/DT/nsubj/6 fell/VBD/ROOT/0 ././punct/6"),
+         "Starting/VBG/prep/6 with/IN/prep/1 him/PRP/pobj/2 ,/,/punct/6 all/DT/nsubj/6 fell/VBD/ROOT/0 "
+         "././punct/6"),
         ("We came by car.", "We/PRP/nsubj/2 came/VBD/ROOT/0 by/IN/prep/2 car/NN/pobj/3 ././punct/2"),
-        ("She is big with pride.", "She/PRP/nsubj/2 is/VBZ/ROOT/0 big/JJ/acomp/2 with/IN/prep/3 pride/NN/pobj/4 ././punct/2"),
-        ("He halted at nothing.", "He/PRP/nsubj/2 halted/VBD/root/0 at/IN/case/4 nothing/NN/obl/2 ././punct/2"),
+        ("She is big with pride.", "She/PRP/nsubj/2 is/VBZ/ROOT/0 big/JJ/acomp/2 with/IN/prep/3 "
+                                   "pride/NN/pobj/4 ././punct/2"),
+        ("He halted at nothing.", "He/PRP/nsubj/2 halted/VBD/root/0 at/IN/case/4 nothing/NN/obl/2 "
+                                  "././punct/2"),
         ("He halted himself.", "He/PRP/nsubj/2 halted/VBD/root/0 himself/PRP/obj/2 ././punct/2"),
         ("It is as big as usual.",
          "It/PRP/nsubj/4 is/VBZ/cop/4 as/RB/advmod/4 big/JJ/root/0 as/IN/case/6 usual/JJ/obl/4 ././punct/4"),
-        ("She is big with pride.", "She/PRP/nsubj/3 is/VBZ/cop/3 big/JJ/root/0 with/IN/case/5 pride/NN/obl/3 ././punct/3"),
+        ("She is big with pride.", "She/PRP/nsubj/3 is/VBZ/cop/3 big/JJ/root/0 with/IN/case/5 "
+                                   "pride/NN/obl/3 ././punct/3"),
     ],
 )  # fmt: skip
 def test_bound_words_have_no_synonym(small_wordnet, text, annotation):
@@ -177,7 +226,10 @@ def test_bound_words_have_no_synonym(small_wordnet, text, annotation):
 
 def test_free_words_have_some(small_wordnet):
     """The words of the cases above, where nothing binds them."""
-    free = parse("Our big car halted.", "Our/PRP$/nmod:poss/3 big/JJ/amod/3 car/NN/nsubj/4 halted/VBD/root/0 ././punct/4")
+    free = parse(
+        "Our big car halted.",
+        "Our/PRP$/nmod:poss/3 big/JJ/amod/3 car/NN/nsubj/4 halted/VBD/root/0 ././punct/4",
+    )
     for new in ("large", "auto", "stopped"):
         assert any(new in text for text in every(free))
     in_clear = parse(
@@ -193,7 +245,10 @@ def test_free_words_have_some(small_wordnet):
 @pytest.mark.parametrize("word", ["first", "last", "former", "latter"])
 def test_words_that_point_stay(small_wordnet, word):
     """ "last week" is not "first week", "the latter president" no president."""
-    sentence = parse(f"The {word} week began.", f"The/DT/det/3 {word}/JJ/amod/3 week/NN/nsubj/4 began/VBD/root/0 ././punct/4")
+    sentence = parse(
+        f"The {word} week began.",
+        f"The/DT/det/3 {word}/JJ/amod/3 week/NN/nsubj/4 began/VBD/root/0 ././punct/4",
+    )
     assert outcomes(antonym_adjectives, sentence) == outcomes(antonyms, sentence) == {None}
     for function in (hypernyms, hyponyms):
         assert outcomes(function, sentence) == {None}
@@ -205,10 +260,15 @@ def test_nouns_keep_to_their_countability(words):
     assert lexical_senses.uses("equipment", "n") == "m" and lexical_senses.uses("device", "n") == "c"
     some = parse("We bought equipment.", "We/PRP/nsubj/2 bought/VBD/root/0 equipment/NN/obj/2 ././punct/2")
     assert every(some) == {None}
-    the = parse("We bought the equipment.", "We/PRP/nsubj/2 bought/VBD/root/0 the/DT/det/4 equipment/NN/obj/2 ././punct/2")
+    the = parse(
+        "We bought the equipment.",
+        "We/PRP/nsubj/2 bought/VBD/root/0 the/DT/det/4 equipment/NN/obj/2 ././punct/2",
+    )
     assert every(the) == {"We bought the device."}
     many = parse("We bought devices.", "We/PRP/nsubj/2 bought/VBD/root/0 devices/NNS/obj/2 ././punct/2")
-    one = parse("We bought a device.", "We/PRP/nsubj/2 bought/VBD/root/0 a/DT/det/4 device/NN/obj/2 ././punct/2")
+    one = parse(
+        "We bought a device.", "We/PRP/nsubj/2 bought/VBD/root/0 a/DT/det/4 device/NN/obj/2 ././punct/2"
+    )
     assert every(many) == every(one) == {None}
 
 
@@ -221,7 +281,9 @@ def test_verbs_keep_to_their_objects(words):
     hide = parse("Hide it.", "Hide/VB/root/0 it/PRP/obj/1 ././punct/1")
     assert every(hide) == {"Conceal it."} and every(parse("Hide.", "Hide/VB/root/0 ././punct/1")) == {None}
     dative = parse("Help us it.", "Help/VB/root/0 us/PRP/iobj/1 it/PRP/obj/1 ././punct/1")
-    clause = parse("Help that it ends.", "Help/VB/root/0 that/IN/mark/4 it/PRP/nsubj/4 ends/VBZ/ccomp/1 ././punct/1")
+    clause = parse(
+        "Help that it ends.", "Help/VB/root/0 that/IN/mark/4 it/PRP/nsubj/4 ends/VBZ/ccomp/1 ././punct/1"
+    )
     assert every(dative) == every(clause) == {None}
 
 
@@ -242,19 +304,27 @@ def test_titles_before_names_stay(small_wordnet):
 
 def test_adjectives_keep_to_their_place(words):
     words("a | scared frightened(p) | |\na | big large | |\na | ideal unique | |")
-    before = parse("The scared man ran.", "The/DT/det/3 scared/JJ/amod/3 man/NN/nsubj/4 ran/VBD/root/0 ././punct/4")
+    before = parse(
+        "The scared man ran.", "The/DT/det/3 scared/JJ/amod/3 man/NN/nsubj/4 ran/VBD/root/0 ././punct/4"
+    )
     behind = parse("He is scared.", "He/PRP/nsubj/3 is/VBZ/cop/3 scared/JJ/root/0 ././punct/3")
     assert every(before) == {None} and every(behind) == {"He is frightened."}
 
 
 @pytest.mark.parametrize(
-    ("noun", "mark", "changes"), [("men", "'s", False), ("uncles", "'", False), ("owls", "'", True), ("man", "'s", True)]
+    ("noun", "mark", "changes"),
+    [("men", "'s", False), ("uncles", "'", False), ("owls", "'", True), ("man", "'s", True)],
 )
 def test_possessives_stay_possessives(words, noun, mark, changes):
     """Not "the adults's car" for "the men's car"."""
-    words("n | adult | |\nn | man | @adult |\nn | person | |\nn | uncle | @person |\nn | bird | |\nn | owl | @bird |")
+    words(
+        "n | adult | |\nn | man | @adult |\nn | person | |\nn | uncle | @person |\nn | bird | |\nn | owl "
+        "| @bird |"
+    )
     tag = "NN" if noun == "man" else "NNS"
-    sentence = parse(f"The {noun}{mark} car", f"The/DT/det/2 {noun}/{tag}/nmod:poss/4 {mark}/POS/case/2 car/NN/root/0")
+    sentence = parse(
+        f"The {noun}{mark} car", f"The/DT/det/2 {noun}/{tag}/nmod:poss/4 {mark}/POS/case/2 car/NN/root/0"
+    )
     assert (outcomes(hypernyms, sentence) != {None}) == changes
 
 
@@ -265,8 +335,12 @@ def test_comparisons_are_kept(small_wordnet):
 
 
 def test_what_the_sentence_has_already_is_not_said_twice(small_wordnet):
-    sentence = parse("Large cars are big.", "Large/JJ/amod/2 cars/NNS/nsubj/4 are/VBP/cop/4 big/JJ/root/0 ././punct/4")
-    assert not any(text and text.lower().count("big") + text.lower().count("large") > 2 for text in every(sentence))
+    sentence = parse(
+        "Large cars are big.", "Large/JJ/amod/2 cars/NNS/nsubj/4 are/VBP/cop/4 big/JJ/root/0 ././punct/4"
+    )
+    assert not any(
+        text and text.lower().count("big") + text.lower().count("large") > 2 for text in every(sentence)
+    )
     assert not any(text and text.endswith("large.") for text in every(sentence))
 
 
@@ -276,8 +350,12 @@ def test_what_the_sentence_has_already_is_not_said_twice(small_wordnet):
 def test_the_published_code_draws_from_all_senses(words):
     words("n | shore bank=5 | |\nn | bank=5 lender | |\nn | lender | |")
     sentence = parse("The bank fell.", "The/DT/det/2 bank/NN/nsubj/3 fell/VBD/root/0 ././punct/3")
-    assert outcomes(wordnet_substitution, sentence, rate=1.0, variant="code") == {"The shore fell.", "The lender fell."}
-    assert outcomes(synonyms_wordnet, sentence, rate=1.0, variant="code") == {"The shore fell."}  # the first word of each sense
+    assert outcomes(wordnet_substitution, sentence, rate=1.0, variant="code") == {
+        "The shore fell.",
+        "The lender fell.",
+    }
+    # the first word of each sense
+    assert outcomes(synonyms_wordnet, sentence, rate=1.0, variant="code") == {"The shore fell."}
     assert every(sentence) == outcomes(wordnet_substitution, sentence, rate=1.0) == {None}
     name = tagged("New-bank BANK", "New/NNP -/HYPH bank/NN BANK/NN")
     assert outcomes(wordnet_substitution, name, rate=1.0, variant="code") == {None}
@@ -285,10 +363,16 @@ def test_the_published_code_draws_from_all_senses(words):
 
 def test_the_published_code_takes_the_first(small_wordnet):
     dog = tagged("a dog", "a/DT dog/NN")
-    assert outcomes(hypernyms, dog, variant="code") == {"a canine"} and outcomes(hyponyms, dog, variant="code") == {"a puppy"}
+    assert outcomes(hypernyms, dog, variant="code") == {"a canine"} and outcomes(
+        hyponyms, dog, variant="code"
+    ) == {"a puppy"}
     assert outcomes(hypernyms, dog) == {"an animal"}
     first = tagged("the first one", "the/DT first/JJ one/NN")
-    assert outcomes(antonym_adjectives, first, variant="code") == outcomes(antonyms, first, variant="code") == {"the last one"}
+    assert (
+        outcomes(antonym_adjectives, first, variant="code")
+        == outcomes(antonyms, first, variant="code")
+        == {"the last one"}
+    )
 
 
 # -- The word lists ------------------------------------------------------------
@@ -305,14 +389,22 @@ def test_word_lists_are_of_words_that_are_used(whole_wordnet):
         plain = {other for other in others.split() if ":" not in other}
         assert not found if "*" in plain else plain.isdisjoint(other.lemma for other in found), word
         for other, _, frame in (other.partition(":") for other in others.split() if ":" in other):
-            assert all(frame in lexical_senses.FRAMES and frame not in kept.frames for kept in found if kept.lemma == other)
+            assert all(
+                frame in lexical_senses.FRAMES and frame not in kept.frames
+                for kept in found
+                if kept.lemma == other
+            )
 
 
 def test_word_lists_are_sorted_and_whole():
     for name, columns in (("wordnet_fit.tsv", 3), ("wordnet_unfit.tsv", 4)):
         rows = word_table(name)
         assert {len(row) for row in rows} == {columns} and len({row[:-1] for row in rows}) == len(rows), name
-        assert all(row[-1].strip() and row[-1].split() == list(dict.fromkeys(row[-1].split())) for row in rows)
+        assert all(
+            row[-1].strip() and row[-1].split() == list(dict.fromkeys(row[-1].split())) for row in rows
+        )
     rows = word_table("word_uses.tsv")
     assert {row[1] for row in rows} == set("nvar") and {len(row) for row in rows} == {3, 4}
-    assert {row[3] for row in rows if len(row) == 4} == {"c", "m", "g"} and all(int(row[2]) >= 3 for row in rows)
+    assert {row[3] for row in rows if len(row) == 4} == {"c", "m", "g"} and all(
+        int(row[2]) >= 3 for row in rows
+    )

@@ -1,4 +1,5 @@
-"""WordNet and the substitutions by it, with the words of tests/small_wordnet.py; some tests also with the whole of WordNet."""
+"""WordNet and the substitutions by it, with the words of tests/small_wordnet.py; some tests also with the
+whole of WordNet."""
 
 import pickle
 import re
@@ -26,7 +27,11 @@ from augment.text.wordnet import WordNet, wordnet
 def test_reads_the_format(small_wordnet):
     source = WordNet(small_wordnet)
     assert source.antonyms("Hot", "a") == ("cold",) and source.antonyms("asleep", "a") == ("awake",)
-    assert source.is_attested("hot", "a") and not source.is_attested("canid", "n") and not source.is_attested("hot", "n")
+    assert (
+        source.is_attested("hot", "a")
+        and not source.is_attested("canid", "n")
+        and not source.is_attested("hot", "n")
+    )
     assert source.synsets("a", "a") == source.synsets("zebra", "a") == source.synsets("ho", "a") == ()
     assert pickle.loads(pickle.dumps(source)).antonyms("hot", "a") == ("cold",)
 
@@ -61,19 +66,31 @@ def source(request) -> WordNet:
 
 
 def agrees_with_nltk(source: WordNet, root: Path, step: int, monkeypatch) -> int:
-    """nltk's reader over the same files, with the two that Debian's package lacks; returns how many lemmas were compared."""
+    """nltk's reader over the same files, with the two that Debian's package lacks; returns how many lemmas
+    were compared."""
     nltk = pytest.importorskip("nltk", reason="nltk is not installed; the extra `test` brings it")
     shutil.copytree(source.path, folder := root / "corpora" / "wordnet")
-    names = ["adj.all", "adj.pert", "adv.all"] + [f"noun.{i}" for i in range(3, 29)] + [f"verb.{i}" for i in range(29, 44)]
+    names = (
+        ["adj.all", "adj.pert", "adv.all"]
+        + [f"noun.{i}" for i in range(3, 29)]
+        + [f"verb.{i}" for i in range(29, 44)]
+    )
     (folder / "index.sense").touch()
-    (folder / "lexnames").write_text("".join(f"{i:02d}\t{name}\t1\n" for i, name in enumerate([*names, "adj.ppl"])))
+    (folder / "lexnames").write_text(
+        "".join(f"{i:02d}\t{name}\t1\n" for i, name in enumerate([*names, "adj.ppl"]))
+    )
     monkeypatch.setattr(nltk.data, "path", [str(root)])  # it reads nothing elsewhere
     reader = nltk.corpus.reader.wordnet.WordNetCorpusReader(nltk.data.find("corpora/wordnet"), None)
     compared = 0
     for pos, name in (("n", "noun"), ("v", "verb"), ("a", "adj"), ("r", "adv")):
-        lemmas = [line.split(" ")[0] for line in (source.path / f"index.{name}").read_text().splitlines() if line[0] != " "]
+        lemmas = [
+            line.split(" ")[0]
+            for line in (source.path / f"index.{name}").read_text().splitlines()
+            if line[0] != " "
+        ]
         for lemma in lemmas[::step]:
-            theirs = list(dict.fromkeys(reader.synsets(lemma, pos)))  # those of "hard time" too, for "hard times"
+            # those of "hard time" too, for "hard times"
+            theirs = list(dict.fromkeys(reader.synsets(lemma, pos)))
             theirs = [sense for sense in theirs if lemma in (word.lower() for word in sense.lemma_names())]
             ours = source.synsets(lemma, pos)
             assert [[word.replace("_", " ") for word in sense.lemma_names()] for sense in theirs] == [
@@ -83,7 +100,11 @@ def agrees_with_nltk(source: WordNet, root: Path, step: int, monkeypatch) -> int
             opposites = [word.name().replace("_", " ") for word in spelled.antonyms()]
             assert source.antonyms(lemma.replace("_", " "), pos, senses=1) == tuple(opposites), lemma
             for relation in ("hypernyms", "hyponyms"):
-                names = [word.replace("_", " ") for sense in getattr(theirs[0], relation)() for word in sense.lemma_names()]
+                names = [
+                    word.replace("_", " ")
+                    for sense in getattr(theirs[0], relation)()
+                    for word in sense.lemma_names()
+                ]
                 assert set(getattr(source, relation)(lemma, pos)) == set(names), lemma
             compared += 1
     return compared
@@ -122,13 +143,17 @@ def outcomes(function, sentence, keys=60, **parameters):
 @pytest.mark.parametrize(
     ("text", "tags", "expected"),
     [
-        ("Amanda's mother was very beautiful.", "Amanda/NNP 's/POS mother/NN was/VBD very/RB beautiful/JJ ./.",
+        ("Amanda's mother was very beautiful.", "Amanda/NNP 's/POS mother/NN was/VBD very/RB "
+                                                "beautiful/JJ ./.",
          "Amanda's mother was very ugly."),
         ("Large larger LARGE", "Large/JJ larger/JJR LARGE/JJ", "Small smaller LARGE"),
-        ("A useful, useful “good” é", "A/DT useful/JJ ,/, useful/JJ “/`` good/JJ ”/'' é/NN", "A useless, useless “bad” é"),
+        ("A useful, useful “good” é", "A/DT useful/JJ ,/, useful/JJ “/`` good/JJ ”/'' é/NN",
+        "A useless, useless “bad” é"),
         ("an unable man", "an/DT unable/JJ man/NN", "an able man"),
-        ("the most beautiful Big Apple", "the/DT most/JJS beautiful/JJ Big/NNP Apple/NNP", "the most ugly Big Apple"),
-        ("a well-good http://good.com thing", "a/DT well/RB -/HYPH good/JJ http://good.com/NN thing/NN", None),
+        ("the most beautiful Big Apple", "the/DT most/JJS beautiful/JJ Big/NNP Apple/NNP", "the most ugly "
+                                                                                           "Big Apple"),
+        ("a well-good http://good.com thing", "a/DT well/RB -/HYPH good/JJ http://good.com/NN "
+                                              "thing/NN", None),
         ("Swim", "Swim/VB", None),
     ],
 )  # fmt: skip
@@ -139,7 +164,10 @@ def test_antonym_adjectives(source, text, tags, expected):
 def test_antonyms_are_odd(source):
     even = tagged("He is good and fast.", "He/PRP is/VBZ good/JJ and/CC fast/JJ ./.")
     assert outcomes(antonyms, even) == {"He is bad and fast.", "He is good and slow."}
-    odd = tagged("He is good, good and quickly fast.", "He/PRP is/VBZ good/JJ ,/, good/JJ and/CC quickly/RB fast/JJ ./.")
+    odd = tagged(
+        "He is good, good and quickly fast.",
+        "He/PRP is/VBZ good/JJ ,/, good/JJ and/CC quickly/RB fast/JJ ./.",
+    )
     for result in outcomes(antonyms, odd):
         assert sum(word in result for word in ("slowly", "slow.")) + result.count("bad") in (1, 3)
     assert outcomes(antonyms, tagged("Paris", "Paris/NNP")) == {None}
@@ -148,7 +176,8 @@ def test_antonyms_are_odd(source):
 @pytest.mark.parametrize(
     ("text", "tags", "expected"),
     [
-        ("A good, good day", "A/DT good/JJ ,/, good/JJ day/NN", {"A bad, good day", "A good, bad day"}),  # one of two
+        # one of two
+        ("A good, good day", "A/DT good/JJ ,/, good/JJ day/NN", {"A bad, good day", "A good, bad day"}),
         ("“Quickly!” Zoë said.", "“/`` Quickly/RB !/. ”/'' Zoë/NNP said/VBD ./.", {"“Slowly!” Zoë said."}),
         ("Quickly", "Quickly/RB", {"Slowly"}),
         ("an unable man", "an/DT unable/JJ man/NN", {"an able man"}),
@@ -168,7 +197,8 @@ def test_antonyms(source, text, tags, expected):
     [
         ("“Dogs” ran.", "“/`` Dogs/NNS ”/'' ran/VBD ./.", r"“[A-Z][a-z ]+” ran\."),
         ("Dog", "Dog/NN", r"[A-Z][a-z ]+"),
-        ("a dog, a dog", "a/DT dog/NN ,/, a/DT dog/NN", r"(?:an? (?!dog)[a-z ]+, a dog|a dog, an? (?!dog)[a-z ]+)"),
+        ("a dog, a dog", "a/DT dog/NN ,/, a/DT dog/NN", r"(?:an? (?!dog)[a-z ]+, a dog|a dog, an? "
+                                                        r"(?!dog)[a-z ]+)"),
         ("Zoë’s dog", "Zoë/NNP ’s/POS dog/NN", r"Zoë’s [a-z ]+"),
         ("the Dog Star", "the/DT Dog/NNP Star/NNP", None),
         ("hot-dog http://dog.com DOG", "hot/JJ -/HYPH dog/NN http://dog.com/NN DOG/NN", None),
@@ -183,15 +213,21 @@ def test_one_noun(source, function, text, tags, pattern):
 
 
 def test_hypernyms_and_hyponyms(source):
-    assert outcomes(hypernyms, tagged("Spoons and Paris", "Spoons/NNS and/CC Paris/NNP")) == {"Containers and Paris"}
+    assert outcomes(hypernyms, tagged("Spoons and Paris", "Spoons/NNS and/CC Paris/NNP")) == {
+        "Containers and Paris"
+    }
     assert "Puppies and Paris" in outcomes(hyponyms, tagged("Dogs and Paris", "Dogs/NNS and/CC Paris/NNP"))
-    repeated = tagged("The dog saw a dog-house, dog.", "The/DT dog/NN saw/VBD a/DT dog/NN -/HYPH house/NN ,/, dog/NN ./.")
+    repeated = tagged(
+        "The dog saw a dog-house, dog.", "The/DT dog/NN saw/VBD a/DT dog/NN -/HYPH house/NN ,/, dog/NN ./."
+    )
     for function in (hypernyms, hyponyms):
         for result in outcomes(function, repeated):
             assert " dog-house" in result and (result.startswith("The dog") != result.endswith(", dog."))
     for noun in ("owl", "uncle", "arm", "book", "hour"):
         article = indefinite_article(noun)
-        for result in outcomes(hypernyms, tagged(f"saw {article} {noun}", f"saw/VBD {article}/DT {noun}/NN")) - {None}:
+        for result in outcomes(
+            hypernyms, tagged(f"saw {article} {noun}", f"saw/VBD {article}/DT {noun}/NN")
+        ) - {None}:
             assert result.split(" ")[1] == indefinite_article(result.split(" ", 2)[2])
     assert outcomes(hypernyms, tagged("It is http://a.com", "It/PRP is/VBZ http://a.com/NN")) == {None}
 
@@ -200,9 +236,15 @@ def test_hypernyms_and_hyponyms(source):
 def test_synonyms(source, function):
     annotation = "The/DT/det/3 big/JJ/amod/3 car/NN/nsubj/4 began/VBD/root/0 ././punct/4"
     found = outcomes(function, parse("The big car began.", annotation), rate=1.0)
-    assert any("automobile" in text or "auto" in text for text in found) and any("large" in text for text in found)
-    assert any("started" in text for text in found) and all(text.startswith("The ") and text.endswith(".") for text in found)
-    assert outcomes(function, tagged("Zoë and 12 http://big.com", "Zoë/NNP and/CC 12/CD http://big.com/NN"), rate=1.0) == {None}
+    assert any("automobile" in text or "auto" in text for text in found) and any(
+        "large" in text for text in found
+    )
+    assert any("started" in text for text in found) and all(
+        text.startswith("The ") and text.endswith(".") for text in found
+    )
+    assert outcomes(
+        function, tagged("Zoë and 12 http://big.com", "Zoë/NNP and/CC 12/CD http://big.com/NN"), rate=1.0
+    ) == {None}
     assert outcomes(function, tagged("", "")) == {None}
 
 
@@ -220,9 +262,13 @@ def test_words_that_fit_no_sentence_stay_out(source):
     assert outcomes(antonym_adjectives, different) <= {None, "a similar day", "a like day"}
     for word in ("borders", "games"):  # no "boundses", no "cardses"
         for function in (hypernyms, hyponyms):
-            assert not any(text.endswith("ses") for text in outcomes(function, tagged(word, f"{word}/NNS")) - {None})
+            assert not any(
+                text.endswith("ses") for text in outcomes(function, tagged(word, f"{word}/NNS")) - {None}
+            )
     look = tagged("a look", "a/DT look/NN")
-    assert not any(text.endswith((" at", " of")) for text in outcomes(synonyms_wordnet, look, rate=1.0) - {None})
+    assert not any(
+        text.endswith((" at", " of")) for text in outcomes(synonyms_wordnet, look, rate=1.0) - {None}
+    )
     laugh = tagged("We had to laugh.", "We/PRP had/VBD to/TO laugh/VB ./.")
     assert all(text.startswith("We had to ") for text in outcomes(synonyms_wordnet, laugh, rate=1.0) - {None})
 
@@ -231,7 +277,9 @@ def test_verbs_that_help_and_phrasal_verbs_stay(source):
     phrasal = parse("He gave up.", "He/PRP/nsubj/2 gave/VBD/root/0 up/RP/compound:prt/2 ././punct/2")
     clear = parse("He gave up.", "He/PRP/nsubj/2 gave/VBD/ROOT/0 up/RP/prt/2 ././punct/2")
     helping = parse("It had begun.", "It/PRP/nsubj/3 had/VBD/aux/3 begun/VBN/root/0 ././punct/3")
-    assert outcomes(synonyms_wordnet, phrasal, rate=1.0) == outcomes(synonyms_wordnet, clear, rate=1.0) == {None}
+    assert (
+        outcomes(synonyms_wordnet, phrasal, rate=1.0) == outcomes(synonyms_wordnet, clear, rate=1.0) == {None}
+    )
     assert all(text.startswith("It had ") for text in outcomes(synonyms_wordnet, helping, rate=1.0))
 
 

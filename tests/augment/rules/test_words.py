@@ -13,7 +13,15 @@ from augment.rules.numbers import number_words
 from augment.rules.places import city_names, geo_names
 from augment.text.inflection import inflect, lemma_of, may_be_past, participle
 from augment.text.parsed import without_parse
-from augment.text.word_forms import balanced, indefinite_article, like, lower_first, repeats, word_list, word_table
+from augment.text.word_forms import (
+    balanced,
+    indefinite_article,
+    like,
+    lower_first,
+    repeats,
+    word_list,
+    word_table,
+)
 
 SMALL = set(word_list("small_cities.txt"))
 
@@ -23,23 +31,32 @@ def results(function, sentence, keys=40, **parameters):
     return {function(sentence, draws(key), **parameters) for key in range(keys)}
 
 
-# Inflection ----------------------------------------------------------------------------------------------------------------
+# Inflection
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("lemma", "tag", "form"),
     [
-        ("go", "VBD", "went"), ("go", "VBZ", "goes"), ("stop", "VBG", "stopping"), ("visit", "VBD", "visited"),
-        ("study", "VBZ", "studies"), ("hope", "VBG", "hoping"), ("see", "VBG", "seeing"), ("lie", "VBG", "lying"),
-        ("admit", "VBN", "admitted"), ("play", "VBD", "played"), ("quiz", "NNS", "quizzes"), ("child", "NNS", "children"),
+        ("go", "VBD", "went"), ("go", "VBZ", "goes"), ("stop", "VBG", "stopping"), ("visit", "VBD",
+        "visited"),
+        ("study", "VBZ", "studies"), ("hope", "VBG", "hoping"), ("see", "VBG", "seeing"), ("lie", "VBG",
+        "lying"),
+        ("admit", "VBN", "admitted"), ("play", "VBD", "played"), ("quiz", "NNS", "quizzes"), ("child", "NNS",
+        "children"),
         ("church", "NNS", "churches"), ("sheep", "NNS", "sheep"), ("body of water", "NNS", "bodies of water"),
         ("give up", "VBD", "gave up"), ("big", "JJR", "bigger"), ("beautiful", "JJS", "most beautiful"),
         ("house", "NN", "house"), ("run", "VBP", "run"), ("fast", "RBR", "faster"), ("have", "VBZ", "has"),
-        ("bus", "NNS", "buses"), ("bus", "VBD", "bused"), ("bus", "VBG", "busing"), ("quiz", "VBZ", "quizzes"),
-        ("quiz", "VBD", "quizzed"), ("buzz", "VBZ", "buzzes"), ("gas", "NNS", "gases"), ("virus", "NNS", "viruses"),
-        ("canvas", "NNS", "canvases"), ("lens", "NNS", "lenses"), ("bias", "VBD", "biased"), ("iris", "NNS", "irises"),
-        ("use", "VBZ", "uses"), ("cause", "NNS", "causes"), ("accuse", "VBD", "accused"), ("excuse", "NNS", "excuses"),
-        ("muse", "NNS", "muses"), ("refuse", "VBG", "refusing"), ("sense", "NNS", "senses"), ("phase", "NNS", "phases"),
+        ("bus", "NNS", "buses"), ("bus", "VBD", "bused"), ("bus", "VBG", "busing"), ("quiz", "VBZ",
+        "quizzes"),
+        ("quiz", "VBD", "quizzed"), ("buzz", "VBZ", "buzzes"), ("gas", "NNS", "gases"), ("virus", "NNS",
+        "viruses"),
+        ("canvas", "NNS", "canvases"), ("lens", "NNS", "lenses"), ("bias", "VBD", "biased"), ("iris", "NNS",
+        "irises"),
+        ("use", "VBZ", "uses"), ("cause", "NNS", "causes"), ("accuse", "VBD", "accused"), ("excuse", "NNS",
+        "excuses"),
+        ("muse", "NNS", "muses"), ("refuse", "VBG", "refusing"), ("sense", "NNS", "senses"), ("phase", "NNS",
+        "phases"),
         ("promise", "VBD", "promised"),
     ],
 )  # fmt: skip
@@ -54,23 +71,33 @@ def test_forms(lemma, tag, form):
     [
         # the parse's lemma, where it makes the word
         ("Planned", "VBD", "planned", "plan"), ("moved", "VBD", "move", "move"), ("was", "VBD", "was", "be"),
-        ("offered", "VBN", "offer", "offer"), ("hopes", "VBZ", "hop", "hope"), ("hoped", "VBD", "hop", "hope"),
-        ("stopped", "VBD", "stopp", "stop"), ("stopped", "VBD", "stop", "stop"), ("found", "VBD", "found", "find"),
-        ("felled", "VBD", "fell", "fell"), ("tries", "VBZ", "tries", "try"), ("misses", "VBZ", "misses", "miss"),
-        ("visited", "VBD", "visited", "visit"), ("carried", "VBD", "carried", "carry"), ("Went", "VBD", "went", "go"),
+        ("offered", "VBN", "offer", "offer"), ("hopes", "VBZ", "hop", "hope"), ("hoped", "VBD", "hop",
+        "hope"),
+        ("stopped", "VBD", "stopp", "stop"), ("stopped", "VBD", "stop", "stop"), ("found", "VBD", "found",
+        "find"),
+        ("felled", "VBD", "fell", "fell"), ("tries", "VBZ", "tries", "try"), ("misses", "VBZ", "misses",
+        "miss"),
+        ("visited", "VBD", "visited", "visit"), ("carried", "VBD", "carried", "carry"), ("Went", "VBD",
+        "went", "go"),
         # British doubling, with and without a hint
-        ("travelled", "VBD", "travel", "travel"), ("travelled", "VBD", "", "travel"), ("labelling", "VBG", "", "label"),
-        ("signalled", "VBN", "", "signal"), ("installed", "VBD", "", "install"), ("misspelled", "VBD", "", "misspell"),
-        ("worshipped", "VBD", "", "worship"), ("focussed", "VBD", "", "focus"), ("quelled", "VBD", "", "quell"),
+        ("travelled", "VBD", "travel", "travel"), ("travelled", "VBD", "", "travel"), ("labelling", "VBG", "",
+        "label"),
+        ("signalled", "VBN", "", "signal"), ("installed", "VBD", "", "install"), ("misspelled", "VBD", "",
+        "misspell"),
+        ("worshipped", "VBD", "", "worship"), ("focussed", "VBD", "", "focus"), ("quelled", "VBD", "",
+        "quell"),
         ("bussed", "VBD", "", "bus"),
         # the regular form of an irregular verb, and a second irregular one
-        ("proved", "VBN", "", "prove"), ("hanged", "VBD", "", "hang"), ("lied", "VBD", "", "lie"), ("burnt", "VBD", "", "burn"),
+        ("proved", "VBN", "", "prove"), ("hanged", "VBD", "", "hang"), ("lied", "VBD", "", "lie"), ("burnt",
+        "VBD", "", "burn"),
         ("dove", "VBD", "", "dive"), ("gotten", "VBN", "", "get"), ("sunk", "VBD", "", "sink"),
         # words that end in two consonants or "eed" by themselves, and prefixed verbs
         ("added", "VBD", "", "add"), ("erred", "VBD", "err", "err"), ("agreed", "VBD", "", "agree"),
         ("exceed", "VBD", "", "exceed"), ("carrying", "VBG", "", "carry"), ("dying", "VBG", "", "die"),
-        ("combined", "VBD", "", "combine"), ("belonged", "VBD", "", "belong"), ("compared", "VBD", "", "compare"),
-        ("overslept", "VBD", "overslept", "oversleep"), ("relayed", "VBD", "", "relay"), ("tried", "VBD", "", "try"),
+        ("combined", "VBD", "", "combine"), ("belonged", "VBD", "", "belong"), ("compared", "VBD", "",
+        "compare"),
+        ("overslept", "VBD", "overslept", "oversleep"), ("relayed", "VBD", "", "relay"), ("tried", "VBD", "",
+        "try"),
     ],
 )  # fmt: skip
 def test_lemmas(word, tag, hint, lemma):
@@ -83,7 +110,8 @@ def test_lemmas(word, tag, hint, lemma):
         ("went", "go", "gone"), ("ran", "run", "run"), ("showed", "show", "shown"), ("Took", "take", "taken"),
         ("got", "get", "got"),
         # in the spelling of the past
-        ("travelled", "travel", "travelled"), ("burnt", "burn", "burnt"), ("burned", "burn", "burned"), ("dove", "dive", "dived"),
+        ("travelled", "travel", "travelled"), ("burnt", "burn", "burnt"), ("burned", "burn", "burned"),
+        ("dove", "dive", "dived"),
         ("bade", "bid", "bidden"), ("hanged", "hang", "hanged"),
     ],
 )  # fmt: skip
@@ -99,12 +127,16 @@ def test_what_may_be_past():
 @pytest.mark.parametrize(
     ("annotation", "lowered"),
     [
-        ("The/DT dog/NN", "the"), ("A/DT dog/NN", "a"), ("I/PRP ran/VBD", "I"), ("I'm/PRP", "I'm"), ("Paris/NNP", "Paris"),
+        ("The/DT dog/NN", "the"), ("A/DT dog/NN", "a"), ("I/PRP ran/VBD", "I"), ("I'm/PRP", "I'm"),
+        ("Paris/NNP", "Paris"),
         ("American/JJ trains/NNS", "American"), ("Americans/NNS", "Americans"), ("Japanese/JJ", "Japanese"),
         ("These/DT", "these"),
-        ("Canadians/NNS", "Canadians"), ("Historians/NNS", "historians"), ("Musicians/NNS", "musicians"), ("Human/JJ", "human"),
-        ("Finish/NN", "finish"), ("English/NN", "English"), ("Foolish/JJ", "foolish"), ("Northern/JJ Ireland/NNP", "Northern"),
-        ("Former/JJ England/NNP", "former"), ("X/NN rays/NNS", "X"), ("NASA/NN", "NASA"), ("Election/NN day/NN", "election"),
+        ("Canadians/NNS", "Canadians"), ("Historians/NNS", "historians"), ("Musicians/NNS", "musicians"),
+        ("Human/JJ", "human"),
+        ("Finish/NN", "finish"), ("English/NN", "English"), ("Foolish/JJ", "foolish"),
+        ("Northern/JJ Ireland/NNP", "Northern"),
+        ("Former/JJ England/NNP", "former"), ("X/NN rays/NNS", "X"), ("NASA/NN", "NASA"),
+        ("Election/NN day/NN", "election"),
         ("Oceans/NNS", "oceans"), ("Clean/JJ", "clean"), ("THE/DT", "THE"), ("Élan/NN", "élan"),
     ],
 )  # fmt: skip
@@ -114,20 +146,34 @@ def test_first_words_in_the_middle(annotation, lowered):
 
 
 def test_forms_agree_with_lemminflect():
-    lemminflect = pytest.importorskip("lemminflect", reason="lemminflect is not installed; the extra `test` brings it")
-    verbs = "make take run begin occur prefer carry fix agree die tie mix fly write develop open travel cut put show oversleep"
+    lemminflect = pytest.importorskip(
+        "lemminflect", reason="lemminflect is not installed; the extra `test` brings it"
+    )
+    verbs = (
+        "make take run begin occur prefer carry fix agree die tie mix fly write develop open travel "
+        "cut put show oversleep"
+    )
     pairs = [(verb, tag) for verb in verbs.split() for tag in ("VBZ", "VBD", "VBN", "VBG")]
     nouns = "wolf bus city toy hero knife axis analysis woman foot box glass leaf potato day criterion"
     pairs += [(noun, "NNS") for noun in nouns.split()]
     tags = {"NNS": ("NNS",), "VBD": ("VBD", "VBN", "VBG"), "JJR": ("JJR", "JJS")}
     pairs += [(row[0], tag) for row in word_table("irregular_forms.tsv") for tag in tags[row[1]]]
-    differ = {(lemma, tag) for lemma, tag in pairs if inflect(lemma, tag) not in lemminflect.getInflection(lemma, tag)}
-    # What lemminflect has wrong ("pantses", "mimiced", "betrode", the forms of another word), and one spelling of several.
+    differ = {
+        (lemma, tag)
+        for lemma, tag in pairs
+        if inflect(lemma, tag) not in lemminflect.getInflection(lemma, tag)
+    }
+    # What lemminflect has wrong ("pantses", "mimiced", "betrode", the forms of another word), and one
+    # spelling of several.
     exceptions = (
-        "bestride/VBD bethink/VBD bethink/VBN mimic/VBD mimic/VBG mimic/VBN sting/VBG typeset/VBG awe/VBG loch/NNS "
-        "ox/NNS pants/NNS tech/NNS works/NNS mail/NNS person/NNS badly/JJR badly/JJS little/JJR little/JJS many/JJR "
-        "many/JJS lie/VBN broadcast/VBD forecast/VBD sublet/VBD sublet/VBN telecast/VBD telecast/VBN bereave/VBN "
-        "cleave/VBN fit/VBN get/VBN gird/VBN heave/VBN knit/VBD knit/VBN lean/VBN light/VBN misspell/VBN program/VBD "
+        "bestride/VBD bethink/VBD bethink/VBN mimic/VBD mimic/VBG mimic/VBN sting/VBG typeset/VBG awe/VBG "
+        "loch/NNS "
+        "ox/NNS pants/NNS tech/NNS works/NNS mail/NNS person/NNS badly/JJR badly/JJS little/JJR little/JJS "
+        "many/JJR "
+        "many/JJS lie/VBN broadcast/VBD forecast/VBD sublet/VBD sublet/VBN telecast/VBD telecast/VBN "
+        "bereave/VBN "
+        "cleave/VBN fit/VBN get/VBN gird/VBN heave/VBN knit/VBD knit/VBN lean/VBN light/VBN misspell/VBN "
+        "program/VBD "
         "program/VBG program/VBN prove/VBN smell/VBN spell/VBN spoil/VBN bus/VBN whiz/NNS"
     )
     assert {f"{lemma}/{tag}" for lemma, tag in differ} == set(exceptions.split())
@@ -136,10 +182,13 @@ def test_forms_agree_with_lemminflect():
 @pytest.mark.parametrize(
     ("words", "article"),
     [
-        ("hour", "an"), ("house", "a"), ("unicorn", "a"), ("unimportant", "an"), ("European", "a"), ("MP", "an"), ("UFO", "a"),
-        ("8", "an"), ("11", "an"), ("1800", "an"), ("eleven", "an"), ("one", "a"), ("heir", "an"), ("NASA", "a"), ("Étude", "an"),
+        ("hour", "an"), ("house", "a"), ("unicorn", "a"), ("unimportant", "an"), ("European", "a"), ("MP",
+        "an"), ("UFO", "a"),
+        ("8", "an"), ("11", "an"), ("1800", "an"), ("eleven", "an"), ("one", "a"), ("heir", "an"), ("NASA",
+        "a"), ("Étude", "an"),
         ("\"apple", "an"), ("used", "a"), ("usual", "a"), ("umbrella", "an"), ("unanimous", "a"),
-        ("UK", "a"), ("UNESCO", "a"), ("URL", "a"), ("up", "an"), ("Utah", "a"), ("ukulele", "a"), ("18th", "an"), ("118", "a"),
+        ("UK", "a"), ("UNESCO", "a"), ("URL", "a"), ("up", "an"), ("Utah", "a"), ("ukulele", "a"), ("18th",
+        "an"), ("118", "a"),
     ],
 )  # fmt: skip
 def test_indefinite_article(words, article):
@@ -152,13 +201,21 @@ def test_capitals_repeats_and_quotes():
     assert balanced('He said "no" (twice).') and not balanced('He said "no') and not balanced("a) b (")
 
 
-# Colours -------------------------------------------------------------------------------------------------------------------
+# Colours
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_colours_whole_words_only():
-    sentence = tagged("Stan is tan and Alfred hired them.", "Stan/NNP is/VBZ tan/JJ and/CC Alfred/NNP hired/VBD them/PRP ./.")
+    sentence = tagged(
+        "Stan is tan and Alfred hired them.",
+        "Stan/NNP is/VBZ tan/JJ and/CC Alfred/NNP hired/VBD them/PRP ./.",
+    )
     for result in results(colors, sentence):
-        assert result.startswith("Stan is ") and result.endswith(" and Alfred hired them.") and "tan and" not in result
+        assert (
+            result.startswith("Stan is ")
+            and result.endswith(" and Alfred hired them.")
+            and "tan and" not in result
+        )
 
 
 @pytest.mark.parametrize(
@@ -170,7 +227,10 @@ def test_colours_whole_words_only():
         ("See http://red.com now", "See/VB http://red.com/NN now/RB"),
         ("Snow", "Snow/NN"),
         ("Black voters, white South Africans", "Black/JJ voters/NNS ,/, white/JJ South/NNP Africans/NNPS"),
-        ("Green tea, black holes, gold medals", "Green/JJ tea/NN ,/, black/JJ holes/NNS ,/, gold/JJ medals/NNS"),
+        (
+            "Green tea, black holes, gold medals",
+            "Green/JJ tea/NN ,/, black/JJ holes/NNS ,/, gold/JJ medals/NNS",
+        ),
         ("It is in the black.", "It/PRP is/VBZ in/IN the/DT black/NN ./."),
         ("", ""),
     ],
@@ -188,15 +248,20 @@ def test_colours_repeated_capital_article_and_longest_first():
         article, colour = re.match(r"He has (an?) ([a-z ]+) car\.", result).groups()
         assert article == indefinite_article(colour) and colour != "red"
     for result in results(colors, tagged("a dark blue é", "a/DT dark/JJ blue/JJ é/NN")):
-        assert re.fullmatch(r"an? [a-z ]+ é", result) and "blue" not in result.replace("blue violet", "").replace(" blue", "")
+        assert re.fullmatch(r"an? [a-z ]+ é", result) and "blue" not in result.replace(
+            "blue violet", ""
+        ).replace(" blue", "")
 
 
 def test_colours_are_those_of_css():
-    webcolors = pytest.importorskip("webcolors", reason="webcolors is not installed; the extra `test` brings it")
+    webcolors = pytest.importorskip(
+        "webcolors", reason="webcolors is not installed; the extra `test` brings it"
+    )
     assert {name.replace(" ", "") for name in colors_module._all()} == set(webcolors.names("css3"))
 
 
-# Gender --------------------------------------------------------------------------------------------------------------------
+# Gender
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -206,7 +271,8 @@ def test_colours_are_those_of_css():
         ("She saw her dog.", "She/PRP saw/VBD her/PRP$ dog/NN ./.", "He saw his dog."),
         ("It is his.", "It/PRP is/VBZ his/PRP$ ./.", "It is hers."),
         ("Read his “Life”.", "Read/VB his/PRP$ “/`` Life/NNP ”/'' ./.", "Read her “Life”."),
-        ("He hurt himself, and his wife left.", "He/PRP hurt/VBD himself/PRP ,/, and/CC his/PRP$ wife/NN left/VBD ./.",
+        ("He hurt himself, and his wife left.", "He/PRP hurt/VBD himself/PRP ,/, and/CC his/PRP$ wife/NN "
+                                                "left/VBD ./.",
          "She hurt herself, and her husband left."),
         ("An actor and a heroine", "An/DT actor/NN and/CC a/DT heroine/NN", "An actress and a hero"),
         ("“His” — “HE”!", "“/`` His/PRP$ ”/'' —/: “/`` HE/PRP ”/'' !/.", "“Hers” — “SHE”!"),
@@ -220,7 +286,10 @@ def test_colours_are_those_of_css():
 def test_gender(text, tags, expected):
     found = results(gender_swap, tagged(text, tags))
     if text.startswith("Mrs."):
-        assert all(re.fullmatch(r"Mr\. Smith met Queen [A-Z][a-z]+\.", result) for result in found) and len(found) > 5
+        assert (
+            all(re.fullmatch(r"Mr\. Smith met Queen [A-Z][a-z]+\.", result) for result in found)
+            and len(found) > 5
+        )
     else:
         assert found == {expected}
 
@@ -234,7 +303,8 @@ def test_names_stay_the_same_within_a_sentence_and_differ_between():
         assert first == again and len({first, second, "Peter", "Mary"}) == 4
 
 
-# Places --------------------------------------------------------------------------------------------------------------------
+# Places
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -254,7 +324,10 @@ def test_cities(text, tags, pattern):
 @pytest.mark.parametrize(
     ("text", "tags"),
     [
-        ("Paris Hilton read the London Times.", "Paris/NNP Hilton/NNP read/VBD the/DT London/NNP Times/NNPS ./."),
+        (
+            "Paris Hilton read the London Times.",
+            "Paris/NNP Hilton/NNP read/VBD the/DT London/NNP Times/NNPS ./.",
+        ),
         ("New Delhi-based", "New/NNP Delhi/NNP -/HYPH based/VBN"),
         ("paris", "paris/NN"),
         ("See paris.com or Comparison", "See/VB paris.com/NN or/CC Comparison/NN"),
@@ -268,11 +341,19 @@ def test_no_city(text, tags):
 @pytest.mark.parametrize(
     ("text", "tags", "pattern"),
     [
-        ("He was born in Portugal.", "He/PRP was/VBD born/VBN in/IN Portugal/NNP ./.", r"He was born in Portugal, .+\."),
+        (
+            "He was born in Portugal.",
+            "He/PRP was/VBD born/VBN in/IN Portugal/NNP ./.",
+            r"He was born in Portugal, .+\.",
+        ),
         ("Portugal won.", "Portugal/NNP won/VBD ./.", r"Portugal, .+, won\."),
         ("In Portugal, he slept", "In/IN Portugal/NNP ,/, he/PRP slept/VBD", r"In Portugal \(.+\), he slept"),
         ("the United States", "the/DT United/NNP States/NNPS", r"the United States, .+"),
-        ("Vienna is big.", "Vienna/NNP is/VBZ big/JJ ./.", r"Vienna, a city (?:in Austria|of [\d,]+ inhabitants), is big\."),
+        (
+            "Vienna is big.",
+            "Vienna/NNP is/VBZ big/JJ ./.",
+            r"Vienna, a city (?:in Austria|of [\d,]+ inhabitants), is big\.",
+        ),
     ],
 )
 def test_geo_names(text, tags, pattern):
@@ -299,7 +380,8 @@ def test_no_fact_that_the_sentence_has():
     assert not any("capital is Lisbon" in result or "a city in Portugal" in result for result in found)
 
 
-# Numbers -------------------------------------------------------------------------------------------------------------------
+# Numbers
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -339,16 +421,21 @@ def test_numbers_need_no_draws():
     assert results(number_words, sentence) == {"He has three."}
 
 
-# Letters -------------------------------------------------------------------------------------------------------------------
+# Letters
+# ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["The old man", "a a a", "“Is it?” HE said…", "x", "Zoë naïve 北京", "to https://a.com/b now"])
+@pytest.mark.parametrize(
+    "text", ["The old man", "a a a", "“Is it?” HE said…", "x", "Zoë naïve 北京", "to https://a.com/b now"]
+)
 def test_look_alike(text):
     found = results(look_alike, without_parse(text), rate=1.0)
     for result in found:
         assert len(result) == len(text) and ("https://a.com/b" in result) == ("https://a.com/b" in text)
         changed = [(old, new) for old, new in zip(text, result) if old != new]
-        assert changed and all(old.isascii() and old.isalpha() and new in _LOOK_ALIKE[old] for old, new in changed)
+        assert changed and all(
+            old.isascii() and old.isalpha() and new in _LOOK_ALIKE[old] for old, new in changed
+        )
         rest = result.replace("https://a.com/b", "")
         assert not any(letter.isascii() and letter.isalpha() for letter in rest)
     assert results(look_alike, without_parse(text), rate=0.0) == {None}

@@ -66,14 +66,22 @@ def _check_properties(entry, sentences, **given):
     parameters = {parameter.name: parameter.default for parameter in entry.parameters} | given
     keys = sequence_keys(1, 0, np.arange(len(sentences)), 1, "augment")
     passes = [
-        [entry.function(sentence, draws, **parameters) for sentence, draws in zip(sentences, draws_for(keys, entry.name))]
+        [
+            entry.function(sentence, draws, **parameters)
+            for sentence, draws in zip(sentences, draws_for(keys, entry.name))
+        ]
         for _ in range(2)
     ]
     assert passes[0] == passes[1]
     for sentence, result in zip(sentences, passes[0]):
         if result is None:
             continue
-        assert result and result != sentence.text and result == result.strip() and result.count("_") <= sentence.text.count("_")
+        assert (
+            result
+            and result != sentence.text
+            and result == result.strip()
+            and result.count("_") <= sentence.text.count("_")
+        )
         assert "  " not in result or "  " in sentence.text, result
         if entry.name != "phonemes":  # its letters are no words
             assert repeats(result) <= repeats(sentence.text), result
@@ -89,5 +97,7 @@ def test_sets():
         assert without == 0 or not {"diverse-paraphrase", "casual-to-formal"} & set(members)
     for small, large in (("augcse-4", "augcse-8"), ("augcse-8", "augcse-12"), ("augcse-12", "augcse-16")):
         assert set(SETS[small].split("|")) < set(SETS[large].split("|"))
-    assert expand("none|augcse-4-1,del-word:rate=0.5") == "none|tense|random-swap|contractions,del-word:rate=0.5"
+    assert (
+        expand("none|augcse-4-1,del-word:rate=0.5") == "none|tense|random-swap|contractions,del-word:rate=0.5"
+    )
     assert expand("pi|mv") == "pi|mv"

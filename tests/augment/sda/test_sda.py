@@ -81,7 +81,9 @@ def test_negation(name, expected, labels):
         ("THEY CAN GO.", "THEY/PRP/nsubj/3 CAN/MD/aux/3 GO/VB/root/0 ././punct/3", "THEY CANNOT GO."),
         ("Can they go?", "Can/MD/aux/3 they/PRP/nsubj/3 go/VB/root/0 ?/./punct/3", "Can they not go?"),
         ("IS HE OLD?", "IS/VBZ/cop/3 HE/PRP/nsubj/3 OLD/JJ/root/0 ?/./punct/3", "IS HE NOT OLD?"),
-        ("HE CAME AND SAW.", "HE/PRP/nsubj/2 CAME/VBD/root/0 AND/CC/cc/4 SAW/VBD/conj/2 ././punct/2", "HE DID NOT COME AND SEE."),
+        ("HE CAME AND SAW.", "HE/PRP/nsubj/2 CAME/VBD/root/0 AND/CC/cc/4 SAW/VBD/conj/2 ././punct/2",
+        "HE DID NOT COME "
+                                                                                                      "AND SEE."),
         ("HE HAD BETTER GO.", "HE/PRP/nsubj/2 HAD/VBD/root/0 BETTER/RBR/advmod/4 GO/VB/xcomp/2 ././punct/2",
          "HE HAD BETTER NOT GO."),
         ("GOING HOME.", "GOING/VBG/root/0 HOME/RB/advmod/1 ././punct/1", "NOT GOING HOME."),
@@ -97,9 +99,11 @@ def test_negation_keeps_capitals(text, annotation, expected):
     [  # a heading that a parser finds no verb in: an apostrophe opens no quotation, single quotes do
         ("'Tis true.", "'/``/punct/3 Tis/RB/advmod/3 true/JJ/root/0 ././punct/3", "Not 'tis true."),
         ("‘Tis true of the dogs’ house.",
-         "‘/``/punct/3 Tis/RB/advmod/3 true/JJ/root/0 of/IN/case/8 the/DT/det/6 dogs/NNS/nmod:poss/8 ’/POS/case/6 "
+         "‘/``/punct/3 Tis/RB/advmod/3 true/JJ/root/0 of/IN/case/8 the/DT/det/6 dogs/NNS/nmod:poss/8 "
+         "’/POS/case/6 "
          "house/NN/obl/3 ././punct/3", "Not ‘tis true of the dogs’ house."),
-        ("'Quite true.'", "'/``/punct/3 Quite/RB/advmod/3 true/JJ/root/0 ././punct/3 '/''/punct/3", "'Not quite true.'"),
+        ("'Quite true.'", "'/``/punct/3 Quite/RB/advmod/3 true/JJ/root/0 ././punct/3 '/''/punct/3",
+        "'Not quite true.'"),
         ("'Tis' is true.", "'/``/punct/2 Tis/NN/nsubj/5 '/''/punct/2 is/VBZ/cop/5 true/JJ/root/0 ././punct/5",
          "'Tis' is not true."),
     ],
@@ -185,12 +189,15 @@ def test_code_variant_of_negation_takes_the_first_hit_from_the_left():
     assert dn(parsed, Draws(0), variant="code") == "Men who cannot pay did not leave."
 
 
-@pytest.mark.parametrize(("conjoined", "negation", "object_", "head"), [("8", "advmod", "obj", 10), ("4", "neg", "dobj", 10)])
+@pytest.mark.parametrize(
+    ("conjoined", "negation", "object_", "head"), [("8", "advmod", "obj", 10), ("4", "neg", "dobj", 10)]
+)
 def test_two_negations_that_reach_one_word(conjoined, negation, object_, head):
     """The second "any" is of both clauses; each edit is made once."""
     parsed = parse(
         "He does not see and does not hear any dog.",
-        f"He/PRP/nsubj/4 does/VBZ/aux/4 not/RB/{negation}/4 see/VB/ROOT/0 and/CC/cc/{conjoined} does/VBZ/aux/8 "
+        f"He/PRP/nsubj/4 does/VBZ/aux/4 not/RB/{negation}/4 see/VB/ROOT/0 and/CC/cc/{conjoined} "
+        "does/VBZ/aux/8 "
         f"not/RB/{negation}/8 hear/VB/conj/4 any/DT/det/{head} dog/NN/{object_}/8 ././punct/4",
     )
     assert dn(parsed, Draws(0), variant="code") == "He does see and does hear some dog."
@@ -198,9 +205,11 @@ def test_two_negations_that_reach_one_word(conjoined, negation, object_, head):
 
 
 def test_edits_of_two_clauses_over_one_word_are_not_both_made():
-    """The subject that a "not" is put behind has a clause with a "not" of its own; the prefix makes up for the second."""
+    """The subject that a "not" is put behind has a clause with a "not" of its own; the prefix makes up for
+    the second."""
     rows = (
-        "“/``/punct/2 Yes/UH/ccomp/5 ,/,/punct/5 ”/''/punct/2 said/VBD/ROOT/0 men/NNS/nsubj/5 who/WP/nsubj/10 do/VBP/aux/10 "
+        "“/``/punct/2 Yes/UH/ccomp/5 ,/,/punct/5 ”/''/punct/2 said/VBD/ROOT/0 men/NNS/nsubj/5 "
+        "who/WP/nsubj/10 do/VBP/aux/10 "
         "n't/RB/{}/10 pay/VB/{}/6 ././punct/5"
     )
     for negation, clause in (("advmod", "acl:relcl"), ("neg", "relcl")):
@@ -214,7 +223,8 @@ def test_a_title_says_nothing(relations):
     subject, object_ = relations
     parsed = parse(
         "The film “Up” won prizes.",
-        f"The/DT/det/2 film/NN/compound/4 “/``/punct/4 Up/NNP/{subject}/6 ”/''/punct/4 won/VBD/ROOT/0 prizes/NNS/{object_}/6 "
+        f"The/DT/det/2 film/NN/compound/4 “/``/punct/4 Up/NNP/{subject}/6 ”/''/punct/4 won/VBD/ROOT/0 "
+        f"prizes/NNS/{object_}/6 "
         "././punct/6",
     )
     assert neg(parsed, Draws(0)) == "The film “Up” did not win prizes."
@@ -234,7 +244,9 @@ def test_no_word_is_doubled_and_no_quote_broken(name, labels, variant):
 
 
 def test_draws_depend_on_the_key_alone():
-    assert [mv(sentence("travel"), Draws(key)) for key in range(20)] == [mv(sentence("travel"), Draws(key)) for key in range(20)]
+    assert [mv(sentence("travel"), Draws(key)) for key in range(20)] == [
+        mv(sentence("travel"), Draws(key)) for key in range(20)
+    ]
 
 
 def test_other_languages_are_refused():

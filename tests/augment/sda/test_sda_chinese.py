@@ -1,4 +1,5 @@
-"""SDA's four augmentations in Chinese, on parses written by hand with the labels of spaCy's Chinese pipelines and of UD."""
+"""SDA's four augmentations in Chinese, on parses written by hand with the labels of spaCy's Chinese pipelines
+and of UD."""
 
 import pytest
 
@@ -7,9 +8,11 @@ from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 
 _POS = {
-    "NN": "NOUN", "NR": "PROPN", "PN": "PRON", "VV": "VERB", "VE": "VERB", "VC": "AUX", "VA": "ADJ", "AD": "ADV",
+    "NN": "NOUN", "NR": "PROPN", "PN": "PRON", "VV": "VERB", "VE": "VERB", "VC": "AUX", "VA": "ADJ",
+    "AD": "ADV",
     "PU": "PUNCT",
-     "CD": "NUM", "AS": "PART", "LB": "ADP", "BA": "ADP", "DEC": "PART", "P": "ADP", "SP": "PART", "NT": "NOUN", "LC": "PART",
+     "CD": "NUM", "AS": "PART", "LB": "ADP", "BA": "ADP", "DEC": "PART", "P": "ADP", "SP": "PART",
+     "NT": "NOUN", "LC": "PART",
 }  # fmt: skip
 
 # name: (text, parse as "word/TAG/relation/head" with heads from 1 and 0 for the root)
@@ -21,11 +24,13 @@ SENTENCES = {
     "no money": ("我没有钱。", "我/PN/nsubj/2 没有/VE/ROOT/0 钱/NN/dobj/2 。/PU/punct/2"),
     "money": ("我有钱。", "我/PN/nsubj/2 有/VE/ROOT/0 钱/NN/dobj/2 。/PU/punct/2"),
     "teacher": ("她是老师。", "她/PN/nsubj/3 是/VC/cop/3 老师/NN/ROOT/0 。/PU/punct/3"),
-    "taken": ("书被他拿走了。", "书/NN/nsubjpass/4 被/LB/auxpass/4 他/PN/nsubj/4 拿走/VV/ROOT/0 了/AS/aux:asp/4 。/PU/punct/4"),
+    "taken": ("书被他拿走了。", "书/NN/nsubjpass/4 被/LB/auxpass/4 他/PN/nsubj/4 拿走/VV/ROOT/0 了/AS/aux:asp/4 "
+                         "。/PU/punct/4"),
     "must": ("他必须走。", "他/PN/nsubj/3 必须/VV/aux:modal/3 走/VV/ROOT/0 。/PU/punct/3"),
     "says": ("他说他去。", "他/PN/nsubj/2 说/VV/ROOT/0 他/PN/nsubj/4 去/VV/ccomp/2 。/PU/punct/2"),
     "was teacher": ("她是老师了。", "她/PN/nsubj/3 是/VC/cop/3 老师/NN/ROOT/0 了/SP/discourse/3 。/PU/punct/3"),
-    "gone": ("他已经去北京了。", "他/PN/nsubj/3 已经/AD/advmod/3 去/VV/ROOT/0 北京/NR/dobj/3 了/SP/discourse/3 。/PU/punct/3"),
+    "gone": ("他已经去北京了。", "他/PN/nsubj/3 已经/AD/advmod/3 去/VV/ROOT/0 北京/NR/dobj/3 了/SP/discourse/3 "
+                         "。/PU/punct/3"),
     "been": ("他曾经去过北京。", "他/PN/nsubj/3 曾经/AD/advmod/3 去/VV/ROOT/0 过/AS/aux:asp/3 北京/NR/dobj/3 。/PU/punct/3"),
     "eating": ("他正在吃饭。", "他/PN/nsubj/3 正在/AD/advmod/3 吃/VV/ROOT/0 饭/NN/dobj/3 。/PU/punct/3"),
     "from": ("他从北京来。", "他/PN/nsubj/4 从/P/case/3 北京/NR/nmod:prep/4 来/VV/ROOT/0 。/PU/punct/4"),
@@ -39,7 +44,8 @@ SENTENCES = {
               "成为/VV/ROOT/0 了/AS/aux:asp/6 作家/NN/dobj/6 。/PU/punct/6"),
     "will be glad": ("他会非常高兴。", "他/PN/nsubj/4 会/VV/aux:modal/4 非常/AD/advmod/4 高兴/VA/ROOT/0 。/PU/punct/4"),
     "just is": ("这正是问题。", "这/PN/nsubj/4 正/AD/advmod/4 是/VC/cop/4 问题/NN/ROOT/0 。/PU/punct/4"),
-    "works": ("他正在北京工作。", "他/PN/nsubj/5 正/AD/advmod/5 在/P/case/4 北京/NR/nmod:prep/5 工作/VV/ROOT/0 。/PU/punct/5"),
+    "works": ("他正在北京工作。", "他/PN/nsubj/5 正/AD/advmod/5 在/P/case/4 北京/NR/nmod:prep/5 工作/VV/ROOT/0 "
+                          "。/PU/punct/5"),
     "once": ("他曾任总理。", "他/PN/nsubj/3 曾/AD/advmod/3 任/VV/ROOT/0 总理/NN/dobj/3 。/PU/punct/3"),
     "once was": ("他曾是总理。", "他/PN/nsubj/4 曾/AD/advmod/4 是/VC/cop/4 总理/NN/ROOT/0 。/PU/punct/4"),
     "left": ("他已离开北京。", "他/PN/nsubj/3 已/AD/advmod/3 离开/VV/ROOT/0 北京/NR/dobj/3 。/PU/punct/3"),
@@ -88,7 +94,9 @@ def sentence(name: str) -> ParsedSentence:
         heads.append(int(head) - 1 if head != "0" else number)
     words = tuple(text[a:b] for a, b in zip(starts, ends))
     pos = tuple(_POS[tag] for tag in tags)
-    return ParsedSentence(text, tuple(starts), tuple(ends), tuple(tags), pos, words, tuple(heads), tuple(deps), "zh")
+    return ParsedSentence(
+        text, tuple(starts), tuple(ends), tuple(tags), pos, words, tuple(heads), tuple(deps), "zh"
+    )
 
 
 def outcomes(augmentation, name, **parameters):
@@ -178,7 +186,13 @@ def test_text_without_a_verb():
         ("taken", {f"书{modal}被他拿走了。" for modal in ("应该", "应当", "可能", "也许")}),
         ("gone", {f"他{modal}已经去北京了。" for modal in ("应该", "应当", "可能", "也许")}),
         ("from", {f"他{modal}从北京来。" for modal in ("应该", "应当", "可能", "也许")}),
-        ("says", {f"他{modal}说他去。" for modal in ("不能不", "不会不", "必须", "不得不", "应该", "应当", "可能", "也许")}),
+        (
+            "says",
+            {
+                f"他{modal}说他去。"
+                for modal in ("不能不", "不会不", "必须", "不得不", "应该", "应当", "可能", "也许")
+            },
+        ),
         ("in order to", {f"{head}他省钱，以买房。" for head in HEADS}),
         ("fond", {f"他{modal}非常喜欢咖啡。" for modal in ("应该", "应当", "可能", "也许")}),
         ("must", {f"{head}他必须走。" for head in HEADS}),
@@ -193,7 +207,8 @@ def test_modal_verbs(name, expected):
 def test_intensifiers_of_the_code_variant():
     adjective = sentence("good")
     assert outcomes(mv, "good", variant="code") == outcomes(mv, "good")  # 很 is one already
-    bare = ParsedSentence("天气好。", (0, 2, 3), (2, 3, 4), ("NN", "VA", "PU"), ("NOUN", "ADJ", "PUNCT"), adjective.lemmas[:3],
+    bare = ParsedSentence("天气好。", (0, 2, 3), (2, 3, 4), ("NN", "VA", "PU"), ("NOUN", "ADJ", "PUNCT"),
+    adjective.lemmas[:3],
                           (1, 1, 1), ("nsubj", "ROOT", "punct"), "zh")  # fmt: skip
     assert {"天气非常好。", "天气可能好。"} <= {mv(bare, Draws(key), variant="code") for key in range(300)}
 

@@ -7,23 +7,31 @@ from sda_sentences import LABELS, SENTENCES, outcomes
 from augment.sda.entries import mv
 from augment.text.draws import Draws
 
-# name: (what the modal verb and its form take the place of, the sound phrases, those that are published besides)
+# name: (what the modal verb and its form take the place of, the sound phrases, those that are published
+# besides)
 MODALS = {
-    "travel": ("travelled", "must have travelled|had to travel|could not but travel|could not help but travel",
+    "travel": ("travelled", "must have travelled|had to travel|could not but travel|could not help "
+                            "but travel",
                "should have travelled|ought to have travelled"),
     "tall": ("is not", "must not be|cannot be", "must not be|should not be|ought not to be"),
     "contraction": ("aren't", "must not be|cannot be", "must not be|should not be|ought not to be"),
-    "repeated": ("ran", "must have run|had to run|could not but run|could not help but run", "should have run|ought to have run"),
+    "repeated": ("ran", "must have run|had to run|could not but run|could not help but run",
+    "should have run|ought to "
+                                                                                             "have run"),
     "passive": ("was", "must have been|had to be",
                 "should have been|ought to have been|could not but be|could not help but be"),
-    "have": ("has", "must have|has to have|cannot but have|cannot help but have", "should have|ought to have"),
-    "url": ("works", "must work|has to work|cannot but work|cannot help but work", "should work|ought to work"),
+    "have": ("has", "must have|has to have|cannot but have|cannot help but have",
+    "should have|ought to have"),
+    "url": ("works", "must work|has to work|cannot but work|cannot help but work",
+    "should work|ought to work"),
     "perfect": ("'ve", " must have", " should have| ought to have| have to have"),
     "does not": ("does not", "cannot", "must not|should not|ought not to"),
     "never": ("has", "must have", "should have|ought to have|has to have"),
     "came and saw": ("came and saw", "must have come and seen|had to come and see|could not but come and see"
-                     "|could not help but come and see", "should have come and seen|ought to have come and seen"),
-    "said": ("said John", "John must have said|John had to say|John could not but say|John could not help but say",
+                     "|could not help but come and see", "should have come and seen|ought to have come "
+                                                         "and seen"),
+    "said": ("said John", "John must have said|John had to say|John could not but say|John could not "
+                          "help but say",
              "John should have said|John ought to have said"),
     "has to": ("has to", "must have to|cannot but have to|cannot help but have to", "should have to"),
     "there": ("were", "must have been|had to be",
@@ -38,7 +46,8 @@ MODALS = {
                 "must not have gone|should not have gone|ought not to have gone"),
     "was not": ("wasn't", "cannot have been|could not have been|must not have been",
                 "must not have been|should not have been|ought not to have been"),
-    "highly": ("highly values", "must highly value|has to highly value|cannot but highly value|cannot help but highly value",
+    "highly": ("highly values", "must highly value|has to highly value|cannot but highly value|cannot help "
+                                "but highly value",
                "should highly value|ought to highly value"),
 }  # fmt: skip
 
@@ -46,7 +55,8 @@ MODALS = {
 @pytest.mark.parametrize("labels", LABELS)
 @pytest.mark.parametrize("name", MODALS)
 def test_modal_verbs(name, labels):
-    """By default none that says what the sentence does not: "should have travelled" says that he did not travel."""
+    """By default none that says what the sentence does not: "should have travelled" says that he did not
+    travel."""
     finite, sound, published = MODALS[name]
     negated = name in ("tall", "contraction", "does not", "any", "did not", "was not")
     whole = published if negated else f"{sound}|{published}"
@@ -56,7 +66,19 @@ def test_modal_verbs(name, labels):
 
 
 @pytest.mark.parametrize(
-    "name", ["heading", "word", "imperative", "question", "cannot", "can", "used to", "ain't", "so be it", "had better"]
+    "name",
+    [
+        "heading",
+        "word",
+        "imperative",
+        "question",
+        "cannot",
+        "can",
+        "used to",
+        "ain't",
+        "so be it",
+        "had better",
+    ],
 )
 def test_no_modal_verb_where_none_can_stand(name):
     assert outcomes(mv, name) == {None}
@@ -64,7 +86,8 @@ def test_no_modal_verb_where_none_can_stand(name):
 
 def test_code_variant_puts_an_intensifier_before_adjectives_and_mends_the_article():
     parsed = parse(
-        "A tall man met a man.", "A/DT/det/3 tall/JJ/amod/3 man/NN/nsubj/4 met/VBD/ROOT/0 a/DT/det/6 man/NN/obj/4 ././punct/4"
+        "A tall man met a man.",
+        "A/DT/det/3 tall/JJ/amod/3 man/NN/nsubj/4 met/VBD/ROOT/0 a/DT/det/6 man/NN/obj/4 ././punct/4",
     )
     found = {mv(parsed, Draws(key), variant="code") for key in range(300)}
     assert {"A very tall man met a man.", "An extremely tall man met a man."} <= found

@@ -1,4 +1,5 @@
-"""Parses of texts in which a parser has attached words to white space: the parse of the words alone, in finite time."""
+"""Parses of texts in which a parser has attached words to white space: the parse of the words alone, in
+finite time."""
 
 import random
 
@@ -20,7 +21,9 @@ class Attached:
 
     def __call__(self, doc):
         for token, head in zip(doc, next(self.heads), strict=True):
-            token.tag_, token.pos_ = ("_SP", "SPACE") if token.is_space else (".", "PUNCT") if token.is_punct else ("NN", "NOUN")
+            token.tag_, token.pos_ = (
+                ("_SP", "SPACE") if token.is_space else (".", "PUNCT") if token.is_punct else ("NN", "NOUN")
+            )
             token.dep_ = "ROOT" if head == token.i else "dep"
             token.head = doc[head]
         return doc
@@ -48,7 +51,8 @@ def parses(folder, texts: list[str], heads: list[list[int]]) -> list[ParsedSente
         ("\tHe runs", [0, 2, 0], (1, 1)),
         ("He  runs  away", [2, 0, 2, 1, 3], (1, 1, 0)),  # white space on white space on a word
         ("He  runs  away", [1, 3, 1, 3, 3], (0, 0, 0)),
-        ("He  ran.  He", [2, 2, 2, 2, 4, 4], (1, 1, 1, 3)),  # two sentences, the second one's root white space
+        # two sentences, the second one's root white space
+        ("He  ran.  He", [2, 2, 2, 2, 4, 4], (1, 1, 1, 3)),
         ("  ", [0], ()),
     ],
 )
@@ -65,7 +69,9 @@ def test_white_space_in_any_place_of_any_parse(tmp_path):
     texts, trees = [], []
     for _ in range(60):
         blanks = [chance.choice(["", "", " ", "\t", "\n\n", "\u00a0 "]) for _ in range(5)]
-        text = blanks[0] + "".join(f"{word} {blank}" for word, blank in zip(("He", "runs", "and", "falls"), blanks[1:]))
+        text = blanks[0] + "".join(
+            f"{word} {blank}" for word, blank in zip(("He", "runs", "and", "falls"), blanks[1:])
+        )
         order = list(range(len(tokenizer(text))))
         chance.shuffle(order)  # each on one that comes before it here, or a root
         heads = [0] * len(order)

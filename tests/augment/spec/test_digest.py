@@ -19,7 +19,11 @@ def test_every_module_and_word_list_counts_and_nothing_else(tmp_path, monkeypatc
     (package / "__pycache__").mkdir()
     (package / "__pycache__" / "b.pyc").write_bytes(b"compiled")
     assert digest() == by_hand[:12]
-    for path, content in ((package / "b.py", b"two "), (package / "word_lists" / "a.txt", b"4"), (package / "c.py", b"")):
+    for path, content in (
+        (package / "b.py", b"two "),
+        (package / "word_lists" / "a.txt", b"4"),
+        (package / "c.py", b""),
+    ):
         before = digest()
         path.write_bytes(content)
         assert digest() != before

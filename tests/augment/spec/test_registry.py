@@ -87,7 +87,11 @@ def test_alternatives_are_drawn_per_sequence():
     batch, keys = a_batch(count=4000)
     pipeline = build("del-word|none|repeat", VOCABULARY)
     result = pipeline(batch, keys)
-    branches = [rules.del_word(batch, derive(keys, 0), VOCABULARY), batch, rules.repeat(batch, derive(keys, 0), VOCABULARY)]
+    branches = [
+        rules.del_word(batch, derive(keys, 0), VOCABULARY),
+        batch,
+        rules.repeat(batch, derive(keys, 0), VOCABULARY),
+    ]
     counts = np.zeros(3)
     for index in range(len(batch)):
         hits = [np.array_equal(result[index], branch[index]) for branch in branches]
@@ -101,7 +105,11 @@ def test_choices_are_those_that_were_made():
     batch, keys = a_batch(count=1000)
     pipeline = build("reorder,del-word|none|repeat", VOCABULARY)
     first = rules.reorder(batch, derive(keys, 0), VOCABULARY)
-    branches = [rules.del_word(first, derive(keys, 1), VOCABULARY), first, rules.repeat(first, derive(keys, 1), VOCABULARY)]
+    branches = [
+        rules.del_word(first, derive(keys, 1), VOCABULARY),
+        first,
+        rules.repeat(first, derive(keys, 1), VOCABULARY),
+    ]
     result, choices = pipeline(batch, keys), pipeline.choices(keys, 1)
     assert set(choices.tolist()) == {0, 1, 2} and not pipeline.choices(keys).any()
     for index, choice in enumerate(choices.tolist()):
@@ -157,7 +165,9 @@ def test_catalogue_is_complete():
     entries = catalogue()
     assert {"del-word", "del-span", "reorder", "subs", "repeat", "crop"} <= {entry.name for entry in entries}
     for entry in entries:
-        assert entry.kind in ("token", "text") and entry.paper and entry.description and entry.function.__doc__
+        assert (
+            entry.kind in ("token", "text") and entry.paper and entry.description and entry.function.__doc__
+        )
         assert parse(entry.example).steps[0].name == entry.name
         assert all(parameter.meaning for parameter in entry.parameters)
 
@@ -169,7 +179,11 @@ def test_sets_stand_for_their_members():
     for size in (4, 8, 12, 16):
         whole, without = f"augcse-{size}", WITHOUT_MODELS[f"augcse-{size}"]
         members = [step.name for step in parse(whole).steps]
-        models = [name for name in members if any(need.startswith("model:") for need in CATALOGUE[name].needs)]
+        models = [
+            name for name in members if any(need.startswith("model:") for need in CATALOGUE[name].needs)
+        ]
         assert len({*members}) == size and without == f"augcse-{size}-{len(models)}"
-        assert [step.name for step in parse(without).steps] == [name for name in members if name not in models]
+        assert [step.name for step in parse(without).steps] == [
+            name for name in members if name not in models
+        ]
     assert len(SETS) == 8

@@ -1,4 +1,5 @@
-"""Cleaning: what it does to text, and that a tokenizer which cleans gives raw text the tokens of clean text."""
+"""Cleaning: what it does to text, and that a tokenizer which cleans gives raw text the tokens of clean
+text."""
 
 from __future__ import annotations
 
@@ -17,16 +18,46 @@ from augment.text.cleaning import clean, for_clean_text, with_cleaning, without_
 from augment.text.encoder import TextEncoder
 from augment.text.words import words_between_spaces
 
-CONTROLS = [chr(c) for c in range(sys.maxunicode + 1) if re.fullmatch(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad]", chr(c))]
-SPACES = [chr(c) for c in range(sys.maxunicode + 1) if chr(c).isspace() and chr(c) not in CONTROLS] + list("\u200b\u2060\ufeff")
-LETTERS = [*"aeiou .,!?'-", "é", "ﬁ", "東", "京", "ß", "🙂", "\u0301", "\u0308", "e\u0301", "가", "\u1100\u1161", "\u212b"]
+CONTROLS = [
+    chr(c)
+    for c in range(sys.maxunicode + 1)
+    if re.fullmatch(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad]", chr(c))
+]
+SPACES = [chr(c) for c in range(sys.maxunicode + 1) if chr(c).isspace() and chr(c) not in CONTROLS] + list(
+    "\u200b\u2060\ufeff"
+)
+LETTERS = [
+    *"aeiou .,!?'-",
+    "é",
+    "ﬁ",
+    "東",
+    "京",
+    "ß",
+    "🙂",
+    "\u0301",
+    "\u0308",
+    "e\u0301",
+    "가",
+    "\u1100\u1161",
+    "\u212b",
+]
 
 
 def nasty(count: int, seed: int = 0) -> list[str]:
     """Texts full of controls, odd white space and letters that are composed or taken apart."""
     choose = random.Random(seed)
-    pieces = [CONTROLS, SPACES, ["\u200c", "\u200d", "\u202a", "\ufffd", "\r\n", "\n\n", "  "], LETTERS, LETTERS, LETTERS]
-    return ["".join(choose.choice(choose.choice(pieces)) for _ in range(choose.randrange(30))) for _ in range(count)]
+    pieces = [
+        CONTROLS,
+        SPACES,
+        ["\u200c", "\u200d", "\u202a", "\ufffd", "\r\n", "\n\n", "  "],
+        LETTERS,
+        LETTERS,
+        LETTERS,
+    ]
+    return [
+        "".join(choose.choice(choose.choice(pieces)) for _ in range(choose.randrange(30)))
+        for _ in range(count)
+    ]
 
 
 def test_clean():
@@ -50,7 +81,10 @@ TOKENIZERS = {
     "byte level of a sequence": (augment_tokenizers.byte_level, normalizers.Sequence([normalizers.NFC()])),
     "byte level of one": (augment_tokenizers.byte_level, normalizers.NFKC()),
     "word piece": (augment_tokenizers.word_piece, normalizers.BertNormalizer(lowercase=True)),
-    "steps": (augment_tokenizers.word_piece, normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()])),
+    "steps": (
+        augment_tokenizers.word_piece,
+        normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]),
+    ),
 }
 
 

@@ -26,11 +26,13 @@ from pretrain.data.tokenizer import train_tokenizer
 
 UNIVERSAL = by_hand(
     "The old dog was not seen.",
-    "The/DT/det/3 old/JJ/amod/3 dog/NN/nsubj:pass/6 was/VBD/aux:pass/6 not/RB/advmod/6 seen/VBN/ROOT/0 ././punct/6",
+    "The/DT/det/3 old/JJ/amod/3 dog/NN/nsubj:pass/6 was/VBD/aux:pass/6 not/RB/advmod/6 seen/VBN/ROOT/0 "
+    "././punct/6",
 )
 CLEARNLP = by_hand(
     "The old dog was not seen.",
-    "The/DT/det/3 old/JJ/amod/3 dog/NN/nsubjpass/6 was/VBD/auxpass/6 not/RB/neg/6 seen/VBN/ROOT/0 ././punct/6",
+    "The/DT/det/3 old/JJ/amod/3 dog/NN/nsubjpass/6 was/VBD/auxpass/6 not/RB/neg/6 seen/VBN/ROOT/0 "
+    "././punct/6",
 )
 TEXTS = [
     "He travelled widely in Europe.",
@@ -48,7 +50,11 @@ def test_both_label_sets_read_alike(sentence):
     relations = [sentence.relation(i) for i in range(len(sentence))]
     assert relations == ["det", "amod", "nsubj:pass", "aux:pass", "advmod", "root", "punct"]
     assert sentence.root == 5
-    assert sentence.children(5) == [2, 3, 4, 6] and sentence.subtree(2) == (0, 2) and sentence.subtree(5) == (0, 6)
+    assert (
+        sentence.children(5) == [2, 3, 4, 6]
+        and sentence.subtree(2) == (0, 2)
+        and sentence.subtree(5) == (0, 6)
+    )
     assert sentence.auxiliaries(5) == [3] and sentence.subject(5) == 2 and sentence.verb(5) == 5
     assert sentence.with_relation(frozenset({"nsubj", "aux"})) == [2, 3]
 
@@ -105,7 +111,9 @@ def both_kinds(request, monkeypatch):
 
 
 @pytest.mark.usefixtures("both_kinds")
-@pytest.mark.parametrize("make", [augment_tokenizers.byte_level, augment_tokenizers.word_piece, augment_tokenizers.metaspace])
+@pytest.mark.parametrize(
+    "make", [augment_tokenizers.byte_level, augment_tokenizers.word_piece, augment_tokenizers.metaspace]
+)
 def test_encoder_gives_the_tokens_of_the_tokenizer(make):
     """By pieces or whole: what stands beside a word does not change it, and what would is not taken apart."""
     tokenizer = make()
@@ -123,7 +131,9 @@ def test_encoder_gives_the_tokens_of_the_tokenizer(make):
     assert short.lengths.max() == 5 and short[0].tolist() == [*expected[0][:4], expected[0][-1]]
 
 
-LETTERS = "abcXYZ0189.,'\"!?()[]-/\\@#$%&*_+=~`|<>{};: \t\n\x00\x1f\x7fé’“—ü\u00a0\u2028\u0301中文ﬁ²İß\u200b     "
+LETTERS = (
+    "abcXYZ0189.,'\"!?()[]-/\\@#$%&*_+=~`|<>{};: \t\n\x00\x1f\x7fé’“—ü\u00a0\u2028\u0301中文ﬁ²İß\u200b     "
+)
 PIECES = ["don't", "IT'S", "'VE", "n't", "...", "--", "[MASK]", "##ing", "1st", "U.S.", "  ", "\u00a0"]
 
 
@@ -139,35 +149,51 @@ def _with_words(tokenizer, words):
     return tokenizer
 
 
-TOKENIZERS = {  # every kind whose words are told apart, with the normalizers that may stand before them; one of another kind
+# every kind whose words are told apart, with the normalizers that may stand before them; one of another kind
+TOKENIZERS = {
     "byte level": lambda: _changed(augment_tokenizers.byte_level),
     "with a space in front": lambda: _changed(
         augment_tokenizers.byte_level, pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=True)
     ),
     "in lower case": lambda: _changed(
-        augment_tokenizers.byte_level, normalizer=normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+        augment_tokenizers.byte_level,
+        normalizer=normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()]),
     ),
-    "word piece": lambda: _changed(augment_tokenizers.word_piece, normalizer=normalizers.BertNormalizer(lowercase=False)),
-    "without accents": lambda: _changed(augment_tokenizers.word_piece, normalizer=normalizers.BertNormalizer(strip_accents=True)),
-    "not cleaned": lambda: _changed(augment_tokenizers.word_piece, normalizer=normalizers.BertNormalizer(clean_text=False)),
+    "word piece": lambda: _changed(
+        augment_tokenizers.word_piece, normalizer=normalizers.BertNormalizer(lowercase=False)
+    ),
+    "without accents": lambda: _changed(
+        augment_tokenizers.word_piece, normalizer=normalizers.BertNormalizer(strip_accents=True)
+    ),
+    "not cleaned": lambda: _changed(
+        augment_tokenizers.word_piece, normalizer=normalizers.BertNormalizer(clean_text=False)
+    ),
     "prepared": lambda: train_tokenizer(iter(TEXTS * 20), "bpe", 420),
     "prepared, in lower case": lambda: train_tokenizer(iter(TEXTS * 20), "bpe", 420, lowercase=True),
     "prepared, word piece": lambda: train_tokenizer(iter(TEXTS * 20), "wordpiece", 400, lowercase=True),
     "line feeds behind spaces": lambda: train_tokenizer(iter([" \n good \n film"] * 50), "bpe", 420),
-    "line feeds become spaces": lambda: _changed(augment_tokenizers.byte_level, normalizer=normalizers.BertNormalizer()),
-    "with added words": lambda: _with_words(augment_tokenizers.word_piece(), ["C++", AddedToken("ing", single_word=True)]),
-    "with an added line feed": lambda: _with_words(augment_tokenizers.byte_level(), ["\n", AddedToken("'s", lstrip=True)]),
+    "line feeds become spaces": lambda: _changed(
+        augment_tokenizers.byte_level, normalizer=normalizers.BertNormalizer()
+    ),
+    "with added words": lambda: _with_words(
+        augment_tokenizers.word_piece(), ["C++", AddedToken("ing", single_word=True)]
+    ),
+    "with an added line feed": lambda: _with_words(
+        augment_tokenizers.byte_level(), ["\n", AddedToken("'s", lstrip=True)]
+    ),
     "of another kind": augment_tokenizers.metaspace,
 }
 
 
-WHOLE = {"line feeds become spaces", "with added words", "with an added line feed", "of another kind"}  # not word by word
+# not word by word
+WHOLE = {"line feeds become spaces", "with added words", "with an added line feed", "of another kind"}
 
 
 @pytest.mark.usefixtures("both_kinds")
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_encoder_takes_any_text(name, monkeypatch):
-    """Random texts of what parts words, alone and with the tokens of the texts that they were made from; it forgets at times."""
+    """Random texts of what parts words, alone and with the tokens of the texts that they were made from; it
+    forgets at times."""
     monkeypatch.setattr("augment.text.encoder.MOST_PIECES", 100)
     monkeypatch.setattr("augment.text.words.MOST_WORDS", 100)
     tokenizer = TOKENIZERS[name]()
@@ -177,7 +203,9 @@ def test_encoder_takes_any_text(name, monkeypatch):
     assert (name in WHOLE) == (encoder._words is None)
 
     def text() -> str:
-        return "".join(rng.choice(LETTERS if rng.random() < 0.7 else PIECES) for _ in range(rng.randint(0, 40)))
+        return "".join(
+            rng.choice(LETTERS if rng.random() < 0.7 else PIECES) for _ in range(rng.randint(0, 40))
+        )
 
     def expected(texts):
         rows = [row[:58] for row in tokenizer(texts, add_special_tokens=False)["input_ids"]]
@@ -186,12 +214,14 @@ def test_encoder_takes_any_text(name, monkeypatch):
     for _ in range(20):
         origins = [text() if rng.random() < 0.5 else rng.choice(TEXTS) for _ in range(60)]
         texts = [
-            " ".join(rng.sample(origin.split(" "), origin.count(" ") + 1)) + rng.choice(["", ".", "!"]) for origin in origins
+            " ".join(rng.sample(origin.split(" "), origin.count(" ") + 1)) + rng.choice(["", ".", "!"])
+            for origin in origins
         ]
         texts = [rng.choice([new, new.swapcase(), text()]) for new in texts]
         tokens = expected(origins)
         assert encoder(texts, origins, tokens) == expected(texts)
-        cut = Ragged.from_sequences([row[:4] for row in map(tokens.__getitem__, range(60))])  # stored shorter than they are
+        # stored shorter than they are
+        cut = Ragged.from_sequences([row[:4] for row in map(tokens.__getitem__, range(60))])
         assert encoder(texts, origins, cut) == expected(texts)
         assert encoder(texts[:1], origins[:1], tokens.slice(0, 1)) == expected(texts[:1])
         assert encoder(origins) == tokens
@@ -207,8 +237,15 @@ ACROSS = [("Â", "ł"), ("Âł", "Ġ")]  # a no-break space, and the space behin
     [
         (None, ALPHABET, ACROSS, "x \xa0 a\xa0 b", "x a\xa0 \xa0 b"),
         (None, ALPHABET, ACROSS, "x a\xa0 b", "x b a\xa0 b"),
-        (normalizers.Sequence([normalizers.NFKC(), normalizers.StripAccents()]), ALPHABET, [], "\u0302 xx¨½⑽", "\u0302 zz"),
-        (None, ["a", "b", "x", "Ġ", "Ċ", "北"], [("x", "北")], "a x b", "b a x"),  # with a letter that is no byte's
+        (
+            normalizers.Sequence([normalizers.NFKC(), normalizers.StripAccents()]),
+            ALPHABET,
+            [],
+            "\u0302 xx¨½⑽",
+            "\u0302 zz",
+        ),
+        # with a letter that is no byte's
+        (None, ["a", "b", "x", "Ġ", "Ċ", "北"], [("x", "北")], "a x b", "b a x"),
     ],
 )
 def test_white_space_and_vocabularies_that_few_tokenizers_have(normalizer, letters, merges, origin, text):
@@ -217,10 +254,14 @@ def test_white_space_and_vocabularies_that_few_tokenizers_have(normalizer, lette
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     if normalizer is not None:
         tokenizer.normalizer = normalizer
-    expected = {string: [0, *tokenizer.encode(string, add_special_tokens=False).ids, 1] for string in (origin, text)}
+    expected = {
+        string: [0, *tokenizer.encode(string, add_special_tokens=False).ids, 1] for string in (origin, text)
+    }
     encoder = TextEncoder(tokenizer, 0, 1, 100)
     for _ in range(2):
-        assert encoder([text], [origin], Ragged.from_sequences([expected[origin]]))[0].tolist() == expected[text]
+        assert (
+            encoder([text], [origin], Ragged.from_sequences([expected[origin]]))[0].tolist() == expected[text]
+        )
         assert encoder([origin])[0].tolist() == expected[origin]
 
 
@@ -233,10 +274,18 @@ def prepared():
         "He travelled widely in Europe.",
         "He/PRP/nsubj/2 travelled/VBD/ROOT/0 widely/RB/advmod/2 in/IN/case/5 Europe/NNP/obl/2 ././punct/2",
     )
-    heading = by_hand("A history of France!", "A/DT/det/2 history/NN/ROOT/0 of/IN/case/4 France/NNP/nmod/2 !/./punct/2")
+    heading = by_hand(
+        "A history of France!", "A/DT/det/2 history/NN/ROOT/0 of/IN/case/4 France/NNP/nmod/2 !/./punct/2"
+    )
     sentences = [travel, heading] * 40
     batch = encode([sentence.text for sentence in sentences], tokenizer, vocabulary)
-    return vocabulary, encoder, sentences, batch, sequence_keys(3, 0, np.arange(80, dtype=np.uint64), 1, "augment")
+    return (
+        vocabulary,
+        encoder,
+        sentences,
+        batch,
+        sequence_keys(3, 0, np.arange(80, dtype=np.uint64), 1, "augment"),
+    )
 
 
 def test_a_pipeline_gives_the_tokens_of_the_augmented_text(prepared):
@@ -264,11 +313,14 @@ def test_a_function_of_batches_is_called_once_with_all_that_chose_it(prepared, m
 
     def reverse(given, draws, mark):
         calls.append(len(given))
-        return [None if own.chance(0.5) else sentence.text[::-1] + mark for sentence, own in zip(given, draws)]
+        return [
+            None if own.chance(0.5) else sentence.text[::-1] + mark for sentence, own in zip(given, draws)
+        ]
 
     loaded = []
     entry = Entry(
-        "reverse", "text", "this test", (Parameter("mark", "", "put at the end", variable="REVERSE_MARK"),), "backwards",
+        "reverse", "text", "this test", (Parameter("mark", "", "put at the end", variable="REVERSE_MARK"),),
+        "backwards",
         "reverse", reverse, "altering", load=loaded.append, batch=True,
     )  # fmt: skip
     monkeypatch.setitem(CATALOGUE, "reverse", entry)
@@ -295,10 +347,22 @@ def test_a_function_of_batches_is_called_once_with_all_that_chose_it(prepared, m
 
 @pytest.mark.parametrize("results", [[], ["one"], ["one", "two", "three"]])
 def test_a_function_of_batches_that_loses_a_sentence_is_named(prepared, monkeypatch, results):
-    entry = Entry("lossy", "text", "this test", (), "some", "lossy", lambda given, draws: results, "altering", batch=True)
+    entry = Entry(
+        "lossy",
+        "text",
+        "this test",
+        (),
+        "some",
+        "lossy",
+        lambda given, draws: results,
+        "altering",
+        batch=True,
+    )
     monkeypatch.setitem(CATALOGUE, "lossy", entry)
     pipeline = build("lossy", prepared[0], encoder=prepared[1])
-    with pytest.raises(AugmentationError, match=f"augmentation lossy gave {len(results)} results for 2 sentences"):
+    with pytest.raises(
+        AugmentationError, match=f"augmentation lossy gave {len(results)} results for 2 sentences"
+    ):
         pipeline.texts(prepared[4][:2], prepared[2][:2])
 
 

@@ -75,7 +75,9 @@ def test_finds_whole_words_in_every_form(family):
         assert np.array_equal(head, batch.ids[start : start + length])
         group = range(table.neighbour_offsets[entry], table.neighbour_offsets[entry + 1])
         others = [spelled(tokenizer, table.tokens[slice(*table.token_offsets[s : s + 2])]) for s in group]
-        assert set(others) <= {case(o) for o in WORDS[word.lower()] for case in (str, str.upper, str.capitalize)}
+        assert set(others) <= {
+            case(o) for o in WORDS[word.lower()] for case in (str, str.upper, str.capitalize)
+        }
         if word != word.lower():  # the synonym is written as the word is
             assert all((other.isupper() if word.isupper() else other[0].isupper()) for other in others)
 
@@ -115,7 +117,10 @@ def test_match_equals_a_plain_search(family):
 @pytest.mark.parametrize("family", FAMILIES[:3])
 def test_substitution_takes_whole_words_up_to_the_rate(family, rate):
     tokenizer, vocabulary, table = make(family)
-    sentences = [*SENTENCES, *[" ".join(np.random.default_rng(i).permutation([*WORDS] * 3)) for i in range(60)]]
+    sentences = [
+        *SENTENCES,
+        *[" ".join(np.random.default_rng(i).permutation([*WORDS] * 3)) for i in range(60)],
+    ]
     batch = encode(sentences, tokenizer, vocabulary)
     keys = keys_for(batch)
     result = subs(batch, keys, vocabulary, synonyms=table, rate=rate)
@@ -123,7 +128,9 @@ def test_substitution_takes_whole_words_up_to_the_rate(family, rate):
     for index in range(len(batch)):
         low, high = batch.offsets[index], batch.offsets[index + 1]
         inside = (starts >= low) & (starts < high)
-        places = dict(zip(starts[inside] - low, zip(lengths[inside], entries[inside], strict=True), strict=True))
+        places = dict(
+            zip(starts[inside] - low, zip(lengths[inside], entries[inside], strict=True), strict=True)
+        )
         # Read both along each other: where a word stood, the result has it or a synonym of it.
         options = _align(batch[index].tolist(), result[index].tolist(), places, table)
         assert options, (sentences[index], spelled(tokenizer, result[index]))
@@ -181,9 +188,14 @@ def test_substitution_does_not_know_the_batch():
     whole = subs(batch, keys, vocabulary, synonyms=table)
     order = np.random.default_rng(0).permutation(len(batch))
     assert subs(batch.take(order), keys[order], vocabulary, synonyms=table) == whole.take(order)
-    parts = [subs(batch.slice(i, i + 9), keys[i : i + 9], vocabulary, synonyms=table) for i in range(0, len(batch), 9)]
+    parts = [
+        subs(batch.slice(i, i + 9), keys[i : i + 9], vocabulary, synonyms=table)
+        for i in range(0, len(batch), 9)
+    ]
     assert Ragged.concatenate(parts) == whole
-    assert pickle.loads(pickle.dumps(table)).match(batch.ids)[0].tolist() == table.match(batch.ids)[0].tolist()
+    assert (
+        pickle.loads(pickle.dumps(table)).match(batch.ids)[0].tolist() == table.match(batch.ids)[0].tolist()
+    )
 
 
 def test_synonyms_are_drawn_evenly():

@@ -170,7 +170,10 @@ def test_reorder_swaps_spans_of_unequal_length():
     for index in unequal:
         row = content(batch, index)
         (a, b), (la, lb) = starts[index], lengths[index]
-        assert content(result, index) == row[:a] + row[b : b + lb] + row[a + la : b] + row[a : a + la] + row[b + lb :]
+        assert (
+            content(result, index)
+            == row[:a] + row[b : b + lb] + row[a + la : b] + row[a : a + la] + row[b + lb :]
+        )
 
 
 def test_spans_do_not_overlap_and_fall_everywhere():
@@ -233,7 +236,9 @@ def test_crop_keeps_a_run():
 def test_crop_of_a_range_draws_lengths_evenly_and_apart_from_places():
     count, size = 20_000, 200
     batch = Ragged.from_sequences([[CLS, *range(6, 6 + size), SEP]] * count)
-    one, other = (rules.crop(batch, keys_for(batch, seed), VOCABULARY, rate=0.9, min_rate=0.4) for seed in (0, 1))
+    one, other = (
+        rules.crop(batch, keys_for(batch, seed), VOCABULARY, rate=0.9, min_rate=0.4) for seed in (0, 1)
+    )
     kept = one.lengths - 2
     assert (kept.min(), kept.max()) == (80, 180)
     seen = np.bincount(kept)[81:180]  # the two ends have half
@@ -245,12 +250,15 @@ def test_crop_of_a_range_draws_lengths_evenly_and_apart_from_places():
 
 
 def test_span_lengths_have_the_beta_distribution():
-    """Mean and variance of Beta(4, 2) and Beta(2, 4) between 32 and 132 tokens, and the whole distribution against scipy's."""
+    """Mean and variance of Beta(4, 2) and Beta(2, 4) between 32 and 132 tokens, and the whole distribution
+    against scipy's."""
     stats = pytest.importorskip("scipy.stats")
     count = 20_000
     batch = Ragged.from_sequences([[CLS, *range(6, 206), SEP]] * count)
     for alpha, beta in ((4, 2), (2, 4), (1, 1)):
-        result = rules.span(batch, keys_for(batch), VOCABULARY, min_length=32, max_length=132, alpha=alpha, beta=beta)
+        result = rules.span(
+            batch, keys_for(batch), VOCABULARY, min_length=32, max_length=132, alpha=alpha, beta=beta
+        )
         lengths = result.lengths - 2
         assert lengths.min() >= 32 and lengths.max() <= 132
         expected = count * np.diff(stats.beta.cdf(np.arange(101) / 100, alpha, beta))
@@ -259,7 +267,9 @@ def test_span_lengths_have_the_beta_distribution():
         chi = ((seen - expected)[likely] ** 2 / expected[likely]).sum()
         assert chi < likely.sum() + 5 * np.sqrt(2 * likely.sum())
         mean, variance = alpha / (alpha + beta), alpha * beta / ((alpha + beta) ** 2 * (alpha + beta + 1))
-        assert (lengths + 0.5 - 32).mean() == pytest.approx(100 * mean, abs=5 * 100 * np.sqrt(variance / count))
+        assert (lengths + 0.5 - 32).mean() == pytest.approx(
+            100 * mean, abs=5 * 100 * np.sqrt(variance / count)
+        )
         starts = result.ids[result.offsets[:-1] + 1] - 6
         assert (result.ids[result.offsets[1:] - 2] - 6 == starts + lengths - 1).all()  # contiguous
         # The place is even over what the length leaves, whatever the length.
@@ -278,7 +288,8 @@ def test_span_in_documents_of_any_length():
 
 
 def test_delete_takes_whole_words():
-    """Share of words, rounded up; what stays is words of the sentence in order; the tokenizer's pieces go together."""
+    """Share of words, rounded up; what stays is words of the sentence in order; the tokenizer's pieces go
+    together."""
     batch = Ragged.from_sequences([[CLS, 20, 27, 30, 40, 47, 57, 60, 10, SEP]] * 300)
     for rate, gone in ((0.05, 1), (0.2, 1), (0.21, 2), (1.0, 4)):
         result = rules.delete(batch, keys_for(batch), VOCABULARY, rate=rate)
@@ -302,7 +313,9 @@ def test_mask_and_punctuation_leave_the_rest():
     words = len(reference.words(content(batch, 0)))
     assert set(extra.tolist()) == set(range(1, int(words * 0.3) + 1))
     marks = np.isin(strewn.ids, reference.MARKS)
-    assert np.array_equal(strewn.ids[~marks], batch.ids) and set(strewn.ids[marks].tolist()) == set(reference.MARKS.tolist())
+    assert np.array_equal(strewn.ids[~marks], batch.ids) and set(strewn.ids[marks].tolist()) == set(
+        reference.MARKS.tolist()
+    )
     after = strewn.ids[np.flatnonzero(marks) + 1]
     assert (after % 10 != 7).all() and (after >= 6).all()  # in front of words, and only there
 

@@ -1,4 +1,5 @@
-"""Quality of augmentations: rate and overlap against figures made by hand, losses against the padded model's."""
+"""Quality of augmentations: rate and overlap against figures made by hand, losses against the padded
+model's."""
 
 from __future__ import annotations
 
@@ -58,7 +59,9 @@ def test_vectors_of_texts_and_cosines_are_those_of_the_model(augmented, folders,
     texts = {1: "the horse reads", 2: "a good man sings"}
     rewriting, which = augmented.rewritten("mine", texts), np.array([1, 2])
     model = open_model(folders["bert"], "mean")
-    np.testing.assert_allclose(augmented.vectors_of(rewriting, which), model.encode(list(texts.values())), atol=1e-6)
+    np.testing.assert_allclose(
+        augmented.vectors_of(rewriting, which), model.encode(list(texts.values())), atol=1e-6
+    )
     pairs = model.encode([TEXTS[1], TEXTS[2], *texts.values()]).astype(float)
     pairs /= np.linalg.norm(pairs, axis=1, keepdims=True)
     cosines = am.Cosines(augmented)
@@ -70,7 +73,12 @@ def test_vectors_of_texts_and_cosines_are_those_of_the_model(augmented, folders,
 def test_losses_are_the_padded_models_under_the_same_masks(augmented, folders):
     """Word by word from the definition, with transformers' model and one sentence at a time."""
     numbers = np.arange(8, 18)
-    texts = {10: "good " + TEXTS[10], 13: TEXTS[13].replace("horse", "woman"), 16: "river not bad", 19: "a dog"}
+    texts = {
+        10: "good " + TEXTS[10],
+        13: TEXTS[13].replace("horse", "woman"),
+        16: "river not bad",
+        19: "a dog",
+    }
     rewriting = augmented.rewritten("mine", texts)
     losses = am.MaskedLosses(augmented, numbers)
     over_all, over_kept = losses.changes(rewriting, np.array(sorted(texts)))
@@ -123,7 +131,9 @@ def parser(tmp_path_factory) -> str:
     short["deps"] = ["det", "nsubj", "ROOT", "nummod", "obj"]
     long = {"tags": ["DT", "NN", "VBZ", "DT", "NN", "CC", "VBZ"], "heads": [1, 2, 2, 4, 2, 6, 2]}
     long["deps"] = ["det", "nsubj", "ROOT", "det", "obj", "cc", "conj"]
-    examples = [Example.from_dict(pipeline.make_doc(text), short if "times" in text else long) for text in TEXTS]
+    examples = [
+        Example.from_dict(pipeline.make_doc(text), short if "times" in text else long) for text in TEXTS
+    ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         optimizer = pipeline.initialize(lambda: examples)
@@ -137,14 +147,27 @@ def parser(tmp_path_factory) -> str:
 
 def test_the_command(folders, parser, tmp_path, monkeypatch):
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
-    where = {"text": str(tmp_path / "texts.txt"), "parser": parser, "out": str(tmp_path / "out"), "pooling": "mean"}
+    where = {
+        "text": str(tmp_path / "texts.txt"),
+        "parser": parser,
+        "out": str(tmp_path / "out"),
+        "pooling": "mean",
+    }
     aq.main(str(folders["bert"]), **where, aug="number-words;repeat;del-word", masked="20")
     found = json.loads((tmp_path / "out" / "results.json").read_text())
     rows = found["augmentations"]
     numbers = rows["number-words"]
-    assert (numbers["changed"], numbers["rate"], numbers["same"], numbers["not_applicable"]) == (8, 40.0, 0, 12)
+    assert (numbers["changed"], numbers["rate"], numbers["same"], numbers["not_applicable"]) == (
+        8,
+        40.0,
+        0,
+        12,
+    )
     assert numbers["jaccard"] == pytest.approx(4 / 6)  # one of five words is another
-    means = {"jaccard", *(name + end for name in ("cosine", "loss_all", "loss_kept") for end in ("", "_error"))}
+    means = {
+        "jaccard",
+        *(name + end for name in ("cosine", "loss_all", "loss_kept") for end in ("", "_error")),
+    }
     assert set(numbers) == {"rate", "changed", "not_applicable", "same", "samples"} | means
     assert numbers["cosine"] < 1 and np.isfinite([numbers["loss_all"], numbers["loss_kept"]]).all()
     assert len(numbers["samples"]) == 5
@@ -169,18 +192,28 @@ def test_the_command(folders, parser, tmp_path, monkeypatch):
 
 
 def test_an_encoder_without_tokenizer_or_masked_language_head(parser, tmp_path):
-    code = "import numpy as np\ndef embed(texts):\n    return np.array([[len(t), t.count('s'), 1] for t in texts], float)\n"
+    code = (
+        "import numpy as np\ndef embed(texts):\n    return np.array([[len(t), t.count('s'), 1] for t in "
+        "texts], float)\n"
+    )
     (tmp_path / "mine.py").write_text(code)
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
-    model, where = f"{tmp_path / 'mine.py'}:embed", {"text": str(tmp_path / "texts.txt"), "parser": parser, "out": str(tmp_path)}
+    model, where = (
+        f"{tmp_path / 'mine.py'}:embed",
+        {"text": str(tmp_path / "texts.txt"), "parser": parser, "out": str(tmp_path)},
+    )
     aq.main(model, **where, aug="number-words;del-word", also="crop;number-words|none")
     found = json.loads((tmp_path / "results.json").read_text())
     before, after = [(len(text), text.count("s"), 1) for text in (TEXTS[0], TEXTS[0].replace("2", "two"))]
     cosine = np.dot(before, after) / np.linalg.norm(before) / np.linalg.norm(after)
-    assert found["augmentations"]["number-words"]["cosine"] == pytest.approx(cosine, abs=1e-3)  # of all eight about the same
+    # of all eight about the same
+    assert found["augmentations"]["number-words"]["cosine"] == pytest.approx(cosine, abs=1e-3)
     assert list(found["augmentations"]) == ["number-words", "del-word", "crop", "number-words|none"]
     assert 0 < found["augmentations"]["number-words|none"]["rate"] <= 40
-    assert "loss_all" not in found["augmentations"]["number-words"] and "loss" not in (tmp_path / "table.md").read_text()
+    assert (
+        "loss_all" not in found["augmentations"]["number-words"]
+        and "loss" not in (tmp_path / "table.md").read_text()
+    )
     assert any("does not run as a masked language model" in note for note in found["notes"])
 
 

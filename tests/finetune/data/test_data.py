@@ -1,4 +1,5 @@
-"""The data folder: finding, checking against published sizes, and fetching from folders in the hub's own formats."""
+"""The data folder: finding, checking against published sizes, and fetching from folders in the hub's own
+formats."""
 
 import csv
 import json
@@ -54,7 +55,8 @@ def test_lines_end_at_line_feeds_only(tmp_path):
         list(lines(path))
 
 
-# -- check ------------------------------------------------------------------------------------------------------------
+# -- check
+# ------------------------------------------------------------------------------------------------------------
 
 
 def counted(rows):
@@ -66,10 +68,16 @@ def counted(rows):
     return count
 
 
-@pytest.mark.parametrize("files,rows,state,detail", [
-    (("a", "b"), 7, "complete", ""), (("a",), 7, "incomplete", "test: b missing"), ((), 7, "missing", "train: a missing"),
-    (("a", "b"), 5, "incomplete", "train: 5 rows, 7 as published"), (("a", "b"), None, "damaged", "line 3: no number"),
-])
+@pytest.mark.parametrize(
+    "files,rows,state,detail",
+    [
+        (("a", "b"), 7, "complete", ""),
+        (("a",), 7, "incomplete", "test: b missing"),
+        ((), 7, "missing", "train: a missing"),
+        (("a", "b"), 5, "incomplete", "train: 5 rows, 7 as published"),
+        (("a", "b"), None, "damaged", "line 3: no number"),
+    ],
+)
 def test_states(tmp_path, files, rows, state, detail):
     for file in files:
         (tmp_path / file).write_text("")
@@ -91,7 +99,16 @@ def test_sets_are_chosen_by_group_and_name():
 
 
 def test_catalogue_covers_every_group_and_only_known_sets_are_fetchable():
-    assert {one.group for one in CATALOGUE} == {"SentEval", "probing", "GLUE", "clustering", "intents", "ANLI", "NLI", "zh"}
+    assert {one.group for one in CATALOGUE} == {
+        "SentEval",
+        "probing",
+        "GLUE",
+        "clustering",
+        "intents",
+        "ANLI",
+        "NLI",
+        "zh",
+    }
     names = [one.name for one in CATALOGUE]
     assert len(set(names)) == len(names) and set(HUB) <= set(names)
     for one in CATALOGUE:  # what fetch writes is what check looks for
@@ -100,28 +117,68 @@ def test_catalogue_covers_every_group_and_only_known_sets_are_fetchable():
             assert written == {file for part in one.parts.values() for file in part.files}
 
 
-@pytest.mark.parametrize("name,file,rows,details", [
-    ("GLUE/QQP", "dev.tsv", ["id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate", '1\t1\t2\tIs it "so', "", "really?\tyes\t0",
-                             "2\t3\t4\ta\tb\t1", "3\t3\t4\ta\tb\t"], "dev: 1 rows, 40,430 as published"),
-    ("GLUE/RTE", "dev.tsv", ["index\tsentence1\tsentence2\tlabel", "0\ta\tb\tperhaps"], "line 2: unknown label 'perhaps'"),
-    ("GLUE/AX", "diagnostic.tsv", ["index\tsentence1\tsentence2", "0\ta\tb"], "diagnostic: 1 rows, 1,104 as published"),
-    ("ANLI/R1", "dev.jsonl", ['{"context": "a", "hypothesis": "b", "label": "e"}', "{"], "dev.jsonl, line 2: expected JSON"),
-    ("SentEval/SNLI", "s1.dev", ["one line, and no other files have it"], "labels.dev have 1, 2, 2 lines"),
-    ("intents/SNIPS", "valid/seq.in", ["play a song", ""], "2 lines in seq.in but 1 in label"),
-    ("zh/STS-B", "cnsd-sts-dev.txt", ["1||一||二||3", "2||一||二"], "line 2: expected number"),
-])
+@pytest.mark.parametrize(
+    "name,file,rows,details",
+    [
+        (
+            "GLUE/QQP",
+            "dev.tsv",
+            [
+                "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
+                '1\t1\t2\tIs it "so',
+                "",
+                "really?\tyes\t0",
+                "2\t3\t4\ta\tb\t1",
+                "3\t3\t4\ta\tb\t",
+            ],
+            "dev: 1 rows, 40,430 as published",
+        ),
+        (
+            "GLUE/RTE",
+            "dev.tsv",
+            ["index\tsentence1\tsentence2\tlabel", "0\ta\tb\tperhaps"],
+            "line 2: unknown label 'perhaps'",
+        ),
+        (
+            "GLUE/AX",
+            "diagnostic.tsv",
+            ["index\tsentence1\tsentence2", "0\ta\tb"],
+            "diagnostic: 1 rows, 1,104 as published",
+        ),
+        (
+            "ANLI/R1",
+            "dev.jsonl",
+            ['{"context": "a", "hypothesis": "b", "label": "e"}', "{"],
+            "dev.jsonl, line 2: expected JSON",
+        ),
+        (
+            "SentEval/SNLI",
+            "s1.dev",
+            ["one line, and no other files have it"],
+            "labels.dev have 1, 2, 2 lines",
+        ),
+        ("intents/SNIPS", "valid/seq.in", ["play a song", ""], "2 lines in seq.in but 1 in label"),
+        ("zh/STS-B", "cnsd-sts-dev.txt", ["1||一||二||3", "2||一||二"], "line 2: expected number"),
+    ],
+)
 def test_rows_are_counted_by_the_reader(tmp_path, name, file, rows, details):
     """What it skips is not counted, what it refuses is damage."""
     folder = tmp_path / name.replace("GLUE/AX", "GLUE/diagnostic")
     (folder / file).parent.mkdir(parents=True)
     (folder / file).write_text("\n".join(rows) + "\n", encoding="utf-8")
-    for other, content in (("SNLI/s2.dev", "a\nb\n"), ("SNLI/labels.dev", "neutral\nneutral\n"), ("SNIPS/valid/label", "Play\n")):
+    for other, content in (
+        ("SNLI/s2.dev", "a\nb\n"),
+        ("SNLI/labels.dev", "neutral\nneutral\n"),
+        ("SNIPS/valid/label", "Play\n"),
+    ):
         if other.startswith(folder.name):
             (folder.parent / other).write_text(content)
     assert details in " ".join(check(choose(name)[0], tmp_path).details)
 
 
-@pytest.mark.parametrize("place", ["SentEval/SNLI", "SentEval/downstream/CR", "downstream/MPQA", "MRPC", "SentEval/probing"])
+@pytest.mark.parametrize(
+    "place", ["SentEval/SNLI", "SentEval/downstream/CR", "downstream/MPQA", "MRPC", "SentEval/probing"]
+)
 def test_senteval_is_found_by_any_of_its_sets(tmp_path, place):
     (tmp_path / place).mkdir(parents=True)
     assert senteval_folder(tmp_path) == (tmp_path / place).parent
@@ -148,7 +205,10 @@ def test_check_command(tmp_path, capsys):
 def test_help_and_mistakes_on_the_command_line(tmp_path):
     def called(*arguments):
         return subprocess.run(
-            [sys.executable, "-m", "finetune.data", *arguments], capture_output=True, text=True, cwd=Path(__file__).parents[3]
+            [sys.executable, "-m", "finetune.data", *arguments],
+            capture_output=True,
+            text=True,
+            cwd=Path(__file__).parents[3],
         )
 
     shown = called("--help")
@@ -157,23 +217,33 @@ def test_help_and_mistakes_on_the_command_line(tmp_path):
     assert wrong.returncode == 2 and "did you mean --sets" in wrong.stderr and "Traceback" not in wrong.stderr
 
 
-# -- fetch: folders as the hub has them -------------------------------------------------------------------------------
+# -- fetch: folders as the hub has them
+# -------------------------------------------------------------------------------
 
 
 def parquet(folder, split, rows, features=None):
     (folder / "data").mkdir(parents=True, exist_ok=True)
-    datasets.Dataset.from_list(rows, features=features).to_parquet(folder / "data" / f"{split}-00000-of-00001.parquet")
+    datasets.Dataset.from_list(rows, features=features).to_parquet(
+        folder / "data" / f"{split}-00000-of-00001.parquet"
+    )
 
 
 def classes(columns, **labels):
     features = {column: datasets.Value("string") for column in columns}
-    return datasets.Features(features | {column: datasets.ClassLabel(names=names) for column, names in labels.items()})
+    return datasets.Features(
+        features | {column: datasets.ClassLabel(names=names) for column, names in labels.items()}
+    )
 
 
 def test_anli_from_parquet(tmp_path):
     source = tmp_path / "anli"
-    features = classes(("uid", "premise", "hypothesis", "reason"), label=["entailment", "neutral", "contradiction"])
-    rows = [{"uid": f"u{n}", "premise": "p “q”", "hypothesis": f"h\t{n}", "label": n % 3, "reason": ""} for n in range(6)]
+    features = classes(
+        ("uid", "premise", "hypothesis", "reason"), label=["entailment", "neutral", "contradiction"]
+    )
+    rows = [
+        {"uid": f"u{n}", "premise": "p “q”", "hypothesis": f"h\t{n}", "label": n % 3, "reason": ""}
+        for n in range(6)
+    ]
     for split in ("train_r1", "dev_r1", "test_r1"):
         parquet(source, split, rows, features)
     said = fetch("ANLI/R1", tmp_path / "out", str(source))
@@ -189,13 +259,18 @@ def test_glue_from_a_folder_with_configurations(tmp_path):
     source = tmp_path / "glue"
     (source / "cola").mkdir(parents=True)
     for split, labels in (("train", (0, 1)), ("validation", (0, 1)), ("test", (-1, -1))):
-        rows = [{"sentence": f'He said "no" {n}.', "label": label, "idx": n} for n, label in enumerate(labels)]
+        rows = [
+            {"sentence": f'He said "no" {n}.', "label": label, "idx": n} for n, label in enumerate(labels)
+        ]
         (source / "cola" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (source / "rte").mkdir()
     (source / "rte" / "train.jsonl").write_text("{}\n")
-    files = "".join(f"  - {{split: {split}, path: cola/{split}.jsonl}}\n" for split in ("train", "validation", "test"))
+    files = "".join(
+        f"  - {{split: {split}, path: cola/{split}.jsonl}}\n" for split in ("train", "validation", "test")
+    )
     (source / "README.md").write_text(
-        "---\nconfigs:\n- config_name: rte\n  data_files:\n  - {split: train, path: rte/train.jsonl}\n- config_name: cola\n"
+        "---\nconfigs:\n- config_name: rte\n  data_files:\n  - {split: train, path: rte/train.jsonl}\n- "
+        "config_name: cola\n"
         f"  data_files:\n{files}---\n"
     )
     fetch("GLUE/CoLA", tmp_path / "out", str(source))
@@ -204,15 +279,39 @@ def test_glue_from_a_folder_with_configurations(tmp_path):
     assert next(lines(tmp_path / "out" / "GLUE" / "CoLA" / "test.tsv")) == "index\tsentence"
 
 
-@pytest.mark.parametrize("name,columns,label,first,header", [
-    ("GLUE/RTE", ("sentence1", "sentence2"), ["entailment", "not_entailment"], "0\ta b\tc\tnot_entailment",
-     "index\tsentence1\tsentence2\tlabel"),
-    ("GLUE/QNLI", ("question", "sentence"), ["entailment", "not_entailment"], "0\ta b\tc\tnot_entailment",
-     "index\tquestion\tsentence\tlabel"),
-    ("GLUE/MRPC", ("sentence1", "sentence2"), None, "1\tn/a\tn/a\ta b\tc", "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"),
-    ("GLUE/QQP", ("question1", "question2"), None, "0\tn/a\tn/a\ta b\tc\t1",
-     "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"),
-])
+@pytest.mark.parametrize(
+    "name,columns,label,first,header",
+    [
+        (
+            "GLUE/RTE",
+            ("sentence1", "sentence2"),
+            ["entailment", "not_entailment"],
+            "0\ta b\tc\tnot_entailment",
+            "index\tsentence1\tsentence2\tlabel",
+        ),
+        (
+            "GLUE/QNLI",
+            ("question", "sentence"),
+            ["entailment", "not_entailment"],
+            "0\ta b\tc\tnot_entailment",
+            "index\tquestion\tsentence\tlabel",
+        ),
+        (
+            "GLUE/MRPC",
+            ("sentence1", "sentence2"),
+            None,
+            "1\tn/a\tn/a\ta b\tc",
+            "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String",
+        ),
+        (
+            "GLUE/QQP",
+            ("question1", "question2"),
+            None,
+            "0\tn/a\tn/a\ta b\tc\t1",
+            "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
+        ),
+    ],
+)
 def test_glue_files_have_the_official_columns(tmp_path, name, columns, label, first, header):
     rows = [{columns[0]: "a\tb", columns[1]: "c", "label": 1, "idx": 0}]
     for split in ("train", "validation", "test"):
@@ -252,7 +351,7 @@ def test_snli_drops_pairs_without_agreement(tmp_path):
 
 def test_snli_is_written_byte_for_byte_as_senteval_has_it(tmp_path):
     """Expected bytes: SentEval's tokenizer.sed on the same lines (GNU sed; the C and UTF-8 locales agree)."""
-    pairs = [("Two girls, aged 5, don't go to a \"café\".", 'A "d\'ye cannot" (sign)...')]
+    pairs = [('Two girls, aged 5, don\'t go to a "café".', 'A "d\'ye cannot" (sign)...')]
     pairs += [("It's the kids' $5.", "Stop-- now! é")]
     expected = {
         "s1": "Two girls , aged 5 , do n't go to a `` caf\u00e9 '' . \nIt 's the kids ' $ 5 . \n",
@@ -265,15 +364,21 @@ def test_snli_is_written_byte_for_byte_as_senteval_has_it(tmp_path):
         content = (tmp_path / "SentEval" / "SNLI" / f"{kind}.train").read_bytes()
         assert content == text.encode()
     read = load_senteval("SNLI", tmp_path).splits["train"]
-    official = [" ".join(line.split()) for line in content.decode("latin-1").splitlines()]  # SentEval's loadFile
+    # SentEval's loadFile
+    official = [" ".join(line.split()) for line in content.decode("latin-1").splitlines()]
     assert sorted(read.second) == sorted(official) and "Stop -- now ! Ã©" in official
 
 
 @needs_data("NLI/nli_triplets_from_snli.csv", "SentEval/SNLI")
 def test_raw_sentences_become_those_of_the_published_files():
-    """SNLI's dev and test sentences, raw in the triplets; 350 of them are not in SentEval's dev and test under any spelling."""
-    raw = {cell for row in csv_columns(Path(DATA, "NLI", "nli_triplets_from_snli.csv"), *TRIPLET) for cell in row}
-    files = [Path(DATA, "SentEval", "SNLI", f"{kind}.{part}") for kind in ("s1", "s2") for part in ("dev", "test")]
+    """SNLI's dev and test sentences, raw in the triplets; 350 of them are not in SentEval's dev and test
+    under any spelling."""
+    raw = {
+        cell for row in csv_columns(Path(DATA, "NLI", "nli_triplets_from_snli.csv"), *TRIPLET) for cell in row
+    }
+    files = [
+        Path(DATA, "SentEval", "SNLI", f"{kind}.{part}") for kind in ("s1", "s2") for part in ("dev", "test")
+    ]
     published = {line for file in files for line in lines(file)}
     found = sum(treebank(sentence) in published for sentence in raw)
     assert found >= 17_000 and len(raw) - found < 400
@@ -283,7 +388,9 @@ def test_other_formats(tmp_path):
     source = tmp_path / "bank"
     source.mkdir()
     for split in ("train", "test"):
-        (source / f"{split}.jsonl").write_text(json.dumps({"text": 'a, "b"', "label": 3, "label_text": "card"}) + "\n")
+        (source / f"{split}.jsonl").write_text(
+            json.dumps({"text": 'a, "b"', "label": 3, "label_text": "card"}) + "\n"
+        )
     fetch("intents/BANKING77", tmp_path, str(source))
     with open(tmp_path / "intents" / "BANKING77" / "test.csv", newline="") as file:
         assert list(csv.reader(file)) == [["text", "category"], ['a, "b"', "card"]]
@@ -319,7 +426,9 @@ def test_without_network_the_message_says_what_to_do(tmp_path, monkeypatch):
 
     monkeypatch.setattr(datasets, "load_dataset", no_network)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)  # what the cache holds, without asking the hub
-    with pytest.raises(UserError, match=r"'train' of nyu-mll/glue: Couldn't reach the Hub\. Without network, give --source"):
+    with pytest.raises(
+        UserError, match=r"'train' of nyu-mll/glue: Couldn't reach the Hub\. Without network, give --source"
+    ):
         fetch("GLUE/RTE", tmp_path)
 
 
@@ -327,13 +436,17 @@ def test_without_network_the_message_says_what_to_do(tmp_path, monkeypatch):
 def test_a_hub_that_does_not_answer_is_said_soon(tmp_path, monkeypatch, answer):
     monkeypatch.setattr("finetune.hub.SECONDS", 0.2)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: pytest.fail("its libraries would try on and on"))
+    monkeypatch.setattr(
+        datasets, "load_dataset", lambda *_, **__: pytest.fail("its libraries would try on and on")
+    )
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
         if answer == "refused":
             server.close()
         begun = time.monotonic()
-        with pytest.raises(UserError, match=r"nyu-mll/glue: http://127\.0\.0\.1:\d+ does not answer.*give --source"):
+        with pytest.raises(
+            UserError, match=r"nyu-mll/glue: http://127\.0\.0\.1:\d+ does not answer.*give --source"
+        ):
             fetch("GLUE/RTE", tmp_path)
     assert time.monotonic() - begun < 5
 

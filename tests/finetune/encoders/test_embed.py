@@ -12,7 +12,14 @@ import torch
 from model_folders import LONG_AND_SHORT, save_wide_bert
 from transformers import AutoModel
 
-from finetune.encoders.embed import POOLINGS, _batches, embed_poolings, embed_sentences, load_model, parse_poolings
+from finetune.encoders.embed import (
+    POOLINGS,
+    _batches,
+    embed_poolings,
+    embed_sentences,
+    load_model,
+    parse_poolings,
+)
 from pretrain.common.errors import UserError
 
 

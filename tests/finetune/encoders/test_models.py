@@ -32,10 +32,18 @@ def run_folder(hugging_face, tmp_path_factory):
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_hugging_face_folder(hugging_face, pooling, capsys):
     model = open_model(hugging_face, pooling)
-    assert (model.pooling, model.trained_pooling, model.folder, model.run) == (pooling, None, hugging_face, None)
+    assert (model.pooling, model.trained_pooling, model.folder, model.run) == (
+        pooling,
+        None,
+        hugging_face,
+        None,
+    )
     np.testing.assert_allclose(model.encode(SENTENCES), padded(hugging_face, pooling), atol=2e-5)
     assert model.remark is None
-    assert open_model(hugging_face).pooling == "mean" and "does not say how it was pooled" in capsys.readouterr().err
+    assert (
+        open_model(hugging_face).pooling == "mean"
+        and "does not say how it was pooled" in capsys.readouterr().err
+    )
 
 
 def with_pooler(bert, folder):
@@ -51,10 +59,18 @@ def with_pooler(bert, folder):
 
 def test_the_pooler_that_a_checkpoint_brings(hugging_face, tmp_path):
     reference = with_pooler(hugging_face, tmp_path / "simcse")
-    model, tokenizer = open_model(tmp_path / "simcse", "pooler"), AutoTokenizer.from_pretrained(tmp_path / "simcse")
+    model, tokenizer = (
+        open_model(tmp_path / "simcse", "pooler"),
+        AutoTokenizer.from_pretrained(tmp_path / "simcse"),
+    )
     with torch.no_grad():
         expected = reference(**tokenizer(SENTENCES, padding=True, return_tensors="pt")).pooler_output.numpy()
-    assert (model.pooling, model.trained_pooling, model.remark, model.encode_poolings) == ("pooler", None, None, None)
+    assert (model.pooling, model.trained_pooling, model.remark, model.encode_poolings) == (
+        "pooler",
+        None,
+        None,
+        None,
+    )
     np.testing.assert_allclose(model.encode(SENTENCES), expected, atol=1e-5)
     np.testing.assert_allclose(_sentence_transformer(model).encode(SENTENCES), expected, atol=1e-5)
     cls = open_model(tmp_path / "simcse", "cls")
@@ -80,7 +96,12 @@ def test_run_folder_and_export(run_folder, capsys):
     from_run, from_export = open_model(run_folder), open_model(run_folder / "export")
     assert f"{run_folder} stands for {run_folder / 'export'} (" in capsys.readouterr().err
     for model in (from_run, from_export):
-        assert (model.pooling, model.trained_pooling, model.remark, model.run) == ("cls", "cls", None, run_folder)
+        assert (model.pooling, model.trained_pooling, model.remark, model.run) == (
+            "cls",
+            "cls",
+            None,
+            run_folder,
+        )
         assert model.folder == run_folder / "export"
     np.testing.assert_array_equal(from_run.encode(SENTENCES), from_export.encode(SENTENCES))
     own = SentenceTransformer(str(run_folder / "export"), device="cpu").encode(SENTENCES)
@@ -106,7 +127,9 @@ def test_sentence_transformers_folder_brings_its_pooling(hugging_face, tmp_path)
 
 def test_the_prompt_that_a_model_brings_stands_before_every_sentence(hugging_face, tmp_path):
     modules = [Transformer(str(hugging_face)), Pooling(32, "mean")]
-    prompted = SentenceTransformer(modules=modules, device="cpu", prompts={"x": "cats "}, default_prompt_name="x")
+    prompted = SentenceTransformer(
+        modules=modules, device="cpu", prompts={"x": "cats "}, default_prompt_name="x"
+    )
     prompted.save(str(tmp_path / "st"))
     expected = open_model(hugging_face, "mean").encode([f"cats {sentence}" for sentence in SENTENCES])
     found = open_model(tmp_path / "st").encode(SENTENCES)
@@ -117,7 +140,9 @@ def test_the_prompt_that_a_model_brings_stands_before_every_sentence(hugging_fac
 def test_static_embeddings(tmp_path):
     tokenizer = make_tokenizer()
     table = np.random.RandomState(0).randn(len(tokenizer), 8).astype(np.float32)
-    SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=table)], device="cpu").save(str(tmp_path))
+    SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=table)], device="cpu").save(
+        str(tmp_path)
+    )
     model = open_model(tmp_path, max_length=4)
     ids = tokenizer(SENTENCES[4], add_special_tokens=False)["input_ids"]
     np.testing.assert_allclose(model.encode(SENTENCES)[4], table[ids].mean(0), atol=1e-6)
@@ -129,9 +154,12 @@ def test_texts_are_cut_where_a_protocol_says_so(hugging_face, tmp_path):
     cut, words = open_model(hugging_face, "cls", max_length=5), "dogs bark at night and cats do not"
     assert cut.max_length == 5
     whole = open_model(hugging_face, "cls")
-    np.testing.assert_allclose(cut.encode([words]), whole.encode(["dogs bark at"]), atol=2e-5)  # with [CLS] and [SEP]
+    # with [CLS] and [SEP]
+    np.testing.assert_allclose(cut.encode([words]), whole.encode(["dogs bark at"]), atol=2e-5)
     assert np.abs(cut.encode([words]) - whole.encode([words])).max() > 1e-3
-    assert open_model(hugging_face, "cls", max_length=512).encode([words]) == pytest.approx(whole.encode([words]))
+    assert open_model(hugging_face, "cls", max_length=512).encode([words]) == pytest.approx(
+        whole.encode([words])
+    )
     transformer = Transformer(str(hugging_face))
     SentenceTransformer(modules=[transformer, Pooling(32, "cls")], device="cpu").save(str(tmp_path / "st"))
     model = open_model(tmp_path / "st", max_length=5)
@@ -144,11 +172,22 @@ def embed(sentences):
 
 
 def test_functions(tmp_path, monkeypatch):
-    (tmp_path / "encoder_of_mine.py").write_text("import numpy\ndef embed(texts):\n    return numpy.eye(len(texts), 3)\n")
+    (tmp_path / "encoder_of_mine.py").write_text(
+        "import numpy\ndef embed(texts):\n    return numpy.eye(len(texts), 3)\n"
+    )
     monkeypatch.chdir(tmp_path)
-    for source, name in ((embed, "embed"), *(2 * (text,) for text in ("encoder_of_mine.py:embed", "encoder_of_mine:embed"))):
+    for source, name in (
+        (embed, "embed"),
+        *(2 * (text,) for text in ("encoder_of_mine.py:embed", "encoder_of_mine:embed")),
+    ):
         model = open_model(source)
-        assert (model.name, model.pooling, model.folder, model.run, model.remark) == (name, "function", None, None, None)
+        assert (model.name, model.pooling, model.folder, model.run, model.remark) == (
+            name,
+            "function",
+            None,
+            None,
+            None,
+        )
         assert model.encode(["a", "b"]).dtype == np.float32 and len(model.encode(SENTENCES[:2])) == 2
     with pytest.raises(UserError, match="is a function"):
         open_model(embed, "cls")
@@ -173,14 +212,17 @@ def test_each_distinct_sentence_is_encoded_once():
     np.testing.assert_array_equal(vectors, embed(SENTENCES))
 
 
-@pytest.mark.parametrize("function,message", [
-    (lambda s: np.full((len(s), 2), np.nan), "vector of 'a' is not finite, and so are 1 more of 2"),
-    (lambda s: np.zeros((len(s) + 1, 2)), r"shape \(3, 2\) for 2 sentences"),
-    (lambda s: np.zeros(len(s)), r"shape \(2,\) for 2 sentences"),
-    (lambda s: np.array([["a"], [None]], dtype=object), "gave no array of numbers"),
-    (lambda s: [[1.0], [1.0, 2.0]], "gave no array of numbers"),
-    (lambda s: np.full((len(s), 2), 1e39), "is not finite"),
-])
+@pytest.mark.parametrize(
+    "function,message",
+    [
+        (lambda s: np.full((len(s), 2), np.nan), "vector of 'a' is not finite, and so are 1 more of 2"),
+        (lambda s: np.zeros((len(s) + 1, 2)), r"shape \(3, 2\) for 2 sentences"),
+        (lambda s: np.zeros(len(s)), r"shape \(2,\) for 2 sentences"),
+        (lambda s: np.array([["a"], [None]], dtype=object), "gave no array of numbers"),
+        (lambda s: [[1.0], [1.0, 2.0]], "gave no array of numbers"),
+        (lambda s: np.full((len(s), 2), 1e39), "is not finite"),
+    ],
+)
 def test_bad_vectors_are_one_message(function, message):
     with pytest.raises(UserError, match=message):
         distinct(function, ["a", "b", "a"], "model")
@@ -200,7 +242,9 @@ def test_folders_without_a_model(tmp_path, hugging_face):
         open_model(hugging_face, "maen")
     broken = tmp_path / "st"
     broken.mkdir()
-    (broken / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": "no.such.Module"}]))
+    (broken / "modules.json").write_text(
+        json.dumps([{"idx": 0, "name": "0", "path": "", "type": "no.such.Module"}])
+    )
     with pytest.raises(UserError, match="cannot load the sentence-transformers model"):
         open_model(broken)
     unknown = tmp_path / "unknown"
@@ -224,7 +268,12 @@ def test_kinds(hugging_face, run_folder):
 def test_what_cannot_be_imported_is_one_message(tmp_path):
     (tmp_path / "broken.py").write_text("def embed(:\n")
     (tmp_path / "fails.py").write_text("raise RuntimeError('no licence')\n")
-    for source, match in ((f"{tmp_path}/broken.py:embed", "SyntaxError"), (f"{tmp_path}/fails.py:embed", "no licence"),
-                          ("./models:v2", "no such folder"), (":embed", "no such folder"), ("no_such_module:f", "cannot import")):
+    for source, match in (
+        (f"{tmp_path}/broken.py:embed", "SyntaxError"),
+        (f"{tmp_path}/fails.py:embed", "no licence"),
+        ("./models:v2", "no such folder"),
+        (":embed", "no such folder"),
+        ("no_such_module:f", "cannot import"),
+    ):
         with pytest.raises(UserError, match=match):
             open_model(source)

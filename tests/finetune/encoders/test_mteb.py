@@ -1,5 +1,5 @@
-"""mteb evaluates an export of ours as it is: plain sentence-transformers loading, its own STS Benchmark class, local data."""
-
+"""mteb evaluates an export of ours as it is: plain sentence-transformers loading, its own STS Benchmark
+class, local data."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,9 @@ def run_folder(tmp_path_factory):
 def by_mteb(export, first, second, gold):
     """Spearman of cosines x 100 as mteb's STS Benchmark task gives it for these pairs."""
     task = mteb.get_task("STSBenchmark")
-    task.dataset = DatasetDict({"test": Dataset.from_dict({"sentence1": first, "sentence2": second, "score": gold})})
+    task.dataset = DatasetDict(
+        {"test": Dataset.from_dict({"sentence1": first, "sentence2": second, "score": gold})}
+    )
     task.data_loaded = True
     model = SentenceTransformer(str(export), device="cpu")
     result = mteb.evaluate(model, task, cache=None, show_progress_bar=False, co2_tracker=False)

@@ -18,7 +18,9 @@ from finetune.sts import cosines
 MODEL = os.environ.get("CLEAR_PUBLIC_MODEL", "")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not MODEL, reason="CLEAR_PUBLIC_MODEL is not set; it names a folder with all-MiniLM-L6-v2"),
+    pytest.mark.skipif(
+        not MODEL, reason="CLEAR_PUBLIC_MODEL is not set; it names a folder with all-MiniLM-L6-v2"
+    ),
     needs_data("SentEval/STS", "SentEval/SICK"),
 ]
 # Muennighoff et al. 2022, "MTEB", table of all results: Spearman of cosines x 100.

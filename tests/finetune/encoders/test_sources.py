@@ -22,6 +22,7 @@ from pretrain.start.setup import check_sources
 @pytest.fixture
 def no_network(monkeypatch):
     """Any attempt to reach a host fails the test."""
+
     def refuse(*arguments, **options):
         raise AssertionError(f"asked the network: {arguments[:1]}")
 
@@ -29,19 +30,40 @@ def no_network(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
 
 
-@pytest.mark.parametrize("name", ["runs/nowhere", "./nowhere", "/no/where", "nowhere/", "a/b/c", "../x", "~/nothing",
-                                  "run/export", "nowhere/best", "a b", "here/nowhere"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "runs/nowhere",
+        "./nowhere",
+        "/no/where",
+        "nowhere/",
+        "a/b/c",
+        "../x",
+        "~/nothing",
+        "run/export",
+        "nowhere/best",
+        "a b",
+        "here/nowhere",
+    ],
+)
 def test_what_can_only_be_a_folder_is_not_looked_for_on_the_hub(name, no_network, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
-    for load in (open_model, load_model, load_masked_lm, lambda name: adopt_tokenizer(name, 64),
-                 lambda name: check_sources(load_config(None, {"init": name}))):
+    for load in (
+        open_model,
+        load_model,
+        load_masked_lm,
+        lambda name: adopt_tokenizer(name, 64),
+        lambda name: check_sources(load_config(None, {"init": name})),
+    ):
         kind = AugmentationError if load is load_masked_lm else UserError
         with pytest.raises(kind, match="there is no folder"):
             load(name)
 
 
-@pytest.mark.parametrize("name", ["bert-base-uncased", "princeton-nlp/sup-simcse-bert-base-uncased", "x" * 300, "owner/a.b_c-d"])
+@pytest.mark.parametrize(
+    "name", ["bert-base-uncased", "princeton-nlp/sup-simcse-bert-base-uncased", "x" * 300, "owner/a.b_c-d"]
+)
 def test_a_name_that_a_hub_can_have_is_left_to_it(name):
     require_source(name)
 
@@ -55,7 +77,17 @@ def test_a_missing_folder_names_the_nearest_and_a_file_is_no_model(tmp_path):
         require_source(tmp_path / "model.safetensors")
 
 
-@pytest.fixture(params=["truncated", "empty", "pickled", "pickled and broken", "bad config", "deep config", "bad tokenizer"])
+@pytest.fixture(
+    params=[
+        "truncated",
+        "empty",
+        "pickled",
+        "pickled and broken",
+        "bad config",
+        "deep config",
+        "bad tokenizer",
+    ]
+)
 def broken(request, folders, tmp_path):
     """A model's folder with one fault, and what the message must say."""
     folder = tmp_path / "model"
@@ -77,8 +109,12 @@ def broken(request, folders, tmp_path):
         (folder / "config.json").write_text("[" * 100_000)
     else:
         (folder / "tokenizer.json").write_text("{}")
-    word = {"truncated": "damaged or incomplete", "empty": "damaged or incomplete", "pickled": "pickled weights alone",
-            "pickled and broken": "pickled weights alone"}.get(request.param, "model")
+    word = {
+        "truncated": "damaged or incomplete",
+        "empty": "damaged or incomplete",
+        "pickled": "pickled weights alone",
+        "pickled and broken": "pickled weights alone",
+    }.get(request.param, "model")
     return folder, word, AutoTokenizer.from_pretrained(folders["bert"])
 
 
@@ -97,13 +133,21 @@ def test_code_in_a_models_folder_is_never_run(folders, tmp_path, no_network):
     folder = tmp_path / "model"
     shutil.copytree(folders["bert"], folder)
     config = (folder / "config.json").read_text()
-    auto = '{"auto_map": {"AutoConfig": "evil.Config", "AutoModelForMaskedLM": "evil.Model"}, "model_type": "evil-type", '
-    (folder / "config.json").write_text(auto + config.lstrip().removeprefix("{").replace('"model_type": "bert",', ""))
-    (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Config: pass\nclass Model: pass\n")
+    auto = (
+        '{"auto_map": {"AutoConfig": "evil.Config", "AutoModelForMaskedLM": "evil.Model"}, '
+        '"model_type": "evil-type", '
+    )
+    (folder / "config.json").write_text(
+        auto + config.lstrip().removeprefix("{").replace('"model_type": "bert",', "")
+    )
+    (folder / "evil.py").write_text(
+        f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Config: pass\nclass Model: pass\n"
+    )
     with pytest.raises(UserError):
         open_model(folder)
     with pytest.raises(CannotLoad):
         from transformers import AutoConfig
+
         pretrained(AutoConfig, folder)
     assert not (tmp_path / "ran").exists()
 

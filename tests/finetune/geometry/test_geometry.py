@@ -1,4 +1,5 @@
-"""Every geometry measure against another implementation or a closed form; the command on a small data folder."""
+"""Every geometry measure against another implementation or a closed form; the command on a small data
+folder."""
 
 import csv
 
@@ -14,7 +15,13 @@ from scipy.stats import special_ortho_group
 from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
-from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    PreTrainedTokenizerFast,
+)
 
 from augment.core.errors import AugmentationError
 from augment.text.parsed import ParsedSentence
@@ -26,7 +33,22 @@ from finetune.geometry.projector import write_projector
 from finetune.results import read
 from pretrain.common.errors import UserError
 
-WORDS = ["man", "woman", "dog", "cat", "plays", "eats", "sleeps", "guitar", "apple", "river", "slowly", "green", "old", "happy"]
+WORDS = [
+    "man",
+    "woman",
+    "dog",
+    "cat",
+    "plays",
+    "eats",
+    "sleeps",
+    "guitar",
+    "apple",
+    "river",
+    "slowly",
+    "green",
+    "old",
+    "happy",
+]
 
 
 def cloud(count=60, size=7, seed=0, shift=0.5):
@@ -45,8 +67,12 @@ def tiny_tiles(monkeypatch):
 def test_alignment_and_uniformity_are_wang_and_isolas_code(tiny_tiles):
     first, second = cloud(seed=1), cloud(seed=2)
     x, y = (torch.nn.functional.normalize(torch.from_numpy(v).double(), dim=1) for v in (first, second))
-    assert measures.alignment(first, second) == pytest.approx((x - y).norm(p=2, dim=1).pow(2).mean().item(), abs=1e-12)
-    assert measures.uniformity(first) == pytest.approx(torch.pdist(x, p=2).pow(2).mul(-2).exp().mean().log().item(), abs=1e-12)
+    assert measures.alignment(first, second) == pytest.approx(
+        (x - y).norm(p=2, dim=1).pow(2).mean().item(), abs=1e-12
+    )
+    assert measures.uniformity(first) == pytest.approx(
+        torch.pdist(x, p=2).pow(2).mul(-2).exp().mean().log().item(), abs=1e-12
+    )
 
 
 def test_closed_forms_of_alignment_and_uniformity():
@@ -58,7 +84,9 @@ def test_closed_forms_of_alignment_and_uniformity():
 
 def test_average_cosine_over_all_pairs():
     points = cloud()
-    assert measures.average_cosine(points) == pytest.approx(1 - pdist(points.astype(float), "cosine").mean(), abs=1e-12)
+    assert measures.average_cosine(points) == pytest.approx(
+        1 - pdist(points.astype(float), "cosine").mean(), abs=1e-12
+    )
 
 
 def test_partition_ratio_by_brute_force_and_on_a_cross():
@@ -100,7 +128,9 @@ def test_effective_condition_number():
     share = values / values.sum()
     rank = int(np.exp(-(share * np.log(share)).sum()))  # 2.4: the second value
     assert rank == 2
-    assert measures.effective_condition_number(measures.singular_values(rotated_spectrum(values))) == pytest.approx(10 / 5)
+    assert measures.effective_condition_number(
+        measures.singular_values(rotated_spectrum(values))
+    ) == pytest.approx(10 / 5)
     assert measures.harmonic_mean(2, 6) == pytest.approx(3)
 
 
@@ -136,7 +166,9 @@ def brute_force_bottleneck(first, second):
 def test_bottleneck_distance_by_brute_force(seed):
     rng = np.random.default_rng(seed)
     first, second = (np.sort(rng.exponential(1, rng.integers(1, 7)))[::-1] for _ in range(2))
-    assert measures.bottleneck(first, second) == pytest.approx(brute_force_bottleneck(first, second), abs=1e-12)
+    assert measures.bottleneck(first, second) == pytest.approx(
+        brute_force_bottleneck(first, second), abs=1e-12
+    )
 
 
 def test_bottleneck_with_one_side_empty():
@@ -147,7 +179,9 @@ def test_bottleneck_with_one_side_empty():
 @pytest.mark.parametrize("as_coded", [False, True])
 def test_gromov_hausdorff_is_iso_studys(as_coded):
     """Against gudhi, as the published code calls it, where gudhi is installed."""
-    gudhi = pytest.importorskip("gudhi", reason="gudhi is not installed; brute force stands in for it elsewhere")
+    gudhi = pytest.importorskip(
+        "gudhi", reason="gudhi is not installed; brute force stands in for it elsewhere"
+    )
     clouds = [cloud(60, 6, seed, shift) for seed, shift in ((1, 0.2), (2, 2.0))]
     diagrams = []
     for points in clouds:
@@ -180,9 +214,15 @@ def test_gromov_hausdorff_ignores_rotation_and_scale_and_bounds_memory():
 def test_neighbourhood_against_scikit_learn(distance, tiny_tiles):
     points, labels = cloud(90, 6), np.random.default_rng(3).choice(["a", "b", "c"], 90)
     found = measures.neighbourhood(points, labels, [1, 5, 20], distance)
-    far, near = NearestNeighbors(n_neighbors=21, metric=distance, algorithm="brute").fit(points.astype(float)).kneighbors()
+    far, near = (
+        NearestNeighbors(n_neighbors=21, metric=distance, algorithm="brute")
+        .fit(points.astype(float))
+        .kneighbors()
+    )
     for place, k in enumerate((1, 5, 20)):
-        assert found.purity[place] == pytest.approx((labels[near[:, :k]] == labels[:, None]).mean(), abs=1e-12)
+        assert found.purity[place] == pytest.approx(
+            (labels[near[:, :k]] == labels[:, None]).mean(), abs=1e-12
+        )
         assert found.distance[place] == pytest.approx(far[:, :k].mean(), abs=1e-6)
 
 
@@ -208,8 +248,12 @@ def test_pair_distances_are_scipys(distance):
 
 
 def test_optimal_transport_bounds_hold():
-    """The bottleneck distance is at most the largest cost of the assignment with the least sum, a matching among others."""
-    first, second = measures.connection_lengths(cloud(30, seed=1)), measures.connection_lengths(cloud(30, seed=2))
+    """The bottleneck distance is at most the largest cost of the assignment with the least sum, a matching
+    among others."""
+    first, second = (
+        measures.connection_lengths(cloud(30, seed=1)),
+        measures.connection_lengths(cloud(30, seed=2)),
+    )
     costs = np.abs(first[:, None] - second[None])
     rows, columns = linear_sum_assignment(costs)
     assert measures.bottleneck(first, second) <= costs[rows, columns].max() + 1e-12
@@ -231,15 +275,27 @@ def folder(tmp_path_factory):
     raw.pre_tokenizer = pre_tokenizers.Whitespace()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[DEL]"]
     raw.train_from_iterator(sentences(200), trainers.WordPieceTrainer(vocab_size=120, special_tokens=special))
-    raw.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    raw.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=raw, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]",
+        tokenizer_object=raw,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
         additional_special_tokens=["[DEL]"],
     )
     torch.manual_seed(1)
     config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=40, initializer_range=0.3,
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=40,
+        initializer_range=0.3,
     )
     BertForMaskedLM(config).save_pretrained(path)
     tokenizer.save_pretrained(path)
@@ -257,14 +313,18 @@ def test_vectors_of_tokens_are_those_of_text(folder):
     augmented = AugmentedSentences(model, texts)
     np.testing.assert_allclose(augmented.vectors, model.encode(texts), atol=1e-6)
     view = augmented.view("del-span")
-    again = model.encode([augmented.text(view.rows[n]) for n in range(len(texts))])  # whole words: text and tokens agree
+    # whole words: text and tokens agree
+    again = model.encode([augmented.text(view.rows[n]) for n in range(len(texts))])
     np.testing.assert_allclose(view.vectors, again, atol=1e-5)
 
 
 def test_pseudo_perplexity_is_the_padded_models_loss(folder):
     augmented = AugmentedSentences(open_model(folder, "mean"), sentences(9), seed=5)
     found = augmented.masked_losses(augmented.originals)
-    model, tokenizer = AutoModelForMaskedLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    model, tokenizer = (
+        AutoModelForMaskedLM.from_pretrained(folder).eval(),
+        AutoTokenizer.from_pretrained(folder),
+    )
     from augment.core.keys import sequence_keys
     from finetune.geometry.augmentations import MASK_RATE, MASK_ROUNDS
     from pretrain.data.masking import mask_tokens
@@ -272,7 +332,9 @@ def test_pseudo_perplexity_is_the_padded_models_loss(folder):
     expected = np.zeros((9, 2))
     for number in range(MASK_ROUNDS):
         keys = sequence_keys(5, number, np.arange(9), 0, "mask")
-        masked = mask_tokens(augmented.originals, keys, augmented.vocabulary, rate=MASK_RATE, mask=1.0, random=0.0)
+        masked = mask_tokens(
+            augmented.originals, keys, augmented.vocabulary, rate=MASK_RATE, mask=1.0, random=0.0
+        )
         for row in range(9):
             before, after = augmented.originals[row], masked.batch[row]
             hidden = before != after
@@ -281,7 +343,9 @@ def test_pseudo_perplexity_is_the_padded_models_loss(folder):
                 logits = model(torch.from_numpy(after.astype(np.int64))[None]).logits[0].log_softmax(-1)
             expected[row] += [-logits[hidden, before[hidden]].sum().item(), hidden.sum()]
     np.testing.assert_allclose(found, expected, atol=1e-4)
-    assert pseudo_perplexity(found) == pytest.approx(np.exp(expected[:, 0].sum() / expected[:, 1].sum()), rel=1e-5)
+    assert pseudo_perplexity(found) == pytest.approx(
+        np.exp(expected[:, 0].sum() / expected[:, 1].sum()), rel=1e-5
+    )
 
 
 def test_comparison_of_an_augmentation(folder):
@@ -291,9 +355,15 @@ def test_comparison_of_an_augmentation(folder):
     which = np.flatnonzero(view.changed)
     before, after = augmented.vectors[which].astype(float), view.vectors[which].astype(float)
     assert figures["changed"] == pytest.approx(100 * len(which) / 30)
-    assert figures["cosine"] == pytest.approx(1 - np.diagonal(cdist(before, after, "cosine")).mean(), abs=1e-6)
-    assert figures["cond_hm"] == pytest.approx(measures.harmonic_mean(figures["econd_original"], figures["econd_view"]))
-    assert figures["perplexity_change"] == pytest.approx(figures["perplexity_view"] - figures["perplexity_original"])
+    assert figures["cosine"] == pytest.approx(
+        1 - np.diagonal(cdist(before, after, "cosine")).mean(), abs=1e-6
+    )
+    assert figures["cond_hm"] == pytest.approx(
+        measures.harmonic_mean(figures["econd_original"], figures["econd_view"])
+    )
+    assert figures["perplexity_change"] == pytest.approx(
+        figures["perplexity_view"] - figures["perplexity_original"]
+    )
     unchanged = compare(augmented, augmented.view("none"))
     assert unchanged == {"changed": 0.0}
 
@@ -328,11 +398,15 @@ def test_projector_files_are_what_tensorboard_reads(tmp_path):
     from tensorboard.plugins.projector import ProjectorConfig
 
     vectors = cloud(3, 4)
-    path = write_projector(tmp_path, 'a "name"', vectors, {"text": ["a\tb", "c\nd", ""], "augmentation": ["x", "y", "z"]})
+    path = write_projector(
+        tmp_path, 'a "name"', vectors, {"text": ["a\tb", "c\nd", ""], "augmentation": ["x", "y", "z"]}
+    )
     config = text_format.Parse(path.read_text(), ProjectorConfig())
     (embedding,) = config.embeddings
     assert embedding.tensor_name == 'a "name"'
-    np.testing.assert_allclose(np.loadtxt(tmp_path / embedding.tensor_path, delimiter="\t"), vectors, rtol=1e-6)
+    np.testing.assert_allclose(
+        np.loadtxt(tmp_path / embedding.tensor_path, delimiter="\t"), vectors, rtol=1e-6
+    )
     rows = [line.split("\t") for line in (tmp_path / embedding.metadata_path).read_text().splitlines()]
     assert rows == [["text", "augmentation"], ["a b", "x"], ["c d", "y"], ["-", "z"]]
     write_projector(tmp_path, "one", vectors, {"label": [1, 2, 3]})
@@ -358,7 +432,11 @@ def data(tmp_path_factory):
         (benchmark / f"sts-{split}.csv").write_text("".join(rows))
     for name, header, rows in (
         ("clustering/stackoverflow.csv", ["text", "label"], [[t, n % 4] for n, t in enumerate(texts[:50])]),
-        ("NLI/nli_triplets_from_snli.csv", ["sent0", "sent1", "hard_neg"], [texts[n : n + 3] for n in range(0, 60, 3)]),
+        (
+            "NLI/nli_triplets_from_snli.csv",
+            ["sent0", "sent1", "hard_neg"],
+            [texts[n : n + 3] for n in range(0, 60, 3)],
+        ),
     ):
         (root / name).parent.mkdir(exist_ok=True)
         with open(root / name, "w", newline="") as file:
@@ -372,13 +450,22 @@ def test_the_command_writes_numbers_figures_and_projector_files(folder, data, tm
     geometry.geometry(str(folder), pooling="mean", data=str(data), out=str(tmp_path), sentences="40", aug=aug)
     evaluation = read(tmp_path / "geometry-mean.json")
     assert list(evaluation.tasks) == [
-        "alignment", "uniformity", "isotropy", "neighbourhood/stackoverflow", "nli", "augmentation/reorder",
-        "augmentation/del-span,reorder", "projection",
+        "alignment",
+        "uniformity",
+        "isotropy",
+        "neighbourhood/stackoverflow",
+        "nli",
+        "augmentation/reorder",
+        "augmentation/del-span,reorder",
+        "projection",
     ]
     assert evaluation.complete
     model = open_model(folder, "mean")
-    rows = [line.split("\t") for split in ("test", "dev")
-            for line in (data / "SentEval/STS/STSBenchmark" / f"sts-{split}.csv").read_text().splitlines()]
+    rows = [
+        line.split("\t")
+        for split in ("test", "dev")
+        for line in (data / "SentEval/STS/STSBenchmark" / f"sts-{split}.csv").read_text().splitlines()
+    ]
     close = [row for row in rows if float(row[4]) > 4]
     expected = measures.alignment(model.encode([r[5] for r in close]), model.encode([r[6] for r in close]))
     assert evaluation.tasks["alignment"].value == pytest.approx(expected)
@@ -394,7 +481,11 @@ def test_the_command_writes_numbers_figures_and_projector_files(folder, data, tm
 
 
 def test_augmentations_of_text_are_measured_from_a_parse(folder, data, tmp_path, monkeypatch):
-    texts = [f"the {one} eats {number} old apple{'s' if number > 1 else ''}" for one in WORDS[:4] for number in (1, 2, 3)]
+    texts = [
+        f"the {one} eats {number} old apple{'s' if number > 1 else ''}"
+        for one in WORDS[:4]
+        for number in (1, 2, 3)
+    ]
     (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
     asked = []
 
@@ -404,7 +495,9 @@ def test_augmentations_of_text_are_measured_from_a_parse(folder, data, tmp_path,
 
     monkeypatch.setattr(geometry, "parse_texts", parse)
     where = {"pooling": "mean", "data": str(data), "out": str(tmp_path), "text": str(tmp_path / "texts.txt")}
-    geometry.geometry(str(folder), **where, measure="augmentation", aug="number-words; reorder", parser="mine")
+    geometry.geometry(
+        str(folder), **where, measure="augmentation", aug="number-words; reorder", parser="mine"
+    )
     assert asked == [(texts, "mine")]
     tasks = read(tmp_path / "geometry-mean.json").tasks
     model = open_model(folder, "mean")
@@ -412,23 +505,37 @@ def test_augmentations_of_text_are_measured_from_a_parse(folder, data, tmp_path,
     before, after = (model.encode(side) for side in zip(*pairs))
     found = tasks["augmentation/number-words"].scores
     assert found["changed"] == 100
-    assert found["cosine"] == pytest.approx(float(1 - measures.pair_distances(before, after).mean()), abs=1e-6)
+    assert found["cosine"] == pytest.approx(
+        float(1 - measures.pair_distances(before, after).mean()), abs=1e-6
+    )
     assert found["gromov_hausdorff"] == pytest.approx(measures.gromov_hausdorff(before, after), abs=1e-6)
     assert set(tasks["projection"].details["tsne"]) == {"original", "number-words", "reorder"}
-    geometry.geometry(str(folder), **where, measure="augmentation", aug="reorder")  # of tokens: nothing is parsed
+    # of tokens: nothing is parsed
+    geometry.geometry(str(folder), **where, measure="augmentation", aug="reorder")
     assert len(asked) == 1
 
 
-def test_more_sentences_than_one_measure_takes_are_measured_by_the_others(folder, data, tmp_path, monkeypatch):
+def test_more_sentences_than_one_measure_takes_are_measured_by_the_others(
+    folder, data, tmp_path, monkeypatch
+):
     texts = [f"the {one} eats {number} old apples" for one in WORDS[:6] for number in (2, 3, 4, 5)]
     (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
     monkeypatch.setattr(measures, "AS_CODED_LIMIT", 7)
-    flags = {"measure": "augmentation", "aug": "reorder", "sentences": "20000", "text": str(tmp_path / "texts.txt")}
+    flags = {
+        "measure": "augmentation",
+        "aug": "reorder",
+        "sentences": "20000",
+        "text": str(tmp_path / "texts.txt"),
+    }
     geometry.geometry(str(folder), pooling="mean", data=str(data), out=str(tmp_path), **flags)
     found = read(tmp_path / "geometry-mean.json")
     task = found.tasks["augmentation/reorder"]
-    assert task.details["sentences"] > 7 and {"gromov_hausdorff", "gromov_hausdorff_as_coded"} <= set(task.scores)
-    assert any("gromov_hausdorff_as_coded: over 7 of the sentences that change" in note for note in found.notes)
+    assert task.details["sentences"] > 7 and {"gromov_hausdorff", "gromov_hausdorff_as_coded"} <= set(
+        task.scores
+    )
+    assert any(
+        "gromov_hausdorff_as_coded: over 7 of the sentences that change" in note for note in found.notes
+    )
 
 
 def unparsed(text):
@@ -438,7 +545,9 @@ def unparsed(text):
     ends = tuple(start + len(word) for start, word in zip(starts, words))
     same = [("X",) * len(words) for _ in range(2)]
     heads = (0,) * len(words)
-    return ParsedSentence(text, tuple(starts), ends, *same, tuple(words), heads, ("ROOT", *("dep",) * (len(words) - 1)))
+    return ParsedSentence(
+        text, tuple(starts), ends, *same, tuple(words), heads, ("ROOT", *("dep",) * (len(words) - 1))
+    )
 
 
 def test_neighbourhoods_of_intents(data, tmp_path):
@@ -457,10 +566,15 @@ def test_neighbourhoods_of_intents(data, tmp_path):
     flags = {"measure": "neighbourhood", "neighbours": "stackoverflow,snips", "out": str(tmp_path / "out")}
     geometry.geometry(f"{model}:embed", data=str(tmp_path), **flags)
     task = read(tmp_path / "out" / "geometry-function.json").tasks["neighbourhood/SNIPS"]
-    assert (task.details["points"], task.details["classes"]) == (24 + 9 + 11, 3)  # not the one of an unseen class
+    # not the one of an unseen class
+    assert (task.details["points"], task.details["classes"]) == (24 + 9 + 11, 3)
     assert task.scores["cosine_purity@1"] > 40
     drawn = {path.name for path in (tmp_path / "out" / "geometry-function").glob("neighbourhood_*")}
-    assert drawn == {f"neighbourhood_{what}_{name}.png" for what in ("purity", "distance") for name in ("stackoverflow", "SNIPS")}
+    assert drawn == {
+        f"neighbourhood_{what}_{name}.png"
+        for what in ("purity", "distance")
+        for name in ("stackoverflow", "SNIPS")
+    }
 
 
 def test_what_is_missing_is_said_and_an_explicit_wish_is_an_error(data, tmp_path, capsys):
@@ -471,7 +585,11 @@ def test_what_is_missing_is_said_and_an_explicit_wish_is_an_error(data, tmp_path
     with pytest.raises(UserError, match=r"clustering/stackoverflow\.csv is not there"):
         geometry.geometry("missing", data=str(tmp_path / "data"), measure="neighbourhood")
     module = tmp_path / "letters_model.py"
-    lines = ("import numpy as np", "def embed(texts):", "    return np.array([[len(t), t.count('a')] for t in texts], float)")
+    lines = (
+        "import numpy as np",
+        "def embed(texts):",
+        "    return np.array([[len(t), t.count('a')] for t in texts], float)",
+    )
     module.write_text("\n".join(lines) + "\n")
     geometry.geometry(f"{module}:embed", data=str(tmp_path / "data"), out=str(tmp_path / "out"))
     evaluation = read(tmp_path / "out" / "geometry-function.json")

@@ -45,25 +45,52 @@ def write_glue(root, train=40, dev=24, test=7):
     words = {"QNLI": tasks.ENTAILMENT, "RTE": tasks.ENTAILMENT, "WNLI": ("0", "1")}
     for split, rows in counts.items():
         write("CoLA", split, "", lambda n: f"gj04\t{n % 2}\t{'*' * (n % 2)}\t{s()}", rows)
-        write("SST-2", split, "sentence\tlabel", lambda n: f"{s()} {'good' if n % 2 else 'bad'} \t{n % 2}", rows)
+        write(
+            "SST-2", split, "sentence\tlabel", lambda n: f"{s()} {'good' if n % 2 else 'bad'} \t{n % 2}", rows
+        )
         columns = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
         write("MRPC", split, columns, lambda n: f'{n % 2}\t1\t2\t" {s()}\t{s()}', rows, "\ufeff")
         columns = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
         write("QQP", split, columns, lambda n: f"{n}\t1\t2\t{s()}\t{s()}\t{n % 2}", rows)
         columns = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2"
-        write("STS-B", split, columns + "\tscore", lambda n: f"{n}\tg\tf\ty\t0\tn\tn\t{s()}\t{s()}\t{n % 6 * 0.9:.3f}", rows)
+        write(
+            "STS-B",
+            split,
+            columns + "\tscore",
+            lambda n: f"{n}\tg\tf\ty\t0\tn\tn\t{s()}\t{s()}\t{n % 6 * 0.9:.3f}",
+            rows,
+        )
         for task, labels in words.items():
             names = "question\tsentence" if task == "QNLI" else "sentence1\tsentence2"
-            write(task, split, f"index\t{names}\tlabel", lambda n, labels=labels: f"{n}\t{s()}\t{s()}\t{labels[n % 2]}", rows)
+            write(
+                task,
+                split,
+                f"index\t{names}\tlabel",
+                lambda n, labels=labels: f"{n}\t{s()}\t{s()}\t{labels[n % 2]}",
+                rows,
+            )
     many = "\t".join(["index", *"abcdefg", "sentence1", "sentence2"])
     for split, rows in (("train", train), ("dev_matched", dev), ("dev_mismatched", dev)):
         header = many + "\tlabel1\tgold_label"
-        write("MNLI", split, header, lambda n: f"{n}\t" + "x\t" * 7 + f"{s()}\t{s()}\tx\t{tasks.NLI[n % 3]}", rows)
+        write(
+            "MNLI",
+            split,
+            header,
+            lambda n: f"{n}\t" + "x\t" * 7 + f"{s()}\t{s()}\tx\t{tasks.NLI[n % 3]}",
+            rows,
+        )
     for split in ("test_matched", "test_mismatched"):
         write("MNLI", split, many, lambda n: f"{n}\t" + "x\t" * 7 + f"{s()}\t{s()}", test)
     for task in ("CoLA", "SST-2"):
         write(task, "test", "index\tsentence", lambda n: f"{n}\t{s()}", test)
-    write("MRPC", "test", "index\t#1 ID\t#2 ID\t#1 String\t#2 String", lambda n: f"{n}\t1\t2\t{s()}\t{s()}", test, "\ufeff")
+    write(
+        "MRPC",
+        "test",
+        "index\t#1 ID\t#2 ID\t#1 String\t#2 String",
+        lambda n: f"{n}\t1\t2\t{s()}\t{s()}",
+        test,
+        "\ufeff",
+    )
     write("QQP", "test", "id\tquestion1\tquestion2", lambda n: f"{n}\t{s()}\t{s()}", test)
     write("STS-B", "test", columns, lambda n: f"{n}\tg\tf\ty\t0\tn\tn\t{s()}\t{s()}", test)
     write("QNLI", "test", "index\tquestion\tsentence", lambda n: f"{n}\t{s()}\t{s()}", test)
@@ -107,7 +134,9 @@ def test_torn_rows_of_qqp_are_left_out_and_those_of_others_are_errors(data, tmp_
 def test_bad_data_is_one_message(tmp_path):
     write_glue(tmp_path)
     (tmp_path / "GLUE/RTE/dev.tsv").write_text("index\tsentence1\tsentence2\tlabel\n0\ta\tb\tmaybe\n")
-    with pytest.raises(UserError, match=r"dev\.tsv, line 2: unknown label 'maybe'; RTE has entailment, not_entailment"):
+    with pytest.raises(
+        UserError, match=r"dev\.tsv, line 2: unknown label 'maybe'; RTE has entailment, not_entailment"
+    ):
         tasks.load("RTE", str(tmp_path))
     (tmp_path / "GLUE/SST-2/dev.tsv").write_text("text\tlabel\na\t1\n")
     with pytest.raises(UserError, match="no column 'sentence'"):
@@ -146,7 +175,11 @@ def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch):
 
 def test_prediction_lines_are_the_leaderboards():
     logits = np.array([[0.1, 2.0, 0.0], [3.0, 0.0, 1.0]])
-    assert tasks.prediction_lines(tasks.TASKS["MNLI"], logits) == ["index\tprediction", "0\tneutral", "1\tentailment"]
+    assert tasks.prediction_lines(tasks.TASKS["MNLI"], logits) == [
+        "index\tprediction",
+        "0\tneutral",
+        "1\tentailment",
+    ]
     assert tasks.prediction_lines(tasks.TASKS["CoLA"], logits[:, :2]) == ["index\tprediction", "0\t1", "1\t0"]
     scores = np.array([[0.5], [1.7], [-0.2]])
     assert tasks.prediction_lines(tasks.TASKS["STS-B"], scores)[1:] == ["0\t2.500", "1\t5.000", "2\t0.000"]
@@ -166,13 +199,29 @@ def same_signal_handlers():
 
 def test_all_tasks_with_predictions(folders, data, tmp_path, capsys):
     code = glue.main(
-        str(folders["bert"]), data=str(data), seeds="2", epochs="1", lr="1e-3", predict=True, out=str(tmp_path), precision="fp32"
+        str(folders["bert"]),
+        data=str(data),
+        seeds="2",
+        epochs="1",
+        lr="1e-3",
+        predict=True,
+        out=str(tmp_path),
+        precision="fp32",
     )
     assert code == 0
     names = {path.name for path in (tmp_path / "predictions").iterdir()}
     assert names == {
-        "CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "STS-B.tsv", "QQP.tsv", "MNLI-m.tsv", "MNLI-mm.tsv", "QNLI.tsv", "RTE.tsv",
-        "WNLI.tsv", "AX.tsv",
+        "CoLA.tsv",
+        "SST-2.tsv",
+        "MRPC.tsv",
+        "STS-B.tsv",
+        "QQP.tsv",
+        "MNLI-m.tsv",
+        "MNLI-mm.tsv",
+        "QNLI.tsv",
+        "RTE.tsv",
+        "WNLI.tsv",
+        "AX.tsv",
     }
     for name in names:
         lines = (tmp_path / "predictions" / name).read_text().splitlines()
@@ -186,18 +235,35 @@ def test_all_tasks_with_predictions(folders, data, tmp_path, capsys):
     assert not content["complete"]
     assert set(content["tasks"]) == {*FAIRSEQ, "average of 8"}
     mnli = content["tasks"]["MNLI"]
-    assert mnli["value"] == pytest.approx(np.median([entry["value"] for entry in mnli["details"]["seeds"].values()]))
+    assert mnli["value"] == pytest.approx(
+        np.median([entry["value"] for entry in mnli["details"]["seeds"].values()])
+    )
     for entry in mnli["details"]["seeds"].values():
-        assert entry["value"] == pytest.approx((entry["scores"]["matched"] + entry["scores"]["mismatched"]) / 2)
+        assert entry["value"] == pytest.approx(
+            (entry["scores"]["matched"] + entry["scores"]["mismatched"]) / 2
+        )
     notes = "\n".join(content["notes"])
     for words in (
-        "median of 2 seeds", "1 epochs in place of 10", "lr 0.001 in place of", "RTE: dev has 24 rows here, 277", "WNLI:",
-        "AX: its labels", "QQP.tsv: 7 test rows here, 390,965",
+        "median of 2 seeds",
+        "1 epochs in place of 10",
+        "lr 0.001 in place of",
+        "RTE: dev has 24 rows here, 277",
+        "WNLI:",
+        "AX: its labels",
+        "QQP.tsv: 7 test rows here, 390,965",
     ):
         assert words in notes
     # Everything is on file: the same command computes nothing.
     capsys.readouterr()
-    again = glue.main(str(folders["bert"]), data=str(data), seeds="2", epochs="1", lr="1e-3", predict=True, out=str(tmp_path))
+    again = glue.main(
+        str(folders["bert"]),
+        data=str(data),
+        seeds="2",
+        epochs="1",
+        lr="1e-3",
+        predict=True,
+        out=str(tmp_path),
+    )
     assert again == 0
     assert "[1/" not in capsys.readouterr().err
 
@@ -252,7 +318,8 @@ def test_a_stopped_run_goes_on_and_ends_as_one_that_never_was(source, data, tmp_
         return 0
 
     dies.asked = 0
-    with pytest.raises(KeyboardInterrupt):  # not in good order: it goes on from the last checkpoint, one step back
+    # not in good order: it goes on from the last checkpoint, one step back
+    with pytest.raises(KeyboardInterrupt):
         RunStore(source, found, options, broken, dies, checkpoint_seconds=0).compute(run, "")
     resumed = RunStore(source, found, options, broken)
     resumed.compute(run, "")
@@ -272,7 +339,9 @@ def test_seeds_differ_and_results_of_other_circumstances_are_not_taken(source, d
     store.compute(second, "")
     assert store.result(first)["best"]["loss"] != store.result(second)["best"]["loss"]
     others = (
-        Options(epochs=2, lr=1e-3), Options(epochs=1, lr=1e-3, max_train=20), Options(epochs=1, lr=1e-3, precision="bf16"),
+        Options(epochs=2, lr=1e-3),
+        Options(epochs=1, lr=1e-3, max_train=20),
+        Options(epochs=1, lr=1e-3, precision="bf16"),
     )
     for other in others:
         assert RunStore(source, found, other, tmp_path).result(other.runs(["RTE"])[0]) is None
@@ -285,10 +354,16 @@ def test_sweep_takes_the_setting_with_the_best_median(source, data, tmp_path, mo
     store = RunStore(source, found, options, tmp_path)
     runs = options.runs(["CoLA"])
     assert len(runs) == 18
-    assert {(run.lr, run.batch_size) for run in runs} == {(lr, batch) for lr in (1e-5, 2e-5, 3e-5) for batch in (16, 32)}
+    assert {(run.lr, run.batch_size) for run in runs} == {
+        (lr, batch) for lr in (1e-5, 2e-5, 3e-5) for batch in (16, 32)
+    }
 
     def result(run):
-        value = {1: 90.0, 2: 10.0, 3: 20.0}[run.seed] if run.lr == 1e-5 else 30.0 + run.batch_size / 16 + 1e5 * run.lr
+        value = (
+            {1: 90.0, 2: 10.0, 3: 20.0}[run.seed]
+            if run.lr == 1e-5
+            else 30.0 + run.batch_size / 16 + 1e5 * run.lr
+        )
         best = {"value": value, "epoch": 1.0, "scores": {"matthews": value}}
         return {"best": best, "seconds": 1.0, "tokens_per_second": 1.0}
 
@@ -315,7 +390,8 @@ def test_mnli_initialisation_starts_from_the_same_seeds_model(source, data, tmp_
 
 
 def trained(capsys):
-    """(task, learning rate, seed) of the runs that were fine-tuned since the last call, as the command says them."""
+    """(task, learning rate, seed) of the runs that were fine-tuned since the last call, as the command says
+    them."""
     said = re.findall(r"(\S+) seed (\d+), lr (\S+), batch \d+: [\d,]+ examples", capsys.readouterr().err)
     return [(task, float(lr), int(seed)) for task, seed, lr in said]
 
@@ -334,7 +410,8 @@ def test_a_sweep_starts_others_from_a_run_of_its_own_grid(source, data, tmp_path
 
 
 def test_a_run_is_done_only_if_what_is_asked_for_is_there(source, data, tmp_path, capsys):
-    """Figures first; then predictions, another task's start and AX, each asked for later, repeat as little as can be."""
+    """Figures first; then predictions, another task's start and AX, each asked for later, repeat as little as
+    can be."""
     write_labelled_diagnostics(write_glue(tmp_path / "data"))
     found = {name: tasks.load(name, str(tmp_path / "data")) for name in ("RTE", "MNLI", "AX")}
     without_ax = {name: found[name] for name in ("RTE", "MNLI")}
@@ -398,7 +475,8 @@ def test_predictions_of_other_test_rows_are_not_taken(source, tmp_path):
 
 
 def test_a_checkpoint_without_the_best_model_does_not_serve_predictions(source, data, tmp_path):
-    """Saved by a command that did not ask for predictions, it does not know the model of an epoch that was the best."""
+    """Saved by a command that did not ask for predictions, it does not know the model of an epoch that was
+    the best."""
     found = {"RTE": tasks.load("RTE", str(data))}
     without, with_them = (Options(seeds=1, epochs=3, lr=1e-3, predict=predict) for predict in (False, True))
     (run,) = without.runs(["RTE"])
@@ -420,12 +498,30 @@ def test_the_slurm_script_submits_the_starts_first(folders, data, tmp_path):
     sbatch.write_text(f'#!/bin/bash\necho "$@" >> {tmp_path}/submitted\nwc -l < {tmp_path}/submitted\n')
     sbatch.chmod(0o755)
     path = os.pathsep.join([str(sbatch.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
-    flags = ["--data", data, "--tasks", "CoLA,RTE,MNLI", "--seeds", "2", "--epochs", "1", "--out", tmp_path, "--mnli-init"]
-    command = [str(word) for word in (ROOT / "slurm/finetune_glue.sh", "--time=10", "--", folders["bert"], *flags)]
-    done = subprocess.run(command, env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    flags = [
+        "--data",
+        data,
+        "--tasks",
+        "CoLA,RTE,MNLI",
+        "--seeds",
+        "2",
+        "--epochs",
+        "1",
+        "--out",
+        tmp_path,
+        "--mnli-init",
+    ]
+    command = [
+        str(word) for word in (ROOT / "slurm/finetune_glue.sh", "--time=10", "--", folders["bert"], *flags)
+    ]
+    done = subprocess.run(
+        command, env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     submitted = (tmp_path / "submitted").read_text().splitlines()
-    assert ["--array=0,1" in submitted[0], "--array=2,3,4,5" in submitted[1], "--gather" in submitted[2]] == [True] * 3
+    assert ["--array=0,1" in submitted[0], "--array=2,3,4,5" in submitted[1], "--gather" in submitted[2]] == [
+        True
+    ] * 3
     assert "--dependency=afterok:1 " in submitted[1] and "--dependency=afterany:1:2 " in submitted[2]
 
 
@@ -445,12 +541,30 @@ def test_runs_by_number_are_gathered(folders, data, tmp_path, capsys):
 @pytest.mark.slow
 def test_a_killed_command_goes_on_by_the_shell_script(folders, data, tmp_path):
     """Killed outright in the middle of a run, then started again, it gives the figures of an unbroken one."""
-    words = [folders["bert"], "--data", data, "--tasks", "RTE", "--seeds", "2", "--epochs", "20", "--precision", "fp32"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    words = [
+        folders["bert"],
+        "--data",
+        data,
+        "--tasks",
+        "RTE",
+        "--seeds",
+        "2",
+        "--epochs",
+        "20",
+        "--precision",
+        "fp32",
+    ]
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
 
     def start(out, *program):
         command = [str(word) for word in (*program, *words, "--out", tmp_path / out)]
-        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
 
     killed = start("broken", sys.executable, "-m", "finetune.glue")
     for line in killed.stdout:
@@ -460,11 +574,16 @@ def test_a_killed_command_goes_on_by_the_shell_script(folders, data, tmp_path):
     killed.communicate()
     assert len(list((tmp_path / "broken" / "glue").glob("*.json"))) == 1
     figures = []
-    for out, program in (("broken", [ROOT / "finetune/run_glue.sh"]), ("straight", [sys.executable, "-m", "finetune.glue"])):
+    for out, program in (
+        ("broken", [ROOT / "finetune/run_glue.sh"]),
+        ("straight", [sys.executable, "-m", "finetune.glue"]),
+    ):
         started = start(out, *program)
         output = started.communicate()[0].decode()
         assert started.returncode == 0, output
-        figures.append(json.loads((tmp_path / out / "glue-cls.json").read_text())["tasks"]["RTE"]["details"]["seeds"])
+        figures.append(
+            json.loads((tmp_path / out / "glue-cls.json").read_text())["tasks"]["RTE"]["details"]["seeds"]
+        )
     assert figures[0] == figures[1]
 
 
@@ -494,6 +613,7 @@ def test_bad_input_is_one_message(folders, data, tmp_path):
 
 
 # -- real data ---------------------------------------------------------
+
 
 @needs_data(*(f"GLUE/{name}" for name in tasks.TASKS if name != "AX"))
 def test_real_files_have_the_published_rows_or_it_is_said():

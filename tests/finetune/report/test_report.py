@@ -20,19 +20,34 @@ from pretrain.common.errors import UserError
 
 STS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
 CUT = {  # averages that the papers cut to their last digit, or that do not follow from their row
-    "RoBERTa-base, [CLS]", "AugCSE-BERT-base", "SimCSE-distil", "SDA-RoBERTa-base, ensemble", "Avg. BERT embeddings",
-    "CPT-text-S", "V-advCSE-BERT-base",
+    "RoBERTa-base, [CLS]",
+    "AugCSE-BERT-base",
+    "SimCSE-distil",
+    "SDA-RoBERTa-base, ensemble",
+    "Avg. BERT embeddings",
+    "CPT-text-S",
+    "V-advCSE-BERT-base",
 }
 
 
 def make_run(folder, seed=1, objective="clear", finished=True, steps=(1, 10, 20)):
     folder.mkdir(parents=True)
-    recipe = {"name": "r", "folder": str(folder), "train": {"seed": seed, "lr": 0.001}, "objective": {"name": objective}}
+    recipe = {
+        "name": "r",
+        "folder": str(folder),
+        "train": {"seed": seed, "lr": 0.001},
+        "objective": {"name": objective},
+    }
     (folder / "config.yaml").write_text(yaml.safe_dump(recipe))
     records = [{"step": 0, "evaluation": {"stsb-dev": 30.0}}]
     records += [
-        {"step": n, "loss": {"mlm": 9 - n / 10, "total": 1.0}, "tokens": 100 * n, "seconds": n / 10,
-         "memory": {"peak_gb": 1 + n / 100}}
+        {
+            "step": n,
+            "loss": {"mlm": 9 - n / 10, "total": 1.0},
+            "tokens": 100 * n,
+            "seconds": n / 10,
+            "memory": {"peak_gb": 1 + n / 100},
+        }
         for n in steps
     ]
     records.append({"step": steps[-1], "evaluation": {"stsb-dev": 40.0 + seed}})
@@ -46,7 +61,9 @@ def make_run(folder, seed=1, objective="clear", finished=True, steps=(1, 10, 20)
 
 def make_result(folder, name, figures, pooling="mean", note="", metric="accuracy", **scores):
     evaluation = Evaluation(name, "some/model", pooling, pooling, "a protocol", seconds=65.0)
-    evaluation.tasks = {task: TaskResult(metric, value, {metric: value, **scores}, std=0.5) for task, value in figures.items()}
+    evaluation.tasks = {
+        task: TaskResult(metric, value, {metric: value, **scores}, std=0.5) for task, value in figures.items()
+    }
     if note:
         evaluation.incomplete(note)
     write(evaluation, folder)
@@ -75,16 +92,22 @@ def test_published_averages_follow_from_published_rows():
             if table.average is None or row.figures[table.average] is None:
                 continue
             mean = statistics.fmean(f for place, f in enumerate(row.figures) if place != table.average)
-            if abs(mean - row.figures[table.average]) > (0.051 if table.key in ("glue", "clear_senteval") else 0.0051):
+            if abs(mean - row.figures[table.average]) > (
+                0.051 if table.key in ("glue", "clear_senteval") else 0.0051
+            ):
                 broken.add(row.name)
     assert broken == CUT
 
 
-@pytest.mark.skipif(not (DATA.parent / "papers" / "clear.txt").is_file(), reason="the papers' texts are not beside CLEAR_DATA")
+@pytest.mark.skipif(
+    not (DATA.parent / "papers" / "clear.txt").is_file(), reason="the papers' texts are not beside CLEAR_DATA"
+)
 def test_every_published_figure_stands_in_its_paper():
     folder = DATA.parent / "papers"
     files = {"CLEAR": "clear", "VaSCL": "vascl", "AugCSE": "augcse", "V-advCSE": "v-advcse", "SDA": "sda"}
-    texts = {name: re.findall(r"\d+\.\d+", (folder / f"{file}.txt").read_text()) for name, file in files.items()}
+    texts = {
+        name: re.findall(r"\d+\.\d+", (folder / f"{file}.txt").read_text()) for name, file in files.items()
+    }
     for table in TABLES:
         for row in table.rows:
             known = {float(number) for number in texts[re.match(r"[\w-]+", row.source)[0]]}
@@ -158,7 +181,9 @@ def test_a_seed_without_the_figure_is_said(tmp_path):
 
 def test_incomplete_figures_carry_their_reason(tmp_path):
     run = make_run(tmp_path / "run")
-    make_result(run / "report", "clustering", dict.fromkeys(("agnews", "searchsnippets"), 30.0), note="two sets only")
+    make_result(
+        run / "report", "clustering", dict.fromkeys(("agnews", "searchsnippets"), 30.0), note="two sets only"
+    )
     tables, _ = tables_of(run)
     cell = tables["clustering"].ours[0].cells[0]
     assert cell.incomplete
@@ -168,7 +193,9 @@ def test_incomplete_figures_carry_their_reason(tmp_path):
 
 def test_best_of_ours_is_marked_and_tasks_of_no_paper_are_kept(tmp_path):
     for name, value in (("one", 40.0), ("two", 42.0)):
-        make_result(tmp_path / "results" / name, "senteval", {"MR": value, "SST5": 33.0, "average of 7 STS": 1.0})
+        make_result(
+            tmp_path / "results" / name, "senteval", {"MR": value, "SST5": 33.0, "average of 7 STS": 1.0}
+        )
     tables, systems = tables_of(tmp_path / "results")
     assert [system.label for system in systems] == ["results/one", "results/two"]
     assert [row.cells[0].best for row in tables["transfer"].ours] == [False, True]
@@ -178,20 +205,32 @@ def test_best_of_ours_is_marked_and_tasks_of_no_paper_are_kept(tmp_path):
 def test_the_smallest_is_best_where_lower_is_better(tmp_path):
     for name, alignment, rank in (("one", 0.3, 20.0), ("two", 0.2, 10.0), ("zwei", 0.1, 30.0)):
         evaluation = Evaluation("geometry", "some/model", "mean", "mean", "a protocol")
-        evaluation.tasks = {"alignment": TaskResult("squared distance", alignment, {"squared distance": alignment}),
-                            "isotropy": TaskResult("effective_rank", rank, {"effective_rank": rank, "average_cosine": -rank})}
+        evaluation.tasks = {
+            "alignment": TaskResult("squared distance", alignment, {"squared distance": alignment}),
+            "isotropy": TaskResult("effective_rank", rank, {"effective_rank": rank, "average_cosine": -rank}),
+        }
         write(evaluation, tmp_path / "results" / name)
-    (table,) = (t for t in report_tables.geometry_tables(rows_of(tmp_path / "results")) if t.key == "geometry")
-    best = {column.split("\u00a0")[0]: [row.cells[place].best for row in table.ours]
-            for place, column in enumerate(table.columns)}
+    (table,) = (
+        t for t in report_tables.geometry_tables(rows_of(tmp_path / "results")) if t.key == "geometry"
+    )
+    best = {
+        column.split("\u00a0")[0]: [row.cells[place].best for row in table.ours]
+        for place, column in enumerate(table.columns)
+    }
     assert [row.label for row in table.ours] == ["results/one", "results/two", "results/zwei"]
     assert best["alignment"] == best["average cosine"] == best["effective rank"] == [False, False, True]
 
 
 def test_clears_table_takes_the_regressor_and_the_mean_over_subsets(tmp_path):
     run = make_run(tmp_path / "run")
-    make_result(run / "report", "senteval", {"SICK-R-supervised": 60.0, "STS12": 30.0, "SICK-R": 1.0}, pearson_mean=35.0,
-                pearson=70.0, spearman_all=36.0)
+    make_result(
+        run / "report",
+        "senteval",
+        {"SICK-R-supervised": 60.0, "STS12": 30.0, "SICK-R": 1.0},
+        pearson_mean=35.0,
+        pearson=70.0,
+        spearman_all=36.0,
+    )
     tables, _ = tables_of(run)
     assert tables["sts"].ours[0].cells[0].value == 36.0  # Spearman over all pairs, whichever is the headline
     (row,) = tables["clear_senteval"].ours
@@ -203,7 +242,9 @@ def test_an_sts_file_of_the_sts_command_is_read(tmp_path):
     run = make_run(tmp_path / "run")
     scores = {"spearman_all": 50.0, "pearson_mean": 45.0, "pairs": 3108, "subsets": {}}
     short = scores | {"pairs": 12}
-    (run / "sts.json").write_text(json.dumps({"model": "m", "results": {"cls": {"STS12": scores}, "mean": {"STS12": short}}}))
+    (run / "sts.json").write_text(
+        json.dumps({"model": "m", "results": {"cls": {"STS12": scores}, "mean": {"STS12": short}}})
+    )
     tables, _ = tables_of(run)
     rows = tables["sts"].ours
     assert [row.label for row in rows] == ["run, cls", "run, mean"]
@@ -234,14 +275,27 @@ def test_the_commands_in_the_readmes_order_show_sts(tmp_path, monkeypatch):
     mean = next(row for row in rows if row.label == "run, mean")
     assert mean.cells[column].value == found.tasks["STS-B"].value and mean.cells[column].incomplete
     assert "STS-B has 12 pairs here, 1379 as published" in found.notes
-    assert read(run / "report" / "sts-cls.json").notes[0] == f"{run} was trained for mean pooling and is judged by cls pooling"
+    assert (
+        read(run / "report" / "sts-cls.json").notes[0]
+        == f"{run} was trained for mean pooling and is judged by cls pooling"
+    )
     assert tables_of("bert")[0]["sts"].ours[0].cells[column].value == found.tasks["STS-B"].value
 
 
 def test_null_figures_are_blank(tmp_path):
     make_result(tmp_path / "x", "glue", {"RTE": float("nan"), "CoLA": 3.0})
     tables, _ = tables_of(tmp_path / "x")
-    assert [str(cell) for cell in tables["glue"].ours[0].cells] == ["", "", "", "", "", "", "3.00 ± 0.50", "", ""]
+    assert [str(cell) for cell in tables["glue"].ours[0].cells] == [
+        "",
+        "",
+        "",
+        "",
+        "",
+        "",
+        "3.00 ± 0.50",
+        "",
+        "",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -251,7 +305,10 @@ def test_null_figures_are_blank(tmp_path):
         (lambda path: None, "no such folder"),
         (lambda path: (make_run(path) / "report" / "x.json").write_text("{"), "not readable as JSON"),
         (lambda path: (make_run(path) / "config.yaml").write_text("a: [b"), "is not YAML"),
-        (lambda path: (make_run(path) / "report" / "x.json").write_text('{"evaluation": 1, "tasks": 2}'), "not a result"),
+        (
+            lambda path: (make_run(path) / "report" / "x.json").write_text('{"evaluation": 1, "tasks": 2}'),
+            "not a result",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_one_message(make, message, tmp_path):
@@ -315,7 +372,9 @@ def test_the_page_stands_alone(tmp_path, capsys):
         run = make_run(tmp_path / "runs" / f"clear-seed{seed}", seed)
         make_result(run / "report", "senteval", dict.fromkeys(STS, 40.0 + seed), metric="spearman_all")
     run = make_run(tmp_path / "runs" / "<mlm>|x", 1, "mlm")
-    make_result(run / "report", "senteval", dict.fromkeys(STS, 39.0), metric="spearman_all", note="a <b>note</b>")
+    make_result(
+        run / "report", "senteval", dict.fromkeys(STS, 39.0), metric="spearman_all", note="a <b>note</b>"
+    )
     report(str(tmp_path / "runs"), out=str(tmp_path / "out"), title="A & B")
     text = (tmp_path / "out" / "report.html").read_text()
     checker = Checker()
@@ -336,7 +395,9 @@ def test_the_page_stands_alone(tmp_path, capsys):
     rows = [line for line in table[: table.index("", 6)] if line.startswith("|")]
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in rows}) == 1
     pictures = re.findall(r"!\[[^]]*\]\(([^)]+)\)", "\n".join(lines))
-    assert pictures and all((tmp_path / "out" / picture).read_bytes().startswith(b"\x89PNG") for picture in pictures)
+    assert pictures and all(
+        (tmp_path / "out" / picture).read_bytes().startswith(b"\x89PNG") for picture in pictures
+    )
 
 
 def test_nothing_named_is_an_error():

@@ -1,4 +1,5 @@
-"""SentEval's supervised tasks: batched fits against plain loops of torch, files in SentEval's format, the command."""
+"""SentEval's supervised tasks: batched fits against plain loops of torch, files in SentEval's format, the
+command."""
 
 import json
 import subprocess
@@ -41,12 +42,16 @@ class PlainFit:
         torch.manual_seed(settings.seed)
         self.settings = settings
         if settings.hidden:
-            self.network = nn.Sequential(nn.Linear(width, settings.hidden), nn.Sigmoid(), nn.Linear(settings.hidden, classes))
+            self.network = nn.Sequential(
+                nn.Linear(width, settings.hidden), nn.Sigmoid(), nn.Linear(settings.hidden, classes)
+            )
         else:
             self.network = nn.Sequential(nn.Linear(width, classes))
         name, _, rate = settings.optimizer.partition(",lr=")
         make = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop, "sgd": torch.optim.SGD}[name]
-        self.optimizer = make(self.network.parameters(), weight_decay=l2, **({"lr": float(rate)} if rate else {}))
+        self.optimizer = make(
+            self.network.parameters(), weight_decay=l2, **({"lr": float(rate)} if rate else {})
+        )
 
     def fit(self, features, labels, dev=None):
         if dev is None:
@@ -83,8 +88,12 @@ class PlainFit:
 
 @pytest.mark.parametrize(
     "settings",
-    [FAST, ClassifierSettings("rmsprop", 32, 1, 2, 20), ClassifierSettings("sgd,lr=0.5", 64, 2, 1, 12, seed=7),
-     ClassifierSettings("adam", 64, 2, 2, 12, hidden=6)],
+    [
+        FAST,
+        ClassifierSettings("rmsprop", 32, 1, 2, 20),
+        ClassifierSettings("sgd,lr=0.5", 64, 2, 1, 12, seed=7),
+        ClassifierSettings("adam", 64, 2, 2, 12, hidden=6),
+    ],
     ids=lambda s: f"{s.optimizer}-{s.hidden}",
 )
 def test_batched_fits_are_the_plain_ones(settings):
@@ -123,7 +132,8 @@ def test_a_fit_that_holds_out_its_own_rows_goes_on_with_the_same_random_numbers(
 
 
 def test_the_last_evaluation_is_at_max_epoch_and_one_more():
-    """SentEval asks `nepoch <= max_epoch` before it trains: with 4 and passes of 2, after 2, 4 and 6 epochs."""
+    """SentEval asks `nepoch <= max_epoch` before it trains: with 4 and passes of 2, after 2, 4 and 6
+    epochs."""
     settings = ClassifierSettings(tenacity=99, epoch_size=2, max_epoch=4)
     last = 0
     for seed in range(12):
@@ -156,12 +166,20 @@ def plain_inner(features, labels, folds, seed, settings, classes):
     scores = []
     for l2 in L2_GRID:
         parts = StratifiedKFold(folds, shuffle=True, random_state=seed).split(features, labels)
-        scores.append([PlainFit(features.shape[1], classes, l2, settings).fit(features[a], labels[a], (features[b], labels[b]))
-                       for a, b in parts])
+        scores.append(
+            [
+                PlainFit(features.shape[1], classes, l2, settings).fit(
+                    features[a], labels[a], (features[b], labels[b])
+                )
+                for a, b in parts
+            ]
+        )
     return plain_choice(scores)
 
 
-@pytest.mark.parametrize("settings", [FAST, ClassifierSettings("sgd,lr=3", 8, 1, 1, 3)], ids=["fast", "order matters"])
+@pytest.mark.parametrize(
+    "settings", [FAST, ClassifierSettings("sgd,lr=3", 8, 1, 1, 3)], ids=["fast", "order matters"]
+)
 def test_nested_cross_validation_is_the_plain_one(settings):
     features, labels = examples(150)
     dev, test, chosen = [], [], []
@@ -178,11 +196,19 @@ def test_nested_cross_validation_is_the_plain_one(settings):
 
 def test_cross_validation_with_a_test_set_is_the_plain_one():
     features, labels = examples(200, classes=4)
-    l2, score = plain_inner(features[:150], labels[:150], 4, 5, ClassifierSettings(**{**vars(FAST), "seed": 5}), 4)
+    l2, score = plain_inner(
+        features[:150], labels[:150], 4, 5, ClassifierSettings(**{**vars(FAST), "seed": 5}), 4
+    )
     fit = PlainFit(features.shape[1], 4, l2, ClassifierSettings(**{**vars(FAST), "seed": 5}))
     fit.fit(features[:150], labels[:150])
-    found = cross_validated(torch.from_numpy(features[:150]), labels[:150], torch.from_numpy(features[150:]), labels[150:], 4,
-                            Setting(4, FAST).with_classifier(seed=5))
+    found = cross_validated(
+        torch.from_numpy(features[:150]),
+        labels[:150],
+        torch.from_numpy(features[150:]),
+        labels[150:],
+        4,
+        Setting(4, FAST).with_classifier(seed=5),
+    )
     assert (found.dev, found.test) == (score, round(100 * fit.accuracy(features[150:], labels[150:]), 2))
 
 
@@ -191,7 +217,8 @@ def test_given_splits_are_judged_as_the_plain_fits():
     cut = (features[:150], labels[:150]), (features[150:200], labels[150:200]), (features[200:], labels[200:])
     fits, accuracies = [], []
     for l2 in L2_GRID:
-        fits.append(PlainFit(features.shape[1], 2, l2, FAST))  # seeds the generators, so each fits before the next is made
+        # seeds the generators, so each fits before the next is made
+        fits.append(PlainFit(features.shape[1], 2, l2, FAST))
         accuracies.append(fits[-1].fit(*cut[0], cut[1]))
     l2, score = plain_choice(accuracies)
     found = split(torch.from_numpy(features), labels, (150, 50, 40), 2, Setting(3, FAST))
@@ -200,16 +227,23 @@ def test_given_splits_are_judged_as_the_plain_fits():
 
 @pytest.mark.parametrize("hidden", [0, 6])
 def test_pairs_formed_by_the_batch_give_what_their_features_give(hidden, monkeypatch):
-    """Bitwise: the same numbers reach the same products. No more rows are formed at once than a mini-batch or a test set has."""
+    """Bitwise: the same numbers reach the same products. No more rows are formed at once than a mini-batch or
+    a test set has."""
     rng = np.random.RandomState(4)
-    vectors, first, second = rng.randn(70, 5).astype(np.float32), rng.randint(70, size=400), rng.randint(70, size=400)
+    vectors, first, second = (
+        rng.randn(70, 5).astype(np.float32),
+        rng.randint(70, size=400),
+        rng.randint(70, size=400),
+    )
     u, v = vectors[first], vectors[second]
     plain = torch.from_numpy(np.concatenate([u, v, u * v, np.abs(u - v)], 1))
     labels = (plain.numpy() @ rng.randn(20, 3) + rng.randn(400, 3)).argmax(1)
     pairs = PairFeatures(*map(torch.from_numpy, (vectors, first, second)))
     torch.testing.assert_close(pairs[torch.arange(400)], plain, rtol=0, atol=0)
     formed, take = [], PairFeatures.__getitem__
-    monkeypatch.setattr(PairFeatures, "__getitem__", lambda self, rows: formed.append(len(rows)) or take(self, rows))
+    monkeypatch.setattr(
+        PairFeatures, "__getitem__", lambda self, rows: formed.append(len(rows)) or take(self, rows)
+    )
     setting = Setting(3, FAST).with_classifier(max_epoch=15, epoch_size=1, hidden=hidden)
     for grid in ((1e-9,), L2_GRID):
         ours, expected = (split(of, labels, (280, 70, 50), 3, setting, grid) for of in (pairs, plain))
@@ -222,12 +256,18 @@ def test_snli_is_judged_by_infersents_features(folder, tmp_path, monkeypatch):
     (tmp_path / "encoder.py").write_text(ENCODER)
     model = open_model(f"{tmp_path}/encoder.py:embed")
     seen = []
-    monkeypatch.setattr("finetune.senteval.evaluate.split", lambda *given, **named: seen.append(given) or split(*given, **named))
+    monkeypatch.setattr(
+        "finetune.senteval.evaluate.split",
+        lambda *given, **named: seen.append(given) or split(*given, **named),
+    )
     evaluate(model, read_tasks(["MR", "SNLI"], str(folder)), report=lambda _: None)
     ((features, labels, sizes, *_),) = seen
     read = load("SNLI", folder).splits
     parts = [read[name] for name in ("train", "dev", "test")]
-    u, v = (model.encode([text for part in parts for text in side(part)]) for side in (lambda p: p.first, lambda p: p.second))
+    u, v = (
+        model.encode([text for part in parts for text in side(part)])
+        for side in (lambda p: p.first, lambda p: p.second)
+    )
     expected = np.concatenate([u, v, u * v, np.abs(u - v)], 1)
     np.testing.assert_array_equal(features[torch.arange(len(features))].cpu().numpy(), expected)
     assert sizes == (30, 30, 30) and labels.tolist() == [label for part in parts for label in part.labels]
@@ -244,7 +284,11 @@ def test_folds_need_enough_examples_of_every_class():
 
 def test_unknown_optimizers_are_refused():
     features, labels = examples(60)
-    for text, match in (("adamw2", "unknown optimizer"), ("sgd", "learning rate"), ("adam,lr=x", "name=number")):
+    for text, match in (
+        ("adamw2", "unknown optimizer"),
+        ("sgd", "learning rate"),
+        ("adam,lr=x", "name=number"),
+    ):
         with pytest.raises(UserError, match=match):
             split(torch.from_numpy(features), labels, (30, 15, 15), 2, Setting(3, ClassifierSettings(text)))
 
@@ -255,7 +299,8 @@ def test_two_point_targets_have_the_score_as_their_mean():
     np.testing.assert_allclose(targets @ np.arange(1, 6), scores, rtol=1e-6)
     np.testing.assert_allclose(targets.sum(1), 1, rtol=1e-6)
     assert ((targets > 0).sum(1) <= 2).all()
-    np.testing.assert_allclose(two_point_targets(np.array([0.4])), [[0.4, 0, 0, 0, 0]], rtol=1e-6)  # below 1: less than a whole
+    # below 1: less than a whole
+    np.testing.assert_allclose(two_point_targets(np.array([0.4])), [[0.4, 0, 0, 0, 0]], rtol=1e-6)
 
 
 @pytest.mark.parametrize("early_stop", ["pearson", "spearman"])
@@ -281,7 +326,9 @@ def test_relatedness_is_the_plain_fit(early_stop, monkeypatch):
             order = np.random.permutation(120)
             for start in range(0, 120, 64):
                 rows = order[start : start + 64]
-                loss = nn.functional.mse_loss(network(torch.from_numpy(features[rows])), torch.from_numpy(targets[rows]))
+                loss = nn.functional.mse_loss(
+                    network(torch.from_numpy(features[rows])), torch.from_numpy(targets[rows])
+                )
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -301,13 +348,16 @@ def test_relatedness_is_the_plain_fit(early_stop, monkeypatch):
     assert ours.mse == pytest.approx(np.mean((predicted - scores[160:]) ** 2), abs=1e-5)
 
 
-# -- files ------------------------------------------------------------------------------------------------------------
+# -- files
+# ------------------------------------------------------------------------------------------------------------
 
 GOOD, BAD = ["good film", "a fine , fine day", "joy"], ["bad film", "what a sad and dull affair", "tears"]
 
 
 def sentence(rng, label):
-    words = [(GOOD, BAD)[1 - label][rng.randint(3)]] + [f"w{rng.randint(30)}" for _ in range(rng.randint(0, 6))]
+    words = [(GOOD, BAD)[1 - label][rng.randint(3)]] + [
+        f"w{rng.randint(30)}" for _ in range(rng.randint(0, 6))
+    ]
     return " ".join(words)
 
 
@@ -325,20 +375,36 @@ def folder(tmp_path_factory):
         for label, file in zip((1, 0), TASKS[task].files, strict=True):
             put(file, [sentence(rng, label) + ("  caf\xe9" if n == 0 else "") for n in range(30)], "latin-1")
     for file in TASKS["TREC"].files:
-        put(file, [f"{('DESC', 'HUM')[n % 2]}:manner How {sentence(rng, n % 2)} ?" for n in range(40)], "latin-1")
+        put(
+            file,
+            [f"{('DESC', 'HUM')[n % 2]}:manner How {sentence(rng, n % 2)} ?" for n in range(40)],
+            "latin-1",
+        )
     for file in TASKS["MRPC"].files:
-        put(file, ["Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"]
-            + [f"{n % 2}\t1\t2\t{sentence(rng, 1)}\t{sentence(rng, n % 2)}" for n in range(40)])
+        put(
+            file,
+            ["Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"]
+            + [f"{n % 2}\t1\t2\t{sentence(rng, 1)}\t{sentence(rng, n % 2)}" for n in range(40)],
+        )
     for file in TASKS["SST2"].files:
         put(file, [f"{sentence(rng, n % 2)}\t{n % 2}" for n in range(30)])
     for file in TASKS["SST5"].files:
         put(file, [f"{n % 5} {sentence(rng, n % 2)}" for n in range(30)])
     judgments = ("NEUTRAL", "ENTAILMENT", "CONTRADICTION")
     for file in TASKS["SICK-E"].files:
-        put(file, ["pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"]
-            + [f"{n}\t{sentence(rng, 1)}\t{sentence(rng, n % 2)}\t{1 + n % 5}.0\t{judgments[n % 3]}" for n in range(30)])
+        put(
+            file,
+            ["pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"]
+            + [
+                f"{n}\t{sentence(rng, 1)}\t{sentence(rng, n % 2)}\t{1 + n % 5}.0\t{judgments[n % 3]}"
+                for n in range(30)
+            ],
+        )
     for file in TASKS["STS-B-supervised"].files:
-        put(file, [f'g\tf\t2012\t{n}\t{n % 6}.000\t"{sentence(rng, 1)}\t{sentence(rng, n % 2)}' for n in range(30)])
+        put(
+            file,
+            [f'g\tf\t2012\t{n}\t{n % 6}.000\t"{sentence(rng, 1)}\t{sentence(rng, n % 2)}' for n in range(30)],
+        )
     for part in ("train", "dev", "test"):
         put(f"SNLI/s1.{part}", [sentence(rng, 1) for _ in range(30)])
         put(f"SNLI/s2.{part}", [sentence(rng, n % 2) for n in range(30)])
@@ -346,11 +412,14 @@ def folder(tmp_path_factory):
     for task in TASKS.values():
         if task.files[0].startswith("probing/"):
             rows = [(("tr", "va", "te")[n % 3], n // 3 % 2) for n in range(60)]
-            put(task.files[0], [f"{part}\t{('NN', 'NNS')[label]}\t{sentence(rng, label)}" for part, label in rows])
+            put(
+                task.files[0],
+                [f"{part}\t{('NN', 'NNS')[label]}\t{sentence(rng, label)}" for part, label in rows],
+            )
     return root
 
 
-ENCODER = '''
+ENCODER = """
 import hashlib
 import numpy as np
 def embed(sentences):
@@ -359,7 +428,7 @@ def embed(sentences):
         for word in sentence.split():
             vectors[row, int(hashlib.md5(word.encode()).hexdigest(), 16) % 16] += 1
     return vectors
-'''
+"""
 
 
 def test_examples_come_in_the_order_that_the_folds_depend_on(folder):
@@ -368,16 +437,24 @@ def test_examples_come_in_the_order_that_the_folds_depend_on(folder):
     assert keys == sorted(keys)
     assert any("caf\xe9" in text for text in part.first)
     part = load("MRPC", folder).splits["train"]
-    keys = [(len(a.split()), len(b.split()), y) for a, b, y in zip(part.first, part.second, part.labels, strict=True)]
+    keys = [
+        (len(a.split()), len(b.split()), y)
+        for a, b, y in zip(part.first, part.second, part.labels, strict=True)
+    ]
     assert keys == sorted(keys) and len(part) == 40  # the header is no example
     part = load("SNLI", folder).splits["dev"]
     names = ["entailment", "neutral", "contradiction"]
-    keys = [(len(b.split()), len(a.split()), names[y]) for a, b, y in zip(part.first, part.second, part.labels, strict=True)]
+    keys = [
+        (len(b.split()), len(a.split()), names[y])
+        for a, b, y in zip(part.first, part.second, part.labels, strict=True)
+    ]
     assert keys == sorted(keys)
 
 
 def test_labels_are_those_of_the_files(folder):
-    for text, label in zip(load("SST2", folder).splits["dev"].first, load("SST2", folder).splits["dev"].labels, strict=True):
+    for text, label in zip(
+        load("SST2", folder).splits["dev"].first, load("SST2", folder).splits["dev"].labels, strict=True
+    ):
         assert any(text.startswith(start) for start in (GOOD if label else BAD))
     assert set(load("TREC", folder).splits["train"].labels) == {1, 3}
     assert load("Length", folder).classes == 2
@@ -412,12 +489,14 @@ def test_each_distinct_sentence_is_encoded_once(folder):
 
 @pytest.mark.parametrize(
     ("file", "text", "task", "match"),
-    [("TREC/TREC_10.label", "NOPE:x what ?", "TREC", "line 1: expected CLASS"),
-     ("SST/binary/sentiment-dev", "fine\t1\nno label", "SST2", "line 2"),
-     ("MRPC/msr_paraphrase_test.txt", "h\th\th\th\th\nyes\t1\t2\ta\tb", "MRPC", "line 2"),
-     ("SICK/SICK_trial.txt", "h\n1\ta\tb\tx\tNEUTRAL", "SICK-R-supervised", "line 2"),
-     ("SNLI/labels.dev", "entailment", "SNLI", "lines; they must have as many"),
-     ("probing/past_present.txt", "tr\tPAST\ta\nva\tPRES\tb\nte\tPAST\tc", "Tense", "'PRES' is not among")],
+    [
+        ("TREC/TREC_10.label", "NOPE:x what ?", "TREC", "line 1: expected CLASS"),
+        ("SST/binary/sentiment-dev", "fine\t1\nno label", "SST2", "line 2"),
+        ("MRPC/msr_paraphrase_test.txt", "h\th\th\th\th\nyes\t1\t2\ta\tb", "MRPC", "line 2"),
+        ("SICK/SICK_trial.txt", "h\n1\ta\tb\tx\tNEUTRAL", "SICK-R-supervised", "line 2"),
+        ("SNLI/labels.dev", "entailment", "SNLI", "lines; they must have as many"),
+        ("probing/past_present.txt", "tr\tPAST\ta\nva\tPRES\tb\nte\tPAST\tc", "Tense", "'PRES' is not among"),
+    ],
 )
 def test_damaged_files_are_named(folder, tmp_path, file, text, task, match):
     import shutil
@@ -450,8 +529,20 @@ def test_the_settings_are_the_published_ones():
 
 def test_the_command(folder, tmp_path):
     (tmp_path / "encoder.py").write_text(ENCODER)
-    words = [sys.executable, "-m", "finetune.senteval", f"{tmp_path}/encoder.py:embed", "--tasks", "TREC,MRPC", "--setting",
-             "dev", "--data", str(folder), "--out", str(tmp_path / "out")]
+    words = [
+        sys.executable,
+        "-m",
+        "finetune.senteval",
+        f"{tmp_path}/encoder.py:embed",
+        "--tasks",
+        "TREC,MRPC",
+        "--setting",
+        "dev",
+        "--data",
+        str(folder),
+        "--out",
+        str(tmp_path / "out"),
+    ]
     done = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parents[3], timeout=120)
     assert done.returncode == 0, done.stderr
     content = json.loads((tmp_path / "out" / "senteval-dev-function.json").read_text())
@@ -459,7 +550,9 @@ def test_the_command(folder, tmp_path):
     assert "[2/2] MRPC" in done.stderr
     words += ["--protocl", "clear"]
     done = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parents[3], timeout=120)
-    assert done.returncode == 2 and "did you mean --protocol" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        done.returncode == 2 and "did you mean --protocol" in done.stderr and "Traceback" not in done.stderr
+    )
 
 
 @needs_data("SentEval")

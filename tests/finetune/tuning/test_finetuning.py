@@ -1,4 +1,5 @@
-"""Fine-tuning: metrics against scikit-learn and scipy, packed logits and gradients against the padded library."""
+"""Fine-tuning: metrics against scikit-learn and scipy, packed logits and gradients against the padded
+library."""
 
 import copy
 import random
@@ -59,11 +60,23 @@ def test_clears_figures_are_means():
 
 def test_recipe_is_fairseqs():
     assert {task: setting[:2] for task, setting in FAIRSEQ.items() if task != "WNLI"} == {
-        "MNLI": (1e-5, 32), "QNLI": (1e-5, 32), "QQP": (1e-5, 32), "RTE": (2e-5, 16), "SST-2": (1e-5, 32), "MRPC": (1e-5, 16),
-        "CoLA": (1e-5, 16), "STS-B": (2e-5, 16),
+        "MNLI": (1e-5, 32),
+        "QNLI": (1e-5, 32),
+        "QQP": (1e-5, 32),
+        "RTE": (2e-5, 16),
+        "SST-2": (1e-5, 32),
+        "MRPC": (1e-5, 16),
+        "CoLA": (1e-5, 16),
+        "STS-B": (2e-5, 16),
     }
     recipe = Recipe(lr=2e-5, batch_size=16)
-    assert (recipe.betas, recipe.eps, recipe.weight_decay, recipe.clip, recipe.epochs) == ((0.9, 0.98), 1e-6, 0.1, 0.0, 10)
+    assert (recipe.betas, recipe.eps, recipe.weight_decay, recipe.clip, recipe.epochs) == (
+        (0.9, 0.98),
+        1e-6,
+        0.1,
+        0.0,
+        10,
+    )
     rates = [learning_rate(recipe, step, 1000) for step in range(1000)]
     assert max(rates) == rates[59] == pytest.approx(2e-5)
     assert rates[0] == pytest.approx(2e-5 / 60)
@@ -87,7 +100,12 @@ def test_packed_logits_and_gradients_equal_the_padded_librarys(folders, kind):
     loss_of(logits, torch.from_numpy(targets), regression=False).backward()
 
     tokenizer = AutoTokenizer.from_pretrained(folders[kind])
-    settings = {"truncation": True, "max_length": 40, "return_tensors": "pt", "return_token_type_ids": kind == "bert"}
+    settings = {
+        "truncation": True,
+        "max_length": 40,
+        "return_tensors": "pt",
+        "return_token_type_ids": kind == "bert",
+    }
     batch = tokenizer(list(first), list(second), padding=True, **settings)
     head = (packed.dense, packed.output)
     near = {"rtol": 0, "atol": 1e-10}
@@ -99,12 +117,24 @@ def test_packed_logits_and_gradients_equal_the_padded_librarys(folders, kind):
             layer.zero_grad()
         expected = theirs[1](torch.tanh(theirs[0](base(**batch).last_hidden_state[:, 0])))
     else:
-        model = AutoModelForSequenceClassification.from_pretrained(
-            folders[kind], attn_implementation="eager", num_labels=3, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
-        ).double().eval()
+        model = (
+            AutoModelForSequenceClassification.from_pretrained(
+                folders[kind],
+                attn_implementation="eager",
+                num_labels=3,
+                hidden_dropout_prob=0.0,
+                attention_probs_dropout_prob=0.0,
+            )
+            .double()
+            .eval()
+        )
         base = model.base_model
         # RoBERTa's own head is ours; BERT's is its pooler (linear, tanh) and a classifier: the same.
-        theirs = (base.pooler.dense, model.classifier) if kind == "bert" else (model.classifier.dense, model.classifier.out_proj)
+        theirs = (
+            (base.pooler.dense, model.classifier)
+            if kind == "bert"
+            else (model.classifier.dense, model.classifier.out_proj)
+        )
         for layer, ours in zip(theirs, head):
             layer.load_state_dict(ours.state_dict())
         expected = model(**batch).logits
@@ -126,7 +156,9 @@ def test_tokens_are_the_librarys_and_cut_texts_are_counted(folders, source):
     tokenizer = AutoTokenizer.from_pretrained(folders["bert"])
     first, second = zip(*PAIRS)
     data = encode_examples(source, first, second, None, 20)
-    expected = tokenizer(list(first), list(second), truncation=True, max_length=20, return_token_type_ids=True)
+    expected = tokenizer(
+        list(first), list(second), truncation=True, max_length=20, return_token_type_ids=True
+    )
     assert [row.tolist() for row in data.tokens] == expected["input_ids"]
     assert [row.tolist() for row in data.token_types] == expected["token_type_ids"]
     whole = tokenizer(list(first), list(second))["input_ids"]
@@ -141,7 +173,9 @@ def test_split_batches_give_the_same_update(folders):
     recipe = Recipe(lr=1e-2, batch_size=8, epochs=1, dropout=0.0)
     states = []
     for budget in (64, 4096):
-        training = FineTuning(source, data, 2, recipe, 1, lambda _: (0.0, {}), token_budget=budget, report=lambda _: None)
+        training = FineTuning(
+            source, data, 2, recipe, 1, lambda _: (0.0, {}), token_budget=budget, report=lambda _: None
+        )
         training.run()
         states.append(training.model.state_dict())
     for name, tensor in states[0].items():

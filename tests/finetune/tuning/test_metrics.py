@@ -34,5 +34,7 @@ def test_correlations_are_of_numbers_and_of_ranks_with_ties_sharing():
     x, y = predicted - predicted.mean(), gold - gold.mean()
     assert METRICS["pearson"](predicted, gold) == pytest.approx((x @ y) / (x @ x * (y @ y)) ** 0.5)
     ranks = np.array([0, 1.5, 1.5, 3, 4]) - 2
-    assert METRICS["spearman"](predicted, gold) == pytest.approx((ranks @ y) / (ranks @ ranks * (y @ y)) ** 0.5)
+    assert METRICS["spearman"](predicted, gold) == pytest.approx(
+        (ranks @ y) / (ranks @ ranks * (y @ y)) ** 0.5
+    )
     assert METRICS["spearman"](np.ones(5), gold) == METRICS["pearson"](np.ones(5), gold) == 0.0

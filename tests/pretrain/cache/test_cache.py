@@ -1,4 +1,5 @@
-"""Augmentations made once: what a second, direct application of the rules gives, whoever makes them and however often killed."""
+"""Augmentations made once: what a second, direct application of the rules gives, whoever makes them and
+however often killed."""
 
 from __future__ import annotations
 
@@ -68,7 +69,9 @@ def digest(folder: Path) -> dict[str, str]:
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         content = path.read_bytes()
         if path.name == "manifest.json":
-            content = json.dumps({key: value for key, value in json.loads(content).items() if key != "run"}).encode()
+            content = json.dumps(
+                {key: value for key, value in json.loads(content).items() if key != "run"}
+            ).encode()
         found[str(path.relative_to(folder))] = hashlib.sha256(content).hexdigest()
     return found
 
@@ -89,7 +92,8 @@ def annotated(tmp_path_factory) -> Path:
     parser = parser_folder()
     folder = tmp_path_factory.mktemp("cached")
     (folder / "corpus.txt").write_text("\n".join(SENTENCES) + "\n")
-    config = DataConfig(sources=[str(folder / "corpus.txt")], vocabulary=400, heldout=0.1, chunk_tokens=500, max_length=24,
+    config = DataConfig(sources=[str(folder / "corpus.txt")], vocabulary=400, heldout=0.1, chunk_tokens=500,
+    max_length=24,
                         annotate=parser)  # fmt: skip
     prepare(config, folder / "data", workers=1, progress=False)
     return folder / "data"
@@ -99,7 +103,7 @@ def annotated(tmp_path_factory) -> Path:
     ("first", "second", "equal"),
     [
         ("He  said: “Go!”\n", 'He said: "Go!"', True),
-        ("It’s ``fine''", "It's \"fine\"", True),
+        ("It’s ``fine''", 'It\'s "fine"', True),
         ("It’s fine", "It's fine", True),
         ("«Go»", "''Go''", True),
         ("He said go", 'He said "go"', False),
@@ -181,7 +185,9 @@ def masked_lm(annotated, tmp_path_factory) -> str:
     return str(folder)
 
 
-def test_models_named_by_the_environment_are_part_of_what_is_made(annotated, masked_lm, tmp_path, monkeypatch):
+def test_models_named_by_the_environment_are_part_of_what_is_made(
+    annotated, masked_lm, tmp_path, monkeypatch
+):
     columns = {"augmented": "contextual:rate=0.3|random-swap"}
     monkeypatch.delenv(MASKED_LM, raising=False)
     with pytest.raises(AugmentationError, match=f"contextual needs a masked language model.*{MASKED_LM}"):
@@ -205,7 +211,13 @@ def test_models_named_by_the_environment_are_part_of_what_is_made(annotated, mas
 def test_a_model_gives_the_same_bytes_with_any_number_of_workers(annotated, masked_lm, tmp_path, monkeypatch):
     monkeypatch.setenv(MASKED_LM, masked_lm)
     for workers in (1, 2):
-        make(annotated, tmp_path / str(workers), {"augmented": "contextual:rate=0.3|random-swap"}, copies=3, workers=workers)
+        make(
+            annotated,
+            tmp_path / str(workers),
+            {"augmented": "contextual:rate=0.3|random-swap"},
+            copies=3,
+            workers=workers,
+        )
     assert digest(tmp_path / "1") == digest(tmp_path / "2")
 
 
@@ -216,7 +228,8 @@ def test_forked_loader_workers_run_a_model_that_was_loaded_before(annotated, mas
     views = [ViewSpec("anchor", "none"), ViewSpec("positive", "contextual:rate=0.3|random-swap")]
     found = []
     for workers in (0, 2):  # blocks of other sentences: each becomes the same
-        loader = Loader(reader, vocabulary, seed=3, global_batch=16, lanes=4, rank=0, world_size=1, views=views, mask_rate=0.15,
+        loader = Loader(reader, vocabulary, seed=3, global_batch=16, lanes=4, rank=0, world_size=1,
+        views=views, mask_rate=0.15,
                         mask_copies=0, workers=workers, start_step=0, stop_step=4)  # fmt: skip
         found.append([batch.views[1] for batch in loader])
         original = [batch.original for batch in loader]
@@ -229,16 +242,37 @@ def plain(text: str) -> str:
 
 
 def test_what_differs_in_quotes_and_blanks_only_is_no_augmentation(tiny_data, monkeypatch):
-    rewritten = {"He said “no”.": 'He said "no".', "He left.": "He  left.", "Nothing.": None, "He went.": "They left."}
-    entry = Entry("requote", "text", "a test", (), "Writes quotes anew.", "requote", lambda s, _: rewritten[s.text], "preserving")
+    rewritten = {
+        "He said “no”.": 'He said "no".',
+        "He left.": "He  left.",
+        "Nothing.": None,
+        "He went.": "They left.",
+    }
+    entry = Entry(
+        "requote",
+        "text",
+        "a test",
+        (),
+        "Writes quotes anew.",
+        "requote",
+        lambda s, _: rewritten[s.text],
+        "preserving",
+    )
     monkeypatch.setitem(CATALOGUE, "requote", entry)
     tokenizer = load_tokenizer(ShardReader(tiny_data).tokenizer_path)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     encoder = TextEncoder(tokenizer.backend_tokenizer, vocabulary.cls_id, vocabulary.sep_id, 24)
     sentences = Annotation(pack([without_parse(text) for text in rewritten]), "en")
     keys = np.arange(4, dtype=np.uint64)
-    found = stages.augment(build("requote", vocabulary, None, encoder), encoder(list(rewritten)), keys, sentences, 24)
-    assert [stages.OUTCOMES[number] for number in found.outcome] == ["same", "same", "not_applicable", "changed"]
+    found = stages.augment(
+        build("requote", vocabulary, None, encoder), encoder(list(rewritten)), keys, sentences, 24
+    )
+    assert [stages.OUTCOMES[number] for number in found.outcome] == [
+        "same",
+        "same",
+        "not_applicable",
+        "changed",
+    ]
     assert found.rows.tolist() == [3] and found.tokens == encoder(["They left."])
     assert found.labels(ViewSpec("augmented", "requote", labelled=True)).tolist() == [1, 1, 1, 0]
 
@@ -260,8 +294,10 @@ def loaded(folder: Path, views: list[ViewSpec]) -> list[tuple[int, int, list[int
     reader = ShardReader(folder)
     assert number_of_labels(views[-1], reader) == 4
     loader = Loader(
-        reader, Vocabulary.from_tokenizer(load_tokenizer(reader.tokenizer_path)), seed=3, global_batch=16, lanes=4, rank=0,
-        world_size=1, views=views, mask_rate=0.15, mask_copies=0, workers=0, start_step=0, stop_step=6, max_length=48,
+        reader, Vocabulary.from_tokenizer(load_tokenizer(reader.tokenizer_path)), seed=3, global_batch=16,
+        lanes=4, rank=0,
+        world_size=1, views=views, mask_rate=0.15, mask_copies=0, workers=0, start_step=0, stop_step=6,
+        max_length=48,
     )  # fmt: skip
     return [
         (int(number), int(label), batch.views[-1][row].tolist())
@@ -293,17 +329,27 @@ def test_the_same_bytes_with_any_number_of_workers_and_after_a_break(tiny_data, 
     assert began[:3] == [0, 1, 2] and began[3:] == [2, 3]
     assert digest(tmp_path / "broken") == digest(tmp_path / "one")
     again = make(tiny_data, tmp_path / "broken", columns, copies=3)
-    assert len(began) == 5 and again["splits"]["train"]["sequences"] == 3 * ShardReader(tiny_data).num_sequences
+    assert (
+        len(began) == 5 and again["splits"]["train"]["sequences"] == 3 * ShardReader(tiny_data).num_sequences
+    )
 
 
-def test_a_cache_of_other_rules_is_named_and_a_cache_draws_each_column_for_itself(tiny_data, tmp_path, monkeypatch):
+def test_a_cache_of_other_rules_is_named_and_a_cache_draws_each_column_for_itself(
+    tiny_data, tmp_path, monkeypatch
+):
     columns = {"negative": "del-word:rate=0.5", "augmented": "del-word:rate=0.5"}
     manifest = make(tiny_data, tmp_path / "cache", columns)
     assert re.fullmatch("[0-9a-f]{12}", manifest["cache"]["rules"])
     found, _ = records_of(tmp_path / "cache")
-    assert sum(one == other for one, other in zip(found["negative"], found["augmented"])) < len(found["text"]) / 4
+    assert (
+        sum(one == other for one, other in zip(found["negative"], found["augmented"]))
+        < len(found["text"]) / 4
+    )
     monkeypatch.setattr(cache_command, "rules_digest", lambda: "other")
-    with pytest.raises(UserError, match=r"cache holds something else: the digest of .* code and word lists.*remove that folder"):
+    with pytest.raises(
+        UserError,
+        match=r"cache holds something else: the digest of .* code and word lists.*remove that folder",
+    ):
         make(tiny_data, tmp_path / "cache", columns)
 
 
@@ -317,7 +363,9 @@ def test_a_process_killed_alone_leaves_a_folder_that_can_be_finished(tiny_data, 
         "cache.cache(sys.argv[1], sys.argv[2], {'augmented': sys.argv[3]}, 3, 3, progress=False, workers=1)\n"
     )
     words = [sys.executable, "-c", code, str(tiny_data), str(tmp_path / "killed"), TOKENS]
-    process = subprocess.Popen(words, cwd=ROOT, start_new_session=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    process = subprocess.Popen(
+        words, cwd=ROOT, start_new_session=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
     try:
         assert process.wait(timeout=120) == -signal.SIGKILL
         make(tiny_data, tmp_path / "killed", {"augmented": TOKENS}, copies=3)
@@ -330,13 +378,20 @@ def test_a_process_killed_alone_leaves_a_folder_that_can_be_finished(tiny_data, 
 
 def test_two_at_once_are_refused(tiny_data, tmp_path):
     (tmp_path / "cache").mkdir()
-    with folder_lock(tmp_path / "cache"), pytest.raises(UserError, match=f"is being written by process {os.getpid()} on "):
+    with (
+        folder_lock(tmp_path / "cache"),
+        pytest.raises(UserError, match=f"is being written by process {os.getpid()} on "),
+    ):
         make(tiny_data, tmp_path / "cache", {"augmented": TOKENS})
 
 
 def test_copies_have_draws_of_their_own_and_the_first_is_the_fixed_one(tiny_data, tmp_path):
-    fixed, labels = records_of(make(tiny_data, tmp_path / "fixed", {"augmented": TOKENS}) and tmp_path / "fixed")
-    copies, all_labels = records_of(make(tiny_data, tmp_path / "three", {"augmented": TOKENS}, copies=3) and tmp_path / "three")
+    fixed, labels = records_of(
+        make(tiny_data, tmp_path / "fixed", {"augmented": TOKENS}) and tmp_path / "fixed"
+    )
+    copies, all_labels = records_of(
+        make(tiny_data, tmp_path / "three", {"augmented": TOKENS}, copies=3) and tmp_path / "three"
+    )
     size = len(labels)
     assert copies["augmented"][:size] == fixed["augmented"] and np.array_equal(all_labels[:size], labels)
     assert copies["text"] == 3 * fixed["text"]
@@ -348,7 +403,9 @@ def test_records_of_sda_lack_what_no_rule_could_make(annotated, tmp_path):
     manifest = make(annotated, tmp_path / "cache", {"positive": "pi|mv|dn", "negative": "neg"})
     assert manifest["columns"] == ["text", "positive", "negative"] and "labels" not in manifest
     columns, _ = records_of(tmp_path / "cache")
-    negatives = sum(map(bool, columns["negative"])) + sum(map(bool, records_of(tmp_path / "cache", "heldout")[0]["negative"]))
+    negatives = sum(map(bool, columns["negative"])) + sum(
+        map(bool, records_of(tmp_path / "cache", "heldout")[0]["negative"])
+    )
     assert negatives == manifest["cache"]["rates"]["negative"]["neg"]["changed"] > 0
     assert set(manifest["cache"]["rates"]["positive"]) == {"pi", "mv", "dn"}
     assert manifest["cache"]["parser"]["parser"] == PARSER
@@ -379,8 +436,13 @@ def test_what_never_applies_is_said(annotated, tmp_path):
     assert line in cache_command.summary(manifest, tmp_path / "cache")
     reader = ShardReader(annotated)
     vocabulary = Vocabulary.from_tokenizer(load_tokenizer(reader.tokenizer_path))
-    pipelines = [(spec, build_for(reader, spec, vocabulary, None)) for spec in ("sentence-reordering|neg", "neg", "pi|mv")]
-    sentences = [sentence for number in range(reader.num_chunks) for sentence in reader.read(number).annotation]
+    pipelines = [
+        (spec, build_for(reader, spec, vocabulary, None))
+        for spec in ("sentence-reordering|neg", "neg", "pi|mv")
+    ]
+    sentences = [
+        sentence for number in range(reader.num_chunks) for sentence in reader.read(number).annotation
+    ]
     (line,) = idle_augmentations.of_sentences(pipelines, sentences)
     assert "sentence-reordering (sentence-reordering|neg) changed none" in line
 
@@ -412,8 +474,17 @@ def test_a_cache_of_a_cache_is_refused(tiny_data, tmp_path):
 @pytest.mark.slow
 def test_augcse_trains_on_the_labels_of_a_cache(annotated, tmp_path):
     make(annotated, tmp_path / "cache", {"augmented": "augcse-12-2"})
-    flags = {"objective__name": "augcse", "aug": "none", "augment__augmented": "none", "objective__mlm__weight": 0.0}
-    finish(start(command(tmp_path / "cache", tmp_path / "run", train__steps=4, train__warmup_steps=1, **flags)))
+    flags = {
+        "objective__name": "augcse",
+        "aug": "none",
+        "augment__augmented": "none",
+        "objective__mlm__weight": 0.0,
+    }
+    finish(
+        start(command(tmp_path / "cache", tmp_path / "run", train__steps=4, train__warmup_steps=1, **flags))
+    )
     rows = curve(tmp_path / "run")
     assert 4 in rows and any("discriminator" in json.dumps(row) for row in rows.values())
-    assert number_of_labels(ViewSpec("augmented", "none", labelled=True), ShardReader(tmp_path / "cache")) == 11
+    assert (
+        number_of_labels(ViewSpec("augmented", "none", labelled=True), ShardReader(tmp_path / "cache")) == 11
+    )

@@ -26,17 +26,28 @@ LABELLED = "del-word:rate=0.5|reorder"
 
 
 def config(**flags):
-    return load_config(ROOT / "configs" / "augcse_micro.yaml", {key.replace("__", "."): value for key, value in flags.items()})
+    return load_config(
+        ROOT / "configs" / "augcse_micro.yaml",
+        {key.replace("__", "."): value for key, value in flags.items()},
+    )
 
 
 @pytest.mark.slow
 def test_the_same_run_as_on_a_cache_made_by_hand_and_resumes(tiny_data, tmp_path):
-    common = {"objective.name": "augcse", "objective.mlm.weight": 0, "aug": "none", "train.steps": 6, "resume": "auto"}
+    common = {
+        "objective.name": "augcse",
+        "objective.mlm.weight": 0,
+        "aug": "none",
+        "train.steps": 6,
+        "resume": "auto",
+    }
     words = command(tiny_data, tmp_path / "run", **common, **{"augment.augmented": LABELLED, "data.cache": 2})
     said = finish(start(words))
     assert "making the views augmented once" in said
     cache(tiny_data, tmp_path / "by_hand", {"augmented": LABELLED}, copies=2, progress=False)
-    finish(start(command(tmp_path / "by_hand", tmp_path / "second", **common, **{"augment.augmented": "none"})))
+    finish(
+        start(command(tmp_path / "by_hand", tmp_path / "second", **common, **{"augment.augmented": "none"}))
+    )
     assert curve(tmp_path / "run") == curve(tmp_path / "second")
     assert f"augmented: {LABELLED}" in (tmp_path / "run" / "config.yaml").read_text()  # what the views are
 
@@ -48,14 +59,19 @@ def test_the_same_run_as_on_a_cache_made_by_hand_and_resumes(tiny_data, tmp_path
     line = [sys.executable, "-m", "pretrain.inspect", *words[1:]]
     line = [word for word in line if not word.startswith("--run") and word != str(tmp_path / "run")]
     seen = subprocess.run(line, cwd=ROOT, env=os.environ | {"COLUMNS": "200"}, capture_output=True, text=True)
-    assert seen.returncode == 0 and "del-word:rate=0.5" in seen.stdout and ".cache-" in seen.stdout, seen.stdout + seen.stderr
+    assert seen.returncode == 0 and "del-word:rate=0.5" in seen.stdout and ".cache-" in seen.stdout, (
+        seen.stdout + seen.stderr
+    )
 
 
 def test_a_folder_for_each_set_of_views():
     one, other = config(data__cache="1"), config(data__cache="1", augment__augmented="tense|yoda")
     folders = {trains_on(settings).data_folder for settings in (one, other, config(data__cache="2"))}
     assert len(folders) == 3 and all(folder.name.startswith("augcse_micro.cache-") for folder in folders)
-    assert trains_on(one).augment.of_role("augmented") == "none" and trains_on(config(data__cache="0")).data.cache == 0
+    assert (
+        trains_on(one).augment.of_role("augmented") == "none"
+        and trains_on(config(data__cache="0")).data.cache == 0
+    )
     assert trains_on(one).data_folder == trains_on(config(data__cache="1", train__seed="7")).data_folder
     assert one.augment.of_role("augmented") == "augcse-12-2"  # the run's own configuration stays
 
@@ -65,8 +81,12 @@ def test_a_synonym_table_makes_other_views_where_one_is_needed():
         return trains_on(config(data__cache="1", **flags)).data_folder
 
     assert folder(augment__augmented="subs|reorder", augment__synonyms="a.json") not in (
-        folder(augment__augmented="subs|reorder"), folder(augment__augmented="subs|reorder", augment__synonyms="b.json"))
-    assert folder(augment__augmented="reorder", augment__synonyms="a.json") == folder(augment__augmented="reorder")
+        folder(augment__augmented="subs|reorder"),
+        folder(augment__augmented="subs|reorder", augment__synonyms="b.json"),
+    )
+    assert folder(augment__augmented="reorder", augment__synonyms="a.json") == folder(
+        augment__augmented="reorder"
+    )
 
 
 def test_other_rules_make_other_views(monkeypatch):
@@ -87,7 +107,9 @@ def test_one_worker_where_every_worker_would_load_a_model(tiny_data, monkeypatch
 
 @pytest.mark.parametrize("name", ["augcse", "sda", "sda+augcse"])
 def test_columns_draw_with_the_numbers_of_the_views_on_line(name):
-    views = view_specs(config(objective=name, augment__positive="pi", augment__negative="neg", augment__augmented=LABELLED))
+    views = view_specs(
+        config(objective=name, augment__positive="pi", augment__negative="neg", augment__augmented=LABELLED)
+    )
     made = {view.column for view in views if view.role != "anchor"}
     for number, view in enumerate(views):
         assert view.role == "anchor" or view_number(view.column, made) == number
@@ -104,7 +126,9 @@ def test_views_of_data_that_was_replaced_are_refused(tiny_data, tmp_path, monkey
     folder = trains_on(settings).data_folder
     shutil.copytree(data, folder)
     manifest = json.loads((folder / "manifest.json").read_text()) | {"columns": ["text", "augmented"]}
-    manifest["cache"] = {"content": {split: ShardReader(data, split).content_hash for split in ("train", "heldout")}}
+    manifest["cache"] = {
+        "content": {split: ShardReader(data, split).content_hash for split in ("train", "heldout")}
+    }
     (folder / "manifest.json").write_text(json.dumps(manifest))
     make(settings)
     assert len(made) == 1  # it is there
@@ -112,7 +136,9 @@ def test_views_of_data_that_was_replaced_are_refused(tiny_data, tmp_path, monkey
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(UserError, match=r"views of other data.*remove that folder"):
         make(settings)
-    with pytest.raises(UserError, match=r"columns or labels of its own.*data.cache=0 and augment.augmented=none"):
+    with pytest.raises(
+        UserError, match=r"columns or labels of its own.*data.cache=0 and augment.augmented=none"
+    ):
         make(config(data=str(folder), data__cache="1", augment__augmented=LABELLED))
 
 
@@ -123,30 +149,54 @@ def test_token_augmentations_of_the_anchor_stay_in_the_loader():
     assert columns_of(config(**specs, objective="simcse")) == {"positive": "reorder"}
 
 
-@pytest.mark.parametrize(("flags", "said"), [
-    ({"augment.augmented": "none", "objective": "simcse"}, "nothing to make"),
-    ({"augment.anchor": "pi"}, "augment.anchor=pi would rewrite its text"),
-    ({"objective": "declutr", "augment.positive": "crop:rate=0.8"}, "has positive2 besides"),
-])
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"augment.augmented": "none", "objective": "simcse"}, "nothing to make"),
+        ({"augment.anchor": "pi"}, "augment.anchor=pi would rewrite its text"),
+        ({"objective": "declutr", "augment.positive": "crop:rate=0.8"}, "has positive2 besides"),
+    ],
+)
 def test_what_cannot_be_made_once_is_one_message_before_data_is_prepared(flags, said, monkeypatch):
     monkeypatch.setattr(setup, "find_or_prepare", None)
     with pytest.raises(UserError, match=said):
         setup.find_data(load_config(ROOT / "configs" / "augcse_micro.yaml", {"data.cache": "1", **flags}))
 
 
-@pytest.mark.parametrize(("flags", "error", "said"), [
-    ({"augment.augmented": "contextual|random-word-embedding"}, AugmentationError,
-     "contextual needs a masked language model.*random-word-embedding needs word vectors"),
-    ({"augment.augmented": "contextual|reorder", "data.cache": "0"}, AugmentationError, "contextual needs a masked language"),
-    ({"augment.augmented": "subs|reorder", "augment.synonyms": "/no/table.json"}, AugmentationError,
-     "synonym table /no/table.json does not exist"),
-    ({"augment.augmented": "random-word-embedding:path=/no/file|reorder"}, UserError, "Loading the models.*the reason is above"),
-])
-def test_what_is_missing_is_one_message_before_data_is_prepared(flags, error, said, tmp_path, monkeypatch, capfd):
+@pytest.mark.parametrize(
+    ("flags", "error", "said"),
+    [
+        (
+            {"augment.augmented": "contextual|random-word-embedding"},
+            AugmentationError,
+            "contextual needs a masked language model.*random-word-embedding needs word vectors",
+        ),
+        (
+            {"augment.augmented": "contextual|reorder", "data.cache": "0"},
+            AugmentationError,
+            "contextual needs a masked language",
+        ),
+        (
+            {"augment.augmented": "subs|reorder", "augment.synonyms": "/no/table.json"},
+            AugmentationError,
+            "synonym table /no/table.json does not exist",
+        ),
+        (
+            {"augment.augmented": "random-word-embedding:path=/no/file|reorder"},
+            UserError,
+            "Loading the models.*the reason is above",
+        ),
+    ],
+)
+def test_what_is_missing_is_one_message_before_data_is_prepared(
+    flags, error, said, tmp_path, monkeypatch, capfd
+):
     monkeypatch.delenv("CLEAR_MASKED_LM", raising=False)
     monkeypatch.delenv("CLEAR_WORD_VECTORS", raising=False)
     monkeypatch.setattr(setup, "find_or_prepare", None)
-    settings = load_config(ROOT / "configs" / "augcse_micro.yaml", {"data": str(tmp_path / "data"), "data.cache": "1", **flags})
+    settings = load_config(
+        ROOT / "configs" / "augcse_micro.yaml", {"data": str(tmp_path / "data"), "data.cache": "1", **flags}
+    )
     with pytest.raises(error, match=said):
         setup.find_data(settings)
     assert error is AugmentationError or "the word vectors /no/file are no file" in capfd.readouterr().err
@@ -154,8 +204,12 @@ def test_what_is_missing_is_one_message_before_data_is_prepared(flags, error, sa
 
 def test_views_that_are_there_need_no_models(tmp_path, monkeypatch):
     monkeypatch.delenv("CLEAR_MASKED_LM", raising=False)
-    settings = config(data=str(tmp_path / "data"), data__cache="1", augment__augmented="contextual|reorder",
-                      **{"data.prepare.sources": "any.txt"})
+    settings = config(
+        data=str(tmp_path / "data"),
+        data__cache="1",
+        augment__augmented="contextual|reorder",
+        **{"data.prepare.sources": "any.txt"},
+    )
     folder = trains_on(settings).data_folder
     folder.mkdir()
     (folder / "manifest.json").write_text("{}")
@@ -170,7 +224,9 @@ def test_views_made_with_another_table_of_the_same_name_are_refused(tiny_data, t
     data, table = tmp_path / "data", tmp_path / "table.json"
     shutil.copytree(tiny_data, data)
     table.write_text('{"river": ["stream"]}')
-    settings = config(data=str(data), data__cache="1", augment__augmented="subs|reorder", augment__synonyms=str(table))
+    settings = config(
+        data=str(data), data__cache="1", augment__augmented="subs|reorder", augment__synonyms=str(table)
+    )
     folder = trains_on(settings).data_folder
     shutil.copytree(data, folder)
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -179,16 +235,21 @@ def test_views_made_with_another_table_of_the_same_name_are_refused(tiny_data, t
     (folder / "manifest.json").write_text(json.dumps(manifest | {"cache": cached}))
     cached_views.make(settings)  # there already
     table.write_text('{"river": ["brook"]}')
-    with pytest.raises(UserError, match=rf"{folder} has views that were made with another synonyms .*{table}"):
+    with pytest.raises(
+        UserError, match=rf"{folder} has views that were made with another synonyms .*{table}"
+    ):
         cached_views.make(settings)
     table.unlink()
     cached_views.make(settings)  # views that are there need no table
 
 
 def test_members_that_never_apply_are_looked_for_in_the_views_that_are_read():
-    """Views that were made once are columns: the data that the run reads has no text that could be augmented again."""
+    """Views that were made once are columns: the data that the run reads has no text that could be augmented
+    again."""
     settings, lines = config(data__cache="1", augment__augmented="pi|mv"), []
-    data = SimpleNamespace(train=SimpleNamespace(manifest={}, annotation=None), vocabulary=None, synonyms=None)
+    data = SimpleNamespace(
+        train=SimpleNamespace(manifest={}, annotation=None), vocabulary=None, synonyms=None
+    )
     summary.announce_idle(trains_on(settings), SimpleNamespace(say=lines.append), data)
     assert lines == []
 
@@ -200,6 +261,17 @@ def test_a_run_names_the_folder_that_it_reads(monkeypatch):
     model = SimpleNamespace(parameters=lambda: [], config=SimpleNamespace(model_type="bert"))
     encoder = SimpleNamespace(lm=model, pooling="mean")
     train = SimpleNamespace(folder=folder, num_sequences=70, num_tokens=700, unit="record")
-    summary.announce(settings, None, True, SimpleNamespace(say=lines.append), SimpleNamespace(train=train), encoder,
-                      SimpleNamespace(roles=(), masked_copies=1), 1, None, 0, None)
+    summary.announce(
+        settings,
+        None,
+        True,
+        SimpleNamespace(say=lines.append),
+        SimpleNamespace(train=train),
+        encoder,
+        SimpleNamespace(roles=(), masked_copies=1),
+        1,
+        None,
+        0,
+        None,
+    )
     assert any(line.startswith(f"data       {folder}: 70 sequences") for line in lines)

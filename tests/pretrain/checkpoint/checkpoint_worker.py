@@ -1,4 +1,5 @@
-"""One rank of the checkpoint tests: `python checkpoint_worker.py SCENARIO.json` with RANK, WORLD_SIZE, MASTER_* set.
+"""One rank of the checkpoint tests: `python checkpoint_worker.py SCENARIO.json` with RANK, WORLD_SIZE,
+MASTER_* set.
 
 A scenario is a list of actions done in one launch, because importing DeepSpeed takes longer than all of them.
 """
@@ -19,9 +20,9 @@ from pretrain.checkpoint.engine_state import engine_state
 
 
 class Tied(nn.Module):
-    """A small masked-language model with everything that is awkward: odd sizes (partitions end in the middle of
-    parameters, and need padding), a tied weight, a frozen and an unused parameter, a single number, batch-norm buffers,
-    a parameter that no optimizer group holds."""
+    """A small masked-language model with everything that is awkward: odd sizes (partitions end in the middle
+    of parameters, and need padding), a tied weight, a frozen and an unused parameter, a single number,
+    batch-norm buffers, a parameter that no optimizer group holds."""
 
     def __init__(self, width: int = 13) -> None:
         super().__init__()
@@ -77,7 +78,9 @@ def snapshot(engine) -> dict[str, torch.Tensor]:
     for name, parameter in view.named_parameters():
         found[f"parameters/{name}"] = view.full_parameter(parameter).clone()
         for key in view.moment_keys(parameter):
-            found[f"{key}/{name}"] = view.full_moment(parameter, key).clone().reshape(found[f"parameters/{name}"].shape)
+            found[f"{key}/{name}"] = (
+                view.full_moment(parameter, key).clone().reshape(found[f"parameters/{name}"].shape)
+            )
     return found | {f"buffers/{name}": buffer.clone() for name, buffer in view.named_buffers()}
 
 
@@ -126,7 +129,8 @@ def straight_and_resumed(root: Path, stages: list[int], out: dict) -> None:
 
 
 def cross(root: Path, pairs: list[list[int]], out: dict) -> None:
-    """Checkpoints of other stages or world sizes: exact when loaded, and the next step differs by rounding only."""
+    """Checkpoints of other stages or world sizes: exact when loaded, and the next step differs by rounding
+    only."""
     for saved, stage in pairs:
         went = torch.load(root / f"{saved}.pt", weights_only=True)
         came = resume(store.resume_point(root / str(saved)).path, stage)
@@ -138,7 +142,9 @@ def cross(root: Path, pairs: list[list[int]], out: dict) -> None:
             if "unused" not in n and "num_batches" not in n
         )
         out[f"{saved} -> {stage}"] = {
-            "load": bits_differ({n: went["at_save"][n] for n in names}, {n: came["at_load"][n] for n in names}),
+            "load": bits_differ(
+                {n: went["at_save"][n] for n in names}, {n: came["at_load"][n] for n in names}
+            ),
             "losses": max(abs(a - b) for a, b in zip(went["losses"], came["losses"], strict=True)),
             "end": end,
         }
@@ -151,7 +157,10 @@ def before_first_step(root: Path, stages: list[int], out: dict) -> None:
         store.save(root / f"fresh{stage}", engine, {"step": 0}, keep=1)
         reference = train(engine, 0, 3)
         came = resume(store.resume_point(root / f"fresh{stage}").path, stage, stepped=True)
-        out[f"fresh {stage}"] = {"losses": reference == came["losses"], "end": bits_differ(snapshot(engine), came["at_end"])}
+        out[f"fresh {stage}"] = {
+            "losses": reference == came["losses"],
+            "end": bits_differ(snapshot(engine), came["at_end"]),
+        }
 
 
 def other_model(root: Path, stage: int, out: dict) -> None:
@@ -181,7 +190,10 @@ def out_of_disk(root: Path, out: dict) -> None:
     try:
         store.save(root / "full", engine, {"step": 2}, keep=1)
     except store.CheckpointError as error:
-        out["out of disk"] = {"message": str(error), "left": sorted(p.name for p in (root / "full").iterdir())}
+        out["out of disk"] = {
+            "message": str(error),
+            "left": sorted(p.name for p in (root / "full").iterdir()),
+        }
     tensor_file.TensorFileWriter.write = original
     out["out of disk"]["good"] = store.resume_point(root / "full").path == good
     store.save(root / "full", engine, {"step": 2}, keep=1)

@@ -1,4 +1,5 @@
-"""Checkpoints: exact at any world size and ZeRO stage, whole whenever the writer dies, refused when damaged."""
+"""Checkpoints: exact at any world size and ZeRO stage, whole whenever the writer dies, refused when
+damaged."""
 
 import json
 import os
@@ -36,8 +37,18 @@ def launch(world_size: int, folder: Path, name: str, actions: list) -> list[subp
         subprocess.Popen(
             [sys.executable, str(WORKER), str(scenario)],
             env=os.environ
-            | {"RANK": str(rank), "WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "LOCAL_RANK": str(rank)}
-            | {"MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "PYTHONPATH": str(ROOT)},
+            | {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(world_size),
+                "MASTER_ADDR": "127.0.0.1",
+                "LOCAL_RANK": str(rank),
+            }
+            | {
+                "MASTER_PORT": str(port),
+                "OMP_NUM_THREADS": "1",
+                "DS_ACCELERATOR": "cpu",
+                "PYTHONPATH": str(ROOT),
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -54,7 +65,8 @@ def finish(ranks: list[subprocess.Popen], folder: Path, name: str) -> list[dict]
 
 @pytest.fixture(scope="module")
 def launches(tmp_path_factory) -> dict[str, list[dict]]:
-    """Three launches for everything: one rank, two ranks (which also read what one rank saved), one rank again."""
+    """Three launches for everything: one rank, two ranks (which also read what one rank saved), one rank
+    again."""
     folder = tmp_path_factory.mktemp("checkpoints")
     one, two = str(folder / "one"), str(folder / "two")
     Path(one).mkdir()
@@ -84,7 +96,9 @@ def test_resumed_run_is_bitwise_the_uninterrupted_one(launches, name):
     for rank in launches[name]:
         for stage in range(4):
             result = rank[f"same {stage}"]
-            assert result == {"changed by saving": [], "load": [], "end": [], "losses": True, "step": True}, stage
+            assert result == {"changed by saving": [], "load": [], "end": [], "losses": True, "step": True}, (
+                stage
+            )
 
 
 @pytest.mark.parametrize("name", ["first", "second", "third"])
@@ -116,7 +130,10 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_differences(launches)
 def test_out_of_disk_is_said_on_every_rank_and_leaves_the_last_checkpoint(launches):
     for rank in launches["second"]:
         result = rank["out of disk"]
-        assert "No space left on device" in result["message"] and "step-00000001, is untouched" in result["message"]
+        assert (
+            "No space left on device" in result["message"]
+            and "step-00000001, is untouched" in result["message"]
+        )
         assert result["left"] == ["latest", "step-00000001"]
         assert result["good"] is True
         assert result["again"] == ["latest", "step-00000002"]
@@ -148,7 +165,12 @@ def test_saving_a_step_again_replaces_it(saved):
     with torch.no_grad():
         engine.module.bias.fill_(7)
     store.save(saved, engine, {"step": 3}, keep=3)
-    assert sorted(p.name for p in saved.iterdir()) == ["latest", "step-00000001", "step-00000002", "step-00000003"]
+    assert sorted(p.name for p in saved.iterdir()) == [
+        "latest",
+        "step-00000001",
+        "step-00000002",
+        "step-00000003",
+    ]
     other = PlainEngine()
     store.load(store.latest(saved), other)
     assert other.module.bias.tolist() == [7.0] * 3
@@ -334,12 +356,15 @@ def test_step_counts_are_each_parameters_wherever_an_optimizer_keeps_them(tmp_pa
     for engine in (saved, other):
         view = engine_state(engine)
         assert [view.scalars(parameter)["step"] for _, parameter in view.named_parameters()] == [3, 3]
-    group, = other.optimizer.param_groups
-    assert [int(group["step"] if loaded == "apex" else other.optimizer.state[p]["step"]) for p in group["params"]] == [3, 3]
+    (group,) = other.optimizer.param_groups
+    assert [
+        int(group["step"] if loaded == "apex" else other.optimizer.state[p]["step"]) for p in group["params"]
+    ] == [3, 3]
 
 
 def test_the_larger_step_count_is_that_of_a_shared_partition():
-    """At ZeRO 0 a parameter without gradients has done fewer steps; one flat partition has one count for all."""
+    """At ZeRO 0 a parameter without gradients has done fewer steps; one flat partition has one count for
+    all."""
     view = engine_state(PlainEngine())
     (_, first), (_, second) = view.named_parameters()
     for counts in ((5, 3), (3, 5)):
@@ -389,11 +414,15 @@ def test_streamed_file_is_what_safetensors_writes_and_reads(tmp_path):
     written = writer.close()
     assert written["bytes"] == (tmp_path / "ours.safetensors").stat().st_size
     back = load_file(tmp_path / "ours.safetensors")
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, tmp_path / "theirs.safetensors")
+    save_file(
+        {name: tensor.contiguous() for name, tensor in tensors.items()}, tmp_path / "theirs.safetensors"
+    )
     theirs = load_file(tmp_path / "theirs.safetensors")
     assert set(back) == set(theirs) == set(tensors)
     for name, tensor in tensors.items():
-        assert back[name].dtype == tensor.dtype and back[name].equal(tensor) and back[name].equal(theirs[name])
+        assert (
+            back[name].dtype == tensor.dtype and back[name].equal(tensor) and back[name].equal(theirs[name])
+        )
     assert back["b"].signbit()
 
 

@@ -1,4 +1,5 @@
-"""What is resumed from where a checkpoint is damaged, cannot be read now, or is of a newer format; and that nothing is lost."""
+"""What is resumed from where a checkpoint is damaged, cannot be read now, or is of a newer format; and that
+nothing is lost."""
 
 import json
 import os
@@ -28,21 +29,29 @@ def rewrite_manifest(folder: Path, **changes) -> None:
 def manifest_without(name: str):
     def damage(folder: Path) -> None:
         files = json.loads((folder / "manifest.json").read_text())["files"]
-        rewrite_manifest(folder, files={key: value for key, value in files.items() if not key.startswith(name)})
+        rewrite_manifest(
+            folder, files={key: value for key, value in files.items() if not key.startswith(name)}
+        )
 
     return damage
 
 
 DAMAGES = {
-    "parameters-00000.safetensors does not have": lambda folder: flip(folder / "parameters-00000.safetensors"),
+    "parameters-00000.safetensors does not have": lambda folder: flip(
+        folder / "parameters-00000.safetensors"
+    ),
     "100 bytes instead of": lambda folder: os.truncate(folder / "exp_avg-00000.safetensors", 100),
-    "exp_avg_sq-00000.safetensors is missing": lambda folder: (folder / "exp_avg_sq-00000.safetensors").unlink(),
+    "exp_avg_sq-00000.safetensors is missing": lambda folder: (
+        folder / "exp_avg_sq-00000.safetensors"
+    ).unlink(),
     "state.json does not have": lambda folder: flip(folder / "state.json"),
     "it is not JSON": lambda folder: (folder / "manifest.json").write_text("{"),
     "manifest.json is missing": lambda folder: (folder / "manifest.json").unlink(),
     "lists no files": lambda folder: rewrite_manifest(folder, files={}),
     "gives no format_version": lambda folder: (folder / "manifest.json").write_text("[]"),
-    "gives no size and sha256 of state.json": lambda folder: rewrite_manifest(folder, files={"state.json": {"bytes": 3}}),
+    "gives no size and sha256 of state.json": lambda folder: rewrite_manifest(
+        folder, files={"state.json": {"bytes": 3}}
+    ),
     "which is no name of a file": lambda folder: rewrite_manifest(folder, files={"../state.json": {}}),
     "does not list state.json": manifest_without("state"),
     "0 of the 2 tensors of parameters": manifest_without("parameters"),
@@ -55,7 +64,9 @@ def test_resume_walks_back_past_damage_and_names_it(saved, caplog, said):
     DAMAGES[said](saved / "step-00000003")
     flip(saved / "step-00000002" / "parameters-00000.safetensors")
     assert store.latest(saved) == saved / "step-00000001"
-    assert "step-00000003 is damaged" in caplog.text and said in caplog.text and "step-00000002" in caplog.text
+    assert (
+        "step-00000003 is damaged" in caplog.text and said in caplog.text and "step-00000002" in caplog.text
+    )
     with pytest.raises(store.CheckpointError, match="step-00000003 is damaged"):
         store.load(saved / "step-00000003", PlainEngine())
 
@@ -75,7 +86,9 @@ def replace_by_link(path: Path, target: str) -> None:
 @pytest.mark.parametrize("said", list(UNREADABLE))
 def test_what_cannot_be_read_now_is_not_passed_over(saved, said):
     UNREADABLE[said](saved / "step-00000003")
-    with pytest.raises(store.CheckpointError, match=rf"step-00000003 cannot be read now: {said}.*same command again"):
+    with pytest.raises(
+        store.CheckpointError, match=rf"step-00000003 cannot be read now: {said}.*same command again"
+    ):
         store.latest(saved)
     shutil.rmtree(saved / "step-00000003")
     assert store.latest(saved) == saved / "step-00000002"
@@ -83,18 +96,28 @@ def test_what_cannot_be_read_now_is_not_passed_over(saved, said):
 
 def test_a_newer_format_is_not_passed_over(saved):
     rewrite_manifest(saved / "step-00000003", format_version=7)
-    with pytest.raises(store.CheckpointError, match=r"step-00000003 is of a newer format: it has format 7.*newer one"):
+    with pytest.raises(
+        store.CheckpointError, match=r"step-00000003 is of a newer format: it has format 7.*newer one"
+    ):
         store.latest(saved)
 
 
 def test_where_none_verifies_all_are_named_and_nothing_is_chosen(saved):
-    for step, damage in ((3, "lists no files"), (2, "manifest.json is missing"), (1, "state.json does not have")):
+    for step, damage in (
+        (3, "lists no files"),
+        (2, "manifest.json is missing"),
+        (1, "state.json does not have"),
+    ):
         DAMAGES[damage](saved / f"step-0000000{step}")
     before = tree(saved)
     with pytest.raises(store.CheckpointError) as error:
         choose(saved)
-    for said in ("step-00000003 is damaged: manifest.json lists no files", "step-00000002 is damaged: manifest.json is missing",
-                 "step-00000001 is damaged: state.json does not have", "--run"):
+    for said in (
+        "step-00000003 is damaged: manifest.json lists no files",
+        "step-00000002 is damaged: manifest.json is missing",
+        "step-00000001 is damaged: state.json does not have",
+        "--run",
+    ):
         assert said in str(error.value)
     assert tree(saved) == before
 
@@ -114,7 +137,10 @@ def test_nothing_to_resume_from(tmp_path):
 
 def test_what_is_loaded_is_what_the_manifest_lists(saved):
     folder = saved / "step-00000003"
-    save_file({"weight": torch.full((3, 3), 9.0), "bias": torch.full((3,), 9.0)}, folder / "parameters-00001.safetensors")
+    save_file(
+        {"weight": torch.full((3, 3), 9.0), "bias": torch.full((3,), 9.0)},
+        folder / "parameters-00001.safetensors",
+    )
     assert store.problem_with(folder) is None
     engine = PlainEngine()
     store.load(folder, engine)
@@ -134,7 +160,9 @@ def whole(tiny_data, tmp_path_factory) -> Path:
 
 
 def resume(data: Path, run: Path, expect: int = 0, how: str = "auto", **flags) -> str:
-    return finish(start(command(data, run, checkpoint__keep=9, checkpoint__resume=how, **flags)), expect=expect)
+    return finish(
+        start(command(data, run, checkpoint__keep=9, checkpoint__resume=how, **flags)), expect=expect
+    )
 
 
 def test_resuming_where_no_checkpoint_is_whole_stops_and_touches_nothing(tiny_data, whole, tmp_path):
@@ -163,7 +191,9 @@ def test_a_damaged_checkpoint_is_renamed_and_the_run_goes_on_from_the_one_before
     assert store.latest(run / "checkpoints") == newest
 
 
-def test_resuming_from_a_named_checkpoint_keeps_the_later_ones_and_takes_none_of_another_run(tiny_data, whole, tmp_path):
+def test_resuming_from_a_named_checkpoint_keeps_the_later_ones_and_takes_none_of_another_run(
+    tiny_data, whole, tmp_path
+):
     run, other = tmp_path / "run", tmp_path / "other"
     shutil.copytree(whole, run)
     shutil.copytree(whole, other)

@@ -1,4 +1,5 @@
-"""What survives a power cut: the order in which a save syncs and renames, seen at the operating system's calls."""
+"""What survives a power cut: the order in which a save syncs and renames, seen at the operating system's
+calls."""
 
 import os
 from pathlib import Path
@@ -15,7 +16,8 @@ from pretrain.export.folder import export
 
 
 class Calls:
-    """What a block asked the operating system to do, in order: ("sync", path, bytes) and ("rename", from, to)."""
+    """What a block asked the operating system to do, in order: ("sync", path, bytes) and ("rename", from,
+    to)."""
 
     def __init__(self, monkeypatch) -> None:
         self.made: list[tuple] = []
@@ -23,13 +25,16 @@ class Calls:
 
         def synced(descriptor):
             fsync(descriptor)
-            self.made.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}"), os.fstat(descriptor).st_size))
+            self.made.append(
+                ("sync", os.readlink(f"/proc/self/fd/{descriptor}"), os.fstat(descriptor).st_size)
+            )
 
         def renamed(call):
             def recorded(source, target):
                 contents = files(Path(source))
                 call(source, target)
                 self.made.append(("rename", str(source), str(target), contents))
+
             return recorded
 
         monkeypatch.setattr(os, "fsync", synced)
@@ -37,21 +42,34 @@ class Calls:
         monkeypatch.setattr(os, "replace", renamed(replace))
 
     def renames(self) -> list[tuple[int, Path, Path]]:
-        """(place in the order, from, to) of what was put into place; what is on its way out has a hidden name."""
-        return [(n, Path(call[1]), Path(call[2])) for n, call in enumerate(self.made)
-                if call[0] == "rename" and not Path(call[2]).name.startswith(".old-")]
+        """(place in the order, from, to) of what was put into place; what is on its way out has a hidden
+        name."""
+        return [
+            (n, Path(call[1]), Path(call[2]))
+            for n, call in enumerate(self.made)
+            if call[0] == "rename" and not Path(call[2]).name.startswith(".old-")
+        ]
 
     def require_order(self) -> None:
-        """Nothing gets its name before all its bytes are on the disk, and nothing goes on before its name is."""
+        """Nothing gets its name before all its bytes are on the disk, and nothing goes on before its name
+        is."""
         for place, source, target in self.renames():
             if not target.name.endswith(".replaced"):
                 for name, size in self.made[place][3].items():
-                    assert ("sync", name, size) in self.made[:place], f"{name} was renamed before its {size} bytes were synced"
+                    assert ("sync", name, size) in self.made[:place], (
+                        f"{name} was renamed before its {size} bytes were synced"
+                    )
                 if source.suffix != ".tmp":
-                    assert self.synced(source, self.made[:place]), f"{source} was renamed before its names were synced"
-            until = next((n for n, call in enumerate(self.made[place + 1:], place + 1) if call[0] == "rename"), None)
+                    assert self.synced(source, self.made[:place]), (
+                        f"{source} was renamed before its names were synced"
+                    )
+            until = next(
+                (n for n, call in enumerate(self.made[place + 1 :], place + 1) if call[0] == "rename"), None
+            )
             if not target.name.endswith(".replaced"):  # its place is taken at once, both are synced together
-                assert self.synced(target.parent, self.made[place:until]), f"the name {target} was not synced in time"
+                assert self.synced(target.parent, self.made[place:until]), (
+                    f"the name {target} was not synced in time"
+                )
 
     @staticmethod
     def synced(path: Path, calls: list[tuple]) -> bool:
@@ -74,7 +92,11 @@ def test_a_save_syncs_before_it_names_and_names_before_it_removes(saved, monkeyp
     calls.require_order()
     order = [target.name for _, _, target in calls.renames()]
     assert order == [*["step-00000003.replaced"] * again, f"step-0000000{step}", "latest"]
-    first_removal = next(n for n, call in enumerate(calls.made) if call[0] == "rename" and Path(call[2]).name.startswith(".old-"))
+    first_removal = next(
+        n
+        for n, call in enumerate(calls.made)
+        if call[0] == "rename" and Path(call[2]).name.startswith(".old-")
+    )
     assert first_removal > calls.renames()[-1][0], "an old checkpoint went before the new one had its name"
 
 
@@ -91,11 +113,15 @@ def test_an_export_is_synced_before_it_is_named(tmp_path, monkeypatch):
     make_run(tmp_path)
     calls = Calls(monkeypatch)
     out = export(tmp_path)
-    written, = [place for place, _, target in calls.renames() if target == out]
+    (written,) = [place for place, _, target in calls.renames() if target == out]
     assert calls.made[written][3], "an export has files"
     for name, size in calls.made[written][3].items():
-        assert ("sync", name, size) in calls.made[:written], f"{name} was renamed before its {size} bytes were synced"
-    assert calls.synced(out.parent, calls.made[written:]) and calls.synced(out.with_name(".export.tmp"), calls.made[:written])
+        assert ("sync", name, size) in calls.made[:written], (
+            f"{name} was renamed before its {size} bytes were synced"
+        )
+    assert calls.synced(out.parent, calls.made[written:]) and calls.synced(
+        out.with_name(".export.tmp"), calls.made[:written]
+    )
 
 
 def test_two_writers_of_one_file_leave_one_of_both_whole(tmp_path):
@@ -121,7 +147,8 @@ def test_setting_aside_is_synced(saved, monkeypatch):
 
 
 def test_a_checkpoint_comes_before_the_one_that_it_replaces(saved):
-    """A kill between the two renames, or before the replaced one is removed: each moment has a checkpoint of the step."""
+    """A kill between the two renames, or before the replaced one is removed: each moment has a checkpoint of
+    the step."""
     engine = PlainEngine()
     store.load(saved / "step-00000003", engine)
     os.rename(saved / "step-00000003", saved / "step-00000003.replaced")

@@ -30,8 +30,14 @@ def test_killed_and_resumed_equals_uninterrupted_bitwise(tiny_data, whole, tmp_p
         # A save in progress shows as a folder that does not have its final name yet.
         checkpoints = run / "checkpoints"
         wait_for(lambda: (checkpoints / "step-00000003").exists(), processes)
-        wait_for(lambda: any(p.is_dir() and not p.name.startswith("step-") for p in checkpoints.iterdir())
-                 or (checkpoints / "step-00000006").exists(), processes, pause=0)
+        wait_for(
+            lambda: (
+                any(p.is_dir() and not p.name.startswith("step-") for p in checkpoints.iterdir())
+                or (checkpoints / "step-00000006").exists()
+            ),
+            processes,
+            pause=0,
+        )
     kill(processes)
     output = finish(start(command(tiny_data, run, checkpoint__resume="auto")))
     assert "resumed from" in output
@@ -55,24 +61,40 @@ def test_rows_are_means_of_all_their_steps_and_do_not_notice_a_resume(tiny_data,
         steps = [single[step] for step in range(before + 1, row["step"] + 1)]
         assert row["steps"] == len(steps)
         norms, masked = [step["gradient_norm"] for step in steps], [step["masked_tokens"] for step in steps]
-        assert row["gradient_norm"] == pytest.approx(sum(norms) / len(norms)) and row["gradient_norm_max"] == max(norms)
+        assert row["gradient_norm"] == pytest.approx(sum(norms) / len(norms)) and row[
+            "gradient_norm_max"
+        ] == max(norms)
         assert row["masked_tokens"] == pytest.approx(sum(masked) / len(masked))
         assert row["tokens"] == steps[-1]["tokens"] and row["lr"] == steps[-1]["lr"]
         for name, value in row["loss"].items():
-            weights = masked if name == "mlm" else [1] * len(steps)  # a mean over masked tokens, over steps of equal size
+            # a mean over masked tokens, over steps of equal size
+            weights = masked if name == "mlm" else [1] * len(steps)
             assert value == pytest.approx(mean([step["loss"][name] for step in steps], weights), rel=1e-12)
         for name in ("alignment", "positive_cosine"):
-            assert row[name] == pytest.approx(mean([step[name] for step in steps], [1] * len(steps)), rel=1e-12)
+            assert row[name] == pytest.approx(
+                mean([step[name] for step in steps], [1] * len(steps)), rel=1e-12
+            )
 
     again = tmp_path / "again"
     shutil.copytree(run, again)
     shutil.rmtree(again / "checkpoints" / "step-00000009")
     shutil.rmtree(again / "checkpoints" / "step-00000010")
-    finish(start(command(tiny_data, again, **flags, checkpoint__resume="auto")))  # from step 6, in the middle of a row
-    of_this_machine = {"wall_time", "seconds", "time", "memory", "tokens_per_second", "sequences_per_second", "mfu", "hfu",
-                       "eta_seconds"}
+    # from step 6, in the middle of a row
+    finish(start(command(tiny_data, again, **flags, checkpoint__resume="auto")))
+    of_this_machine = {
+        "wall_time",
+        "seconds",
+        "time",
+        "memory",
+        "tokens_per_second",
+        "sequences_per_second",
+        "mfu",
+        "hfu",
+        "eta_seconds",
+    }
     assert [{k: v for k, v in row.items() if k not in of_this_machine} for row in records(again)] == [
-        {k: v for k, v in row.items() if k not in of_this_machine} for row in records(run)]
+        {k: v for k, v in row.items() if k not in of_this_machine} for row in records(run)
+    ]
 
 
 @pytest.mark.slow
@@ -103,7 +125,9 @@ def test_resumes_on_two_ranks_and_another_zero_stage_with_the_same_batches(tiny_
     for later in sorted((other / "checkpoints").glob("step-*"))[1:]:
         shutil.rmtree(later)
     assert store.latest(other / "checkpoints").name == "step-00000003"
-    output = finish(start(command(tiny_data, other, **flags, checkpoint__resume="auto", train__zero=3), ranks=2))
+    output = finish(
+        start(command(tiny_data, other, **flags, checkpoint__resume="auto", train__zero=3), ranks=2)
+    )
     assert "2 x CPU" in output and "ZeRO 3" in output
     expected, got = curve(run), curve(other)
     assert expected.keys() == got.keys()

@@ -46,8 +46,13 @@ def test_the_functions_status_and_errors_are_the_commands(call):
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [((), "MODEL is missing"), (("--tasks", "a"), "MODEL is missing"), (("x", "--taks", "a"), "did you mean --tasks?"),
-     (("x", "y"), "unexpected argument 'y'"), (("x", "-"), "unexpected argument '-'")],
+    [
+        ((), "MODEL is missing"),
+        (("--tasks", "a"), "MODEL is missing"),
+        (("x", "--taks", "a"), "did you mean --tasks?"),
+        (("x", "y"), "unexpected argument 'y'"),
+        (("x", "-"), "unexpected argument '-'"),
+    ],
 )
 def test_mistakes_are_one_message(call, words, said):
     code, out, error = call(*words)
@@ -82,8 +87,12 @@ def test_switches():
 
 def test_numbers():
     assert as_count("0", "f") == 0 and as_count(7, "f", 7, 7) == 7
-    for value, least, most, allowed in (("x", 0, None, ", 0 or more"), ("1.5", 1, None, ", 1 or more"),
-                                        ("-1", 0, None, ", 0 or more"), ("9", 2, 8, " from 2 to 8")):
+    for value, least, most, allowed in (
+        ("x", 0, None, ", 0 or more"),
+        ("1.5", 1, None, ", 1 or more"),
+        ("-1", 0, None, ", 0 or more"),
+        ("9", 2, 8, " from 2 to 8"),
+    ):
         with pytest.raises(UserError, match=f"--f '{value}': give a whole number{allowed}"):
             as_count(value, "f", least, most)
     assert as_rate("") == 0.0 and as_rate("2e-5") == 2e-5

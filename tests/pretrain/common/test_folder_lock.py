@@ -1,4 +1,5 @@
-"""One writer a folder: what a second one is told, and that a lock goes with its holder and with nothing else."""
+"""One writer a folder: what a second one is told, and that a lock goes with its holder and with nothing
+else."""
 
 import os
 import re
@@ -46,8 +47,14 @@ def hold(tmp_path):
 
     def hold(before: str = "", inside: str = "") -> subprocess.Popen:
         code = HOLD.format(before=before, inside=inside)
-        process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], env=os.environ | {"PYTHONPATH": str(ROOT)},
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path)],
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         started.append(process)
         assert process.stdout.readline() == "held\n"
         return process
@@ -65,7 +72,10 @@ def test_a_second_writer_is_told_who_the_first_is(tmp_path, hold, short_lease):
     with pytest.raises(FolderTakenError) as error, folder_lock(tmp_path):
         pass
     assert time.monotonic() - began < locks.LEASE, "a holder on this machine is seen at once"
-    said = rf"process {process.pid} on {socket.gethostname()}, started \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{{4}}"
+    said = (
+        rf"process {process.pid} on {socket.gethostname()}, started \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d "
+        rf"[+-]\d{{4}}"
+    )
     assert re.search(said, str(error.value)) and str(tmp_path) in str(error.value)
     assert process.poll() is None
 
@@ -75,7 +85,11 @@ def test_a_lock_goes_with_a_killed_holder_at_once_and_leaves_nothing(tmp_path, h
     process.kill()
     process.wait()
     began = time.monotonic()
-    with folder_lock(tmp_path), pytest.raises(FolderTakenError, match=f"process {os.getpid()} on"), folder_lock(tmp_path):
+    with (
+        folder_lock(tmp_path),
+        pytest.raises(FolderTakenError, match=f"process {os.getpid()} on"),
+        folder_lock(tmp_path),
+    ):
         pass
     assert time.monotonic() - began < 30  # far below the lease
     assert list(tmp_path.iterdir()) == []
@@ -105,7 +119,10 @@ def test_a_suspended_holder_keeps_its_lock_from_who_waits_longer_than_the_lease(
     process = hold()
     process.send_signal(signal.SIGSTOP)
     began = time.monotonic()
-    with pytest.raises(FolderTakenError, match=f"process {process.pid} on"), folder_lock(tmp_path, wait=3 * locks.LEASE):
+    with (
+        pytest.raises(FolderTakenError, match=f"process {process.pid} on"),
+        folder_lock(tmp_path, wait=3 * locks.LEASE),
+    ):
         pass
     assert 3 * locks.LEASE <= time.monotonic() - began < 3 * locks.LEASE + 5
     process.send_signal(signal.SIGCONT)
@@ -120,8 +137,11 @@ def test_a_killed_holder_whose_parent_has_not_asked_after_it_holds_nothing(tmp_p
     while ") Z" not in Path(f"/proc/{process.pid}/stat").read_text():
         time.sleep(0.01)
     began = time.monotonic()
-    with folder_lock(tmp_path, wait=wait), pytest.raises(FolderTakenError, match=f"process {os.getpid()} on"), \
-            folder_lock(tmp_path):
+    with (
+        folder_lock(tmp_path, wait=wait),
+        pytest.raises(FolderTakenError, match=f"process {os.getpid()} on"),
+        folder_lock(tmp_path),
+    ):
         pass
     assert time.monotonic() - began < 30  # far below the lease
     assert list(tmp_path.iterdir()) == []
@@ -155,22 +175,32 @@ with folder_lock(folder, wait=60):
     time.sleep(0.3)
     (folder / "inside").unlink()
 """
-    others = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], env=os.environ | {"PYTHONPATH": str(ROOT)})
-              for _ in range(4)]
+    others = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path)], env=os.environ | {"PYTHONPATH": str(ROOT)}
+        )
+        for _ in range(4)
+    ]
     assert [other.wait(60) for other in others] == [0] * 4
 
 
 OTHER_HOST = "socket.gethostname = lambda: 'far-away'"
 
 
-def test_a_holder_on_another_machine_keeps_its_lock_while_it_refreshes_it_and_no_longer(tmp_path, hold, short_lease, capfd):
+def test_a_holder_on_another_machine_keeps_its_lock_while_it_refreshes_it_and_no_longer(
+    tmp_path, hold, short_lease, capfd
+):
     process = hold(before=OTHER_HOST)
     time.sleep(1.5 * locks.LEASE)
-    with pytest.raises(FolderTakenError, match=f"process {process.pid} on far-away, started"), folder_lock(tmp_path):
+    with (
+        pytest.raises(FolderTakenError, match=f"process {process.pid} on far-away, started"),
+        folder_lock(tmp_path),
+    ):
         pass
     process.kill()
     process.wait()
-    with folder_lock(tmp_path):  # no process of that name can be asked after here: only time shows that it is gone
+    # no process of that name can be asked after here: only time shows that it is gone
+    with folder_lock(tmp_path):
         assert "waiting up to 2 s to see whether that still lives" in capfd.readouterr().err
 
 
@@ -241,5 +271,7 @@ def test_a_second_run_in_a_folder_is_refused_before_it_touches_anything(tiny_dat
 
 
 def test_a_run_that_is_refused_leaves_no_folder_behind(tiny_data, tmp_path):
-    finish(start(command(tiny_data, tmp_path / "run", data__lanes=3, train__global_batch=15), ranks=2), expect=2)
+    finish(
+        start(command(tiny_data, tmp_path / "run", data__lanes=3, train__global_batch=15), ranks=2), expect=2
+    )
     assert not (tmp_path / "run").exists()

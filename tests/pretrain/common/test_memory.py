@@ -44,12 +44,15 @@ def test_a_steps_own_memory_is_not_given_back_at_every_step():
     assert sum(released) <= 1
 
 
-@pytest.mark.parametrize("vendor, family, flags, slow", [
-    ("AuthenticAMD", 25, "avx2 avx512f avx512_bf16", True),  # Zen 4
-    ("AuthenticAMD", 25, "avx2", False),  # Zen 3
-    ("AuthenticAMD", 26, "avx2 avx512f avx512_bf16", False),  # Zen 5
-    ("GenuineIntel", 6, "avx2 avx512f", False),
-])
+@pytest.mark.parametrize(
+    "vendor, family, flags, slow",
+    [
+        ("AuthenticAMD", 25, "avx2 avx512f avx512_bf16", True),  # Zen 4
+        ("AuthenticAMD", 25, "avx2", False),  # Zen 3
+        ("AuthenticAMD", 26, "avx2 avx512f avx512_bf16", False),  # Zen 5
+        ("GenuineIntel", 6, "avx2 avx512f", False),
+    ],
+)
 def test_processors_whose_compressing_stores_are_slow(vendor, family, flags, slow):
     from pretrain.common.environment import slow_compressing_stores
 

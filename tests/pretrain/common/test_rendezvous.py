@@ -35,10 +35,20 @@ def free_port() -> int:
 
 
 def start(rank: int, world: int, port: object, patience: float, before: str = "") -> subprocess.Popen:
-    environment = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-                                "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen([sys.executable, "-c", JOIN.format(patience=patience, before=before)], env=environment, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    environment = os.environ | {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "PYTHONPATH": str(ROOT),
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", JOIN.format(patience=patience, before=before)],
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
 
 
 def test_all_meet_and_collectives_have_the_time_of_the_run():
@@ -49,8 +59,10 @@ def test_all_meet_and_collectives_have_the_time_of_the_run():
     assert all("ranks 3 1234.0" in output for output in outputs)
 
 
-@pytest.mark.parametrize("rank,needle", [(0, "1 of 3 ranks have come to {where}; missing: ranks 1, 2."),
-                                         (2, "nobody answers at {where}")])
+@pytest.mark.parametrize(
+    "rank,needle",
+    [(0, "1 of 3 ranks have come to {where}; missing: ranks 1, 2."), (2, "nobody answers at {where}")],
+)
 def test_a_rank_alone_says_who_is_missing_in_time(rank, needle):
     port = free_port()
     process = start(rank, 3, port, 2.0)
@@ -58,7 +70,8 @@ def test_a_rank_alone_says_who_is_missing_in_time(rank, needle):
     where = f"127.0.0.1:{port}"
     assert process.returncode == 2
     assert needle.format(where=where) in output and f"rank {rank} of 3, on {socket.gethostname()}" in output
-    assert "--train.rendezvous_seconds" in output and "waits for the other ranks" in output  # not silent meanwhile
+    # not silent meanwhile
+    assert "--train.rendezvous_seconds" in output and "waits for the other ranks" in output
     assert "Traceback" not in output and "frame #" not in output
 
 
@@ -79,7 +92,9 @@ def test_a_rank_that_is_killed_while_they_connect_is_one_message():
     killed, other = start(1, 2, port, 30, before=die), start(0, 2, port, 8.0)
     began = time.monotonic()
     outputs = outputs_of([killed, other], 240)
-    assert other.returncode == 2 and "all ranks came to" in outputs[1] and "one was lost" in outputs[1], outputs[1]
+    assert other.returncode == 2 and "all ranks came to" in outputs[1] and "one was lost" in outputs[1], (
+        outputs[1]
+    )
     assert "Traceback" not in outputs[1] and time.monotonic() - began < 120
 
 
@@ -103,4 +118,6 @@ def test_a_port_in_use():
         taken.listen()
         process = start(0, 2, taken.getsockname()[1], 3.0)
         output = process.communicate(timeout=120)[0]
-    assert process.returncode == 2 and "is in use by another program" in output and "Traceback" not in output, output
+    assert (
+        process.returncode == 2 and "is in use by another program" in output and "Traceback" not in output
+    ), output

@@ -1,4 +1,5 @@
-"""Errors that all ranks share: printed once, by rank 0, before a launcher that sees another rank end kills it."""
+"""Errors that all ranks share: printed once, by rank 0, before a launcher that sees another rank end kills
+it."""
 
 import signal
 import time
@@ -34,7 +35,10 @@ def main():
 command.run(main)
 """
 ACTIONS = {
-    "user error": ("setup_run.on_rank_zero(lambda: fail(UserError('the only copy')))", "[rank 0] error: the only copy"),
+    "user error": (
+        "setup_run.on_rank_zero(lambda: fail(UserError('the only copy')))",
+        "[rank 0] error: the only copy",
+    ),
     "bug": ("setup_run.on_rank_zero(lambda: fail(KeyError('the only copy')))", "KeyError: 'the only copy'"),
     "load": ("checkpoint.load(Path({folder!r}) / 'step-00000003.damaged', None)", "manifest.json is missing"),
 }

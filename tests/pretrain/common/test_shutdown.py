@@ -17,7 +17,9 @@ def handlers_as_they_were():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations(SIGNALS)), ids=lambda order: "-".join(s.name for s in order))
+@pytest.mark.parametrize(
+    "order", list(itertools.permutations(SIGNALS)), ids=lambda order: "-".join(s.name for s in order)
+)
 def test_of_several_signals_the_weightiest_counts_whatever_came_last(tmp_path, order):
     leaving = Leaving(tmp_path, watch_file=True)
     assert leaving.wish() == STAY

@@ -19,7 +19,12 @@ def test_every_recipe_is_valid_and_survives_a_round_trip(recipe):
 
 def test_the_base_recipe_is_the_papers():
     config = load_config(Path(__file__).parents[3] / "configs" / "clear_base.yaml", {})
-    assert (config.model.layers, config.model.heads, config.model.hidden_size, config.model.max_positions) == (12, 12, 768, 512)
+    assert (
+        config.model.layers,
+        config.model.heads,
+        config.model.hidden_size,
+        config.model.max_positions,
+    ) == (12, 12, 768, 512)
     train = config.train
     assert (train.global_batch, train.steps, train.warmup_steps, train.lr) == (8192, 500_000, 24_000, 6e-4)
     assert (train.betas, train.eps, train.weight_decay, train.schedule) == ((0.9, 0.98), 1e-6, 0.01, "linear")
@@ -28,10 +33,24 @@ def test_the_base_recipe_is_the_papers():
 
 
 def test_flags_are_raw_strings_and_win_over_the_recipe():
-    config = load_config(None, {"aug": "subs,del-word:rate=0.5", "train.lr": "1e-4", "train.betas": "0.9,0.999", "name":
-                                "2026_11", "model.init": "none", "deepspeed.zero_optimization.reduce_bucket_size": "500000"})
+    config = load_config(
+        None,
+        {
+            "aug": "subs,del-word:rate=0.5",
+            "train.lr": "1e-4",
+            "train.betas": "0.9,0.999",
+            "name": "2026_11",
+            "model.init": "none",
+            "deepspeed.zero_optimization.reduce_bucket_size": "500000",
+        },
+    )
     assert [config.augment.of_role(role) for role in ("anchor", "positive")] == ["subs,del-word:rate=0.5"] * 2
-    assert (config.train.lr, config.train.betas, config.name, config.model.init) == (1e-4, (0.9, 0.999), "2026_11", None)
+    assert (config.train.lr, config.train.betas, config.name, config.model.init) == (
+        1e-4,
+        (0.9, 0.999),
+        "2026_11",
+        None,
+    )
     assert config.deepspeed == {"zero_optimization": {"reduce_bucket_size": 500000}}
 
 
@@ -39,32 +58,58 @@ def test_none_is_an_augmentation():
     assert load_config(None, {"aug": "none"}).augment.of_role("positive") == "none"
 
 
-@pytest.mark.parametrize("overrides,words", [
-    ({"train.learning_rate": "1"}, ["train.learning_rate"]),
-    ({"train.lrr": "1"}, ["did you mean 'train.lr'"]),
-    ({"seeds": "1,11"}, ["'train.seed'", "pretrain.sweep", "--seeds"]),
-    ({"lr": "1"}, ["did you mean 'train.lr'"]),
-    ({"optimiser": "adamw"}, ["did you mean 'train.optimizer'"]),
-    ({"train.lr": "fast"}, ["train.lr", "number", "fast"]),
-    ({"train.lr.peak": "1", }, ["train.lr"]),
-    ({"aug": "del-spam"}, ["del-span"]),
-    ({"model.pooling": "max"}, ["model.pooling", "first-last"]),
-    ({"train.global_batch": "100", "data.lanes": "16"}, ["100", "16", "multiple"]),
-    ({"train.optimizer": "lamb", "train.zero": "1"}, ["lamb", "train.zero=0"]),
-    ({"model.heads": "3"}, ["model.heads=3"]),
-    ({"train.steps": "10", "train.warmup_steps": "10"}, ["warmup_steps=10"]),
-    ({"objective.mlm.weight": "0", "objective.contrastive.weight": "0"}, ["switched off"]),
-    ({"objective.simcse.temperature": "inf"}, ["objective.simcse.temperature", "finite"]),
-    ({"objective.augcse.alpha": "nan"}, ["objective.augcse.alpha", "finite"]),
-    ({"train.lr": "inf"}, ["train.lr", "finite"]),
-    ({"objective.vadvcse.radius": "0.3"}, ["radius=0.3", "smart", "objective.vadvcse.projection"]),
-    ({"objective.vascl.neighbours": "7"}, ["objective.vascl.neighbours", "in force is clear", "name vascl with --objective"]),
-    ({"objective": "simcse", "objective.contrastive": "{weight: 2}"}, ["objective.contrastive", "is simcse", "name clear"]),
-    ({"objective.options": "{margin: 1}", "objective.sda.margin": "1"}, ["in force is clear", "FILE.py:CLASS and sda"]),
-    ({"objective": "simcse", "objective.simcse.hard_negatives": "true", "objective.simcse.form": "2n-2"},
-     ["objective.simcse.hard_negatives", "one-direction"]),
-    ({"objective": "esimcse", "objective.esimcse.scope": "local"}, ["scope=local", "all ranks", "queue to 0"]),
-])
+@pytest.mark.parametrize(
+    "overrides,words",
+    [
+        ({"train.learning_rate": "1"}, ["train.learning_rate"]),
+        ({"train.lrr": "1"}, ["did you mean 'train.lr'"]),
+        ({"seeds": "1,11"}, ["'train.seed'", "pretrain.sweep", "--seeds"]),
+        ({"lr": "1"}, ["did you mean 'train.lr'"]),
+        ({"optimiser": "adamw"}, ["did you mean 'train.optimizer'"]),
+        ({"train.lr": "fast"}, ["train.lr", "number", "fast"]),
+        (
+            {
+                "train.lr.peak": "1",
+            },
+            ["train.lr"],
+        ),
+        ({"aug": "del-spam"}, ["del-span"]),
+        ({"model.pooling": "max"}, ["model.pooling", "first-last"]),
+        ({"train.global_batch": "100", "data.lanes": "16"}, ["100", "16", "multiple"]),
+        ({"train.optimizer": "lamb", "train.zero": "1"}, ["lamb", "train.zero=0"]),
+        ({"model.heads": "3"}, ["model.heads=3"]),
+        ({"train.steps": "10", "train.warmup_steps": "10"}, ["warmup_steps=10"]),
+        ({"objective.mlm.weight": "0", "objective.contrastive.weight": "0"}, ["switched off"]),
+        ({"objective.simcse.temperature": "inf"}, ["objective.simcse.temperature", "finite"]),
+        ({"objective.augcse.alpha": "nan"}, ["objective.augcse.alpha", "finite"]),
+        ({"train.lr": "inf"}, ["train.lr", "finite"]),
+        ({"objective.vadvcse.radius": "0.3"}, ["radius=0.3", "smart", "objective.vadvcse.projection"]),
+        (
+            {"objective.vascl.neighbours": "7"},
+            ["objective.vascl.neighbours", "in force is clear", "name vascl with --objective"],
+        ),
+        (
+            {"objective": "simcse", "objective.contrastive": "{weight: 2}"},
+            ["objective.contrastive", "is simcse", "name clear"],
+        ),
+        (
+            {"objective.options": "{margin: 1}", "objective.sda.margin": "1"},
+            ["in force is clear", "FILE.py:CLASS and sda"],
+        ),
+        (
+            {
+                "objective": "simcse",
+                "objective.simcse.hard_negatives": "true",
+                "objective.simcse.form": "2n-2",
+            },
+            ["objective.simcse.hard_negatives", "one-direction"],
+        ),
+        (
+            {"objective": "esimcse", "objective.esimcse.scope": "local"},
+            ["scope=local", "all ranks", "queue to 0"],
+        ),
+    ],
+)
 def test_a_mistake_is_one_message_that_says_what_and_where(overrides, words):
     with pytest.raises(UserError) as caught:
         load_config(None, overrides)
@@ -73,12 +118,24 @@ def test_a_mistake_is_one_message_that_says_what_and_where(overrides, words):
     assert "\n" not in str(caught.value) and "pydantic" not in str(caught.value)
 
 
-@pytest.mark.parametrize("overrides", [
-    {"objective": "clear+vadvcse", "objective.vadvcse.sigma": "1e-4", "objective.contrastive.weight": "2",
-     "objective.mlm.rate": "0.2", "objective.mask_duplicates": "false"},
-    {"objective": "mine.py:Mine", "objective.options": "{margin: 1}", "objective.simcse.temperature": "0.1"},
-    {"objective": "esimcse", "objective.esimcse.scope": "local", "objective.esimcse.queue": "0"},
-])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {
+            "objective": "clear+vadvcse",
+            "objective.vadvcse.sigma": "1e-4",
+            "objective.contrastive.weight": "2",
+            "objective.mlm.rate": "0.2",
+            "objective.mask_duplicates": "false",
+        },
+        {
+            "objective": "mine.py:Mine",
+            "objective.options": "{margin: 1}",
+            "objective.simcse.temperature": "0.1",
+        },
+        {"objective": "esimcse", "objective.esimcse.scope": "local", "objective.esimcse.queue": "0"},
+    ],
+)
 def test_settings_of_what_is_in_the_sum_are_taken(overrides, tmp_path):
     config = load_config(None, overrides)
     (tmp_path / "config.yaml").write_text(to_yaml(config))  # as a run writes it, with every section
@@ -115,11 +172,19 @@ def test_a_run_stands_for_its_export(tmp_path, key):
         config = load_config(None, {key: str(source), "objective.name": "diffcse"})
         return config.model.init or config.objective.diffcse.generator
 
-    assert [named(source) for source in (other, "bert-base-uncased", "x" * 300)] == [str(other), "bert-base-uncased", "x" * 300]
-    with pytest.raises(UserError, match=rf"{key}: .*run is a run without an export yet.*python -m pretrain.export \S+/run$"):
+    assert [named(source) for source in (other, "bert-base-uncased", "x" * 300)] == [
+        str(other),
+        "bert-base-uncased",
+        "x" * 300,
+    ]
+    with pytest.raises(
+        UserError, match=rf"{key}: .*run is a run without an export yet.*python -m pretrain.export \S+/run$"
+    ):
         named(run)
     (run / "export").mkdir()
     (run / "export" / "config.json").write_text("{}")
     assert named(run) == named(f"{run}/") == str(run / "export")
     (run / "best" / "config.json").write_text("{}")
-    assert named(run) == named(f"{run}/") == str(run / "best") and named(run / "export") == str(run / "export")
+    assert named(run) == named(f"{run}/") == str(run / "best") and named(run / "export") == str(
+        run / "export"
+    )

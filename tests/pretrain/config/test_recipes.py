@@ -1,4 +1,5 @@
-"""Recipes and sweep files of the papers: valid, with the published values, told here once more; and the documented objective."""
+"""Recipes and sweep files of the papers: valid, with the published values, told here once more; and the
+documented objective."""
 
 import re
 import statistics
@@ -21,7 +22,9 @@ from pretrain.sweep.file import expand, read_sweep
 CONFIGS = Path(__file__).parents[3] / "configs"
 FILES = sorted((CONFIGS / "sweeps").glob("*.yaml"))
 SWEEPS = [path for path in FILES if path.stem.split("_")[0] in ("clear", "vascl", "augcse", "vadvcse", "sda")]
-PUBLISHED = sorted([*CONFIGS.glob("*_bert.yaml"), *CONFIGS.glob("*_roberta.yaml"), CONFIGS / "sda_chinese.yaml"])
+PUBLISHED = sorted(
+    [*CONFIGS.glob("*_bert.yaml"), *CONFIGS.glob("*_roberta.yaml"), CONFIGS / "sda_chinese.yaml"]
+)
 
 WIKI, NLI, SIMCLUE, OPENWEBTEXT = 1_000_000, 275_601, 2_200_000, 497_868
 # name: (start, pooling, batch, rate, epochs, sentences)
@@ -50,26 +53,66 @@ SETTINGS = {
 OBJECTIVES = {
     "simcse_bert": {"form": "one-direction", "head": "mlp", "hard_negatives": False, "keep_head": False},
     "simcse_roberta": {"form": "one-direction", "head": "mlp", "hard_negatives": False, "keep_head": False},
-    "simcse_supervised_bert": {"form": "one-direction", "hard_negatives": True, "hard_negative_logit": 0.0, "keep_head": True},
-    "simcse_supervised_roberta": {"form": "one-direction", "hard_negatives": True, "hard_negative_logit": 0.0, "keep_head": True},
+    "simcse_supervised_bert": {
+        "form": "one-direction",
+        "hard_negatives": True,
+        "hard_negative_logit": 0.0,
+        "keep_head": True,
+    },
+    "simcse_supervised_roberta": {
+        "form": "one-direction",
+        "hard_negatives": True,
+        "hard_negative_logit": 0.0,
+        "keep_head": True,
+    },
     "vascl_bert": {"neighbours": 16, "radius": 15.0, "projection_size": 128, "neighbourhood_weight": 1.0},
     "vascl_roberta": {"neighbours": 16, "radius": 15.0, "projection_size": 128, "neighbourhood_weight": 1.0},
-    "augcse_bert": {"discriminator_weight": 5e-3, "alpha": -1.0, "labels": "augmentation", "positive": "original"},
-    "augcse_roberta": {"discriminator_weight": 1e-4, "alpha": -1.0, "labels": "augmentation", "positive": "original"},
-    "vadvcse_bert": {"adversarial_weight": 1e-6, "divergence": "js", "steps": 1, "sigma": 1e-5, "step_size": 1e-3},
-    "vadvcse_roberta": {"adversarial_weight": 1e-6, "divergence": "js", "steps": 1, "sigma": 1e-5, "step_size": 1e-3},
+    "augcse_bert": {
+        "discriminator_weight": 5e-3,
+        "alpha": -1.0,
+        "labels": "augmentation",
+        "positive": "original",
+    },
+    "augcse_roberta": {
+        "discriminator_weight": 1e-4,
+        "alpha": -1.0,
+        "labels": "augmentation",
+        "positive": "original",
+    },
+    "vadvcse_bert": {
+        "adversarial_weight": 1e-6,
+        "divergence": "js",
+        "steps": 1,
+        "sigma": 1e-5,
+        "step_size": 1e-3,
+    },
+    "vadvcse_roberta": {
+        "adversarial_weight": 1e-6,
+        "divergence": "js",
+        "steps": 1,
+        "sigma": 1e-5,
+        "step_size": 1e-3,
+    },
     "sda_bert": {"margin": 0.5, "negatives": True},
     "sda_roberta": {"margin": 0.5, "negatives": True},
     "sda_chinese": {"margin": 0.5, "negatives": True},
-    "diffcse_bert": {"replaced_token_weight": 0.005, "mask_rate": 0.3, "generator": "distilbert-base-uncased"},
+    "diffcse_bert": {
+        "replaced_token_weight": 0.005,
+        "mask_rate": 0.3,
+        "generator": "distilbert-base-uncased",
+    },
     "diffcse_roberta": {"replaced_token_weight": 0.005, "mask_rate": 0.2, "generator": "distilroberta-base"},
     "esimcse_bert": {"queue": 2.5, "momentum": 0.995},
     "esimcse_roberta": {"queue": 2.5, "momentum": 0.995},
     "declutr_bert": {"positives": 2},
     "declutr_roberta": {"positives": 2},
 }
-ROLES = {"simcse_supervised": ("anchor", "positive", "negative"), "sda": ("anchor", "positive", "negative"),
-         "augcse": ("anchor", "positive", "augmented"), "declutr": ("anchor", "positive", "positive2")}
+ROLES = {
+    "simcse_supervised": ("anchor", "positive", "negative"),
+    "sda": ("anchor", "positive", "negative"),
+    "augcse": ("anchor", "positive", "augmented"),
+    "declutr": ("anchor", "positive", "positive2"),
+}
 
 
 def system(name: str) -> str:
@@ -93,17 +136,33 @@ def test_settings_are_the_published_ones(name):
     config = load_config(CONFIGS / f"{name}.yaml", {})
     start, pooling, batch, rate, epochs, sentences = SETTINGS[name]
     train = config.train
-    assert (config.model.init, config.model.pooling, train.global_batch, train.lr) == (start, pooling, batch, rate)
+    assert (config.model.init, config.model.pooling, train.global_batch, train.lr) == (
+        start,
+        pooling,
+        batch,
+        rate,
+    )
     assert train.steps == epochs * sentences // batch
     assert train.betas == (0.9, 0.999) and train.optimizer == "adamw"
     if system(name) == "declutr":
         assert (train.weight_decay, train.eps, train.clip, train.schedule) == (0.1, 1e-6, 1.0, "linear")
         assert train.warmup_steps == train.steps // 10
     elif system(name) == "vascl":
-        assert (train.schedule, train.head_lr_scale, train.clip, train.weight_decay) == ("constant", 100, 0.0, 0.0)
+        assert (train.schedule, train.head_lr_scale, train.clip, train.weight_decay) == (
+            "constant",
+            100,
+            0.0,
+            0.0,
+        )
         assert train.head_lr_scale * train.lr == pytest.approx(5e-4)
     else:
-        assert (train.schedule, train.warmup_steps, train.weight_decay, train.eps, train.clip) == ("linear", 0, 0.0, 1e-8, 1.0)
+        assert (train.schedule, train.warmup_steps, train.weight_decay, train.eps, train.clip) == (
+            "linear",
+            0,
+            0.0,
+            1e-8,
+            1.0,
+        )
         assert train.head_lr_scale == 1.0
 
 
@@ -123,13 +182,17 @@ def test_views_and_data_fit_the_objective(recipe):
     config = load_config(recipe, {})
     views = view_specs(config)
     assert tuple(view.role for view in views) == ROLES.get(system(recipe.stem), ("anchor", "positive"))
-    assert [view.role for view in views if view.labelled] == (["augmented"] if system(recipe.stem) == "augcse" else [])
+    assert [view.role for view in views if view.labelled] == (
+        ["augmented"] if system(recipe.stem) == "augcse" else []
+    )
     prepare = config.data.prepare
     assert prepare.unit == ("document" if system(recipe.stem) == "declutr" else "record")
     assert prepare.max_length == (512 if system(recipe.stem) == "declutr" else 32)
     assert "sources" in prepare.model_fields_set and config.data.folder is not None
     if system(recipe.stem) == "esimcse":
-        assert views[1].augmentation == ("repeat:rate=0.32" if recipe.stem.endswith("_bert") else "repeat:rate=0.3")
+        assert views[1].augmentation == (
+            "repeat:rate=0.32" if recipe.stem.endswith("_bert") else "repeat:rate=0.3"
+        )
 
 
 def test_recipes_that_share_data_prepare_it_alike():
@@ -141,11 +204,18 @@ def test_recipes_that_share_data_prepare_it_alike():
 
 
 def test_the_recipe_without_bookcorpus_is_else_the_papers():
-    paper, other = (DataConfig(**read_yaml(CONFIGS / f"data_wikipedia_{name}.yaml")) for name in ("bookcorpus", "fineweb_edu"))
+    paper, other = (
+        DataConfig(**read_yaml(CONFIGS / f"data_wikipedia_{name}.yaml"))
+        for name in ("bookcorpus", "fineweb_edu")
+    )
     assert paper.model_dump(exclude={"sources"}) == other.model_dump(exclude={"sources"})
     assert paper.sources[0] == other.sources[0] and len(paper.sources) == len(other.sources) == 2
     second = other.sources[1]
-    assert (second.source, second.subset, second.weight) == ("hub:HuggingFaceFW/fineweb-edu", "sample-10BT", 0.1)
+    assert (second.source, second.subset, second.weight) == (
+        "hub:HuggingFaceFW/fineweb-edu",
+        "sample-10BT",
+        0.1,
+    )
     assert load_config(CONFIGS / "clear_base.yaml", {}).data.prepare.sources == paper.sources
 
 
@@ -155,7 +225,8 @@ def test_a_recipe_that_names_bookcorpus_speaks_of_its_rights(path):
     assert "hub:SamuelYang/bookcorpus" not in text or re.search(r"[Rr]ights.* unclear", text)
 
 
-# ---- sweep files ----------------------------------------------------------------------------------------------------------
+# ---- sweep files
+# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -166,7 +237,8 @@ def test_every_row_is_valid(path):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_rows_have_the_text_and_name_the_models_that_their_augmentations_need(path):
-    """Augmentations of text need annotated data; a model or vectors come from the environment, and a note says which."""
+    """Augmentations of text need annotated data; a model or vectors come from the environment, and a note
+    says which."""
     sweep = read_sweep(path)
     for entry in expand(sweep, path.parent, {}):
         notes = " ".join([entry.row.note, *sweep.notes])
@@ -174,11 +246,19 @@ def test_rows_have_the_text_and_name_the_models_that_their_augmentations_need(pa
             config = point.config(42)
             augmentations = {view.augmentation for view in view_specs(config)}
             if config.data.cache and entry.runs:
-                assert trains_on(config).data.folder.name.startswith(f"{config.data.folder.name}.cache-"), entry.name
+                assert trains_on(config).data.folder.name.startswith(f"{config.data.folder.name}.cache-"), (
+                    entry.name
+                )
             if any(map(needs_text, augmentations)):
                 assert config.data.prepare.annotate and "parsed" in str(config.data.folder), entry.name
-            variables = [parameter.variable for name in augmentations for step in parse(name).steps if step.name in CATALOGUE
-                         for parameter in CATALOGUE[step.name].parameters if parameter.variable]
+            variables = [
+                parameter.variable
+                for name in augmentations
+                for step in parse(name).steps
+                if step.name in CATALOGUE
+                for parameter in CATALOGUE[step.name].parameters
+                if parameter.variable
+            ]
             assert all(variable in notes for variable in variables), entry.name
 
 
@@ -196,8 +276,13 @@ def test_published_figures_fit_their_columns(path):
 
 def test_every_table_and_figure_has_its_sweep():
     there = {path.stem for path in SWEEPS}
-    tables = {"clear": (1, 2, 3), "vascl": (1, 2, 3), "augcse": (1, 2, 4, 5, 6, 7, 8, 9, 14), "vadvcse": (1, 2, 3, 4, 5, 6),
-              "sda": (4, 5, 6, 7, 8, 9)}
+    tables = {
+        "clear": (1, 2, 3),
+        "vascl": (1, 2, 3),
+        "augcse": (1, 2, 4, 5, 6, 7, 8, 9, 14),
+        "vadvcse": (1, 2, 3, 4, 5, 6),
+        "sda": (4, 5, 6, 7, 8, 9),
+    }
     wanted = {f"{paper}_table{number}" for paper, numbers in tables.items() for number in numbers}
     assert there == wanted | {"vascl_figure3", "augcse_figure6", "augcse_figure7", "sda_figure5"}
 
@@ -212,25 +297,56 @@ def test_augcses_main_tables_are_of_its_eight_augmentations(number):
 
 
 def test_rows_of_the_tables_are_what_they_are_called():
-    rows = {entry.name: entry for entry in expand(read_sweep(CONFIGS / "sweeps" / "clear_table3.yaml"), CONFIGS / "sweeps", {})}
+    rows = {
+        entry.name: entry
+        for entry in expand(read_sweep(CONFIGS / "sweeps" / "clear_table3.yaml"), CONFIGS / "sweeps", {})
+    }
     double = rows["Double-batch RoBERTa-base"].points[0].config(42)
     assert (double.train.global_batch, double.objective.name) == (16384, "mlm")
     assert rows["Double MLM RoBERTa-base"].points[0].config(42).objective.mlm.copies == 2
-    assert rows["MLM + subs + del-word + reorder"].points[0].config(42).augment.spec == "subs,del-word,reorder"
-    rows = {entry.name: entry for entry in expand(read_sweep(CONFIGS / "sweeps" / "augcse_table7.yaml"), CONFIGS / "sweeps", {})}
-    assert [entry.points[0].config(42).objective.augcse.alpha for entry in rows.values()] == [100, 10, 1, -1, -10, -100]
+    assert (
+        rows["MLM + subs + del-word + reorder"].points[0].config(42).augment.spec == "subs,del-word,reorder"
+    )
+    rows = {
+        entry.name: entry
+        for entry in expand(read_sweep(CONFIGS / "sweeps" / "augcse_table7.yaml"), CONFIGS / "sweeps", {})
+    }
+    assert [entry.points[0].config(42).objective.augcse.alpha for entry in rows.values()] == [
+        100,
+        10,
+        1,
+        -1,
+        -10,
+        -100,
+    ]
     assert all(len(entry.points) == 7 for entry in rows.values())
-    rows = {entry.name: entry for entry in expand(read_sweep(CONFIGS / "sweeps" / "vascl_table1.yaml"), CONFIGS / "sweeps", {})}
-    simcse, large = rows["SimCSE-RoBERTa-base"].points[0].config(42), rows["VaSCL-RoBERTa-large"].points[0].config(42)
-    assert (simcse.objective.vascl.neighbourhood_weight, simcse.train.lr, simcse.train.head_lr_scale) == (0, 3e-5, 1)
+    rows = {
+        entry.name: entry
+        for entry in expand(read_sweep(CONFIGS / "sweeps" / "vascl_table1.yaml"), CONFIGS / "sweeps", {})
+    }
+    simcse, large = (
+        rows["SimCSE-RoBERTa-base"].points[0].config(42),
+        rows["VaSCL-RoBERTa-large"].points[0].config(42),
+    )
+    assert (simcse.objective.vascl.neighbourhood_weight, simcse.train.lr, simcse.train.head_lr_scale) == (
+        0,
+        3e-5,
+        1,
+    )
     assert (large.model.init, large.objective.vascl.radius) == ("roberta-large", 30)
     for number, size in ((8, 4), (9, 3)):
         path = CONFIGS / "sweeps" / f"augcse_table{number}.yaml"
-        sets = [parse(entry.points[0].config(42).augment.augmented).steps for entry in expand(read_sweep(path), path.parent, {})]
-        assert [len(steps) for steps in sets] == ([4, 8, 12, 16] if number == 8 else [6, 10, 14]) and len(sets) == size
+        sets = [
+            parse(entry.points[0].config(42).augment.augmented).steps
+            for entry in expand(read_sweep(path), path.parent, {})
+        ]
+        assert [len(steps) for steps in sets] == ([4, 8, 12, 16] if number == 8 else [6, 10, 14]) and len(
+            sets
+        ) == size
 
 
-# ---- an objective of one's own, from the documentation ------------------------------------------------------------------
+# ---- an objective of one's own, from the documentation
+# ------------------------------------------------------------------
 
 
 def example() -> str:
@@ -242,8 +358,17 @@ def example() -> str:
 def test_the_documented_objective_of_ones_own_trains(tiny_data, tmp_path):
     assert len(example().strip().splitlines()) <= 30
     (tmp_path / "barlow.py").write_text(example())
-    words = command(tiny_data, tmp_path / "run", objective=f"{tmp_path / 'barlow.py'}:BarlowTwins", aug="none", train__steps=2,
-                     train__warmup_steps=0, objective__options="{off_diagonal: 0.01}", evaluate__every=0, checkpoint__every=0)
+    words = command(
+        tiny_data,
+        tmp_path / "run",
+        objective=f"{tmp_path / 'barlow.py'}:BarlowTwins",
+        aug="none",
+        train__steps=2,
+        train__warmup_steps=0,
+        objective__options="{off_diagonal: 0.01}",
+        evaluate__every=0,
+        checkpoint__every=0,
+    )
     finish(start(words))
     losses = [record["loss"] for record in records(tmp_path / "run") if "loss" in record]
     assert len(losses) == 2 and all(np.isfinite(loss["barlow_twins"]) and "mlm" in loss for loss in losses)

@@ -108,7 +108,11 @@ def test_many_steps_at_once_also_over_epochs():
 
 
 def test_seed_and_epoch_change_the_order():
-    orders = {tuple(pairs(Lanes(SIZES, seed, 24, 8).draw(step, 0, 8))) for seed in (0, 1, -1) for step in (0, 14, 28)}
+    orders = {
+        tuple(pairs(Lanes(SIZES, seed, 24, 8).draw(step, 0, 8)))
+        for seed in (0, 1, -1)
+        for step in (0, 14, 28)
+    }
     assert len(orders) == 9
 
 
@@ -143,7 +147,9 @@ def test_batches_that_do_not_fit_are_refused(global_batch, count, words):
 
 def test_lanes_must_divide_over_ranks():
     lanes = Lanes(SIZES, 0, 24, 8)
-    with pytest.raises(UserError, match=r"data\.lanes = 8 cannot be shared equally by 3 ranks.*data\.lanes=6"):
+    with pytest.raises(
+        UserError, match=r"data\.lanes = 8 cannot be shared equally by 3 ranks.*data\.lanes=6"
+    ):
         lanes.slice_of(0, 3)
     with pytest.raises(UserError, match="change train"):
         lanes.slice_of(0, 5)

@@ -1,4 +1,5 @@
-"""The loader on real shards: the same batches whoever makes them, damage, signals, and leaving without a trace."""
+"""The loader on real shards: the same batches whoever makes them, damage, signals, and leaving without a
+trace."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ STEPS = 25  # two epochs of ten steps and a half
 @pytest.fixture
 def folder(tmp_path) -> Path:
     sequences = helpers.some_sequences(SEQUENCES)
-    write_folder(tmp_path, {"train": sequences}, helpers.SIZE, 40, chunk_tokens=CHUNK_TOKENS, chunks_per_shard=6)
+    write_folder(
+        tmp_path, {"train": sequences}, helpers.SIZE, 40, chunk_tokens=CHUNK_TOKENS, chunks_per_shard=6
+    )
     return tmp_path
 
 
@@ -107,7 +110,12 @@ def test_labels_say_what_was_done(folder):
             assert label == 3 or view == results[label][row].tolist()
     total = STEPS * 48
     # A quarter each: `none` and crop:rate=1 change nothing, nor does repeat one time in three or more.
-    assert counts[1] == 0 and abs(counts[0] - total / 4) < 100 and counts[2] < total / 4 and counts[3] > total / 2
+    assert (
+        counts[1] == 0
+        and abs(counts[0] - total / 4) < 100
+        and counts[2] < total / 4
+        and counts[3] > total / 2
+    )
     assert batches(folder, stop_step=1)[0].labels is None
 
 
@@ -192,7 +200,10 @@ def test_damage_is_replaced_the_same_way_whoever_reads(folder, how):
     damaged, _ = damage(folder, how)
     expected = batches(folder, damaged="skip")
     for world_size, workers in ((2, 0), (4, 0), (1, 2), (2, 2)):
-        ranks = [batches(folder, damaged="skip", rank=rank, world_size=world_size, workers=workers) for rank in range(world_size)]
+        ranks = [
+            batches(folder, damaged="skip", rank=rank, world_size=world_size, workers=workers)
+            for rank in range(world_size)
+        ]
         for number, batch in enumerate(expected):
             assert_same(RankBatch.concatenate([rank[number] for rank in ranks]), batch)
     listed = [entry for batch in expected for entry in batch.substitutions]
@@ -222,7 +233,9 @@ def test_replaced_draws_come_from_the_replacement_alone(folder):
             other = replaced[(after.epoch, 2)]
             assert (now[differ] == other).all()
             index = (before.sequence_ids[differ] - np.uint64(first[2])).astype(np.int64)
-            assert np.array_equal(after.sequence_ids[differ].astype(np.int64) - first[other], index % sizes[other])
+            assert np.array_equal(
+                after.sequence_ids[differ].astype(np.int64) - first[other], index % sizes[other]
+            )
         changed += int(differ.sum())
     assert changed > 0
 
@@ -236,7 +249,9 @@ def test_resumed_after_a_repair_the_run_stays_the_same(folder):
         recorded = [entry for entry in listed if entry["step"] < start]
         if not recorded:
             continue
-        for batch, again in zip(expected[start:], batches(folder, recorded=recorded, start_step=start, workers=2), strict=True):
+        for batch, again in zip(
+            expected[start:], batches(folder, recorded=recorded, start_step=start, workers=2), strict=True
+        ):
             assert_same(batch, again)  # with what is listed: only what the record lacks
 
 
@@ -246,9 +261,13 @@ def test_damage_between_two_starts_is_listed_at_the_first_step(folder):
     first = int(np.flatnonzero([(sequences_of_chunk(folder, batch) == 2).any() for batch in good])[0])
     start = first + 1  # lanes are in the middle of the chunk
     again = batches(folder, start_step=start, damaged="skip", workers=1)
-    silent = [batch.step for batch, before in zip(again, good[start:])
-              if not np.array_equal(batch.sequence_ids, before.sequence_ids) and not known_by(again, batch)]
-    assert not silent  # no batch differs from what the sound data gives without an entry at its step or before
+    silent = [
+        batch.step
+        for batch, before in zip(again, good[start:])
+        if not np.array_equal(batch.sequence_ids, before.sequence_ids) and not known_by(again, batch)
+    ]
+    # no batch differs from what the sound data gives without an entry at its step or before
+    assert not silent
     entries = again[0].substitutions
     assert entries and all(entry["step"] == start and entry["under_way"] for entry in entries)
     # On going on from there with that record, nothing is listed twice and the data is the same.
@@ -265,7 +284,12 @@ def sequences_of_chunk(folder: Path, batch: RankBatch) -> np.ndarray:
 
 def known_by(run: list[RankBatch], batch: RankBatch) -> bool:
     """Whether an entry up to this batch's step is of its epoch."""
-    return any(entry["epoch"] == batch.epoch for earlier in run if earlier.step <= batch.step for entry in earlier.substitutions)
+    return any(
+        entry["epoch"] == batch.epoch
+        for earlier in run
+        if earlier.step <= batch.step
+        for entry in earlier.substitutions
+    )
 
 
 def test_a_repaired_chunk_does_not_become_a_replacement(folder):
@@ -288,7 +312,9 @@ def test_a_repaired_chunk_does_not_become_a_replacement(folder):
     start, size = int(reader._offset[stand_in]), int(reader._bytes[stand_in])
     repaired[start : start + size] = sound[start : start + size]
     path.write_bytes(repaired)
-    for batch, again in zip(run[first + 1 :], batches(folder, damaged="skip", start_step=first + 1, recorded=recorded)):
+    for batch, again in zip(
+        run[first + 1 :], batches(folder, damaged="skip", start_step=first + 1, recorded=recorded)
+    ):
         assert np.array_equal(batch.sequence_ids, again.sequence_ids)
 
 
@@ -358,7 +384,9 @@ def test_clip_keeps_the_end_token():
 
 def test_views_longer_than_the_model_are_cut(folder):
     longest = 0
-    for batch in batches(folder, views=helpers.views("repeat:rate=1.0", "repeat:rate=1.0"), max_length=40, stop_step=10):
+    for batch in batches(
+        folder, views=helpers.views("repeat:rate=1.0", "repeat:rate=1.0"), max_length=40, stop_step=10
+    ):
         for view in batch.views:
             longest = max(longest, int(view.lengths.max()))
             assert (view.ids[view.offsets[1:] - 1] == helpers.SEP).all()
@@ -406,7 +434,8 @@ def test_a_killed_worker_is_one_error_at_the_next_batch(folder, workers, moment)
     victim = sorted(helpers.children() - before)[-1]
     os.kill(victim, signal.SIGKILL)
     end = time.monotonic() + 0.3
-    while time.monotonic() < end:  # "a step": an exception in here would be one in the middle of a backward pass
+    # "a step": an exception in here would be one in the middle of a backward pass
+    while time.monotonic() < end:
         sum(range(1000))
     said = rf"loader worker {victim} was killed by SIGKILL.*--resume auto.*--data.workers {workers - 1}"
     with pytest.raises(UserError, match=said):
@@ -454,9 +483,13 @@ SCRIPT = """
 
 
 def start(folder: Path, ending: str) -> tuple[subprocess.Popen, list[int]]:
-    text = textwrap.dedent(SCRIPT).format(helpers=str(Path(__file__).parents[1]), folder=str(folder), ending=ending)
+    text = textwrap.dedent(SCRIPT).format(
+        helpers=str(Path(__file__).parents[1]), folder=str(folder), ending=ending
+    )
     root = Path(__file__).resolve().parents[3]
-    process = subprocess.Popen([sys.executable, "-c", text], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", text], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     workers = [int(pid) for pid in process.stdout.readline().split()]
     if len(workers) != 2:
         process.kill()

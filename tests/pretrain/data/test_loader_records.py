@@ -1,4 +1,5 @@
-"""Batches of records: every view is made of its own column, whoever makes it, and says what is there and what is not."""
+"""Batches of records: every view is made of its own column, whoever makes it, and says what is there and what
+is not."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def some_records(count: int, seed: int = 0) -> tuple[Ragged, np.ndarray]:
 def folder(tmp_path) -> Path:
     stored, labels = some_records(RECORDS)
     write_folder(
-        tmp_path, {"train": stored}, helpers.SIZE, 40, "record", chunk_tokens=CHUNK_TOKENS, chunks_per_shard=6,
+        tmp_path, {"train": stored}, helpers.SIZE, 40, "record", chunk_tokens=CHUNK_TOKENS,
+        chunks_per_shard=6,
         columns=COLUMNS, labels={"train": labels},
     )  # fmt: skip
     return tmp_path
@@ -66,7 +68,9 @@ def test_shards_hold_columns_and_labels(folder):
     for number, name in enumerate(COLUMNS):
         expected = stored.take(np.arange(number, len(stored), 3))
         assert Ragged.concatenate([chunk.column(name) for chunk in chunks]) == expected
-    assert Ragged.concatenate([chunk.sequences for chunk in chunks]) == stored.take(np.arange(0, len(stored), 3))
+    assert Ragged.concatenate([chunk.sequences for chunk in chunks]) == stored.take(
+        np.arange(0, len(stored), 3)
+    )
     assert np.array_equal(np.concatenate([chunk.labels for chunk in chunks]), labels)
     assert np.array_equal(np.concatenate([chunk.sequence_ids for chunk in chunks]), np.arange(RECORDS))
     for chunk in chunks:
@@ -82,7 +86,10 @@ def test_views_are_made_of_their_columns(folder):
         records = batch.sequence_ids.astype(np.int64)
         column = {name: stored.take(3 * records + number) for number, name in enumerate(COLUMNS)}
         assert batch.original == column["text"]
-        assert batch.masked[0].batch == mask_tokens(batch.original, keys(batch, 0, "mask"), helpers.VOCABULARY).batch
+        assert (
+            batch.masked[0].batch
+            == mask_tokens(batch.original, keys(batch, 0, "mask"), helpers.VOCABULARY).batch
+        )
         assert np.array_equal(batch.labels, labels[records]) and batch.labels.dtype == np.int64
         for number, spec in enumerate(VIEWS):
             rows = zip(column.get(spec.role.rstrip("2"), column["text"]), column["text"])
@@ -136,12 +143,17 @@ def test_damage_is_replaced_the_same_way_whoever_reads(folder, how):
 def test_columns_and_views_in_any_number(tmp_path):
     stored, _ = some_records(RECORDS)
     pairs = stored.take(np.arange(len(stored)).reshape(-1, 3)[:, :2].ravel())
-    write_folder(tmp_path, {"train": pairs}, helpers.SIZE, 40, "record", chunk_tokens=400, columns=("text", "positive"))
+    write_folder(
+        tmp_path, {"train": pairs}, helpers.SIZE, 40, "record", chunk_tokens=400, columns=("text", "positive")
+    )
     assert not ShardReader(tmp_path).labels and ShardReader(tmp_path).read(0).labels is None
     for roles in ((), ("negative",), ("positive", "positive", "text")):
         views = [ViewSpec(role, "del-span") for role in roles]
         for batch in batches(tmp_path, views=views, stop_step=2, mask_copies=0):
-            assert len(batch.views) == len(batch.identities) == len(batch.present) == len(roles) and batch.labels is None
+            assert (
+                len(batch.views) == len(batch.identities) == len(batch.present) == len(roles)
+                and batch.labels is None
+            )
             if roles[2:]:
                 assert batch.views[0] != batch.views[1] and np.array_equal(*batch.identities[:2])
                 assert np.array_equal(batch.identities[2], sequence_identities(batch.original))
@@ -163,7 +175,9 @@ def test_negatives_made_of_the_text(tmp_path):
 
 def test_a_column_longer_than_the_manifest_says(tmp_path):
     stored, _ = some_records(RECORDS)
-    write_folder(tmp_path, {"train": stored}, helpers.SIZE, 20, "record", chunk_tokens=CHUNK_TOKENS, columns=COLUMNS)
+    write_folder(
+        tmp_path, {"train": stored}, helpers.SIZE, 20, "record", chunk_tokens=CHUNK_TOKENS, columns=COLUMNS
+    )
     longest = int(stored.take(np.arange(0, len(stored), 3)).lengths.max())
     assert longest < stored.lengths.max() or longest == 39
     with pytest.raises(UserError, match=r"sequence \d+ of .* has \d+ tokens, the model takes 38"):

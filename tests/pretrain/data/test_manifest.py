@@ -1,4 +1,5 @@
-"""Manifests and chunks that are not what they say: one error that names the place, before anything is computed."""
+"""Manifests and chunks that are not what they say: one error that names the place, before anything is
+computed."""
 
 import copy
 import json
@@ -56,11 +57,31 @@ def changed(tree, path, value):
     return tree
 
 
-WRONG = (..., None, -1, 1 << 70, 0, 2.5, True, "", "x", "/etc/passwd", "../x", "a/../../b", "\0", [], {}, [[]], [None], {"x": 1})
+WRONG = (
+    ...,
+    None,
+    -1,
+    1 << 70,
+    0,
+    2.5,
+    True,
+    "",
+    "x",
+    "/etc/passwd",
+    "../x",
+    "a/../../b",
+    "\0",
+    [],
+    {},
+    [[]],
+    [None],
+    {"x": 1},
+)
 
 
 def test_whatever_is_wrong_in_a_manifest_is_one_error(folder, tmp_path):
-    """Every place of a manifest left out or replaced: the data is read as before, or one UserError names the file."""
+    """Every place of a manifest left out or replaced: the data is read as before, or one UserError names the
+    file."""
     good = read_manifest(folder)
     shutil.copytree(folder, tmp_path / "data")
     refused = 0
@@ -73,7 +94,12 @@ def test_whatever_is_wrong_in_a_manifest_is_one_error(folder, tmp_path):
                 for chunk in range(reader.num_chunks):
                     reader.read(chunk)
             except DamagedShard:
-                assert "chunks" in path or path == ("token_dtype",) or path == ("columns",) or path == ("labels",), (path, value)
+                assert (
+                    "chunks" in path
+                    or path == ("token_dtype",)
+                    or path == ("columns",)
+                    or path == ("labels",)
+                ), (path, value)
             except UserError as error:
                 assert str(tmp_path / "data") in str(error), error
                 refused += 1
@@ -107,7 +133,10 @@ def test_sizes_are_those_of_the_manifest(folder, tmp_path):
     with open(data / "heldout" / "shard-00000.tar", "ab") as file:
         file.write(b"\0")
     (data / "train" / "shard-00001.tar").unlink()
-    with pytest.raises(UserError, match=rf"{data} does.*train/shard-00001.tar is missing; heldout/shard-00000.tar has .* bytes"):
+    with pytest.raises(
+        UserError,
+        match=rf"{data} does.*train/shard-00001.tar is missing; heldout/shard-00000.tar has .* bytes",
+    ):
         require_files(data, read_manifest(data))
 
 
@@ -129,26 +158,45 @@ def write_chunk(folder, monkeypatch=None, labels=None, **arrays):
         original = shard._tar.write
 
         def write(sample):
-            original({**sample, **{key.replace("__", "."): np.asarray(a).astype("<u4").tobytes() for key, a in arrays.items()}})
+            original(
+                {
+                    **sample,
+                    **{
+                        key.replace("__", "."): np.asarray(a).astype("<u4").tobytes()
+                        for key, a in arrays.items()
+                    },
+                }
+            )
 
         shard._tar.write = write
         shard.write(sequences, labels=labels)
-    manifest = {"format": "clear-shards-1", "unit": "sentence", "max_length": 8, "vocabulary_size": 100, "tokenizer": "tokenizer",
-                "token_dtype": shard.dtype, "tokenizer_hash": "", "splits": {"train": split_summary([shard.record])}}
+    manifest = {
+        "format": "clear-shards-1",
+        "unit": "sentence",
+        "max_length": 8,
+        "vocabulary_size": 100,
+        "tokenizer": "tokenizer",
+        "token_dtype": shard.dtype,
+        "tokenizer_hash": "",
+        "splits": {"train": split_summary([shard.record])},
+    }
     write_manifest(folder, manifest | ({"labels": 3, "unit": "record"} if labels is not None else {}))
     return ShardReader(folder)
 
 
-@pytest.mark.parametrize("wrong,said", [
-    ({"ids": np.full(12, -1, np.int32), "dtype": "int32"}, "token -1 is negative"),
-    ({"sequence_starts__u32": [1, 3, 6, 9]}, "first sequence starts at token 1"),
-    ({"sequence_starts__u32": [0, 6, 3, 9]}, "sequence_starts do not rise from 0 to 12"),
-    ({"sentence_starts__u32": [1, 40]}, "sentence_starts do not rise from 0 to 12"),
-    ({"document_starts__u32": [5, 2]}, "document_starts do not rise from 0 to 12"),
-    ({"labels": np.array([0, 1, 2, 3])}, "4 labels from 0 to 2"),
-    ({"labels": np.array([0, 1, -1, 2])}, "4 labels from 0 to 2"),
-    ({"labels": np.array([0, 1])}, "4 labels from 0 to 2"),
-])
+@pytest.mark.parametrize(
+    "wrong,said",
+    [
+        ({"ids": np.full(12, -1, np.int32), "dtype": "int32"}, "token -1 is negative"),
+        ({"sequence_starts__u32": [1, 3, 6, 9]}, "first sequence starts at token 1"),
+        ({"sequence_starts__u32": [0, 6, 3, 9]}, "sequence_starts do not rise from 0 to 12"),
+        ({"sentence_starts__u32": [1, 40]}, "sentence_starts do not rise from 0 to 12"),
+        ({"document_starts__u32": [5, 2]}, "document_starts do not rise from 0 to 12"),
+        ({"labels": np.array([0, 1, 2, 3])}, "4 labels from 0 to 2"),
+        ({"labels": np.array([0, 1, -1, 2])}, "4 labels from 0 to 2"),
+        ({"labels": np.array([0, 1])}, "4 labels from 0 to 2"),
+    ],
+)
 def test_a_chunk_with_a_good_hash_and_arrays_out_of_range(tmp_path, wrong, said):
     assert len(write_chunk(tmp_path / "good").read(0).sequences) == 4
     with pytest.raises(DamagedShard, match=said):
@@ -162,35 +210,53 @@ def sentence(text: str, heads: tuple[int, ...]) -> ParsedSentence:
     words = text.split(" ")
     starts = [sum(len(word) + 1 for word in words[:i]) for i in range(len(words))]
     n = len(words)
-    return ParsedSentence(text, tuple(starts), tuple(s + len(w) for s, w in zip(starts, words)), ("NN",) * n, ("NOUN",) * n,
-                          tuple(f"lemma-{word}" for word in words), heads, ("dep",) * n, "en")
+    return ParsedSentence(
+        text,
+        tuple(starts),
+        tuple(s + len(w) for s, w in zip(starts, words)),
+        ("NN",) * n,
+        ("NOUN",) * n,
+        tuple(f"lemma-{word}" for word in words),
+        heads,
+        ("dep",) * n,
+        "en",
+    )
 
 
-SENTENCES = [sentence("The dog barked", (1, 2, 2)), sentence("Ä 😀 runs .", (2, 0, 2, 2)), sentence("alone", (0,)),
-             ParsedSentence("no parse here", (), (), (), (), (), (), (), "en")]
+SENTENCES = [
+    sentence("The dog barked", (1, 2, 2)),
+    sentence("Ä 😀 runs .", (2, 0, 2, 2)),
+    sentence("alone", (0,)),
+    ParsedSentence("no parse here", (), (), (), (), (), (), (), "en"),
+]
 
 
 def with_item(members: dict[str, bytes], name: str, place: int, value: int) -> dict[str, bytes]:
-    array = np.frombuffer(members[name], "u1" if name.endswith("u8") else "<u2" if name.endswith("u16") else "<u4").copy()
+    array = np.frombuffer(
+        members[name], "u1" if name.endswith("u8") else "<u2" if name.endswith("u16") else "<u4"
+    ).copy()
     array[place] = value
     return members | {name: array.tobytes()}
 
 
-@pytest.mark.parametrize("name,place,value,said", [
-    ("word_heads.u16", 0, 3, "text 0.*depends on a word that is not there"),
-    ("word_heads.u16", 2, 0, "text 0.*cycle"),
-    ("word_heads.u16", 5, 0, "text 1.*cycle"),
-    ("word_tags.u16", 7, 1, "text 2.*word_tags names a row"),
-    ("word_lemmas.u16", 0, 99, "text 0.*word_lemmas names a row"),
-    ("word_relations.u8", 3, 1, "text 1.*word_relations names a row"),
-    ("word_ends.u16", 2, 15, "text 0.*outside the text"),
-    ("word_ends.u16", 6, 11, "text 1.*outside the text"),  # 10 characters, 14 bytes
-    ("word_starts.u16", 1, 1, "text 0.*overlap"),
-    ("word_ends.u16", 0, 0, "text 0.*outside the text"),
-    ("text_ends.u32", 1, 10, "do not rise"),
-    ("text_ends.u32", 0, 15, "inside a character"),
-    ("words.u16", 0, 9, "do not belong together"),
-])
+@pytest.mark.parametrize(
+    "name,place,value,said",
+    [
+        ("word_heads.u16", 0, 3, "text 0.*depends on a word that is not there"),
+        ("word_heads.u16", 2, 0, "text 0.*cycle"),
+        ("word_heads.u16", 5, 0, "text 1.*cycle"),
+        ("word_tags.u16", 7, 1, "text 2.*word_tags names a row"),
+        ("word_lemmas.u16", 0, 99, "text 0.*word_lemmas names a row"),
+        ("word_relations.u8", 3, 1, "text 1.*word_relations names a row"),
+        ("word_ends.u16", 2, 15, "text 0.*outside the text"),
+        ("word_ends.u16", 6, 11, "text 1.*outside the text"),  # 10 characters, 14 bytes
+        ("word_starts.u16", 1, 1, "text 0.*overlap"),
+        ("word_ends.u16", 0, 0, "text 0.*outside the text"),
+        ("text_ends.u32", 1, 10, "do not rise"),
+        ("text_ends.u32", 0, 15, "inside a character"),
+        ("words.u16", 0, 9, "do not belong together"),
+    ],
+)
 def test_an_annotation_that_names_what_is_not_there_is_refused(name, place, value, said):
     members = pack(SENTENCES)
     assert [Annotation(members, "en")[row] for row in range(4)] == SENTENCES
@@ -198,9 +264,17 @@ def test_an_annotation_that_names_what_is_not_there_is_refused(name, place, valu
         Annotation(with_item(members, name, place, value), "en")
 
 
-@pytest.mark.parametrize("tables", ["[]", "{}", '{"tags": [["NN"]], "relations": [], "lemmas": []}', "[" * 100_000,
-                                    '{"tags": [["NN", "N"]], "relations": [1], "lemmas": []}',
-                                    '{"tags": [["NN", "N"]], "relations": ["dep"], "lemmas": "lemmas"}'])
+@pytest.mark.parametrize(
+    "tables",
+    [
+        "[]",
+        "{}",
+        '{"tags": [["NN"]], "relations": [], "lemmas": []}',
+        "[" * 100_000,
+        '{"tags": [["NN", "N"]], "relations": [1], "lemmas": []}',
+        '{"tags": [["NN", "N"]], "relations": ["dep"], "lemmas": "lemmas"}',
+    ],
+)
 def test_tables_that_are_none_are_refused(tables):
     with pytest.raises((ValueError, KeyError, RecursionError)):
         Annotation(pack(SENTENCES) | {"tables.json": tables.encode()}, "en")
@@ -239,9 +313,17 @@ def test_an_annotation_with_a_cycle_is_a_damaged_chunk(tmp_path: Path):
     sequences = Ragged.from_sequences([[2, 7, 8, 9, 3]])
     with ShardWriter(tmp_path / "train" / "shard-00000.tar", "uint16") as shard:
         shard.write(sequences, annotation=pack([sentence("The dog barked", (1, 0, 2))]))
-    manifest = {"format": "clear-shards-1", "unit": "sentence", "max_length": 8, "vocabulary_size": 100, "tokenizer": "tokenizer",
-                "token_dtype": "uint16", "tokenizer_hash": "", "annotation": {"language": "en"},
-                "splits": {"train": split_summary([shard.record])}}
+    manifest = {
+        "format": "clear-shards-1",
+        "unit": "sentence",
+        "max_length": 8,
+        "vocabulary_size": 100,
+        "tokenizer": "tokenizer",
+        "token_dtype": "uint16",
+        "tokenizer_hash": "",
+        "annotation": {"language": "en"},
+        "splits": {"train": split_summary([shard.record])},
+    }
     write_manifest(tmp_path, manifest)
     with pytest.raises(DamagedShard, match=rf"{tmp_path}.*chunk 0.*cycle"):
         ShardReader(tmp_path).read(0)

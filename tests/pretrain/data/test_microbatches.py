@@ -17,7 +17,8 @@ def test_parts_hold_every_sequence_once_within_the_budget(seed, budget):
     assert sorted(np.concatenate(parts).tolist()) == list(range(300))
     sums = [int(lengths[part].sum()) for part in parts]
     assert max(sums) <= budget
-    assert count <= 2 * -(-int(lengths.sum()) // budget) or budget < 128  # a budget of a few sequences wastes some
+    # a budget of a few sequences wastes some
+    assert count <= 2 * -(-int(lengths.sum()) // budget) or budget < 128
     assert all(np.all(np.diff(lengths[part]) >= 0) for part in parts)
 
 

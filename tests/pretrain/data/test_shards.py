@@ -1,4 +1,5 @@
-"""Shards: what is written is what is read, damage is found and named, and a full disk leaves nothing behind."""
+"""Shards: what is written is what is read, damage is found and named, and a full disk leaves nothing
+behind."""
 
 from __future__ import annotations
 
@@ -12,12 +13,21 @@ import webdataset
 
 from augment.core.ragged import Ragged
 from pretrain.common.errors import UserError
-from pretrain.data.shards import DamagedShard, ShardReader, ShardWriter, chunk_bounds, read_manifest, write_folder
+from pretrain.data.shards import (
+    DamagedShard,
+    ShardReader,
+    ShardWriter,
+    chunk_bounds,
+    read_manifest,
+    write_folder,
+)
 
 
 def some_sequences(count: int = 300, vocabulary: int = 1000, seed: int = 0) -> Ragged:
     random = np.random.default_rng(seed)
-    return Ragged.from_sequences([random.integers(0, vocabulary, random.integers(3, 40)) for _ in range(count)])
+    return Ragged.from_sequences(
+        [random.integers(0, vocabulary, random.integers(3, 40)) for _ in range(count)]
+    )
 
 
 @pytest.fixture
@@ -43,14 +53,18 @@ def test_the_content_hash_is_of_every_shard(tmp_path, folder, sequence):
     for place, content in ((same, sequences), (other, Ragged(ids, sequences.offsets))):
         write_folder(place, {"train": content}, 1000, 64, chunk_tokens=500, chunks_per_shard=4)
     assert len(read_manifest(other)["splits"]["train"]["shards"]) > 2
-    assert ShardReader(same).content_hash == ShardReader(folder).content_hash != ShardReader(other).content_hash
+    assert (
+        ShardReader(same).content_hash == ShardReader(folder).content_hash != ShardReader(other).content_hash
+    )
     assert ShardReader(folder).content_hash != ShardReader(folder, "heldout").content_hash
 
 
 @pytest.mark.parametrize("vocabulary,dtype", [(65536, "uint16"), (65537, "int32")])
 def test_reads_what_was_written(tmp_path, vocabulary, dtype):
     sequences = some_sequences(vocabulary=vocabulary)
-    manifest = write_folder(tmp_path, {"train": sequences}, vocabulary, 64, chunk_tokens=500, chunks_per_shard=4)
+    manifest = write_folder(
+        tmp_path, {"train": sequences}, vocabulary, 64, chunk_tokens=500, chunks_per_shard=4
+    )
     assert manifest["token_dtype"] == dtype
     reader = ShardReader(tmp_path)
     chunks = [reader.read(number) for number in range(reader.num_chunks)]

@@ -12,7 +12,14 @@ import pytest
 
 from augment.text.cleaning import clean, without_cleaning
 from pretrain.common.errors import UserError
-from pretrain.data.tokenizer import adopt_tokenizer, encode, load_tokenizer, save_tokenizer, tokenizer_hash, train_tokenizer
+from pretrain.data.tokenizer import (
+    adopt_tokenizer,
+    encode,
+    load_tokenizer,
+    save_tokenizer,
+    tokenizer_hash,
+    train_tokenizer,
+)
 
 TEXT = "the quick brown fox jumps over a lazy dog while seven naïve zebras öffnen große Türen and 東京 sleeps"
 WORDS = TEXT.split()
@@ -84,7 +91,8 @@ def test_encode_equals_the_tokenizer_itself():
 
 
 def raw_texts(count: int = 400) -> list[str]:
-    """As users have them: line breaks, indents, tabs, soft hyphens, no-break spaces, accents apart, invisible characters."""
+    """As users have them: line breaks, indents, tabs, soft hyphens, no-break spaces, accents apart, invisible
+    characters."""
     choose = random.Random(0)
     between = [" ", " ", "  ", "\n", "\r\n\t", "\u00a0", "\u2009", "\u3000", "\u200b", "\x85", "\u2028"]
     inside = ["", "", "", "\u00ad", "\u200d", "\x00", "\u0301", "\ufeff", "\ufffd", "\x07"]
@@ -103,7 +111,9 @@ def loaded_again(tokenizer, folder):
     return load_tokenizer(folder)
 
 
-@pytest.mark.parametrize("kind,lowercase", [("bpe", False), ("bpe", True), ("wordpiece", False), ("wordpiece", True)])
+@pytest.mark.parametrize(
+    "kind,lowercase", [("bpe", False), ("bpe", True), ("wordpiece", False), ("wordpiece", True)]
+)
 def test_a_trained_tokenizer_cleans_as_preparation_does(tmp_path, kind, lowercase):
     tokenizer = loaded_again(train_tokenizer(iter(corpus()), kind, 400, lowercase), tmp_path / "new")
     raw = raw_texts()
@@ -115,7 +125,10 @@ def test_a_trained_tokenizer_cleans_as_preparation_does(tmp_path, kind, lowercas
     (tmp_path / "old/tokenizer.json").write_text(json.dumps(without_cleaning(content)))
     (tmp_path / "old/tokenizer_config.json").write_text((tmp_path / "new/tokenizer_config.json").read_text())
     old = load_tokenizer(tmp_path / "old")
-    assert old(cleaned)["input_ids"] == tokenizer(cleaned)["input_ids"] and old(raw)["input_ids"] != tokenizer(raw)["input_ids"]
+    assert (
+        old(cleaned)["input_ids"] == tokenizer(cleaned)["input_ids"]
+        and old(raw)["input_ids"] != tokenizer(raw)["input_ids"]
+    )
     assert tokenizer_hash(tmp_path / "old") == tokenizer_hash(tmp_path / "new")
     adopted = loaded_again(adopt_tokenizer(str(tmp_path / "old"), 64), tmp_path / "adopted")
     assert adopted(raw)["input_ids"] == tokenizer(raw)["input_ids"]
@@ -129,7 +142,15 @@ def test_an_adopted_tokenizer_cleans_and_stays_the_same_otherwise(tmp_path, fami
     from transformers import BertTokenizerFast, RobertaTokenizerFast
 
     if family == "bert":
-        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", *(f"##{c}" for c in "abcdeorstuwx")]
+        words = [
+            "[PAD]",
+            "[UNK]",
+            "[CLS]",
+            "[SEP]",
+            "[MASK]",
+            *"abcdefghijklmnopqrstuvwxyz",
+            *(f"##{c}" for c in "abcdeorstuwx"),
+        ]
         given = BertTokenizerFast(vocab={word: number for number, word in enumerate(words)})
     else:
         words = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
@@ -154,11 +175,19 @@ def test_an_existing_tokenizer_gets_del(tmp_path):
     names = ["<pad>", "<s>", "</s>", "<mask>", "<unk>", "a", "word"]
     inner = Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="<unk>"))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
-    roles = {"pad_token": "<pad>", "mask_token": "<mask>", "unk_token": "<unk>", "cls_token": "<s>", "sep_token": "</s>"}
+    roles = {
+        "pad_token": "<pad>",
+        "mask_token": "<mask>",
+        "unk_token": "<unk>",
+        "cls_token": "<s>",
+        "sep_token": "</s>",
+    }
     PreTrainedTokenizerFast(tokenizer_object=inner, **roles).save_pretrained(tmp_path / "bare")
     with pytest.raises(UserError, match="does not write a text as"):
         adopt_tokenizer(str(tmp_path / "bare"), 64)
-    inner.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
+    inner.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
     PreTrainedTokenizerFast(tokenizer_object=inner, **roles).save_pretrained(tmp_path / "good")
     adopted = adopt_tokenizer(str(tmp_path / "good"), 64)
     assert len(adopted) == 8 and adopted("a [DEL] word")["input_ids"] == [1, 5, 7, 6, 2]

@@ -27,7 +27,12 @@ from pretrain.model.encoder import load_encoder
 from pretrain.model.pooling import SECOND_STATE
 from pretrain.telemetry.metrics_file import to_line
 
-SENTENCES = ["a bird sings", "the old roof", "nobody listens to it while a bird builds its nest under the roof", "it"]
+SENTENCES = [
+    "a bird sings",
+    "the old roof",
+    "nobody listens to it while a bird builds its nest under the roof",
+    "it",
+]
 
 
 @pytest.mark.parametrize("max_seq_length", [None, 8])
@@ -42,7 +47,12 @@ def test_raw_text_is_encoded_as_clean_text(tmp_path, max_seq_length):
     tokenizer = AutoTokenizer.from_pretrained(out)
     if max_seq_length:
         model.max_seq_length = max_seq_length
-    raw = ["\n  a bird\tsings ", "the\u00a0old\r\nroof", "\ufeffno\u00adbody listens\u200bto it\x00\n\nwhile", "\u3000it\u2028"]
+    raw = [
+        "\n  a bird\tsings ",
+        "the\u00a0old\r\nroof",
+        "\ufeffno\u00adbody listens\u200bto it\x00\n\nwhile",
+        "\u3000it\u2028",
+    ]
     cleaned = ["a bird sings", "the old roof", "nobody listens to it while", "it"]
     assert tokenizer(raw)["input_ids"] == tokenizer(cleaned)["input_ids"]
     assert all(tokenizer.unk_token_id not in row for row in tokenizer(raw)["input_ids"])
@@ -80,7 +90,9 @@ def test_sentence_transformers_encodes_as_trained(tmp_path, kind, pooling):
 def by_hand(out: Path, rows: np.ndarray) -> np.ndarray:
     """tanh(W x + b) in float64, of the weights that the run trained, by their names there."""
     heads = load_file(out / "heads.safetensors")
-    weight, bias = (heads[f"terms.simcse.head.layers.0.{name}"].double().numpy() for name in ("weight", "bias"))
+    weight, bias = (
+        heads[f"terms.simcse.head.layers.0.{name}"].double().numpy() for name in ("weight", "bias")
+    )
     return np.tanh(rows.astype(np.float64) @ weight.T + bias)
 
 
@@ -92,7 +104,9 @@ def test_a_kept_head_is_part_of_the_sentence_vector(tmp_path, pooling, capsys):
     from finetune.baselines import _sentence_transformer
     from finetune.encoders.models import open_model
 
-    encoder, tokenizer = make_run(tmp_path, pooling=pooling, simcse={"keep_head": True, "hard_negatives": True})
+    encoder, tokenizer = make_run(
+        tmp_path, pooling=pooling, simcse={"keep_head": True, "hard_negatives": True}
+    )
     out = export(tmp_path)
     pooled = embed(encoder, tokenizer)
     expected = by_hand(out, pooled)
@@ -102,7 +116,10 @@ def test_a_kept_head_is_part_of_the_sentence_vector(tmp_path, pooling, capsys):
     own = SentenceTransformer(str(out), device="cpu")
     assert worst(own.encode(SENTENCES), model.encode(SENTENCES)) < 1e-6
     assert worst(_sentence_transformer(model).encode(SENTENCES), expected) < 1e-6  # what whitening builds on
-    policy, kinds = read_policy(out), [m["type"].rsplit(".", 1)[1] for m in json.loads((out / "modules.json").read_text())]
+    policy, kinds = (
+        read_policy(out),
+        [m["type"].rsplit(".", 1)[1] for m in json.loads((out / "modules.json").read_text())],
+    )
     assert kinds[-2:] == ["Pooling", "Dense"] and (model.remark, model.pooling) == (None, pooling)
     assert policy["kept_head"] == {"folder": f"{len(kinds) - 1}_Dense", "name": "terms.simcse.head"}
     own.save_pretrained(str(tmp_path / "theirs"))  # the library writes the same module
@@ -110,17 +127,30 @@ def test_a_kept_head_is_part_of_the_sentence_vector(tmp_path, pooling, capsys):
     ours = json.loads((out / theirs.name / "config.json").read_text())
     assert ours.items() <= json.loads((theirs / "config.json").read_text()).items()
     assert {name: tensor.tolist() for name, tensor in load_file(theirs / "model.safetensors").items()} == {
-        name: tensor.tolist() for name, tensor in load_file(out / theirs.name / "model.safetensors").items()}
+        name: tensor.tolist() for name, tensor in load_file(out / theirs.name / "model.safetensors").items()
+    }
     card = (out / "README.md").read_text()
     assert "tuned on the positives and hard negatives" in card
-    assert f"`{theirs.name}`: a linear map and tanh" in card and f"pools as trained ({pooling}), then the head" in card
+    assert (
+        f"`{theirs.name}`: a linear map and tanh" in card
+        and f"pools as trained ({pooling}), then the head" in card
+    )
 
     capsys.readouterr()
     mean = open_model(out, "mean")  # another pooling has no head
-    assert "judged by mean pooling, without the head that it keeps" in mean.remark and mean.remark in capsys.readouterr().err
+    assert (
+        "judged by mean pooling, without the head that it keeps" in mean.remark
+        and mean.remark in capsys.readouterr().err
+    )
     both = model.encode_poolings(SENTENCES, ["mean", pooling])
     assert worst(both["mean"], mean.encode(SENTENCES)) == 0 and worst(both[pooling], expected) < 1e-6
-    assert worst(both["mean"], SentenceTransformer(modules=[own[0], Pooling(16, "mean")], device="cpu").encode(SENTENCES)) < 1e-5
+    assert (
+        worst(
+            both["mean"],
+            SentenceTransformer(modules=[own[0], Pooling(16, "mean")], device="cpu").encode(SENTENCES),
+        )
+        < 1e-5
+    )
 
     again = load_encoder(out, AutoTokenizer.from_pretrained(out), pooling).eval()  # --init: the encoder alone
     assert again.head is None and worst(embed(again, tokenizer), pooled) < 1e-6
@@ -134,11 +164,17 @@ def test_a_head_that_is_not_kept_leaves_the_export_as_it_was(tmp_path):
     make_run(tmp_path / "dropped", pooling="cls", simcse={})
     kept, dropped = export(tmp_path / "kept"), export(tmp_path / "dropped")
     card = (dropped / "README.md").read_text()
-    assert read_policy(dropped)["kept_head"] is None and "then the head" not in card and "not tuned on labelled pairs" in card
+    assert (
+        read_policy(dropped)["kept_head"] is None
+        and "then the head" not in card
+        and "not tuned on labelled pairs" in card
+    )
     differ = {"2_Dense/config.json", "2_Dense/model.safetensors"}  # beside what names the run or the head
     named = {"modules.json", "clear.json", "README.md", "training_config.yaml"}
     files = {path.relative_to(kept).as_posix() for path in kept.rglob("*") if path.is_file()}
-    assert files == differ | {path.relative_to(dropped).as_posix() for path in dropped.rglob("*") if path.is_file()}
+    assert files == differ | {
+        path.relative_to(dropped).as_posix() for path in dropped.rglob("*") if path.is_file()
+    }
     for name in files - differ - named:
         assert (kept / name).read_bytes() == (dropped / name).read_bytes(), name
     modules = [json.loads((folder / "modules.json").read_text()) for folder in (kept, dropped)]
@@ -180,7 +216,9 @@ def test_what_is_written_beside_the_weights(tmp_path):
     make_run(tmp_path)
     with (tmp_path / "metrics.jsonl").open("w") as file:
         for step in range(10):
-            file.write(to_line({"step": step, "loss": {"mlm": 9.0 - step, "contrastive": 5.0, "total": 14.0 - step}}))
+            file.write(
+                to_line({"step": step, "loss": {"mlm": 9.0 - step, "contrastive": 5.0, "total": 14.0 - step}})
+            )
         file.write(to_line({"step": 0, "evaluation": {"heldout_mlm_loss": 8.25, "partner_found": 0.01}}))
         file.write(to_line({"step": 7, "evaluation": {"heldout_mlm_loss": 4.125, "partner_found": 0.75}}))
         file.write(to_line({"step": 9, "evaluation": {"heldout_mlm_loss": 1.0}}))  # not this model's
@@ -199,7 +237,10 @@ def test_what_is_written_beside_the_weights(tmp_path):
     assert policy["recipe"]["model"]["hidden_size"] == 16 and "torch" in policy["versions"]
     heads = load_file(out / "heads.safetensors")
     assert set(heads) == set(policy["heads"]) >= {"projection.0.weight", "projection.1.running_mean"}
-    assert validate_config(__import__("yaml").safe_load((out / "training_config.yaml").read_text()), "x").name == "test"
+    assert (
+        validate_config(__import__("yaml").safe_load((out / "training_config.yaml").read_text()), "x").name
+        == "test"
+    )
     card = (out / "README.md").read_text()
     expected = [
         "library_name: sentence-transformers",

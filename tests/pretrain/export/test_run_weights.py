@@ -1,4 +1,5 @@
-"""Which weights of a run count: best/ knows the start, goes by something that moves, and is what the run's name stands for."""
+"""Which weights of a run count: best/ knows the start, goes by something that moves, and is what the run's
+name stands for."""
 
 import json
 
@@ -17,21 +18,28 @@ from pretrain.trainer import Progress, selection_score
 def test_without_sts_and_masked_language_the_score_moves_though_every_partner_is_found():
     rng = np.random.default_rng(0)
     first = rng.normal(size=(50, 64))
-    near = [{"partner_found": found, "partner_loss": loss} for noise in (0.6, 0.3, 0.1)
-            for found, loss in [find_partners(first, first + noise * rng.normal(size=first.shape))]]
+    near = [
+        {"partner_found": found, "partner_loss": loss}
+        for noise in (0.6, 0.3, 0.1)
+        for found, loss in [find_partners(first, first + noise * rng.normal(size=first.shape))]
+    ]
     assert [scores["partner_found"] for scores in near] == [1.0, 1.0, 1.0]
     progress = Progress()
-    assert [progress.note_scores(scores) for scores in near] == [True, True, True]  # each is better than the last
+    # each is better than the last
+    assert [progress.note_scores(scores) for scores in near] == [True, True, True]
     assert progress.best_by == "partner_loss" and progress.best_score == -near[-1]["partner_loss"]
 
 
 def test_the_loss_of_finding_partners_is_the_cross_entropy_of_softmax():
     rng = np.random.default_rng(1)
     first, second = rng.normal(size=(2, 7, 5))
-    cosine = (first / np.linalg.norm(first, axis=1, keepdims=True)) @ (second / np.linalg.norm(second, axis=1, keepdims=True)).T
+    cosine = (first / np.linalg.norm(first, axis=1, keepdims=True)) @ (
+        second / np.linalg.norm(second, axis=1, keepdims=True)
+    ).T
     chances = np.exp(cosine / 0.05) / np.exp(cosine / 0.05).sum(1, keepdims=True)
     assert find_partners(first, second)[1] == pytest.approx(-np.log(np.diagonal(chances)).mean())
-    assert find_partners(np.ones((8, 3)), np.ones((8, 3)))[1] == pytest.approx(np.log(8))  # a collapsed encoder: chance
+    # a collapsed encoder: chance
+    assert find_partners(np.ones((8, 3)), np.ones((8, 3)))[1] == pytest.approx(np.log(8))
 
 
 def test_what_decides_is_sts_then_masked_language_then_partners():
@@ -55,11 +63,19 @@ def test_the_start_is_best_until_something_is_better():
 @pytest.mark.parametrize("zero", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_run_that_only_gets_worse_says_that_its_start_was_best(tiny_data, tmp_path, zero, capsys):
     run = tmp_path / "run"
-    worse = {"train__lr": 3.0, "train__steps": 6, "train__warmup_steps": 0, "train__zero": zero, "evaluate__every": 3}
+    worse = {
+        "train__lr": 3.0,
+        "train__steps": 6,
+        "train__warmup_steps": 0,
+        "train__zero": zero,
+        "evaluate__every": 3,
+    }
     output = finish(start(command(tiny_data, run, **worse), ranks=1 if zero == 1 else 2))
     losses = {r["step"]: r["evaluation"]["heldout_mlm_loss"] for r in records(run) if "evaluation" in r}
     assert min(losses, key=losses.get) == 0, "the learning rate was to ruin the model"
-    assert "the start was the best by held-out MLM loss" in output and "training has not improved it" in output
+    assert (
+        "the start was the best by held-out MLM loss" in output and "training has not improved it" in output
+    )
     assert read_policy(run / "best")["step"] == 0 and read_policy(run / "export")["step"] == 6
     assert not (run / ".start").exists() and not (run / "checkpoints" / "step-00000000").exists()
     summary = json.loads((run / "report" / "summary.json").read_text())
@@ -67,6 +83,8 @@ def test_a_run_that_only_gets_worse_says_that_its_start_was_best(tiny_data, tmp_
     # Evaluations, post-training and the summary's own suggestion mean the same weights, and say so.
     assert f"{run} stands for its best/, step 0" in output and f"python -m finetune.sts {run}" in output
     assert resolve_run(str(run)) == (str(run / "best"), run)
-    assert f"{run} stands for {run / 'best'} (step 0 of 6, best by heldout_mlm_loss" in capsys.readouterr().err
+    assert (
+        f"{run} stands for {run / 'best'} (step 0 of 6, best by heldout_mlm_loss" in capsys.readouterr().err
+    )
     assert load_config(None, {"init": str(run)}).model.init == str(run / "best")
     assert describe_export(read_policy(run / "export")) == "step 6 of 6"

@@ -10,11 +10,17 @@ from torch.nn.functional import cross_entropy
 
 from augment.core.keys import sequence_keys
 from pretrain.common.errors import UserError
-from pretrain.losses.adversary import Discriminator, discriminator_accuracy, discriminator_loss, reverse_gradient
+from pretrain.losses.adversary import (
+    Discriminator,
+    discriminator_accuracy,
+    discriminator_loss,
+    reverse_gradient,
+)
 from pretrain.losses.replaced_token import replaced_token_loss
 from pretrain.losses.virtual_adversarial import adversarial_noise, divergence, project_noise, sequence_noise
 
-# ---- AugCSE -------------------------------------------------------------------------------------------------------------
+# ---- AugCSE
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scale", [1.0, -1.0, 0.25, 10.0])
@@ -26,7 +32,7 @@ def test_reversed_gradient_is_minus_scale_times_finite_differences(scale):
         return (values.tanh() * weights).sum()
 
     assert torch.equal(reverse_gradient(x, scale), x)
-    gradient, = torch.autograd.grad(f(reverse_gradient(x, scale)), x)
+    (gradient,) = torch.autograd.grad(f(reverse_gradient(x, scale)), x)
     numeric = torch.empty_like(x)
     for index in np.ndindex(5, 3):
         shift = torch.zeros_like(x)
@@ -65,8 +71,11 @@ def test_discriminator_drops_before_each_of_two_layers_and_ignores_autocast(form
 def test_discriminator_loss_is_the_mean_of_binary_cross_entropies():
     logits = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
     labels = torch.tensor([0, 3, 1, 1, 2, 0])
-    terms = [-(p.log() if j == label else (1 - p).log())
-             for row, label in zip(logits.sigmoid(), labels.tolist()) for j, p in enumerate(row)]
+    terms = [
+        -(p.log() if j == label else (1 - p).log())
+        for row, label in zip(logits.sigmoid(), labels.tolist())
+        for j, p in enumerate(row)
+    ]
     loss = discriminator_loss(logits, labels)
     torch.testing.assert_close(loss, torch.stack(terms).mean())
     assert torch.autograd.gradcheck(lambda x: discriminator_loss(x, labels), logits)
@@ -86,7 +95,8 @@ def test_discriminator_settings_are_checked():
         Discriminator(6, 1)
 
 
-# ---- V-advCSE: divergences ----------------------------------------------------------------------------------------------
+# ---- V-advCSE: divergences
+# ----------------------------------------------------------------------------------------------
 
 
 def reference_divergence(p_logits, q_logits, kind):
@@ -112,7 +122,9 @@ def test_divergences_equal_the_formulas(kind, reduction):
     theirs = {"sum": rows.sum(), "batchmean": rows.mean(), "none": rows}[reduction]
     ours = divergence(p, q, kind, reduction)
     torch.testing.assert_close(ours, theirs)
-    for mine, expected in zip(torch.autograd.grad(ours.sum(), (p, q)), torch.autograd.grad(theirs.sum(), (p, q))):
+    for mine, expected in zip(
+        torch.autograd.grad(ours.sum(), (p, q)), torch.autograd.grad(theirs.sum(), (p, q))
+    ):
         torch.testing.assert_close(mine, expected)
 
 
@@ -134,7 +146,8 @@ def test_js_is_about_twice_the_textbooks_near_equality():
     assert (divergence(p, q, "js") / textbook).item() == pytest.approx(2.0, rel=1e-3)
 
 
-# ---- V-advCSE: the noise ------------------------------------------------------------------------------------------------
+# ---- V-advCSE: the noise
+# ------------------------------------------------------------------------------------------------
 
 LENGTHS = torch.tensor([3, 1, 4])
 
@@ -175,7 +188,8 @@ def test_projections(norm, scope):
 
 @pytest.mark.parametrize(("norm", "order"), [("l2", 2), ("inf", torch.inf)])
 def test_closed_forms_maximise_the_linearised_loss(norm, order):
-    """Appendix A: among all r with ||r|| <= epsilon none has a larger g . r; the maximum is epsilon times the dual norm."""
+    """Appendix A: among all r with ||r|| <= epsilon none has a larger g . r; the maximum is epsilon times the
+    dual norm."""
     gradient = torch.randn(1, 6, dtype=torch.float64)
     best = project_noise(torch.zeros_like(gradient), gradient, 1.0, norm, "closed-form", 0.7)
     value = (gradient * best).sum()
@@ -209,7 +223,7 @@ def smart_loss(embed, evaluate, loss, noise, steps, step_size, norm):
     state = evaluate(embed)
     for _ in range(steps):
         noise = noise.detach().requires_grad_()
-        gradient, = torch.autograd.grad(loss(evaluate(embed + noise), state.detach()), noise)
+        (gradient,) = torch.autograd.grad(loss(evaluate(embed + noise), state.detach()), noise)
         step = noise + step_size * gradient
         noise = step / (torch.linalg.vector_norm(step, norm, dim=-1, keepdim=True) + 1e-6)
     return noise.detach()
@@ -224,9 +238,13 @@ def test_smart_ascent_is_the_packages(norm, order, steps):
         return divergence(f(embed + noise), f(embed).detach(), "js")
 
     source = torch.Generator().manual_seed(4)
-    noise = adversarial_noise(objective, (8, 5), source, sigma=0.1, step_size=0.5, steps=steps, norm=norm, dtype=torch.float64)
+    noise = adversarial_noise(
+        objective, (8, 5), source, sigma=0.1, step_size=0.5, steps=steps, norm=norm, dtype=torch.float64
+    )
     start = 0.1 * torch.randn(8, 5, generator=torch.Generator().manual_seed(4)).double()
-    expected = smart_loss(embed, f, lambda p, q: reference_divergence(p, q, "js").sum(), start, steps, 0.5, order)
+    expected = smart_loss(
+        embed, f, lambda p, q: reference_divergence(p, q, "js").sum(), start, steps, 0.5, order
+    )
     torch.testing.assert_close(noise, expected)
     assert not noise.requires_grad
 
@@ -236,8 +254,19 @@ def test_the_adversarial_direction_is_that_of_finite_differences(kind):
     f, embed = model(), torch.randn(8, 5, dtype=torch.float64)
     keys = np.arange(3, dtype=np.uint64)
     clean = f(embed)
-    noise = adversarial_noise(lambda r: divergence(f(embed + r), clean, kind), (8, 5), keys, sigma=0.3, steps=1, norm="l2",
-                              mode="closed-form", radius=0.01, lengths=LENGTHS, scope="sequence", dtype=torch.float64)
+    noise = adversarial_noise(
+        lambda r: divergence(f(embed + r), clean, kind),
+        (8, 5),
+        keys,
+        sigma=0.3,
+        steps=1,
+        norm="l2",
+        mode="closed-form",
+        radius=0.01,
+        lengths=LENGTHS,
+        scope="sequence",
+        dtype=torch.float64,
+    )
     start = 0.3 * sequence_noise(keys, LENGTHS, 5).double()
     held = clean.softmax(-1) if kind == "kl" else (clean.softmax(-1) + f(embed + start).softmax(-1)) / 2
 
@@ -260,9 +289,20 @@ def test_the_ascent_raises_the_divergence(mode, norm, kind):
     f, embed = model(), torch.randn(8, 5, dtype=torch.float64)
     losses = []
     for steps in (0, 1, 5):
-        noise = adversarial_noise(lambda r: divergence(f(embed + r), f(embed).detach(), kind), (8, 5),
-                                  np.arange(3, dtype=np.uint64), sigma=1e-3, step_size=5.0, steps=steps, norm=norm, mode=mode,
-                                  radius=0.02, lengths=LENGTHS, scope="sequence", dtype=torch.float64)
+        noise = adversarial_noise(
+            lambda r: divergence(f(embed + r), f(embed).detach(), kind),
+            (8, 5),
+            np.arange(3, dtype=np.uint64),
+            sigma=1e-3,
+            step_size=5.0,
+            steps=steps,
+            norm=norm,
+            mode=mode,
+            radius=0.02,
+            lengths=LENGTHS,
+            scope="sequence",
+            dtype=torch.float64,
+        )
         losses.append(divergence(f(embed + noise), f(embed), kind, "none"))
     assert (losses[1] > losses[0]).all() and (losses[2] > losses[0]).all()
 
@@ -313,7 +353,8 @@ def test_noise_settings_are_checked():
         adversarial_noise(lambda r: r.sum(), (8, 5), np.arange(3, dtype=np.uint64))
 
 
-# ---- DiffCSE ------------------------------------------------------------------------------------------------------------
+# ---- DiffCSE
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_replaced_tokens_are_a_sum_over_all_tokens_of_the_sequences():
@@ -322,7 +363,7 @@ def test_replaced_tokens_are_a_sum_over_all_tokens_of_the_sequences():
     ours = replaced_token_loss(logits, replaced, torch.tensor([3, 5]))  # two tokens fill the row up
     theirs = cross_entropy(logits[:8], replaced[:8], reduction="sum")
     torch.testing.assert_close(ours, theirs)
-    gradient, = torch.autograd.grad(ours, logits)
+    (gradient,) = torch.autograd.grad(ours, logits)
     torch.testing.assert_close(gradient, torch.autograd.grad(theirs, logits)[0])
     assert not gradient[8:].any() and gradient[0].any()
 

@@ -39,8 +39,10 @@ def cosines(a, b):
 def exclude(logits, anchor_ids, positive_ids, candidate_ids, own):
     """The rule for duplicates, word by word."""
     rows = zip(anchor_ids.tolist(), positive_ids.tolist(), own.tolist())
-    excluded = [[j != mine and text in (anchor, positive) for j, text in enumerate(candidate_ids.tolist())]
-                for anchor, positive, mine in rows]
+    excluded = [
+        [j != mine and text in (anchor, positive) for j, text in enumerate(candidate_ids.tolist())]
+        for anchor, positive, mine in rows
+    ]
     return logits.masked_fill(torch.tensor(excluded), -torch.inf)
 
 
@@ -84,7 +86,8 @@ class Largest(TorchDispatchMode):
         return result
 
 
-# ---- NT-Xent ------------------------------------------------------------------------------------------------------------
+# ---- NT-Xent
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("duplicates", [False, True])
@@ -95,8 +98,11 @@ def test_nt_xent_equals_the_reference(tile, grouped, duplicates, temperature):
     views = vectors(2, 37, 16)
     groups = torch.randint(0, 4, (37,)) if grouped else None
     identities = torch.randint(0, 20, (2, 37)) if duplicates else None
-    same_with_gradients(nt_xent(views, temperature, tile, groups, identities),
-                        reference_nt_xent(views, temperature, groups, identities), views)
+    same_with_gradients(
+        nt_xent(views, temperature, tile, groups, identities),
+        reference_nt_xent(views, temperature, groups, identities),
+        views,
+    )
 
 
 def test_nt_xent_is_float32_under_autocast_and_from_bfloat16():
@@ -104,7 +110,7 @@ def test_nt_xent_is_float32_under_autocast_and_from_bfloat16():
     expected = reference_nt_xent(views, 0.05)
     with torch.autocast("cpu", torch.bfloat16):
         loss = nt_xent(views.requires_grad_(), 0.05)
-        gradient, = torch.autograd.grad(loss, views)
+        (gradient,) = torch.autograd.grad(loss, views)
     assert loss.dtype == gradient.dtype == torch.float32
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
     assert nt_xent(views.detach().bfloat16(), 0.05).dtype == torch.float32
@@ -120,21 +126,23 @@ def test_alone_in_its_group_a_pair_costs_nothing():
 
 @pytest.mark.parametrize("temperature", [0.05, 0.01])
 def test_float32_gradients_keep_their_digits_where_sentences_are_told_apart(temperature):
-    """Losses of 1e-4 and less are SimCSE's daily bread: the gradient is then a difference of nearly equal numbers."""
+    """Losses of 1e-4 and less are SimCSE's daily bread: the gradient is then a difference of nearly equal
+    numbers."""
     first = torch.randn(64, 256)
     views = torch.stack([first, first + 0.1 * torch.randn_like(first)])
     exact = views.double().requires_grad_()
     expected_loss = nt_xent(exact, temperature)
-    expected, = torch.autograd.grad(expected_loss, exact)
+    (expected,) = torch.autograd.grad(expected_loss, exact)
     loss = nt_xent(views.requires_grad_(), temperature)
-    gradient, = torch.autograd.grad(loss, views)
+    (gradient,) = torch.autograd.grad(loss, views)
     assert expected_loss.item() < 1e-4
     assert loss.item() == pytest.approx(expected_loss.item(), rel=1e-4)
     error = (gradient - expected).norm() / expected.norm()
     assert error < 1e-4, error
 
 
-# ---- InfoNCE ------------------------------------------------------------------------------------------------------------
+# ---- InfoNCE
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tile", TILES)
@@ -145,10 +153,19 @@ def test_info_nce_with_hard_negatives_equals_the_reference(tile, bias, duplicate
     ours, reference = {}, None
     if duplicates:
         anchor_ids, positive_ids, negative_ids = torch.randint(0, 30, (3, 37))
-        ours = {"anchor_identities": anchor_ids, "positive_identities": positive_ids, "negative_identities": negative_ids}
+        ours = {
+            "anchor_identities": anchor_ids,
+            "positive_identities": positive_ids,
+            "negative_identities": negative_ids,
+        }
         reference = anchor_ids, positive_ids, torch.cat([positive_ids, negative_ids])
-    same_with_gradients(info_nce(a, p, 0.05, negatives=n, own_negative_bias=bias, tile=tile, **ours),
-                        reference_info_nce(a, p, 0.05, n, bias, reference), a, p, n)
+    same_with_gradients(
+        info_nce(a, p, 0.05, negatives=n, own_negative_bias=bias, tile=tile, **ours),
+        reference_info_nce(a, p, 0.05, n, bias, reference),
+        a,
+        p,
+        n,
+    )
 
 
 @pytest.mark.parametrize("queue", [0, 5, 90])
@@ -158,13 +175,21 @@ def test_info_nce_takes_a_queue_of_any_length_without_gradient(queue):
 
 
 def test_info_nce_is_simcse_as_its_code_computes_it():
-    """princeton-nlp/SimCSE, models.py: torch's cosine similarity of all pairs, weights on the diagonal of the third block."""
+    """princeton-nlp/SimCSE, models.py: torch's cosine similarity of all pairs, weights on the diagonal of the
+    third block."""
     a, p, n = vectors(9, 16), vectors(9, 16), vectors(9, 16)
     similarity = torch.nn.CosineSimilarity(dim=-1)
     logits = torch.cat([similarity(a[:, None], p[None]), similarity(a[:, None], n[None])], 1) / 0.05
-    weights = torch.tensor([[0.0] * 9 + [0.0] * i + [0.3] + [0.0] * (8 - i) for i in range(9)], dtype=torch.float64)
-    same_with_gradients(info_nce(a, p, 0.05, negatives=n, own_negative_bias=0.3),
-                        cross_entropy(logits + weights, torch.arange(9)), a, p, n)
+    weights = torch.tensor(
+        [[0.0] * 9 + [0.0] * i + [0.3] + [0.0] * (8 - i) for i in range(9)], dtype=torch.float64
+    )
+    same_with_gradients(
+        info_nce(a, p, 0.05, negatives=n, own_negative_bias=0.3),
+        cross_entropy(logits + weights, torch.arange(9)),
+        a,
+        p,
+        n,
+    )
 
 
 @pytest.mark.parametrize("tile", [5, None])
@@ -177,14 +202,30 @@ def test_local_negatives_are_the_mean_over_groups_computed_alone(tile):
         return sum(loss(*(x[part] for x in inputs)) * part.sum() for part in parts) / 24
 
     present = torch.arange(24) % 3 > 0
-    same_with_gradients(info_nce(a, p, 0.1, negatives=n, own_negative_bias=0.2, groups=groups, tile=tile),
-                        alone(lambda *x: reference_info_nce(x[0], x[1], 0.1, x[2], 0.2), a, p, n), a, p, n)
-    same_with_gradients(symmetric_info_nce(a, p, 0.1, groups=groups, tile=tile),
-                        alone(lambda *x: symmetric_info_nce(*x, 0.1), a, p), a, p)
-    same_with_gradients(relaxed_negative_info_nce(a, p, n, present, 0.1, 0.2, groups=groups, tile=tile),
-                        alone(lambda *x: relaxed_negative_info_nce(*x, 0.1, 0.2), a, p, n, present), a, p, n)
+    same_with_gradients(
+        info_nce(a, p, 0.1, negatives=n, own_negative_bias=0.2, groups=groups, tile=tile),
+        alone(lambda *x: reference_info_nce(x[0], x[1], 0.1, x[2], 0.2), a, p, n),
+        a,
+        p,
+        n,
+    )
+    same_with_gradients(
+        symmetric_info_nce(a, p, 0.1, groups=groups, tile=tile),
+        alone(lambda *x: symmetric_info_nce(*x, 0.1), a, p),
+        a,
+        p,
+    )
+    same_with_gradients(
+        relaxed_negative_info_nce(a, p, n, present, 0.1, 0.2, groups=groups, tile=tile),
+        alone(lambda *x: relaxed_negative_info_nce(*x, 0.1, 0.2), a, p, n, present),
+        a,
+        p,
+        n,
+    )
     views = torch.stack([a, p])
-    same_with_gradients(nt_xent(views, 0.1, tile, groups), alone(lambda *x: nt_xent(torch.stack(x), 0.1), a, p), a, p)
+    same_with_gradients(
+        nt_xent(views, 0.1, tile, groups), alone(lambda *x: nt_xent(torch.stack(x), 0.1), a, p), a, p
+    )
 
 
 @pytest.mark.parametrize("duplicates", [False, True])
@@ -196,7 +237,9 @@ def test_symmetric_info_nce_is_clips(tile, duplicates):
         ids = torch.randint(0, 30, (2, 37))
         ours = {"anchor_identities": ids[0], "positive_identities": ids[1]}
         forth, back = (ids[0], ids[1], ids[1]), (ids[1], ids[0], ids[0])
-    expected = 0.5 * (reference_info_nce(a, p, 0.05, identities=forth) + reference_info_nce(p, a, 0.05, identities=back))
+    expected = 0.5 * (
+        reference_info_nce(a, p, 0.05, identities=forth) + reference_info_nce(p, a, 0.05, identities=back)
+    )
     same_with_gradients(symmetric_info_nce(a, p, 0.05, tile=tile, **ours), expected, a, p)
 
 
@@ -211,12 +254,15 @@ def test_relaxed_negatives_equal_equation_4_of_sda(tile, duplicates):
     denominator = (cosine / 0.05).exp().sum(1) + own.exp() * present
     expected = -((cosine.diagonal() / 0.05).exp() / denominator).log().mean()
     given = {"anchor_identities": ids[0], "positive_identities": ids[1]} if duplicates else {}
-    same_with_gradients(relaxed_negative_info_nce(a, p, n, present, 0.05, 0.5, tile=tile, **given), expected, a, p, n)
+    same_with_gradients(
+        relaxed_negative_info_nce(a, p, n, present, 0.05, 0.5, tile=tile, **given), expected, a, p, n
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_negation_far_nearer_than_every_candidate_does_not_overflow(dtype):
-    """At low temperature its logit is hundreds above the candidates': the largest of all must be taken out before exp."""
+    """At low temperature its logit is hundreds above the candidates': the largest of all must be taken out
+    before exp."""
     a = normalize(torch.randn(6, 4, dtype=torch.float64), dim=1)
     noise = torch.randn(2, 6, 4, dtype=torch.float64)
     a, p, n = (x.to(dtype).requires_grad_() for x in (a, 0.2 * noise[0] - a, a + 0.2 * noise[1]))
@@ -237,8 +283,12 @@ def test_without_negations_relaxed_negatives_are_info_nce():
     a, p, n = vectors(12, 8), vectors(12, 8), vectors(12, 8)
     none = torch.zeros(12, dtype=torch.bool)
     plain = info_nce(a, p, 0.05)
-    assert relaxed_negative_info_nce(a, p, n, none, 0.05, 0.5).item() == pytest.approx(plain.item(), rel=1e-14)
-    assert relaxed_negative_info_nce(a, p, n, ~none, 0.05, 100.0).item() == pytest.approx(plain.item(), rel=1e-14)
+    assert relaxed_negative_info_nce(a, p, n, none, 0.05, 0.5).item() == pytest.approx(
+        plain.item(), rel=1e-14
+    )
+    assert relaxed_negative_info_nce(a, p, n, ~none, 0.05, 100.0).item() == pytest.approx(
+        plain.item(), rel=1e-14
+    )
     assert relaxed_negative_info_nce(a, p, n, ~none, 0.05, 0.5) > plain
 
 
@@ -246,13 +296,17 @@ def test_equal_texts_everywhere_leave_no_negatives():
     a, p, n = vectors(6, 8), vectors(6, 8), vectors(6, 8)
     ids = torch.full((6,), 9)
     pair = {"anchor_identities": ids, "positive_identities": ids}
-    for loss in (info_nce(a, p, 0.1, negatives=n, negative_identities=ids, **pair), symmetric_info_nce(a, p, 0.1, **pair),
-                 nt_xent(torch.stack([a, p]), 0.1, identities=ids.expand(2, 6))):
+    for loss in (
+        info_nce(a, p, 0.1, negatives=n, negative_identities=ids, **pair),
+        symmetric_info_nce(a, p, 0.1, **pair),
+        nt_xent(torch.stack([a, p]), 0.1, identities=ids.expand(2, 6)),
+    ):
         assert loss.item() == 0.0
         assert not any(g.any() for g in torch.autograd.grad(loss, (a, p)))
 
 
-# ---- the engine -----------------------------------------------------------------------------------------------------------
+# ---- the engine
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_the_engine_takes_other_candidates_and_constants():
@@ -264,14 +318,18 @@ def test_the_engine_takes_other_candidates_and_constants():
 
     positives = torch.arange(6)
     constant = torch.tensor([0.0] * 6 + [0.7] * 6, dtype=torch.float64)
-    same_with_gradients(softmax_over_candidates(anchors, candidates, positives, 0.2, weigh, tile=4),
-                        cross_entropy(anchors @ candidates.T / 0.2 + constant, positives), anchors, candidates)
+    same_with_gradients(
+        softmax_over_candidates(anchors, candidates, positives, 0.2, weigh, tile=4),
+        cross_entropy(anchors @ candidates.T / 0.2 + constant, positives),
+        anchors,
+        candidates,
+    )
 
 
 def test_gradients_are_made_only_for_what_wants_them():
     a, p = vectors(6, 5), vectors(6, 5)
-    only_a, = torch.autograd.grad(info_nce(a, p.detach(), 0.1), a)
-    only_p, = torch.autograd.grad(info_nce(a.detach(), p, 0.1), p)
+    (only_a,) = torch.autograd.grad(info_nce(a, p.detach(), 0.1), a)
+    (only_p,) = torch.autograd.grad(info_nce(a.detach(), p, 0.1), p)
     both = torch.autograd.grad(info_nce(a, p, 0.1), (a, p))
     torch.testing.assert_close((only_a, only_p), both)
 
@@ -279,8 +337,8 @@ def test_gradients_are_made_only_for_what_wants_them():
 def test_the_graph_may_be_walked_twice():
     views = vectors(2, 5, 4)
     loss = nt_xent(views, 0.1)
-    first, = torch.autograd.grad(7 * loss, views, retain_graph=True)
-    second, = torch.autograd.grad(7 * loss, views)
+    (first,) = torch.autograd.grad(7 * loss, views, retain_graph=True)
+    (second,) = torch.autograd.grad(7 * loss, views)
     assert torch.equal(first, second)
 
 
@@ -300,12 +358,20 @@ def test_directions_of_gradients_of_any_size():
     torch.testing.assert_close(directions(gradient, otherwise), expected)
 
 
-@pytest.mark.parametrize("loss", [
-    lambda a, p, n: nt_xent(torch.stack([a, p]), 0.1, tile=16, identities=torch.arange(2000).view(2, 1000)),
-    lambda a, p, n: info_nce(a, p, 0.1, negatives=n, groups=torch.arange(1000) % 2, tile=16),
-    lambda a, p, n: symmetric_info_nce(a, p, 0.1, tile=16),
-    lambda a, p, n: relaxed_negative_info_nce(a, p, n, torch.ones(1000, dtype=torch.bool), 0.1, 0.5, tile=16),
-], ids=["nt_xent", "info_nce", "symmetric", "relaxed"])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda a, p, n: nt_xent(
+            torch.stack([a, p]), 0.1, tile=16, identities=torch.arange(2000).view(2, 1000)
+        ),
+        lambda a, p, n: info_nce(a, p, 0.1, negatives=n, groups=torch.arange(1000) % 2, tile=16),
+        lambda a, p, n: symmetric_info_nce(a, p, 0.1, tile=16),
+        lambda a, p, n: relaxed_negative_info_nce(
+            a, p, n, torch.ones(1000, dtype=torch.bool), 0.1, 0.5, tile=16
+        ),
+    ],
+    ids=["nt_xent", "info_nce", "symmetric", "relaxed"],
+)
 def test_memory_grows_with_the_batch_not_its_square(loss):
     """The largest tensor made is tile x candidates: recorded over every operation of forward and backward."""
     a, p, n = (torch.randn(1000, 4, requires_grad=True) for _ in range(3))
@@ -315,13 +381,18 @@ def test_memory_grows_with_the_batch_not_its_square(loss):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", [
-    lambda a, p, ids: nt_xent(torch.stack([a, p]), 0.05, identities=ids.expand(2, -1)),
-    lambda a, p, ids: info_nce(a, p, 0.05, anchor_identities=ids, positive_identities=ids),
-    lambda a, p, ids: symmetric_info_nce(a, p, 0.05, anchor_identities=ids, positive_identities=ids),
-    lambda a, p, ids: relaxed_negative_info_nce(a, p, a.roll(1, 0), ids % 2 == 0, 0.05, 0.5, anchor_identities=ids,
-                                                positive_identities=ids),
-], ids=["nt_xent", "info_nce", "symmetric", "relaxed"])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda a, p, ids: nt_xent(torch.stack([a, p]), 0.05, identities=ids.expand(2, -1)),
+        lambda a, p, ids: info_nce(a, p, 0.05, anchor_identities=ids, positive_identities=ids),
+        lambda a, p, ids: symmetric_info_nce(a, p, 0.05, anchor_identities=ids, positive_identities=ids),
+        lambda a, p, ids: relaxed_negative_info_nce(
+            a, p, a.roll(1, 0), ids % 2 == 0, 0.05, 0.5, anchor_identities=ids, positive_identities=ids
+        ),
+    ],
+    ids=["nt_xent", "info_nce", "symmetric", "relaxed"],
+)
 def test_a_batch_of_65536_stays_within_its_tiles(loss):
     """N x N in float32 would be 16 GiB: the peak of the process rises by vectors and a tile."""
     a, p = (torch.randn(65_536, 16, requires_grad=True) for _ in range(2))
@@ -342,14 +413,20 @@ def restart_peak() -> int:
 
 def peak_memory() -> int:
     """Largest resident memory of this process since the peak was reset, in bytes."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    line = next(
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
+    )
     return int(line.split()[1]) * 1024
 
 
 def test_input_is_checked():
     a, ids = torch.randn(3, 4), torch.arange(3)
-    for loss in (lambda t: nt_xent(torch.randn(2, 3, 4), t), lambda t: info_nce(a, a, t), lambda t: symmetric_info_nce(a, a, t),
-                 lambda t: relaxed_negative_info_nce(a, a, a, ids > 0, t, 0.5)):
+    for loss in (
+        lambda t: nt_xent(torch.randn(2, 3, 4), t),
+        lambda t: info_nce(a, a, t),
+        lambda t: symmetric_info_nce(a, a, t),
+        lambda t: relaxed_negative_info_nce(a, a, a, ids > 0, t, 0.5),
+    ):
         with pytest.raises(UserError, match="temperature"):
             loss(0.0)
     with pytest.raises(ValueError, match="two views"):

@@ -1,4 +1,5 @@
-"""The masked language modelling loss against the library's head and a float64 cross-entropy, gradients included."""
+"""The masked language modelling loss against the library's head and a float64 cross-entropy, gradients
+included."""
 
 import os
 import socket
@@ -18,17 +19,18 @@ def test_cross_entropy_sum_equals_the_reference():
     logits = torch.randn(9, 50, dtype=torch.float64, requires_grad=True)
     labels = torch.randint(0, 50, (9,))
     assert torch.autograd.gradcheck(lambda x: cross_entropy_sum(x, labels), logits)
-    torch.testing.assert_close(cross_entropy_sum(logits, labels), cross_entropy(logits, labels,
-    reduction="sum"))
+    torch.testing.assert_close(
+        cross_entropy_sum(logits, labels), cross_entropy(logits, labels, reduction="sum")
+    )
 
 
 def test_cross_entropy_of_bfloat16_logits_is_summed_in_float32():
     logits = (4 * torch.randn(200, 300)).bfloat16().requires_grad_()
     labels = torch.randint(0, 300, (200,))
     loss = cross_entropy_sum(logits, labels)
-    gradient, = torch.autograd.grad(loss, logits)
+    (gradient,) = torch.autograd.grad(loss, logits)
     expected = cross_entropy(wide := logits.detach().double().requires_grad_(), labels, reduction="sum")
-    wanted, = torch.autograd.grad(expected, wide)
+    (wanted,) = torch.autograd.grad(expected, wide)
     assert loss.dtype == torch.float32 and gradient.dtype == torch.bfloat16
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
     torch.testing.assert_close(gradient.double(), wanted, rtol=2**-8, atol=1e-6)
@@ -45,8 +47,10 @@ def test_masked_lm_loss_equals_the_library_head_and_cross_entropy(family, tile_e
     ours = masked_lm_loss(encoder, hidden, positions, labels, tile_elements)
     theirs = cross_entropy(encoder.mlm_logits(hidden)[positions], labels.long(), reduction="sum")
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
-    for mine, expected in zip(torch.autograd.grad(ours, [hidden, *wanted], allow_unused=True),
-                              torch.autograd.grad(theirs, [hidden, *wanted], allow_unused=True)):
+    for mine, expected in zip(
+        torch.autograd.grad(ours, [hidden, *wanted], allow_unused=True),
+        torch.autograd.grad(theirs, [hidden, *wanted], allow_unused=True),
+    ):
         assert (mine is None) == (expected is None)
         if mine is not None:
             torch.testing.assert_close(mine, expected, rtol=1e-10, atol=1e-12)
@@ -83,10 +87,20 @@ def test_ranks_with_unequal_tiles_do_not_hang_under_zero_3(tmp_path):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     root = Path(__file__).resolve().parents[3]
-    common = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-                           "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{root}{os.pathsep}{Path(__file__).parents[1]}"}
-    ranks = [subprocess.Popen([sys.executable, tiles_worker.__file__, str(tmp_path / "gradients.pt")],
-                              env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)]
+    common = os.environ | {
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": f"{root}{os.pathsep}{Path(__file__).parents[1]}",
+    }
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, tiles_worker.__file__, str(tmp_path / "gradients.pt")],
+            env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
     try:
         assert [rank.wait(timeout=240) for rank in ranks] == [0, 0]
     finally:
@@ -96,4 +110,6 @@ def test_ranks_with_unequal_tiles_do_not_hang_under_zero_3(tmp_path):
     (model(0) + model(1)).backward()
     gradients = torch.load(tmp_path / "gradients.pt")
     for name, parameter in model.named_parameters():
-        torch.testing.assert_close(gradients[name].view_as(parameter), parameter.grad, rtol=1e-4, atol=1e-5, msg=name)
+        torch.testing.assert_close(
+            gradients[name].view_as(parameter), parameter.grad, rtol=1e-4, atol=1e-5, msg=name
+        )

@@ -65,8 +65,12 @@ def test_neighbourhood_loss_equals_equation_4(tile):
         for anchor, positive in ((z[i], s[i]), (s[i], z[i])):
             candidates = torch.cat([positive[None], z[neighbours[i]], s[neighbours[i]]])
             losses.append(cross_entropy(candidates @ anchor / 0.05, torch.tensor(0)))
-    same_with_gradients(neighbourhood_loss(clean, augmented, neighbours, 0.05, tile), torch.stack(losses).mean(), clean,
-                        augmented)
+    same_with_gradients(
+        neighbourhood_loss(clean, augmented, neighbours, 0.05, tile),
+        torch.stack(losses).mean(),
+        clean,
+        augmented,
+    )
 
 
 @pytest.mark.parametrize("tile", TILES)
@@ -84,12 +88,17 @@ def test_rows_with_fewer_neighbours_have_fewer_negatives(tile):
         for anchor, positive in ((z[i], s[i]), (s[i], z[i])):
             candidates = torch.cat([positive[None], z[own], s[own]])
             losses.append(cross_entropy(candidates @ anchor / 0.05, torch.tensor(0)))
-    same_with_gradients(neighbourhood_loss(clean, augmented, neighbours, 0.05, tile), torch.stack(losses).mean(), clean,
-                        augmented)
+    same_with_gradients(
+        neighbourhood_loss(clean, augmented, neighbours, 0.05, tile),
+        torch.stack(losses).mean(),
+        clean,
+        augmented,
+    )
 
 
 def test_neighbourhood_loss_is_the_authors():
-    """amazon-science/sentence-representations, contrastive_utils.py, VaSCL_NBiDir: raw exponentials and boolean masks."""
+    """amazon-science/sentence-representations, contrastive_utils.py, VaSCL_NBiDir: raw exponentials and
+    boolean masks."""
     n, k = 12, 3
     clean, augmented = vectors(n, 8), vectors(n, 8)
     embeddings = torch.randn(n, 6, dtype=torch.float64)
@@ -102,14 +111,19 @@ def test_neighbourhood_loss_is_the_authors():
     chosen = torch.zeros(n, n - 1).scatter(1, hard, 1).bool().repeat(2, 2)
     sums = negative.masked_select(chosen).view(2 * n, -1).sum(-1)
     expected = (-(positive / (sums + positive)).log()).mean()
-    same_with_gradients(neighbourhood_loss(clean, augmented, nearest_neighbours(embeddings, k), 0.05), expected, clean, augmented)
+    same_with_gradients(
+        neighbourhood_loss(clean, augmented, nearest_neighbours(embeddings, k), 0.05),
+        expected,
+        clean,
+        augmented,
+    )
 
 
 def test_neighbourhood_loss_without_gradient_to_the_clean_vectors():
     clean, augmented = vectors(12, 8), vectors(12, 8)
     neighbours = nearest_neighbours(clean, 3)
-    alone, = torch.autograd.grad(neighbourhood_loss(clean.detach(), augmented, neighbours, 0.1), augmented)
-    expected, = torch.autograd.grad(neighbourhood_loss(clean, augmented, neighbours, 0.1), augmented)
+    (alone,) = torch.autograd.grad(neighbourhood_loss(clean.detach(), augmented, neighbours, 0.1), augmented)
+    (expected,) = torch.autograd.grad(neighbourhood_loss(clean, augmented, neighbours, 0.1), augmented)
     torch.testing.assert_close(alone, expected)
 
 
@@ -118,7 +132,9 @@ def test_gradients_in_float32_keep_their_digits_where_nothing_is_near():
     listed = torch.arange(60).view(20, 3)
     gradients = []
     for dtype in (torch.float32, torch.float64):
-        table = torch.cat([anchors + 0.1, torch.randn(60, 128, generator=torch.Generator().manual_seed(0))]).to(dtype)
+        table = torch.cat(
+            [anchors + 0.1, torch.randn(60, 128, generator=torch.Generator().manual_seed(0))]
+        ).to(dtype)
         x = normalize(anchors.to(dtype), dim=1).requires_grad_()
         loss = softmax_over_listed(x, normalize(table, dim=1), torch.arange(20), listed + 20, 0.05)
         gradients.append(torch.autograd.grad(loss, x)[0].double())
@@ -152,8 +168,12 @@ def test_virtual_augmentation_follows_the_formula_and_has_the_radius(setting, ra
     delta = virtual_augmentation(head, e, neighbours, 0.05, radius, generator())
     start = torch.rand(20, 10, generator=generator()).double() - 0.5
     noise = normalize(start, dim=1).requires_grad_()
-    gradient, = torch.autograd.grad(reference_ascent_losses(head, e, radius * noise, neighbours, 0.05).mean(), noise)
-    torch.testing.assert_close(delta, radius * normalize(gradient, dim=1, eps=0), rtol=1e-7, atol=1e-9 * radius)
+    (gradient,) = torch.autograd.grad(
+        reference_ascent_losses(head, e, radius * noise, neighbours, 0.05).mean(), noise
+    )
+    torch.testing.assert_close(
+        delta, radius * normalize(gradient, dim=1, eps=0), rtol=1e-7, atol=1e-9 * radius
+    )
     torch.testing.assert_close(delta.norm(dim=1), torch.full((20,), radius, dtype=torch.float64))
     assert not delta.requires_grad
 
@@ -181,7 +201,10 @@ def test_virtual_augmentation_is_the_direction_of_finite_differences(setting):
     for j in range(10):
         shift = torch.zeros_like(e)
         shift[:, j] = step
-        up, down = (reference_ascent_losses(head, e, radius * (start + sign * shift), neighbours, 0.5) for sign in (1, -1))
+        up, down = (
+            reference_ascent_losses(head, e, radius * (start + sign * shift), neighbours, 0.5)
+            for sign in (1, -1)
+        )
         numeric[:, j] = (up - down).detach() / (2 * step)
     torch.testing.assert_close(delta, radius * normalize(numeric, dim=1), rtol=1e-4, atol=1e-5)
 
@@ -191,7 +214,9 @@ def test_virtual_augmentation_raises_the_loss_of_every_row(setting):
     for radius in (1e-4, 1e-2):
         delta = virtual_augmentation(head, e, neighbours, 0.05, radius, generator())
         start = radius * normalize(torch.rand(20, 10, generator=generator()).double() - 0.5, dim=1)
-        before, begun, ended = (reference_ascent_losses(head, e, x, neighbours, 0.05) for x in (0.0, start, delta))
+        before, begun, ended = (
+            reference_ascent_losses(head, e, x, neighbours, 0.05) for x in (0.0, start, delta)
+        )
         assert (ended > before).all() and (ended > begun).all()
 
 

@@ -1,4 +1,5 @@
-"""One rank of a ZeRO-3 run whose ranks need different numbers of vocabulary tiles: the summed gradient is printed.
+"""One rank of a ZeRO-3 run whose ranks need different numbers of vocabulary tiles: the summed gradient is
+printed.
 
 Run as `python tiles_worker.py OUT.pt` with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT set.
 """
@@ -36,13 +37,24 @@ def main() -> None:
     deepspeed.init_distributed("gloo", verbose=False)
     rank = dist.get_rank()
     engine, *_ = deepspeed.initialize(
-        model=(model := Model()), optimizer=torch.optim.AdamW(model.parameters()), dist_init_required=False,
-        config={"train_batch_size": 2,
-                # Nothing may stay gathered: so small a model otherwise would, and no tile would need a collective.
-                "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0,
-                                      "stage3_max_live_parameters": 0, "stage3_max_reuse_distance": 0,
-                                      "stage3_prefetch_bucket_size": 0},
-                "zero_allow_untested_optimizer": True, "gradient_clipping": 0.0})
+        model=(model := Model()),
+        optimizer=torch.optim.AdamW(model.parameters()),
+        dist_init_required=False,
+        config={
+            "train_batch_size": 2,
+            # Nothing may stay gathered: so small a model otherwise would, and no tile would need a
+            # collective.
+            "zero_optimization": {
+                "stage": 3,
+                "stage3_param_persistence_threshold": 0,
+                "stage3_max_live_parameters": 0,
+                "stage3_max_reuse_distance": 0,
+                "stage3_prefetch_bucket_size": 0,
+            },
+            "zero_allow_untested_optimizer": True,
+            "gradient_clipping": 0.0,
+        },
+    )
     engine.backward(engine(rank) * dist.get_world_size())
     gradients = {name: safe_get_full_grad(p).clone() for name, p in engine.module.named_parameters()}
     if rank == 0:

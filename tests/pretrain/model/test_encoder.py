@@ -8,7 +8,14 @@ import pytest
 import torch
 from encoder_helpers import MAX_POSITIONS, SIZES, make_encoder, make_tokenizer, random_ids
 from tokenizers import Tokenizer
-from transformers import AutoModel, AutoModelForMaskedLM, BertConfig, BertForMaskedLM, PreTrainedTokenizerFast, T5Config
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    BertConfig,
+    BertForMaskedLM,
+    PreTrainedTokenizerFast,
+    T5Config,
+)
 
 from pretrain.common.errors import UserError
 from pretrain.model import attention
@@ -63,23 +70,38 @@ def test_poolings_equal_their_definition(family, pooling):
     encoder = make_encoder(family, pooling).double()
     ids = random_ids(LENGTHS)
     rows, mask = pad(ids, LENGTHS)
-    states = padded_twin(encoder).base_model(
-        rows, attention_mask=mask.long(), output_hidden_states=True).hidden_states
-    first, last = {"cls": (-1, -1), "mean": (-1, -1), "first-last": (1, -1), "embedding-last": (0, -1),
-                   "last-two": (-2, -1)}[pooling]
-    expected = torch.stack([
-        ((states[first][i] + states[last][i]) / 2)[: 1 if pooling == "cls" else n].mean(0)
-        for i, n in enumerate(LENGTHS.tolist())])
+    states = (
+        padded_twin(encoder)
+        .base_model(rows, attention_mask=mask.long(), output_hidden_states=True)
+        .hidden_states
+    )
+    first, last = {
+        "cls": (-1, -1),
+        "mean": (-1, -1),
+        "first-last": (1, -1),
+        "embedding-last": (0, -1),
+        "last-two": (-2, -1),
+    }[pooling]
+    expected = torch.stack(
+        [
+            ((states[first][i] + states[last][i]) / 2)[: 1 if pooling == "cls" else n].mean(0)
+            for i, n in enumerate(LENGTHS.tolist())
+        ]
+    )
     vectors = encoder.embed(ids, LENGTHS)
     torch.testing.assert_close(vectors, expected, rtol=0, atol=1e-10)
     weights = torch.randn(vectors.shape, dtype=torch.float64)
     parameter = encoder.lm.get_input_embeddings().weight
-    ours, = torch.autograd.grad((vectors * weights).sum(), parameter)
+    (ours,) = torch.autograd.grad((vectors * weights).sum(), parameter)
     twin = padded_twin(encoder)
     states = twin.base_model(rows, attention_mask=mask.long(), output_hidden_states=True).hidden_states
-    pooled = torch.stack([((states[first][i] + states[last][i]) / 2)[: 1 if pooling == "cls" else n].mean(0)
-                          for i, n in enumerate(LENGTHS.tolist())])
-    theirs, = torch.autograd.grad((pooled * weights).sum(), twin.get_input_embeddings().weight)
+    pooled = torch.stack(
+        [
+            ((states[first][i] + states[last][i]) / 2)[: 1 if pooling == "cls" else n].mean(0)
+            for i, n in enumerate(LENGTHS.tolist())
+        ]
+    )
+    (theirs,) = torch.autograd.grad((pooled * weights).sum(), twin.get_input_embeddings().weight)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
 
 
@@ -125,8 +147,9 @@ def test_attention_dropout_has_the_right_mean_and_rate():
     layout = attention.PackedLayout.build(lengths, torch.device("cpu"))
     query, key = torch.zeros(2, 1, 2, 4000, 8)
     torch.manual_seed(0)
-    output, _ = attention.packed_attention(torch.nn.Module(), query, key, torch.ones_like(key), None, dropout=0.5,
-                                 packed_layout=layout)
+    output, _ = attention.packed_attention(
+        torch.nn.Module(), query, key, torch.ones_like(key), None, dropout=0.5, packed_layout=layout
+    )
     assert sorted(output[0, :2000].unique().tolist()) == [0.0, 2.0]
     assert output.mean().item() == pytest.approx(1.0, abs=0.02)
     assert sorted(output[0, 2000:].unique().tolist()) == [0.0, 0.5, 1.0, 1.5, 2.0]
@@ -159,7 +182,8 @@ def test_gradient_checkpointing_gives_the_same_gradients():
 
 
 def plain_variable_length(q, k, v, cumulative, longest, scaling, dropout, window, deterministic):
-    """What a variable-length kernel computes, written out: q, k, v [T, heads, d], one sequence after the other."""
+    """What a variable-length kernel computes, written out: q, k, v [T, heads, d], one sequence after the
+    other."""
     parts = []
     for start, stop in zip(cumulative[:-1].tolist(), cumulative[1:].tolist()):
         assert stop - start <= longest
@@ -237,11 +261,14 @@ def test_a_padded_call_is_an_error_that_says_what_to_do():
         encoder.lm(torch.ones(2, 4, dtype=torch.long), attention_mask=torch.ones(2, 4, dtype=torch.long))
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ({"type": "t5"}, "'t5' is not supported.*modernbert"),
-    ({"layer": 3}, "no setting 'layer'; did you mean 'layers'"),
-    ({"heads": 5}, "no multiple of heads 5"),
-])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"type": "t5"}, "'t5' is not supported.*modernbert"),
+        ({"layer": 3}, "no setting 'layer'; did you mean 'layers'"),
+        ({"heads": 5}, "no multiple of heads 5"),
+    ],
+)
 def test_bad_architectures_are_explained(change, message):
     with pytest.raises(UserError, match=message):
         build_encoder({"type": "bert"} | SIZES | change, make_tokenizer())
@@ -272,8 +299,12 @@ def test_saved_folder_is_plain_hugging_face_and_loads_back(family, tmp_path):
     ids = random_ids(LENGTHS)
     rows, mask = pad(ids, LENGTHS)
     plain = AutoModel.from_pretrained(tmp_path).eval()
-    torch.testing.assert_close(plain(rows, attention_mask=mask.long()).last_hidden_state[mask],
-                               encoder.forward_packed(ids, LENGTHS), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        plain(rows, attention_mask=mask.long()).last_hidden_state[mask],
+        encoder.forward_packed(ids, LENGTHS),
+        rtol=0,
+        atol=1e-5,
+    )
     again = load_encoder(tmp_path, make_tokenizer()).eval()
     for (name, parameter), other in zip(again.named_parameters(), encoder.named_parameters(), strict=True):
         assert torch.equal(parameter, other[1]), name
@@ -316,8 +347,9 @@ def test_a_tokenizer_of_another_vocabulary_is_an_error(tmp_path):
     swapped = json.loads(other.backend_tokenizer.to_str())
     vocabulary = swapped["model"]["vocab"]
     vocabulary["w3"], vocabulary["w4"] = vocabulary["w4"], vocabulary["w3"]
-    stranger = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(swapped)),
-                                       pad_token="[PAD]")
+    stranger = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(swapped)), pad_token="[PAD]"
+    )
     make_tokenizer().save_pretrained(tmp_path)
     with pytest.raises(UserError, match="'w3' has id 9 in the tokenizer and 8"):
         load_encoder(tmp_path, stranger)
@@ -353,15 +385,22 @@ def test_a_checkpoint_that_lacks_encoder_weights_is_an_error(tmp_path):
 
 
 def test_a_decoder_is_an_error():
-    config = BertConfig(vocab_size=65, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
-    intermediate_size=32,
-                        is_decoder=True, attn_implementation="packed")
+    config = BertConfig(
+        vocab_size=65,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        is_decoder=True,
+        attn_implementation="packed",
+    )
     with pytest.raises(UserError, match="is_decoder"):
         SentenceEncoder(BertForMaskedLM(config))
 
 
 def test_a_changed_attention_implementation_is_an_error():
-    """Another attention would mix the sequences of a row; it happens by sharing the config with another model."""
+    """Another attention would mix the sequences of a row; it happens by sharing the config with another
+    model."""
     encoder = make_encoder("bert")
     AutoModel.from_config(encoder.lm.config, attn_implementation="eager")
     with pytest.raises(RuntimeError, match="copy of the config"):

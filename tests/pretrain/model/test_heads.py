@@ -16,8 +16,9 @@ def test_two_layers_equal_the_formula():
     torch.testing.assert_close(head(x), expected)
 
 
-@pytest.mark.parametrize(("layers", "batch_norm", "linear", "norms"), [(1, True, 1, 0), (2, False, 2, 0),
-                                                                      (3, True, 3, 2)])
+@pytest.mark.parametrize(
+    ("layers", "batch_norm", "linear", "norms"), [(1, True, 1, 0), (2, False, 2, 0), (3, True, 3, 2)]
+)
 def test_layers_and_batch_norm(layers, batch_norm, linear, norms):
     head = ProjectionHead(8, 16, 4, layers=layers, batch_norm=batch_norm)
     assert sum(isinstance(m, torch.nn.Linear) for m in head.layers) == linear
@@ -39,8 +40,13 @@ def test_heads_of_the_papers_equal_their_code():
     head = batch_norm_head(8).double()
     names = [name for name, _ in head.named_parameters()]
     assert names == ["layers.0.weight", "layers.1.weight", "layers.1.bias", "layers.3.weight"]
-    theirs = torch.nn.Sequential(torch.nn.Linear(8, 16, bias=False), torch.nn.BatchNorm1d(16), torch.nn.ReLU(),
-                                 torch.nn.Linear(16, 8, bias=False), torch.nn.BatchNorm1d(8, affine=False)).double()
+    theirs = torch.nn.Sequential(
+        torch.nn.Linear(8, 16, bias=False),
+        torch.nn.BatchNorm1d(16),
+        torch.nn.ReLU(),
+        torch.nn.Linear(16, 8, bias=False),
+        torch.nn.BatchNorm1d(8, affine=False),
+    ).double()
     head.layers.load_state_dict(theirs.state_dict())
     for mode in (True, False):
         torch.testing.assert_close(head.train(mode)(x), theirs.train(mode)(x))
@@ -68,7 +74,8 @@ def test_fixed_statistics_are_those_of_the_whole_batch():
         parts = torch.cat([head(part) for part in whole.split([1, 7, 32])])
     torch.testing.assert_close(head.state_dict(), before, rtol=0, atol=0)
     torch.testing.assert_close(parts, head(whole))
-    assert any(not torch.equal(value, before[name]) for name, value in head.state_dict().items())  # that was a training pass
+    # that was a training pass
+    assert any(not torch.equal(value, before[name]) for name, value in head.state_dict().items())
 
 
 def test_with_fixed_statistics_no_gradient_passes_between_vectors():
@@ -76,10 +83,14 @@ def test_with_fixed_statistics_no_gradient_passes_between_vectors():
     x = torch.randn(10, 6, dtype=torch.float64, requires_grad=True)
     statistics = head.statistics(x)
     with head.with_statistics(statistics):
-        gradient, = torch.autograd.grad(head(x)[3].sum(), x)
+        (gradient,) = torch.autograd.grad(head(x)[3].sum(), x)
     assert gradient[3].any() and not gradient[:3].any() and not gradient[4:].any()
-    hidden = batch_norm(x @ head.layers[0].weight.T, *statistics[0], head.layers[1].weight, head.layers[1].bias).relu()
-    expected, = torch.autograd.grad(batch_norm(hidden @ head.layers[3].weight.T, *statistics[1])[3].sum(), x)
+    hidden = batch_norm(
+        x @ head.layers[0].weight.T, *statistics[0], head.layers[1].weight, head.layers[1].bias
+    ).relu()
+    (expected,) = torch.autograd.grad(
+        batch_norm(hidden @ head.layers[3].weight.T, *statistics[1])[3].sum(), x
+    )
     torch.testing.assert_close(gradient, expected)
 
 
@@ -88,8 +99,10 @@ def test_statistics_belong_to_the_head():
     assert plain.statistics(torch.randn(3, 6)) == ()
     with plain.with_statistics(()):
         plain(torch.randn(3, 6))
-    with pytest.raises(ValueError, match="2 batch norms for a head that has 0"), \
-         plain.with_statistics(head.statistics(torch.randn(5, 6))):
+    with (
+        pytest.raises(ValueError, match="2 batch norms for a head that has 0"),
+        plain.with_statistics(head.statistics(torch.randn(5, 6))),
+    ):
         pass
     with pytest.raises(RuntimeError), head.with_statistics(head.statistics(torch.randn(5, 6))):
         head(torch.randn(5, 7))

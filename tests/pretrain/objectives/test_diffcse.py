@@ -28,19 +28,26 @@ class GrownTokenizer(FakeTokenizer):
 def diffcse(folder: Path, positions: int = 64, **settings):
     """The term, with a generator of the tokenizer's first tokens alone."""
     torch.manual_seed(0)
-    build_encoder(SIZES | {"hidden_size": 16, "max_positions": positions}, FakeTokenizer()).lm.save_pretrained(folder)
+    build_encoder(
+        SIZES | {"hidden_size": 16, "max_positions": positions}, FakeTokenizer()
+    ).lm.save_pretrained(folder)
     tree = {"name": "diffcse", "diffcse": {"generator": str(folder), **settings}}
     config = validate_config({"objective": tree, "train": {"global_batch": 32}, "data": {"lanes": 1}}, "test")
     tokenizer = GrownTokenizer()
-    return build_objective(config, build_encoder(SIZES | {"hidden_size": 32}, tokenizer), tokenizer).terms["diffcse"]
+    return build_objective(config, build_encoder(SIZES | {"hidden_size": 32}, tokenizer), tokenizer).terms[
+        "diffcse"
+    ]
 
 
 @pytest.mark.parametrize("replacement", ["argmax", "sample"])
 def test_every_token_stays_within_both_models(tmp_path, replacement):
-    """Over many draws: what the generator reads is in its embedding, and what it writes in the discriminator's."""
+    """Over many draws: what the generator reads is in its embedding, and what it writes in the
+    discriminator's."""
     term = diffcse(tmp_path, replacement=replacement, mask_rate=0.9)
     read = []
-    term._generator[0].register_forward_pre_hook(lambda _, __, inputs: read.append(inputs["input_ids"]), with_kwargs=True)
+    term._generator[0].register_forward_pre_hook(
+        lambda _, __, inputs: read.append(inputs["input_ids"]), with_kwargs=True
+    )
     generator = torch.Generator().manual_seed(1)
     lengths = torch.full((200,), 50)
     ids = torch.randint(5, VOCABULARY + ADDED, (10_000,), generator=generator)
@@ -49,7 +56,9 @@ def test_every_token_stays_within_both_models(tmp_path, replacement):
     edited = term.edit(ids, lengths, np.arange(200, dtype=np.uint64))
     known = ids < VOCABULARY
     assert edited[known].max() < VOCABULARY and (edited[known] != ids[known]).any()
-    assert torch.equal(edited[~known], ids[~known]), "a token that the generator does not know stays what it is"
+    assert torch.equal(edited[~known], ids[~known]), (
+        "a token that the generator does not know stays what it is"
+    )
     drawn = read[0].flatten()
     assert drawn.max() < VOCABULARY and len(drawn.unique()) > 0.9 * (VOCABULARY - 5)
     assert (drawn.view(200, 50).flatten()[~known] == term.mask_id).all()
@@ -60,7 +69,9 @@ def test_every_token_stays_within_both_models(tmp_path, replacement):
 
 def test_sequences_longer_than_the_generator_are_refused_by_name(tmp_path):
     term = diffcse(tmp_path, positions=16)
-    with pytest.raises(UserError, match=rf"objective.diffcse.generator={tmp_path} takes 16 positions.* up to 17 tokens"):
+    with pytest.raises(
+        UserError, match=rf"objective.diffcse.generator={tmp_path} takes 16 positions.* up to 17 tokens"
+    ):
         term.edit(torch.full((17,), 5), torch.tensor([17]), np.arange(1, dtype=np.uint64))
 
 
@@ -71,15 +82,26 @@ def test_a_generator_that_is_too_short_is_found_at_the_start(tmp_path, tiny_data
     tokenizer = load_tokenizer(tiny_data / "tokenizer")
     longest = ShardReader(tiny_data, "train").max_length
     generator = tmp_path / "generator"
-    flags = {"objective__name": "diffcse", "aug": "none", "train__steps": 2, "model__max_positions": longest,
-             "objective__diffcse__generator": generator}
+    flags = {
+        "objective__name": "diffcse",
+        "aug": "none",
+        "train__steps": 2,
+        "model__max_positions": longest,
+        "objective__diffcse__generator": generator,
+    }
     for positions, expected in ((longest - 1, 2), (longest, 0)):
-        build_encoder(SIZES | {"hidden_size": 16, "max_positions": positions}, tokenizer).lm.save_pretrained(generator)
+        build_encoder(SIZES | {"hidden_size": 16, "max_positions": positions}, tokenizer).lm.save_pretrained(
+            generator
+        )
         tokenizer.save_pretrained(generator)
         run = tmp_path / str(positions)
         output = finish(start(command(tiny_data, run, **flags)), expect=expected)
-        assert (f"takes {positions} positions, and there are sequences of up to {longest} tokens" in output) == (expected == 2)
-        assert any("loss" in record for record in records(run)) == (expected == 0) and "Traceback" not in output
+        assert (
+            f"takes {positions} positions, and there are sequences of up to {longest} tokens" in output
+        ) == (expected == 2)
+        assert (
+            any("loss" in record for record in records(run)) == (expected == 0) and "Traceback" not in output
+        )
 
 
 def test_without_replaced_tokens_there_is_no_generator_that_could_be_too_short(tmp_path):
@@ -96,7 +118,11 @@ def test_a_generator_that_numbers_tokens_otherwise_is_refused(tmp_path, tiny_dat
     tokenizer.save_pretrained(folder)
     text = (folder / "tokenizer.json").read_text()
     words = [token for token in tokenizer.get_vocab() if token.isalpha()][:2]
-    for old, new in ((f'"{words[0]}":', '"@@":'), (f'"{words[1]}":', f'"{words[0]}":'), ('"@@":', f'"{words[1]}":')):
+    for old, new in (
+        (f'"{words[0]}":', '"@@":'),
+        (f'"{words[1]}":', f'"{words[0]}":'),
+        ('"@@":', f'"{words[1]}":'),
+    ):
         text = text.replace(old, new)
     tree = {"objective": {"name": "diffcse", "diffcse": {"generator": str(folder)}}}
     encoder = build_encoder(SIZES | {"hidden_size": 32}, tokenizer)

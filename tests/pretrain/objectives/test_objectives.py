@@ -48,11 +48,15 @@ def encoder(pooling="mean"):
 
 
 def config(**objective):
-    return validate_config({"objective": objective, "train": {"global_batch": 32}, "data": {"lanes": 1}}, "test")
+    return validate_config(
+        {"objective": objective, "train": {"global_batch": 32}, "data": {"lanes": 1}}, "test"
+    )
 
 
-@pytest.mark.parametrize("name, said", [("simsce", "simcse"), ("clear+clear", "twice"), ("clear+vaslc", "vascl"),
-                                        ("x.txt:A", "FILE.py")])
+@pytest.mark.parametrize(
+    "name, said",
+    [("simsce", "simcse"), ("clear+clear", "twice"), ("clear+vaslc", "vascl"), ("x.txt:A", "FILE.py")],
+)
 def test_names_that_are_none_are_refused(name, said):
     with pytest.raises(UserError, match=said):
         load_config(None, {"objective": name})
@@ -84,17 +88,22 @@ def test_a_sum_embeds_every_role_once():
 def test_schedules_of_the_terms():
     late = {"start_step": 10, "warmup_steps": 5, "weight": 2.0}
     objective = build_objective(config(name="clear+simcse", simcse=late), encoder())
-    assert [objective.weights(step)["simcse"] for step in (9, 10, 12, 14, 99)] == pytest.approx([0, 0.4, 1.2, 2, 2])
+    assert [objective.weights(step)["simcse"] for step in (9, 10, 12, 14, 99)] == pytest.approx(
+        [0, 0.4, 1.2, 2, 2]
+    )
     assert objective.weights(9)["contrastive"] == 1.0
 
 
-@pytest.mark.parametrize("settings, said", [
-    ({"name": "diffcse"}, "generator"),
-    ({"name": "diffcse", "diffcse": {"generator": "/nowhere"}}, "/nowhere"),
-    ({"name": "vascl", "vascl": {"neighbours": 32}}, "global_batch=32 is too small"),
-    ({"name": "simcse", "simcse": {"keep_head": True, "head": "none"}}, "head=none has none"),
-    ({"name": "absent.py:Mine"}, "there is no file"),
-])
+@pytest.mark.parametrize(
+    "settings, said",
+    [
+        ({"name": "diffcse"}, "generator"),
+        ({"name": "diffcse", "diffcse": {"generator": "/nowhere"}}, "/nowhere"),
+        ({"name": "vascl", "vascl": {"neighbours": 32}}, "global_batch=32 is too small"),
+        ({"name": "simcse", "simcse": {"keep_head": True, "head": "none"}}, "head=none has none"),
+        ({"name": "absent.py:Mine"}, "there is no file"),
+    ],
+)
 def test_what_cannot_be_built_is_one_clear_message(settings, said):
     with pytest.raises(UserError, match=said):
         build_objective(config(**settings), encoder(), FakeTokenizer(), LABELS)
@@ -117,17 +126,22 @@ def test_vascl_trains_on_batches_that_one_text_fills():
     identities[:21] = 0  # 11 others are left to each of these, 31 to the rest
     losses, measures = vascl(views, identities, grad_to_encoder="paper")
     assert measures == {"vascl_rows_short_of_neighbours": 21.0}
-    gradient, = torch.autograd.grad(sum(losses.values()), views["anchor"])
+    (gradient,) = torch.autograd.grad(sum(losses.values()), views["anchor"])
     assert gradient.isfinite().all() and (gradient.abs().sum(1) > 0).all()
     losses, measures = vascl(views, torch.zeros(32, dtype=torch.long))
-    assert measures == {"vascl_rows_short_of_neighbours": 32.0} and float(losses["vascl_neighbourhood"]) == 0.0
+    assert (
+        measures == {"vascl_rows_short_of_neighbours": 32.0} and float(losses["vascl_neighbourhood"]) == 0.0
+    )
 
 
-@pytest.mark.parametrize("settings", [
-    {"name": "vascl", "vascl": {"neighbours": 32, "neighbourhood_weight": 0.0}},
-    {"name": "clear+vascl", "vascl": {"neighbours": 32, "neighbourhood_weight": 0.0, "weight": 0.0}},
-    {"name": "clear+vascl", "vascl": {"neighbours": 32, "start_step": 10**6}},
-])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"name": "vascl", "vascl": {"neighbours": 32, "neighbourhood_weight": 0.0}},
+        {"name": "clear+vascl", "vascl": {"neighbours": 32, "neighbourhood_weight": 0.0, "weight": 0.0}},
+        {"name": "clear+vascl", "vascl": {"neighbours": 32, "start_step": 10**6}},
+    ],
+)
 def test_a_loss_of_weight_zero_demands_no_batch(settings):
     objective = build_objective(config(**settings), encoder())
     assert objective.smallest_batch == 2
@@ -144,11 +158,18 @@ def test_a_kept_head_decides_what_vectors_are_in_use_and_nothing_else():
     models[False].load_state_dict(models[True].state_dict())  # the same parameters, under the same names
     generator = torch.Generator().manual_seed(1)
     ids, lengths = torch.randint(5, VOCABULARY, (21,), generator=generator), torch.tensor([7, 5, 9])
-    kept, dropped = ({stage: models[keep](stage, ids, lengths) for stage in ("embed", "vectors")} for keep in (True, False))
+    kept, dropped = (
+        {stage: models[keep](stage, ids, lengths) for stage in ("embed", "vectors")} for keep in (True, False)
+    )
     linear = models[True].objective.terms["simcse"].head.layers[0]
     assert torch.equal(kept["embed"], dropped["embed"]) and torch.equal(dropped["vectors"], dropped["embed"])
-    assert torch.allclose(kept["vectors"], torch.tanh(kept["embed"] @ linear.weight.T + linear.bias), atol=1e-6)
-    assert models[True].objective.kept_head_name == "terms.simcse.head" and models[False].objective.kept_head_name is None
+    assert torch.allclose(
+        kept["vectors"], torch.tanh(kept["embed"] @ linear.weight.T + linear.bias), atol=1e-6
+    )
+    assert (
+        models[True].objective.kept_head_name == "terms.simcse.head"
+        and models[False].objective.kept_head_name is None
+    )
     views = torch.randn(2, 32, WIDTH, generator=generator)
     numbers = torch.arange(32)
     context = BatchContext(0, 0.0, torch.zeros_like(numbers), None, {}, None, 0)
@@ -156,7 +177,9 @@ def test_a_kept_head_decides_what_vectors_are_in_use_and_nothing_else():
     for model in models.values():
         sum(model("relate", views, context).values()).backward()
         gradients.append({name: p.grad for name, p in model.objective.named_parameters()})
-    assert all(torch.equal(gradients[0][name], gradients[1][name]) for name in gradients[0]) and len(gradients[0])
+    assert all(torch.equal(gradients[0][name], gradients[1][name]) for name in gradients[0]) and len(
+        gradients[0]
+    )
 
 
 KEEPER = """
@@ -178,7 +201,9 @@ class Other(Keeper):
 def test_only_one_head_can_be_kept_and_only_one_that_exports_can_hold(tmp_path):
     path = tmp_path / "keeper.py"
     path.write_text(KEEPER)
-    assert build_objective(config(name=f"simcse+{path}:Keeper"), encoder()).kept_head_name == "terms.Keeper.head"
+    assert (
+        build_objective(config(name=f"simcse+{path}:Keeper"), encoder()).kept_head_name == "terms.Keeper.head"
+    )
     with pytest.raises(UserError, match="simcse and Keeper each keep a head"):
         build_objective(config(name=f"simcse+{path}:Keeper", simcse={"keep_head": True}), encoder())
     with pytest.raises(UserError, match="Other keeps for use is not one linear map"):
@@ -191,13 +216,17 @@ def test_a_checkpoint_older_than_a_key_had_its_default(tmp_path):
     state = {"config": old, "step": 3, "progress": {}}
     record_changes(config(name="simcse"), state, tmp_path)
     assert state["progress"]["changes"] == []
-    with pytest.raises(UserError, match=r"made with objective\.simcse\.keep_head=False, this command has True"):
+    with pytest.raises(
+        UserError, match=r"made with objective\.simcse\.keep_head=False, this command has True"
+    ):
         record_changes(config(name="simcse", simcse={"keep_head": True}), state, tmp_path)
 
 
 def test_how_augcses_view_is_augmented_must_be_said():
     for weight in (0.005, 0):
-        with pytest.raises(UserError, match=r"set it to the alternatives .*, or, without a discriminator, to any .* or none"):
+        with pytest.raises(
+            UserError, match=r"set it to the alternatives .*, or, without a discriminator, to any .* or none"
+        ):
             view_specs(config(name="augcse", augcse={"discriminator_weight": weight}))
     ablation = config(name="augcse", augcse={"discriminator_weight": 0, "positive": "augmented"})
     ablation.augment.augmented = "none"
@@ -224,7 +253,9 @@ def test_heads_learn_at_a_rate_of_their_own_and_a_second_encoder_does_not():
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     fast = {names[id(p)] for group in groups if group["lr_scale"] == 100 for p in group["params"]}
     assert fast and all(name.startswith("objective.") and ".discriminator." not in name for name in fast)
-    assert {id(p) for group in groups for p in group["params"]} == {id(p) for p in model.parameters() if p.requires_grad}
+    assert {id(p) for group in groups for p in group["params"]} == {
+        id(p) for p in model.parameters() if p.requires_grad
+    }
     assert {group["lr_scale"] for group in parameter_groups(model, 0.1)} == {1.0}
 
 
@@ -237,7 +268,8 @@ def test_a_momentum_encoder_follows_by_the_formula_and_never_trains():
     follower.follow()
     assert torch.allclose(follower.copy.weight, 0.9 * before + 0.1 * source.weight)
     assert not any(p.requires_grad for p in follower.parameters()) and not follower.train().copy.training
-    assert {name for name, _ in follower.named_parameters()} == {"copy.weight", "copy.bias"}  # the source is not its own
+    # the source is not its own
+    assert {name for name, _ in follower.named_parameters()} == {"copy.weight", "copy.bias"}
 
 
 def test_the_queue_holds_the_newest_first_and_no_more_than_it_may():
@@ -265,8 +297,15 @@ def test_edits_depend_on_a_sequences_key_and_not_on_its_neighbours():
 @pytest.mark.slow
 def test_a_run_with_a_momentum_queue_resumes_bitwise(tiny_data, tmp_path):
     """The queue and the encoder that fills it are in the checkpoint."""
-    flags = {"objective__name": "esimcse", "objective__mlm__weight": 0, "augment__positive": "repeat", "train__steps": 6,
-             "train__warmup_steps": 1, "checkpoint__every": 3, "train__log_every": 1}
+    flags = {
+        "objective__name": "esimcse",
+        "objective__mlm__weight": 0,
+        "augment__positive": "repeat",
+        "train__steps": 6,
+        "train__warmup_steps": 1,
+        "checkpoint__every": 3,
+        "train__log_every": 1,
+    }
     finish(start(command(tiny_data, tmp_path / "whole", **flags)))
     finish(start(command(tiny_data, tmp_path / "parts", **flags)))
     for step in (tmp_path / "parts" / "checkpoints").glob("step-00000006"):
@@ -280,16 +319,41 @@ def test_a_run_with_a_momentum_queue_resumes_bitwise(tiny_data, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks, zero", [(1, 0), (2, 3)])
-def test_a_run_that_keeps_its_head_is_judged_alike_in_training_and_from_its_export(tiny_data, tmp_path, ranks, zero):
+def test_a_run_that_keeps_its_head_is_judged_alike_in_training_and_from_its_export(
+    tiny_data, tmp_path, ranks, zero
+):
     benchmark = tmp_path / "STS" / "STSBenchmark"
     benchmark.mkdir(parents=True)
-    words = ["river", "stone", "engine", "garden", "letter", "teacher", "window", "planet", "market", "soldier"]
-    pairs = [(f"The {a} finds the {b}.", f"The {b} follows a {c}.") for a, b, c in zip(words, words[3:], words[1:])]
+    words = [
+        "river",
+        "stone",
+        "engine",
+        "garden",
+        "letter",
+        "teacher",
+        "window",
+        "planet",
+        "market",
+        "soldier",
+    ]
+    pairs = [
+        (f"The {a} finds the {b}.", f"The {b} follows a {c}.") for a, b, c in zip(words, words[3:], words[1:])
+    ]
     rows = [f"g\tf\ty\t{n}\t{n * 3 % 6}\t{one}\t{two}\n" for n, (one, two) in enumerate(pairs)]
     (benchmark / "sts-dev.csv").write_text("".join(rows))
-    flags = {"objective__name": "simcse", "objective__mlm__weight": 0, "aug": "none", "model__pooling": "cls", "train__steps": 4,
-             "train__warmup_steps": 0, "checkpoint__every": 2, "evaluate__every": 2, "evaluate__sts": tmp_path,
-             "train__zero": zero, "train__lr": "1e-2"}
+    flags = {
+        "objective__name": "simcse",
+        "objective__mlm__weight": 0,
+        "aug": "none",
+        "model__pooling": "cls",
+        "train__steps": 4,
+        "train__warmup_steps": 0,
+        "checkpoint__every": 2,
+        "evaluate__every": 2,
+        "evaluate__sts": tmp_path,
+        "train__zero": zero,
+        "train__lr": "1e-2",
+    }
     curves = {}
     for keep in (True, False):
         run = tmp_path / f"keep-{keep}"
@@ -298,12 +362,20 @@ def test_a_run_that_keeps_its_head_is_judged_alike_in_training_and_from_its_expo
         for part in ("export", "best"):
             policy = read_policy(run / part)
             assert (policy["kept_head"] is not None) == keep
-            judged = StsEvaluator(tmp_path).evaluate(open_model(run / part).encode, ["STS-B-dev"])["STS-B-dev"]
-            assert judged["spearman_all"] == pytest.approx(curves[keep][policy["step"]]["evaluation"]["stsb-dev"], abs=1e-6)
-    assert [row.get("loss") for row in curves[True].values()] == [row.get("loss") for row in curves[False].values()]
+            judged = StsEvaluator(tmp_path).evaluate(open_model(run / part).encode, ["STS-B-dev"])[
+                "STS-B-dev"
+            ]
+            assert judged["spearman_all"] == pytest.approx(
+                curves[keep][policy["step"]]["evaluation"]["stsb-dev"], abs=1e-6
+            )
+    assert [row.get("loss") for row in curves[True].values()] == [
+        row.get("loss") for row in curves[False].values()
+    ]
     evaluations = [[curves[keep][step]["evaluation"] for step in (0, 2, 4)] for keep in (True, False)]
     assert evaluations[0] != evaluations[1]
     run, before = tmp_path / "keep-True", curves[True][4]
     shutil.rmtree(run / "checkpoints" / "step-00000004")
     finish(start(command(tiny_data, run, objective__simcse__keep_head=True, resume="auto", **flags), ranks))
-    assert {key: curve(run)[4][key] for key in ("loss", "evaluation")} == {key: before[key] for key in ("loss", "evaluation")}
+    assert {key: curve(run)[4][key] for key in ("loss", "evaluation")} == {
+        key: before[key] for key in ("loss", "evaluation")
+    }

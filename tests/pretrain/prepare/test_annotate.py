@@ -29,26 +29,41 @@ from pretrain.prepare.sources.corpora import DataConfig
 
 NAMES = ["Anna", "the old dog", "a café in Zürich", "nobody", "the river", "my sister", "one of them"]
 VERBS = ["has seen", "likes", "didn't find", "must not sell", "is", "carried", "will have"]
-OBJECTS = ["the blue house", "no money", "“a quiet life”", "https://x.org/a?b=c", "what she said", "old friends"]
+OBJECTS = [
+    "the blue house",
+    "no money",
+    "“a quiet life”",
+    "https://x.org/a?b=c",
+    "what she said",
+    "old friends",
+]
 SENTENCES = [f"{n[0].upper()}{n[1:]} {v} {o} today." for n in NAMES for v in VERBS for o in OBJECTS]
 
 
 @pytest.fixture(scope="session")
 def parser(tmp_path_factory) -> str:
-    """A spaCy pipeline with a tagger and a dependency parser that has learned three sentences: quick, and mostly wrong."""
+    """A spaCy pipeline with a tagger and a dependency parser that has learned three sentences: quick, and
+    mostly wrong."""
     import spacy
     from spacy.training import Example
 
     taught = [
         ("Anna likes old friends.", "NNP VBZ JJ NNS .", [1, 1, 3, 1, 1], "nsubj ROOT amod obj punct"),
         ("The river is blue today.", "DT NN VBZ JJ NN .", [1, 3, 3, 3, 3, 3], "det nsubj cop ROOT obl punct"),
-        ("Nobody has seen the house.", "NN VBZ VBN DT NN .", [2, 2, 2, 4, 2, 2], "nsubj aux ROOT det obj punct"),
+        (
+            "Nobody has seen the house.",
+            "NN VBZ VBN DT NN .",
+            [2, 2, 2, 4, 2, 2],
+            "nsubj aux ROOT det obj punct",
+        ),
     ]
     pipeline = spacy.blank("en")
     pipeline.add_pipe("tagger")
     pipeline.add_pipe("parser", config={"min_action_freq": 1})
     examples = [
-        Example.from_dict(pipeline.make_doc(text), {"tags": tags.split(), "heads": heads, "deps": deps.split()})
+        Example.from_dict(
+            pipeline.make_doc(text), {"tags": tags.split(), "heads": heads, "deps": deps.split()}
+        )
         for text, tags, heads, deps in taught
     ]
     with warnings.catch_warnings():
@@ -62,7 +77,14 @@ def parser(tmp_path_factory) -> str:
 
 
 def config(place: Path, parser: str, **settings) -> DataConfig:
-    settings = {"vocabulary": 400, "heldout": 0.1, "chunk_tokens": 800, "max_length": 24, "annotate": parser, **settings}
+    settings = {
+        "vocabulary": 400,
+        "heldout": 0.1,
+        "chunk_tokens": 800,
+        "max_length": 24,
+        "annotate": parser,
+        **settings,
+    }
     return DataConfig(sources=[str(place)], **settings)
 
 
@@ -78,14 +100,16 @@ def a_loader(data: Path, views: list[ViewSpec], workers: int = 0, batch: int = 3
     reader = ShardReader(data)
     vocabulary = Vocabulary.from_tokenizer(load_tokenizer(reader.tokenizer_path))
     return Loader(
-        reader, vocabulary, seed=5, global_batch=batch, lanes=4, rank=0, world_size=1, views=views, mask_rate=0.15,
+        reader, vocabulary, seed=5, global_batch=batch, lanes=4, rank=0, world_size=1, views=views,
+        mask_rate=0.15,
         mask_copies=1, workers=workers, start_step=0, stop_step=steps, max_length=24,
     )  # fmt: skip
 
 
 def test_a_chunk_gives_back_what_was_put_in():
     sentences = [
-        ParsedSentence("Ä 😀b!", (0, 2, 4), (1, 4, 5), ("NN", "X", "."), ("NOUN", "X", "PUNCT"), ("ä", "b", "!"), (1, 1, 1),
+        ParsedSentence("Ä 😀b!", (0, 2, 4), (1, 4, 5), ("NN", "X", "."), ("NOUN", "X", "PUNCT"), ("ä", "b",
+        "!"), (1, 1, 1),
                        ("nsubj", "ROOT", "punct"), "xx"),
         ParsedSentence("", (), (), (), (), (), (), (), "xx"),
         ParsedSentence("Went went", (0, 5), (4, 9), ("VBD", "VBD"), ("VERB", "VERB"), ("go", "went"), (0, 0),
@@ -103,8 +127,15 @@ def test_a_chunk_gives_back_what_was_put_in():
 
 def test_a_parser_of_another_language_is_one_error(tmp_path, parser):
     (tmp_path / "corpus.txt").write_text("今天天气很好，我们去公园吧。\n" * 5 + "他昨天没有来上课。\n" * 5)
-    with pytest.raises(UserError, match=r"--annotate .* is for 'en', and 100% .* give a parser for the language of the text"):
-        prepare(config(tmp_path / "corpus.txt", parser, dedup="none"), tmp_path / "data", workers=1, progress=False)
+    with pytest.raises(
+        UserError, match=r"--annotate .* is for 'en', and 100% .* give a parser for the language of the text"
+    ):
+        prepare(
+            config(tmp_path / "corpus.txt", parser, dedup="none"),
+            tmp_path / "data",
+            workers=1,
+            progress=False,
+        )
 
 
 def test_every_sequence_has_its_text_and_its_parse(data, parser):
@@ -114,10 +145,16 @@ def test_every_sequence_has_its_text_and_its_parse(data, parser):
         assert reader.annotation["language"] == "en" and reader.annotation["parser"] == parser
         for chunk in map(reader.read, range(reader.num_chunks)):
             texts = [chunk.annotation.text(row) for row in range(len(chunk.stored))]
-            assert [row.tolist() for row in (chunk.stored[i] for i in range(len(texts)))] == tokenizer(texts)["input_ids"]
+            assert [row.tolist() for row in (chunk.stored[i] for i in range(len(texts)))] == tokenizer(texts)[
+                "input_ids"
+            ]
             assert list(parse_texts(texts, parser)) == [chunk.annotation[row] for row in range(len(texts))]
     read = ShardReader(data)
-    stored = {read.read(c).annotation.text(i) for c in range(read.num_chunks) for i in range(len(read.read(c).stored))}
+    stored = {
+        read.read(c).annotation.text(i)
+        for c in range(read.num_chunks)
+        for i in range(len(read.read(c).stored))
+    }
     assert len(stored) > 200 and stored <= set(SENTENCES)
     manifest = json.loads((data / "manifest.json").read_text())
     assert manifest["annotation"]["words"] > 1500 and manifest["annotation"]["bytes"] > 0
@@ -126,7 +163,9 @@ def test_every_sequence_has_its_text_and_its_parse(data, parser):
 
 @pytest.mark.slow
 def test_several_processes_parse_in_order(parser):
-    assert list(parse_texts(SENTENCES, parser, batch_size=7, processes=2)) == list(parse_texts(SENTENCES, parser))
+    assert list(parse_texts(SENTENCES, parser, batch_size=7, processes=2)) == list(
+        parse_texts(SENTENCES, parser)
+    )
 
 
 LONG = [f"{sentence[:-1]} and then it rained on {name} and nobody {verb} it, so {name} left."
@@ -152,18 +191,23 @@ def test_texts_and_parses_are_whole_where_tokens_are_cut(long_data, parser):
     tokenizer = load_tokenizer(reader.tokenizer_path)
     texts = [chunk.annotation.text(row) for row in range(len(chunk.stored))]
     assert set(texts) <= set(LONG) and (chunk.stored.lengths == 12).all()
-    assert [row.tolist() for row in (chunk.stored[i] for i in range(len(texts)))] == list(map(cut, tokenizer(texts)["input_ids"]))
+    assert [row.tolist() for row in (chunk.stored[i] for i in range(len(texts)))] == list(
+        map(cut, tokenizer(texts)["input_ids"])
+    )
     assert list(parse_texts(texts, parser)) == [chunk.annotation[row] for row in range(len(texts))]
 
 
 @pytest.mark.parametrize(("name", "rule"), [("pi", pi), ("neg", neg)])
 def test_texts_are_augmented_first_and_cut_then(long_data, parser, name, rule):
-    """A view is what the rule makes of the whole sentence, parsed by itself, its tokens cut; unchanged where only the rest is."""
+    """A view is what the rule makes of the whole sentence, parsed by itself, its tokens cut; unchanged where
+    only the rest is."""
     reader = ShardReader(long_data)
     tokenizer = load_tokenizer(reader.tokenizer_path)
     text_of = {}
     for chunk in map(reader.read, range(reader.num_chunks)):
-        text_of.update({number: chunk.annotation.text(row) for row, number in enumerate(chunk.sequence_ids.tolist())})
+        text_of.update(
+            {number: chunk.annotation.text(row) for row, number in enumerate(chunk.sequence_ids.tolist())}
+        )
     role = {"pi": "positive", "neg": "negative"}[name]
     changed = 0
     for batch in a_loader(long_data, [ViewSpec(role, name)], batch=16, steps=8):
@@ -186,13 +230,19 @@ def test_data_whose_texts_were_cut_is_refused_for_augmentations_of_text_alone(lo
     assert manifest["annotation"].pop("texts") == "whole"
     write_manifest(tmp_path / "data", manifest)
     next(iter(a_loader(tmp_path / "data", [ViewSpec("positive", "reorder")], batch=16, steps=1)))
-    with pytest.raises(UserError, match=r"'pi' works on whole texts, .* cut them to 12 tokens .*: prepare the data again"):
+    with pytest.raises(
+        UserError, match=r"'pi' works on whole texts, .* cut them to 12 tokens .*: prepare the data again"
+    ):
         a_loader(tmp_path / "data", [ViewSpec("positive", "pi")], batch=16)
 
 
 def test_records_have_a_text_for_every_column(tmp_path, parser):
     records = [
-        {"text": text, "positive": SENTENCES[-number - 1], **({"negative": "It rains."} if number % 3 else {})}
+        {
+            "text": text,
+            "positive": SENTENCES[-number - 1],
+            **({"negative": "It rains."} if number % 3 else {}),
+        }
         for number, text in enumerate(SENTENCES[:60])
     ]
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, records)))
@@ -207,11 +257,15 @@ def test_records_have_a_text_for_every_column(tmp_path, parser):
     tokenizer = load_tokenizer(tmp_path / "data" / "tokenizer")
     records_of = {tuple(tokenizer(text)["input_ids"]): record for text, *record in wanted}
     for row in range(16):
-        text, positive, negative = (tokenizer.decode(view[row][1:-1]).strip() for view in (batch.original, *batch.views[1:]))
+        text, positive, negative = (
+            tokenizer.decode(view[row][1:-1]).strip() for view in (batch.original, *batch.views[1:])
+        )
         record = records_of[tuple(batch.original[row].tolist())]
         assert batch.present[2][row] == bool(record[1])
         # of its own column, or of the text where there is none
-        assert set(positive.split()) & set(record[0].split()) and set(negative.split()) & set((record[1] or text).split())
+        assert set(positive.split()) & set(record[0].split()) and set(negative.split()) & set(
+            (record[1] or text).split()
+        )
 
 
 def test_an_interrupted_shard_does_not_parse_again(tmp_path, parser, monkeypatch):
@@ -251,14 +305,24 @@ def test_a_text_too_long_to_parse_is_parsed_as_far_as_a_word_goes(tmp_path, pars
     sequences = Ragged.from_sequences([[1, 9, 3] if text else [] for text in texts])
     annotation = Annotation(annotator.members(texts, sequences, counts), "en")
     rains = ("It rains. " * 64)[:-1]
-    assert [annotation.text(row) for row in range(6)] == [texts[0], "x" * longest, "", rains, texts[4], texts[5]]
+    assert [annotation.text(row) for row in range(6)] == [
+        texts[0],
+        "x" * longest,
+        "",
+        rains,
+        texts[4],
+        texts[5],
+    ]
     assert [len(annotation[row]) for row in range(6)] == [4, 1, 0, 3 * 64, 214, 3]
     assert counts["texts_too_long_to_parse_whole"] == 2
     assert annotate.longest_text(1 << 20) == MOST_CHARACTERS
 
 
 def test_batches_are_the_same_whoever_makes_them(data):
-    positive, negative = ViewSpec("positive", "pi|mv|dn", labelled=True), ViewSpec("negative", "neg,del-word:rate=0.2")
+    positive, negative = (
+        ViewSpec("positive", "pi|mv|dn", labelled=True),
+        ViewSpec("negative", "neg,del-word:rate=0.2"),
+    )
     views = [ViewSpec("anchor", "none"), positive, negative]
     alone, helped = (list(a_loader(data, views, workers)) for workers in (0, 3))
     assert len(alone) == len(helped) == 6
@@ -301,12 +365,17 @@ def test_a_damaged_annotation_is_named(data, tmp_path):
 def test_data_without_text_says_how_to_prepare(tmp_path):
     (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES) + "\n")
     prepare(config(tmp_path / "corpus.txt", None), tmp_path / "data", workers=1, progress=False)
-    assert ShardReader(tmp_path / "data").annotation is None and ShardReader(tmp_path / "data").read(0).annotation is None
+    assert (
+        ShardReader(tmp_path / "data").annotation is None
+        and ShardReader(tmp_path / "data").read(0).annotation is None
+    )
     with pytest.raises(UserError, match=r"'pi\|mv' works on text.*--annotate MODEL"):
         a_loader(tmp_path / "data", [ViewSpec("positive", "pi|mv")])
 
 
-@pytest.mark.parametrize("settings", [{"unit": "sequence"}, {"unit": "document"}, {"long_sentences": "split"}])
+@pytest.mark.parametrize(
+    "settings", [{"unit": "sequence"}, {"unit": "document"}, {"long_sentences": "split"}]
+)
 def test_a_sequence_must_be_one_text(settings):
     with pytest.raises(ValueError, match="annotate is not for"):
         config(Path("x.txt"), "en_core_web_sm", **settings)

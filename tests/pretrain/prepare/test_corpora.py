@@ -1,4 +1,5 @@
-"""Sources: every format and layout gives each document once, cut into however many tasks; misfits are named."""
+"""Sources: every format and layout gives each document once, cut into however many tasks; misfits are
+named."""
 
 from __future__ import annotations
 
@@ -60,10 +61,14 @@ def test_every_byte_range_of_any_text_gives_each_document_once(tmp_path):
     random_ = random.Random(0)
     for trial in range(150):
         pieces = ["a", "bc ", "\n", "\n", "\n\n", " \n", "d\n", "\t", "é"]
-        path = write(tmp_path / "t.txt", "".join(random_.choice(pieces) for _ in range(random_.randrange(1, 60))))
+        path = write(
+            tmp_path / "t.txt", "".join(random_.choice(pieces) for _ in range(random_.randrange(1, 60)))
+        )
         size = path.stat().st_size
         for layout in ("lines", "paragraphs"):
-            whole = list(documents(Task(0, "text", str(path), 0, 1, size, layout), Source(source="x"), Faults()))
+            whole = list(
+                documents(Task(0, "text", str(path), 0, 1, size, layout), Source(source="x"), Faults())
+            )
             for stripes in (2, 3, 7):
                 cut = []
                 for stripe in range(stripes):
@@ -77,7 +82,9 @@ def test_passages_keep_running_text_together(tmp_path):
     path = write(tmp_path / "book.txt", text)
     found = everything(Source(source=str(path), layout="passages"))
     assert "\n".join(found) + "\n" == text and 4 < len(found) < 8
-    rows = write(tmp_path / "book.jsonl", "".join(json.dumps({"text": line}) + "\n" for line in text.split("\n")))
+    rows = write(
+        tmp_path / "book.jsonl", "".join(json.dumps({"text": line}) + "\n" for line in text.split("\n"))
+    )
     assert "\n".join(everything(Source(source=str(rows), layout="passages"))).strip() == text.strip()
 
 
@@ -113,7 +120,9 @@ def test_a_saved_dataset(tmp_path, small_tasks):
     texts = [f"text {i}" for i in range(50)]
     made = datasets.Dataset.from_dict({"text": texts})
     made.save_to_disk(str(tmp_path / "plain"))
-    datasets.DatasetDict({"train": made, "test": made.select(range(2))}).save_to_disk(str(tmp_path / "splits"))
+    datasets.DatasetDict({"train": made, "test": made.select(range(2))}).save_to_disk(
+        str(tmp_path / "splits")
+    )
     for name in ("plain", "splits"):
         source = Source(source=str(tmp_path / name))
         assert len(plan_tasks([source])) > 1
@@ -138,7 +147,11 @@ def test_folders_and_globs(tmp_path):
 
 def test_sources_are_written_short():
     config = DataConfig(sources="embedded, wiki.txt@0.5,books/*.txt@2")
-    assert [(s.source, s.weight) for s in config.sources] == [("embedded", 1), ("wiki.txt", 0.5), ("books/*.txt", 2)]
+    assert [(s.source, s.weight) for s in config.sources] == [
+        ("embedded", 1),
+        ("wiki.txt", 0.5),
+        ("books/*.txt", 2),
+    ]
     assert DataConfig(sources=[{"source": "a.txt", "weight": 3, "layout": "lines"}]).sources[0].weight == 3
     for bad in ([], "", [{"source": "a", "weight": 0}], [{"sorce": "a"}]):
         with pytest.raises(ValueError):
@@ -147,7 +160,11 @@ def test_sources_are_written_short():
 
 @pytest.mark.parametrize(
     "name,content,message",
-    [("gone.txt", None, "no such file"), ("empty.txt", "", "is empty"), ("what.bin", "x", "does not tell the format")],
+    [
+        ("gone.txt", None, "no such file"),
+        ("empty.txt", "", "is empty"),
+        ("what.bin", "x", "does not tell the format"),
+    ],
 )
 def test_misfits_are_named(tmp_path, name, content, message):
     if content is not None:
@@ -257,7 +274,9 @@ def test_the_embedded_corpus_is_the_same_twice_and_prose(monkeypatch):
     first = [list(embedded.module_documents(stripe, 4)) for stripe in range(4)]
     assert first == [list(embedded.module_documents(stripe, 4)) for stripe in range(4)]
     sentences = [line for stripe in first for text in stripe if text for line in text.split("\n")]
-    assert len(sentences) > 200 and not any(mark in line for line in sentences for mark in (">>>", "::", "{", "<"))
+    assert len(sentences) > 200 and not any(
+        mark in line for line in sentences for mark in (">>>", "::", "{", "<")
+    )
 
 
 @pytest.mark.slow

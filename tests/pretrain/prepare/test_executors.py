@@ -1,4 +1,5 @@
-"""The Slurm path without a Slurm: stand-ins for its commands run what datatrove submits, one array task after another."""
+"""The Slurm path without a Slurm: stand-ins for its commands run what datatrove submits, one array task after
+another."""
 
 from __future__ import annotations
 
@@ -63,8 +64,17 @@ def test_the_stages_are_submitted_in_order_and_give_the_same_shards(tmp_path, sl
     manifest = prepare(corpus, tmp_path / "slurm-out", executor="slurm", workers=4, **options)
     local = prepare(corpus, tmp_path / "local-out", workers=1, progress=False)
     assert manifest["splits"] == local["splits"] and manifest["tokenizer_hash"] == local["tokenizer_hash"]
-    submitted = [line for line in slurm.read_text().splitlines() if "array" in line and "afterok" not in line.split("|")[1]]
-    assert [name for line in submitted for name in ("read", "tokenizer", "build", "merge") if f"prepare-{name}" in line] == [
+    submitted = [
+        line
+        for line in slurm.read_text().splitlines()
+        if "array" in line and "afterok" not in line.split("|")[1]
+    ]
+    assert [
+        name
+        for line in submitted
+        for name in ("read", "tokenizer", "build", "merge")
+        if f"prepare-{name}" in line
+    ] == [
         "read",
         "tokenizer",
         "build",

@@ -1,4 +1,5 @@
-"""Neighbours on disk, and the sequences that a lane gives to a step, share a document as seldom as any two, in every unit."""
+"""Neighbours on disk, and the sequences that a lane gives to a step, share a document as seldom as any two,
+in every unit."""
 
 from __future__ import annotations
 
@@ -17,7 +18,11 @@ from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.prepare.run import prepare
 
-CORPORA = {"one bucket": (40, 30, 10**9), "many buckets": (40, 30, 4000), "few long documents": (6, 200, 4000)}
+CORPORA = {
+    "one bucket": (40, 30, 10**9),
+    "many buckets": (40, 30, 4000),
+    "few long documents": (6, 200, 4000),
+}
 
 
 def write_corpus(path: Path, documents: int, sentences: int, unit: str) -> None:
@@ -25,7 +30,9 @@ def write_corpus(path: Path, documents: int, sentences: int, unit: str) -> None:
     made = [[f"Now document d{d}e tells us the thing with number n{d * sentences + s}e." for s in range(sentences)]
             for d in range(documents)]  # fmt: skip
     if unit == "record":
-        path.write_text("".join(json.dumps({"text": s, "positive": s[4:]}) + "\n" for document in made for s in document))
+        path.write_text(
+            "".join(json.dumps({"text": s, "positive": s[4:]}) + "\n" for document in made for s in document)
+        )
     else:
         path.write_text("\n\n".join(" ".join(document) for document in made) + "\n")
 
@@ -53,7 +60,12 @@ def test_neighbours_are_strangers(tmp_path, monkeypatch, unit, corpus):
     path = tmp_path / ("corpus.jsonl" if unit == "record" else "corpus.txt")
     write_corpus(path, documents, sentences, unit)
     monkeypatch.setattr("pretrain.prepare.run._SMALL_BUCKET", bucket)
-    settings = {"unit": unit, "heldout": 0.0, "max_length": 4096 if unit == "document" else 64, "chunk_tokens": 1024}
+    settings = {
+        "unit": unit,
+        "heldout": 0.0,
+        "max_length": 4096 if unit == "document" else 64,
+        "chunk_tokens": 1024,
+    }
     weight = 8 if unit == "document" else 1  # copies of a document are the only sequences that share one
     made = config(f"{path}@{weight}", **settings)
     buckets = prepare(made, tmp_path / "out", workers=1, progress=False)["buckets"]

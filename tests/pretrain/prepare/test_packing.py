@@ -1,4 +1,5 @@
-"""From sentences to sequences: packed, one each, documents cut, records fitted; equal to plain references, nothing lost."""
+"""From sentences to sequences: packed, one each, documents cut, records fitted; equal to plain references,
+nothing lost."""
 
 from __future__ import annotations
 
@@ -8,7 +9,13 @@ from collections import Counter
 import numpy as np
 
 from augment.core.ragged import Ragged
-from pretrain.prepare.packing import fit_records, fit_sentences, full_sentences, one_per_document, one_per_sequence
+from pretrain.prepare.packing import (
+    fit_records,
+    fit_sentences,
+    full_sentences,
+    one_per_document,
+    one_per_sequence,
+)
 
 
 def reference_packing(documents: list[list[list[int]]], max_length: int) -> list[list[int]]:
@@ -28,14 +35,19 @@ def test_packing_equals_the_reference():
     random_ = random.Random(3)
     for _ in range(200):
         documents = [
-            [[random_.randrange(10, 99) for _ in range(random_.randrange(1, 9))] for _ in range(random_.randrange(1, 6))]
+            [
+                [random_.randrange(10, 99) for _ in range(random_.randrange(1, 9))]
+                for _ in range(random_.randrange(1, 6))
+            ]
             for _ in range(random_.randrange(1, 12))
         ]
         labels = np.repeat(np.arange(len(documents)), [len(d) for d in documents])
         sentences = Ragged.from_sequences([s for d in documents for s in d])
         max_length = random_.randrange(10, 24)
         packed = full_sentences(sentences, labels, np.ones(len(sentences), bool), max_length, 1, 2)
-        assert [packed.sequences[i].tolist() for i in range(len(packed.sequences))] == reference_packing(documents, max_length)
+        assert [packed.sequences[i].tolist() for i in range(len(packed.sequences))] == reference_packing(
+            documents, max_length
+        )
         starts = [packed.sequences.ids[i] for i in packed.sentence_starts]
         assert starts == [s[0] for d in documents for s in d]
         assert [packed.sequences.ids[i] for i in packed.document_starts] == [d[0][0] for d in documents]
@@ -45,7 +57,10 @@ def test_documents_are_cut_as_the_reference_does():
     random_ = random.Random(4)
     for _ in range(200):
         documents = [
-            [[random_.randrange(10, 99) for _ in range(random_.randrange(1, 9))] for _ in range(random_.randrange(1, 6))]
+            [
+                [random_.randrange(10, 99) for _ in range(random_.randrange(1, 9))]
+                for _ in range(random_.randrange(1, 6))
+            ]
             for _ in range(random_.randrange(1, 12))
         ]
         labels = np.repeat(np.arange(len(documents)), [len(d) for d in documents])
@@ -71,13 +86,24 @@ def test_documents_are_cut_as_the_reference_does():
 
 
 def test_fitting_records_keeps_their_columns_together():
-    """Two columns; a record without text goes, one without a second text stays; what is long is cut, or takes all along."""
+    """Two columns; a record without text goes, one without a second text stays; what is long is cut, or takes
+    all along."""
     texts = Ragged.from_sequences([list(range(n)) for n in (3, 0, 12, 5, 4, 11, 0, 6, 10, 10)])
     counts: Counter[str] = Counter()
     fitted, stay = fit_records(texts, 2, 10, "truncate", counts)
-    assert fitted.lengths.tolist() == [3, 0, 10, 5, 4, 10, 0, 6, 10, 10] and stay.tolist() == [True, True, True, False, True]
+    assert fitted.lengths.tolist() == [3, 0, 10, 5, 4, 10, 0, 6, 10, 10] and stay.tolist() == [
+        True,
+        True,
+        True,
+        False,
+        True,
+    ]
     assert all(fitted[i].tolist() == texts[i][:10].tolist() for i in range(10))
-    assert (counts["texts_truncated"], counts["tokens_truncated"], counts["records_without_tokens"]) == (2, 3, 1)
+    assert (counts["texts_truncated"], counts["tokens_truncated"], counts["records_without_tokens"]) == (
+        2,
+        3,
+        1,
+    )
     fitted, stay = fit_records(texts, 2, 10, "drop", counts)
     assert fitted is texts and stay.tolist() == [True, False, False, False, True]
     assert counts["records_dropped_too_long"] == 2
@@ -97,6 +123,18 @@ def test_fitting_conserves_tokens():
     labels = np.arange(6)
     counts: Counter[str] = Counter()
     pieces, owners, first = fit_sentences(sentences, labels, 10, "split", counts)
-    assert pieces.lengths.tolist() == [3, 10, 10, 5, 10, 10, 1, 7] and pieces.ids.tolist() == sentences.ids.tolist()
-    assert owners.tolist() == [0, 2, 2, 2, 3, 4, 4, 5] and first.tolist() == [True, True, False, False, True, True, False, True]
+    assert (
+        pieces.lengths.tolist() == [3, 10, 10, 5, 10, 10, 1, 7]
+        and pieces.ids.tolist() == sentences.ids.tolist()
+    )
+    assert owners.tolist() == [0, 2, 2, 2, 3, 4, 4, 5] and first.tolist() == [
+        True,
+        True,
+        False,
+        False,
+        True,
+        True,
+        False,
+        True,
+    ]
     assert counts["sentences_split"] == 2 and counts["sentences_without_tokens"] == 1

@@ -31,6 +31,8 @@ from pretrain.prepare.sources.corpora import DataConfig
 from pretrain.prepare.stages.texts import Step
 
 ROOT = Path(__file__).resolve().parents[3]
+
+
 def run(arguments: list[str]) -> int:
     """The command line's exit status."""
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
@@ -67,12 +69,17 @@ def test_unit_sentence_holds_every_sentence_once(tmp_path, corpus, several_tasks
 
 def test_the_order_is_shuffled_over_the_corpus(tmp_path, several_tasks):
     path = tmp_path / "numbered.txt"
-    path.write_text("".join(f"This is the sentence with the number {number:06d} in it.\n" for number in range(3000)))
+    path.write_text(
+        "".join(f"This is the sentence with the number {number:06d} in it.\n" for number in range(3000))
+    )
     prepare(config(path, heldout=0.0), tmp_path / "out", workers=1, progress=False)
-    numbers = np.array([int(text.split()[-3].replace(" ", "")) for text in texts_of(tmp_path / "out", "train")])
+    numbers = np.array(
+        [int(text.split()[-3].replace(" ", "")) for text in texts_of(tmp_path / "out", "train")]
+    )
     assert len(numbers) == 3000
     assert abs(np.corrcoef(np.arange(3000), numbers)[0, 1]) < 0.08
-    assert np.median(np.abs(np.diff(numbers))) > 600  # strangers: the median of |x - y| for random ones is 0.29 n
+    # strangers: the median of |x - y| for random ones is 0.29 n
+    assert np.median(np.abs(np.diff(numbers))) > 600
 
 
 def test_workers_do_not_change_a_byte(tmp_path, corpus, several_tasks):
@@ -87,7 +94,9 @@ def test_workers_do_not_change_a_byte(tmp_path, corpus, several_tasks):
 def test_no_held_out_sentence_in_train_without_deduplication(tmp_path, corpus, unit):
     path, _ = corpus
     longest = 400 if unit == "document" else 64  # what is left of a cut sentence may be in both
-    prepare(config(path, unit=unit, dedup="none", max_length=longest), tmp_path / "out", workers=1, progress=False)
+    prepare(
+        config(path, unit=unit, dedup="none", max_length=longest), tmp_path / "out", workers=1, progress=False
+    )
     train = [s for text in texts_of(tmp_path / "out", "train") for s in sentences_of(text)]
     heldout = {s for text in texts_of(tmp_path / "out", "heldout") for s in sentences_of(text)}
     assert heldout and not heldout & set(train)
@@ -95,14 +104,22 @@ def test_no_held_out_sentence_in_train_without_deduplication(tmp_path, corpus, u
 
 
 @pytest.mark.parametrize("unit", ["sentence", "sequence"])
-@pytest.mark.parametrize("documents,share", [(1, 0.01), (1, 0.2), (2, 0.01), (2, 0.499), (3, 0.01), (12, 1e-6)])
+@pytest.mark.parametrize(
+    "documents,share", [(1, 0.01), (1, 0.2), (2, 0.01), (2, 0.499), (3, 0.01), (12, 1e-6)]
+)
 def test_however_small_the_corpus_both_splits_hold_text(tmp_path, several_tasks, documents, share, unit):
     for seed in range(3):  # of hashes: the choices differ
         made = make_corpus(tmp_path / "text.txt", documents, seed=seed, repeats=0.0)
         out = tmp_path / f"out{seed}"
-        prepare(config(tmp_path / "text.txt", heldout=share, unit=unit, seed=seed), out, workers=1, progress=False)
-        train, heldout = ([s for text in texts_of(out, split) for s in sentences_of(text)] for split in ("train", "heldout"))
-        assert train and heldout and sorted(train + heldout) == sorted(s for document in made for s in document)
+        prepare(
+            config(tmp_path / "text.txt", heldout=share, unit=unit, seed=seed), out, workers=1, progress=False
+        )
+        train, heldout = (
+            [s for text in texts_of(out, split) for s in sentences_of(text)] for split in ("train", "heldout")
+        )
+        assert (
+            train and heldout and sorted(train + heldout) == sorted(s for document in made for s in document)
+        )
         if documents == 1:
             count = max(1, round(share * len(made[0])))
             assert sorted(heldout) == sorted(made[0][-count:])
@@ -112,7 +129,8 @@ def test_however_small_the_corpus_both_splits_hold_text(tmp_path, several_tasks,
 
 
 def test_a_decided_split_does_not_depend_on_workers_or_kills(tmp_path, several_tasks):
-    """Twenty copies of one long document, in several reading tasks, are one document: its end is held out everywhere."""
+    """Twenty copies of one long document, in several reading tasks, are one document: its end is held out
+    everywhere."""
     sentences = [f"The {WORDS[i % 10]} number {i} is here." for i in range(60)]
     (tmp_path / "text.txt").write_text((" ".join(sentences) + "\n\n") * 20)
     made = config(tmp_path / "text.txt", heldout=0.1, unit="sequence")
@@ -139,7 +157,9 @@ def test_one_sentence_cannot_be_split(tmp_path):
     (tmp_path / "text.txt").write_text("Here is the only sentence of it all.")
     with pytest.raises(UserError, match=r"No held-out sequence.*--heldout 0"):
         prepare(config(tmp_path / "text.txt"), tmp_path / "out", workers=1, progress=False)
-    manifest = prepare(config(tmp_path / "text.txt", heldout=0.0), tmp_path / "out2", workers=1, progress=False)
+    manifest = prepare(
+        config(tmp_path / "text.txt", heldout=0.0), tmp_path / "out2", workers=1, progress=False
+    )
     assert manifest["splits"]["heldout"]["sequences"] == 0
 
 
@@ -150,7 +170,8 @@ def test_weights(tmp_path):
     places = (f"{tmp_path}/a.txt@2.5", f"{tmp_path}/b.txt@0.25")
     manifest = prepare(config(*places, heldout=0.1), tmp_path / "out", workers=1, progress=False)
     texts = texts_of(tmp_path / "out", "train")
-    assert sum(a == b for a, b in pairwise(texts)) < 20  # copies lie apart: by chance about 4 of 1,000 neighbours are equal
+    # copies lie apart: by chance about 4 of 1,000 neighbours are equal
+    assert sum(a == b for a, b in pairwise(texts)) < 20
     train = Counter(texts)
     of = {name: [count for text, count in train.items() if f"file {name} " in text] for name in "ab"}
     assert set(of["a"]) == {2, 3} and 2.4 < np.mean(of["a"]) < 2.6
@@ -172,22 +193,29 @@ def test_a_bucket_read_in_parts_holds_the_same_sentences(tmp_path, corpus):
 @pytest.mark.parametrize("policy", ["truncate", "split", "drop"])
 def test_long_sentences_are_counted(tmp_path, policy):
     long = "A very long sentence " + " ".join(f"word{i}" for i in range(60)) + "."
-    (tmp_path / "text.txt").write_text("\n".join([long, *(f"A short sentence number {i}." for i in range(50))]))
+    (tmp_path / "text.txt").write_text(
+        "\n".join([long, *(f"A short sentence number {i}." for i in range(50))])
+    )
     settings = {"long_sentences": policy, "max_length": 32, "heldout": 0.0}
     manifest = prepare(config(tmp_path / "text.txt", **settings), tmp_path / "out", workers=1, progress=False)
     counts = manifest["counts"]
-    key = {"truncate": "sentences_truncated", "split": "sentences_split", "drop": "sentences_dropped_too_long"}[policy]
+    key = {
+        "truncate": "sentences_truncated",
+        "split": "sentences_split",
+        "drop": "sentences_dropped_too_long",
+    }[policy]
     assert counts[key] == 1
-    assert ShardReader(tmp_path / "out").num_sequences == {"truncate": 51, "drop": 50}.get(policy, 51 + 3) or (
-        policy == "split" and ShardReader(tmp_path / "out").num_sequences > 52
-    )
+    assert ShardReader(tmp_path / "out").num_sequences == {"truncate": 51, "drop": 50}.get(
+        policy, 51 + 3
+    ) or (policy == "split" and ShardReader(tmp_path / "out").num_sequences > 52)
     if policy != "split":
         assert counts["tokens_truncated" if policy == "truncate" else "tokens_dropped_too_long"] > 10
 
 
 def _start(arguments: list[str]) -> subprocess.Popen:
     code = (
-        "import pretrain.prepare.sources.corpora as c, pretrain.prepare as p, pretrain.prepare.__main__ as cli, sys\n"
+        "import pretrain.prepare.sources.corpora as c, pretrain.prepare as p, pretrain.prepare.__main__ as "
+        "cli, sys\n"
         "c.TASK_BYTES, p._SMALL_BUCKET = 30000, 50000\n"
         "cli.main()\n"
     )
@@ -196,7 +224,8 @@ def _start(arguments: list[str]) -> subprocess.Popen:
 
 
 def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path, monkeypatch):
-    """SIGKILL of the whole process group at three points of the work; workers that outlive it may still write."""
+    """SIGKILL of the whole process group at three points of the work; workers that outlive it may still
+    write."""
     corpus = tmp_path / "corpus.txt"
     make_corpus(corpus, documents=600, seed=5)
     monkeypatch.setattr("pretrain.prepare.sources.corpora.TASK_BYTES", 30000)
@@ -226,7 +255,8 @@ def test_a_worker_that_the_kernel_kills_is_noticed(tmp_path, background):
     corpus = tmp_path / "corpus.txt"
     make_corpus(corpus, documents=400, seed=5)
     code = (
-        "import sys, os, signal; import pretrain.prepare.sources.corpora as c, pretrain.prepare.__main__ as cli, pretrain.prepare.stages.texts as s\n"
+        "import sys, os, signal; import pretrain.prepare.sources.corpora as c, pretrain.prepare.__main__ as "
+        "cli, pretrain.prepare.stages.texts as s\n"
         "c.TASK_BYTES = 30000\n"
         "class Killed(s.ReadSource):\n"
         "    def run(self, data=None, rank=0, world_size=1):\n"
@@ -241,8 +271,10 @@ def test_a_worker_that_the_kernel_kills_is_noticed(tmp_path, background):
     done = subprocess.run(
         [sys.executable, str(tmp_path / "run.py"), *arguments, "--out", str(tmp_path / "out")],
         env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120,
-        # A shell script starts its background jobs with SIGINT ignored, and Python then has no KeyboardInterrupt.
-        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_IGN if background else signal.SIG_DFL),
+        # A shell script starts its background jobs with SIGINT ignored, and Python then has no
+        # KeyboardInterrupt.
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT,
+        signal.SIG_IGN if background else signal.SIG_DFL),
     )  # fmt: skip
     assert done.returncode == 2 and "task read 00002 was killed" in done.stderr
 
@@ -279,7 +311,10 @@ def test_overwriting_removes_nothing_before_it_can_begin(tmp_path, corpus, fault
         with pytest.raises(UserError, match=r"lies in .* which --overwrite would remove"):
             prepare(config(corpus[0], tokenizer=str(out / "tokenizer")), out, **overwriting)
     else:
-        with folder_lock(out), pytest.raises(UserError, match=f"is being written by process {os.getpid()} on "):
+        with (
+            folder_lock(out),
+            pytest.raises(UserError, match=f"is being written by process {os.getpid()} on "),
+        ):
             prepare(config(corpus[0], max_length=32), out, **overwriting)
     shutil.rmtree(out / ".work", ignore_errors=True)
     assert digest(out) == before
@@ -287,7 +322,8 @@ def test_overwriting_removes_nothing_before_it_can_begin(tmp_path, corpus, fault
 
 @pytest.mark.parametrize("function,calls", [("fsync", 0), ("fsync", 6), ("fsync", 4), ("replace", 5)])
 def test_a_full_disk(tmp_path, corpus, monkeypatch, function, calls):
-    """The disk fills up at some write or other: one clear error, nothing taken for whole, and later it goes on."""
+    """The disk fills up at some write or other: one clear error, nothing taken for whole, and later it goes
+    on."""
     path, _ = corpus
     real, left = getattr(os, function), [calls]
 
@@ -314,7 +350,10 @@ def test_a_full_disk(tmp_path, corpus, monkeypatch, function, calls):
         (["--sorce", "x", "--out", "o"], "unknown flag --sorce; did you mean --source?"),
         (["--source", "nowhere/at/all.txt", "--out", "o"], "nowhere/at/all.txt: no such file"),
         (["--source", "embedded"], "--out is missing"),
-        (["--source", "embedded", "--out", "o", "--unit", "word"], "unit: Input should be 'sentence', 'sequence', 'document'"),
+        (
+            ["--source", "embedded", "--out", "o", "--unit", "word"],
+            "unit: Input should be 'sentence', 'sequence', 'document'",
+        ),
         (["--source", "embedded", "--out", "o", "--executor", "cloud"], "executor"),
         (["embedded", "--out", "o"], "unexpected argument 'embedded'"),
         (["--config", "missing.yaml", "--out", "o"], "no recipe missing.yaml"),
@@ -346,9 +385,26 @@ def test_flags_reach_the_config(tmp_path, corpus, capsys):
     path, _ = corpus
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"sources: [{{source: {path}, weight: 1}}]\nvocabulary: 384\nunit: sequence\n")
-    assert run(["--config", str(recipe), "--max_length=40", "--out", str(tmp_path / "out"), "--progress", "false"]) == 0
+    assert (
+        run(
+            [
+                "--config",
+                str(recipe),
+                "--max_length=40",
+                "--out",
+                str(tmp_path / "out"),
+                "--progress",
+                "false",
+            ]
+        )
+        == 0
+    )
     manifest = json.loads((tmp_path / "out/manifest.json").read_text())
-    assert (manifest["unit"], manifest["max_length"], manifest["config"]["vocabulary"]) == ("sequence", 40, 384)
+    assert (manifest["unit"], manifest["max_length"], manifest["config"]["vocabulary"]) == (
+        "sequence",
+        40,
+        384,
+    )
     assert "sequences" in capsys.readouterr().out
     recipe.write_text("max_lenght: 3\n")
     assert run(["--config", str(recipe), "--out", str(tmp_path / "out2")]) == 2
@@ -358,7 +414,8 @@ def test_flags_reach_the_config(tmp_path, corpus, capsys):
 def test_find_or_prepare(tmp_path, corpus):
     path, _ = corpus
     manifest = find_or_prepare(tmp_path / "out", config(path))
-    assert manifest == find_or_prepare(tmp_path / "out", config("nowhere.txt"))  # what is there is taken as it is
+    # what is there is taken as it is
+    assert manifest == find_or_prepare(tmp_path / "out", config("nowhere.txt"))
     with pytest.raises(UserError, match="failed"):
         find_or_prepare(tmp_path / "other", config(tmp_path / "nowhere.txt"))
 
@@ -378,14 +435,20 @@ def test_a_tokenizer_that_does_not_clean_gives_the_same_shards(tmp_path, corpus)
     content = json.loads((tmp_path / "old/tokenizer.json").read_text())
     assert without_cleaning(content) != content
     (tmp_path / "old/tokenizer.json").write_text(json.dumps(without_cleaning(content)))
-    second = prepare(config(path, tokenizer=str(tmp_path / "old")), tmp_path / "second", workers=1, progress=False)
+    second = prepare(
+        config(path, tokenizer=str(tmp_path / "old")), tmp_path / "second", workers=1, progress=False
+    )
     assert first["splits"] == second["splits"] and first["tokenizer_hash"] == second["tokenizer_hash"]
 
 
 def test_minhash_removes_near_duplicate_documents(tmp_path):
     base = make_corpus(tmp_path / "x.txt", documents=30, seed=7, repeats=0.0)
-    altered = [[*document[:-1], document[-1].replace("old", "young")] for document in base if len(document) > 8]
+    altered = [
+        [*document[:-1], document[-1].replace("old", "young")] for document in base if len(document) > 8
+    ]
     text = "\n\n".join(" ".join(document) for document in base + altered)
     (tmp_path / "x.txt").write_text(text)
-    manifest = prepare(config(tmp_path / "x.txt", dedup="minhash"), tmp_path / "out", workers=2, progress=False)
+    manifest = prepare(
+        config(tmp_path / "x.txt", dedup="minhash"), tmp_path / "out", workers=2, progress=False
+    )
     assert manifest["counts"]["documents_near_duplicate"] == len(altered) > 3

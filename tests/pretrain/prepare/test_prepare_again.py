@@ -1,4 +1,5 @@
-"""What a folder holds already: its own source, the work of another process, data and unfinished work of another version."""
+"""What a folder holds already: its own source, the work of another process, data and unfinished work of
+another version."""
 
 from __future__ import annotations
 
@@ -77,7 +78,9 @@ def test_only_what_preparation_makes_is_left_out_of_a_folder(tmp_path):
         (tmp_path / name).write_text('{"text": "x"}\n')
     (tmp_path / "manifest.json").rename(tmp_path / "b/manifest.json")
     found = [task.place for task in plan_tasks([Source(source=str(tmp_path))])]
-    assert found == [str(tmp_path / name) for name in ("b/manifest.json", "b/prepare.json", "tokenizer/a.json")]
+    assert found == [
+        str(tmp_path / name) for name in ("b/manifest.json", "b/prepare.json", "tokenizer/a.json")
+    ]
     for named in (".hidden/c.txt", ".hidden", "b/.*.txt"):
         assert len(plan_tasks([Source(source=str(tmp_path / named))])) == 1
 
@@ -99,7 +102,9 @@ def finished_meanwhile(monkeypatch, module, work) -> None:
 
 
 @pytest.mark.parametrize("longest", [64, 32])
-def test_a_preparation_that_another_process_has_finished_is_compared_and_kept(corpus, tmp_path, monkeypatch, longest):
+def test_a_preparation_that_another_process_has_finished_is_compared_and_kept(
+    corpus, tmp_path, monkeypatch, longest
+):
     out, before = tmp_path / "out", {}
 
     def other() -> None:
@@ -117,7 +122,9 @@ def test_a_preparation_that_another_process_has_finished_is_compared_and_kept(co
 
 
 @pytest.mark.parametrize("spec", ["crop|repeat", "crop|reorder"])
-def test_a_cache_that_another_process_has_finished_is_compared_and_kept(tiny_data, tmp_path, monkeypatch, spec):
+def test_a_cache_that_another_process_has_finished_is_compared_and_kept(
+    tiny_data, tmp_path, monkeypatch, spec
+):
     out, before = tmp_path / "out", {}
 
     def other() -> None:
@@ -169,7 +176,10 @@ def test_what_is_made_of_old_data_is_old(tiny_data, tmp_path):
     make_old(tmp_path / "data")
     manifest = cache(tmp_path / "data", tmp_path / "cache", {"augmented": "crop|repeat"}, **QUIETLY)
     assert manifest["preparation"] == 1 and "pretrain.cache" in outdated(tmp_path / "cache", manifest)
-    assert cache(tiny_data, tmp_path / "new", {"augmented": "crop|repeat"}, **QUIETLY)["preparation"] == PREPARATION
+    assert (
+        cache(tiny_data, tmp_path / "new", {"augmented": "crop|repeat"}, **QUIETLY)["preparation"]
+        == PREPARATION
+    )
 
 
 def test_sequences_that_no_preparation_made_have_no_version(tmp_path):
@@ -188,13 +198,17 @@ def test_a_run_on_old_data_says_so_and_is_resumed(tiny_data, tmp_path):
     output = finish(start(command(data, tmp_path / "run", **steps)))
     assert output.count("prepared by an earlier version") == 1
     (data / "manifest.json").write_text(json.dumps(new))
-    output = finish(start(command(data, tmp_path / "run", **(steps | {"train__steps": 3}), checkpoint__resume="auto")))
+    output = finish(
+        start(command(data, tmp_path / "run", **(steps | {"train__steps": 3}), checkpoint__resume="auto"))
+    )
     assert "prepared by an earlier version" not in output and "other inputs" not in output
 
 
 @pytest.mark.parametrize("unit", ["sentence", "sequence"])
 @pytest.mark.parametrize("version", [None, PREPARATION - 1, PREPARATION + 1])
-def test_an_unfinished_preparation_of_another_version_is_refused(corpus, tmp_path, monkeypatch, unit, version):
+def test_an_unfinished_preparation_of_another_version_is_refused(
+    corpus, tmp_path, monkeypatch, unit, version
+):
     made, out = config(corpus, unit=unit), tmp_path / "out"
     path = leave_unfinished(made, out, monkeypatch)
     plan = json.loads(path.read_text())

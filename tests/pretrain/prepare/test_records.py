@@ -31,12 +31,21 @@ def some_triples(count: int = 300, labels: int = 3, seed: int = 0) -> list[dict]
     choose = random.Random(seed)
 
     def sentence() -> str:
-        return f"The {' '.join(choose.choices(WORDS, k=choose.randrange(2, 9)))} was {choose.randrange(10**6)} years old."
+        return (
+            f"The {' '.join(choose.choices(WORDS, k=choose.randrange(2, 9)))} was "
+            f"{choose.randrange(10**6)} years old."
+        )
 
     made: list[dict] = []
     for _ in range(count):
         text = made[-1]["text"] if made and choose.random() < 0.2 else sentence()
-        row = {"text": text, "positive": sentence(), "negative": sentence(), "augmented": None, "label": choose.randrange(labels)}
+        row = {
+            "text": text,
+            "positive": sentence(),
+            "negative": sentence(),
+            "augmented": None,
+            "label": choose.randrange(labels),
+        }
         for column, absent in (("positive", 0.2), ("negative", 0.4)):
             if choose.random() < absent:
                 row[column] = None
@@ -45,7 +54,9 @@ def some_triples(count: int = 300, labels: int = 3, seed: int = 0) -> list[dict]
 
 
 def as_jsonl(rows: list[dict]) -> str:
-    return "".join(json.dumps({key: value for key, value in row.items() if value is not None}) + "\n" for row in rows)
+    return "".join(
+        json.dumps({key: value for key, value in row.items() if value is not None}) + "\n" for row in rows
+    )
 
 
 def as_csv(rows: list[dict], fields: tuple[str, ...] = FIELDS, names: tuple[str, ...] | None = None) -> str:
@@ -62,7 +73,10 @@ def read(place: Path, **settings) -> list[Record]:
 
 
 def plain(rows: list[dict], fields: tuple[str, ...] = FIELDS) -> list[tuple]:
-    return sorted((*(row.get(name) or "" if name in fields else "" for name in COLUMNS), row.get("label")) for row in rows)
+    return sorted(
+        (*(row.get(name) or "" if name in fields else "" for name in COLUMNS), row.get("label"))
+        for row in rows
+    )
 
 
 def found_in(found: list[Record]) -> list[tuple]:
@@ -93,7 +107,9 @@ def test_simcse_and_other_headers(tmp_path):
     path = write(tmp_path / "pairs.jsonl", as_jsonl(pairs))
     keys = {"text_key": "query", "positive_key": "title"}
     assert found_in(read(path, other_fields="ignore", **keys)) == plain(unlabelled, ("text", "positive"))
-    with pytest.raises(UserError, match=r"pairs\.jsonl, line 1: there is no column 'id' \(columns are query, title"):
+    with pytest.raises(
+        UserError, match=r"pairs\.jsonl, line 1: there is no column 'id' \(columns are query, title"
+    ):
         read(path, **keys)
 
 
@@ -124,24 +140,52 @@ GOOD = '{"text": "Good.", "label": 1}\n'
 @pytest.mark.parametrize(
     "name,content,message",
     [
-        ("a.jsonl", GOOD * 3 + '{"text": "x", "label": "1"}\n', r"a\.jsonl, line 4: the label is '1', not a whole number"),
+        (
+            "a.jsonl",
+            GOOD * 3 + '{"text": "x", "label": "1"}\n',
+            r"a\.jsonl, line 4: the label is '1', not a whole number",
+        ),
         ("a.jsonl", GOOD * 2 + '{"text": "x", "label": 1.0}\n', r"line 3: the label is 1\.0, not"),
         ("a.jsonl", '{"text": "x", "label": true}\n', r"line 1: the label is True, not"),
         ("a.jsonl", '{"text": "x", "label": -1}\n', r"line 1: the label is -1, not a whole number from 0 on"),
-        ("a.jsonl", GOOD + '{"text": "x"}\n', r"line 2: this record has no label, and the one in .*a\.jsonl, line 1 has one"),
-        ("a.jsonl", '{"text": "x"}\n' + GOOD, r"line 2: this record has a label, and the one in .*line 1 has none"),
-        ("a.jsonl", GOOD + '{"positive": "x", "label": 1}\n', r"line 2: there is no column 'text'; there are positive, label"),
+        (
+            "a.jsonl",
+            GOOD + '{"text": "x"}\n',
+            r"line 2: this record has no label, and the one in .*a\.jsonl, line 1 has one",
+        ),
+        (
+            "a.jsonl",
+            '{"text": "x"}\n' + GOOD,
+            r"line 2: this record has a label, and the one in .*line 1 has none",
+        ),
+        (
+            "a.jsonl",
+            GOOD + '{"positive": "x", "label": 1}\n',
+            r"line 2: there is no column 'text'; there are positive, label",
+        ),
         ("a.jsonl", GOOD + '{"text": "\\u200b ", "label": 1}\n', r"line 2: the record has no text"),
         ("a.jsonl", GOOD + '{"text": null, "label": 1}\n', r"line 2: the record has no text"),
         ("a.jsonl", GOOD + '{"text": ["x"], "label": 1}\n', r"line 2: the text is \['x'\], not text"),
-        ("a.jsonl", GOOD + '{"text": "x", "postive": "y"}\n', r"line 2: there is no column 'postive'; did you mean 'positive'"),
+        (
+            "a.jsonl",
+            GOOD + '{"text": "x", "postive": "y"}\n',
+            r"line 2: there is no column 'postive'; did you mean 'positive'",
+        ),
         ("a.jsonl", '{"text": "x", "sent0": "y"}\n', r"line 1: the text is there twice: text, sent0"),
         ("a.jsonl", GOOD + "\n\n" + '{"text": \n', r"line 4: not JSON"),
         ("a.jsonl", GOOD + '"text"\n', r"line 2: not a JSON object"),
-        ("a.csv", "sent0,sent_1\na,b\n", r"a\.csv, line 1: there is no column 'sent_1'; did you mean 'sent1'"),
+        (
+            "a.csv",
+            "sent0,sent_1\na,b\n",
+            r"a\.csv, line 1: there is no column 'sent_1'; did you mean 'sent1'",
+        ),
         ("a.csv", "a,b\nc,d\n", r"line 1: there is no column 'a'"),
         ("a.csv", "positive\nc\n", r"line 1: there is no column 'text'; there are positive"),
-        ("a.csv", 'text,positive\n"two\nlines",b\nc\n', r"line 4: 1 fields where the header has 2 \(text, positive\)"),
+        (
+            "a.csv",
+            'text,positive\n"two\nlines",b\nc\n',
+            r"line 4: 1 fields where the header has 2 \(text, positive\)",
+        ),
         ("a.csv", "text,label\na,1\nb,two\n", r"line 3: the label is 'two', not a whole number"),
         ("a.csv", "text,label\na,1\nb,\n", r"line 3: this record has no label"),
         ("a.csv", "text,positive\na,b\n,c\n", r"line 3: the record has no text"),
@@ -154,7 +198,9 @@ def test_what_is_no_record_is_refused_by_file_and_line(tmp_path, name, content, 
     path = write(tmp_path / (name + compression), content)
     if not content and compression:
         message = "there is no column 'text'; there are none"
-    with pytest.raises(UserError, match=message.replace(r"\.jsonl,", r"\.jsonl(\.gz)?,").replace(r"\.csv,", r"\.csv(\.gz)?,")):
+    with pytest.raises(
+        UserError, match=message.replace(r"\.jsonl,", r"\.jsonl(\.gz)?,").replace(r"\.csv,", r"\.csv(\.gz)?,")
+    ):
         read(path)
 
 
@@ -252,10 +298,18 @@ def test_columns_are_those_that_any_record_has(tmp_path, several_tasks):
     rows = some_triples(100)
     texts = write(tmp_path / "texts.txt", "".join(f"{row['text']}\n" for row in rows))
     manifest = prepare(config(texts, heldout=0), tmp_path / "texts", workers=1, progress=False)
-    assert manifest["columns"] == ["text"] and "labels" not in manifest and ShardReader(tmp_path / "texts").columns == ("text",)
-    assert sorted(record[0] for record in shard_records(tmp_path / "texts", "train")) == sorted({row["text"] for row in rows})
+    assert (
+        manifest["columns"] == ["text"]
+        and "labels" not in manifest
+        and ShardReader(tmp_path / "texts").columns == ("text",)
+    )
+    assert sorted(record[0] for record in shard_records(tmp_path / "texts", "train")) == sorted(
+        {row["text"] for row in rows}
+    )
     negatives = write(tmp_path / "negatives.csv", as_csv(rows, ("text", "negative")))
-    manifest = prepare(config(texts, negatives, heldout=0, max_length=96), tmp_path / "both", workers=1, progress=False)
+    manifest = prepare(
+        config(texts, negatives, heldout=0, max_length=96), tmp_path / "both", workers=1, progress=False
+    )
     assert manifest["columns"] == ["text", "negative"]
     wanted = {(row["text"], "", row["negative"] or "", "", None) for row in rows}
     wanted |= {(row["text"], "", "", "", None) for row in rows}
@@ -265,21 +319,31 @@ def test_columns_are_those_that_any_record_has(tmp_path, several_tasks):
 def test_an_augmented_text_is_a_column_of_its_own(tmp_path):
     """AugCSE's cached pairs."""
     rows = [{"text": f"The text number {i}.", "augmented": f"Number {i}.", "label": i % 4} for i in range(50)]
-    manifest = prepare(config(write(tmp_path / "a.csv", as_csv(rows)), heldout=0), tmp_path / "out", workers=1, progress=False)
+    manifest = prepare(
+        config(write(tmp_path / "a.csv", as_csv(rows)), heldout=0),
+        tmp_path / "out",
+        workers=1,
+        progress=False,
+    )
     assert (manifest["columns"], manifest["labels"]) == (["text", "augmented"], 4)
     assert sorted(shard_records(tmp_path / "out", "train")) == plain(rows)
 
 
 def test_labels_in_one_file_and_none_in_another(tmp_path, triples):
     other = write(tmp_path / "other.csv", as_csv(some_triples(5), ("text", "positive")))
-    with pytest.raises(UserError, match=r"triples\.jsonl, line 1 has a label, that in .*other\.csv, line 2 has none"):
+    with pytest.raises(
+        UserError, match=r"triples\.jsonl, line 1 has a label, that in .*other\.csv, line 2 has none"
+    ):
         prepare(config(triples[0], other), tmp_path / "out", workers=1, progress=False)
 
 
 @pytest.mark.parametrize("policy", ["auto", "drop"])
 def test_long_texts_are_cut_or_their_records_dropped(tmp_path, policy):
     long = "A very long text " + " ".join(f"word{i}" for i in range(60)) + "."
-    rows = [{"text": f"A short text number {i}.", "positive": long if i < 3 else "A short one."} for i in range(50)]
+    rows = [
+        {"text": f"A short text number {i}.", "positive": long if i < 3 else "A short one."}
+        for i in range(50)
+    ]
     path = write(tmp_path / "a.jsonl", as_jsonl(rows))
     made = config(path, max_length=32, heldout=0, long_sentences=policy)
     counts = prepare(made, tmp_path / "out", workers=1, progress=False)["counts"]
@@ -294,13 +358,18 @@ def test_long_texts_are_cut_or_their_records_dropped(tmp_path, policy):
 
 def test_weights_and_duplicates(tmp_path):
     for name in "ab":
-        write(tmp_path / f"{name}.jsonl", as_jsonl([{"text": f"{name} {i}", "positive": "the same"} for i in range(200)] * 2))
+        write(
+            tmp_path / f"{name}.jsonl",
+            as_jsonl([{"text": f"{name} {i}", "positive": "the same"} for i in range(200)] * 2),
+        )
     places = (f"{tmp_path}/a.jsonl@2.5", f"{tmp_path}/b.jsonl@0.25")
     prepare(config(*places, heldout=0), tmp_path / "out", workers=1, progress=False)
     found = Counter(shard_records(tmp_path / "out", "train"))
     assert {count for record, count in found.items() if record[0][0] == "a"} == {2, 3}
     assert {count for record, count in found.items() if record[0][0] == "b"} == {1} and 200 < len(found) < 300
-    prepare(config(tmp_path / "a.jsonl", heldout=0, dedup="none"), tmp_path / "all", workers=1, progress=False)
+    prepare(
+        config(tmp_path / "a.jsonl", heldout=0, dedup="none"), tmp_path / "all", workers=1, progress=False
+    )
     assert set(Counter(shard_records(tmp_path / "all", "train")).values()) == {2}
 
 
@@ -316,7 +385,9 @@ def test_an_own_tokenizer_and_its_sample(tmp_path):
     assert {"aaaa", "bbbb", "cccc"} <= set(vocabulary) and "\n" not in "".join(vocabulary)
     given = config(path, heldout=0, tokenizer=str(tmp_path / "out/tokenizer"), seed=1)
     manifest = prepare(given, tmp_path / "again", workers=1, progress=False)
-    assert manifest["tokenizer_hash"] == ShardReader(tmp_path / "out").tokenizer_hash and manifest["labels"] == 8
+    assert (
+        manifest["tokenizer_hash"] == ShardReader(tmp_path / "out").tokenizer_hash and manifest["labels"] == 8
+    )
 
 
 def test_settings_that_do_not_fit_records():
@@ -328,12 +399,24 @@ def test_settings_that_do_not_fit_records():
 
 
 def test_the_command(tmp_path, triples, capsys):
-    arguments = ["--source", str(triples[0]), "--unit", "record", "--vocabulary", "320", "--progress", "false"]
+    arguments = [
+        "--source",
+        str(triples[0]),
+        "--unit",
+        "record",
+        "--vocabulary",
+        "320",
+        "--progress",
+        "false",
+    ]
     assert run_command([*arguments, "--out", str(tmp_path / "out")]) == 0
     shown = capsys.readouterr().out
     assert "columns: text, positive, negative; 3 labels" in shown and " records " in shown
     write(tmp_path / "a.jsonl", GOOD + "{}\n")
-    assert run_command(["--source", f"{tmp_path}/a.jsonl", "--unit", "record", "--out", str(tmp_path / "bad")]) == 2
+    assert (
+        run_command(["--source", f"{tmp_path}/a.jsonl", "--unit", "record", "--out", str(tmp_path / "bad")])
+        == 2
+    )
     error = capsys.readouterr().err
     assert "a.jsonl, line 2: there is no column 'text'" in error and "Traceback" not in error
     assert not (tmp_path / "bad" / "manifest.json").exists()

@@ -1,4 +1,5 @@
-"""Every kind of source gives the same documents and records; what cannot be read is named by file and line or row."""
+"""Every kind of source gives the same documents and records; what cannot be read is named by file and line or
+row."""
 
 from __future__ import annotations
 
@@ -27,7 +28,12 @@ DEEP = '{"text": ' + "[" * 50_000 + "]" * 50_000 + "}"
 def compressed(data: bytes, suffix: str) -> bytes:
     import zstandard
 
-    packers = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstandard.ZstdCompressor().compress}
+    packers = {
+        ".gz": gzip.compress,
+        ".bz2": bz2.compress,
+        ".xz": lzma.compress,
+        ".zst": zstandard.ZstdCompressor().compress,
+    }
     return packers[suffix](data) if suffix else data
 
 
@@ -54,7 +60,8 @@ def as_parquet(rows: list[dict], fields: tuple[str, ...]) -> bytes:
 
 
 def all_kinds(folder: Path, rows: list[dict], fields: tuple[str, ...]) -> dict[str, Source]:
-    """The rows as a source of every kind; of the compressed ones not every pair. The hub is stood in for by a folder."""
+    """The rows as a source of every kind; of the compressed ones not every pair. The hub is stood in for by a
+    folder."""
     made = {
         "jsonl": put(folder / "a.jsonl", as_jsonl(rows)),
         "jsonl.bz2": put(folder / "a.jsonl.bz2", as_jsonl(rows)),
@@ -66,7 +73,9 @@ def all_kinds(folder: Path, rows: list[dict], fields: tuple[str, ...]) -> dict[s
     }
     table = datasets.Dataset.from_list([{field: row.get(field) for field in fields} for row in rows])
     table.save_to_disk(str(folder / "plain"))
-    datasets.DatasetDict({"train": table, "test": table.select(range(2))}).save_to_disk(str(folder / "splits"))
+    datasets.DatasetDict({"train": table, "test": table.select(range(2))}).save_to_disk(
+        str(folder / "splits")
+    )
     made |= {"disk": folder / "plain", "splits": folder / "splits"}
     for part in range(3):
         third = rows[part * len(rows) // 3 : (part + 1) * len(rows) // 3]
@@ -106,7 +115,10 @@ def test_every_kind_of_source_gives_every_record_once_and_whole(at_home):
 
 @pytest.mark.parametrize("unit", ["sentence", "record"])
 def test_the_kind_of_source_and_the_workers_change_no_byte(at_home, unit):
-    rows = [{"text": f"Here is document {number} of them. It has {number * 7} words or more."} for number in range(80)]
+    rows = [
+        {"text": f"Here is document {number} of them. It has {number * 7} words or more."}
+        for number in range(80)
+    ]
     found = {}
     for name, source in all_kinds(at_home, rows, ("text",)).items():
         if name in ("jsonl", "csv.xz", "parquet", "splits", "hub, streaming True"):
@@ -129,7 +141,8 @@ def test_a_tsv_file_has_no_quotes(tmp_path):
     assert [record.texts[0] for record in read(path)] == ['"Half a quote', 'It\'s "two"']
 
 
-# ---- faults ----------------------------------------------------------------------------------------------------------------
+# ---- faults
+# ------------------------------------------------------------------------------------------------------------
 
 GOOD = '{"text": "Good one."}\n'
 
@@ -213,7 +226,8 @@ def test_broken_rows_of_parquet_and_datasets(at_home):
 
     raw = [b"good"] * 30 + [b"caf\xe9"] + [b"good"] * 5
     array = pyarrow.array(raw, pyarrow.binary())
-    text = pyarrow.Array.from_buffers(pyarrow.string(), len(raw), array.buffers())  # arrow does not look at the bytes
+    # arrow does not look at the bytes
+    text = pyarrow.Array.from_buffers(pyarrow.string(), len(raw), array.buffers())
     pyarrow.parquet.write_table(pyarrow.table({"text": text}), at_home / "a.parquet", row_group_size=8)
     faults = Faults()
     assert everything(Source(source="a.parquet"), faults) == ["good"] * 35
@@ -230,14 +244,20 @@ def test_broken_rows_of_parquet_and_datasets(at_home):
         everything(Source(source="labels", text_key="body"))
 
 
-@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.csv.bz2", "a.tsv.xz", "a.txt.bz2", "a.txt.xz", "a.jsonl.zst", "a.parquet"])
+@pytest.mark.parametrize(
+    "name", ["a.jsonl.gz", "a.csv.bz2", "a.tsv.xz", "a.txt.bz2", "a.txt.xz", "a.jsonl.zst", "a.parquet"]
+)
 def test_damaged_files_are_named(tmp_path, name):
     rows = [{"text": os.urandom(30).hex()} for _ in range(2000)]
     contents = {"jsonl": as_jsonl(rows), "csv": as_csv(rows, ("text",)), "tsv": as_tsv(rows, ("text",)),
-                "txt": "\n".join(row["text"] for row in rows), "parquet": as_parquet(rows, ("text",))}  # fmt: skip
+                "txt": "\n".join(row["text"] for row in rows), "parquet": as_parquet(rows, ("text",
+                ))}  # fmt: skip
     path = put(tmp_path / name, contents[name.split(".")[1]])
     whole = path.read_bytes()
-    for damaged in (whole[: len(whole) // 2], whole[: len(whole) // 2] + b"\0" * 4000 + whole[len(whole) // 2 + 4000 :]):
+    for damaged in (
+        whole[: len(whole) // 2],
+        whole[: len(whole) // 2] + b"\0" * 4000 + whole[len(whole) // 2 + 4000 :],
+    ):
         path.write_bytes(damaged)
         for reads in (lambda: everything(Source(source=str(path))), lambda: read(path)):
             try:
@@ -245,31 +265,47 @@ def test_damaged_files_are_named(tmp_path, name):
             except UserError as error:
                 assert str(path) in str(error)
             else:
-                assert name == "a.parquet" and len(damaged) == len(whole)  # of zeros inside a page arrow may make text
+                # of zeros inside a page arrow may make text
+                assert name == "a.parquet" and len(damaged) == len(whole)
 
 
 def test_broken_lines_stand_in_the_manifest_and_in_what_is_printed(tmp_path, capsys):
-    lines = [json.dumps({"text": f"Here is document number {number} of all of them."}) for number in range(200)]
+    lines = [
+        json.dumps({"text": f"Here is document number {number} of all of them."}) for number in range(200)
+    ]
     lines[50] = '{"text": "\\ud800"}'
     lines[70] = DEEP
     path = put(tmp_path / "a.jsonl", "\n".join(lines))
-    words = ["--source", str(path), "--out", str(tmp_path / "out"), "--vocabulary", "320", "--progress", "false"]
+    words = [
+        "--source",
+        str(path),
+        "--out",
+        str(tmp_path / "out"),
+        "--vocabulary",
+        "320",
+        "--progress",
+        "false",
+    ]
     assert run(words) == 0
     manifest = json.loads((tmp_path / "out/manifest.json").read_text())
     assert manifest["counts"]["broken_records"] == 2 and manifest["counts"]["documents"] == 198
     assert [fault.split(": ")[0] for fault in manifest["faults"]] == [f"{path}, line 51", f"{path}, line 71"]
     printed = capsys.readouterr().out
-    assert f"not read: {path}, line 51: field 'text' is not Unicode" in printed and "line 71: JSON that is nested" in printed
+    assert (
+        f"not read: {path}, line 51: field 'text' is not Unicode" in printed
+        and "line 71: JSON that is nested" in printed
+    )
     assert run([*words[:3], str(tmp_path / "records"), *words[4:], "--unit", "record"]) == 2
     assert f"{path}, line 51" in capsys.readouterr().err
-
-
 
 
 def test_all_frames_of_a_zst_file_are_read(tmp_path):
     """pzstd, and files put end to end, have several."""
     lines = [f"Line number {number} of the text." for number in range(20_000)]
-    parts = ["".join(f"{line}\n" for line in lines[start : start + 5000]).encode() for start in range(0, 20_000, 5000)]
+    parts = [
+        "".join(f"{line}\n" for line in lines[start : start + 5000]).encode()
+        for start in range(0, 20_000, 5000)
+    ]
     skipped = b"\x50\x2a\x4d\x18\x04\0\0\0size"  # a frame that pzstd puts in front of each
     frames = [skipped + compressed(part, ".zst") for part in parts]
     path = tmp_path / "a.txt.zst"

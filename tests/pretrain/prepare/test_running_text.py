@@ -1,4 +1,5 @@
-"""Units `sequence` and `document`: the running text of documents, whole and in order, whatever is filtered and de-duplicated."""
+"""Units `sequence` and `document`: the running text of documents, whole and in order, whatever is filtered
+and de-duplicated."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ SCRAPS = ["See also.", "1 2 3 4 5 6.", "Yes.", "References."]
 
 
 def make_documents(path: Path, seed: int = 0) -> list[list[str]]:
-    """Documents with scraps that are no prose in their middle, sentences that others have too, copies, and some all of scraps."""
+    """Documents with scraps that are no prose in their middle, sentences that others have too, copies, and
+    some all of scraps."""
     random_ = random.Random(seed)
     made = make_corpus(path, documents=90, seed=seed)
     for document in made:
@@ -44,13 +46,22 @@ def read(folder: Path, split: str = "train") -> tuple[list[str], list[list[str]]
     for number in range(reader.num_chunks):
         chunk = reader.read(number)
         ids, offsets = chunk.sequences.ids, chunk.sequences.offsets
-        assert (ids[offsets[:-1]] == tokenizer.cls_token_id).all() and (ids[offsets[1:] - 1] == tokenizer.sep_token_id).all()
+        assert (ids[offsets[:-1]] == tokenizer.cls_token_id).all() and (
+            ids[offsets[1:] - 1] == tokenizer.sep_token_id
+        ).all()
         assert set(chunk.document_starts) <= set(chunk.sentence_starts)
         for low, high in pairwise(offsets.tolist()):
             special = [low, *(low + np.flatnonzero(ids[low:high] == tokenizer.sep_token_id)).tolist()]
             running += [tokenizer.decode(ids[a + 1 : b]).strip() for a, b in pairwise(special)]
-            starts = chunk.sentence_starts[(chunk.sentence_starts > low) & (chunk.sentence_starts < high)].tolist()
-            sentences.append([tokenizer.decode(ids[a:b], skip_special_tokens=True).strip() for a, b in pairwise([*starts, high])])
+            starts = chunk.sentence_starts[
+                (chunk.sentence_starts > low) & (chunk.sentence_starts < high)
+            ].tolist()
+            sentences.append(
+                [
+                    tokenizer.decode(ids[a:b], skip_special_tokens=True).strip()
+                    for a, b in pairwise([*starts, high])
+                ]
+            )
     return running, sentences
 
 
@@ -58,7 +69,9 @@ def read(folder: Path, split: str = "train") -> tuple[list[str], list[list[str]]
 def test_unit_sequence_keeps_every_sentence_of_a_document_in_its_place(tmp_path, several_tasks, dedup):
     made = make_documents(tmp_path / "text.txt")
     settings = {"unit": "sequence", "max_length": 64, "dedup": dedup}
-    counts = prepare(config(tmp_path / "text.txt", **settings), tmp_path / "out", workers=1, progress=False)["counts"]
+    counts = prepare(config(tmp_path / "text.txt", **settings), tmp_path / "out", workers=1, progress=False)[
+        "counts"
+    ]
     texts = [f" {' '.join(document)} " for document in made]
     running, sequences = read(tmp_path / "out")
     assert all(any(f" {text} " in whole for whole in texts) for text in running)
@@ -74,7 +87,11 @@ def test_unit_sequence_keeps_every_sentence_of_a_document_in_its_place(tmp_path,
     heldout = {tuple(document): None for document in made if any(s not in in_train for s in document)}
     left = Counter(s for document in heldout for s in document if s not in in_train)
     assert Counter(s for text in held for s in sentences_of(text)) == left
-    assert counts["documents_not_prose"] == 5 and counts["sentences_not_prose"] == 20 and counts["sentences_not_prose_kept"] > 40
+    assert (
+        counts["documents_not_prose"] == 5
+        and counts["sentences_not_prose"] == 20
+        and counts["sentences_not_prose_kept"] > 40
+    )
     assert counts["heldout_sentences_in_train"] > 5
     assert (counts["documents_duplicate"] > 5) == (dedup == "exact")
 
@@ -83,14 +100,22 @@ def test_unit_sequence_keeps_every_sentence_of_a_document_in_its_place(tmp_path,
 def test_unit_document_holds_documents_cut_behind(tmp_path, several_tasks, max_length):
     made = make_documents(tmp_path / "text.txt")
     settings = {"unit": "document", "max_length": max_length}
-    counts = prepare(config(tmp_path / "text.txt", **settings), tmp_path / "out", workers=1, progress=False)["counts"]
+    counts = prepare(config(tmp_path / "text.txt", **settings), tmp_path / "out", workers=1, progress=False)[
+        "counts"
+    ]
     running, sequences = read(tmp_path / "out")
     assert len(running) == len(sequences)  # no separator inside
     whole = {" ".join(document) for document in made}
     if max_length == 48:
-        assert counts["documents_truncated"] > 20 and all(any(w.startswith(text) for w in whole) for text in running)
+        assert counts["documents_truncated"] > 20 and all(
+            any(w.startswith(text) for w in whole) for text in running
+        )
     else:
-        assert counts["documents_truncated"] == 0 and set(running) <= whole and len(running) == len(set(running)) > 50
+        assert (
+            counts["documents_truncated"] == 0
+            and set(running) <= whole
+            and len(running) == len(set(running)) > 50
+        )
     held = read(tmp_path / "out", "heldout")[0]
     assert held and all(any(text in w for w in whole) for text in held)
 
@@ -106,7 +131,14 @@ def test_packed_wikipedia_is_the_running_text_of_its_articles(tmp_path):
             if not line.strip():
                 articles, article = [*articles, article], ""
     (tmp_path / "wiki.txt").write_text("\n".join(articles))
-    settings = {"unit": "sequence", "max_length": 512, "vocabulary": 4096, "min_words": 3, "min_letters": 0.5, "heldout": 0.0}
+    settings = {
+        "unit": "sequence",
+        "max_length": 512,
+        "vocabulary": 4096,
+        "min_words": 3,
+        "min_letters": 0.5,
+        "heldout": 0.0,
+    }
     prepare(config(tmp_path / "wiki.txt", **settings), tmp_path / "out", workers=1, progress=False)
     running, sequences = read(tmp_path / "out")
     documents = list(filter(None, map(sentences_of, articles)))
@@ -122,11 +154,17 @@ def test_packed_wikipedia_is_the_running_text_of_its_articles(tmp_path):
 @pytest.mark.parametrize("share,kept", [(0.0, 3), (0.5, 2), (1.0, 1)])
 def test_documents_are_judged_by_how_much_of_them_is_prose(tmp_path, share, kept):
     prose, scraps = "There is a river behind the old garden wall.", "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16."
-    documents = [f"Here all of it is plain prose. {prose}", f"It is half of it at least. {prose} {scraps}", f"{scraps} No."]
+    documents = [
+        f"Here all of it is plain prose. {prose}",
+        f"It is half of it at least. {prose} {scraps}",
+        f"{scraps} No.",
+    ]
     (tmp_path / "text.txt").write_text("\n\n".join(documents))
     made = config(tmp_path / "text.txt", unit="document", heldout=0.0, min_prose=share, max_length=400)
     counts = prepare(made, tmp_path / "out", workers=1, progress=False)["counts"]
-    assert len(texts_of(tmp_path / "out", "train")) == kept and counts.get("documents_not_prose", 0) == 3 - kept
+    assert (
+        len(texts_of(tmp_path / "out", "train")) == kept and counts.get("documents_not_prose", 0) == 3 - kept
+    )
 
 
 def test_copies_of_a_document_are_parted_and_sequences_are_full(tmp_path):
@@ -148,7 +186,9 @@ def test_copies_of_a_document_are_parted_and_sequences_are_full(tmp_path):
 @pytest.mark.parametrize("policy", ["truncate", "drop"])
 @pytest.mark.parametrize("unit", ["sequence", "document"])
 def test_running_text_cannot_be_asked_to_have_holes(unit, policy):
-    with pytest.raises(ValueError, match=f"long_sentences: {policy} would take text out of the middle.*leave it at auto"):
+    with pytest.raises(
+        ValueError, match=f"long_sentences: {policy} would take text out of the middle.*leave it at auto"
+    ):
         config("text.txt", unit=unit, long_sentences=policy)
 
 

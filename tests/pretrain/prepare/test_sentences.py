@@ -36,7 +36,11 @@ def test_splits_where_a_reader_would(text):
 
 
 def test_other_scripts():
-    assert split_sentences("今天天气很好。我们去公园吧！好吗？") == ["今天天气很好。", "我们去公园吧！", "好吗？"]
+    assert split_sentences("今天天气很好。我们去公园吧！好吗？") == [
+        "今天天气很好。",
+        "我们去公园吧！",
+        "好吗？",
+    ]
     assert split_sentences("「行くぞ。」彼は言った。") == ["「行くぞ。」", "彼は言った。"]
     assert split_sentences("यह एक वाक्य है। यह दूसरा है।") == ["यह एक वाक्य है।", "यह दूसरा है।"]
     assert split_sentences("Это первое. Это второе.") == ["Это первое.", "Это второе."]
@@ -51,7 +55,12 @@ def test_nothing_is_lost_or_invented():
 
 
 def test_documents():
-    assert sentences_of("Title\nOne here. Two here.\n\nThree.") == ["Title", "One here.", "Two here.", "Three."]
+    assert sentences_of("Title\nOne here. Two here.\n\nThree.") == [
+        "Title",
+        "One here.",
+        "Two here.",
+        "Three.",
+    ]
     wrapped = "One sentence that\nis wrapped. Two.\n\nA new\nparagraph."
     assert sentences_of(wrapped, unwrap=True) == ["One sentence that is wrapped.", "Two.", "A new paragraph."]
 

@@ -26,7 +26,7 @@ from pretrain.trainer import Progress
 
 def refused(words: list[str], *needles: str) -> str:
     output = finish(start(words), expect=2)
-    errors = output[output.index("error: "):]
+    errors = output[output.index("error: ") :]
     for needle in needles:
         assert needle in errors, errors
     assert "Traceback" not in output
@@ -34,7 +34,11 @@ def refused(words: list[str], *needles: str) -> str:
 
 
 def test_unknown_flag_names_the_nearest(tiny_data, tmp_path):
-    refused(command(tiny_data, tmp_path / "run", train__learning_rat="1"), "train.learning_rat", "did you mean 'train.lr'")
+    refused(
+        command(tiny_data, tmp_path / "run", train__learning_rat="1"),
+        "train.learning_rat",
+        "did you mean 'train.lr'",
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -43,8 +47,10 @@ def test_stray_word(tiny_data, tmp_path):
 
 
 def test_missing_corpus(tmp_path):
-    output = refused(command(tmp_path / "data", tmp_path / "run", data__prepare__sources=str(tmp_path / "no.txt")),
-                     "failed")
+    output = refused(
+        command(tmp_path / "data", tmp_path / "run", data__prepare__sources=str(tmp_path / "no.txt")),
+        "failed",
+    )
     assert str(tmp_path / "no.txt") in output
 
 
@@ -57,7 +63,10 @@ def test_a_run_is_not_overwritten_and_data_is_not_exchanged(tiny_data, tmp_path)
     finish(start(command(tiny_data, run, train__steps=3)))
     before = (run / "metrics.jsonl").read_bytes()
     refused(command(tiny_data, run, train__steps=3), str(run), "--resume auto", "--run")
-    refused(command(tiny_data, run, train__steps=3, checkpoint__resume="auto", train__global_batch=32), "train.global_batch=16")
+    refused(
+        command(tiny_data, run, train__steps=3, checkpoint__resume="auto", train__global_batch=32),
+        "train.global_batch=16",
+    )
     other = tmp_path / "other"
     shutil.copytree(tiny_data, other)
     tokenizer = json.loads((other / "tokenizer" / "tokenizer.json").read_text())
@@ -95,8 +104,14 @@ def test_damaged_shard_is_refused_by_name_or_skipped_and_written_down(tiny_data,
     shutil.copytree(tiny_data, data)
     chunk = flip_chunk_of(data, 1, lane=3)
     flags = {"train__steps": 4, "checkpoint__every": 0, "evaluate__every": 0}
-    refused(command(data, tmp_path / "refuse", **flags), str(data / "train"), f"chunk {chunk}", "--data.damaged skip")
-    finish(start(command(data, run, data__damaged="skip", **flags), ranks=2))  # rank 1 serves lanes 2 and 3, rank 0 writes
+    refused(
+        command(data, tmp_path / "refuse", **flags),
+        str(data / "train"),
+        f"chunk {chunk}",
+        "--data.damaged skip",
+    )
+    # rank 1 serves lanes 2 and 3, rank 0 writes
+    finish(start(command(data, run, data__damaged="skip", **flags), ranks=2))
     listed = store.read_state(store.latest(run / "checkpoints"))["progress"]["substitutions"]
     assert (chunk, 3) in {(row["chunk"], row["lane"]) for row in listed}
     assert len(warnings_of(run)) == len(listed)
@@ -104,11 +119,18 @@ def test_damaged_shard_is_refused_by_name_or_skipped_and_written_down(tiny_data,
 
 
 def test_damage_and_repair_between_two_starts_are_said_and_the_data_stay(tiny_data, tmp_path):
-    """Damaged while the run stood still, then repaired while it stood still: both are warned of, the record decides."""
+    """Damaged while the run stood still, then repaired while it stood still: both are warned of, the record
+    decides."""
     data, run, again = (tmp_path / name for name in ("data", "run", "again"))
     shutil.copytree(tiny_data, data)
     sound = {path: path.read_bytes() for path in data.glob("*/*.tar")}
-    flags = {"data__damaged": "skip", "train__steps": 8, "evaluate__every": 0, "checkpoint__every": 2, "checkpoint__keep": 9}
+    flags = {
+        "data__damaged": "skip",
+        "train__steps": 8,
+        "evaluate__every": 0,
+        "checkpoint__every": 2,
+        "checkpoint__keep": 9,
+    }
 
     def cut_back(folder, step):
         for later in (folder / "checkpoints").glob("step-*"):
@@ -121,7 +143,11 @@ def test_damage_and_repair_between_two_starts_are_said_and_the_data_stay(tiny_da
     chunk = flip_chunk_of(data, 4, lane=2)
     finish(start(command(data, run, **flags, checkpoint__resume="auto")))
     told = warnings_of(run)
-    assert told[0][0] == 5 and f"chunk {chunk} is damaged" in told[0][1] and "from step 5 on; earlier steps" in told[0][1], told
+    assert (
+        told[0][0] == 5
+        and f"chunk {chunk} is damaged" in told[0][1]
+        and "from step 5 on; earlier steps" in told[0][1]
+    ), told
     damaged = curve(run)
     assert damaged[5]["loss"] != whole[5]["loss"]
 
@@ -136,8 +162,20 @@ def test_damage_and_repair_between_two_starts_are_said_and_the_data_stay(tiny_da
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(tiny_data, tmp_path):
     run = tmp_path / "run"
-    refused(command(tiny_data, run, train__lr="1e37", train__clip=0, train__warmup_steps=0, train__schedule="constant",
-                    checkpoint__every=1), "not finite at step", "train.lr", "--resume auto")
+    refused(
+        command(
+            tiny_data,
+            run,
+            train__lr="1e37",
+            train__clip=0,
+            train__warmup_steps=0,
+            train__schedule="constant",
+            checkpoint__every=1,
+        ),
+        "not finite at step",
+        "train.lr",
+        "--resume auto",
+    )
     assert store.latest(run / "checkpoints") is not None
     assert records(run)
 
@@ -194,14 +232,18 @@ def test_held_out_damage_is_recorded_and_stays_left_out(tmp_path, monkeypatch):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_dead_loader_worker_is_one_error(tiny_data, tmp_path, ranks):
     run = tmp_path / "run"
-    processes = start(command(tiny_data, run, train__steps=100_000, evaluate__every=0, checkpoint__every=2), ranks=ranks)
+    processes = start(
+        command(tiny_data, run, train__steps=100_000, evaluate__every=0, checkpoint__every=2), ranks=ranks
+    )
     wait_for(lambda: (run / "checkpoints" / "step-00000002").exists(), processes)
     parent = processes[-1].pid
     listed = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     forked = [pid for pid in listed if "main.py" in Path(f"/proc/{pid}/cmdline").read_text()]
     os.kill(int(forked[0]), signal.SIGKILL)
     outputs = outputs_of(processes, 120)
-    assert f"loader worker {forked[0]} was killed by SIGKILL" in outputs[-1] and "--resume auto" in outputs[-1]
+    assert (
+        f"loader worker {forked[0]} was killed by SIGKILL" in outputs[-1] and "--resume auto" in outputs[-1]
+    )
     assert processes[-1].returncode == 2 and "Traceback" not in "".join(outputs), outputs
     if ranks == 2:
         assert processes[0].returncode != 0 and "another rank has ended" in outputs[0]

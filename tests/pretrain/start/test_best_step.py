@@ -1,4 +1,5 @@
-"""Which step `best/` is of: higher STS, or lower held-out loss, first come where they are equal; also after a resume."""
+"""Which step `best/` is of: higher STS, or lower held-out loss, first come where they are equal; also after a
+resume."""
 
 import shutil
 
@@ -24,23 +25,34 @@ def best_of(rows: list[dict[str, float]]) -> int:
     return kept
 
 
-@pytest.mark.parametrize("name, values, step", [
-    ("heldout_mlm_loss", [5.0, 3.0, 4.0], 20), ("heldout_mlm_loss", [3.0, 4.0, 5.0], 10),
-    ("heldout_mlm_loss", [5.0, 4.0, 3.0], 30),
-    ("stsb-dev", [50.0, 70.0, 60.0], 20), ("stsb-dev", [70.0, 60.0, 50.0], 10), ("stsb-dev", [-3.0, -2.0, -1.0], 30),
-    ("stsb-dev", [70.0, 70.0], 10), ("heldout_mlm_loss", [3.0, 3.0], 10),
-])
+@pytest.mark.parametrize(
+    "name, values, step",
+    [
+        ("heldout_mlm_loss", [5.0, 3.0, 4.0], 20),
+        ("heldout_mlm_loss", [3.0, 4.0, 5.0], 10),
+        ("heldout_mlm_loss", [5.0, 4.0, 3.0], 30),
+        ("stsb-dev", [50.0, 70.0, 60.0], 20),
+        ("stsb-dev", [70.0, 60.0, 50.0], 10),
+        ("stsb-dev", [-3.0, -2.0, -1.0], 30),
+        ("stsb-dev", [70.0, 70.0], 10),
+        ("heldout_mlm_loss", [3.0, 3.0], 10),
+    ],
+)
 def test_the_best_step_of_one_score(name, values, step):
     assert best_of([{name: value} for value in values]) == step
 
 
 def test_sts_decides_where_there_is_some():
-    rows = [{"stsb-dev": 60.0, "heldout_mlm_loss": 3.0}, {"stsb-dev": 70.0, "heldout_mlm_loss": 5.0},
-            {"stsb-dev": 65.0, "heldout_mlm_loss": 1.0}]
+    rows = [
+        {"stsb-dev": 60.0, "heldout_mlm_loss": 3.0},
+        {"stsb-dev": 70.0, "heldout_mlm_loss": 5.0},
+        {"stsb-dev": 65.0, "heldout_mlm_loss": 1.0},
+    ]
     assert best_of(rows) == 20
 
 
-# -- after a resume --------------------------------------------------------------------------------------------
+# -- after a resume
+# --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -73,9 +85,11 @@ def test_a_best_that_is_not_the_recorded_one_is_exported_again(tmp_path, alone, 
 
 @pytest.mark.parametrize("best_step", [0, 3, 4])
 @pytest.mark.parametrize("damage", ["", "empty", "missing"])
-def test_a_best_that_cannot_be_made_again_is_set_aside_and_the_next_evaluation_is_the_best(tmp_path, alone, capfd, best_step,
-                                                                                         damage):
-    """Step 0 is the start, of which there never is a checkpoint; that of step 3 is damaged, that of step 4 was removed."""
+def test_a_best_that_cannot_be_made_again_is_set_aside_and_the_next_evaluation_is_the_best(
+    tmp_path, alone, capfd, best_step, damage
+):
+    """Step 0 is the start, of which there never is a checkpoint; that of step 3 is damaged, that of step 4
+    was removed."""
     run = tmp_path / "run"
     make_run(run, steps=(3, 5))
     best = export(run, run / "best", 5)
@@ -88,7 +102,11 @@ def test_a_best_that_cannot_be_made_again_is_set_aside_and_the_next_evaluation_i
     said = capfd.readouterr().err
     kept = {"": "best.abandoned", "empty": "best.damaged", "missing": None}[damage]
     assert not best.exists() and [path.name for path in run.glob("best*")] == [kept] * (kept is not None)
-    assert said.count("warning:") == 1 and (kept or "is missing") in said and "next evaluation counts as the best" in said
+    assert (
+        said.count("warning:") == 1
+        and (kept or "is missing") in said
+        and "next evaluation counts as the best" in said
+    )
     repair_best(run, progress)  # a second resume, before an evaluation
     assert capfd.readouterr().err == ""
     assert progress.note_scores({"heldout_mlm_loss": 9.0}) and progress.best_step == 7
@@ -110,7 +128,13 @@ def test_a_best_whose_checkpoint_cannot_be_read_now_stays(tmp_path, alone):
 def test_a_run_on_two_ranks_goes_on_with_a_best_that_was_lost(tiny_data, tmp_path):
     """The start was the best, and its export is lost: all ranks count the next evaluation as the best."""
     run = tmp_path / "run"
-    worse = {"train__lr": 3.0, "train__steps": 6, "train__warmup_steps": 0, "evaluate__every": 3, "checkpoint__every": 2}
+    worse = {
+        "train__lr": 3.0,
+        "train__steps": 6,
+        "train__warmup_steps": 0,
+        "evaluate__every": 3,
+        "checkpoint__every": 2,
+    }
     finish(start(command(tiny_data, run, **worse), ranks=2))
     assert read_policy(run / "best")["step"] == 0
     for path in (run / "checkpoints").glob("step-0000000[56]"):

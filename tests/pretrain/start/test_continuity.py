@@ -1,5 +1,5 @@
-"""A resumed run: what may change, what is refused, and that every remedy which the program names is accepted."""
-
+"""A resumed run: what may change, what is refused, and that every remedy which the program names is
+accepted."""
 
 import re
 from pathlib import Path
@@ -26,43 +26,73 @@ def resumed(before, now, step=100):
     """The changes that a run with the settings `before` records when it goes on with `now`."""
     state = {"config": load_config(None, before).model_dump(mode="json"), "step": step, "progress": {}}
     record_changes(load_config(None, now), state, Path("step-00000100"))
-    return {change["key"]: (change["step"], change["from"], change["to"]) for change in state["progress"]["changes"]}
+    return {
+        change["key"]: (change["step"], change["from"], change["to"])
+        for change in state["progress"]["changes"]
+    }
 
 
 @pytest.mark.parametrize("name", SUMS)
 def test_every_key_that_a_remedy_names_belongs_to_the_objective_and_may_change(name):
-    recipe = {"objective": name, "train.precision": "bf16"} | ({"objective.diffcse.generator": "g"} if "diffcse" in name else {})
+    recipe = {"objective": name, "train.precision": "bf16"} | (
+        {"objective.diffcse.generator": "g"} if "diffcse" in name else {}
+    )
     config = load_config(None, recipe)
     text = steadier_settings(config)
     alarms = Monitor(advice=text, terms=config.objective.sections)._explosion(3, float("nan"))
     named = set(re.findall(r"(?:train|objective)\.[a-z_.]*[a-z]", text + alarms))
-    assert {key.split(".")[1] for key in named if key.startswith("objective")} == set(config.objective.sections)
+    assert {key.split(".")[1] for key in named if key.startswith("objective")} == set(
+        config.objective.sections
+    )
     rows = {key: default for key, _, default, _ in describe()}
     for key in named:
         default = rows[key]
-        value = "fp32" if key == "train.precision" else str(2 * (int(default) if default.isdecimal() else float(default)))
+        value = (
+            "fp32"
+            if key == "train.precision"
+            else str(2 * (int(default) if default.isdecimal() else float(default)))
+        )
         assert list(resumed(recipe, recipe | {key: value})) == [key]
 
 
 def test_a_collapse_names_the_settings_of_the_objective_in_use():
-    said = Monitor(terms=["simcse", "sda"], patience=1)._collapse(1, {"uniformity": 0.0, "negative_cosine": 1.0})
+    said = Monitor(terms=["simcse", "sda"], patience=1)._collapse(
+        1, {"uniformity": 0.0, "negative_cosine": 1.0}
+    )
     assert "objective.simcse.temperature or objective.sda.temperature" in said and "contrastive" not in said
 
 
 def test_what_may_change_is_what_the_documentation_lists():
     text = (ROOT / "docs" / "exactness.md").read_text()
-    section = text[text.index("## Going on with other settings"):]
+    section = text[text.index("## Going on with other settings") :]
     assert all(f"`{key}`" in section for key in MAY_CHANGE)
     known = {key for key, *_ in describe()}
-    assert set(MAY_CHANGE) <= known and all(key in known or any(k.startswith(f"{key}.") for k in known) for key in FREE)
+    assert set(MAY_CHANGE) <= known and all(
+        key in known or any(k.startswith(f"{key}.") for k in known) for key in FREE
+    )
 
 
-@pytest.mark.parametrize("key,value", [
-    ("train.global_batch", "384"), ("train.seed", "7"), ("train.optimizer", "lamb"), ("train.schedule", "cosine"),
-    ("train.weight_decay", "0.1"), ("train.betas", "0.9,0.95"), ("data.lanes", "8"), ("model.layers", "2"), ("aug", "del-word"),
-    ("objective", "simcse"), ("objective.contrastive.weight", "2"), ("objective.mlm.rate", "0.2"), ("data.cache", "1"),
-    ("objective.contrastive.projection_layers", "1"), ("objective.mask_duplicates", "false"), ("model.dropout", "0"),
-])
+@pytest.mark.parametrize(
+    "key,value",
+    [
+        ("train.global_batch", "384"),
+        ("train.seed", "7"),
+        ("train.optimizer", "lamb"),
+        ("train.schedule", "cosine"),
+        ("train.weight_decay", "0.1"),
+        ("train.betas", "0.9,0.95"),
+        ("data.lanes", "8"),
+        ("model.layers", "2"),
+        ("aug", "del-word"),
+        ("objective", "simcse"),
+        ("objective.contrastive.weight", "2"),
+        ("objective.mlm.rate", "0.2"),
+        ("data.cache", "1"),
+        ("objective.contrastive.projection_layers", "1"),
+        ("objective.mask_duplicates", "false"),
+        ("model.dropout", "0"),
+    ],
+)
 def test_what_makes_a_run_another_is_refused_by_name(key, value):
     zero = {"train.zero": "0"} if key == "train.optimizer" else {}
     with pytest.raises(UserError, match=r"another run.*--init.*train.lr") as caught:
@@ -74,20 +104,33 @@ def test_what_makes_a_run_another_is_refused_by_name(key, value):
 def test_a_size_that_is_given_as_none_is_not_given(tiny_data, tmp_path):
     """A model that starts from another takes the other's sizes, at its start and when it is resumed."""
     tokenizer = load_tokenizer(tiny_data / "tokenizer")
-    sizes = {"type": "bert", "layers": 1, "hidden_size": 16, "heads": 2, "max_positions": 64, "intermediate_size": 40}
+    sizes = {
+        "type": "bert",
+        "layers": 1,
+        "hidden_size": 16,
+        "heads": 2,
+        "max_positions": 64,
+        "intermediate_size": 40,
+    }
     build_encoder(sizes, tokenizer).lm.save_pretrained(tmp_path / "init")
     tokenizer.save_pretrained(tmp_path / "init")
     (tmp_path / "recipe.yaml").write_text("model: {intermediate_size: null}")
 
     def settings(recipe=None, **flags):
-        return load_config(recipe, {"init": str(tmp_path / "init")} | {f"model.{key}": value for key, value in flags.items()})
+        return load_config(
+            recipe, {"init": str(tmp_path / "init")} | {f"model.{key}": value for key, value in flags.items()}
+        )
 
     started = settings(intermediate_size="none")
     make_encoder(started, tokenizer)
     assert started.model.intermediate_size == 40
     state = {"config": started.model_dump(mode="json"), "step": 100, "progress": {}}
-    for now in (settings(), settings(intermediate_size="none"), settings(intermediate_size="40"),
-                settings(tmp_path / "recipe.yaml")):
+    for now in (
+        settings(),
+        settings(intermediate_size="none"),
+        settings(intermediate_size="40"),
+        settings(tmp_path / "recipe.yaml"),
+    ):
         record_changes(now, state, Path("step-00000100"))
         assert state["progress"]["changes"] == []
     with pytest.raises(UserError, match=r"made with model\.intermediate_size=40, this command has 64"):
@@ -103,11 +146,23 @@ def test_settings_of_the_users_own_objective_must_stay():
 
 
 def test_what_changes_nothing_is_no_change_and_auto_keeps_the_precision():
-    free = {"train.micro_batch_tokens": "999", "train.zero": "0", "train.threads": "2", "train.log_every": "3",
-            "train.rendezvous_seconds": "9", "data": "elsewhere", "data.workers": "0", "data.damaged": "skip",
-            "data.prepare.max_length": "32", "evaluate.every": "7", "checkpoint.keep": "9"}
+    free = {
+        "train.micro_batch_tokens": "999",
+        "train.zero": "0",
+        "train.threads": "2",
+        "train.log_every": "3",
+        "train.rendezvous_seconds": "9",
+        "data": "elsewhere",
+        "data.workers": "0",
+        "data.damaged": "skip",
+        "data.prepare.max_length": "32",
+        "evaluate.every": "7",
+        "checkpoint.keep": "9",
+    }
     assert resumed({"train.precision": "bf16"}, free) == {}
-    assert resumed({"train.precision": "bf16"}, {"train.precision": "fp32"}) == {"train.precision": (100, "bf16", "fp32")}
+    assert resumed({"train.precision": "bf16"}, {"train.precision": "fp32"}) == {
+        "train.precision": (100, "bf16", "fp32")
+    }
     assert resumed({}, {"train.steps": "2000"}) == {"train.steps": (100, 1000, 2000)}
     with pytest.raises(UserError, match=r"train\.steps=150 is less than the 200 steps"):
         resumed({}, {"train.steps": "150"}, step=200)
@@ -117,16 +172,26 @@ def test_a_finished_run_is_extended_and_a_setting_changed_with_its_step_on_recor
     run = tmp_path / "run"
     finish(start(command(tiny_data, run, train__steps=6)))
     before = curve(run)
-    more = {"checkpoint__resume": "auto", "train__steps": 12, "objective__contrastive__temperature": 0.3, "train__lr": "5e-4"}
+    more = {
+        "checkpoint__resume": "auto",
+        "train__steps": 12,
+        "objective__contrastive__temperature": 0.3,
+        "train__lr": "5e-4",
+    }
     output = finish(start(command(tiny_data, run, **more)))
     after = curve(run)
     assert {step: after[step] for step in before} == before and max(after) == 12
     assert "train.lr: 0.001 until step 6, 0.0005 from now on" in output
-    # The rate at a step is that of a run which had these settings from the start: (12 - 6) / (12 - 2) of the way is left.
+    # The rate at a step is that of a run which had these settings from the start: (12 - 6) / (12 - 2) of the
+    # way is left.
     assert after[7]["lr"] == pytest.approx(5e-4 * (12 - 6) / (12 - 2))
     changed = [record for record in records(run) if "changed" in record]
     keys = {"train.steps", "objective.contrastive.temperature", "train.lr"}
-    assert len(changed) == 1 and changed[0]["step"] == 6 and {row["key"] for row in changed[0]["changed"]} == keys
+    assert (
+        len(changed) == 1
+        and changed[0]["step"] == 6
+        and {row["key"] for row in changed[0]["changed"]} == keys
+    )
     state = store.read_state(store.latest(run / "checkpoints"))
     assert state["progress"]["changes"] == changed[0]["changed"] and state["config"]["train"]["steps"] == 12
     finish(start(command(tiny_data, run, **more)))  # the same command again changes nothing more
@@ -135,14 +200,28 @@ def test_a_finished_run_is_extended_and_a_setting_changed_with_its_step_on_recor
 
 def test_the_remedy_of_a_loss_that_is_not_finite_is_accepted(tiny_data, tmp_path):
     run = tmp_path / "run"
-    simcse = {"objective__name": "simcse", "objective__mlm__weight": 0, "aug": "none", "train__steps": 4,
-              "train__warmup_steps": 0}
+    simcse = {
+        "objective__name": "simcse",
+        "objective__mlm__weight": 0,
+        "aug": "none",
+        "train__steps": 4,
+        "train__warmup_steps": 0,
+    }
     finish(start(command(tiny_data, run, **simcse)))
     longer = simcse | {"checkpoint__resume": "auto", "train__steps": 8, "checkpoint__every": 0}
     output = finish(start(command(tiny_data, run, **longer, train__lr="1e37", train__clip=0)), expect=2)
-    said = output[output.index("error: "):]
-    assert "raise objective.simcse.temperature (now 0.05)" in said and "contrastive" not in said and "Traceback" not in output
+    said = output[output.index("error: ") :]
+    assert (
+        "raise objective.simcse.temperature (now 0.05)" in said
+        and "contrastive" not in said
+        and "Traceback" not in output
+    )
     mended = longer | {"train__lr": "1e-4", "train__clip": 0.5, "objective__simcse__temperature": 0.1}
     finish(start(command(tiny_data, run, **mended)))
     changed = {row["key"]: row["to"] for record in records(run) for row in record.get("changed", [])}
-    assert changed == {"train.lr": 1e-4, "train.clip": 0.5, "train.steps": 8, "objective.simcse.temperature": 0.1}
+    assert changed == {
+        "train.lr": 1e-4,
+        "train.clip": 0.5,
+        "train.steps": 8,
+        "objective.simcse.temperature": 0.1,
+    }

@@ -27,7 +27,9 @@ SIZES = {"layers": 2, "hidden_size": 32, "heads": 2, "intermediate_size": 48, "m
 
 def saved(folder: Path, kind: str = "bert", dropout: float = 0.1) -> Path:
     torch.manual_seed(0)
-    encoder = build_encoder(SIZES | {"type": kind, "dropout": dropout, "attention_dropout": dropout}, FakeTokenizer())
+    encoder = build_encoder(
+        SIZES | {"type": kind, "dropout": dropout, "attention_dropout": dropout}, FakeTokenizer()
+    )
     encoder.lm.save_pretrained(folder)
     return folder
 
@@ -37,8 +39,12 @@ def test_dropout_that_is_given_is_that_of_the_loaded_model(tmp_path, kind):
     source = saved(tmp_path, kind)
     ids, lengths = torch.arange(5, 35), torch.tensor([10, 20])
     own = load_encoder(source, FakeTokenizer())
-    for given, draws in (({}, True), ({"dropout": 0.0}, True), ({"attention_dropout": 0.0}, True),
-                         ({"dropout": 0.0, "attention_dropout": 0.0}, False)):
+    for given, draws in (
+        ({}, True),
+        ({"dropout": 0.0}, True),
+        ({"attention_dropout": 0.0}, True),
+        ({"dropout": 0.0, "attention_dropout": 0.0}, False),
+    ):
         encoder = load_encoder(source, FakeTokenizer(), **given).train()
         assert torch.equal(encoder(ids, lengths), encoder(ids, lengths)) != draws, given
         assert architecture_of(encoder.lm.config) == architecture_of(own.lm.config) | given
@@ -65,13 +71,25 @@ def test_what_is_recorded_is_true_of_the_model(tmp_path):
     encoder = make_encoder(config, FakeTokenizer())
     expected = SIZES | {"type": "bert", "dropout": 0.3, "attention_dropout": 0.1}
     assert {key: getattr(config.model, key) for key in expected} == expected
-    assert encoder.lm.config.hidden_dropout_prob == 0.3 and encoder.lm.config.attention_probs_dropout_prob == 0.1
-    assert make_encoder(settings(tmp_path, **expected), FakeTokenizer()).hidden_size == 32  # what a run's config.yaml says
+    assert (
+        encoder.lm.config.hidden_dropout_prob == 0.3 and encoder.lm.config.attention_probs_dropout_prob == 0.1
+    )
+    # what a run's config.yaml says
+    assert make_encoder(settings(tmp_path, **expected), FakeTokenizer()).hidden_size == 32
 
 
-@pytest.mark.parametrize("key, value, has", [
-    ("layers", 6, 2), ("hidden_size", 64, 32), ("heads", 4, 2), ("max_positions", 20, 40), ("intermediate_size", 64, 48),
-    ("type", "roberta", "bert"), ("initializer_range", 0.5, 0.02)])
+@pytest.mark.parametrize(
+    "key, value, has",
+    [
+        ("layers", 6, 2),
+        ("hidden_size", 64, 32),
+        ("heads", 4, 2),
+        ("max_positions", 20, 40),
+        ("intermediate_size", 64, 48),
+        ("type", "roberta", "bert"),
+        ("initializer_range", 0.5, 0.02),
+    ],
+)
 def test_a_size_that_a_checkpoint_does_not_have_is_refused(tmp_path, key, value, has):
     with pytest.raises(UserError, match=rf"{tmp_path} has {key} {has}, not {value}\. Leave out model\.{key}"):
         make_encoder(settings(saved(tmp_path), **{key: value}), FakeTokenizer())
@@ -79,14 +97,22 @@ def test_a_size_that_a_checkpoint_does_not_have_is_refused(tmp_path, key, value,
 
 def test_the_second_encoder_of_an_objective_has_the_dropout_of_the_first(tmp_path):
     generator = saved(tmp_path / "generator")
-    config = validate_config({"model": {"init": str(saved(tmp_path / "model")), "dropout": 0.3, "attention_dropout": 0.2},
-                              "objective": {"name": "diffcse+esimcse", "diffcse": {"generator": str(generator)}}}, "test")
+    config = validate_config(
+        {
+            "model": {"init": str(saved(tmp_path / "model")), "dropout": 0.3, "attention_dropout": 0.2},
+            "objective": {"name": "diffcse+esimcse", "diffcse": {"generator": str(generator)}},
+        },
+        "test",
+    )
     encoder = make_encoder(config, FakeTokenizer())
     objective = build_objective(config, encoder, FakeTokenizer()).train()
-    rates = [[m.p for m in model.modules() if isinstance(m, nn.Dropout)]
-             for model in (encoder, objective.terms["diffcse"].discriminator)]
+    rates = [
+        [m.p for m in model.modules() if isinstance(m, nn.Dropout)]
+        for model in (encoder, objective.terms["diffcse"].discriminator)
+    ]
     assert rates[0] == rates[1] and set(rates[0]) == {0.3, 0.2}
-    assert not any(m.training for m in objective.terms["esimcse"].momentum.modules())  # it runs without dropout
+    # it runs without dropout
+    assert not any(m.training for m in objective.terms["esimcse"].momentum.modules())
     own = [m.p for m in objective.terms["diffcse"]._generator[0].modules() if isinstance(m, nn.Dropout)]
     assert set(own) == {0.1}  # a model of its own
 
@@ -103,15 +129,25 @@ def test_sizes_of_a_recipe_are_those_of_its_random_model(tmp_path):
 
 
 def test_a_dry_run_knows_what_was_given(tmp_path):
-    config = load_config(None, {"init": str(saved(tmp_path)), "objective.contrastive.start_step": "9", "train.steps": "500"})
+    config = load_config(
+        None, {"init": str(saved(tmp_path)), "objective.contrastive.start_step": "9", "train.steps": "500"}
+    )
     tried = dry_run(config)
     assert tried.model.model_fields_set == {"init"} and tried.objective.contrastive.start_step == 0
-    assert (tried.train.log_every, tried.evaluate.every, tried.checkpoint.every) == (1, 2, 2) and tried.train.steps == 500
+    assert (tried.train.log_every, tried.evaluate.every, tried.checkpoint.every) == (
+        1,
+        2,
+        2,
+    ) and tried.train.steps == 500
 
 
 def test_sweeps_tell_a_given_dropout_from_a_checkpoints_own(tmp_path):
     source = saved(tmp_path, dropout=0.0)
-    assert identity(settings(source)) != identity(settings(source, dropout=0.1)) != identity(settings(source, dropout=0.2))
+    assert (
+        identity(settings(source))
+        != identity(settings(source, dropout=0.1))
+        != identity(settings(source, dropout=0.2))
+    )
 
 
 def test_by_the_command(tiny_data, tmp_path):
@@ -125,12 +161,17 @@ def test_by_the_command(tiny_data, tmp_path):
     true = {key: TINY[f"model.{key}"] for key in ("layers", "hidden_size", "max_positions")}
     true |= {"dropout": 0.1, "attention_dropout": 0.25}
     newest = store.latest(second / "checkpoints")
-    records = [yaml.safe_load((second / "config.yaml").read_text()), store.read_state(newest)["config"],
-               read_policy(second / "export")["recipe"]]
+    records = [
+        yaml.safe_load((second / "config.yaml").read_text()),
+        store.read_state(newest)["config"],
+        read_policy(second / "export")["recipe"],
+    ]
     for record in records:
         assert {key: record["model"][key] for key in true} == true
     assert read_json(newest)["hugging_face"]["config"]["attention_probs_dropout_prob"] == 0.25
-    output = finish(start(command(tiny_data, second, **flags | {"checkpoint__resume": "auto", "train__steps": 3})))
+    output = finish(
+        start(command(tiny_data, second, **flags | {"checkpoint__resume": "auto", "train__steps": 3}))
+    )
     assert f"resumed from {newest} at step 2" in output
 
 

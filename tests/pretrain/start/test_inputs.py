@@ -25,15 +25,23 @@ def alone(monkeypatch):
 
 
 def collect(data, **flags):
-    settings = load_config(None, {"objective": "clear", "data": str(data)} | {k.replace("__", "."): v for k, v in flags.items()})
+    settings = load_config(
+        None, {"objective": "clear", "data": str(data)} | {k.replace("__", "."): v for k, v in flags.items()}
+    )
     return inputs.collect(settings, ShardReader(data, "train"), ShardReader(data, "heldout"))
 
 
 def test_a_resume_with_another_synonym_table_is_refused_and_may_be_accepted(tiny_data, tmp_path):
     run, table = tmp_path / "run", tmp_path / "table.json"
     table.write_text(json.dumps({"river": ["stream"], "old": ["ancient"], "garden": ["yard"]}))
-    flags = {"train__steps": 4, "evaluate__every": 0, "checkpoint__every": 2, "checkpoint__keep": 9,
-             "augment__spec": "subs:rate=0.9", "augment__synonyms": table}
+    flags = {
+        "train__steps": 4,
+        "evaluate__every": 0,
+        "checkpoint__every": 2,
+        "checkpoint__keep": 9,
+        "augment__spec": "subs:rate=0.9",
+        "augment__synonyms": table,
+    }
     finish(start(command(tiny_data, run, **flags)))
     first = resource_hash(table)
     assert f"synonyms: {first}  {table}" in (run / "config.yaml").read_text()
@@ -43,10 +51,18 @@ def test_a_resume_with_another_synonym_table_is_refused_and_may_be_accepted(tiny
     whole = curve(run)
     table.write_text(json.dumps({"river": ["brook"]}))
     second = resource_hash(table)
-    refused(command(tiny_data, run, **flags, checkpoint__resume="auto"), f"synonyms was {first[:12]} ({table})", second[:12],
-            "--augment.synonyms", "--init", "--checkpoint.accept 'synonyms'")
+    refused(
+        command(tiny_data, run, **flags, checkpoint__resume="auto"),
+        f"synonyms was {first[:12]} ({table})",
+        second[:12],
+        "--augment.synonyms",
+        "--init",
+        "--checkpoint.accept 'synonyms'",
+    )
     assert curve(run) == whole, "a refused resume changes nothing"
-    output = finish(start(command(tiny_data, run, **flags, checkpoint__resume="auto", checkpoint__accept="synonyms")))
+    output = finish(
+        start(command(tiny_data, run, **flags, checkpoint__resume="auto", checkpoint__accept="synonyms"))
+    )
     assert f"changed    input synonyms: {first[:12]} ({table}) until step 2, {second[:12]}" in output
     assert store.read_state(run / "checkpoints" / "step-00000004")["inputs"]["synonyms"]["sha256"] == second
     assert curve(run)[3]["loss"] != whole[3]["loss"]
@@ -66,7 +82,9 @@ def test_every_input_counts_by_its_content(tiny_data, tmp_path, alone):
         now = collect(data, augment__spec="subs", augment__synonyms=str(table))
         with pytest.raises(UserError) as caught:
             inputs.require_same("step-1", before, now)
-        return {line.split(" was ")[0].strip() for line in str(caught.value).splitlines()[1:] if " was " in line}
+        return {
+            line.split(" was ")[0].strip() for line in str(caught.value).splitlines()[1:] if " was " in line
+        }
 
     def edit(change):
         manifest = json.loads((data / "manifest.json").read_text())
@@ -79,16 +97,29 @@ def test_every_input_counts_by_its_content(tiny_data, tmp_path, alone):
     assert differing(lambda: edit(lambda m: m.update(max_length=47))) == {"manifest"}
     (data / "manifest.json").write_text(good)
     for split, name in (("train", "shards"), ("heldout", "held-out shards")):
-        assert differing(lambda split=split: edit(lambda m: m["splits"][split]["shards"][-1].update(sha256="0" * 64))) == {name}
+        assert differing(
+            lambda split=split: edit(lambda m: m["splits"][split]["shards"][-1].update(sha256="0" * 64))
+        ) == {name}
         (data / "manifest.json").write_text(good)
     # How the data was made is no input: it is told by the shards.
     edit(lambda m: m.update(run={"seconds": 1}))
-    assert inputs.require_same("step-1", before, collect(data, augment__spec="subs", augment__synonyms=str(table))) == []
+    assert (
+        inputs.require_same(
+            "step-1", before, collect(data, augment__spec="subs", augment__synonyms=str(table))
+        )
+        == []
+    )
 
 
 def test_all_that_differs_is_one_error_and_what_cannot_change_cannot_be_accepted():
-    before = {name: {"sha256": "a" * 64, "where": "/then"} for name in ("shards", "rules", "contextual.model", "wordnet")}
-    now = {name: {"sha256": "b" * 64, "where": "/now"} for name in ("shards", "rules", "contextual.model", "synonyms")}
+    before = {
+        name: {"sha256": "a" * 64, "where": "/then"}
+        for name in ("shards", "rules", "contextual.model", "wordnet")
+    }
+    now = {
+        name: {"sha256": "b" * 64, "where": "/now"}
+        for name in ("shards", "rules", "contextual.model", "synonyms")
+    }
     with pytest.raises(UserError) as caught:
         inputs.require_same("step-7", before, now)
     shards = "shards was aaaaaaaaaaaa (/then), is bbbbbbbbbbbb (/now): point --data"
@@ -101,7 +132,8 @@ def test_all_that_differs_is_one_error_and_what_cannot_change_cannot_be_accepted
         inputs.require_same("step-7", before, now, "tables")
     same = before | {"rules": now["rules"]}
     assert inputs.require_same("step-7", before, same, " rules ") == [
-        {"key": "input rules", "from": "aaaaaaaaaaaa (/then)", "to": "bbbbbbbbbbbb (/now)"}]
+        {"key": "input rules", "from": "aaaaaaaaaaaa (/then)", "to": "bbbbbbbbbbbb (/now)"}
+    ]
     # A checkpoint that is older than the record has two hashes.
     old = inputs.recorded({"tokenizer_hash": "t", "data_hash": "d"})
     found = {"tokenizer": {"sha256": "u", "where": "/now"}, "shards": {"sha256": "d", "where": "/now"}}
@@ -110,7 +142,8 @@ def test_all_that_differs_is_one_error_and_what_cannot_change_cannot_be_accepted
 
 
 def test_every_augmentation_that_reads_something_names_it(tmp_path, monkeypatch, small_wordnet):
-    """By the catalogue: whatever needs a table, WordNet, vectors or a model has a hash that its content decides."""
+    """By the catalogue: whatever needs a table, WordNet, vectors or a model has a hash that its content
+    decides."""
     table, model = tmp_path / "table.json", tmp_path / "model"
     table.write_text('{"river": ["stream"]}')
     model.mkdir()
@@ -130,7 +163,9 @@ def test_every_augmentation_that_reads_something_names_it(tmp_path, monkeypatch,
     assert resource_hash(model) == before
     (model / "model.safetensors").write_bytes(b"2")
     assert resource_hash(model) != before
-    assert resource_hash(tmp_path / "nowhere") is None and resource_hash("some/model-that-is-not-cached") is None
+    assert (
+        resource_hash(tmp_path / "nowhere") is None and resource_hash("some/model-that-is-not-cached") is None
+    )
     both = resources(["contextual:model=a|contextual:model=b"])
     assert set(both.values()) == {"a", "b"}
     monkeypatch.setenv("CLEAR_DATA", str(tmp_path / "empty"))

@@ -1,4 +1,5 @@
-"""What lengths alone give away: the printed loss is one that a matcher reaches, and the recipes leave it nothing to find."""
+"""What lengths alone give away: the printed loss is one that a matcher reaches, and the recipes leave it
+nothing to find."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def test_lengths_that_know_nothing_of_each_other_leave_chance():
     random = np.random.default_rng(0)
     first, second = random.integers(5, 500, (2, 8192))
     assert matcher_loss(first, second, 512) == pytest.approx(math.log(512), abs=0.01)
-    assert matcher_loss(np.full(4000, 7), random.integers(5, 500, 4000), 512) == pytest.approx(math.log(512), abs=0.01)
+    assert matcher_loss(np.full(4000, 7), random.integers(5, 500, 4000), 512) == pytest.approx(
+        math.log(512), abs=0.01
+    )
 
 
 def test_equal_lengths_leave_the_choice_among_sequences_of_that_length():
@@ -47,7 +50,8 @@ def test_it_is_about_what_the_best_matcher_of_gaussian_lengths_reaches(noise):
     views = [size + random.normal(0, noise, 8192) for _ in range(2)]
     x, y = ((view - view.mean()) / view.std() for view in views)
     rho = 0.25 / (0.25 + noise**2)
-    best = np.mean([infonce(y[part] * (rho * x[part, None]) / (1 - rho**2) - (rho * y[part]) ** 2 / (2 * (1 - rho**2)))
+    best = np.mean([infonce(y[part] * (rho * x[part,
+    None]) / (1 - rho**2) - (rho * y[part]) ** 2 / (2 * (1 - rho**2)))
                     for part in np.split(np.arange(8192), 8192 // count)])  # fmt: skip
     lengths = [np.rint(200 * np.exp(view)).astype(int) for view in views]
     assert best - 0.05 < matcher_loss(*lengths, count) < best + 0.35
@@ -55,7 +59,8 @@ def test_it_is_about_what_the_best_matcher_of_gaussian_lengths_reaches(noise):
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory) -> ShardReader:
-    """Sequences as packing leaves them: full up to 512 tokens but for the sentence that did not fit, 168 to 512 of them."""
+    """Sequences as packing leaves them: full up to 512 tokens but for the sentence that did not fit, 168 to
+    512 of them."""
     random = np.random.default_rng(2)
     lengths = np.clip(510 - random.geometric(1 / 25, 3000), 166, 510)
     sequences = Ragged.from_sequences([[CLS, *random.integers(5, SIZE, length), SEP] for length in lengths])

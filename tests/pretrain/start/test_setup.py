@@ -60,10 +60,20 @@ def test_a_recipe_that_contradicts_itself_is_refused(tmp_path):
 # ---- threads -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("asked,flag,ranks,expected", [
-    ("3", None, 2, 3), ("3", "5", 2, 5), ("4,2", None, 1, 4), (None, None, 1, 8), (None, None, 3, 2), (None, None, 16, 1),
-    ("", None, 2, 4), ("0", None, 2, 4), ("many", None, 2, 4),
-])
+@pytest.mark.parametrize(
+    "asked,flag,ranks,expected",
+    [
+        ("3", None, 2, 3),
+        ("3", "5", 2, 5),
+        ("4,2", None, 1, 4),
+        (None, None, 1, 8),
+        (None, None, 3, 2),
+        (None, None, 16, 1),
+        ("", None, 2, 4),
+        ("0", None, 2, 4),
+        ("many", None, 2, 4),
+    ],
+)
 def test_threads_are_the_users(monkeypatch, asked, flag, ranks, expected):
     for name, value in (("OMP_NUM_THREADS", asked), ("LOCAL_WORLD_SIZE", str(ranks))):
         monkeypatch.delenv(name, raising=False)
@@ -85,17 +95,31 @@ print("threads", setup_run.set_threads(load_config(None, flags)), setup_run.thre
 """
 
 
-@pytest.mark.parametrize("asked,flag,ranks,expected", [
-    (None, None, 2, "4 None"), (None, "1", 2, "1 None"), ("3", None, 2, "3 3"),
-    ("1", None, 1, "1 1")])
+@pytest.mark.parametrize(
+    "asked,flag,ranks,expected",
+    [(None, None, 2, "4 None"), (None, "1", 2, "1 None"), ("3", None, 2, "3 3"), ("1", None, 1, "1 1")],
+)
 def test_one_thread_that_torchrun_has_set_is_not_the_users(tmp_path, asked, flag, ranks, expected):
     """torchrun sets OMP_NUM_THREADS=1 for several ranks where the user has not set it."""
-    (tmp_path / "threads.py").write_text(f"import os\nos.sched_getaffinity = lambda pid: set(range(8))\n{THREADS}")
-    environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"} | {"PYTHONPATH": str(ROOT)}
+    (tmp_path / "threads.py").write_text(
+        f"import os\nos.sched_getaffinity = lambda pid: set(range(8))\n{THREADS}"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"} | {
+        "PYTHONPATH": str(ROOT)
+    }
     environment |= {} if asked is None else {"OMP_NUM_THREADS": asked}
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
-             str(tmp_path / "threads.py")]
-    done = subprocess.run(words + ([] if flag is None else [flag]), env=environment, capture_output=True, text=True, timeout=120)
+    words = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(ranks),
+        str(tmp_path / "threads.py"),
+    ]
+    done = subprocess.run(
+        words + ([] if flag is None else [flag]), env=environment, capture_output=True, text=True, timeout=120
+    )
     told = [line for line in done.stdout.splitlines() if line.startswith("threads")]
     assert told == [f"threads {expected}"] * ranks, done.stdout + done.stderr
 
@@ -127,7 +151,8 @@ def test_runs_that_start_at_once_use_what_one_of_them_measured(tmp_path, monkeyp
         assert len(found) == 1 and path.with_name("precision-cpu").read_text().strip() in found
         assert sorted(p.name for p in path.parent.iterdir()) == ["precision-cpu"]
     assert set(measured) == {"bf16", "fp32"}
-    assert setup.shared_choice(tmp_path / "0" / "precision", "cuda", lambda: "bf16") == "bf16"  # another kind of device
+    # another kind of device
+    assert setup.shared_choice(tmp_path / "0" / "precision", "cuda", lambda: "bf16") == "bf16"
 
 
 def test_a_choice_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
@@ -163,7 +188,9 @@ def test_an_objective_without_negatives_has_none():
     assert BarlowTwins().negatives(192) == 0
     measures = Monitor().measure(torch.randn(2, 70, 8), torch.arange(70), 0)
     assert "effective_negatives" not in measures and "uniformity" in measures
-    alarms = [text for step in range(200) for text in Monitor().alarms_of_row(step, {"contrastive": 9.0}, measures)]
+    alarms = [
+        text for step in range(200) for text in Monitor().alarms_of_row(step, {"contrastive": 9.0}, measures)
+    ]
     assert not any("guessing" in text for text in alarms)
 
 
@@ -176,7 +203,11 @@ def test_every_objective_of_ours_says_what_its_anchors_are_told_apart_from():
 
     for path in Path(package.__file__).parent.glob("*.py"):
         __import__(f"pretrain.objectives.{path.stem}")
-    ours = {kind for kind in subclasses(Objective) if kind.__module__.startswith("pretrain.") and kind is not Objective}
+    ours = {
+        kind
+        for kind in subclasses(Objective)
+        if kind.__module__.startswith("pretrain.") and kind is not Objective
+    }
     assert len(ours) > 8
     assert all("negatives" in vars(kind) or not kind.__dict__.get("relate") for kind in ours), ours
 
@@ -187,9 +218,20 @@ def test_local_negatives_are_those_of_a_rank():
         assert kind.__new__(kind).pool(192, 4) == expected
 
 
-@pytest.mark.parametrize("case,expected", [
-    ("clear_mean", 2 * 192 - 2), ("simcse", 191), ("simcse_supervised", 2 * 192 - 1), ("simcse_all", 2 * 192 - 2), ("sda", 192),
-    ("sda_no_negatives", 191), ("diffcse", 191), ("vadvcse", 191)])
+@pytest.mark.parametrize(
+    "case,expected",
+    [
+        ("clear_mean", 2 * 192 - 2),
+        ("simcse", 191),
+        ("simcse_supervised", 2 * 192 - 1),
+        ("simcse_all", 2 * 192 - 2),
+        ("sda", 192),
+        ("sda_no_negatives", 191),
+        ("diffcse", 191),
+        ("vadvcse", 191),
+    ],
+)
 def test_what_an_anchor_is_told_apart_from_is_counted_as_its_loss_has_it(case, expected):
-    """Of N sequences: N - 1 others; with every hard negative N more; with one's own negation 1 more; in NT-Xent 2N - 2."""
+    """Of N sequences: N - 1 others; with every hard negative N more; with one's own negation 1 more; in
+    NT-Xent 2N - 2."""
     assert build(case, 0, "fp32", 0.0)[1].objective.negatives(192) == expected

@@ -15,12 +15,24 @@ def check(**given):
 
 
 GOOD = {
-    "zero_optimization__reduce_bucket_size": "5e8", "zero_optimization__overlap_comm": "true", "wall_clock_breakdown": "false",
-    "data_types__grad_accum_dtype": "fp32", "flops_profiler__enabled": "false", "flops_profiler__top_modules": "3",
-    "activation_checkpointing__partition_activations": "false", "comms_logger__enabled": "false", "aio__block_size": "1048576",
-    "communication_data_type": "fp32", "checkpoint__tag_validation": "Warn", "tensorboard__enabled": "false",
-    "zero_optimization__offload_optimizer__device": "none", "gradient_predivide_factor": "1.0", "prescale_gradients": "false",
-    "zero_optimization__stage3_param_persistence_threshold": "10000", "log_level": "warning", "pipeline__stages": "auto",
+    "zero_optimization__reduce_bucket_size": "5e8",
+    "zero_optimization__overlap_comm": "true",
+    "wall_clock_breakdown": "false",
+    "data_types__grad_accum_dtype": "fp32",
+    "flops_profiler__enabled": "false",
+    "flops_profiler__top_modules": "3",
+    "activation_checkpointing__partition_activations": "false",
+    "comms_logger__enabled": "false",
+    "aio__block_size": "1048576",
+    "communication_data_type": "fp32",
+    "checkpoint__tag_validation": "Warn",
+    "tensorboard__enabled": "false",
+    "zero_optimization__offload_optimizer__device": "none",
+    "gradient_predivide_factor": "1.0",
+    "prescale_gradients": "false",
+    "zero_optimization__stage3_param_persistence_threshold": "10000",
+    "log_level": "warning",
+    "pipeline__stages": "auto",
 }
 
 
@@ -29,25 +41,64 @@ def test_options_that_deepspeed_has_are_taken(key):
     check(**{key: GOOD[key]})
 
 
-@pytest.mark.parametrize("key,value,words", [
-    ("zero_optimisation__x", "3", ["deepspeed.zero_optimisation", "did you mean deepspeed.zero_optimization?"]),
-    ("zero_optimization__overlap_com", "true", ["deepspeed.zero_optimization.overlap_com; did you mean", "overlap_comm?"]),
-    ("wall_clock_brakdown", "true", ["did you mean deepspeed.wall_clock_breakdown?"]),
-    ("data_types__grad_acum_dtype", "fp32", ["did you mean deepspeed.data_types.grad_accum_dtype?"]),
-    ("flops_profiler__enable", "true", ["did you mean deepspeed.flops_profiler.enabled?"]),
-    ("tensorboard__enable", "true", ["deepspeed.tensorboard.enable", "did you mean deepspeed.tensorboard.enabled?"]),
-    ("zero_optimization__offload_optimizer__devise", "none", ["offload_optimizer.devise", "offload_optimizer.device?"]),
-    ("comms_logger__verbos", "true", ["deepspeed.comms_logger.verbos", "did you mean deepspeed.comms_logger.verbose?"]),
-    ("activation_checkpointing__profil", "true", ["deepspeed.activation_checkpointing.profile?"]),
-    ("checkpoint__parallel_write__pipelin_stage", "true", ["deepspeed.checkpoint.parallel_write.pipeline_stage?"]),
-    ("zero_optimization__reduce_bucket_size", "large", ["deepspeed.zero_optimization.reduce_bucket_size: ", "integer", "large"]),
-    ("zero_optimization__stage3_max_live_parameters", "-1", ["stage3_max_live_parameters", "greater than or equal to 0"]),
-    ("data_types__keep_in_fp32_modules", "7", ["keep_in_fp32_modules", "7"]),
-    ("sparse_attention__mode", "fixed", ["DeepSpeed refuses", "sparse_attention"]),
-    ("zero_optimization__offload_optimizer__device", "cpu", ["offload_optimizer", "not supported", "train.zero 3"]),
-    ("zero_optimization__offload_param__device", "nvme", ["offload_param", "not supported"]),
-    ("zero_optimization__cpu_offload", "true", ["cpu_offload", "not supported"]),
-])
+@pytest.mark.parametrize(
+    "key,value,words",
+    [
+        (
+            "zero_optimisation__x",
+            "3",
+            ["deepspeed.zero_optimisation", "did you mean deepspeed.zero_optimization?"],
+        ),
+        (
+            "zero_optimization__overlap_com",
+            "true",
+            ["deepspeed.zero_optimization.overlap_com; did you mean", "overlap_comm?"],
+        ),
+        ("wall_clock_brakdown", "true", ["did you mean deepspeed.wall_clock_breakdown?"]),
+        ("data_types__grad_acum_dtype", "fp32", ["did you mean deepspeed.data_types.grad_accum_dtype?"]),
+        ("flops_profiler__enable", "true", ["did you mean deepspeed.flops_profiler.enabled?"]),
+        (
+            "tensorboard__enable",
+            "true",
+            ["deepspeed.tensorboard.enable", "did you mean deepspeed.tensorboard.enabled?"],
+        ),
+        (
+            "zero_optimization__offload_optimizer__devise",
+            "none",
+            ["offload_optimizer.devise", "offload_optimizer.device?"],
+        ),
+        (
+            "comms_logger__verbos",
+            "true",
+            ["deepspeed.comms_logger.verbos", "did you mean deepspeed.comms_logger.verbose?"],
+        ),
+        ("activation_checkpointing__profil", "true", ["deepspeed.activation_checkpointing.profile?"]),
+        (
+            "checkpoint__parallel_write__pipelin_stage",
+            "true",
+            ["deepspeed.checkpoint.parallel_write.pipeline_stage?"],
+        ),
+        (
+            "zero_optimization__reduce_bucket_size",
+            "large",
+            ["deepspeed.zero_optimization.reduce_bucket_size: ", "integer", "large"],
+        ),
+        (
+            "zero_optimization__stage3_max_live_parameters",
+            "-1",
+            ["stage3_max_live_parameters", "greater than or equal to 0"],
+        ),
+        ("data_types__keep_in_fp32_modules", "7", ["keep_in_fp32_modules", "7"]),
+        ("sparse_attention__mode", "fixed", ["DeepSpeed refuses", "sparse_attention"]),
+        (
+            "zero_optimization__offload_optimizer__device",
+            "cpu",
+            ["offload_optimizer", "not supported", "train.zero 3"],
+        ),
+        ("zero_optimization__offload_param__device", "nvme", ["offload_param", "not supported"]),
+        ("zero_optimization__cpu_offload", "true", ["cpu_offload", "not supported"]),
+    ],
+)
 def test_a_mistake_is_one_message_with_the_whole_name(key, value, words):
     with pytest.raises(UserError) as caught:
         check(**{key: value})

@@ -11,12 +11,18 @@ import pytest
 from run_helpers import outputs_of
 
 WORKER = Path(__file__).parents[1] / "exactness_worker.py"
-CLEAR = "mlm,double_mlm,clear_mean,clear_cls,clear_batch_norm,clear_no_head,clear_local,contrastive_only,not_yet"
+CLEAR = (
+    "mlm,double_mlm,clear_mean,clear_cls,clear_batch_norm,clear_no_head,clear_local,contrastive_only,not_yet"
+)
 SYSTEMS = "simcse,simcse_supervised,sda,declutr,esimcse,vascl,vascl_paper,augcse,augcse_order,vadvcse,diffcse"
 LOCAL = "vascl_local,augcse_local,esimcse_local"
-SWITCHES = ("simcse_symmetric,simcse_all,sda_no_negatives,augcse_paper,augcse_bool,vadvcse_ball,vadvcse_two_steps,diffcse_sample,"
-            "clear+vadvcse")
-PARTITIONED = "clear_mean,not_yet,double_mlm,esimcse,vascl_paper,augcse_order,vadvcse_two_steps,diffcse,clear+vadvcse"
+SWITCHES = (
+    "simcse_symmetric,simcse_all,sda_no_negatives,augcse_paper,augcse_bool,vadvcse_ball,vadvcse_two_steps,diffcse_sample,"
+    "clear+vadvcse"
+)
+PARTITIONED = (
+    "clear_mean,not_yet,double_mlm,esimcse,vascl_paper,augcse_order,vadvcse_two_steps,diffcse,clear+vadvcse"
+)
 
 FEW = "double_mlm,vascl,diffcse"
 
@@ -26,11 +32,22 @@ def launch(tmp_path: Path, world: int, stage: int, cases: str) -> dict:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     out = tmp_path / "report.json"
-    environment = os.environ | {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-                                "OMP_NUM_THREADS": "1"}
-    ranks = [subprocess.Popen([sys.executable, str(WORKER), str(out), str(stage), cases],
-                              env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(world)]
+    environment = os.environ | {
+        "WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+    }
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(WORKER), str(out), str(stage), cases],
+            env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(world)
+    ]
     outputs = outputs_of(ranks, 1800)
     assert all(rank.returncode == 0 for rank in ranks), outputs[0][-3000:] + outputs[-1][-3000:]
     return json.loads(out.read_text())
@@ -42,23 +59,34 @@ def check(report: dict, world: int) -> None:
     for row in rows:
         # The rank that needs the most micro-batches decides: fewer would break another's memory budget.
         assert row["micro_batches"] == row["needed_micro_batches"], row
-        # Against float64. bfloat16 has 8 bits of mantissa, so its gradient only points the same way; float16 has 11.
+        # Against float64. bfloat16 has 8 bits of mantissa, so its gradient only points the same way; float16
+        # has 11.
         assert row["error"] < {"fp32": 1e-5, "fp16": 0.01, "bf16": 0.25}[row["precision"]], row
         # An adversarial step is of the size of the embeddings themselves, and magnifies what float32 rounds.
         magnified = any(name.endswith("_adversarial") for name in row["expected_losses"])
         assert row["precision"] != "fp32" or row["worst_parameter"] < (2e-4 if magnified else 5e-5), row
         for name, value in row["expected_losses"].items():
             close = 5e-5 if name.endswith("_adversarial") else 1e-5
-            assert abs(row["losses"][name] - value) < (close if row["precision"] == "fp32" else 0.05) * abs(value), row
+            assert abs(row["losses"][name] - value) < (close if row["precision"] == "fp32" else 0.05) * abs(
+                value
+            ), row
     assert len({tuple(row["micro_batches"]) for row in rows}) > 2  # the splits really were different
     if world > 1:  # equal sequences on two ranks meet different dropout
         dropout = report["dropout"]
         assert dropout["sequences"] > 8 and dropout["largest_cosine_between_ranks"] < 0.9999, dropout
 
 
-@pytest.mark.parametrize("world,stage,cases", [
-    (1, 0, CLEAR), (1, 0, f"{SWITCHES},faint_mlm,faint_contrastive"), (2, 1, f"{CLEAR},{SYSTEMS},{LOCAL}"), (2, 3, PARTITIONED),
-    (2, 0, FEW), (2, 2, FEW)])
+@pytest.mark.parametrize(
+    "world,stage,cases",
+    [
+        (1, 0, CLEAR),
+        (1, 0, f"{SWITCHES},faint_mlm,faint_contrastive"),
+        (2, 1, f"{CLEAR},{SYSTEMS},{LOCAL}"),
+        (2, 3, PARTITIONED),
+        (2, 0, FEW),
+        (2, 2, FEW),
+    ],
+)
 def test_gradients_equal_the_whole_batch_on_one_device(tmp_path, world, stage, cases):
     check(launch(tmp_path, world, stage, cases), world)
 

@@ -16,7 +16,9 @@ def test_linear_schedule_rises_to_the_peak_and_falls_to_zero():
 
 def test_constant_and_cosine():
     assert learning_rate(TrainConfig(steps=10, warmup_steps=0, lr=2.0, schedule="constant"), 9) == 2.0
-    assert learning_rate(TrainConfig(steps=10, warmup_steps=0, lr=2.0, schedule="cosine"), 5) == pytest.approx(1.0)
+    assert learning_rate(
+        TrainConfig(steps=10, warmup_steps=0, lr=2.0, schedule="cosine"), 5
+    ) == pytest.approx(1.0)
 
 
 def test_biases_and_norms_are_not_decayed():
@@ -48,5 +50,9 @@ def test_vectors_are_not_decayed_in_the_encoder_nor_in_the_heads(scale):
     groups = parameter_groups(module, 0.1, scale)
     found = {id(p): (group["weight_decay"], group["lr_scale"]) for group in groups for p in group["params"]}
     of = {name: found[id(p)] for name, p in module.named_parameters()}
-    assert of == {"encoder.weight": (0.1, 1.0), "encoder.bias": (0.0, 1.0), "objective.weight": (0.1, scale),
-                  "objective.bias": (0.0, scale)}
+    assert of == {
+        "encoder.weight": (0.1, 1.0),
+        "encoder.bias": (0.0, 1.0),
+        "objective.weight": (0.1, scale),
+        "objective.bias": (0.0, scale),
+    }

@@ -13,16 +13,39 @@ TORCHRUN = f"{Path(sys.executable).with_name('torchrun')} --standalone --nproc-p
 
 
 def start(folder, *words):
-    line = [sys.executable, "-m", "pretrain.sweep", str(folder / "sweep.yaml"), "--out", str(folder / "out"), *words]
-    environment = {k: v for k, v in os.environ.items() if k != "CLEAR_DATA"} | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(line, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    line = [
+        sys.executable,
+        "-m",
+        "pretrain.sweep",
+        str(folder / "sweep.yaml"),
+        "--out",
+        str(folder / "out"),
+        *words,
+    ]
+    environment = {k: v for k, v in os.environ.items() if k != "CLEAR_DATA"} | {
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+    }
+    return subprocess.Popen(
+        line, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def test_torchrun_starts_the_ranks_and_a_signal_to_the_sweep_saves(tiny_data, tmp_path):
     settings = {key: yaml.safe_load(str(value)) for key, value in TINY.items()} | {
-        "data.folder": str(tiny_data), "train.steps": 60, "evaluate.every": 0, "checkpoint.every": 0}
-    sweep = {"title": "T", "recipe": str(ROOT / "configs" / "clear_micro.yaml"), "seeds": [1], "set": settings,
-             "rows": {"one": {}}, "columns": {"s/step": "run.seconds_per_step"}}
+        "data.folder": str(tiny_data),
+        "train.steps": 60,
+        "evaluate.every": 0,
+        "checkpoint.every": 0,
+    }
+    sweep = {
+        "title": "T",
+        "recipe": str(ROOT / "configs" / "clear_micro.yaml"),
+        "seeds": [1],
+        "set": settings,
+        "rows": {"one": {}},
+        "columns": {"s/step": "run.seconds_per_step"},
+    }
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep))
     process = start(tmp_path, "--launch", TORCHRUN)
 
@@ -42,7 +65,11 @@ def test_torchrun_starts_the_ranks_and_a_signal_to_the_sweep_saves(tiny_data, tm
 
 
 def test_a_launcher_that_is_not_there_is_one_message(tiny_data, tmp_path):
-    sweep = {"title": "T", "recipe": str(ROOT / "configs" / "clear_micro.yaml"), "rows": {"one": {"set": {"data.folder": "d"}}}}
+    sweep = {
+        "title": "T",
+        "recipe": str(ROOT / "configs" / "clear_micro.yaml"),
+        "rows": {"one": {"set": {"data.folder": "d"}}},
+    }
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep))
     process = start(tmp_path, "--launch", "torch-run --nproc-per-node 2")
     said = process.communicate(timeout=100)[0]

@@ -10,14 +10,22 @@ from pretrain.telemetry.averages import Window
 
 
 def story(count: int, seed: int = 0) -> list[tuple]:
-    """Steps as the loop sees them: the contrastive loss begins at step 5, some steps are skipped (no finite norm)."""
+    """Steps as the loop sees them: the contrastive loss begins at step 5, some steps are skipped (no finite
+    norm)."""
     rng = random.Random(seed)
     steps = []
     for i in range(count):
         losses = {"mlm": rng.random() * 9} | ({"contrastive": rng.random()} if i >= 5 else {})
         norm = rng.choice([math.inf, math.nan]) if i % 7 == 3 else rng.random()
-        steps.append((losses | {"total": sum(losses.values())}, norm, {"accuracy": rng.random()} if i % 2 else {},
-                      rng.randrange(1, 900), (rng.randrange(1, 4), 2)))
+        steps.append(
+            (
+                losses | {"total": sum(losses.values())},
+                norm,
+                {"accuracy": rng.random()} if i % 2 else {},
+                rng.randrange(1, 900),
+                (rng.randrange(1, 4), 2),
+            )
+        )
     return steps
 
 
@@ -35,7 +43,9 @@ def test_a_row_is_the_mean_of_its_steps(first, stop):
     assert row["loss"].keys() == {name for step in steps for name in step[0]}
     finite = [step[1] for step in steps if math.isfinite(step[1])]
     if finite:
-        assert row["gradient_norm"] == pytest.approx(sum(finite) / len(finite)) and row["gradient_norm_max"] == max(finite)
+        assert row["gradient_norm"] == pytest.approx(sum(finite) / len(finite)) and row[
+            "gradient_norm_max"
+        ] == max(finite)
     else:
         assert math.isnan(row["gradient_norm"]) and math.isnan(row["gradient_norm_max"])
     measured = [step[2]["accuracy"] for step in steps if step[2]]

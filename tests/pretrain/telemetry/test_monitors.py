@@ -1,4 +1,5 @@
-"""Measures against plain reference formulas and known shapes of clouds; alarms on the stories that they are for."""
+"""Measures against plain reference formulas and known shapes of clouds; alarms on the stories that they are
+for."""
 
 import json
 import math
@@ -15,7 +16,9 @@ from pretrain.telemetry.monitors import Monitor
 
 
 def sphere(count: int, width: int, seed: int = 0) -> torch.Tensor:
-    return monitors.normalise(torch.randn(count, width, generator=torch.Generator().manual_seed(seed)).double())
+    return monitors.normalise(
+        torch.randn(count, width, generator=torch.Generator().manual_seed(seed)).double()
+    )
 
 
 def test_alignment_uniformity_and_cosines_are_the_textbook_sums():
@@ -78,7 +81,9 @@ def test_length_variance_is_the_share_that_regression_explains():
     y = torch.stack([torch.ones(100), lengths]).T.double()[:50]
     fitted = y @ torch.linalg.lstsq(y, x).solution
     whole = (x - x.mean(0)).square().sum()
-    assert monitors.length_variance(x, lengths[:50]) == pytest.approx(1 - ((x - fitted).square().sum() / whole).item())
+    assert monitors.length_variance(x, lengths[:50]) == pytest.approx(
+        1 - ((x - fitted).square().sum() / whole).item()
+    )
     assert monitors.length_variance(x, torch.full((50,), 3)) == 0.0
 
 
@@ -112,15 +117,19 @@ def test_tiny_batches_are_measured_as_far_as_they_can_be(count):
 
 
 class HostWaits(TorchDispatchMode):
-    """Counts what waits for the device: numbers that the host reads, and results whose shape depends on values."""
+    """Counts what waits for the device: numbers that the host reads, and results whose shape depends on
+    values."""
 
     def __init__(self):
         super().__init__()
         self.count = 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.count += function._overloadpacket in (torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero,
-                                                   torch.ops.aten.masked_select)
+        self.count += function._overloadpacket in (
+            torch.ops.aten._local_scalar_dense,
+            torch.ops.aten.nonzero,
+            torch.ops.aten.masked_select,
+        )
         if function._overloadpacket is torch.ops.aten.index:
             self.count += any(index is not None and index.dtype == torch.bool for index in args[1])
         return function(*args, **(kwargs or {}))
@@ -131,7 +140,11 @@ def test_measures_reach_the_host_together(spectrum):
     """Not one by one: every number that the host reads waits for all work on the device."""
     with HostWaits() as waits:
         measures = Monitor().measure(torch.randn(2, 200, 16), torch.arange(200), 398, spectrum=spectrum)
-    assert waits.count == 0 and len(measures) == (8 if spectrum else 6) and all(type(v) is float for v in measures.values())
+    assert (
+        waits.count == 0
+        and len(measures) == (8 if spectrum else 6)
+        and all(type(v) is float for v in measures.values())
+    )
 
 
 SPY = """
@@ -151,21 +164,36 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def test_rank_0_alone_measures_and_rows_do_not_notice_a_resume(tiny_data, tmp_path):
-    """What only rank 0 writes only rank 0 computes; a checkpoint between two rows holds what it has computed."""
+    """What only rank 0 writes only rank 0 computes; a checkpoint between two rows holds what it has
+    computed."""
     run, again = tmp_path / "run", tmp_path / "again"
     flags = {"train__log_every": 4, "train__steps": 6, "evaluate__every": 0, "checkpoint__keep": 9}
     outputs = outputs_of(start(["-c", SPY, *command(tiny_data, run, **flags)], ranks=2), 240)
     for name, times in (("measure", 6), ("measure_lengths", 1)):
-        calls = [output.splitlines().count(f"CALLED {name} on rank {rank}") for rank, output in enumerate(outputs)]
+        calls = [
+            output.splitlines().count(f"CALLED {name} on rank {rank}") for rank, output in enumerate(outputs)
+        ]
         assert calls == [times, 0], outputs
     assert "lengths    the lengths of two views correlate" in outputs[0]
     shutil.copytree(run, again)
     shutil.rmtree(again / "checkpoints" / "step-00000006")
     assert store.latest(again / "checkpoints").name == "step-00000003"
     finish(start(command(tiny_data, again, **flags, checkpoint__resume="auto"), ranks=2))
-    of_this_machine = {"wall_time", "seconds", "time", "memory", "tokens_per_second", "sequences_per_second", "mfu", "hfu",
-                       "eta_seconds"}
-    rows = [[{k: v for k, v in row.items() if k not in of_this_machine} for row in records(folder)] for folder in (run, again)]
+    of_this_machine = {
+        "wall_time",
+        "seconds",
+        "time",
+        "memory",
+        "tokens_per_second",
+        "sequences_per_second",
+        "mfu",
+        "hfu",
+        "eta_seconds",
+    }
+    rows = [
+        [{k: v for k, v in row.items() if k not in of_this_machine} for row in records(folder)]
+        for folder in (run, again)
+    ]
     assert rows[0] == rows[1] and any("uniformity" in row and row["step"] == 4 for row in rows[0])
 
 
@@ -179,13 +207,17 @@ HEALTHY = {
 }
 
 
-def watch(losses=lambda i: 2.0, norm=lambda i: 1.0, metrics=lambda i: {}, times: int = 60) -> list[tuple[int, str]]:
+def watch(
+    losses=lambda i: 2.0, norm=lambda i: 1.0, metrics=lambda i: {}, times: int = 60
+) -> list[tuple[int, str]]:
     """(step, alarm) of a story told every 10 steps."""
     monitor, said = Monitor(), []
     for i in range(times):
         step = 10 * i
         of_step = {"contrastive": losses(i)}
-        for text in monitor.alarms_of_step(step, of_step, norm(i)) + monitor.alarms_of_row(step, of_step, HEALTHY | metrics(i)):
+        for text in monitor.alarms_of_step(step, of_step, norm(i)) + monitor.alarms_of_row(
+            step, of_step, HEALTHY | metrics(i)
+        ):
             said.append((step, text))
     return said
 
@@ -242,21 +274,30 @@ def test_without_a_contrastive_loss_there_is_nothing_to_judge():
 
 def test_explosions_are_said_at_once_and_not_again_within_a_row():
     monitor = Monitor(quiet=50)
-    said = [step for step in range(1, 301) if monitor.alarms_of_step(step, {"mlm": 3.0}, 40.0 if step % 20 == 17 else 1.0)]
+    said = [
+        step
+        for step in range(1, 301)
+        if monitor.alarms_of_step(step, {"mlm": 3.0}, 40.0 if step % 20 == 17 else 1.0)
+    ]
     assert said == [17, 77, 137, 197, 257]
 
 
 @pytest.mark.parametrize("cut", [5, 30, 61, 100])
 def test_alarms_do_not_notice_a_resume(cut):
-    """A monitor that is written down and read back in the middle raises what one that was never stopped raises."""
+    """A monitor that is written down and read back in the middle raises what one that was never stopped
+    raises."""
     generator = torch.Generator().manual_seed(3)
     norms = (torch.randn(200, generator=generator).abs() * 3).exp().tolist()
     stories = [HEALTHY | ({"uniformity": -0.01} if 20 < i < 90 or i > 150 else {}) for i in range(200)]
 
     def tell(monitor, start, stop):
         losses = {"contrastive": 5.9}
-        return [text for i in range(start, stop)
-                for text in monitor.alarms_of_step(i, losses, norms[i]) + monitor.alarms_of_row(i, losses, stories[i])]
+        return [
+            text
+            for i in range(start, stop)
+            for text in monitor.alarms_of_step(i, losses, norms[i])
+            + monitor.alarms_of_row(i, losses, stories[i])
+        ]
 
     whole = tell(Monitor(quiet=10), 0, 200)
     before = Monitor(quiet=10)
@@ -267,11 +308,23 @@ def test_alarms_do_not_notice_a_resume(cut):
 
 def test_a_step_without_a_decomposition_has_the_other_measures():
     views, lengths = torch.randn(2, 200, 16), torch.arange(200)
-    whole, cheap = Monitor().measure(views, lengths, 398), Monitor().measure(views, lengths, 398, spectrum=False)
-    assert cheap == {name: value for name, value in whole.items() if name not in ("length_r2", "effective_rank")}
+    whole, cheap = (
+        Monitor().measure(views, lengths, 398),
+        Monitor().measure(views, lengths, 398, spectrum=False),
+    )
+    assert cheap == {
+        name: value for name, value in whole.items() if name not in ("length_r2", "effective_rank")
+    }
 
 
-@pytest.mark.parametrize("measures", [{"length_r2": 0.98, "length_variance": 0.01}, {"length_r2": 0.2, "length_variance": 0.7},
-                                      {"length_r2": 0.94, "length_variance": 0.6}, {"length_r2": 0.99, "length_variance": 0.49}])
+@pytest.mark.parametrize(
+    "measures",
+    [
+        {"length_r2": 0.98, "length_variance": 0.01},
+        {"length_r2": 0.2, "length_variance": 0.7},
+        {"length_r2": 0.94, "length_variance": 0.6},
+        {"length_r2": 0.99, "length_variance": 0.49},
+    ],
+)
 def test_a_length_that_can_be_read_but_explains_little_is_no_alarm(measures):
     assert watch(metrics=lambda i: measures) == []

@@ -105,11 +105,14 @@ def test_model_flops_are_those_that_torch_counts(kind):
         names = {"max_position_embeddings": 64, "pad_token_id": 0}
     if kind == "modernbert":
         names |= {"local_attention": 128}
-    lm = AutoModelForMaskedLM.from_config(AutoConfig.for_model(kind, **sizes, **names), attn_implementation="eager")
+    lm = AutoModelForMaskedLM.from_config(
+        AutoConfig.for_model(kind, **sizes, **names), attn_implementation="eager"
+    )
     flops = model_flops(lm)
     for length in (7, 40):
         assert flops.forward([length], masked_tokens=length) == padded_flops(lm, length, False)
-        # all but the first layer's input gradient, which no embedding look-up asks for... is counted: twice the forward
+        # all but the first layer's input gradient, which no embedding look-up asks for... is counted: twice
+        # the forward
         counted = padded_flops(lm, length, True)
         assert 3 * flops.forward([length], length) == pytest.approx(counted, rel=0.02)
     assert flops.forward([7, 40]) == flops.forward([7]) + flops.forward([40])
@@ -256,7 +259,9 @@ def test_records_and_lines_say_what_happened(tmp_path):
     # 20 steps: 40 seconds of training and 3 evaluations of 100 seconds before the last step
     assert training[-1]["eta_seconds"] == pytest.approx(80 * 340 / 20)
     assert training[0]["eta_seconds"] == pytest.approx(95 * 2)
-    assert [record["evaluation"] for record in records if "evaluation" in record] == [{"heldout_mlm_loss": 2.345}] * 4
+    assert [record["evaluation"] for record in records if "evaluation" in record] == [
+        {"heldout_mlm_loss": 2.345}
+    ] * 4
     assert records[-1]["warning"] == "look here" and records[-1]["step"] == 20
     lines = stream.getvalue().splitlines()
     assert lines[0] == "step 5/100  loss 4.000  mlm 3.000  lr 1.00e-04  2.5k tok/s  mfu 25.0%  eta 03:10"
@@ -330,5 +335,8 @@ def test_formats():
         "--:--", "--:--", "00:05", "01:05", "01:01:01", "1d 01:01:01",
     ]  # fmt: skip
     assert [format_count(n) for n in (0, 830, 12345, 4.56e6, 7e9)] == ["0", "830", "12.3k", "4.56M", "7G"]
-    assert dict(flatten({"a": {"b": 1, "c": {"d": 2.5}}, "e": [1], "f": "x", "g": True})) == {"a/b": 1.0, "a/c/d": 2.5}
+    assert dict(flatten({"a": {"b": 1, "c": {"d": 2.5}}, "e": [1], "f": "x", "g": True})) == {
+        "a/b": 1.0,
+        "a/c/d": 2.5,
+    }
     assert 0.01 < memory_use()["peak_gb"] < 1000
