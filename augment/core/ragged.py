@@ -1,7 +1,7 @@
-"""`Ragged`: many token sequences of different lengths in one flat array, no padding anywhere.
+"""Hold many token sequences of different lengths in one flat array, without padding.
 
-The only batch type between a shard and the encoder. Two arrays say everything, so whole batches are sliced,
-gathered and rewritten by array operations, and nothing on the way loops over sequences.
+`Ragged` is the only batch type between a shard and the encoder. Two arrays describe it completely, so array
+operations slice, gather and rewrite whole batches; nothing loops over sequences.
 """
 
 from __future__ import annotations
@@ -14,13 +14,24 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ragged:
-    """N token sequences laid end to end.
+    """Hold N token sequences end to end.
+
+    >>> batch = Ragged.from_sequences([[101, 7, 8, 102], [], [101, 9, 102]])
+    >>> batch.ids
+    array([101,   7,   8, 102, 101,   9, 102], dtype=int32)
+    >>> batch.offsets
+    array([0, 4, 4, 7])
+    >>> batch[2]
+    array([101,   9, 102], dtype=int32)
+    >>> batch.take([2, 0]).lengths
+    array([3, 4])
 
     ids: int32[T], the token ids of all sequences, special tokens included.
-    offsets: int64[N + 1], rising from 0 to T; sequence i is `ids[offsets[i]:offsets[i + 1]]`. A sequence may
-    be empty.
+    offsets: int64[N + 1], from 0 to T, never falling; sequence i is `ids[offsets[i]:offsets[i + 1]]`. A
+    sequence may be empty.
 
-    Raises ValueError for other dtypes or dimensions, or offsets that do not run from 0 to T.
+    Raises:
+        ValueError: another dtype or number of dimensions, or offsets that do not run from 0 to T.
     """
 
     ids: np.ndarray
@@ -36,15 +47,14 @@ class Ragged:
         if self.offsets[0] != 0 or self.offsets[-1] != len(self.ids):
             raise ValueError(
                 f"Ragged.offsets must run from 0 to the number of tokens, {len(self.ids)}; they run from "
-                f"{self.offsets[0]} to "
-                f"{self.offsets[-1]}"
+                f"{self.offsets[0]} to {self.offsets[-1]}"
             )
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def __getitem__(self, index: int) -> np.ndarray:
-        """Sequence `index` (negative counts from the end) as a view of `ids`, int32[length]."""
+        """Return sequence `index` as a view of `ids`, int32[length]; a negative one counts from the end."""
         size = len(self)
         if not -size <= index < size:
             raise IndexError(f"sequence {index} of a batch of {size}")
@@ -60,7 +70,7 @@ class Ragged:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens in each sequence, int64[N]."""
+        """Return the number of tokens in each sequence, int64[N]."""
         return np.diff(self.offsets)
 
     @property
@@ -68,23 +78,21 @@ class Ragged:
         return len(self.ids)
 
     def rows(self) -> np.ndarray:
-        """The sequence that each token belongs to, int64[T]."""
+        """Return the sequence that each token belongs to, int64[T]."""
         return np.repeat(np.arange(len(self), dtype=np.int64), self.lengths)
 
     def positions(self) -> np.ndarray:
-        """The place of each token inside its own sequence, from 0, int64[T]."""
+        """Return the position of each token inside its own sequence, from 0, int64[T]."""
         return segment_indices(np.zeros(len(self), dtype=np.int64), self.lengths)
 
     def take(self, order: np.ndarray) -> Ragged:
-        """The sequences numbered by `order` (int64[K], repeats allowed), in that order: a gather of whole
-        sequences."""
+        """Gather the sequences that `order` numbers (int64[K], repeats allowed), in that order."""
         order = np.asarray(order, dtype=np.int64)
         lengths = self.lengths[order]
         return Ragged(self.ids.take(segment_indices(self.offsets[order], lengths)), offsets_of(lengths))
 
     def slice(self, start: int, stop: int) -> Ragged:
-        """Sequences start..stop-1. The ids are a view: nothing but N offsets is copied. Bounds clip as in a
-        list."""
+        """Return sequences start to stop - 1; the ids are a view. Bounds clip as they do in a list."""
         start, stop, _ = slice(start, stop).indices(len(self))
         offsets = self.offsets[start : max(start, stop) + 1]
         return Ragged(self.ids[offsets[0] : offsets[-1]], offsets - offsets[0])
@@ -98,7 +106,7 @@ class Ragged:
 
     @staticmethod
     def concatenate(batches: Sequence[Ragged]) -> Ragged:
-        """All sequences of all batches, one batch after the other."""
+        """Lay the sequences of all batches end to end, one batch after the other."""
         if not batches:
             return Ragged.empty()
         if len(batches) == 1:
@@ -112,24 +120,26 @@ class Ragged:
 
     @staticmethod
     def empty() -> Ragged:
-        """A batch of no sequences."""
+        """Return a batch of no sequences."""
         return Ragged(np.zeros(0, dtype=np.int32), np.zeros(1, dtype=np.int64))
 
 
 def offsets_of(lengths: np.ndarray) -> np.ndarray:
-    """Lengths [N] -> offsets int64[N + 1]."""
+    """Return the offsets, int64[N + 1], of sequences of the lengths int64[N]."""
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
 
 
 def segment_indices(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The index array that gathers segments: starts[0], starts[0] + 1, ... (lengths[0] of them), starts[1],
-    ...
+    """Return the indices that gather segments, int64[lengths.sum()].
 
-    starts, lengths: int64[S]; returns int64[lengths.sum()]. One repeat and one addition a token, whatever the
-    segments: every rewriting of a batch here (gathers, deletions, swaps) is a list of segments and this.
-    int64, because numpy would convert any narrower index array to int64 once more.
+    >>> segment_indices(np.array([5, 0]), np.array([3, 2]))
+    array([5, 6, 7, 0, 1])
+
+    starts, lengths: int64[S]. The cost is one repeat and one addition a token. Every rewriting of a batch
+    (gathers, deletions, swaps) is a list of segments passed to this function. The result is int64 because
+    numpy would convert a narrower index array to int64 once more.
     """
     ends = np.cumsum(lengths, dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0

@@ -1,0 +1,14 @@
+"""The examples in docstrings: what they show is what the code gives."""
+
+import doctest
+import importlib
+
+import pytest
+
+MODULES = ("augment.core.ragged",)  # in alphabetical order
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_give_what_they_show(name):
+    results = doctest.testmod(importlib.import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert results.attempted and not results.failed
