@@ -1,0 +1,171 @@
+"""Hold the floors of the house: which folder may import which, no circle, no crowded folder, no prefix.
+
+Imports are read with `ast`, those inside functions too: a late import is still a dependency.
+"""
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+MOST_MODULES = 18  # in a folder
+
+# Folder (or module beside the folders) -> what it may import besides itself, from the ground up. Nobody has
+# to list `augment.core`; within `pretrain` and `finetune` nobody has to list `pretrain.common`.
+MAY_IMPORT = {
+    "augment.core": "",
+    "augment.text": "",
+    "augment.tokens": "augment.text",
+    "augment.sda": "augment.text",
+    "augment.rules": "augment.text augment.sda",
+    "augment.neural": "augment.text",
+    "augment.spec": "augment.text augment.tokens augment.sda augment.rules augment.neural",
+    "augment.preview": "augment.spec",
+    "augment.__main__": "augment.text augment.tokens augment.spec augment.preview",
+    "pretrain.common": "",
+    "pretrain.config": "augment.spec",
+    "pretrain.checkpoint": "",
+    "pretrain.telemetry": "",
+    "pretrain.model": "",
+    "pretrain.losses": "pretrain.model",
+    "pretrain.data": "augment.text augment.tokens augment.spec pretrain.config",
+    "pretrain.objectives": "pretrain.config pretrain.model pretrain.losses pretrain.data",
+    "pretrain.export": "pretrain.checkpoint pretrain.telemetry pretrain.model pretrain.data",
+    "pretrain.prepare": "augment.text pretrain.config pretrain.data",
+    "pretrain.cache": "augment.tokens augment.spec pretrain.config pretrain.data pretrain.objectives "
+    "pretrain.prepare",
+    "pretrain.step": "augment.tokens augment.spec pretrain.config pretrain.telemetry pretrain.model "
+    "pretrain.losses pretrain.data pretrain.objectives",
+    "pretrain.sweep": "pretrain.config pretrain.telemetry",
+    "pretrain.start": "augment pretrain.config pretrain.checkpoint pretrain.telemetry pretrain.model "
+    "pretrain.data pretrain.objectives pretrain.export pretrain.prepare pretrain.cache pretrain.step",
+    "pretrain.trainer": "pretrain.config pretrain.checkpoint pretrain.telemetry pretrain.model pretrain.data "
+    "pretrain.step pretrain.start",
+    "pretrain.main": "pretrain finetune",
+    "pretrain.inspect": "augment pretrain",
+    "pretrain.demo": "",
+    "finetune": "augment pretrain.config pretrain.telemetry pretrain.model pretrain.export pretrain.data "
+    "finetune",
+}
+EVERYONE_MAY_IMPORT = {
+    "augment": ("augment.core",),
+    "pretrain": ("augment.core", "pretrain.common"),
+    "finetune": ("augment.core", "pretrain.common"),
+}
+
+# Imports that break the table, and modules that import each other in a circle. Only ever shorten these.
+EXCEPTIONS = {
+    ("augment.sda.modals", "augment.rules.contractions"),
+    ("augment.sda.negation", "augment.rules.contractions"),
+    ("pretrain.config.run", "pretrain.prepare.sources.corpora"),
+    ("pretrain.start.setup", "pretrain.trainer"),
+    ("pretrain.start.summary", "pretrain.trainer"),
+    ("finetune.augmentation_quality.__main__", "pretrain.prepare.annotate"),
+    ("finetune.augmentation_quality.measures", "pretrain.cache.stages"),
+    ("finetune.geometry.augmentations", "pretrain.step.heldout"),
+    ("finetune.geometry.augmentations", "pretrain.step.whole_batch"),
+    ("finetune.tuning.finetuning", "pretrain.step.optimizer"),
+}
+CIRCLES = [
+    {"augment.spec.pipeline", "augment.spec.registry"},
+    {"pretrain.prepare.sources.corpora", "pretrain.prepare.sources.readers"},
+    {"finetune.encoders.embed", "finetune.encoders.models"},
+    {
+        "finetune.anli",
+        "finetune.clustering",
+        "finetune.data.__main__",
+        "finetune.data.catalogue",
+        "finetune.intents",
+        "finetune.nli_distance",
+        "finetune.senteval.tasks",
+        "finetune.sts",
+        "finetune.tuning.tasks",
+        "finetune.zh_sts",
+    },
+]
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Return every module of the product by its dotted name."""
+    found = {}
+    for package in EVERYONE_MAY_IMPORT:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def imports() -> dict[str, set[str]]:
+    """Return the modules of the product that each of them imports."""
+    found: dict[str, set[str]] = {}
+    for name, path in modules().items():
+        wanted: set[str] = set()
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                wanted.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                members = {f"{node.module}.{alias.name}" for alias in node.names}
+                wanted |= members
+                # `from folder import module` reaches the module, not what the folder's __init__ imports.
+                if not members <= modules().keys():
+                    wanted.add(node.module or "")
+        found[name] = (wanted & modules().keys()) - {name}
+    return found
+
+
+def lies_in(name: str, folder: str) -> bool:
+    """Return whether a module is a folder, or lies below it."""
+    return name == folder or name.startswith(folder + ".")
+
+
+def row_of(name: str) -> str | None:
+    """Return the row of the table for a module; None for what only holds a package together."""
+    return next((row for row in MAY_IMPORT if lies_in(name, row)), None)
+
+
+def test_a_folder_imports_only_what_it_may():
+    broken = set()
+    for name, wanted in imports().items():
+        row = row_of(name)
+        if row is None:
+            assert not wanted, f"{name}: a package's own __init__ imports nothing"
+            continue
+        allowed = (row, *MAY_IMPORT[row].split(), *EVERYONE_MAY_IMPORT[name.split(".")[0]])
+        broken |= {
+            (name, other)
+            for other in wanted
+            if row_of(other) and not any(lies_in(other, folder) for folder in allowed)
+        }
+    assert not sorted(broken - EXCEPTIONS)
+
+
+def test_no_module_imports_itself_through_others():
+    known = [group for group in circles(imports()) if any(group <= circle for circle in CIRCLES)]
+    assert circles(imports()) == known
+
+
+def circles(graph: dict[str, set[str]]) -> list[frozenset[str]]:
+    """Return the groups of nodes that reach each other."""
+    reached = {node: set(others) for node, others in graph.items()}
+    for middle in graph:  # Warshall's transitive closure
+        for others in reached.values():
+            if middle in others:
+                others |= reached[middle]
+    return list({frozenset(n for n in reached[node] if node in reached[n]) for node in graph} - {frozenset()})
+
+
+def test_circles_are_found():
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"a"}}
+    assert circles(graph) == [frozenset("abc")]
+
+
+@pytest.mark.parametrize("package", EVERYONE_MAY_IMPORT)
+def test_folders_are_small_and_give_no_prefix(package):
+    for folder in [ROOT / package, *(path for path in (ROOT / package).rglob("*") if path.is_dir())]:
+        names = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
+        assert len(names) <= MOST_MODULES, f"{folder} holds {len(names)} modules"
+        assert not [name for name in names if name.startswith(folder.name)], folder
