@@ -5,7 +5,7 @@ import importlib
 
 import pytest
 
-MODULES = ("augment.core.ragged",)  # in alphabetical order
+MODULES = ("augment.convert_weights", "augment.core.ragged")  # in alphabetical order
 
 
 @pytest.mark.parametrize("name", MODULES)

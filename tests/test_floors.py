@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "augment.rules": "augment.text augment.sda",
     "augment.neural": "augment.text",
     "augment.spec": "augment.text augment.tokens augment.sda augment.rules augment.neural",
+    "augment.convert_weights": "",
     "augment.preview": "augment.spec",
     "augment.__main__": "augment.text augment.tokens augment.spec augment.preview",
     "pretrain.common": "",

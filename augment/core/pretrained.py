@@ -8,7 +8,10 @@ hub, which takes half a minute where there is no network.
 from __future__ import annotations
 
 import difflib
+import json
+import os
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -75,27 +78,23 @@ def require_source(source: str | Path) -> None:
 
 
 def require_weights(source: str | Path) -> None:
-    """Refuse a folder whose weights cannot be read; a hub's name is taken as it is.
+    """Refuse a folder whose weights, or those of its sentence-transformers modules, cannot be read.
+
+    A hub's name is taken as it is.
 
     Raises:
-        CannotLoad: there are pickled weights alone, or a safetensors file is damaged.
+        CannotLoad: weights are pickled without a safetensors file beside them, or such a file is damaged.
     """
     from safetensors import SafetensorError, safe_open
 
     folder = Path(source).expanduser()
-    files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
-    pickled = (
-        sorted(path.name for path in folder.glob("pytorch_model*.bin") if path.is_file())
-        if folder.is_dir()
-        else []
-    )
-    if pickled and not files:
+    if pickled := pickled_weights(folder):
         raise CannotLoad(
-            f"{source} holds pickled weights alone ({pickled[0]}), which can run code when they are read. "
-            "Convert them where you "
-            'trust them: python -c "from transformers import AutoModelForMaskedLM as M; '
-            f"M.from_pretrained('{source}', use_safetensors=False).save_pretrained('{source}')\""
+            f"{source} holds pickled weights alone ({pickled[0].relative_to(folder)}), which can run code "
+            "when read. Convert them; no code in them is run: "
+            f"python -m augment.convert_weights {shlex.quote(str(source))}"
         )
+    files = [path for part in _weight_folders(folder) for path in sorted(part.glob("*.safetensors"))]
     for path in files:
         try:
             with safe_open(path, "pt"):
@@ -104,6 +103,29 @@ def require_weights(source: str | Path) -> None:
             raise CannotLoad(
                 f"{path} is damaged or incomplete ({_first_words(error)}); copy it again"
             ) from error
+
+
+def pickled_weights(folder: str | Path) -> list[Path]:
+    """Return the pickled weights of a model's folder that have no safetensors file beside them."""
+    return [
+        path
+        for part in _weight_folders(Path(folder).expanduser())
+        if not any(part.glob("*.safetensors"))
+        for path in sorted(part.glob("pytorch_model*.bin"))
+        if path.is_file()
+    ]
+
+
+def _weight_folders(folder: Path) -> list[Path]:
+    """Return a model's folder and those of the modules that sentence-transformers' modules.json names."""
+    if not os.path.isdir(folder):  # Path.is_dir raises for a name that is too long
+        return []
+    try:
+        modules = json.loads((folder / "modules.json").read_text())
+        paths = [folder / module["path"] for module in modules]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # none, or damaged: the loader says so
+        paths = []
+    return list(dict.fromkeys([folder, *paths]))
 
 
 def _names_beside(path: Path) -> list[str]:

@@ -1,0 +1,77 @@
+"""Convert pickled weights to safetensors: `python -m augment.convert_weights FOLDER`.
+
+Works for any model: every tensor keeps its name and values, and config.json stays as it is. The pickled files
+stay too; loaders read the safetensors files from then on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from augment.core.errors import CannotLoad
+from augment.core.pretrained import pickled_weights
+
+
+def convert(folder: str | Path) -> list[Path]:
+    """Write a safetensors file beside every pickled weights file of a model's folder; return the new files.
+
+    Sharded weights keep their shards and get an index. Memory: the tensors of one file, twice.
+
+    Raises:
+        CannotLoad: a file holds anything but a dictionary of tensors; it is not run.
+    """
+    written = [_convert_file(path) for path in pickled_weights(folder)]
+    for index in sorted(
+        {path for file in written for path in file.parent.glob("pytorch_model*.bin.index.json")}
+    ):
+        content = json.loads(index.read_text())
+        content["weight_map"] = {name: _new_name(file) for name, file in content["weight_map"].items()}
+        new_index = index.with_name(_new_name(index.name))
+        new_index.write_text(json.dumps(content, indent=2) + "\n")
+        written.append(new_index)
+    return written
+
+
+def _convert_file(path: Path) -> Path:
+    import torch
+    from safetensors.torch import save_file
+
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        # clones: safetensors refuses tensors that share memory, as tied embeddings do
+        tensors = {name: tensor.contiguous().clone() for name, tensor in state.items()}
+    except Exception as error:  # torch, pickle and zipfile each raise their own
+        raise CannotLoad(f"{path} holds more than tensors, or is damaged: {error}") from error
+    new = path.with_name(_new_name(path.name))
+    unfinished = new.with_name(f".{new.name}.{os.getpid()}")
+    save_file(tensors, unfinished, {"format": "pt"})
+    unfinished.replace(new)
+    return new
+
+
+def _new_name(file: str) -> str:
+    """Return the name of the safetensors file for that of a pickled one.
+
+    >>> _new_name("pytorch_model-00001-of-00002.bin")
+    'model-00001-of-00002.safetensors'
+    """
+    return file.removeprefix("pytorch_").replace(".bin", ".safetensors")
+
+
+def main() -> None:
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
+    try:
+        written = convert(sys.argv[1])
+    except CannotLoad as error:
+        sys.exit(f"error: {error}")
+    print(
+        "\n".join(f"wrote {path}" for path in written) or f"{sys.argv[1]} holds no pickled weights to convert"
+    )
+
+
+if __name__ == "__main__":
+    main()
