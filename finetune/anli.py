@@ -16,7 +16,7 @@ import hashlib
 import json
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 
 from augment.core.ragged import Ragged
-from finetune.data.__main__ import data_root, find, lines, parse_json
+from finetune.files import data_root, find, json_rows
 from finetune.results import Evaluation, TaskResult, folder_for, sample_std, table, write
+from finetune.sets import DataSet, parts
 from finetune.tuning.finetuning import FineTuning, Interrupted, Recipe, choose_precision, read_result
 from finetune.tuning.labelled import Encoded, Source, encode_examples, open_source
 from finetune.tuning.tasks import NLI, Examples, load
@@ -213,40 +214,40 @@ def load_sets(data: str = "", max_train: int = 0) -> Sets:
 
 
 def read_jsonl(path: Path, keys: tuple[str, str, str]) -> Examples:
-    """Premises, hypotheses and classes (entailment 0, neutral 1, contradiction 2) of a jsonl file; rows on
-    whose label the annotators did not agree ("-") are left out, as everywhere.
+    """Return premises, hypotheses and classes (entailment 0, neutral 1, contradiction 2) of a jsonl file.
+
+    Rows without an agreed label ("-") are left out, as everywhere.
 
     Raises:
         UserError: a row that is not JSON, lacks a key or has an unknown label.
     """
-    rows = list(_rows(path, keys))
-    if not rows:
-        raise UserError(f"{path} has no rows; fetch it again")
-    return Examples(
-        [row[0] for row in rows], [row[1] for row in rows], np.array([row[2] for row in rows], np.int64)
-    )
-
-
-def _rows(path: Path, keys: tuple[str, str, str]) -> Iterator[tuple[str, str, int]]:
-    for number, line in enumerate(lines(path), 1):
-        if not line.strip():
-            continue
-        try:
-            row = parse_json(line)
-            premise, hypothesis, label = (row[key] for key in keys)
-            if not all(isinstance(value, str) for value in (premise, hypothesis, label)):
-                raise TypeError("a value that is no text")
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"{path}, line {number}: expected JSON with the keys {', '.join(keys)} ({error!r})"
-            ) from None
-        if label == "-":
-            continue
+    rows = [(number, texts) for number, texts in json_rows(path, *keys) if texts[2] != "-"]
+    for number, (_, _, label) in rows:
         if label not in _LABELS:
             raise UserError(
                 f"{path}, line {number}: unknown label {label!r}; expected one of {', '.join(_LABELS)}"
             )
-        yield premise, hypothesis, _LABELS[label]
+    if not rows:
+        raise UserError(f"{path} has no rows; fetch it again")
+    premises, hypotheses, labels = zip(*(texts for _, texts in rows), strict=True)
+    return Examples(
+        list(premises), list(hypotheses), np.array([_LABELS[label] for label in labels], np.int64)
+    )
+
+
+def _data_set(name: str, train: int) -> DataSet:
+    sizes = {"train": train, "dev": EVALUATION_SIZES[name], "test": EVALUATION_SIZES[name]}
+    files = {split: ((f"ANLI/{name}/{split}.jsonl",), rows) for split, rows in sizes.items()}
+    return DataSet(
+        f"ANLI/{name}",
+        parts(files, lambda path: read_jsonl(path, KEYS)),
+        "github.com/facebookresearch/anli, anli_v1.0.zip",
+    )
+
+
+DATA_SETS = tuple(
+    _data_set(corpus.name.split()[1], corpus.size) for corpus in TRAINING if corpus.name.startswith("ANLI ")
+)
 
 
 def epoch_rows(counts: list[int], weights: list[int], seed: int, epoch: int) -> np.ndarray:

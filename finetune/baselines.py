@@ -25,8 +25,8 @@ from sklearn.decomposition import TruncatedSVD
 from transformers import AutoTokenizer
 
 from augment.core.pretrained import pretrained
-from finetune.data.__main__ import read_sentences, spaced
 from finetune.encoders.models import NO_CODE, EmbeddingModel, open_model, resolve_run
+from finetune.files import read_sentences, spaced
 from finetune.geometry.measures import SPECTRUM_FLOOR
 from pretrain.common.cli import as_count, run
 from pretrain.common.errors import UserError

@@ -25,9 +25,10 @@ from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score, nor
 from sklearn.metrics.cluster import contingency_matrix
 from threadpoolctl import threadpool_limits
 
-from finetune.data.__main__ import csv_columns, find, known_name
 from finetune.encoders.models import EmbeddingModel, open_model
+from finetune.files import csv_columns, find, known_name
 from finetune.results import Evaluation, TaskResult, finish, sample_std
+from finetune.sets import DataSet, parts
 from pretrain.common.cli import as_count, run
 from pretrain.common.errors import UserError
 
@@ -81,6 +82,23 @@ def read(path: Path) -> LabelledTexts:
     return LabelledTexts(
         [text for text, _ in rows], np.array([number_of[name] for name in names]), len(distinct)
     )
+
+
+def _data_set(name: str) -> DataSet:
+    source = (
+        "github.com/jackyin12/GSDMM"
+        if name.startswith("google")
+        else "github.com/rashadulrakib/short-text-clustering-enhancement"
+    )
+    files = {"all": ((f"clustering/{name}.csv",), SETS[name][0])}
+    return DataSet(
+        f"clustering/{name}",
+        parts(files, lambda path: read(path).texts),
+        f"{source}, as csv with the columns text,label",
+    )
+
+
+DATA_SETS = tuple(map(_data_set, SETS))
 
 
 def hungarian_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:

@@ -21,8 +21,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import matthews_corrcoef
 
-from finetune.data.__main__ import find, lines
 from finetune.encoders.models import EmbeddingModel, open_model
+from finetune.files import find, lines
 from finetune.results import Evaluation, TaskResult, finish
 from pretrain.common.cli import run
 from pretrain.common.errors import UserError

@@ -31,9 +31,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from finetune.data.__main__ import csv_columns, find, known_name, lines, parse_json
 from finetune.encoders.models import EmbeddingModel, open_model
+from finetune.files import csv_columns, find, known_name, lines, parse_json
 from finetune.results import Evaluation, TaskResult, finish, sample_std
+from finetune.sets import DataSet, Part, parts
 from pretrain.common.cli import run
 from pretrain.common.errors import UserError
 
@@ -368,6 +369,60 @@ def _checked(path: Path, examples: Sequence[tuple[str, str]]) -> list[tuple[str,
                 f"{path}, example {number}: {'no text' if not text else 'no label'}; the file is damaged"
             )
     return checked
+
+
+def _line_files(name: str, sizes: dict[str, int]) -> DataSet:
+    """Return a set of Few-Shot-Intent-Detection, in the files seq.in and label of each split."""
+    files = {
+        split: ((f"intents/{name}/{split}/seq.in", f"intents/{name}/{split}/label"), rows)
+        for split, rows in sizes.items()
+    }
+    return DataSet(
+        f"intents/{name}",
+        parts(files, lambda texts, _: read_lines(texts.parent)),
+        "github.com/jianguoz/Few-Shot-Intent-Detection",
+    )
+
+
+def _whole(name: str, split: str, files: tuple[str, ...], rows: int, origin: str) -> DataSet:
+    """Return a set whose examples are counted together."""
+
+    def count(root: Path) -> int:
+        found = read(name, root)
+        return len(found.texts) + len(found.test_texts)
+
+    paths = tuple(f"intents/{name}/{file}" for file in files)
+    return DataSet(f"intents/{name}", {split: Part(paths, rows, count)}, origin)
+
+
+_HWU64_FILES = tuple(
+    f"{split}/{file}" for split in ("train", "valid", "test") for file in ("seq.in", "label")
+)
+DATA_SETS = (
+    _line_files("SNIPS", {"train": 13084, "valid": 700, "test": 700}),
+    DataSet(
+        "intents/BANKING77",
+        parts(
+            {
+                "train": (("intents/BANKING77/train.csv",), 10003),
+                "test": (("intents/BANKING77/test.csv",), 3080),
+            },
+            read_csv,
+        ),
+        "github.com/PolyAI-LDN/task-specific-datasets",
+    ),
+    _whole(
+        "CLINC150", "in scope", ("data_full.json",), 22500, "github.com/clinc/oos-eval, data/data_full.json"
+    ),
+    _whole(
+        "HWU64",
+        "all",
+        _HWU64_FILES,
+        SETS["HWU64"][0],
+        "github.com/xliuhw/NLU-Evaluation-Data (25,716 utterances in 64 intents)",
+    ),
+    _line_files("ATIS", {"train": 4478, "valid": 500, "test": 893}),
+)
 
 
 def check_name(name: str) -> str:

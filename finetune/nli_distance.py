@@ -23,9 +23,10 @@ from pathlib import Path
 
 import numpy as np
 
-from finetune.data.__main__ import csv_columns, data_root, find, known_name, lines, parse_json
 from finetune.encoders.models import EmbeddingModel, open_model
+from finetune.files import csv_columns, data_root, find, json_rows, known_name, lines
 from finetune.results import Evaluation, TaskResult, finish
+from finetune.sets import DataSet, parts
 from pretrain.common.cli import run
 from pretrain.common.errors import UserError
 
@@ -154,16 +155,21 @@ def check_name(name: str) -> str:
 # ----------------------------------------------------------------------------------------------------------
 
 
+def _read_jsonl(path: Path, premise: str) -> list[tuple[str, ...]]:
+    """Return (premise, hypothesis, label) of every row; `premise` is the key of the first."""
+    return [texts for _, texts in json_rows(path, premise, "hypothesis", "label")]
+
+
 def _anli(data: str | Path | None) -> Comparisons:
     folder = find(data, "ANLI", "R1")
     train = folder / "train.jsonl"
     if train.is_file():
-        examples = read_jsonl(train, "context")
+        examples = _read_jsonl(train, "context")
         return compare(examples, _size_remark(len(examples), ANLI_TRAIN))
     both = [
         example
         for part in ("dev", "test")
-        for example in read_jsonl(find(data, "ANLI", "R1", f"{part}.jsonl"), "context")
+        for example in _read_jsonl(find(data, "ANLI", "R1", f"{part}.jsonl"), "context")
     ]
     return compare(
         both,
@@ -172,19 +178,19 @@ def _anli(data: str | Path | None) -> Comparisons:
 
 
 def _snli(data: str | Path | None) -> Comparisons:
-    parts = [list(lines(find(data, "SentEval", "SNLI", f"{kind}.test"))) for kind in ("s1", "s2", "labels")]
-    counts = {len(part) for part in parts}
+    columns = [list(lines(find(data, "SentEval", "SNLI", f"{kind}.test"))) for kind in ("s1", "s2", "labels")]
+    counts = {len(column) for column in columns}
     if len(counts) != 1:
         raise UserError(
             f"{find(data, 'SentEval', 'SNLI')}: s1.test, s2.test and labels.test differ in lines; one "
             "is damaged"
         )
     count = counts.pop()
-    return compare(zip(*parts, strict=True), _size_remark(count, SNLI_TEST))
+    return compare(zip(*columns, strict=True), _size_remark(count, SNLI_TEST))
 
 
 def _mnli(data: str | Path | None) -> Comparisons:
-    examples = read_jsonl(find(data, "NLI", "mnli_dev.jsonl"), "premise")
+    examples = _read_jsonl(find(data, "NLI", "mnli_dev.jsonl"), "premise")
     return compare(examples, _size_remark(len(examples), MNLI_DEV))
 
 
@@ -214,27 +220,6 @@ def _triplets(data: str | Path | None) -> Comparisons:
     )
 
 
-def read_jsonl(path: Path, premise: str) -> list[tuple[str, str, str]]:
-    """(premise, hypothesis, label) of a file of one object a line; `premise`: the key of the first.
-
-    Raises:
-        UserError: a line that is no such object.
-    """
-    examples = []
-    for number, line in enumerate(lines(path), start=1):
-        try:
-            row = parse_json(line)
-            texts = row[premise], row["hypothesis"], row["label"]
-            if not all(isinstance(text, str) for text in texts):
-                raise TypeError("a value that is no text")
-            examples.append(texts)
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"{path}, line {number}: expected JSON with {premise}, hypothesis and label: {error!r}"
-            ) from None
-    return examples
-
-
 def read_triplets(path: Path) -> list[tuple[str, str, str]]:
     """(premise, entailed, contradicting) of SimCSE's csv format: columns sent0, sent1, hard_neg.
 
@@ -248,6 +233,20 @@ def read_triplets(path: Path) -> list[tuple[str, str, str]]:
     if not rows:
         raise UserError(f"{path} has no rows")
     return rows
+
+
+DATA_SETS = (
+    DataSet(
+        "NLI/SimCSE",
+        parts({"all": (("NLI/nli_for_simcse.csv",), SIMCSE_TRIPLETS)}, read_triplets),
+        "https://huggingface.co/datasets/princeton-nlp/datasets-for-simcse/resolve/main/nli_for_simcse.csv",
+    ),
+    DataSet(
+        "NLI/MNLI-dev",
+        parts({"mnli_dev": (("NLI/mnli_dev.jsonl",), MNLI_DEV)}, lambda path: _read_jsonl(path, "premise")),
+        "cims.nyu.edu/~sbowman/multinli",
+    ),
+)
 
 
 def main(model: str, tasks: str = "", pooling: str = "", data: str = "", out: str = "") -> int:

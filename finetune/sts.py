@@ -26,9 +26,10 @@ from typing import TypedDict
 import numpy as np
 from scipy import stats
 
-from finetune.data.__main__ import known_name, lines, senteval_folder
 from finetune.encoders.models import EmbeddingModel, open_model, require_finite
+from finetune.files import known_name, lines, senteval_folder
 from finetune.results import Evaluation, TaskResult, folder_for, write
+from finetune.sets import SENTEVAL, DataSet, Part
 from pretrain.common.cli import as_bool, as_count, run
 from pretrain.common.durable import replace_durably, to_json
 from pretrain.common.errors import UserError
@@ -235,6 +236,23 @@ class StsEvaluator:
         rows = _lines(file)
         cells = [_columns(file, n, row, columns) for n, row in enumerate(rows) if not (header and n == 0)]
         return _pairs(task, file, cells)
+
+
+def _data_set(task: str) -> DataSet:
+    """Return a year's set; pairs without a gold score do not count."""
+    files = tuple(
+        f"SentEval/STS/{task}-en-test/STS.{kind}.{subset}.txt"
+        for subset in YEAR_SUBSETS[task]
+        for kind in ("input", "gs")
+    )
+
+    def count(root: Path) -> int:
+        return sum(len(pairs) for pairs in StsEvaluator(root).load(task))
+
+    return DataSet(f"SentEval/{task}", {"pairs": Part(files, OFFICIAL_PAIRS[task], count)}, SENTEVAL)
+
+
+DATA_SETS = tuple(map(_data_set, YEAR_SUBSETS))
 
 
 def _lines(file: Path) -> list[str]:

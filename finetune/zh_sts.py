@@ -15,9 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from finetune.data.__main__ import find, known_name, lines
 from finetune.encoders.models import EmbeddingModel, open_model
+from finetune.files import find, known_name, lines
 from finetune.results import Evaluation, TaskResult, finish
+from finetune.sets import DataSet, parts
 from finetune.sts import Pairs, checked_vectors, distinct_sentences, score_task
 from pretrain.common.cli import run
 from pretrain.common.errors import UserError
@@ -49,6 +50,16 @@ def read(path: Path) -> Pairs:
     if len(gold) < 2:
         raise UserError(f"{path}: {len(gold)} pairs; a correlation needs at least 2")
     return Pairs(path.stem, first, second, np.array(gold))
+
+
+_SPLITS = {"train": ("cnsd-sts-train.txt", 5231), "dev": TASKS["STS-B-zh-dev"], "test": TASKS["STS-B-zh"]}
+DATA_SETS = (
+    DataSet(
+        "zh/STS-B",
+        parts({split: ((f"zh/STS-B/{file}",), rows) for split, (file, rows) in _SPLITS.items()}, read),
+        "github.com/pluto-junzeng/CNSD",
+    ),
+)
 
 
 def correlations(model: EmbeddingModel, pairs: Pairs) -> tuple[float, float]:

@@ -73,18 +73,6 @@ CIRCLES = [
     {"augment.spec.pipeline", "augment.spec.registry"},
     {"pretrain.prepare.sources.corpora", "pretrain.prepare.sources.readers"},
     {"finetune.encoders.embed", "finetune.encoders.models"},
-    {
-        "finetune.anli",
-        "finetune.clustering",
-        "finetune.data.__main__",
-        "finetune.data.catalogue",
-        "finetune.intents",
-        "finetune.nli_distance",
-        "finetune.senteval.tasks",
-        "finetune.sts",
-        "finetune.tuning.tasks",
-        "finetune.zh_sts",
-    },
 ]
 
 

@@ -35,8 +35,8 @@ from augment.spec.registry import CATALOGUE, catalogue, parse
 from augment.spec.resources import resource_hash, resources
 from augment.text.parsed import find_parser
 from finetune.augmentation_quality.measures import Cosines, MaskedLosses, changed_rows, jaccard
-from finetune.data.__main__ import known_name, read_sentences, spaced
 from finetune.encoders.models import open_model
+from finetune.files import known_name, read_sentences, spaced
 from finetune.geometry.augmentations import AugmentedSentences, Rewriting
 from finetune.results import slug
 from pretrain.common.cli import as_count, run

@@ -23,8 +23,8 @@ import torch
 from augment.spec.registry import needs_text
 from augment.text.parsed import ParsedSentence, find_parser, parse_texts
 from finetune import intents
-from finetune.data.__main__ import csv_columns, data_root, find, known_name, read_sentences, spaced
 from finetune.encoders.models import EmbeddingModel, open_model
+from finetune.files import csv_columns, data_root, find, known_name, read_sentences, spaced
 from finetune.geometry import measures, plots
 from finetune.geometry.augmentations import AugmentedSentences, View, compare, default_specifications, views
 from finetune.geometry.projector import write_projector

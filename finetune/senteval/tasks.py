@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from finetune.data.__main__ import data_root, known_name, lines, senteval_folder
+from finetune.files import data_root, known_name, lines, locate
+from finetune.sets import SENTEVAL, DataSet, Part, parts
 from pretrain.common.errors import UserError
 
 TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
@@ -73,7 +74,7 @@ def load(name: str, data: str | Path | None = None) -> Examples:
             f"SentEval/{task.files[0]}. "
             "`python -m finetune.data check DIR` says what is missing and where to get it"
         )
-    return task.read(*(_path(senteval_folder(data_root(data)), file) for file in task.files))
+    return task.read(*_paths(name, data))
 
 
 def check_name(name: str, others: Iterable[str] = ()) -> str:
@@ -87,8 +88,7 @@ def check_name(name: str, others: Iterable[str] = ()) -> str:
 
 def missing(name: str, data: str | Path | None = None) -> list[Path]:
     """Files of the task that are not there."""
-    folder = senteval_folder(data_root(data))
-    return [path for file in TASKS[name].files if not (path := _path(folder, file)).is_file()]
+    return [path for path in _paths(name, data) if not path.is_file()]
 
 
 def size_notes(name: str, examples: Examples) -> list[str]:
@@ -105,11 +105,9 @@ def _plain(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
-def _path(folder: Path, file: str) -> Path:
-    """Probing tasks lie beside downstream/ in SentEval's own layout, below the same folder in others."""
-    if file.startswith("probing/") and not (folder / file).exists() and folder.name == "downstream":
-        return folder.parent / file
-    return folder / file
+def _paths(name: str, data: str | Path | None) -> list[Path]:
+    root = data_root(data)
+    return [locate(root, f"SentEval/{file}") for file in TASKS[name].files]
 
 
 # -- reading
@@ -359,3 +357,30 @@ TASKS: dict[str, Task] = {
 TRANSFER = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
 """The seven whose mean papers print."""
 PROBING = tuple(_PROBING)
+
+
+def _data_set(task: str, name: str = "", origin: str = SENTEVAL) -> DataSet:
+    files = tuple(f"SentEval/{file}" for file in TASKS[task].files)
+
+    def count(root: Path) -> int:
+        return sum(len(split) for split in load(task, root).splits.values())
+
+    part = Part(files, sum(TASKS[task].sizes.values()), count)
+    return DataSet(name or f"SentEval/{task}", {"all": part}, origin)
+
+
+_SNLI_SPLITS = {
+    split: (tuple(f"SentEval/SNLI/{kind}.{split}" for kind in ("s1", "s2", "labels")), rows)
+    for split, rows in TASKS["SNLI"].sizes.items()
+}
+DATA_SETS = (
+    _data_set("STS-B-supervised", "SentEval/STS-B"),
+    _data_set("SICK-E", "SentEval/SICK"),
+    *map(_data_set, (*TRANSFER, "SST5")),
+    # Split by split: dev and test serve without the training set.
+    DataSet("SentEval/SNLI", parts(_SNLI_SPLITS, read_snli), f"{SENTEVAL}; nlp.stanford.edu/projects/snli"),
+    *(
+        _data_set(task, f"probing/{task}", "github.com/facebookresearch/SentEval, data/probing")
+        for task in PROBING
+    ),
+)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from finetune.data.__main__ import data_root, known_name, lines
+from finetune.files import data_root, known_name, lines
 from finetune.hub import reach_hub
+from finetune.sets import DataSet, Part
 from pretrain.common.errors import UserError
 
 HUB = "nyu-mll/glue"
@@ -290,6 +291,26 @@ def _target(task: GlueTask, label: str, where: str) -> float:
     if label not in task.labels:
         raise UserError(f"{where}: unknown label {label!r}; {task.name} has {', '.join(task.labels)}")
     return task.labels.index(label)
+
+
+def _data_set(task: GlueTask) -> DataSet:
+    """Return a task's set: every split but AX's labelled rows, which are not public."""
+    splits = {split: split for split in task.sizes} if task.name != "AX" else {"test": "diagnostic"}
+    folder = "diagnostic" if task.name == "AX" else task.name
+
+    def part(split: str, file: str) -> Part:
+        return Part(
+            (f"GLUE/{folder}/{file}.tsv",), task.sizes[split], lambda root: len(read_split(task, split, root))
+        )
+
+    return DataSet(
+        f"GLUE/{task.name}",
+        {file: part(split, file) for split, file in splits.items()},
+        "gluebenchmark.com/tasks",
+    )
+
+
+DATA_SETS = tuple(map(_data_set, TASKS.values()))
 
 
 # -- the hub -----------------------------------------------------------

@@ -65,7 +65,7 @@ def main(
     """Run both, print the table."""
     import torch
 
-    from finetune.data.__main__ import data_root, senteval_folder
+    from finetune.files import data_root, senteval_folder
     from finetune.encoders.models import open_model
     from finetune.senteval.evaluate import evaluate, read_tasks
     from finetune.senteval.protocol import SETTINGS

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from real_data import DATA, needs_data
 
-from finetune import nli_distance
+from finetune import files, nli_distance
 from finetune.encoders.models import open_model
 from finetune.nli_distance import TASKS, compare, load
 from pretrain.common.errors import UserError
@@ -120,7 +120,8 @@ def test_command(tmp_path, monkeypatch):
 
 def test_every_file_is_read_once(tmp_path, monkeypatch):
     data, opened, lines = layout(tmp_path / "data"), [], nli_distance.lines
-    monkeypatch.setattr(nli_distance, "lines", lambda path: opened.append(path) or lines(path))
+    for module in (files, nli_distance):
+        monkeypatch.setattr(module, "lines", lambda path: opened.append(path) or lines(path))
     monkeypatch.setattr(nli_distance, "open_model", lambda *_: open_model(letters))
     nli_distance.main("unused", data=str(data), out=str(tmp_path / "out"))
     assert len(opened) == len(set(opened)) == 6
@@ -131,7 +132,7 @@ def test_mistakes_are_one_message(tmp_path):
     with pytest.raises(UserError, match="did you mean 'SNLI'"):
         nli_distance.main("unused", tasks="SLNI", data=str(data))
     (data / "NLI" / "mnli_dev.jsonl").write_text('{"premise": "a"}\n')
-    with pytest.raises(UserError, match=r"line 1: expected JSON with premise, hypothesis and label"):
+    with pytest.raises(UserError, match="line 1: expected JSON with the keys premise, hypothesis, label"):
         load("MNLI", data)
     for bad in (
         '{"premise": "a", "hypothesis": null, "label": "neutral"}',
@@ -139,7 +140,7 @@ def test_mistakes_are_one_message(tmp_path):
         '{"premise": "a", "hypothesis": "\\udfff", "label": "neutral"}',
     ):
         (data / "NLI" / "mnli_dev.jsonl").write_text(bad + "\n")
-        with pytest.raises(UserError, match=r"line 1: expected JSON with premise, hypothesis and label"):
+        with pytest.raises(UserError, match="line 1: expected JSON with the keys premise, hypothesis, label"):
             load("MNLI", data)
     (data / "NLI" / "mnli_dev.jsonl").write_text(
         '{"premise": "a", "hypothesis": "b", "label": "entailment"}\n'

@@ -16,12 +16,13 @@ from real_data import DATA, needs_data
 
 from finetune.cola_probe import read as read_cola
 from finetune.data import __main__ as data_command
-from finetune.data.__main__ import csv_columns, data_root, find, lines, senteval_folder
-from finetune.data.catalogue import CATALOGUE, DataSet, Part, check, choose, report
+from finetune.data.catalogue import CATALOGUE, check, choose, report
 from finetune.data.fetch import HUB, fetch
+from finetune.files import csv_columns, data_root, find, lines, senteval_folder
 from finetune.nli_distance import load as load_nli
 from finetune.senteval.preprocessing import treebank
 from finetune.senteval.tasks import load as load_senteval
+from finetune.sets import DataSet, Part
 from finetune.zh_sts import read as read_chinese
 from pretrain.common.errors import UserError
 

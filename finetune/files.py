@@ -1,0 +1,214 @@
+"""Find and read the files of the data folder: paths, csv, lines of text, JSON.
+
+The data folder is `--data DIR`, or else the environment's CLEAR_DATA. `finetune.data` describes its layout.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pretrain.common.errors import UserError
+
+
+def data_root(data: str | Path | None = None) -> Path:
+    """The data folder: `data`, or else the environment's CLEAR_DATA.
+
+    Raises:
+        UserError: neither is given, or it is no folder.
+    """
+    named = str(data) if data else os.environ.get("CLEAR_DATA", "")
+    if not named:
+        raise UserError(
+            "no evaluation data: give --data DIR, or set CLEAR_DATA to the folder that holds SentEval/, "
+            "GLUE/, ..."
+        )
+    folder = Path(named)
+    if not folder.is_dir():
+        raise UserError(
+            f"the data folder {folder} is not there; --data DIR or CLEAR_DATA must name one that is"
+        )
+    return folder
+
+
+def find(data: str | Path | None, *parts: str) -> Path:
+    """The file or folder `parts` below the data folder.
+
+    Raises:
+        UserError: it is not there; the message says where it was sought and how to see what is.
+    """
+    root = data_root(data)
+    path = root.joinpath(*parts)
+    if not path.exists():
+        raise UserError(
+            f"{path} is not there; `python -m finetune.data check {root}` says what is missing and where "
+            "to get it"
+        )
+    return path
+
+
+def senteval_folder(root: Path) -> Path:
+    """Return the folder that holds STS, MR, ...: SentEval/, SentEval/downstream/, downstream/ or `root`."""
+    parts = ("STS", "SICK", "MR", "CR", "SUBJ", "MPQA", "SST", "TREC", "MRPC", "SNLI")
+    for folder in (root / "SentEval", root / "SentEval" / "downstream", root / "downstream"):
+        if any((folder / part).is_dir() for part in parts):
+            return folder
+    return root / "SentEval" if (root / "SentEval").is_dir() else root
+
+
+def locate(root: Path, file: str) -> Path:
+    """Return the path of a file below the data folder, wherever SentEval's own files lie in it.
+
+    `file` starts with SentEval/ for those. In SentEval's own layout probing/ lies beside downstream/; in
+    others it lies beside STS/, MR/, ...
+    """
+    if not file.startswith("SentEval/"):
+        return root / file
+    folder, rest = senteval_folder(root), file.removeprefix("SentEval/")
+    if rest.startswith("probing/") and folder.name == "downstream" and not (folder / rest).exists():
+        return folder.parent / rest
+    return folder / rest
+
+
+def known_name(
+    name: str,
+    known: Iterable[str],
+    kind: str,
+    plain: Callable[[str], str] = str.lower,
+    aliases: Mapping[str, str] | None = None,
+) -> str:
+    """`name` as `known` writes it; two names are the same where `plain` makes them so. `aliases`: plain name
+    -> known one.
+
+    Raises:
+        UserError: no such `kind` of thing; the message names the nearest, and all.
+    """
+    written = {plain(one): one for one in known}
+    found = written | dict(aliases or {})
+    if plain(name) not in found:
+        near = found[difflib.get_close_matches(plain(name), found, n=1, cutoff=0.0)[0]]
+        raise UserError(
+            f"unknown {kind} {name!r}; did you mean {near!r}? There are {', '.join(written.values())}"
+        )
+    return found[plain(name)]
+
+
+def parse_json(text: str) -> Any:
+    """Return what a JSON text says.
+
+    Raises:
+        ValueError: no JSON, nested too deep, or text that is not Unicode (half of a surrogate pair:
+            `"\\ud800"`).
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("JSON that is nested too deep") from None
+    if "\\u" in text:
+        json.dumps(value, ensure_ascii=False).encode()  # UnicodeEncodeError is a ValueError
+    return value
+
+
+def csv_columns(path: Path, *columns: str) -> list[tuple[str, ...]]:
+    """Cells of these columns, row by row, by the csv rules: quotes, commas and line ends inside a text are
+    text.
+
+    Raises:
+        UserError: no csv file in UTF-8, a column missing, or a row with more or fewer cells than the first
+            line names.
+    """
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            rows = list(csv.reader(file, strict=True))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is no csv file in UTF-8: {error}; it is damaged") from error
+    header = rows[0] if rows else []
+    if not set(columns) <= set(header):
+        wanted = f"{', '.join(columns[:-1])} and {columns[-1]}"
+        raise UserError(f"{path}: the first line must name {wanted}; it has {', '.join(header) or 'nothing'}")
+    for number, row in enumerate(rows[1:], start=1):
+        if len(row) != len(header):
+            raise UserError(
+                f"{path}, row {number}: {len(row)} cells instead of {len(header)}; the file is damaged"
+            )
+    places = [header.index(column) for column in columns]
+    return [tuple(row[place] for place in places) for row in rows[1:]]
+
+
+def json_rows(path: Path, *keys: str) -> list[tuple[int, tuple[str, ...]]]:
+    """Return (line number, texts of `keys`) of every object of a jsonl file; blank lines are left out.
+
+    Raises:
+        UserError: a line that is no such object.
+    """
+    rows = []
+    for number, line in enumerate(lines(path), 1):
+        if not line.strip():
+            continue
+        try:
+            row = parse_json(line)
+            texts = tuple(row[key] for key in keys)
+            if not all(isinstance(text, str) for text in texts):
+                raise TypeError("a value that is no text")
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{path}, line {number}: expected JSON with the keys {', '.join(keys)} ({error!r})"
+            ) from None
+        rows.append((number, texts))
+    return rows
+
+
+def lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
+    """Lines without their line ends. Only \\n ends a line: str.splitlines would also cut at a form feed or
+    U+2028.
+
+    Raises:
+        UserError: the file is not text in that encoding.
+    """
+    with open(path, encoding=encoding, newline="\n") as file:
+        number = 0
+        try:
+            for line in file:
+                number += 1
+                yield line.rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{path}, after line {number}: not {encoding} text ({error.reason}); the file is damaged"
+            ) from None
+
+
+def read_sentences(path: Path, flag: str) -> list[str]:
+    """The different sentences of a text file, one a line (.gz too), for the flag that named it.
+
+    Raises:
+        UserError: no such file, no text, or fewer than 10 sentences.
+    """
+    if not path.is_file():
+        raise UserError(f"--{flag} {path}: there is no such file")
+    if path.suffix == ".gz":
+        try:
+            with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
+                found = [line.strip() for line in file]
+        except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+            raise UserError(f"--{flag} {path}: cannot be read as text: {error}") from error
+    else:
+        found = [line.strip() for line in lines(path)]
+    found = list(dict.fromkeys(line for line in found if line))
+    if len(found) < 10:
+        raise UserError(f"--{flag} {path}: {len(found)} different sentences; give at least 10, one a line")
+    return found
+
+
+def spaced(sentences: list[str], count: int) -> list[str]:
+    """At most `count` of them, evenly spaced."""
+    rows = np.linspace(0, len(sentences) - 1, min(count, len(sentences))).round().astype(int)
+    return [sentences[row] for row in rows]
