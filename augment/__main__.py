@@ -21,7 +21,9 @@ from rich.console import Console
 from augment.core.errors import AugmentationError
 from augment.core.vocabulary import Vocabulary
 from augment.preview import VIEWS, encode, load_tokenizer, preview, train_tokenizer, view_keys
-from augment.spec.registry import build, build_texts, catalogue, needs_parse, needs_synonyms, needs_text
+from augment.spec.build import build, build_texts
+from augment.spec.catalogue import CATALOGUE
+from augment.spec.grammar import needs_parse, needs_synonyms, needs_text
 from augment.spec.sets import SETS
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import ParsedSentence, find_parser, parse_texts, without_parse
@@ -203,7 +205,7 @@ def related_words(sentences: list[str], synonyms: str) -> list[str]:
 
 def print_catalogue(console: Console) -> None:
     """Every augmentation with its paper, parameters and an example."""
-    for entry in catalogue():
+    for entry in CATALOGUE.values():
         console.print(f"[bold]{entry.name}[/bold]  ({entry.kind})", highlight=False)
         lines = [entry.description, f"paper: {entry.paper}", f"meaning: {entry.meaning}"]
         if entry.needs:

@@ -5,7 +5,11 @@ import importlib
 
 import pytest
 
-MODULES = ("augment.convert_weights", "augment.core.ragged")  # in alphabetical order
+MODULES = (  # in alphabetical order
+    "augment.convert_weights",
+    "augment.core.ragged",
+    "augment.spec.grammar",
+)
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -70,7 +70,6 @@ EXCEPTIONS = {
     ("finetune.tuning.finetuning", "pretrain.step.optimizer"),
 }
 CIRCLES = [
-    {"augment.spec.pipeline", "augment.spec.registry"},
     {"pretrain.prepare.sources.corpora", "pretrain.prepare.sources.readers"},
     {"finetune.encoders.embed", "finetune.encoders.models"},
 ]

@@ -190,7 +190,10 @@ def on_device(loaded: Loaded) -> Loaded:
             "cuda or cuda:NUMBER"
         )
         if multiprocessing.parent_process() is not None:
-            message += ". Loader workers have no GPU: make the views once with python -m pretrain.cache, or set it to cpu"
+            message += (
+                ". Loader workers have no GPU: make the views once with python -m pretrain.cache, or set "
+                "it to cpu"
+            )
         raise AugmentationError(message) from error
     if loaded.device != device:
         loaded.model.to(device)

@@ -1,23 +1,20 @@
-"""`Pipeline`: a specification made ready for one tokenizer, from batches and keys to augmented batches."""
+"""Apply a specification to batches: `Pipeline` maps sequences and their keys to augmented sequences."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from augment.core.errors import AugmentationError
 from augment.core.keys import bits_per_sequence, derive
 from augment.core.ragged import Ragged
+from augment.spec.grammar import Specification
 from augment.text.draws import Draws, draws_for
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import ParsedSentence, without_parse
-
-if TYPE_CHECKING:
-    from augment.spec.registry import Specification
 
 # Tokens augmented at a time: what a stage allocates stays in the cache, and the hundred or so array
 # operations of a pipeline cost little beside their work. Two views of del-span,reorder, one core, source

@@ -1,7 +1,7 @@
-"""What augmentations read from this machine, and its hash: synonym tables, WordNet, word vectors, models.
+"""Find and hash what augmentations read from this machine: synonym tables, WordNet, vectors and models.
 
-Two machines, or one machine a month later, may find other files under the same names. What is made with them,
-and every run that draws with them, records the hashes and compares them.
+Two machines, or one machine a month later, may find other files under the same names. Runs and cached views
+therefore record these hashes and compare them.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from augment.spec.catalogue import CATALOGUE
-from augment.spec.registry import IDENTITY, needs_synonyms, parse, values_of
+from augment.spec.grammar import needs_synonyms, parse
 from augment.text.wordnet import wordnet
 from augment.tokens.synonym_sources import find_synonyms
 
@@ -19,20 +18,21 @@ SYNONYMS, WORDNET = "synonyms", "wordnet"
 
 
 def resources(specs: Iterable[str], synonyms: str | Path | None = None) -> dict[str, str]:
-    """Return what the augmentations of some specifications read: name -> file, folder or hub name.
+    """Return what the augmentations of specifications read: name -> file, folder or hub name.
 
-    The name is "synonyms", "wordnet", or an augmentation and its parameter ("contextual.model"). What
-    specifications leave open is looked up in the environment and in the usual places. synonyms: the table
-    that the user has named.
+    The name is "synonyms", "wordnet", or an augmentation and its parameter ("contextual.model"). The
+    environment and the usual places fill what specifications leave open. synonyms: the table that the user
+    named.
 
-    Raises: AugmentationError for a synonym table or WordNet that is nowhere.
+    Raises:
+        AugmentationError: a synonym table or WordNet is needed, and there is none.
     """
     specs = list(specs)
     found: dict[str, str] = {}
     if any(map(needs_synonyms, specs)):
         found[SYNONYMS] = str(synonyms or find_synonyms())
-    for step in dict.fromkeys(step for spec in specs for step in parse(spec).steps if step.name != IDENTITY):
-        entry, values = CATALOGUE[step.name], values_of(step)
+    for step in dict.fromkeys(step for spec in specs for step in parse(spec).augmentations):
+        entry, values = step.entry, step.values()
         if "wordnet" in entry.needs:
             found[WORDNET] = str(wordnet().path)
         for parameter in entry.parameters:
@@ -43,10 +43,9 @@ def resources(specs: Iterable[str], synonyms: str | Path | None = None) -> dict[
 
 
 def resource_hash(where: str | Path) -> str | None:
-    """Return the sha256 of a file, of a folder's files, or of a hub model in the local cache; None for what
-    is not here.
+    """Return the sha256 of a file, a folder or a hub model in the local cache; None where there is none.
 
-    Of a folder count the names and bytes of its files, hidden ones and *.md left out, and no folders within.
+    A folder's hash covers the names and bytes of its files, without hidden files, *.md and subfolders.
     """
     path = Path(where).expanduser()
     if path.is_file():
@@ -57,7 +56,7 @@ def resource_hash(where: str | Path) -> str | None:
 
         try:
             cached = try_to_load_from_cache(str(where), "config.json")
-        except HFValidationError:  # a path that is not there, and no name of the hub's
+        except HFValidationError:  # neither a path that exists nor a name that the hub allows
             return None
         if not isinstance(cached, str):
             return None

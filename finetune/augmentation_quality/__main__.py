@@ -30,8 +30,9 @@ import numpy as np
 
 from augment.core.errors import AugmentationError
 from augment.core.ragged import Ragged, offsets_of
+from augment.spec.catalogue import CATALOGUE
 from augment.spec.digest import rules_digest
-from augment.spec.registry import CATALOGUE, catalogue, parse
+from augment.spec.grammar import parse
 from augment.spec.resources import resource_hash, resources
 from augment.text.parsed import find_parser
 from finetune.augmentation_quality.measures import Cosines, MaskedLosses, changed_rows, jaccard
@@ -73,8 +74,7 @@ class Quality:
     def rewrite(self, specification: str) -> Rewriting:
         """`AugmentedSentences.rewrite`; what an augmentation with a model wrote is kept, by its
         specification, the rules and the content of what it reads."""
-        # not "none"
-        entries = [CATALOGUE[step.name] for step in parse(specification).steps if step.name in CATALOGUE]
+        entries = [step.entry for step in parse(specification).augmentations]
         if not any(need.startswith("model:") for entry in entries for need in entry.needs):
             return self.sentences.rewrite(specification)
         read = {name: resource_hash(where) or where for name, where in resources([specification]).items()}
@@ -158,7 +158,7 @@ def every_specification() -> list[str]:
     """Every augmentation of the catalogue that needs no model of its own, at its defaults, and in each of its
     variants."""
     found = []
-    for entry in catalogue():
+    for entry in CATALOGUE.values():
         if any(need.startswith("model:") for need in entry.needs):
             continue
         variants = [
@@ -309,8 +309,7 @@ def _listed(specifications: str) -> list[str]:
 
 def _meaning(specification: str) -> str:
     """The meaning labels of an augmentation's steps."""
-    steps = [step.name for step in parse(specification).steps]
-    return ", ".join(dict.fromkeys(CATALOGUE[name].meaning for name in steps if name in CATALOGUE))
+    return ", ".join(dict.fromkeys(step.entry.meaning for step in parse(specification).augmentations))
 
 
 def _mean(name: str, values: np.ndarray) -> dict[str, float]:

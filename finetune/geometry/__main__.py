@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from augment.spec.registry import needs_text
+from augment.spec.grammar import needs_text
 from augment.text.parsed import ParsedSentence, find_parser, parse_texts
 from finetune import intents
 from finetune.encoders.models import EmbeddingModel, open_model

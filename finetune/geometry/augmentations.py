@@ -26,7 +26,9 @@ from augment.core.pretrained import pretrained
 from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
 from augment.preview import change, encode, train_tokenizer
-from augment.spec.registry import build, catalogue, needs_synonyms, parse
+from augment.spec.build import build
+from augment.spec.catalogue import CATALOGUE
+from augment.spec.grammar import needs_synonyms, parse
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import ParsedSentence
 from augment.tokens.synonyms import SynonymTable
@@ -81,7 +83,7 @@ class View:
 
 def default_specifications() -> list[str]:
     """Every token augmentation of the catalogue at its defaults, and CLEAR's composition."""
-    return [*(entry.name for entry in catalogue() if entry.kind == "token"), COMPOSITION]
+    return [*(entry.name for entry in CATALOGUE.values() if entry.kind == "token"), COMPOSITION]
 
 
 class AugmentedSentences:

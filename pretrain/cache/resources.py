@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from augment.spec.registry import loads_models, needs_synonyms, require
+from augment.spec.build import require
+from augment.spec.grammar import loads_models, needs_synonyms
 from augment.tokens.synonym_sources import find_synonyms, read_synonyms
 from pretrain.common import cli
 from pretrain.prepare.run import in_own_process

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from augment.spec.digest import rules_digest
-from augment.spec.registry import alternatives, parse
+from augment.spec.grammar import alternatives, parse
 from augment.spec.resources import SYNONYMS, resource_hash, resources
 from pretrain.cache import stages as cs
 from pretrain.common.errors import UserError

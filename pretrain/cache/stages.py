@@ -20,7 +20,8 @@ from augment.core.identity import equal_sequences
 from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
-from augment.spec.registry import Pipeline, parse
+from augment.spec.grammar import parse
+from augment.spec.pipeline import Pipeline
 from pretrain.common.errors import UserError
 from pretrain.data.annotation import Annotation
 from pretrain.data.blocks import ViewSpec, clip, label_names

@@ -17,7 +17,7 @@ from typing import Any
 
 from augment.core.errors import AugmentationError
 from augment.spec.digest import rules_digest
-from augment.spec.registry import from_environment, loads_models, needs_synonyms, needs_text, parse
+from augment.spec.grammar import from_environment, loads_models, needs_synonyms, needs_text, parse
 from augment.spec.resources import resource_hash, resources
 from pretrain.cache.stages import COLUMNS, LABELLED
 from pretrain.common.errors import UserError

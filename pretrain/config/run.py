@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from augment.core.errors import AugmentationError
-from augment.spec.registry import parse as parse_augmentation
+from augment.spec.grammar import parse as parse_augmentation
 from pretrain.common.errors import UserError
 from pretrain.common.run_folder import named_model
 from pretrain.config.objectives import ObjectiveConfig, Section, readers, unused

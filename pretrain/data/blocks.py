@@ -15,7 +15,8 @@ from augment.core.identity import equal_sequences, sequence_identities
 from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged, offsets_of, segment_indices
 from augment.core.vocabulary import Vocabulary
-from augment.spec.registry import IDENTITY, Pipeline, alternatives
+from augment.spec.grammar import IDENTITY, alternatives
+from augment.spec.pipeline import Pipeline
 from pretrain.common.errors import UserError
 from pretrain.data.chunk_cache import ChunkCache
 from pretrain.data.lanes import Lanes
@@ -34,7 +35,7 @@ class ViewSpec:
         column of that name (digits at its end aside: "positive2") where it has one, else of the text, and of
         the text too for a record whose column is empty: its positive is then another view of the same text
         (SDA's fallback).
-    augmentation: a specification (`augment.spec.registry`).
+    augmentation: a specification (`augment.spec.grammar`).
     labelled: whether `RankBatch.labels` are those of this view; of one view at most.
     """
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from augment.core.keys import derive
-from augment.spec.registry import Pipeline
+from augment.spec.pipeline import Pipeline
 from augment.text.draws import draws_for
 from augment.text.parsed import ParsedSentence
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from augment.core.vocabulary import Vocabulary
-from augment.spec.registry import Pipeline, build, needs_synonyms, needs_text
+from augment.spec.build import build
+from augment.spec.grammar import needs_synonyms, needs_text
+from augment.spec.pipeline import Pipeline
 from augment.text.encoder import TextEncoder
 from augment.tokens.synonyms import SynonymTable
 from pretrain.common.errors import UserError

@@ -14,7 +14,7 @@ from typing import Any
 import torch.distributed as dist
 
 from augment.spec.digest import rules_digest
-from augment.spec.registry import needs_text
+from augment.spec.grammar import needs_text
 from augment.spec.resources import resource_hash, resources
 from pretrain.common.errors import UserError
 from pretrain.config.run import Config

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.core.vocabulary import Vocabulary
-from augment.spec.registry import loads_models
+from augment.spec.grammar import loads_models
 from augment.tokens.synonyms import SynonymTable
 from pretrain.config.run import Config
 from pretrain.data.blocks import ViewSpec

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from augment.spec.registry import needs_text
+from augment.spec.grammar import needs_text
 from pretrain.common.durable import replace_durably
 from pretrain.common.run_folder import describe_export
 from pretrain.config.run import Config

@@ -13,7 +13,7 @@ from scipy.special import logsumexp
 from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
-from augment.spec.registry import parse
+from augment.spec.grammar import parse
 from augment.tokens.synonyms import SynonymTable
 from pretrain.common.errors import UserError
 from pretrain.config.run import Config

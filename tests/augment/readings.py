@@ -28,7 +28,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from augment.spec.registry import build_texts
+from augment.spec.build import build_texts
 from augment.text.parsed import ParsedSentence
 
 FOLDER = Path(__file__).parent / "readings"

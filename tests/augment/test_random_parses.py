@@ -5,8 +5,8 @@ import pytest
 from random_parses import random_parse
 
 from augment.core.errors import AugmentationError
+from augment.spec.build import build_texts
 from augment.spec.catalogue import CATALOGUE
-from augment.spec.registry import build_texts
 from augment.text.draws import Draws
 
 SDA = ("pi", "mv", "dn", "neg")

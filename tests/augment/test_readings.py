@@ -18,7 +18,7 @@ from readings import (
 )
 from real_data import needs_data
 
-from augment.spec.registry import catalogue
+from augment.spec.catalogue import CATALOGUE
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "augmentations.md"
 
@@ -49,7 +49,7 @@ def test_the_documentation_has_the_shares():
 @pytest.mark.parametrize("group", GROUPS)
 def test_what_was_read_is_what_the_rules_write(group, request):
     """A changed rule shows here: `python tests/augment/readings.py update`, then read what is unread."""
-    if any("wordnet" in entry.needs for entry in catalogue() if entry.name in GROUPS[group]):
+    if any("wordnet" in entry.needs for entry in CATALOGUE.values() if entry.name in GROUPS[group]):
         request.getfixturevalue("whole_wordnet")
     parts, changed = sentences_to_read(group), []
     sentences = {name: sentence for part in parts for name, sentence in part.items()}

@@ -34,7 +34,8 @@ from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged, offsets_of
 from augment.core.vocabulary import Vocabulary
 from augment.preview import encode, train_tokenizer
-from augment.spec.registry import build, catalogue
+from augment.spec.build import build
+from augment.spec.catalogue import CATALOGUE
 from augment.tokens.synonym_sources import find_synonyms, read_synonyms
 from augment.tokens.synonyms import SynonymTable
 
@@ -66,7 +67,7 @@ def main() -> None:
         table.add_column(
             column, justify="left" if column in ("augmentation", "nlpaug's nearest") else "right"
         )
-    for entry in catalogue():
+    for entry in CATALOGUE.values():
         if entry.kind != "token" or ("synonyms" in entry.needs and synonyms is None):
             continue
         pipeline = build(entry.name, vocabulary, synonyms)

@@ -59,8 +59,9 @@ from augment.core.keys import derive, sequence_keys
 from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
 from augment.preview import encode
+from augment.spec.build import build
+from augment.spec.grammar import alternatives, parse
 from augment.spec.pipeline import Pipeline
-from augment.spec.registry import CATALOGUE, alternatives, build, parse
 from augment.text.draws import draws_for
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import ParsedSentence, find_parser, load_parser, parse_texts
@@ -156,7 +157,7 @@ def main() -> None:
         table.add_column(column, justify="left" if column == "augmentation" else "right")
     missing = []
     for specification in every_specification():
-        if CATALOGUE[parse(specification).steps[0].name].kind == "text":
+        if parse(specification).augmentations[0].is_text:
             figures = in_a_fork(lambda name=specification: each_rule(corpus, name, blocks))
             if isinstance(figures, str):
                 missing.append(f"without {specification}: {figures}")

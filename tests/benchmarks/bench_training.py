@@ -44,7 +44,7 @@ from torch.nn.functional import cross_entropy, normalize
 from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
-from augment.spec.registry import build
+from augment.spec.build import build
 from pretrain.common.memory import FlatMemory
 from pretrain.config.run import validate_config
 from pretrain.data.blocks import RankBatch

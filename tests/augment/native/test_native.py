@@ -538,7 +538,7 @@ import numpy as np
 from random_parses import random_parse
 from augment.core.compiled import native
 from augment.core.errors import AugmentationError
-from augment.spec.registry import build_texts
+from augment.spec.build import build_texts
 from augment.text.draws import draws_for
 from pretrain.data.annotation import Annotation, pack
 

@@ -25,7 +25,8 @@ from augment.core.vocabulary import Vocabulary
 from augment.neural import masked
 from augment.neural.masked import VARIABLE, contextual, random_contextual_word
 from augment.neural.models import DEVICE, load_masked_lm, on_device, passes
-from augment.spec.registry import build, build_texts, parse
+from augment.spec.build import build, build_texts
+from augment.spec.grammar import parse
 from augment.text.draws import draws_for
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import ParsedSentence, without_parse
@@ -360,7 +361,7 @@ def test_models_that_do_not_serve(bert, tmp_path, monkeypatch):
 
 def test_the_catalogue_imports_no_torch():
     code = (
-        "import sys, augment.spec.registry; sys.exit(any(name in sys.modules for name in ('torch', "
+        "import sys, augment.spec.build; sys.exit(any(name in sys.modules for name in ('torch', "
         "'transformers')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -30,7 +30,8 @@ from augment.neural.translation import (
     sampling_steps,
     shared_runs,
 )
-from augment.spec.registry import build, build_texts, from_environment
+from augment.spec.build import build, build_texts
+from augment.spec.grammar import from_environment
 from augment.text.draws import Draws, draws_for
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import without_parse

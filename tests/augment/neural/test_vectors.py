@@ -12,7 +12,7 @@ from parse_builder import draws
 from augment.core.errors import AugmentationError
 from augment.neural import vectors as embedding
 from augment.neural.vectors import VARIABLE, random_word_embedding, word_vectors
-from augment.spec.registry import build_texts
+from augment.spec.build import build_texts
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence, without_parse
 

@@ -17,8 +17,9 @@ from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
 from augment.preview import encode
 from augment.sda.entries import mv, pi
+from augment.spec.build import build
 from augment.spec.catalogue import CATALOGUE
-from augment.spec.registry import build, needs_parse, needs_text, parse
+from augment.spec.grammar import needs_parse, needs_text, parse
 from augment.text.draws import Draws
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import find_parser, parse_texts, without_parse

@@ -28,8 +28,9 @@ from augment.core.keys import derive, sequence_keys
 from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
 from augment.neural.masked import VARIABLE as MASKED_LM
+from augment.spec.build import build
 from augment.spec.catalogue import CATALOGUE
-from augment.spec.registry import alternatives, build
+from augment.spec.grammar import alternatives
 from augment.spec.resources import resource_hash
 from augment.spec.sets import SETS
 from augment.text.draws import Draws

@@ -10,8 +10,7 @@ import pytest
 import yaml
 from run_helpers import command, finish, records, start
 
-from augment.spec.catalogue import CATALOGUE
-from augment.spec.registry import needs_text, parse
+from augment.spec.grammar import needs_text, parse
 from pretrain.cache.views import trains_on
 from pretrain.config.run import load_config, to_yaml, validate_config
 from pretrain.config.validation import read_yaml
@@ -254,9 +253,8 @@ def test_rows_have_the_text_and_name_the_models_that_their_augmentations_need(pa
             variables = [
                 parameter.variable
                 for name in augmentations
-                for step in parse(name).steps
-                if step.name in CATALOGUE
-                for parameter in CATALOGUE[step.name].parameters
+                for step in parse(name).augmentations
+                for parameter in step.entry.parameters
                 if parameter.variable
             ]
             assert all(variable in notes for variable in variables), entry.name
@@ -337,7 +335,7 @@ def test_rows_of_the_tables_are_what_they_are_called():
     for number, size in ((8, 4), (9, 3)):
         path = CONFIGS / "sweeps" / f"augcse_table{number}.yaml"
         sets = [
-            parse(entry.points[0].config(42).augment.augmented).steps
+            parse(entry.points[0].config(42).augment.augmented).augmentations
             for entry in expand(read_sweep(path), path.parent, {})
         ]
         assert [len(steps) for steps in sets] == ([4, 8, 12, 16] if number == 8 else [6, 10, 14]) and len(

@@ -20,7 +20,7 @@ from loader_helpers import assert_same, assert_same_run, batches, damage
 from augment.core.errors import AugmentationError
 from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged
-from augment.spec.registry import build
+from augment.spec.build import build
 from pretrain.common.errors import UserError
 from pretrain.data import loader as loader_module
 from pretrain.data.blocks import ViewSpec, clip, label_names, number_of_labels

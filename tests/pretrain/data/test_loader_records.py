@@ -13,7 +13,7 @@ from loader_helpers import assert_same, assert_same_run, batches, damage
 from augment.core.identity import sequence_identities
 from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged
-from augment.spec.registry import build
+from augment.spec.build import build
 from pretrain.common.errors import UserError
 from pretrain.data import loader as loader_module
 from pretrain.data.blocks import ViewSpec, number_of_labels

@@ -11,8 +11,9 @@ from augment.core.errors import AugmentationError
 from augment.core.keys import derive, sequence_keys
 from augment.core.ragged import Ragged
 from augment.spec import pipeline as pipelines
+from augment.spec.build import build
 from augment.spec.catalogue import CATALOGUE
-from augment.spec.registry import alternatives, build, catalogue, needs_synonyms, parse
+from augment.spec.grammar import alternatives, needs_synonyms, parse
 from augment.spec.sets import SETS, WITHOUT_MODELS
 from augment.tokens import rules
 
@@ -162,13 +163,13 @@ def test_what_a_pipeline_lacks_is_said_when_it_is_built():
 
 
 def test_catalogue_is_complete():
-    entries = catalogue()
+    entries = list(CATALOGUE.values())
     assert {"del-word", "del-span", "reorder", "subs", "repeat", "crop"} <= {entry.name for entry in entries}
     for entry in entries:
         assert (
             entry.kind in ("token", "text") and entry.paper and entry.description and entry.function.__doc__
         )
-        assert parse(entry.example).steps[0].name == entry.name
+        assert parse(entry.example).augmentations[0].name == entry.name
         assert all(parameter.meaning for parameter in entry.parameters)
 
 
@@ -178,12 +179,12 @@ def test_sets_stand_for_their_members():
         parse("augcse-4-l")
     for size in (4, 8, 12, 16):
         whole, without = f"augcse-{size}", WITHOUT_MODELS[f"augcse-{size}"]
-        members = [step.name for step in parse(whole).steps]
+        members = [step.name for step in parse(whole).augmentations]
         models = [
             name for name in members if any(need.startswith("model:") for need in CATALOGUE[name].needs)
         ]
         assert len({*members}) == size and without == f"augcse-{size}-{len(models)}"
-        assert [step.name for step in parse(without).steps] == [
+        assert [step.name for step in parse(without).augmentations] == [
             name for name in members if name not in models
         ]
     assert len(SETS) == 8

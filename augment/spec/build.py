@@ -1,0 +1,131 @@
+"""Build the pipeline of a specification: look for what its augmentations need, and bind their parameters."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+
+from augment.core.errors import AugmentationError
+from augment.core.vocabulary import Vocabulary
+from augment.spec.grammar import Step, parse
+from augment.spec.pipeline import Bound, Pipeline
+from augment.spec.sets import WITHOUT_MODELS
+from augment.text.encoder import TextEncoder
+from augment.tokens.synonyms import SynonymTable
+
+
+def build(
+    spec: str,
+    vocabulary: Vocabulary,
+    synonyms: SynonymTable | None = None,
+    encoder: TextEncoder | None = None,
+) -> Pipeline:
+    """Build a pipeline for a tokenizer.
+
+    encoder: how text becomes tokens, for a specification that `needs_text`. Models and word vectors are
+    loaded into this process now, so that workers forked from it share them.
+
+    Raises:
+        AugmentationError: the specification is wrong, or needs [DEL], a synonym table, text, a model or
+            another resource that is missing. One error lists what all augmentations lack.
+    """
+    specification = parse(spec)
+    if synonyms is not None and synonyms.vocabulary.size != vocabulary.size:
+        raise AugmentationError(
+            f"the synonym table was made for a tokenizer of {synonyms.vocabulary.size:,} tokens, this one "
+            f"has {vocabulary.size:,}: load the table again with this tokenizer"
+        )
+    text_steps = [step for step in specification.augmentations if step.is_text]
+    if encoder is None and text_steps:
+        raise AugmentationError(
+            f"{text_steps[0].name} works on text, and there are only tokens here: prepare the corpus with "
+            "--annotate MODEL, which keeps text and parse beside the tokens"
+        )
+    _require(specification.augmentations, spec)
+    stages = tuple(
+        tuple(
+            _bind_text(step) if step.is_text else _bind_tokens(step, vocabulary, synonyms) for step in stage
+        )
+        for stage in specification.stages
+    )
+    return Pipeline(specification, stages, encoder)
+
+
+def build_texts(spec: str) -> Pipeline:
+    """Build a pipeline for `Pipeline.texts` alone, without a tokenizer.
+
+    Raises:
+        AugmentationError: as `build`, except for what augmentations of tokens lack.
+    """
+    specification = parse(spec)
+    _require((step for step in specification.augmentations if step.is_text), spec)
+    stages = tuple(
+        tuple(_bind_text(step) if step.is_text else Bound(step.name, False, None) for step in stage)
+        for stage in specification.stages
+    )
+    return Pipeline(specification, stages)
+
+
+def require(specs: Iterable[str], load: bool = True) -> None:
+    """Check that all that augmentations need is on this machine, the synonym table aside.
+
+    load: load models and word vectors into this process; False: they must be named, and are not opened.
+
+    Raises:
+        AugmentationError: something is missing; one error lists what all augmentations lack.
+    """
+    specs = list(specs)
+    _require((step for spec in specs for step in parse(spec).augmentations), ",".join(specs), load)
+
+
+def _require(steps: Iterable[Step], spec: str, load: bool = True) -> None:
+    """Raise one AugmentationError for all that augmentations lack; spec: as the user wrote it."""
+    lacking = {}
+    for step in dict.fromkeys(steps):
+        entry = step.entry
+        try:
+            if entry.require is not None:
+                entry.require()
+            if entry.load is not None and (load or not _names_models(step)):
+                entry.load(step.values())  # reports what is not named before it loads anything
+        except AugmentationError as error:
+            lacking[str(error)] = entry
+    if not lacking:
+        return
+    message = ". ".join(text.rstrip(".") for text in lacking)
+    written = [name.strip() for stage in spec.split(",") for name in stage.split("|")]
+    smaller = {name: WITHOUT_MODELS[name] for name in written if name in WITHOUT_MODELS}
+    if smaller and any(need.startswith("model:") for entry in lacking.values() for need in entry.needs):
+        message += ". " + ", ".join(
+            f"{small} is {name} without language models" for name, small in smaller.items()
+        )
+    raise AugmentationError(message)
+
+
+def _names_models(step: Step) -> bool:
+    """Return whether a step, or the environment for it, names all models and files that it loads."""
+    values = step.values()
+    return all(values[parameter.name] for parameter in step.entry.parameters if parameter.variable)
+
+
+def _bind_text(step: Step) -> Bound:
+    function = functools.partial(step.entry.function, **step.values())
+    return Bound(step.name, True, function, step.entry.batch)
+
+
+def _bind_tokens(step: Step, vocabulary: Vocabulary, synonyms: SynonymTable | None) -> Bound:
+    if step.is_identity:
+        return Bound(step.name, False, None)
+    arguments, needs = step.values(), step.entry.needs
+    if "synonyms" in needs:
+        if synonyms is None:
+            raise AugmentationError(
+                f"{step.name} needs a synonym table: name one with --synonyms PATH, or set CLEAR_DATA to a "
+                "folder that has synonyms/counterfitted_neighbors.json"
+            )
+        arguments["synonyms"] = synonyms
+    if "del" in needs:
+        vocabulary.require_del(step.name)
+    if "punctuation" in needs:
+        vocabulary.require_punctuation(step.name)
+    return Bound(step.name, False, functools.partial(step.entry.function, vocabulary=vocabulary, **arguments))

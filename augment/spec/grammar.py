@@ -1,0 +1,284 @@
+"""Parse specifications of augmentations, "del-span,reorder" and the like.
+
+none                    no augmentation: dropout alone makes the views differ (SimCSE)
+del-span,reorder        stages, applied from left to right
+subs|repeat             alternatives: one is drawn for each sentence, evenly; `none` may be one of them
+subs|repeat,del-span    `|` binds tighter than `,`: one of two, then del-span
+del-span:spans=3:rate=0.1   parameters
+pi|mv|dn,del-word       augmentations of text come before those of tokens
+augcse-12-2             a named set of alternatives (`augment.spec.sets`)
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from augment.core.entry import Entry, Parameter
+from augment.core.errors import AugmentationError
+from augment.spec.catalogue import CATALOGUE
+from augment.spec.sets import SETS, expand
+
+IDENTITY = "none"
+
+
+@dataclass(frozen=True)
+class Step:
+    """Name one augmentation with all its parameters, in the order of the catalogue.
+
+    >>> Step("del-span", (("spans", 3), ("rate", 0.05)))
+    Step(name='del-span', parameters=(('spans', 3), ('rate', 0.05)))
+    """
+
+    name: str
+    parameters: tuple[tuple[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        """Write the step as a user would: only parameters that differ from their defaults."""
+        defaults = {} if self.is_identity else {one.name: one.default for one in self.entry.parameters}
+        changed = [f":{name}={value!s}" for name, value in self.parameters if value != defaults[name]]
+        return self.name + "".join(changed)
+
+    @property
+    def is_identity(self) -> bool:
+        """Return whether the step is `none`, which is in no catalogue."""
+        return self.name == IDENTITY
+
+    @property
+    def entry(self) -> Entry:
+        """Return what the catalogue says of the augmentation; `none` has no entry (KeyError)."""
+        return CATALOGUE[self.name]
+
+    @property
+    def is_text(self) -> bool:
+        """Return whether the step is an augmentation of text."""
+        return not self.is_identity and self.entry.kind == "text"
+
+    @property
+    def is_tokens(self) -> bool:
+        """Return whether the step is an augmentation of tokens."""
+        return not self.is_identity and self.entry.kind == "token"
+
+    @property
+    def reads_parse(self) -> bool:
+        """Return whether the step reads tags or the parse of a sentence."""
+        return self.is_text and not {"parse", "tags"}.isdisjoint(self.entry.needs)
+
+    def values(self) -> dict[str, Any]:
+        """Return the parameters by name; the environment fills those that are empty and have a variable."""
+        values = dict(self.parameters)
+        for parameter in self.entry.parameters:
+            if parameter.variable and not values[parameter.name]:
+                values[parameter.name] = os.environ.get(parameter.variable, "")
+        return values
+
+
+@dataclass(frozen=True)
+class Specification:
+    """List stages, applied from left to right, each of one or more alternatives.
+
+    >>> specification = parse("pi | none, del-span:rate=0.10:spans=5")
+    >>> str(specification)
+    'pi|none,del-span:rate=0.1'
+    >>> [[step.name for step in stage] for stage in specification.stages]
+    [['pi', 'none'], ['del-span']]
+    >>> specification.stages[1][0].parameters
+    (('spans', 5), ('rate', 0.1))
+    """
+
+    stages: tuple[tuple[Step, ...], ...]
+
+    def __str__(self) -> str:
+        """Write the canonical text, which parses to an equal Specification."""
+        return ",".join("|".join(map(str, stage)) for stage in self.stages) or IDENTITY
+
+    @property
+    def augmentations(self) -> tuple[Step, ...]:
+        """Return the steps of all stages, `none` left out."""
+        return tuple(step for stage in self.stages for step in stage if not step.is_identity)
+
+    @property
+    def is_identity(self) -> bool:
+        """Return whether the specification changes nothing."""
+        return not self.augmentations
+
+
+def parse(spec: str) -> Specification:
+    """Parse the text of a specification.
+
+    Raises:
+        AugmentationError: the text is wrong; the message names the place and the nearest name.
+    """
+    if not isinstance(spec, str):
+        raise AugmentationError(f"a specification is a text such as 'del-span,reorder', not {spec!r}")
+    spec = expand(spec)
+    stages = []
+    position = 0
+    for stage in spec.split(","):
+        steps = []
+        for text in stage.split("|"):
+            steps.append(_parse_step(text, position, spec))
+            position += len(text) + 1
+        stages.append(tuple(steps))
+    specification = Specification(
+        tuple(stage for stage in stages if not all(step.is_identity for step in stage))
+    )
+    _check_order(specification)
+    return specification
+
+
+def alternatives(spec: str) -> list[str]:
+    """Return the alternatives of a specification of one stage, as text.
+
+    >>> alternatives("pi|mv|del-word:rate=0.50")
+    ['pi', 'mv', 'del-word:rate=0.5']
+
+    Raises:
+        AugmentationError: there are several stages, or none: no one name says what changed a sequence.
+    """
+    stages = parse(spec).stages
+    if len(stages) != 1:
+        raise AugmentationError(
+            "a labelled view needs alternatives, as in 'a|b|c': the label of a sequence is the alternative "
+            f"that was drawn for it; {spec!r} " + ("has several stages" if stages else "changes nothing")
+        )
+    return [str(step) for step in stages[0]]
+
+
+def needs_synonyms(spec: str) -> bool:
+    """Return whether a specification needs a synonym table, which takes seconds to load."""
+    return any("synonyms" in step.entry.needs for step in parse(spec).augmentations)
+
+
+def loads_models(spec: str) -> bool:
+    """Return whether a specification has augmentations that load a model or word vectors."""
+    return any(step.entry.load is not None for step in parse(spec).augmentations)
+
+
+def needs_text(spec: str) -> bool:
+    """Return whether a specification has augmentations of text."""
+    return any(step.is_text for step in parse(spec).augmentations)
+
+
+def needs_parse(spec: str) -> bool:
+    """Return whether a specification has augmentations that read tags or the parse."""
+    return any(step.reads_parse for step in parse(spec).augmentations)
+
+
+def from_environment(specs: Iterable[str]) -> dict[str, str]:
+    """Return the variables that fill what specifications leave open (models, files), with their values."""
+    return {
+        parameter.variable: os.environ[parameter.variable]
+        for spec in specs
+        for step in parse(spec).augmentations
+        for parameter in step.entry.parameters
+        if parameter.variable in os.environ and not dict(step.parameters)[parameter.name]
+    }
+
+
+def _check_order(specification: Specification) -> None:
+    """Refuse text augmentations behind those of tokens, and a parse read behind another text augmentation."""
+    after: Step | None = None  # the first augmentation of tokens
+    for number, stage in enumerate(specification.stages):
+        for step in stage:
+            if step.is_text and after is not None:
+                raise AugmentationError(
+                    f"{step.name} works on text and stands behind {after.name}, which works on tokens: "
+                    f"write it first, as in '{step.name},{after.name}'"
+                )
+            if number and step.reads_parse:
+                raise AugmentationError(
+                    f"{step.name} reads the parse of the sentence, which is lost once another augmentation "
+                    "has changed the text: write it first, or as an alternative, as in "
+                    f"'{specification.stages[0][0].name}|{step.name}'"
+                )
+        after = after or next((step for step in stage if step.is_tokens), None)
+
+
+def _parse_step(text: str, position: int, spec: str) -> Step:
+    name, *settings = text.strip().split(":")
+    name = name.strip()
+    place = f"at character {position + 1} of {spec!r}"
+    if not name:
+        raise AugmentationError(
+            f"an augmentation is missing {place}: put ',' (one after the other) or '|' (one of them) between "
+            f"names, or write '{IDENTITY}' for no augmentation"
+        )
+    if name == IDENTITY:
+        if settings:
+            raise AugmentationError(f"'{IDENTITY}' {place} takes no parameters")
+        return Step(IDENTITY)
+    if name in SETS:  # without parameters it would have been expanded
+        raise AugmentationError(
+            f"{name} {place} is a set, which takes no parameters: write its members out, {SETS[name]}, or "
+            "name models in the environment (python -m augment --list)"
+        )
+    if name not in CATALOGUE:
+        raise AugmentationError(
+            f"there is no augmentation {name!r} ({place}){_nearest(name, [*CATALOGUE, *SETS, IDENTITY])}; "
+            f"there are {', '.join([*CATALOGUE, IDENTITY])} (python -m augment --list)"
+        )
+    return Step(name, _parse_settings(CATALOGUE[name], settings, place))
+
+
+def _parse_settings(entry: Entry, settings: Iterable[str], place: str) -> tuple[tuple[str, Any], ...]:
+    """Return all parameters of an augmentation with their values, from its settings "key=value"."""
+    name = entry.name
+    parameters = {parameter.name: parameter for parameter in entry.parameters}
+    values = {parameter.name: parameter.default for parameter in entry.parameters}
+    given = set()
+    for setting in settings:
+        key, equals, value = (part.strip() for part in setting.partition("="))
+        if not equals or not value:
+            raise AugmentationError(
+                f"{setting.strip()!r} {place} is not a parameter: write {name}:key=value, as in "
+                f"{entry.example}"
+            )
+        if key not in parameters:
+            raise AugmentationError(
+                f"{name} {place} has no parameter {key!r}{_nearest(key, list(parameters))}; it has "
+                + ", ".join(f"{parameter.name}={parameter.default}" for parameter in entry.parameters)
+            )
+        if key in given:
+            raise AugmentationError(f"{name} {place} sets {key} twice")
+        given.add(key)
+        values[key] = _parse_value(value, parameters[key], f"{name} {place}")
+    problem = entry.check(values) if entry.check else None
+    if problem:
+        raise AugmentationError(f"{name} {place}: {problem}")
+    return tuple(values.items())
+
+
+def _parse_value(text: str, parameter: Parameter, where: str) -> Any:
+    kind = type(parameter.default)
+    try:
+        if kind is bool:
+            value = {"true": True, "false": False}[text.lower()]
+        else:
+            value = kind(text)
+    except (ValueError, KeyError):
+        names = {int: "a whole number", float: "a number", bool: "true or false"}
+        raise AugmentationError(
+            f"{where}: {parameter.name}={text} is not {names.get(kind, kind.__name__)} ({parameter.meaning})"
+        ) from None
+    if parameter.choices and value not in parameter.choices:
+        raise AugmentationError(
+            f"{where}: {parameter.name}={text} is none of {', '.join(parameter.choices)} "
+            f"({parameter.meaning})" + _nearest(text, list(parameter.choices))
+        )
+    low = -inf if parameter.low is None else parameter.low
+    high = inf if parameter.high is None else parameter.high
+    if kind in (int, float) and not low <= value <= high:  # also catches nan
+        raise AugmentationError(
+            f"{where}: {parameter.name}={text} is outside {low:g}..{high:g} ({parameter.meaning})"
+        )
+    return value
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    match = difflib.get_close_matches(name.lower().replace("_", "-"), names, n=1, cutoff=0.5)
+    return f"; did you mean {match[0]!r}?" if match else ""
