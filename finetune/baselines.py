@@ -25,7 +25,7 @@ from sklearn.decomposition import TruncatedSVD
 from transformers import AutoTokenizer
 
 from augment.core.pretrained import pretrained
-from finetune.encoders.models import NO_CODE, EmbeddingModel, open_model, resolve_run
+from finetune.encoders.models import NO_CODE, SAFE_WEIGHTS, EmbeddingModel, open_model, resolve_run
 from finetune.files import read_sentences, spaced
 from finetune.geometry.measures import SPECTRUM_FLOOR
 from pretrain.common.cli import as_count, run
@@ -157,12 +157,12 @@ def _sentence_transformer(model: EmbeddingModel) -> Any:
 
     source = str(model.folder or model.name)
     if model.pooling == "own modules":
-        return SentenceTransformer(source, device="cpu", trust_remote_code=False)
+        return SentenceTransformer(source, device="cpu", trust_remote_code=False, model_kwargs=SAFE_WEIGHTS)
     pooling = "cls" if model.pooling == POOLER else model.pooling
     second = SECOND_STATE[pooling]
     states = {"output_hidden_states": True} if second is not None else {}
     transformer = Transformer(
-        source, config_kwargs=NO_CODE | states, model_kwargs=NO_CODE, processor_kwargs=NO_CODE
+        source, config_kwargs=NO_CODE | states, model_kwargs=SAFE_WEIGHTS, processor_kwargs=NO_CODE
     )
     width, modules = transformer.get_embedding_dimension(), [transformer]
     if second is not None:

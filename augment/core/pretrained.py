@@ -30,7 +30,7 @@ def pretrained(kind: Any, source: str | Path, **options: Any) -> Any:
     """
     require_source(source)
     try:
-        return kind.from_pretrained(str(source), trust_remote_code=False, **options)
+        return kind.from_pretrained(os.path.expanduser(source), trust_remote_code=False, **options)
     # transformers, tokenizers and the hub each raise their own, for the same few causes
     except Exception as error:
         raise CannotLoad(_first_words(error)) from error
@@ -54,7 +54,7 @@ def require_source(source: str | Path) -> None:
     Raises:
         CannotLoad: there is no such folder, or it is a file.
     """
-    text, path = str(source), Path(source).expanduser()
+    text, path = str(source), Path(os.path.expanduser(source))
     try:
         if path.is_dir():
             return
@@ -87,7 +87,7 @@ def require_weights(source: str | Path) -> None:
     """
     from safetensors import SafetensorError, safe_open
 
-    folder = Path(source).expanduser()
+    folder = Path(os.path.expanduser(source))
     if pickled := pickled_weights(folder):
         raise CannotLoad(
             f"{source} holds pickled weights alone ({pickled[0].relative_to(folder)}), which can run code "
@@ -109,7 +109,7 @@ def pickled_weights(folder: str | Path) -> list[Path]:
     """Return the pickled weights of a model's folder that have no safetensors file beside them."""
     return [
         path
-        for part in _weight_folders(Path(folder).expanduser())
+        for part in _weight_folders(Path(os.path.expanduser(folder)))
         if not any(part.glob("*.safetensors"))
         for path in sorted(part.glob("pytorch_model*.bin"))
         if path.is_file()

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from pretrain.model.heads import ProjectionHead
 
 NO_CODE = {"trust_remote_code": False}
+SAFE_WEIGHTS = NO_CODE | {"use_safetensors": True}
+"""`model_kwargs` of sentence-transformers: no code of the model's, and no pickled weights."""
 
 EmbedFunction = Callable[[list[str]], np.ndarray]
 
@@ -206,7 +208,7 @@ def _function(function: EmbedFunction, name: str, pooling: str) -> EmbeddingMode
 
 def _import_function(text: str) -> EmbedFunction:
     """`package.module:function` or `path/file.py:function`."""
-    where, name = text.rsplit(":", 1)
+    where, name = os.path.expanduser(text).rsplit(":", 1)
     if not name.isidentifier() or not (
         where.endswith(".py") or all(part.isidentifier() for part in where.split("."))
     ):
@@ -240,6 +242,7 @@ def _import_function(text: str) -> EmbedFunction:
 
 def resolve_run(source: str) -> tuple[str, Path | None]:
     """(folder or hub name to load, run folder if `source` is one or lies in one)."""
+    source = os.path.expanduser(source)
     folder, exported = Path(source), export_of(source)
     if exported != source:
         from pretrain.export.folder import read_policy
@@ -346,7 +349,7 @@ def _padded(source: str, name: str, pooling: str, batch_size: int, max_length: i
         transformer = Transformer(
             source,
             config_kwargs=NO_CODE,
-            model_kwargs=NO_CODE | {"use_safetensors": True},
+            model_kwargs=SAFE_WEIGHTS,
             processor_kwargs=NO_CODE,
         )
     except Exception as error:  # of its own, of transformers, of safetensors: for the same few causes
@@ -385,7 +388,7 @@ def _sentence_transformers(
         )
     try:
         require_weights(source)
-        model = SentenceTransformer(source, trust_remote_code=False)
+        model = SentenceTransformer(source, trust_remote_code=False, model_kwargs=SAFE_WEIGHTS)
     except Exception as error:  # of its own, of transformers, of safetensors: for the same few causes
         raise UserError(f"cannot load the sentence-transformers model {source!r}: {error}") from error
 

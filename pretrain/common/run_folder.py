@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ def is_run(source: str) -> bool:
 
 def export_of(source: str) -> str:
     """Return the model that a name stands for: of a run's folder its best/, else its export/; of anything
-    else the name itself.
+    else the name itself, with ~ expanded.
 
     One rule wherever a run is named: papers report the checkpoint that was best on dev, and best/ is that
     checkpoint. The last one is named RUN/export. Raises: UserError where a run has neither.
     """
+    source = os.path.expanduser(source)
     if not is_run(source):
         return source
     for part in ("best", "export"):

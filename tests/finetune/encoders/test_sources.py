@@ -1,17 +1,24 @@
 """A model that is not there, or cannot be read, is one message, at once, and runs no code of strangers."""
 
+import json
 import shutil
 import socket
 
+import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.models import Dense, Pooling, Transformer
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
+from augment.convert_weights import convert
 from augment.core.errors import AugmentationError, CannotLoad
 from augment.core.pretrained import pretrained, require_source
 from augment.neural.models import load_masked_lm
 from finetune.encoders.embed import load_model
 from finetune.encoders.models import open_model
+from finetune.tuning.labelled import open_source
 from pretrain.common.errors import UserError
 from pretrain.config.run import load_config
 from pretrain.data.tokenizer import adopt_tokenizer
@@ -127,6 +134,48 @@ def test_a_broken_model_is_one_message_whoever_opens_it(broken, no_network):
             assert word in str(error) and len(str(error).splitlines()) < 4, error
         else:
             assert word == "model"  # a broken tokenizer is none of load_encoder's business
+
+
+@pytest.mark.parametrize("pickled", ["0_Transformer", "2_Dense"])
+def test_pickled_weights_of_a_module_of_sentence_transformers_are_refused(folders, tmp_path, pickled):
+    width = AutoConfig.from_pretrained(folders["bert"]).hidden_size
+    modules = [Transformer(folders["bert"]), Pooling(width), Dense(width, 8)]
+    model = SentenceTransformer(modules=modules, device="cpu")
+    model.save_pretrained(str(tmp_path), create_model_card=False)
+    moved = tmp_path / "0_Transformer"
+    if not moved.exists():  # older versions gave the encoder a folder of its own
+        moved.mkdir()
+        for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+            (tmp_path / name).rename(moved / name)
+        listed = json.loads((tmp_path / "modules.json").read_text())
+        listed[0]["path"] = moved.name
+        (tmp_path / "modules.json").write_text(json.dumps(listed))
+    whole = open_model(tmp_path).encode(["A text."])
+    weights = tmp_path / pickled / "model.safetensors"
+    torch.save(load_file(weights), weights.with_name("pytorch_model.bin"))
+    weights.unlink()
+    with pytest.raises(UserError, match=rf"pickled weights alone \({pickled}/pytorch_model.bin\)"):
+        open_model(tmp_path)
+    convert(tmp_path)
+    assert np.array_equal(open_model(tmp_path).encode(["A text."]), whole)
+
+
+def test_a_name_with_a_tilde_is_a_folder_at_home(folders, tmp_path, monkeypatch):
+    shutil.copytree(folders["bert"], tmp_path / "model")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    tokenizer = AutoTokenizer.from_pretrained(folders["bert"])
+    wanted = open_model(folders["bert"]).encode(["A text."])
+    assert np.array_equal(open_model("~/model").encode(["A text."]), wanted)
+    load_model("~/model")
+    open_source("~/model")
+    load_masked_lm("~/model")
+    load_encoder("~/model", tokenizer, "mean")
+    adopt_tokenizer("~/model", 64)
+    config = load_config(None, {"init": "~/model"})
+    check_sources(config)
+    assert config.model.init == str(tmp_path / "model")
+    with pytest.raises(CannotLoad, match="there is no folder"):
+        require_source("~no-such-user/model")
 
 
 def test_code_in_a_models_folder_is_never_run(folders, tmp_path, no_network):
