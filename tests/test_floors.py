@@ -60,7 +60,6 @@ EVERYONE_MAY_IMPORT = {
 EXCEPTIONS = {
     ("augment.sda.modals", "augment.rules.contractions"),
     ("augment.sda.negation", "augment.rules.contractions"),
-    ("pretrain.config.run", "pretrain.prepare.sources.corpora"),
     ("pretrain.start.setup", "pretrain.trainer"),
     ("pretrain.start.summary", "pretrain.trainer"),
     ("finetune.augmentation_quality.__main__", "pretrain.prepare.annotate"),
@@ -70,7 +69,6 @@ EXCEPTIONS = {
     ("finetune.tuning.finetuning", "pretrain.step.optimizer"),
 }
 CIRCLES = [
-    {"pretrain.prepare.sources.corpora", "pretrain.prepare.sources.readers"},
     {"finetune.encoders.embed", "finetune.encoders.models"},
 ]
 

@@ -18,6 +18,7 @@ from augment.core.errors import AugmentationError
 from augment.spec.grammar import parse as parse_augmentation
 from pretrain.common.errors import UserError
 from pretrain.common.run_folder import named_model
+from pretrain.config.data import DataConfig
 from pretrain.config.objectives import ObjectiveConfig, Section, readers, unused
 from pretrain.config.validation import (
     NONE_IS_A_VALUE,
@@ -28,7 +29,6 @@ from pretrain.config.validation import (
     type_name,
     typed,
 )
-from pretrain.prepare.sources.corpora import DataConfig
 
 
 class LoadingConfig(Section):

@@ -22,9 +22,9 @@ from pydantic import BaseModel, Field, ValidationError
 
 from pretrain.common import cli
 from pretrain.common.errors import UserError
+from pretrain.config.data import DataConfig, Source
 from pretrain.config.validation import faults, nearest, read_yaml, rows, typed_fields
 from pretrain.prepare.executors import ExecutorOptions
-from pretrain.prepare.sources.corpora import DataConfig, Source
 
 
 class PrepareFlags(BaseModel):

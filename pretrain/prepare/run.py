@@ -19,12 +19,14 @@ from pydantic import ValidationError
 
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
+from pretrain.config.data import DataConfig
 from pretrain.config.validation import faults
 from pretrain.data.manifest import PREPARATION, outdated
 from pretrain.data.shards import MANIFEST, raise_if_disk_full, read_manifest, write_atomically, write_manifest
 from pretrain.prepare.executors import ExecutorOptions, Job, run_jobs
 from pretrain.prepare.progress import Display, Stage, peak_memory
-from pretrain.prepare.sources.corpora import RECIPE, DataConfig, Task, plan_tasks
+from pretrain.prepare.sources.planning import RECIPE, plan_tasks
+from pretrain.prepare.tasks import Task
 
 _SMALL_BUCKET = 4 << 20  # text bytes: below this a bucket is not worth a task
 _MOST_BUCKETS = 1024  # the index of a run file grows with it; beyond, a bucket is read in several parts

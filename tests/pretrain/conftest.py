@@ -46,7 +46,7 @@ def tiny_data(tmp_path_factory) -> Path:
 @pytest.fixture
 def several_tasks(monkeypatch):
     """Cut small corpora into several reading tasks and buckets, as large ones are."""
-    monkeypatch.setattr("pretrain.prepare.sources.corpora.TASK_BYTES", 6000)
+    monkeypatch.setattr("pretrain.prepare.sources.planning.TASK_BYTES", 6000)
     monkeypatch.setattr("pretrain.prepare.run._SMALL_BUCKET", 8000)
 
 

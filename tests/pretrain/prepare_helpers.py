@@ -7,9 +7,9 @@ import json
 import random
 from pathlib import Path
 
+from pretrain.config.data import DataConfig
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
-from pretrain.prepare.sources.corpora import DataConfig
 
 WORDS = ["river", "stone", "cloud", "winter", "garden", "letter", "music", "window", "forest", "market"]
 

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pretrain.common.errors import UserError
+from pretrain.config.data import Source
 from pretrain.prepare.sources import readers
-from pretrain.prepare.sources.corpora import Source, Task
 from pretrain.prepare.sources.rows import Broken, is_unicode, json_rows, table_rows
+from pretrain.prepare.tasks import Task
 
 MOST_NAMED = 5  # of a task's broken rows
 # so many at the beginning of a task, and nothing else: the file is another than was thought

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pretrain.common.errors import UserError
-from pretrain.prepare.sources.corpora import COMPRESSIONS, Task
+from pretrain.prepare.tasks import Task
 
+COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
 PASSAGE_CHARACTERS = 32768
 _PROBE_BYTES = 1 << 20
 

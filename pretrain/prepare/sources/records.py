@@ -16,9 +16,10 @@ from typing import Any
 
 from augment.text.cleaning import clean
 from pretrain.common.errors import UserError
+from pretrain.config.data import Source
 from pretrain.prepare.sources import readers
-from pretrain.prepare.sources.corpora import Source, Task
 from pretrain.prepare.sources.rows import Broken, Row, is_unicode, json_rows, table_rows
+from pretrain.prepare.tasks import Task
 
 COLUMNS = ("text", "positive", "negative", "augmented")
 LABEL = "label"

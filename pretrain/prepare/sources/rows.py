@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pretrain.common.errors import UserError
-from pretrain.prepare.sources.corpora import Source, Task
+from pretrain.config.data import Source
 from pretrain.prepare.sources.readers import naming_damage, numbered_documents, open_file, where
+from pretrain.prepare.tasks import Task
 
 _FIELD_CHARACTERS = 1 << 24  # the csv module's own limit is 131,072
 _BATCH = 256

@@ -24,10 +24,10 @@ from pretrain.common.errors import UserError
 from pretrain.prepare import buckets as bk
 from pretrain.prepare.packing import Packed, fit_records, one_per_sequence
 from pretrain.prepare.progress import Heartbeat
-from pretrain.prepare.sources.corpora import Task
 from pretrain.prepare.sources.readers import where
 from pretrain.prepare.sources.records import COLUMNS, records, split_joined
 from pretrain.prepare.stages.texts import Build, MakeTokenizer, Scatter, Step
+from pretrain.prepare.tasks import Task
 
 
 class ReadRecords(Step):

@@ -37,6 +37,7 @@ from loguru import logger
 from augment.core.ragged import Ragged, segment_indices
 from augment.text.cleaning import for_clean_text
 from pretrain.common.errors import UserError
+from pretrain.config.data import DataConfig
 from pretrain.data.shards import ShardWriter, chunk_bounds, token_dtype, write_atomically
 from pretrain.data.tokenizer import adopt_tokenizer, encode, save_tokenizer, train_tokenizer
 from pretrain.prepare import buckets as bk
@@ -45,8 +46,8 @@ from pretrain.prepare.packing import Packed, fit_sentences, full_sentences, one_
 from pretrain.prepare.progress import Heartbeat
 from pretrain.prepare.prose import is_prose
 from pretrain.prepare.sentences import sentences_of
-from pretrain.prepare.sources.corpora import DataConfig, Task
 from pretrain.prepare.sources.documents import Faults, documents
+from pretrain.prepare.tasks import Task
 
 SPLITS = ("train", "heldout")
 

@@ -41,6 +41,7 @@ from pretrain.cache import stages
 from pretrain.cache.run import cache
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
+from pretrain.config.data import DataConfig
 from pretrain.data import idle_augmentations
 from pretrain.data.annotation import Annotation, pack
 from pretrain.data.blocks import ViewSpec, number_of_labels
@@ -49,7 +50,6 @@ from pretrain.data.pipelines import build_for
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.prepare.run import prepare
-from pretrain.prepare.sources.corpora import DataConfig
 
 TOKENS = "del-word:rate=0.5|crop:rate=1.0|reorder"  # the second changes nothing
 SENTENCES = [

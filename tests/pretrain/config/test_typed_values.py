@@ -10,11 +10,11 @@ from pydantic import BaseModel, TypeAdapter
 
 from pretrain.cache import __main__ as cache_command
 from pretrain.common.errors import UserError
+from pretrain.config.data import DataConfig
 from pretrain.config.run import Config, load_config
 from pretrain.config.validation import NONE_IS_A_VALUE, read_yaml, type_at, typed
 from pretrain.prepare import __main__ as prepare_cli
 from pretrain.prepare.executors import ExecutorOptions
-from pretrain.prepare.sources.corpora import DataConfig
 from pretrain.sweep.file import expand, read_sweep, text_of
 
 ROOT = Path(__file__).parents[3]

@@ -18,6 +18,7 @@ from augment.sda.entries import neg, pi
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence, parse_texts
 from pretrain.common.errors import UserError
+from pretrain.config.data import DataConfig
 from pretrain.data.annotation import MOST_CHARACTERS, Annotation, pack
 from pretrain.data.blocks import ViewSpec
 from pretrain.data.loader import Loader
@@ -25,7 +26,6 @@ from pretrain.data.shards import DamagedShard, ShardReader, ShardWriter, split_s
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.prepare import annotate
 from pretrain.prepare.run import prepare
-from pretrain.prepare.sources.corpora import DataConfig
 
 NAMES = ["Anna", "the old dog", "a café in Zürich", "nobody", "the river", "my sister", "one of them"]
 VERBS = ["has seen", "likes", "didn't find", "must not sell", "is", "carried", "will have"]

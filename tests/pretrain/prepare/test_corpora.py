@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from pretrain.common.errors import UserError
+from pretrain.config.data import DataConfig, Source
 from pretrain.prepare.sources import embedded
-from pretrain.prepare.sources.corpora import DataConfig, Source, Task, plan_tasks
 from pretrain.prepare.sources.documents import Faults, documents
+from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.sources.readers import detect_layout
+from pretrain.prepare.tasks import Task
 
 
 def everything(source: Source, faults: Faults | None = None) -> list[str]:
@@ -36,7 +38,7 @@ def write(path: Path, text: str) -> Path:
 
 @pytest.fixture
 def small_tasks(monkeypatch):
-    monkeypatch.setattr("pretrain.prepare.sources.corpora.TASK_BYTES", 64)
+    monkeypatch.setattr("pretrain.prepare.sources.planning.TASK_BYTES", 64)
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])

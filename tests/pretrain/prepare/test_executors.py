@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from pretrain.common.errors import UserError
+from pretrain.config.data import DataConfig
 from pretrain.prepare.executors import ExecutorOptions
 from pretrain.prepare.run import prepare
-from pretrain.prepare.sources.corpora import DataConfig
 
 SBATCH = """#!{python}
 import os, re, subprocess, sys

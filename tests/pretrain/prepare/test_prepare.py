@@ -22,12 +22,12 @@ from prepare_helpers import WORDS, config, digest, make_corpus, texts_of
 from augment.text.cleaning import without_cleaning
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
+from pretrain.config.data import DataConfig
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import tokenizer_hash
 from pretrain.prepare.__main__ import main
 from pretrain.prepare.run import find_or_prepare, prepare
 from pretrain.prepare.sentences import sentences_of
-from pretrain.prepare.sources.corpora import DataConfig
 from pretrain.prepare.stages.texts import Step
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -214,7 +214,7 @@ def test_long_sentences_are_counted(tmp_path, policy):
 
 def _start(arguments: list[str]) -> subprocess.Popen:
     code = (
-        "import pretrain.prepare.sources.corpora as c, pretrain.prepare as p, pretrain.prepare.__main__ as "
+        "import pretrain.prepare.sources.planning as c, pretrain.prepare.run as p, pretrain.prepare.__main__ as "
         "cli, sys\n"
         "c.TASK_BYTES, p._SMALL_BUCKET = 30000, 50000\n"
         "cli.main()\n"
@@ -228,7 +228,7 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path, monkeypatc
     write."""
     corpus = tmp_path / "corpus.txt"
     make_corpus(corpus, documents=600, seed=5)
-    monkeypatch.setattr("pretrain.prepare.sources.corpora.TASK_BYTES", 30000)
+    monkeypatch.setattr("pretrain.prepare.sources.planning.TASK_BYTES", 30000)
     monkeypatch.setattr("pretrain.prepare.run._SMALL_BUCKET", 50000)
     prepare(DataConfig(sources=str(corpus), vocabulary=320), tmp_path / "whole", workers=1, progress=False)
     killed = tmp_path / "killed"
@@ -255,7 +255,7 @@ def test_a_worker_that_the_kernel_kills_is_noticed(tmp_path, background):
     corpus = tmp_path / "corpus.txt"
     make_corpus(corpus, documents=400, seed=5)
     code = (
-        "import sys, os, signal; import pretrain.prepare.sources.corpora as c, pretrain.prepare.__main__ as "
+        "import sys, os, signal; import pretrain.prepare.sources.planning as c, pretrain.prepare.__main__ as "
         "cli, pretrain.prepare.stages.texts as s\n"
         "c.TASK_BYTES = 30000\n"
         "class Killed(s.ReadSource):\n"
@@ -377,7 +377,7 @@ def test_help_names_every_key(capsys):
     text = capsys.readouterr().out
     assert all(f"--{name}" in text for name in DataConfig.model_fields if name != "sources")
     assert "--source list (default embedded)" in text and "--executor" in text and "--partition" in text
-    assert "pretrain.prepare.sources.corpora" not in text and "Source(" not in text
+    assert "pretrain.config.data" not in text and "Source(" not in text
     assert "\n    python -m pretrain.prepare --source embedded --out data/embedded\n" in text
 
 

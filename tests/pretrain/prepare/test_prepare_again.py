@@ -17,11 +17,12 @@ from pretrain.cache import run as caching
 from pretrain.cache.run import cache
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
+from pretrain.config.data import Source
 from pretrain.data.manifest import PREPARATION, outdated
 from pretrain.data.shards import ShardReader, read_manifest, write_folder
 from pretrain.prepare import run as preparing
 from pretrain.prepare.run import prepare
-from pretrain.prepare.sources.corpora import Source, plan_tasks
+from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.start.setup import say_if_outdated
 
 QUIETLY = {"workers": 1, "progress": False}

@@ -15,10 +15,11 @@ from test_corpora import write
 from test_prepare import run as run_command
 
 from pretrain.common.errors import UserError
+from pretrain.config.data import DataConfig, Source
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.prepare.run import prepare
-from pretrain.prepare.sources.corpora import DataConfig, Source, plan_tasks
+from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.sources.records import COLUMNS, Record, records, split_joined
 from pretrain.prepare.stages.records import BuildRecords, ScatterRecords
 
@@ -85,7 +86,7 @@ def found_in(found: list[Record]) -> list[tuple]:
 
 @pytest.fixture
 def small_tasks(monkeypatch):
-    monkeypatch.setattr("pretrain.prepare.sources.corpora.TASK_BYTES", 700)
+    monkeypatch.setattr("pretrain.prepare.sources.planning.TASK_BYTES", 700)
 
 
 @pytest.mark.parametrize("compression", ["", ".gz", ".zst"])

@@ -16,9 +16,10 @@ from test_prepare import run
 from test_records import as_csv, as_jsonl, found_in, plain, read, some_triples
 
 from pretrain.common.errors import UserError
+from pretrain.config.data import DataConfig, Source
 from pretrain.prepare.run import prepare
-from pretrain.prepare.sources.corpora import DataConfig, Source, plan_tasks
 from pretrain.prepare.sources.documents import Faults, documents
+from pretrain.prepare.sources.planning import plan_tasks
 
 datasets = pytest.importorskip("datasets")
 FIELDS = ("text", "positive", "negative", "augmented", "label")
@@ -89,7 +90,7 @@ def all_kinds(folder: Path, rows: list[dict], fields: tuple[str, ...]) -> dict[s
 @pytest.fixture
 def at_home(tmp_path, monkeypatch):
     """Small tasks, and hub names found in `tmp_path`."""
-    monkeypatch.setattr("pretrain.prepare.sources.corpora.TASK_BYTES", 700)
+    monkeypatch.setattr("pretrain.prepare.sources.planning.TASK_BYTES", 700)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
     return tmp_path
@@ -129,7 +130,7 @@ def test_the_kind_of_source_and_the_workers_change_no_byte(at_home, unit):
 
 
 def test_running_text_in_rows_is_joined(at_home, monkeypatch):
-    monkeypatch.setattr("pretrain.prepare.sources.corpora.TASK_BYTES", 1 << 24)
+    monkeypatch.setattr("pretrain.prepare.sources.planning.TASK_BYTES", 1 << 24)
     lines = [f"Sentence number {number} of a long book." for number in range(3000)]
     for name, source in all_kinds(at_home, [{"text": line} for line in lines], ("text",)).items():
         found = everything(Source(source=source.source, streaming=source.streaming, layout="passages"))
@@ -177,7 +178,7 @@ def test_a_broken_line_is_counted_and_named_and_records_refuse_it(tmp_path, line
 
 def test_it_does_not_matter_where_a_broken_line_stands(tmp_path, monkeypatch):
     """Also as the first of a task; a file of nothing else is refused."""
-    monkeypatch.setattr("pretrain.prepare.sources.corpora.TASK_BYTES", 200)
+    monkeypatch.setattr("pretrain.prepare.sources.planning.TASK_BYTES", 200)
     lines = [GOOD.strip()] * 100
     for number in range(0, 100, 9):
         lines[number] = '{"text": '

@@ -1,0 +1,211 @@
+"""Plan the reading tasks of a mixture: look at its sources and cut each of them into tasks.
+
+A source is cut by its own size alone, never by the number of workers: the same corpus gives the same tasks,
+and so the same shards, on a laptop and on a cluster.
+"""
+
+from __future__ import annotations
+
+import glob
+import math
+import os
+import re
+from pathlib import Path
+
+from pretrain.common.errors import UserError
+from pretrain.config.data import Source
+from pretrain.data.manifest import MANIFEST
+from pretrain.prepare.sources.readers import COMPRESSIONS, detect_layout
+from pretrain.prepare.tasks import Task
+
+# beside prepared data: the config that a training gave to the preparation that it started
+RECIPE = "prepare.json"
+TASK_BYTES = 16 << 20  # text that one reading task handles, about
+MAX_STRIPES = 8  # a compressed file is decompressed once per stripe, so not too many of them
+# text bytes per stored byte, about
+_INFLATION = {".gz": 3.3, ".zst": 3.3, ".bz2": 4.0, ".xz": 4.0, ".parquet": 2.0}
+_KINDS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
+          ".parquet": "parquet", ".csv": "csv", ".tsv": "tsv"}  # fmt: skip
+
+
+def plan_tasks(sources: list[Source], records: bool = False) -> list[Task]:
+    """The reading tasks of a mixture, in an order fixed by the sources. records: of
+    `pretrain.prepare.sources.records`, not documents.
+
+    Raises: UserError for a source that is missing, empty, of unknown type, or not available offline.
+    """
+    tasks: list[Task] = []
+    for number, source in enumerate(sources):
+        tasks += _plan_source(number, source, records)
+    if records and any(task.kind == "embedded" for task in tasks):
+        raise UserError("source embedded holds no records: unit record reads files and datasets.")
+    return tasks
+
+
+def _plan_source(number: int, source: Source, records: bool) -> list[Task]:
+    name = source.source
+    if name == "embedded":
+        from pretrain.prepare.sources.embedded import python_files
+
+        size = sum(size for _, size in python_files())
+        if not size:
+            raise UserError(
+                "source embedded: no Python package is installed in this environment; name a text file."
+            )
+        return _striped(number, "embedded", name, size // 20, stripes=16)
+    if name.startswith("hub:"):
+        return _plan_hub(number, source, name[4:])
+    path = Path(name).expanduser()
+    if _is_saved_dataset(path):
+        size = sum(f.stat().st_size for f in path.rglob("*.arrow"))
+        if not size:
+            raise _empty(path)
+        return _striped(number, "disk", str(path), size, 1 if source.layout == "passages" else 4096)
+    files = _files(path)
+    if files is None:
+        if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith(".") and not _kind_of(name):
+            return _plan_hub(number, source, name)
+        parent = path.parent
+        while not parent.exists():
+            parent = parent.parent
+        raise UserError(
+            f"source {name}: no such file, folder or glob match (nothing there below {parent}). A Hugging "
+            "Face dataset is "
+            "written hub:OWNER/NAME; the corpus that needs no file is 'embedded'."
+        )
+    tasks = []
+    for file in files:
+        tasks += _plan_file(number, source, file, records)
+    if not tasks:
+        raise _empty(path)
+    return tasks
+
+
+def _empty(path: Path | str) -> UserError:
+    return UserError(
+        f"source {path} is empty: there is no text to prepare. Check the path, or the download behind it."
+    )
+
+
+def _is_saved_dataset(path: Path) -> bool:
+    return (path / "state.json").is_file() or (path / "dataset_dict.json").is_file()
+
+
+def _kind_of(name: str) -> str | None:
+    stem, suffix = os.path.splitext(name)
+    return _KINDS.get((os.path.splitext(stem)[1] if suffix in COMPRESSIONS else suffix).lower())
+
+
+def _files(path: Path) -> list[Path] | None:
+    """Return the files of a path or glob, sorted; None if there is nothing of that name. Hidden ones are not
+    looked for."""
+    if path.is_dir():
+        found = sorted(
+            file
+            for file in path.rglob("*")
+            if file.is_file()
+            and _kind_of(file.name)
+            and not _hidden(file, path)
+            and not _of_preparation(file)
+        )
+        if not found:
+            raise UserError(
+                f"source {path}: the folder holds no corpus file ({', '.join(_KINDS)}; "
+                f"{', '.join(COMPRESSIONS)})."
+            )
+        return found
+    if path.is_file():
+        return [path]
+    found = sorted(Path(file) for file in glob.glob(str(path), recursive=True) if os.path.isfile(file))
+    return found or None
+
+
+def _hidden(file: Path, folder: Path) -> bool:
+    """Whether a file in a folder, or a folder on the way to it, is hidden: locks, work folders, checkpoints
+    of notebooks."""
+    return any(part.startswith(".") for part in file.relative_to(folder).parts)
+
+
+def _of_preparation(file: Path) -> bool:
+    """Whether a file belongs to prepared data, finished or not, and is no text: its manifest, recipe or
+    tokenizer."""
+    in_tokenizer = file.parent.name == "tokenizer"
+    home = file.parent.parent if in_tokenizer else file.parent
+    if not (file.suffix == ".json" if in_tokenizer else file.name in (MANIFEST, RECIPE)):
+        return False
+    return (home / ".work").is_dir() or ((home / MANIFEST).is_file() and (home / "tokenizer").is_dir())
+
+
+def _plan_file(number: int, source: Source, file: Path, records: bool) -> list[Task]:
+    kind = source.format if source.format != "auto" else _kind_of(file.name)
+    if kind is None:
+        raise UserError(
+            f"source {file}: its name does not tell the format; give the source `format: text`, jsonl, csv, "
+            "tsv or parquet."
+        )
+    if not os.access(file, os.R_OK):
+        raise UserError(f"source {file} cannot be read: permission denied.")
+    stored = file.stat().st_size
+    if stored == 0:
+        return []
+    size = int(stored * _INFLATION.get(file.suffix.lower(), 1.0))
+    if kind == "parquet":
+        import pyarrow.parquet
+
+        try:
+            with pyarrow.parquet.ParquetFile(file) as table:
+                groups, columns = table.num_row_groups, table.schema_arrow.names
+        except Exception as error:
+            raise UserError(f"source {file} is not a readable parquet file ({error}).") from error
+        if not records and source.text_key not in columns:
+            raise UserError(
+                f"source {file} has no column {source.text_key!r}; it has {', '.join(columns)}. Set text_key."
+            )
+        return _striped(number, kind, str(file), size, limit=groups)
+    layout = source.layout if kind == "text" else "lines"
+    if layout == "auto" and records:
+        layout = "lines"
+    if layout == "auto":
+        layout = detect_layout(file)
+    # Of a plain file every task reads its own byte range; a compressed one is decompressed once per stripe.
+    # So is csv read: a quoted field may hold line breaks, and only the whole file tells.
+    limit = MAX_STRIPES if kind in ("csv", "tsv") or file.suffix in COMPRESSIONS else 4096
+    if kind in ("jsonl", "csv", "tsv") and source.layout == "passages":
+        limit = 1  # stripes take every S-th record, which would part neighbours
+    return _striped(number, kind, str(file), size, limit=limit, layout=layout)
+
+
+def _plan_hub(number: int, source: Source, name: str) -> list[Task]:
+    import datasets
+
+    try:
+        builder = datasets.load_dataset_builder(name, source.subset, revision=source.revision)
+        splits = builder.info.splits
+        if source.streaming:
+            files = builder.as_streaming_dataset(split=source.split).num_shards
+    # datasets raises a dozen kinds: no network, no such name, split or configuration
+    except Exception as error:
+        subset = f" ({source.subset})" if source.subset else ""
+        raise UserError(
+            f"source hub:{name}{subset}, split {source.split}, cannot be opened: {error}. Check the name, "
+            "the subset and the "
+            "network; a copy on disk is named by its folder."
+        ) from error
+    size = int(splits[source.split].num_bytes) if splits and source.split in splits else 0
+    if source.streaming:  # a stream is read file by file
+        return _striped(number, "hub", name, size or files * TASK_BYTES, stripes=files)
+    limit = 1 if source.layout == "passages" else 4096
+    return _striped(number, "hub", name, size or 16 * TASK_BYTES, limit)
+
+
+def _striped(
+    number: int,
+    kind: str,
+    place: str,
+    size: int,
+    limit: int = 4096,
+    layout: str = "lines",
+    stripes: int | None = None,
+) -> list[Task]:
+    stripes = stripes or max(1, min(limit, math.ceil(size / TASK_BYTES)))
+    return [Task(number, kind, place, stripe, stripes, size // stripes, layout) for stripe in range(stripes)]
