@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import gzip
 import inspect
+import io
 import os
 import re
 import stat
@@ -156,12 +157,17 @@ def read_sentences(file: str, text: str, limit: int) -> list[str]:
     if not isinstance(limit, int) or limit < 1:
         raise AugmentationError(f"--limit {limit}: a whole number of sentences, at least one, is needed")
     if text:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:  # Python keeps an argument's bad bytes as surrogates
+            raise AugmentationError(f"--text is not UTF-8: {error}") from error
         lines = [text]
     elif file or is_piped():
         path = Path(file or "-")
         try:
             if path == Path("-"):
-                lines = first_lines(sys.stdin, limit)
+                # sys.stdin's own decoder lets bytes through that are not UTF-8 where the locale is C
+                lines = first_lines(io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8"), limit)
             else:
                 with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as opened:
                     lines = first_lines(opened, limit)

@@ -147,16 +147,18 @@ def test_empty_input_is_an_error():
 
 
 def test_input_that_is_no_text_is_an_error(tmp_path, call):
-    for given in (["-"], []):
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8:strict"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LC_ALL": "C"}
+    environment.pop("PYTHONIOENCODING", None)
+    damaged = b"a line\ncaf\xe9 \xff\n"
+    for given, said in (
+        (["-"], "standard input cannot be read as text"),
+        ([], "standard input cannot be read as text"),
+        (["--text", damaged], "--text is not UTF-8"),
+    ):
         words = [sys.executable, "-m", "augment", *given]
-        result = subprocess.run(words, input=b"a line\ncaf\xe9 \xff\n", capture_output=True, env=environment)
+        result = subprocess.run(words, input=damaged, capture_output=True, env=environment)
         error = result.stderr.decode()
-        assert (
-            result.returncode == 2
-            and "standard input cannot be read as text" in error
-            and "Traceback" not in error
-        )
+        assert result.returncode == 2 and said in error and "Traceback" not in error
     whole = gzip.compress(os.urandom(3000).hex().encode())
     for damaged in (whole[:1000], whole[:500] + b"\xff" * 200 + whole[700:]):
         (tmp_path / "a.gz").write_bytes(damaged)
