@@ -135,11 +135,16 @@ def main_clause(sentence: ParsedSentence) -> Clause | None:
     ):
         return clause
     for child in sentence.children(root):
-        if sentence.relation(child) in _BESIDE:
+        if sentence.relation(child) in _BESIDE and not is_introduced(sentence, child):
             other = clause_of(sentence, child)
             if other is not None and is_finite(sentence, other):
                 return other
     return clause
+
+
+def is_introduced(sentence: ParsedSentence, head: int) -> bool:
+    """Return whether a conjunction makes a clause a subordinate one: "(not sure) if it rains"."""
+    return any(sentence.relation(child) == "mark" for child in sentence.children(head))
 
 
 def _is_imperative(sentence: ParsedSentence, clause: Clause) -> bool:
@@ -167,7 +172,7 @@ def finite_tag(sentence: ParsedSentence, clause: Clause) -> str:
     word = sentence.word(clause.finite).lower()
     if tag == "VBP" and sentence.word(clause.subject).lower() in _THIRD and may_be_past(word):
         return "VBD"  # "it cost"
-    if tag == "VBP" and word not in _ALSO_BASE and lemma_of(word, "VBD") != word:
+    if tag == "VBP" and word not in _ALSO_BASE | BE and lemma_of(word, "VBD") != word:
         return "VBD"  # "shook"
     return tag
 
@@ -218,11 +223,13 @@ def _is_focus(sentence: ParsedSentence, i: int) -> bool:
     )
 
 
-def negate(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
+def negate(
+    sentence: ParsedSentence, clause: Clause, before_not: frozenset[str] = frozenset()
+) -> list[Edit] | None:
     """Edits that put a `not` into a clause that has none: with `do` before a full verb, whose coordinated
     verbs take the base form with it ("He came and saw": "did not come and see"). A subject that says how many
     is denied itself ("Not all men came", "No men came"): "some men did not come" does not deny that some
-    came.
+    came. before_not: adverbs behind an auxiliary that the `not` follows ("is still not open").
     """
     finite = clause.finite
     word, tag = sentence.word(finite), sentence.tags[finite]
@@ -243,13 +250,13 @@ def negate(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
     if lower == "be" and not clause.auxiliaries and not _opens_clause(sentence, clause):
         return None  # "So be it", "if need be"
     if (clause.auxiliaries and tag in FINITE) or lower in BE or tag == "MD":
-        if clause.inverted or (
-            clause.subject is not None and clause.subject > finite and lower in BE and is_question(sentence)
-        ):
+        if clause.inverted or _asks(sentence, clause):
             place = sentence.ends[sentence.subtree(clause.subject)[1]]
             return [(place, place, like(word, " not"))]
         if lower == "can":
             return [(start, end, like(word, "cannot"))]
+        if following in before_not and finite + 2 < len(sentence):
+            end = sentence.ends[finite + 1]
         return [(end, end, like(word, " not"))]
     tag = finite_tag(sentence, clause)
     if tag in ("VBZ", "VBP", "VBD"):
@@ -281,6 +288,15 @@ def negate(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
             return [(place, place + 1, "Not " + sentence.text[place].lower())]
         return [(place, place, "NOT " if opening.isupper() else "not ")]
     return None
+
+
+def _asks(sentence: ParsedSentence, clause: Clause) -> bool:
+    """Return whether a form of "be" stands before its subject to ask; the question mark may be missing."""
+    finite, subject = clause.finite, clause.subject
+    if subject is None or subject < finite or sentence.word(finite).lower() not in BE:
+        return False
+    opens = all(sentence.pos[i] in ("PUNCT", "INTJ", "CCONJ") for i in range(finite))
+    return is_question(sentence) or (opens and sentence.pos[subject] == "PRON")
 
 
 def is_joined(sentence: ParsedSentence, i: int) -> bool:

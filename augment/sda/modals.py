@@ -30,7 +30,7 @@ from augment.sda.english import (
 from augment.text.draws import Draws
 from augment.text.inflection import inflect, lemma_of, may_be_past, participle
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import Edit, indefinite_article, like
+from augment.text.word_forms import Edit, indefinite_article, like, word_set
 
 # What stands before the base form. The code's "can't avoid to" is left out: no verb can follow it.
 _PUBLISHED = {
@@ -49,10 +49,26 @@ _PUBLISHED = {
 _DUTIES = frozenset({"should", "ought to", "need to"})  # what is to be done, and so may not be: no fact
 # of who or what could do otherwise
 _INEVITABLE = frozenset({"cannot but", "cannot help but", "have no choice but to"})
+# What somebody feels or holds, and how things look to them: "cannot help but love", no duty.
+_ATTITUDES = word_set(
+    "admire adore agree appear appreciate assume believe care consider doubt enjoy expect fear feel hate "
+    "hope like look love notice prefer recall regret remember respect seem sound suppose suspect think "
+    "want wish wonder"
+)
+# What is so, whoever wants it: neither a duty nor to be helped.
+_STATES = word_set(
+    "be have belong comprise concern consist constitute contain correspond cost depend deserve differ "
+    "equal exist fit hold include indicate involve know lack last lie live matter mean measure need owe own "
+    "possess remain represent require resemble reside see smell stand stink suit taste understand value weigh"
+)
+_MUST, _HAVE_TO = frozenset({"must"}), frozenset({"have to"})
+_SPEAKING = frozenset({"i", "we"})
+_POINTING = frozenset({"it", "this", "that"})
 _SOUND_OF_NEGATED = {
     "VBD": ("can", "could", "must"),
     "BE": ("can", "must"),
     "DO": ("can",),
+    "STATE": ("must",),  # "he cannot want it" says that he is unable to
     "HAVE": ("can", "must"),
 }
 _PAST_FORMS = {
@@ -92,7 +108,7 @@ def modal_edits(sentence: ParsedSentence, draws: Draws, variant: str, phrases: s
     clause = main_clause(sentence)
     if clause is None or not _takes_one(sentence, clause):
         return None
-    modals = _PUBLISHED[variant] if phrases == "published" else _sound(sentence, clause, _PUBLISHED[variant])
+    modals = _PUBLISHED[variant] if phrases == "published" else _sound(sentence, clause, variant)
     for modal in draws.sample(modals, len(modals)):
         edits = _add(sentence, clause, modal)
         if edits:
@@ -137,12 +153,15 @@ def _takes_one(sentence: ParsedSentence, clause: Clause) -> bool:
     return subject is None or subject < finite or speaker(sentence, finite) == subject
 
 
-def _sound(sentence: ParsedSentence, clause: Clause, published: tuple[str, ...]) -> tuple[str, ...]:
-    """The modal verbs that leave true what the clause says."""
+def _sound(sentence: ParsedSentence, clause: Clause, variant: str) -> tuple[str, ...]:
+    """Return the modal verbs of a variant that leave true what the clause says."""
+    published = _PUBLISHED[variant]
     lower = sentence.word(clause.finite).lower()
     if clause.negation is not None:
         is_past = sentence.tags[clause.finite] == "VBD" or lower in PAST_BE
         kind = "BE" if lower in BE else "HAVE" if lower in HAVE else "DO"
+        if kind == "DO" and variant == "paper" and _is_state_of_others(sentence, clause):
+            kind = "STATE"
         return _SOUND_OF_NEGATED["VBD" if is_past else kind]
     subject = clause.subject
     behind = sentence.tags[clause.auxiliaries[1] if len(clause.auxiliaries) > 1 else clause.verb]
@@ -154,12 +173,55 @@ def _sound(sentence: ParsedSentence, clause: Clause, published: tuple[str, ...])
     )
     dummy = subject is not None and (sentence.relation(subject) == "expl" or sentence.tags[subject] == "EX")
     barred = _DUTIES | _INEVITABLE if passive or dummy or _is_identity(sentence, clause) else _DUTIES
+    if variant == "paper":
+        barred |= _misread(sentence, clause)
     return tuple(modal for modal in published if modal not in barred)
 
 
+def _misread(sentence: ParsedSentence, clause: Clause) -> frozenset[str]:
+    """Return the modal verbs that make a duty of a fact, or a choice of a state.
+
+    "Has to be revered" says what is to be done, so "have to" is for what somebody did ("had to go") and for
+    a guess at what it, this, that or there is. "Must" is a guess at states in the present ("must own"), not
+    at deeds ("must go"), passives, or what is so of oneself. Nobody can help to own or to be somewhere.
+    """
+    word = sentence.word(clause.verb).lower()
+    lemma = "be" if word in BE else lemma_of(word, sentence.tags[clause.verb], sentence.lemmas[clause.verb])
+    past = finite_tag(sentence, clause) == "VBD"
+    subject = "" if clause.subject is None else sentence.word(clause.subject).lower()
+    if any(sentence.relation(i) == "aux:pass" for i in clause.auxiliaries):
+        return _HAVE_TO if past else _HAVE_TO | _MUST
+    if lemma == "mean" and subject in _SPEAKING | {"you"}:  # "I mean" says nothing of its own
+        return _HAVE_TO | _MUST | _INEVITABLE
+    of_oneself = _MUST if subject in _SPEAKING and not past else frozenset()
+    if lemma == "be" and not clause.auxiliaries:
+        there = clause.subject is not None and sentence.tags[clause.subject] == "EX"
+        barred = of_oneself if there or subject in _POINTING else _HAVE_TO | of_oneself
+        return barred if _is_adjective(sentence, clause) else barred | _INEVITABLE
+    if lemma in _STATES:
+        return _HAVE_TO | _INEVITABLE | of_oneself
+    if lemma in _ATTITUDES or clause.auxiliaries:
+        return _HAVE_TO | of_oneself
+    return frozenset() if past else _HAVE_TO | _MUST
+
+
+def _is_state_of_others(sentence: ParsedSentence, clause: Clause) -> bool:
+    """Return whether the clause tells what somebody other than speaker and hearer wants, has or feels."""
+    if clause.subject is None or sentence.word(clause.subject).lower() in _SPEAKING | {"you"}:
+        return False
+    lemma = lemma_of(sentence.word(clause.verb), sentence.tags[clause.verb], sentence.lemmas[clause.verb])
+    return lemma in _STATES | _ATTITUDES
+
+
+def _is_adjective(sentence: ParsedSentence, clause: Clause) -> bool:
+    """Return whether the clause says by an adjective how something is: "be glad", not "be at home"."""
+    if clause.head == clause.verb:
+        return any(sentence.relation(child) == "acomp" for child in sentence.children(clause.head))
+    return sentence.pos[clause.head] == "ADJ"
+
+
 def _is_identity(sentence: ParsedSentence, clause: Clause) -> bool:
-    """Whether the clause says what something is, by a noun or number: it "must be the first", but cannot help
-    nothing."""
+    """Return whether the clause says what something is, by a noun or number ("cannot but be the first")."""
     if sentence.word(clause.verb).lower() not in BE:
         return False
     if clause.head != clause.verb:

@@ -37,6 +37,11 @@ _WITHOUT = {
     "none": "some",
 }
 _DUTIES = word_set("must should ought shall sha may might need dare")
+_BEFORE_NOT = word_set(
+    "apparently certainly clearly definitely evidently hereby obviously perhaps presumably probably still "
+    "surely"
+)
+_ANY = word_set("any anyone anybody anything anywhere")
 _ALMOST = frozenset({"hardly", "scarcely", "barely"})
 _ANY_NEGATIVE = re.compile(
     r"\b(?:never|no|nobody|nothing|nowhere|none|neither|nor|hardly|scarcely|barely)\b", re.IGNORECASE
@@ -46,6 +51,9 @@ _TRACES = ("no", "ne", "hard", "scarce", "bare")  # of those: quicker to look fo
 # denies nothing.
 _BOUND_TO_NO = word_set("other sooner less fewer more later such means further earlier better")
 _ASIDES = word_set("doubt matter wonder")
+_FORMULAS = word_set(
+    "dear hi hello hey thanks thank thx cheers regards sincerely congratulations welcome such quite what"
+)
 _ARGUMENTS = ("nsubj", "obj", "attr")
 _AMOUNTS = word_set("lots plenty loads tons number couple bit kind sort type most all half")
 
@@ -79,7 +87,8 @@ def double_negation_edits(
     if sentence.word(clause.finite).lower() in _DUTIES or _had_better(sentence, clause):
         return None  # not to have to is no having to: "it is not true that he must not go"
     is_negative, edits = _without_negation(sentence, clause)
-    edits = edits if is_negative else negate(sentence, clause)
+    if not is_negative and not _turns_with_not(sentence, clause):
+        edits = negate(sentence, clause, _BEFORE_NOT)
     return prefixed(sentence, phrase, edits, first, clause.head) if edits else None
 
 
@@ -92,14 +101,34 @@ def _negated(sentence: ParsedSentence, clause: Clause | None) -> list[Edit] | No
     """Edits that negate the main clause by its own words, or, where there is no verb with a tense, what there
     is."""
     if clause is None:
-        return None if states_something(sentence) else _fragment(sentence)
+        return None if states_something(sentence) or _is_formula(sentence) else _fragment(sentence)
     is_negative, edits = _without_negation(sentence, clause)
     if is_negative:
         return edits
     tag = finite_tag(sentence, clause)
     if tag not in FINITE and tag != "VB" and states_something(sentence):
         return None  # "Living in Paris, he took part", with the wrong root
-    return negate(sentence, clause)
+    return None if _turns_with_not(sentence, clause) else negate(sentence, clause, _BEFORE_NOT)
+
+
+def _turns_with_not(sentence: ParsedSentence, clause: Clause) -> bool:
+    """Return whether a `not` in the clause would not deny it.
+
+    "Not a little" means much, "any of them do not" is no English, and "see you there" is no order.
+    """
+    behind = max(clause.finite, clause.verb if clause.verb == clause.head else clause.finite) + 1
+    words = [sentence.word(i).lower() for i in range(behind, min(behind + 2, len(sentence)))]
+    before = sentence.word(clause.finite - 1).lower() if clause.finite else ""
+    if words in (["a", "little"], ["a", "few"]) or before == "not":  # "why not go?"
+        return True
+    if clause.subject is not None:
+        first = sentence.subtree(clause.subject)[0]
+        return first < clause.finite and sentence.word(first).lower() in _ANY
+    return sentence.tags[clause.finite] in ("VB", "VBP") and any(
+        child > clause.finite and sentence.word(child).lower() in ("you", "u", "ya")
+        for child in sentence.children(clause.head)
+        if sentence.relation(child).partition(":")[0] in ("obj", "iobj", "obl")
+    )
 
 
 def _denied(sentence: ParsedSentence, clause: Clause | None, draws: Draws) -> list[Edit] | None:
@@ -240,6 +269,17 @@ def _fragment(sentence: ParsedSentence) -> list[Edit] | None:
         else next(words, 0)
     )
     return prefixed(sentence, "No" if nominal else "Not", (), first)
+
+
+def _is_formula(sentence: ParsedSentence) -> bool:
+    """Return whether a sentence without a verb greets, thanks, asks, or is a name of words with capitals."""
+    root = sentence.root
+    if sentence.tags[root] == "UH" or sentence.word(0).lower() in _FORMULAS:
+        return True
+    if is_question(sentence) and any(tag[:1] == "W" for tag in sentence.tags):
+        return True
+    named = root > 0 and sentence.word(root)[:1].isupper() and sentence.word(0)[:1].isupper()
+    return named and not is_name(sentence, root) and sentence.subtree(root)[0] == 0
 
 
 def _first_hit(sentence: ParsedSentence) -> list[Edit] | None:

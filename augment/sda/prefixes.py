@@ -6,7 +6,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from augment.sda.english import BE, FINITE, Clause, clause_of, coordinated, finite_tag, is_finite, is_question
+from augment.sda.english import (
+    BE,
+    FINITE,
+    Clause,
+    clause_of,
+    coordinated,
+    finite_tag,
+    is_finite,
+    is_introduced,
+    is_question,
+)
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import Edit, lower_first, word_set
 
@@ -37,6 +47,7 @@ _ADVERBIAL = word_set(
     "if when whenever while although though as since because after before once unless until where "
     "wherever even"
 )
+_CONNECTIVE = word_set("so then plus also besides still otherwise hence thus therefore")
 _RELATIVE = frozenset({"WDT", "WP", "WP$", "WRB"})
 
 
@@ -56,7 +67,8 @@ def prefixed(
         aside = marked and (
             sentence.pos[first] in ("ADV", "INTJ") or sentence.relation(first) in ("vocative", "discourse")
         )
-        if conjoins or aside or sentence.tags[first] == "UH":
+        connects = sentence.heads[first] == head and sentence.word(first).lower() in _CONNECTIVE
+        if conjoins or aside or connects or sentence.tags[first] == "UH":
             first += 2 if marked else 1
         elif (behind := _behind_adverbial(sentence, first, head)) is not None:
             first = behind
@@ -89,7 +101,7 @@ def deniable(sentence: ParsedSentence, main: Clause) -> tuple[Clause, int] | Non
     ("It rained, and it is not true that he did not come"). None where it would deny more than that clause, or
     tear a quotation from what is said of it.
     """
-    if main.subject is None or main.subject > main.finite:
+    if main.subject is None or main.subject > main.finite or _is_fragment(sentence, main):
         return None
     heads, clause, first = [main.head], main, 0
     for head in heads:
@@ -100,7 +112,7 @@ def deniable(sentence: ParsedSentence, main: Clause) -> tuple[Clause, int] | Non
         ]
         heads += joined
         for child in joined:
-            other = clause_of(sentence, child) if not _is_marked(sentence, child) else None
+            other = clause_of(sentence, child) if not is_introduced(sentence, child) else None
             if (
                 other is not None
                 and is_finite(sentence, other)
@@ -115,7 +127,7 @@ def deniable(sentence: ParsedSentence, main: Clause) -> tuple[Clause, int] | Non
             other = clause_of(sentence, head) if head not in shared and head > clause.head else None
             if other is not None and is_finite(sentence, other):
                 return None  # "was built and opened": denied, what is shared would be torn
-    if clause is not main:
+    if clause is not main or clause.head != sentence.root:
         if clause.subject > clause.finite or clause.inverted or _is_relative(sentence, clause.subject):
             return None
         first = _first_of(sentence, clause)
@@ -125,6 +137,11 @@ def deniable(sentence: ParsedSentence, main: Clause) -> tuple[Clause, int] | Non
         sentence.text, sentence.ends[first], sentence.starts[clause.finite]
     ):
         return None
+    if any(
+        sentence.relation(child) in ("ccomp", "parataxis") and child < clause.subject
+        for child in sentence.children(clause.head)
+    ):
+        return None  # "It rained, he said"
     for child in sentence.children(clause.head):  # "..., they are not toys": would be denied too
         beside = sentence.relation(child) == "parataxis" and child > clause.finite
         begin = sentence.subtree(child)[0] if beside else 0
@@ -135,6 +152,15 @@ def deniable(sentence: ParsedSentence, main: Clause) -> tuple[Clause, int] | Non
         ):
             return None
     return clause, first
+
+
+def _is_fragment(sentence: ParsedSentence, main: Clause) -> bool:
+    """Return whether the main clause is a reason or condition by itself ("Because it rained.")."""
+    return any(
+        sentence.relation(child) == "mark" and sentence.word(child).lower() not in _CONNECTIVE
+        for child in sentence.children(main.head)
+        if child < main.subject
+    )
 
 
 def states_something(sentence: ParsedSentence) -> bool:
@@ -160,12 +186,6 @@ def states_something(sentence: ParsedSentence) -> bool:
 
 def _has_quotes(text: str) -> bool:
     return '"' in text or "”" in text or "’" in text or "'" in text
-
-
-def _is_marked(sentence: ParsedSentence, head: int) -> bool:
-    """Whether a conjunction makes a clause a subordinate one: "(he says that it rains) and that it is
-    late"."""
-    return any(sentence.relation(child) == "mark" for child in sentence.children(head))
 
 
 def _is_relative(sentence: ParsedSentence, subject: int) -> bool:

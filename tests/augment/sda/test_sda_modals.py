@@ -10,46 +10,110 @@ from augment.text.draws import Draws
 # name: (what the modal verb and its form take the place of, the sound phrases, those that are published
 # besides)
 MODALS = {
-    "travel": ("travelled", "must have travelled|had to travel|could not but travel|could not help "
-                            "but travel",
-               "should have travelled|ought to have travelled"),
-    "tall": ("is not", "must not be|cannot be", "must not be|should not be|ought not to be"),
-    "contraction": ("aren't", "must not be|cannot be", "must not be|should not be|ought not to be"),
-    "repeated": ("ran", "must have run|had to run|could not but run|could not help but run",
-    "should have run|ought to "
-                                                                                             "have run"),
-    "passive": ("was", "must have been|had to be",
-                "should have been|ought to have been|could not but be|could not help but be"),
-    "have": ("has", "must have|has to have|cannot but have|cannot help but have",
-    "should have|ought to have"),
-    "url": ("works", "must work|has to work|cannot but work|cannot help but work",
-    "should work|ought to work"),
-    "perfect": ("'ve", " must have", " should have| ought to have| have to have"),
-    "does not": ("does not", "cannot", "must not|should not|ought not to"),
-    "never": ("has", "must have", "should have|ought to have|has to have"),
-    "came and saw": ("came and saw", "must have come and seen|had to come and see|could not but come and see"
-                     "|could not help but come and see", "should have come and seen|ought to have come "
-                                                         "and seen"),
-    "said": ("said John", "John must have said|John had to say|John could not but say|John could not "
-                          "help but say",
-             "John should have said|John ought to have said"),
-    "has to": ("has to", "must have to|cannot but have to|cannot help but have to", "should have to"),
-    "there": ("were", "must have been|had to be",
-              "should have been|ought to have been|could not but be|could not help but be"),
-    "no longer": ("is", "must be|has to be", "cannot but be|cannot help but be|should be|ought to be"),
-    "it cost": ("cost", "must have cost|had to cost|could not but cost|could not help but cost",
-                "should have cost|ought to have cost"),
-    "shook": ("shook", "must have shaken|had to shake|could not but shake|could not help but shake",
-              "should have shaken|ought to have shaken"),
-    "any": ("doesn't", "cannot", "must not|should not|ought not to"),
-    "did not": ("did not go", "cannot have gone|could not have gone|must not have gone",
-                "must not have gone|should not have gone|ought not to have gone"),
-    "was not": ("wasn't", "cannot have been|could not have been|must not have been",
-                "must not have been|should not have been|ought not to have been"),
-    "highly": ("highly values", "must highly value|has to highly value|cannot but highly value|cannot help "
-                                "but highly value",
-               "should highly value|ought to highly value"),
-}  # fmt: skip
+    "travel": (
+        "travelled",
+        "must have travelled|had to travel|could not but travel|could not help but travel",
+        "should have travelled|ought to have travelled",
+    ),
+    "tall": (
+        "is not",
+        "must not be|cannot be",
+        "must not be|should not be|ought not to be",
+    ),
+    "contraction": (
+        "aren't",
+        "must not be|cannot be",
+        "must not be|should not be|ought not to be",
+    ),
+    "repeated": (
+        "ran",
+        "must have run|had to run|could not but run|could not help but run",
+        "should have run|ought to have run",
+    ),
+    "passive": (
+        "was",
+        "must have been",
+        "should have been|ought to have been|could not but be|could not help but be|had to be",
+    ),
+    "have": (
+        "has",
+        "must have",
+        "should have|ought to have|has to have|cannot but have|cannot help but have",
+    ),
+    "url": (
+        "works",
+        "cannot but work|cannot help but work",
+        "should work|ought to work|must work|has to work",
+    ),
+    "perfect": (
+        "'ve",
+        " must have",
+        " should have| ought to have| have to have",
+    ),
+    "does not": (
+        "does not",
+        "cannot",
+        "must not|should not|ought not to",
+    ),
+    "never": (
+        "has",
+        "must have",
+        "should have|ought to have|has to have",
+    ),
+    "came and saw": (
+        "came and saw",
+        "must have come and seen|had to come and see|could not but come and see"
+        "|could not help but come and see",
+        "should have come and seen|ought to have come and seen",
+    ),
+    "said": (
+        "said John",
+        "John must have said|John had to say|John could not but say|John could not help but say",
+        "John should have said|John ought to have said",
+    ),
+    "has to": (
+        "has to",
+        "must have to",
+        "should have to|cannot but have to|cannot help but have to",
+    ),
+    "there": (
+        "were",
+        "must have been|had to be",
+        "should have been|ought to have been|could not but be|could not help but be",
+    ),
+    "no longer": (
+        "is",
+        "must be",
+        "cannot but be|cannot help but be|should be|ought to be|has to be",
+    ),
+    "it cost": (
+        "cost",
+        "must have cost",
+        "should have cost|ought to have cost|had to cost|could not but cost|could not help but cost",
+    ),
+    "shook": (
+        "shook",
+        "must have shaken|had to shake|could not but shake|could not help but shake",
+        "should have shaken|ought to have shaken",
+    ),
+    "any": ("doesn't", "must not", "must not|should not|ought not to"),
+    "did not": (
+        "did not go",
+        "cannot have gone|could not have gone|must not have gone",
+        "must not have gone|should not have gone|ought not to have gone",
+    ),
+    "was not": (
+        "wasn't",
+        "cannot have been|could not have been|must not have been",
+        "must not have been|should not have been|ought not to have been",
+    ),
+    "highly": (
+        "highly values",
+        "must highly value",
+        "should highly value|ought to highly value|has to highly value|cannot but highly value"
+        "|cannot help but highly value",
+    ),
+}
 
 
 @pytest.mark.parametrize("labels", LABELS)
@@ -93,3 +157,41 @@ def test_code_variant_puts_an_intensifier_before_adjectives_and_mends_the_articl
     assert {"A very tall man met a man.", "An extremely tall man met a man."} <= found
     assert "A tall man had no choice but to meet a man." in found
     assert not any("a extremely" in text.lower() for text in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "annotation", "expected"),
+    [
+        ("It is used.", "It/PRP/nsubj:pass/3 is/VBZ/aux:pass/3 used/VBN/root/0 ././punct/3", set()),
+        (
+            "He is looking.",
+            "He/PRP/nsubj/3 is/VBZ/aux/3 looking/VBG/root/0 ././punct/3",
+            {"He must be looking."},
+        ),
+        ("I own it.", "I/PRP/nsubj/2 own/VBP/root/0 it/PRP/obj/2 ././punct/2", set()),
+        ("I mean it.", "I/PRP/nsubj/2 mean/VBP/root/0 it/PRP/obj/2 ././punct/2", set()),
+        (
+            "I was at home.",
+            "I/PRP/nsubj/4 was/VBD/cop/4 at/IN/case/4 home/NN/root/0 ././punct/4",
+            {"I must have been at home."},
+        ),
+        (
+            "It sounds odd.",
+            "It/PRP/nsubj/2 sounds/VBZ/root/0 odd/JJ/xcomp/2 ././punct/2",
+            {"It must sound odd.", "It cannot but sound odd.", "It cannot help but sound odd."},
+        ),
+        (
+            "I'm glad.",
+            "I/PRP/nsubj/3 'm/VBP/cop/3 glad/JJ/root/0 ././punct/3",
+            {"I cannot but be glad.", "I cannot help but be glad."},
+        ),
+        (
+            "He goes.",
+            "He/PRP/nsubj/2 goes/VBZ/root/0 ././punct/2",
+            {"He cannot but go.", "He cannot help but go."},
+        ),
+    ],
+)
+def test_a_modal_verb_makes_no_duty_of_a_fact(text, annotation, expected):
+    found = {mv(parse(text, annotation), Draws(key)) for key in range(60)}
+    assert found - {None} == expected
