@@ -73,6 +73,7 @@ setup(
             "pytest>=8",
             "pytest-timeout>=2",
             "ruff",
+            "mypy>=2.1",
             "webcolors>=24",
             "lemminflect>=0.2.3",
             "nltk>=3.9",
