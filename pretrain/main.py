@@ -30,12 +30,13 @@ from pretrain.config.run import DEFAULT_RECIPE, SHORT_FLAGS, Config, describe, l
 from pretrain.data.blocks import number_of_labels
 from pretrain.data.loader import Loader
 from pretrain.export.folder import export
+from pretrain.model.modules import evaluation_mode
 from pretrain.objectives import build_objective, view_specs
 from pretrain.start import continuity, setup, summary
 from pretrain.start.inputs import as_comments
 from pretrain.start.length_shortcut import measure_lengths
 from pretrain.step import engine as engines
-from pretrain.step.heldout import Heldout, evaluation_mode, text_embedder
+from pretrain.step.heldout import Heldout, text_embedder
 from pretrain.step.model import SentenceModel
 from pretrain.telemetry.run import Telemetry
 from pretrain.trainer import Progress, save_checkpoint, train

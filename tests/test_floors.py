@@ -62,11 +62,6 @@ EXCEPTIONS = {
     ("augment.sda.negation", "augment.rules.contractions"),
     ("pretrain.start.setup", "pretrain.trainer"),
     ("pretrain.start.summary", "pretrain.trainer"),
-    ("finetune.augmentation_quality.__main__", "pretrain.prepare.annotate"),
-    ("finetune.augmentation_quality.measures", "pretrain.cache.stages"),
-    ("finetune.geometry.augmentations", "pretrain.step.heldout"),
-    ("finetune.geometry.augmentations", "pretrain.step.whole_batch"),
-    ("finetune.tuning.finetuning", "pretrain.step.optimizer"),
 }
 CIRCLES = [
     {"finetune.encoders.embed", "finetune.encoders.models"},

@@ -1,5 +1,6 @@
-"""Which sequences of tokens are the same: row by row in two batches, or by a number that equal sequences
-share.
+"""Tell which sequences of tokens are the same, and which texts, but for blanks and quotes.
+
+Sequences are compared row by row in two batches, or by a number that equal sequences share.
 
 The number depends on the tokens alone, so equal sequences have it in common on every rank and machine, and a
 global batch finds its duplicates by comparing one number a sequence.
@@ -13,6 +14,14 @@ import numpy as np
 
 from augment.core.keys import derive
 from augment.core.ragged import Ragged, offsets_of, segment_indices
+
+# Marks that are written one way or another, to the one that keyboards have.
+_MARKS = str.maketrans({**dict.fromkeys("“”„‟«»＂", '"'), **dict.fromkeys("‘’‚‛`´＇", "'")})
+
+
+def normalise(text: str) -> str:
+    """Return a text as augmentation and original are compared: single blanks, straight quotes."""
+    return " ".join(text.translate(_MARKS).replace("''", '"').split())
 
 
 def sequence_identities(batch: Ragged) -> np.ndarray:

@@ -43,9 +43,9 @@ from finetune.results import slug
 from pretrain.common.cli import as_count, run
 from pretrain.common.durable import replace_durably, to_json
 from pretrain.common.errors import UserError
+from pretrain.data.annotate import Annotator, describe_parser
 from pretrain.data.annotation import Annotation, Sentences
 from pretrain.model.precision import DTYPES
-from pretrain.prepare.annotate import Annotator, describe_parser
 
 FORMAT = 2  # of what is kept
 SAMPLES = 5

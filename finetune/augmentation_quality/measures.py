@@ -18,12 +18,12 @@ from difflib import SequenceMatcher
 
 import numpy as np
 
+from augment.core.identity import normalise
 from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
 from finetune.geometry import measures
 from finetune.geometry.augmentations import AugmentedSentences, Rewriting
-from pretrain.cache.stages import normalise
 from pretrain.data.masking import Masked
 
 MASK_PERIOD = 7

@@ -38,12 +38,11 @@ from finetune.geometry import measures
 from pretrain.common.errors import UserError
 from pretrain.data.blocks import clip
 from pretrain.data.masking import Masked, mask_tokens
-from pretrain.data.microbatches import count_micro_batches, cut, pack
+from pretrain.data.microbatches import count_micro_batches, cut, pack, select_positions
 from pretrain.model.architectures import FAMILIES
 from pretrain.model.encoder import SentenceEncoder
+from pretrain.model.modules import evaluation_mode
 from pretrain.model.precision import DTYPES
-from pretrain.step.heldout import evaluation_mode
-from pretrain.step.whole_batch import select_positions
 
 COMPOSITION = "del-span,reorder"
 MASK_RATE = 0.15

@@ -35,8 +35,8 @@ from pretrain.data.microbatches import count_micro_batches, cut, pack
 from pretrain.model.architectures import set_dropout
 from pretrain.model.attention import ATTENTION_NAME
 from pretrain.model.encoder import SentenceEncoder
+from pretrain.model.modules import parameter_groups
 from pretrain.model.pooling import pool
-from pretrain.step.optimizer import parameter_groups
 
 REGRESSION = 1
 """Number of outputs that stands for regression: a single number per example, mean squared error."""

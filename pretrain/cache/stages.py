@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.core.identity import equal_sequences
+from augment.core.identity import equal_sequences, normalise
 from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
@@ -36,14 +36,6 @@ LABELLED = "augmented"
 COLUMNS = ("positive", "negative", LABELLED)
 OUTCOMES = ("not_applicable", "same", "changed")
 NOT_APPLICABLE, SAME, CHANGED = range(len(OUTCOMES))
-# Marks that are written one way or another, to the one that keyboards have.
-_MARKS = str.maketrans({**dict.fromkeys("“”„‟«»＂", '"'), **dict.fromkeys("‘’‚‛`´＇", "'")})
-
-
-def normalise(text: str) -> str:
-    """A text for the comparison of augmentation and original: one blank for white space, straight quotes and
-    apostrophes."""
-    return " ".join(text.translate(_MARKS).replace("''", '"').split())
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,23 @@ def pack(batch: Ragged, part: np.ndarray, device: torch.device) -> tuple[torch.T
     )
 
 
+def select_positions(
+    batch: Ragged, part: np.ndarray, positions: np.ndarray, labels: np.ndarray
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Select the masked positions (sorted int64[P]) of `batch` in the sequences `part`, numbered as packed.
+
+    Returns int64[p] positions into `batch.take(part).ids` and int64[p] labels.
+    """
+    first = np.searchsorted(positions, batch.offsets[part])
+    stop = np.searchsorted(positions, batch.offsets[part + 1])
+    counts = stop - first
+    starts = np.cumsum(batch.lengths[part]) - batch.lengths[part]
+    offsets = np.cumsum(counts) - counts
+    chosen = np.repeat(first - offsets, counts) + np.arange(int(counts.sum()))
+    shift = np.repeat(starts - batch.offsets[part], counts)
+    return torch.from_numpy(positions[chosen] + shift), torch.from_numpy(labels[chosen].astype(np.int64))
+
+
 def _balanced(ordered: np.ndarray, count: int) -> list[slice]:
     ends = np.cumsum(ordered)
     total = int(ends[-1]) if len(ends) else 0

@@ -246,7 +246,7 @@ def _plan(config: DataConfig, tasks: list[Task], work: Path, wanted: dict, out: 
         "described": ", ".join(source.source for source in config.sources),
     }
     if config.annotate is not None:
-        from pretrain.prepare.annotate import describe_parser
+        from pretrain.data.annotate import describe_parser
 
         plan["annotation"] = describe_parser(config.annotate)
     write_atomically(path, json.dumps(plan).encode())

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -21,10 +20,10 @@ from pretrain.data.annotation import Sentences
 from pretrain.data.blocks import clip
 from pretrain.data.damage import known_damaged
 from pretrain.data.masking import Masked, mask_tokens
-from pretrain.data.microbatches import count_micro_batches, cut, pack
+from pretrain.data.microbatches import count_micro_batches, cut, pack, select_positions
 from pretrain.data.pipelines import build_for
 from pretrain.data.shards import DamagedShard, ShardReader
-from pretrain.step.whole_batch import select_positions
+from pretrain.model.modules import evaluation_mode
 
 PARTNER_OF_ITSELF = "crop:rate=0.7"  # the view to be found where training's are told apart by dropout alone
 PARTNER_TEMPERATURE = 0.05  # SimCSE's; the same for all objectives, so that their held-out losses compare
@@ -126,17 +125,6 @@ class Heldout:
             total += engine.module("mlm", ids, lengths, positions.to(engine.device), labels.to(engine.device))
         dist.all_reduce(total)
         return total.item() / max(1, len(self.masked.positions))
-
-
-@contextmanager
-def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
-    """Dropout off inside, as before outside."""
-    training = module.training
-    module.eval()
-    try:
-        yield
-    finally:
-        module.train(training)
 
 
 def embed_sharded(engine, sequences: Ragged, budget: int) -> np.ndarray:

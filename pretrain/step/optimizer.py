@@ -9,29 +9,7 @@ import torch
 from torch import nn
 
 from pretrain.config.run import TrainConfig
-
-
-def parameter_groups(module: nn.Module, weight_decay: float, head_lr_scale: float = 1.0) -> list[dict]:
-    """Matrices with weight decay; biases, norms and other vectors without; of the encoder, and of the heads
-    if their learning rate is another: `lr_scale` is the factor on the learning rate of a group.
-
-    Heads are what `module.objective` owns, but for a second encoder (DiffCSE's discriminator).
-    """
-    second = {id(p) for name, p in module.named_parameters() if ".discriminator.lm." in name}
-    groups = []
-    for heads in (False, True):
-        scale = head_lr_scale if heads else 1.0
-        chosen = [
-            p
-            for name, p in module.named_parameters()
-            if p.requires_grad
-            and (name.startswith("objective.") and id(p) not in second and head_lr_scale != 1) == heads
-        ]
-        groups += [
-            {"params": [p for p in chosen if p.ndim >= 2], "weight_decay": weight_decay, "lr_scale": scale},
-            {"params": [p for p in chosen if p.ndim < 2], "weight_decay": 0.0, "lr_scale": scale},
-        ]
-    return [group for group in groups if group["params"]]
+from pretrain.model.modules import parameter_groups
 
 
 def build_optimizer(module: nn.Module, config: TrainConfig, device: torch.device) -> torch.optim.Optimizer:

@@ -36,7 +36,7 @@ from torch import Tensor
 from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged
 from pretrain.data.loader import RankBatch
-from pretrain.data.microbatches import count_micro_batches, cut, pack
+from pretrain.data.microbatches import count_micro_batches, cut, pack, select_positions
 from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext
 from pretrain.telemetry.stopwatch import Stopwatch
@@ -407,21 +407,3 @@ class WholeBatch:
     def _reduced_once(self) -> Iterator[None]:
         with self.engine.coalesce_grad_reduction() if self.reduction == "coalesce" else nullcontext():
             yield
-
-
-def select_positions(
-    batch: Ragged, part: np.ndarray, positions: np.ndarray, labels: np.ndarray
-) -> tuple[Tensor, Tensor]:
-    """Masked positions of `batch` (sorted int64[P]) that lie in the sequences `part`, renumbered for their
-    packing.
-
-    Returns int64[p] positions into `batch.take(part).ids` and int64[p] labels.
-    """
-    first = np.searchsorted(positions, batch.offsets[part])
-    stop = np.searchsorted(positions, batch.offsets[part + 1])
-    counts = stop - first
-    starts = np.cumsum(batch.lengths[part]) - batch.lengths[part]
-    offsets = np.cumsum(counts) - counts
-    chosen = np.repeat(first - offsets, counts) + np.arange(int(counts.sum()))
-    shift = np.repeat(starts - batch.offsets[part], counts)
-    return torch.from_numpy(positions[chosen] + shift), torch.from_numpy(labels[chosen].astype(np.int64))

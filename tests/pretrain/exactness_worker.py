@@ -399,8 +399,8 @@ def replayed(engine, batch: RankBatch, seed: int, budget: int, config) -> dict:
     """Gradients with every micro-batch's graph kept alive, one rank: the same layout, the same dropout, one
     backward."""
     from augment.core.ragged import Ragged as R
-    from pretrain.data.microbatches import cut
-    from pretrain.step.whole_batch import micro_seed, select_positions
+    from pretrain.data.microbatches import cut, select_positions
+    from pretrain.step.whole_batch import micro_seed
 
     model = engine.module
     for p in model.parameters():

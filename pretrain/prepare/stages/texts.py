@@ -38,10 +38,10 @@ from augment.core.ragged import Ragged, segment_indices
 from augment.text.cleaning import for_clean_text
 from pretrain.common.errors import UserError
 from pretrain.config.data import DataConfig
+from pretrain.data.annotate import Annotator
 from pretrain.data.shards import ShardWriter, chunk_bounds, token_dtype, write_atomically
 from pretrain.data.tokenizer import adopt_tokenizer, encode, save_tokenizer, train_tokenizer
 from pretrain.prepare import buckets as bk
-from pretrain.prepare.annotate import Annotator
 from pretrain.prepare.packing import Packed, fit_sentences, full_sentences, one_per_document, one_per_sequence
 from pretrain.prepare.progress import Heartbeat
 from pretrain.prepare.prose import is_prose

@@ -182,7 +182,7 @@ def test_the_command(folders, parser, tmp_path, monkeypatch):
         raise AssertionError("made again")
 
     monkeypatch.setattr(aq.Quality, "measure", again)
-    monkeypatch.setattr("pretrain.prepare.annotate.Annotator._parse", again)
+    monkeypatch.setattr("pretrain.data.annotate.Annotator._parse", again)
     aq.main(str(folders["bert"]), **where, aug="number-words;repeat;del-word", masked="20")
     assert json.loads((tmp_path / "out" / "results.json").read_text()) == found
     with pytest.raises(AssertionError, match="made again"):

@@ -356,7 +356,7 @@ def test_a_cache_of_other_rules_is_named_and_a_cache_draws_each_column_for_itsel
 
 def test_a_process_killed_alone_leaves_a_folder_that_can_be_finished(tiny_data, tmp_path):
     code = (
-        "import os, signal, sys; from pretrain import cache, cache_stages as s; run = s.AugmentShard.run\n"
+        "import os, signal, sys; from pretrain.cache import run as cache, stages as s; run = s.AugmentShard.run\n"
         "def killed(self, data=None, rank=0, world_size=1):\n"
         "    run(self, data, rank, world_size)\n"
         "    if rank: os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -15,11 +15,11 @@ from pretrain.config.run import load_config, validate_config
 from pretrain.data.blocks import ViewSpec
 from pretrain.export.folder import read_policy
 from pretrain.model.encoder import build_encoder
+from pretrain.model.modules import parameter_groups
 from pretrain.model.momentum import MomentumEncoder
 from pretrain.objectives import BatchContext, build_objective, view_specs
 from pretrain.start.continuity import record_changes
 from pretrain.step.model import SentenceModel
-from pretrain.step.optimizer import parameter_groups
 
 MINE = '''
 from pretrain.objectives import Objective

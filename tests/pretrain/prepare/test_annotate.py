@@ -19,12 +19,12 @@ from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence, parse_texts
 from pretrain.common.errors import UserError
 from pretrain.config.data import DataConfig
+from pretrain.data import annotate
 from pretrain.data.annotation import MOST_CHARACTERS, Annotation, pack
 from pretrain.data.blocks import ViewSpec
 from pretrain.data.loader import Loader
 from pretrain.data.shards import DamagedShard, ShardReader, ShardWriter, split_summary, write_manifest
 from pretrain.data.tokenizer import load_tokenizer
-from pretrain.prepare import annotate
 from pretrain.prepare.run import prepare
 
 NAMES = ["Anna", "the old dog", "a café in Zürich", "nobody", "the river", "my sister", "one of them"]

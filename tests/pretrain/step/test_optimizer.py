@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from pretrain.config.run import TrainConfig
-from pretrain.step.optimizer import Lamb, learning_rate, parameter_groups
+from pretrain.model.modules import parameter_groups
+from pretrain.step.optimizer import Lamb, learning_rate
 
 
 def test_linear_schedule_rises_to_the_peak_and_falls_to_zero():

@@ -1,0 +1,43 @@
+"""What training, evaluation and fine-tuning need of any torch module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+
+@contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Turn dropout off inside the block, and restore the mode after it."""
+    training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(training)
+
+
+def parameter_groups(module: nn.Module, weight_decay: float, head_lr_scale: float = 1.0) -> list[dict]:
+    """Group a module's trained parameters for an optimizer.
+
+    Matrices have weight decay; biases, norms and other vectors have none. Heads form groups of their own
+    where their learning rate differs: `lr_scale` is the factor on the learning rate of a group. Heads are
+    what `module.objective` owns, but for a second encoder (DiffCSE's discriminator).
+    """
+    second = {id(p) for name, p in module.named_parameters() if ".discriminator.lm." in name}
+    groups = []
+    for heads in (False, True):
+        scale = head_lr_scale if heads else 1.0
+        chosen = [
+            p
+            for name, p in module.named_parameters()
+            if p.requires_grad
+            and (name.startswith("objective.") and id(p) not in second and head_lr_scale != 1) == heads
+        ]
+        groups += [
+            {"params": [p for p in chosen if p.ndim >= 2], "weight_decay": weight_decay, "lr_scale": scale},
+            {"params": [p for p in chosen if p.ndim < 2], "weight_decay": 0.0, "lr_scale": scale},
+        ]
+    return [group for group in groups if group["params"]]
