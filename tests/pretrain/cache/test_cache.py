@@ -36,7 +36,8 @@ from augment.spec.sets import SETS
 from augment.text.draws import Draws
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import without_parse
-from pretrain.cache import run as cache_command
+from pretrain.cache import __main__ as cache_command
+from pretrain.cache import run as cache_run
 from pretrain.cache import stages
 from pretrain.cache.run import cache
 from pretrain.common.errors import UserError
@@ -346,7 +347,7 @@ def test_a_cache_of_other_rules_is_named_and_a_cache_draws_each_column_for_itsel
         sum(one == other for one, other in zip(found["negative"], found["augmented"]))
         < len(found["text"]) / 4
     )
-    monkeypatch.setattr(cache_command, "rules_digest", lambda: "other")
+    monkeypatch.setattr(cache_run, "rules_digest", lambda: "other")
     with pytest.raises(
         UserError,
         match=r"cache holds something else: the digest of .* code and word lists.*remove that folder",
