@@ -9,6 +9,7 @@ MODULES = (  # in alphabetical order
     "augment.convert_weights",
     "augment.core.ragged",
     "augment.spec.grammar",
+    "augment.text.parsed",
 )
 
 

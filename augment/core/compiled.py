@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-INTERFACE = 9  # of the source beside this package (native): what was compiled from another one is not used
+INTERFACE = 10  # of the source beside this package (native): what was compiled from another one is not used
 VARIABLE = "CLEAR_COMPILED"  # 0: not used, to compare
 
 

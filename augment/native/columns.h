@@ -14,22 +14,25 @@ namespace {
 struct Columns {
     PyObject_HEAD
     Py_buffer texts, text_ends, bounds, columns;
-    PyObject *tags, *parts_of_speech, *relations, *lemmas, *language;
+    PyObject *type, *tags, *parts_of_speech, *relations, *lemmas, *language;  // type: of the sentences, a subclass of Sentence
     Py_ssize_t sentences, words;
 };
 
 void columns_dealloc(Columns* self) {
     for (Py_buffer* view : {&self->texts, &self->text_ends, &self->bounds, &self->columns})
         if (view->obj) PyBuffer_Release(view);
-    for (PyObject* table : {self->tags, self->parts_of_speech, self->relations, self->lemmas, self->language}) Py_XDECREF(table);
+    for (PyObject* object : {self->type, self->tags, self->parts_of_speech, self->relations, self->lemmas, self->language})
+        Py_XDECREF(object);
     Py_TYPE(self)->tp_free(reinterpret_cast<PyObject*>(self));
 }
 
 PyObject* columns_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
-    PyObject *texts, *text_ends, *bounds, *columns, *tags, *parts_of_speech, *relations, *lemmas, *language;
-    if (!PyArg_ParseTuple(arguments, "OOOOO!O!O!O!U", &texts, &text_ends, &bounds, &columns, &PyTuple_Type, &tags, &PyTuple_Type,
+    PyObject *made, *texts, *text_ends, *bounds, *columns, *tags, *parts_of_speech, *relations, *lemmas, *language;
+    if (!PyArg_ParseTuple(arguments, "O!OOOOO!O!O!O!U", &PyType_Type, &made, &texts, &text_ends, &bounds, &columns, &PyTuple_Type, &tags, &PyTuple_Type,
                           &parts_of_speech, &PyTuple_Type, &relations, &PyTuple_Type, &lemmas, &language))
         return nullptr;
+    if (!PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(made), &SentenceType))
+        return PyErr_Format(PyExc_TypeError, "%R is not a subclass of Sentence", made);
     Columns* self = reinterpret_cast<Columns*>(type->tp_alloc(type, 0));
     Owned owned(reinterpret_cast<PyObject*>(self));
     if (!self) return nullptr;
@@ -37,7 +40,8 @@ PyObject* columns_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
         {texts, &self->texts}, {text_ends, &self->text_ends}, {bounds, &self->bounds}, {columns, &self->columns}};
     for (const auto& [object, view] : views)
         if (PyObject_GetBuffer(object, view, PyBUF_SIMPLE) != 0) return nullptr;
-    const std::pair<PyObject*, PyObject**> tables[] = {{tags, &self->tags},
+    const std::pair<PyObject*, PyObject**> tables[] = {{made, &self->type},
+                                                       {tags, &self->tags},
                                                        {parts_of_speech, &self->parts_of_speech},
                                                        {relations, &self->relations},
                                                        {lemmas, &self->lemmas},
@@ -98,7 +102,7 @@ PyObject* lower(PyObject* text, Py_ssize_t start, Py_ssize_t end) {
 PyObject* columns_sentence(Columns* self, PyObject* index) {
     const Py_ssize_t row = PyNumber_AsSsize_t(index, PyExc_IndexError);
     if (row == -1 && PyErr_Occurred()) return nullptr;
-    if (row < 0 || row >= self->sentences || !sentence.type) {
+    if (row < 0 || row >= self->sentences) {
         PyErr_Format(PyExc_IndexError, "sentence %zd of %zd", row, self->sentences);
         return nullptr;
     }
@@ -119,21 +123,17 @@ PyObject* columns_sentence(Columns* self, PyObject* index) {
         if (!lemma) return nullptr;
         PyTuple_SET_ITEM(lemmas.get(), i, lemma);
     }
-    PyTypeObject* type = reinterpret_cast<PyTypeObject*>(sentence.type);
-    Owned made(type->tp_alloc(type, 0));
-    if (!made) return nullptr;
-    const auto set = [&](Py_ssize_t offset, PyObject* value) {
-        slot(made.get(), offset) = value;
-        return value != nullptr;
-    };
-    const bool whole = set(sentence.text, text.release()) && set(sentence.lemmas, lemmas.release()) &&
-                       set(sentence.language, Py_NewRef(self->language)) && set(sentence.children, Py_NewRef(Py_None)) &&
-                       set(sentence.copulas, Py_NewRef(Py_None)) && set(sentence.starts, numbers(values, count)) &&
-                       set(sentence.ends, numbers(values + all, count)) && set(sentence.heads, numbers(values + 2 * all, count)) &&
-                       set(sentence.tags, names(values + 3 * all, count, self->tags)) &&
-                       set(sentence.pos, names(values + 3 * all, count, self->parts_of_speech)) &&
-                       set(sentence.deps, names(values + 5 * all, count, self->relations));
-    return whole ? made.release() : nullptr;
+    PyTypeObject* type = reinterpret_cast<PyTypeObject*>(self->type);
+    Owned owned(type->tp_alloc(type, 0));
+    if (!owned) return nullptr;
+    Sentence* made = reinterpret_cast<Sentence*>(owned.get());
+    made->text = text.release(), made->lemmas = lemmas.release(), made->language = Py_NewRef(self->language);
+    made->children = Py_NewRef(Py_None), made->copulas = Py_NewRef(Py_None);
+    const bool whole = (made->starts = numbers(values, count)) && (made->ends = numbers(values + all, count)) &&
+                       (made->heads = numbers(values + 2 * all, count)) && (made->tags = names(values + 3 * all, count, self->tags)) &&
+                       (made->pos = names(values + 3 * all, count, self->parts_of_speech)) &&
+                       (made->deps = names(values + 5 * all, count, self->relations));
+    return whole ? owned.release() : nullptr;
 }
 
 PyMethodDef columns_methods[] = {

@@ -14,7 +14,7 @@
 
 namespace {
 
-constexpr long kInterface = 9;  // augment.core.compiled.INTERFACE: a file compiled from other sources is not used
+constexpr long kInterface = 10;  // augment.core.compiled.INTERFACE: a file compiled from other sources is not used
 
 PyMethodDef functions[] = {
     {"repeats", repeats, METH_O, nullptr},
@@ -22,7 +22,7 @@ PyMethodDef functions[] = {
     {"cut", guarded<cut, PyObject*, PyObject*>, METH_VARARGS, nullptr},
     {"find_line", find_line, METH_VARARGS, nullptr},
     {"look_alike", guarded<look_alike, PyObject*, PyObject*>, METH_VARARGS, nullptr},
-    {"compile_sentence", compile_sentence, METH_VARARGS, nullptr},
+    {"set_relations", set_relations, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -32,7 +32,7 @@ bool add_type(PyObject* into, PyTypeObject* type, const char* name, size_t size,
               PyMethodDef* methods) {
     type->tp_name = name;
     type->tp_basicsize = static_cast<Py_ssize_t>(size);
-    type->tp_flags = Py_TPFLAGS_DEFAULT;
+    type->tp_flags |= Py_TPFLAGS_DEFAULT;
     type->tp_new = create;
     type->tp_dealloc = destroy;
     type->tp_methods = methods;
@@ -50,7 +50,10 @@ PyMODINIT_FUNC PyInit__native() {
                   guarded<pieces_new, PyTypeObject*, PyObject*, PyObject*>,
                   reinterpret_cast<destructor>(pieces_dealloc), pieces_methods) ||
         !add_type(made.get(), &ColumnsType, "augment._native.Columns", sizeof(Columns), columns_new,
-                  reinterpret_cast<destructor>(columns_dealloc), columns_methods))
+                  reinterpret_cast<destructor>(columns_dealloc), columns_methods) ||
+        !ready_sentence() ||
+        !add_type(made.get(), &SentenceType, "augment._native.Sentence", sizeof(Sentence), PyBaseObject_Type.tp_new,
+                  reinterpret_cast<destructor>(sentence_dealloc), sentence_methods))
         return nullptr;
     return made.release();
 }

@@ -1,4 +1,5 @@
-// The methods of ParsedSentence that rules call most: the counterparts of augment/text/parsed.py.
+// Sentence: the fields of ParsedSentence and the methods that rules call most, the counterpart of SentenceInPython in
+// augment/text/parsed.py.
 
 #pragma once
 
@@ -6,29 +7,67 @@
 
 #include <structmember.h>
 
-#include <utility>
 #include <vector>
 
 namespace {
 
-// Where its slots lie, and what its relations are called in Universal Dependencies: `compile_sentence` finds them once.
-struct {
-    PyObject* type;
-    Py_ssize_t text, starts, ends, tags, pos, lemmas, heads, deps, language, children, copulas;
-    PyObject *relations, *bases, *cop, *aux, *aux_pass, *subjects;
-} sentence;
+// The fields of a ParsedSentence, each a Python object or nothing, and what it looks up once: children, copulas.
+struct Sentence {
+    PyObject_HEAD
+    PyObject *text, *starts, *ends, *tags, *pos, *lemmas, *heads, *deps, *language, *children, *copulas;
+};
 
-PyObject*& slot(PyObject* self, Py_ssize_t offset) {
-    return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(self) + offset);
+PyMemberDef sentence_fields[] = {
+    {"text", T_OBJECT_EX, offsetof(Sentence, text), 0, nullptr},
+    {"starts", T_OBJECT_EX, offsetof(Sentence, starts), 0, nullptr},
+    {"ends", T_OBJECT_EX, offsetof(Sentence, ends), 0, nullptr},
+    {"tags", T_OBJECT_EX, offsetof(Sentence, tags), 0, nullptr},
+    {"pos", T_OBJECT_EX, offsetof(Sentence, pos), 0, nullptr},
+    {"lemmas", T_OBJECT_EX, offsetof(Sentence, lemmas), 0, nullptr},
+    {"heads", T_OBJECT_EX, offsetof(Sentence, heads), 0, nullptr},
+    {"deps", T_OBJECT_EX, offsetof(Sentence, deps), 0, nullptr},
+    {"language", T_OBJECT_EX, offsetof(Sentence, language), 0, nullptr},
+    {"_children", T_OBJECT_EX, offsetof(Sentence, children), 0, nullptr},
+    {"_copulas", T_OBJECT_EX, offsetof(Sentence, copulas), 0, nullptr},
+    {nullptr, 0, 0, 0, nullptr},
+};
+
+void sentence_dealloc(Sentence* self) {
+    for (PyObject* field : {self->text, self->starts, self->ends, self->tags, self->pos, self->lemmas, self->heads, self->deps,
+                            self->language, self->children, self->copulas})
+        Py_XDECREF(field);
+    Py_TYPE(self)->tp_free(reinterpret_cast<PyObject*>(self));
+}
+
+// The names of relations: a parser's label -> Universal Dependencies' (a dict), -> that without its subtype (a dict that makes what
+// it lacks), and the relations of subjects (a frozenset). augment/text/parsed.py sets them.
+struct {
+    PyObject *labels, *bases, *subjects, *cop, *aux, *aux_pass;
+} relations;
+
+bool make_relations() {
+    relations = {PyDict_New(), PyDict_New(), PyFrozenSet_New(nullptr), PyUnicode_InternFromString("cop"),
+                 PyUnicode_InternFromString("aux"), PyUnicode_InternFromString("aux:pass")};
+    return relations.labels && relations.bases && relations.subjects && relations.cop && relations.aux && relations.aux_pass;
+}
+
+// (labels, bases, subjects)
+PyObject* set_relations(PyObject*, PyObject* arguments) {
+    PyObject *labels, *bases, *subjects;
+    if (!PyArg_ParseTuple(arguments, "O!O!O!", &PyDict_Type, &labels, &PyDict_Type, &bases, &PyFrozenSet_Type, &subjects))
+        return nullptr;
+    Py_SETREF(relations.labels, Py_NewRef(labels));
+    Py_SETREF(relations.bases, Py_NewRef(bases));
+    Py_SETREF(relations.subjects, Py_NewRef(subjects));
+    Py_RETURN_NONE;
 }
 
 // The number of words; -1 with an error set where the sentence is not what its class says.
-Py_ssize_t length_of(PyObject* self) {
-    PyObject* const text = slot(self, sentence.text);
+Py_ssize_t length_of(Sentence* self) {
+    PyObject* const text = self->text;
     bool whole = text && PyUnicode_Check(text);
     Py_ssize_t count = -1;
-    for (const Py_ssize_t offset : {sentence.heads, sentence.starts, sentence.ends, sentence.deps}) {
-        PyObject* const column = slot(self, offset);
+    for (PyObject* const column : {self->heads, self->starts, self->ends, self->deps}) {
         whole = whole && column && PyTuple_Check(column) && (count < 0 || PyTuple_GET_SIZE(column) == count);
         if (whole) count = PyTuple_GET_SIZE(column);
     }
@@ -38,7 +77,7 @@ Py_ssize_t length_of(PyObject* self) {
 }
 
 // The index of a word, as Python reads it; -1 with an error set where there is none.
-Py_ssize_t word_index(PyObject* self, PyObject* index) {
+Py_ssize_t word_index(Sentence* self, PyObject* index) {
     const Py_ssize_t count = length_of(self);
     if (count < 0) return -1;
     Py_ssize_t i = PyNumber_AsSsize_t(index, PyExc_IndexError);
@@ -52,18 +91,18 @@ Py_ssize_t word_index(PyObject* self, PyObject* index) {
 // -1 may be one, or have an error set.
 Py_ssize_t item(PyObject* numbers, Py_ssize_t i) { return PyNumber_AsSsize_t(PyTuple_GET_ITEM(numbers, i), PyExc_IndexError); }
 
-PyObject* word_of(PyObject* self, Py_ssize_t i) {
-    const Py_ssize_t start = item(slot(self, sentence.starts), i);
-    const Py_ssize_t end = PyErr_Occurred() ? -1 : item(slot(self, sentence.ends), i);
-    return PyErr_Occurred() ? nullptr : PyUnicode_Substring(slot(self, sentence.text), start, end);
+PyObject* word_of(Sentence* self, Py_ssize_t i) {
+    const Py_ssize_t start = item(self->starts, i);
+    const Py_ssize_t end = PyErr_Occurred() ? -1 : item(self->ends, i);
+    return PyErr_Occurred() ? nullptr : PyUnicode_Substring(self->text, start, end);
 }
 
-PyObject* sentence_word(PyObject* self, PyObject* index) {
+PyObject* sentence_word(Sentence* self, PyObject* index) {
     const Py_ssize_t i = word_index(self, index);
     return i < 0 ? nullptr : word_of(self, i);
 }
 
-PyObject* sentence_words(PyObject* self, void*) {
+PyObject* sentence_words(Sentence* self, void*) {
     const Py_ssize_t count = length_of(self);
     Owned words(count < 0 ? nullptr : PyList_New(count));
     for (Py_ssize_t i = 0; words && i < count; ++i) {
@@ -75,10 +114,10 @@ PyObject* sentence_words(PyObject* self, void*) {
 }
 
 // The children of all words, a borrowed list of lists.
-PyObject* children_of(PyObject* self) {
-    PyObject*& kept = slot(self, sentence.children);
+PyObject* children_of(Sentence* self) {
+    PyObject*& kept = self->children;
     if (kept && kept != Py_None) return kept;
-    PyObject* heads = slot(self, sentence.heads);
+    PyObject* heads = self->heads;
     const Py_ssize_t count = PyTuple_GET_SIZE(heads);
     Owned lists(PyList_New(count));
     if (!lists) return nullptr;
@@ -102,7 +141,7 @@ PyObject* children_of(PyObject* self) {
     return kept;
 }
 
-PyObject* sentence_children(PyObject* self, PyObject* index) {
+PyObject* sentence_children(Sentence* self, PyObject* index) {
     const Py_ssize_t i = word_index(self, index);
     PyObject* lists = i < 0 ? nullptr : children_of(self);
     return lists ? Py_NewRef(PyList_GET_ITEM(lists, i)) : nullptr;
@@ -116,7 +155,7 @@ Py_ssize_t child_of(PyObject* lists, PyObject* children, Py_ssize_t j) {
     return -1;
 }
 
-PyObject* sentence_subtree(PyObject* self, PyObject* index) {
+PyObject* sentence_subtree(Sentence* self, PyObject* index) {
     const Py_ssize_t i = word_index(self, index);
     PyObject* lists = i < 0 ? nullptr : children_of(self);
     if (!lists) return nullptr;
@@ -136,25 +175,25 @@ PyObject* sentence_subtree(PyObject* self, PyObject* index) {
 }
 
 // A borrowed relation in Universal Dependencies' terms; nullptr with an error set.
-PyObject* relation_of(PyObject* self, Py_ssize_t i) {
-    PyObject* label = PyTuple_GET_ITEM(slot(self, sentence.deps), i);
-    PyObject* relation = PyDict_GetItemWithError(sentence.relations, label);
+PyObject* relation_of(Sentence* self, Py_ssize_t i) {
+    PyObject* label = PyTuple_GET_ITEM(self->deps, i);
+    PyObject* relation = PyDict_GetItemWithError(relations.labels, label);
     return relation ? relation : PyErr_Occurred() ? nullptr : label;
 }
 
-PyObject* sentence_relation(PyObject* self, PyObject* index) {
+PyObject* sentence_relation(Sentence* self, PyObject* index) {
     const Py_ssize_t i = word_index(self, index);
     return i < 0 ? nullptr : Py_XNewRef(relation_of(self, i));
 }
 
-PyObject* sentence_with_relation(PyObject* self, PyObject* wanted) {
-    PyObject* deps = slot(self, sentence.deps);
+PyObject* sentence_with_relation(Sentence* self, PyObject* wanted) {
+    PyObject* deps = self->deps;
     Owned found(length_of(self) < 0 ? nullptr : PyList_New(0));
     for (Py_ssize_t i = 0; found && i < PyTuple_GET_SIZE(deps); ++i) {
         PyObject* label = PyTuple_GET_ITEM(deps, i);
-        PyObject* known = PyDict_GetItemWithError(sentence.bases, label);
+        PyObject* known = PyDict_GetItemWithError(relations.bases, label);
         if (!known && PyErr_Occurred()) return nullptr;
-        Owned base(known ? Py_NewRef(known) : PyObject_GetItem(sentence.bases, label));  // which makes it
+        Owned base(known ? Py_NewRef(known) : PyObject_GetItem(relations.bases, label));  // which makes it
         const int is = base ? PySequence_Contains(wanted, base.get()) : -1;
         if (is < 0) return nullptr;
         Owned number(is ? PyLong_FromSsize_t(i) : nullptr);
@@ -168,15 +207,15 @@ bool same(PyObject* one, PyObject* other) {
 }
 
 // The copula of the clause that a word heads, borrowed; the word itself where there is none; nullptr with an error set.
-PyObject* verb_of(PyObject* self, PyObject* word) {
-    PyObject*& kept = slot(self, sentence.copulas);
+PyObject* verb_of(Sentence* self, PyObject* word) {
+    PyObject*& kept = self->copulas;
     if (!kept || kept == Py_None) {
-        PyObject *deps = slot(self, sentence.deps), *heads = slot(self, sentence.heads);
+        PyObject *deps = self->deps, *heads = self->heads;
         Owned found(PyDict_New());
         if (!found) return nullptr;
         for (Py_ssize_t child = 0; child < PyTuple_GET_SIZE(deps); ++child) {
             PyObject* head = PyTuple_GET_ITEM(heads, child);
-            if (!same(PyTuple_GET_ITEM(deps, child), sentence.cop) || item(heads, child) == child) continue;
+            if (!same(PyTuple_GET_ITEM(deps, child), relations.cop) || item(heads, child) == child) continue;
             if (PyErr_Occurred()) return nullptr;
             Owned number(PyLong_FromSsize_t(child));
             if (!number || !PyDict_SetDefault(found.get(), head, number.get())) return nullptr;
@@ -187,9 +226,9 @@ PyObject* verb_of(PyObject* self, PyObject* word) {
     return copula ? copula : PyErr_Occurred() ? nullptr : word;
 }
 
-PyObject* sentence_verb(PyObject* self, PyObject* word) { return length_of(self) < 0 ? nullptr : Py_XNewRef(verb_of(self, word)); }
+PyObject* sentence_verb(Sentence* self, PyObject* word) { return length_of(self) < 0 ? nullptr : Py_XNewRef(verb_of(self, word)); }
 
-PyObject* sentence_auxiliaries(PyObject* self, PyObject* index) {
+PyObject* sentence_auxiliaries(Sentence* self, PyObject* index) {
     const Py_ssize_t i = word_index(self, index);
     PyObject* lists = i < 0 ? nullptr : children_of(self);
     Owned found(lists ? PyList_New(0) : nullptr);
@@ -199,13 +238,13 @@ PyObject* sentence_auxiliaries(PyObject* self, PyObject* index) {
         const Py_ssize_t number = child_of(lists, children, j);
         PyObject* relation = number < 0 ? nullptr : relation_of(self, number);
         if (!relation) return nullptr;
-        const bool is = same(relation, sentence.aux) || same(relation, sentence.aux_pass);
+        const bool is = same(relation, relations.aux) || same(relation, relations.aux_pass);
         if (is && PyList_Append(found.get(), PyList_GET_ITEM(children, j)) != 0) return nullptr;
     }
     return found.release();
 }
 
-PyObject* sentence_subject(PyObject* self, PyObject* index) {
+PyObject* sentence_subject(Sentence* self, PyObject* index) {
     const Py_ssize_t i = word_index(self, index);
     PyObject* lists = i < 0 ? nullptr : children_of(self);
     PyObject* own = lists ? verb_of(self, index) : nullptr;
@@ -215,7 +254,7 @@ PyObject* sentence_subject(PyObject* self, PyObject* index) {
     for (Py_ssize_t j = 0; j < PyList_GET_SIZE(children); ++j) {
         const Py_ssize_t number = child_of(lists, children, j);
         PyObject* relation = number < 0 ? nullptr : relation_of(self, number);
-        const int is = relation ? PySet_Contains(sentence.subjects, relation) : -1;
+        const int is = relation ? PySet_Contains(relations.subjects, relation) : -1;
         if (is < 0) return nullptr;
         if (is && (number < verb || !found)) found = PyList_GET_ITEM(children, j);  // the last before the verb, else the first after it
     }
@@ -223,68 +262,40 @@ PyObject* sentence_subject(PyObject* self, PyObject* index) {
 }
 
 PyMethodDef sentence_methods[] = {
-    {"word", sentence_word, METH_O, nullptr},
-    {"children", sentence_children, METH_O, nullptr},
-    {"subtree", guarded<sentence_subtree, PyObject*, PyObject*>, METH_O, nullptr},
-    {"relation", sentence_relation, METH_O, nullptr},
-    {"with_relation", sentence_with_relation, METH_O, nullptr},
-    {"verb", sentence_verb, METH_O, nullptr},
-    {"auxiliaries", sentence_auxiliaries, METH_O, nullptr},
-    {"subject", sentence_subject, METH_O, nullptr},
+    {"word", reinterpret_cast<PyCFunction>(sentence_word), METH_O, "Return word i as it stands in the text."},
+    {"children", reinterpret_cast<PyCFunction>(sentence_children), METH_O, "Return the words that depend on word i, left to right."},
+    {"subtree", reinterpret_cast<PyCFunction>(guarded<sentence_subtree, Sentence*, PyObject*>), METH_O,
+     "Return the first and last word among word i and all that depend on it."},
+    {"relation", reinterpret_cast<PyCFunction>(sentence_relation), METH_O, "Return the relation of word i to its head, in UD's terms."},
+    {"with_relation", reinterpret_cast<PyCFunction>(sentence_with_relation), METH_O,
+     "Return the words whose relation, without subtype, is one of `wanted`."},
+    {"verb", reinterpret_cast<PyCFunction>(sentence_verb), METH_O, "Return the verb of the clause that word i heads."},
+    {"auxiliaries", reinterpret_cast<PyCFunction>(sentence_auxiliaries), METH_O, "Return the auxiliaries of the clause that word i heads."},
+    {"subject", reinterpret_cast<PyCFunction>(sentence_subject), METH_O, "Return the subject of the clause that word i heads, or None."},
+    {nullptr, nullptr, 0, nullptr},
 };
-PyGetSetDef sentence_words_property = {"words", sentence_words, nullptr, nullptr, nullptr};
+PyGetSetDef sentence_properties[] = {
+    {"words", reinterpret_cast<getter>(sentence_words), nullptr, "Return the words as they stand in the text.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
 
-bool find_slot(PyObject* type, const char* name, Py_ssize_t* offset) {
-    Owned descriptor(PyObject_GetAttrString(type, name));
-    if (!descriptor) return false;
-    if (!Py_IS_TYPE(descriptor.get(), &PyMemberDescr_Type)) {
-        PyErr_Format(PyExc_TypeError, "%s is no slot", name);
-        return false;
-    }
-    *offset = reinterpret_cast<PyMemberDescrObject*>(descriptor.get())->d_member->offset;
-    return true;
-}
+PyTypeObject SentenceType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-// (ParsedSentence, relations, bases, subjects): gives the class the methods above in place of those in Python.
-PyObject* compile_sentence(PyObject*, PyObject* arguments) {
-    PyObject *type, *relations, *bases, *subjects;
-    if (!PyArg_ParseTuple(arguments, "O!O!O!O!", &PyType_Type, &type, &PyDict_Type, &relations, &PyDict_Type, &bases,
-                          &PyFrozenSet_Type, &subjects))
-        return nullptr;
-    auto found = sentence;
-    const std::pair<const char*, Py_ssize_t*> slots[] = {
-        {"text", &found.text},          {"starts", &found.starts},    {"ends", &found.ends}, {"tags", &found.tags},
-        {"pos", &found.pos},            {"lemmas", &found.lemmas},    {"heads", &found.heads}, {"deps", &found.deps},
-        {"language", &found.language},  {"_children", &found.children}, {"_copulas", &found.copulas},
-    };
-    for (const auto& [name, offset] : slots)
-        if (!find_slot(type, name, offset)) return nullptr;
-    const std::pair<const char*, PyObject**> names[] = {
-        {"cop", &found.cop}, {"aux", &found.aux}, {"aux:pass", &found.aux_pass}};
-    for (const auto& [name, place] : names)
-        if (!(*place = PyUnicode_InternFromString(name))) return nullptr;
-    found.type = Py_NewRef(type);
-    found.relations = Py_NewRef(relations);
-    found.bases = Py_NewRef(bases);
-    found.subjects = Py_NewRef(subjects);
-    sentence = found;
-    PyTypeObject* owner = reinterpret_cast<PyTypeObject*>(type);
-    // What a method in Python says of itself its counterpart says too; the strings stay for good, as the methods do.
-    const auto document = [&](const char* name, const char** place) {
-        Owned method(PyObject_GetAttrString(type, name)), text(method ? PyObject_GetAttrString(method.get(), "__doc__") : nullptr);
-        if (!text) return false;
-        if (PyUnicode_Check(text.get())) *place = PyUnicode_AsUTF8(text.release());
-        return true;
-    };
-    for (PyMethodDef& method : sentence_methods) {
-        if (!document(method.ml_name, &method.ml_doc)) return nullptr;
-        Owned compiled(PyDescr_NewMethod(owner, &method));
-        if (!compiled || PyObject_SetAttrString(type, method.ml_name, compiled.get()) != 0) return nullptr;
+// `__slots__` tells dataclasses which fields the type already has.
+bool ready_sentence() {
+    SentenceType.tp_flags = Py_TPFLAGS_BASETYPE;
+    SentenceType.tp_members = sentence_fields;
+    SentenceType.tp_getset = sentence_properties;
+    Owned names(PyTuple_New(sizeof(sentence_fields) / sizeof(*sentence_fields) - 1));
+    for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names.get()); ++i) {
+        PyObject* name = PyUnicode_FromString(sentence_fields[i].name);
+        if (!name) return false;
+        PyTuple_SET_ITEM(names.get(), i, name);
     }
-    if (!document("words", &sentence_words_property.doc)) return nullptr;
-    Owned words(PyDescr_NewGetSet(owner, &sentence_words_property));
-    if (!words || PyObject_SetAttrString(type, "words", words.get()) != 0) return nullptr;
-    Py_RETURN_NONE;
+    Owned dict(PyDict_New());
+    if (!names || !dict || PyDict_SetItemString(dict.get(), "__slots__", names.get()) != 0) return false;
+    SentenceType.tp_dict = dict.release();
+    return make_relations();
 }
 
 }  // namespace

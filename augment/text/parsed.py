@@ -72,18 +72,126 @@ _PLACE = itemgetter(0, 1)
 _WORD = re.compile(r"\w+(?:[-'’]\w+)*|[^\w\s]")
 
 
+class SentenceInPython:
+    """Hold the fields of `ParsedSentence` and read its words, as the compiled `augment._native.Sentence` does."""
+
+    __slots__ = (
+        "_children",  # of each word: list[list[int]], or None until it is asked for
+        "_copulas",  # by the word they belong to: dict[int, int], or None until one is asked for
+        "deps",
+        "ends",
+        "heads",
+        "language",
+        "lemmas",
+        "pos",
+        "starts",
+        "tags",
+        "text",
+    )
+
+    @property
+    def words(self) -> list[str]:
+        """Return the words as they stand in the text, str[W]."""
+        text = self.text
+        return [text[start:end] for start, end in zip(self.starts, self.ends)]
+
+    def word(self, i: int) -> str:
+        """Return word i as it stands in the text."""
+        return self.text[self.starts[i] : self.ends[i]]
+
+    def children(self, i: int) -> list[int]:
+        """Return the words that depend on word i, left to right."""
+        if self._children is None:
+            lists: list[list[int]] = [[] for _ in self.heads]
+            for child, head in enumerate(self.heads):
+                if child != head:
+                    lists[head].append(child)
+            object.__setattr__(self, "_children", lists)
+        return self._children[i]
+
+    def subtree(self, i: int) -> tuple[int, int]:
+        """Return the first and last word among word i and all that depend on it, both included."""
+        self.children(i)
+        children = self._children
+        words = [i]
+        for word in words:
+            words += children[word]
+        return min(words), max(words)
+
+    def with_relation(self, wanted: frozenset[str]) -> list[int]:
+        """Return the words whose relation is one of `wanted`, left to right; "acl:relcl" counts as "acl"."""
+        kinds = map(_BASE.__getitem__, self.deps)
+        return [i for i, kind in enumerate(kinds) if kind in wanted]
+
+    def relation(self, i: int) -> str:
+        """Return the relation of word i to its head in UD's terms ("nsubj:pass", "obj", "aux", "root").
+
+        A label of ClearNLP without one counterpart in UD (attr, acomp, prep, pobj, pcomp) is returned as it
+        is.
+        """
+        label = self.deps[i]
+        return _CLEARNLP.get(label, label)
+
+    def verb(self, i: int) -> int:
+        """Return the verb of the clause that word i heads: its copula if it has one (UD), else i itself."""
+        if self._copulas is None:
+            found: dict[int, int] = {}
+            for child, label in enumerate(self.deps):
+                if label == "cop" and self.heads[child] != child:
+                    found.setdefault(self.heads[child], child)
+            object.__setattr__(self, "_copulas", found)
+        return self._copulas.get(i, i)
+
+    def auxiliaries(self, i: int) -> list[int]:
+        """Return the auxiliaries of the clause that word i heads, left to right, without its copula."""
+        return [child for child in self.children(i) if self.relation(child) in ("aux", "aux:pass")]
+
+    def subject(self, i: int) -> int | None:
+        """Return the subject of the clause that word i heads, or None.
+
+        Of several it is the last before the verb, or else the first after it.
+        """
+        found = [child for child in self.children(i) if self.relation(child) in SUBJECTS]
+        verb = self.verb(i)
+        before = [child for child in found if child < verb]
+        return before[-1] if before else found[0] if found else None
+
+
+if native is not None:
+    native.set_relations(_CLEARNLP, _BASE, SUBJECTS)
+
+
 @dataclass(frozen=True, slots=True)
-class ParsedSentence:
-    """A sentence of W words with its parse.
+class ParsedSentence(SentenceInPython if native is None else native.Sentence):
+    """Hold a sentence of W words with its parse.
 
-    text: the sentence as it is. starts, ends: int[W], character offsets of the words in `text`, rising,
-    without overlap.
-    tags: str[W], fine-grained (Penn Treebank for English: VBZ, NNP). pos: str[W], universal (VERB, AUX, NOUN,
-    PROPN).
-    lemmas: str[W]. heads: int[W], the index of the word that each depends on, its own for a root. deps:
-    str[W], the relation to it as the parser named it; rules read `relation`. language: "en", "zh".
+    >>> sentence = ParsedSentence(
+    ...     text="She is tall.",
+    ...     starts=(0, 4, 7, 11),
+    ...     ends=(3, 6, 11, 12),
+    ...     tags=("PRP", "VBZ", "JJ", "."),
+    ...     pos=("PRON", "AUX", "ADJ", "PUNCT"),
+    ...     lemmas=("she", "be", "tall", "."),
+    ...     heads=(2, 2, 2, 2),
+    ...     deps=("nsubj", "cop", "root", "punct"),
+    ... )
+    >>> sentence.words
+    ['She', 'is', 'tall', '.']
+    >>> sentence.root, sentence.children(2), sentence.subject(2), sentence.verb(2)
+    (2, [0, 1, 3], 0, 1)
+    >>> sentence.edit([(0, 3, "He"), (6, 6, " not")])
+    'He is not tall.'
 
-    Plain tuples, not arrays: rules look at single words, where an array costs five times as much.
+    text: the sentence, unchanged.
+    starts, ends: int[W], character offsets of the words in `text`, rising, without overlap.
+    tags: str[W], fine-grained (Penn Treebank for English: VBZ, NNP).
+    pos: str[W], universal (VERB, AUX, NOUN, PROPN).
+    lemmas: str[W].
+    heads: int[W], the index of the word that each depends on; a root is its own head.
+    deps: str[W], the relation to the head as the parser named it; rules call `relation`.
+    language: "en", "zh".
+
+    The columns are tuples, not arrays: rules look at single words, where an array costs five times as much.
     """
 
     text: str
@@ -96,7 +204,6 @@ class ParsedSentence:
     deps: tuple[str, ...]
     language: str = "en"
     _children: list[list[int]] | None = field(default=None, init=False, repr=False, compare=False)
-    # by the word they belong to
     _copulas: dict[int, int] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -107,84 +214,20 @@ class ParsedSentence:
         return self.language == "en"
 
     @property
-    def words(self) -> list[str]:
-        """The words as they stand in the text, str[W]."""
-        text = self.text
-        return [text[start:end] for start, end in zip(self.starts, self.ends)]
-
-    def word(self, i: int) -> str:
-        return self.text[self.starts[i] : self.ends[i]]
-
-    @property
     def root(self) -> int:
-        """The head of the (first) sentence; -1 where there is no word."""
+        """Return the root of the (first) sentence; -1 where there is no word."""
         for i, head in enumerate(self.heads):
             if i == head:
                 return i
         return -1
 
-    def children(self, i: int) -> list[int]:
-        """The words that depend on word i, left to right."""
-        if self._children is None:
-            lists: list[list[int]] = [[] for _ in self.heads]
-            for child, head in enumerate(self.heads):
-                if child != head:
-                    lists[head].append(child)
-            object.__setattr__(self, "_children", lists)
-        return self._children[i]
-
-    def subtree(self, i: int) -> tuple[int, int]:
-        """(first, last): the outermost words among word i and all that depend on it, both included."""
-        self.children(i)
-        children = self._children
-        words = [i]
-        for word in words:
-            words += children[word]
-        return min(words), max(words)
-
-    def with_relation(self, wanted: frozenset[str]) -> list[int]:
-        """The words whose relation, subtype aside ("acl:relcl" is acl), is one of `wanted`, left to right."""
-        kinds = map(_BASE.__getitem__, self.deps)
-        return [i for i, kind in enumerate(kinds) if kind in wanted]
-
-    def relation(self, i: int) -> str:
-        """The relation of word i to its head, in UD's terms ("nsubj:pass", "obj", "aux", "root"), whatever
-        the parser's.
-
-        A label of ClearNLP without one counterpart in UD (attr, acomp, prep, pobj, pcomp) is returned as it
-        is.
-        """
-        label = self.deps[i]
-        return _CLEARNLP.get(label, label)
-
-    def verb(self, i: int) -> int:
-        """The verb of the clause that word i heads: its copula, if it has one (UD), else word i itself."""
-        if self._copulas is None:
-            found: dict[int, int] = {}
-            for child, label in enumerate(self.deps):
-                if label == "cop" and self.heads[child] != child:
-                    found.setdefault(self.heads[child], child)
-            object.__setattr__(self, "_copulas", found)
-        return self._copulas.get(i, i)
-
-    def auxiliaries(self, i: int) -> list[int]:
-        """Auxiliaries of the clause that word i heads, left to right, the copula not among them."""
-        return [child for child in self.children(i) if self.relation(child) in ("aux", "aux:pass")]
-
-    def subject(self, i: int) -> int | None:
-        """The subject of the clause that word i heads (the last before its verb, else the first after it), or
-        None."""
-        found = [child for child in self.children(i) if self.relation(child) in SUBJECTS]
-        verb = self.verb(i)
-        before = [child for child in found if child < verb]
-        return before[-1] if before else found[0] if found else None
-
     def edit(self, replacements: Iterable[tuple[int, int, str]]) -> str:
-        """The text with `text[start:end]` replaced for every (start, end, new), in characters; the rest stays
-        as it is.
+        """Return the text with `text[start:end]` replaced for every (start, end, new), in characters.
 
-        start == end inserts; two insertions in one place keep their order. Raises ValueError where two
-        overlap.
+        start == end inserts; two insertions in one place keep their order.
+
+        Raises:
+            ValueError: two replacements overlap, or one leaves the text.
         """
         parts, position = [], 0
         for start, end, new in sorted(replacements, key=_PLACE):
@@ -196,10 +239,6 @@ class ParsedSentence:
             parts += (self.text[position:start], new)
             position = end
         return "".join((*parts, self.text[position:]))
-
-
-if native is not None:  # in place of the methods that rules call most
-    native.compile_sentence(ParsedSentence, _CLEARNLP, _BASE, SUBJECTS)
 
 
 def without_parse(text: str, language: str = "en") -> ParsedSentence:

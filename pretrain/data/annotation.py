@@ -84,9 +84,8 @@ class Annotation:
         self._compiled = None  # what reads sentences, where there is one
         if native is not None:
             tables = map(tuple, (self._tags, self._pos, self._relations, self._lemmas))
-            self._compiled = native.Columns(
-                self._texts, self._text_ends, self._bounds, self._columns, *tables, self._language
-            )
+            columns = (self._texts, self._text_ends, self._bounds, self._columns)
+            self._compiled = native.Columns(ParsedSentence, *columns, *tables, self._language)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__ if name != "_compiled"}

@@ -282,7 +282,7 @@ def test_labels_that_nobody_has_met_are_read(plain_sentence):
 
 
 def test_compiled_methods_say_what_they_do():
-    assert ParsedSentence.children.__doc__.startswith("The words that depend on word i")
+    assert ParsedSentence.children.__doc__.startswith("Return the words that depend on word i")
     assert all(
         getattr(ParsedSentence, name).__doc__
         for name in ("words", "with_relation", "subtree", "subject", "verb")
