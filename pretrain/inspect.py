@@ -6,6 +6,7 @@ is shown for --step N is what step N of that run trains on.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,9 @@ from augment.core.vocabulary import Vocabulary
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.config.run import DEFAULT_RECIPE, Config, load_config
-from pretrain.data.blocks import label_names
-from pretrain.data.loader import Loader, RankBatch, ViewSpec
-from pretrain.data.masking import Masked
+from pretrain.data.batch import BatchSpec, RankBatch, ViewSpec, label_names
+from pretrain.data.loader import Loader, LoaderSettings, Position
+from pretrain.data.masking import Masked, Masking
 from pretrain.data.microbatches import count_micro_batches
 from pretrain.data.pipelines import synonyms_for
 from pretrain.data.shards import MANIFEST, ShardReader
@@ -154,26 +155,12 @@ def load_batch(
     synonyms = synonyms_for(
         [view.augmentation for view in views], settings.augment.synonyms, tokenizer, vocabulary
     )
-    mlm = settings.objective.mlm
+    masking = Masking.of(settings.objective)
     loader = Loader(
         reader,
-        vocabulary,
-        seed=settings.train.seed,
-        global_batch=settings.train.global_batch,
-        lanes=settings.data.lanes,
-        rank=rank,
-        world_size=world_size,
-        views=views,
-        mask_rate=mlm.rate,
-        mask_share=mlm.mask,
-        random_share=mlm.random,
-        mask_copies=settings.objective.masked_copies,
-        workers=0,
-        start_step=step,
-        stop_step=step + 1,
-        synonyms=synonyms,
-        max_length=_longest(settings),
-        damaged=settings.data.damaged,
+        BatchSpec(views, masking, vocabulary, synonyms, _longest(settings)),
+        replace(LoaderSettings.of(settings), workers=0),
+        Position(step, step + 1, rank, world_size),
     )
     return next(iter(loader))
 
@@ -222,7 +209,7 @@ def parts_of(batch: RankBatch, views: list[ViewSpec]) -> list[tuple[str, Ragged]
     return [
         ("original", batch.original),
         *((f"masked {i + 1}", masked.batch) for i, masked in enumerate(batch.masked)),
-        *((f"view {i + 1} {spec.role}", view) for i, (spec, view) in enumerate(zip(views, batch.views))),
+        *((f"view {i + 1} {spec.role}", batch.views[spec.role].tokens) for i, spec in enumerate(views)),
     ]
 
 
@@ -244,18 +231,20 @@ def rate_lines(
             "were"
         )
     texts = sequence_identities(original)
-    for number, (spec, view) in enumerate(zip(views, batch.views)):
-        of_text = np.flatnonzero(batch.identities[number] == texts)
+    for number, spec in enumerate(views):
+        view = batch.views[spec.role]
+        of_text = np.flatnonzero(view.identities == texts)
         found = []
         if len(of_text) < len(texts):
             found.append(f"{1 - len(of_text) / len(texts):.1%} of the sequences from column {spec.column}")
-        if not batch.present[number].all():
-            found.append(f"{1 - batch.present[number].mean():.1%} absent, and the text in their place")
+        if not view.present.all():
+            found.append(f"{1 - view.present.mean():.1%} absent, and the text in their place")
         if len(of_text):
-            found.append(_changes(original.take(of_text), view.take(of_text), vocabulary))
+            found.append(_changes(original.take(of_text), view.tokens.take(of_text), vocabulary))
         lines.append(f"view {number + 1}, {spec.role} ({spec.augmentation}): " + "; ".join(found))
     if len(batch.views) == 2:
-        lines.append(f"both views alike: {_same(*batch.views):.1%} of the sequences")
+        both = [view.tokens for view in batch.views.values()]
+        lines.append(f"both views alike: {_same(*both):.1%} of the sequences")
     if names is not None:
         shares = np.bincount(batch.labels, minlength=len(names)) / len(texts)
         lines.append("labels: " + ", ".join(f"{share:.1%} {name}" for name, share in zip(names, shares)))
@@ -293,10 +282,10 @@ def sequence_lines(
         f"masked {number + 1}": ("labels", _labels(masked, row, tokenizer))
         for number, masked in enumerate(batch.masked)
     }
-    for (name, _), spec, present in zip(parts[1 + len(batch.masked) :], views, batch.present):
+    for (name, _), spec in zip(parts[1 + len(batch.masked) :], views):
         if spec.labelled:
             notes[name] = ("label", names[batch.labels[row]])
-        elif not present[row]:
+        elif not batch.views[spec.role].present[row]:
             notes[name] = ("absent", "the text is in its place")
     width = max(len(name) for name, _ in parts)
     for name, part in parts:

@@ -27,8 +27,9 @@ from pretrain.common import cli
 from pretrain.common.durable import replace_durably
 from pretrain.common.shutdown import Leaving
 from pretrain.config.run import DEFAULT_RECIPE, SHORT_FLAGS, Config, describe, load_config, to_yaml
-from pretrain.data.blocks import number_of_labels
-from pretrain.data.loader import Loader
+from pretrain.data.batch import BatchSpec, number_of_labels
+from pretrain.data.loader import Loader, LoaderSettings, Position
+from pretrain.data.masking import Masking
 from pretrain.export.folder import export
 from pretrain.model.modules import evaluation_mode
 from pretrain.objectives import build_objective, view_specs
@@ -103,27 +104,12 @@ def run(settings: Config, recipe: str | Path, explicit: bool, dry_run: bool) -> 
             settings.run_folder / "config.yaml", (to_yaml(settings) + as_comments(data.inputs)).encode()
         )
 
-    mlm = settings.objective.mlm
+    masking = Masking.of(settings.objective)
     batches = Loader(
         data.train,
-        data.vocabulary,
-        seed=settings.train.seed,
-        global_batch=settings.train.global_batch,
-        lanes=settings.data.lanes,
-        rank=rank,
-        world_size=world,
-        views=views,
-        mask_rate=mlm.rate,
-        mask_share=mlm.mask,
-        random_share=mlm.random,
-        mask_copies=objective.masked_copies,
-        workers=settings.data.workers,
-        start_step=progress.step,
-        stop_step=stop_step,
-        synonyms=data.synonyms,
-        max_length=encoder.max_positions,
-        damaged=settings.data.damaged,
-        recorded=progress.substitutions,
+        BatchSpec(views, masking, data.vocabulary, data.synonyms, encoder.max_positions),
+        LoaderSettings.of(settings),
+        Position(progress.step, stop_step, rank, world, progress.substitutions),
     )
     heldout = Heldout(
         data.heldout, data.vocabulary, loaded, data.synonyms, encoder.max_positions, progress.heldout_left_out

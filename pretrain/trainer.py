@@ -14,8 +14,8 @@ from pretrain.common.errors import UserError
 from pretrain.common.memory import FlatMemory
 from pretrain.common.shutdown import EXIT_CODES, REASONS, STOP, Leaving
 from pretrain.config.run import Config
+from pretrain.data.batch import RankBatch
 from pretrain.data.damage import describe_substitution
-from pretrain.data.loader import RankBatch
 from pretrain.model.precision import LossScale, gradient_norm
 from pretrain.start.inputs import Inputs
 from pretrain.step.optimizer import learning_rate

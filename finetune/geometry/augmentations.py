@@ -36,9 +36,9 @@ from finetune.encoders.embed import POOLINGS, embed_sentences, load_model
 from finetune.encoders.models import EmbeddingModel
 from finetune.geometry import measures
 from pretrain.common.errors import UserError
-from pretrain.data.blocks import clip
 from pretrain.data.masking import Masked, mask_tokens
 from pretrain.data.microbatches import count_micro_batches, cut, pack, select_positions
+from pretrain.data.worker import clip
 from pretrain.model.architectures import FAMILIES
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.modules import evaluation_mode

@@ -24,11 +24,12 @@ from augment.spec.grammar import parse
 from augment.spec.pipeline import Pipeline
 from pretrain.common.errors import UserError
 from pretrain.data.annotation import Annotation
-from pretrain.data.blocks import ViewSpec, clip, label_names
+from pretrain.data.batch import ViewSpec, label_names
 from pretrain.data.manifest import preparation_of
 from pretrain.data.pipelines import build_for, synonyms_for
 from pretrain.data.shards import Chunk, ShardReader, ShardWriter, split_summary, write_manifest
 from pretrain.data.tokenizer import load_tokenizer
+from pretrain.data.worker import clip
 from pretrain.prepare.progress import Heartbeat
 from pretrain.prepare.stages.texts import SPLITS, Step
 

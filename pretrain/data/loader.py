@@ -1,6 +1,6 @@
 """`Loader`: a rank's batches, made ahead of time by worker processes.
 
-What a batch holds is decided by `lanes`, `blocks` and the keys; this file only decides who makes it and when.
+What a batch holds is decided by `lanes`, `worker` and the keys; this file only decides who makes it and when.
 Each of G groups of workers serves its own share of the rank's lanes, so that a chunk is read, and kept in
 memory, by one worker, and an item of work is a block of consecutive steps for such a share, some thousands of
 sequences in one vectorised pass. Blocks come home through a pipe, as plain arrays of 16 to 18 bytes a source
@@ -20,6 +20,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -28,16 +29,13 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from augment.core.errors import AugmentationError
-from augment.core.vocabulary import Vocabulary
-from augment.tokens.synonyms import SynonymTable
 from pretrain.common.errors import UserError
-from pretrain.data.blocks import NEGATIVE, Block, BlockMaker, RankBatch, ViewSpec, label_names
+from pretrain.config.run import Config
+from pretrain.data.batch import NEGATIVE, BatchSpec, RankBatch, label_names
 from pretrain.data.damage import known_damaged, substitution_key
 from pretrain.data.lanes import Lanes
-from pretrain.data.pipelines import build_for
 from pretrain.data.shards import ShardReader
-
-__all__ = ["Loader", "RankBatch", "ViewSpec"]
+from pretrain.data.worker import BlockMaker
 
 # A block is this many sequences where a step of a worker's lanes has fewer (below some 2,000 the fixed cost
 # of a hundred array operations shows), but no more tokens than this, which bounds memory and the wait for the
@@ -45,6 +43,49 @@ __all__ = ["Loader", "RankBatch", "ViewSpec"]
 BLOCK_SEQUENCES = 4096
 BLOCK_TOKENS = 1 << 20
 _PARENT_POLL_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class LoaderSettings:
+    """The order of the data, and who makes the batches.
+
+    seed: of order, masks and augmentations.
+    global_batch, lanes: B and L, see `pretrain.data.lanes`.
+    workers: processes; 0 makes the batches in this one.
+    damaged: "refuse" raises DamagedShard; "skip" replaces a damaged chunk and lists it in `substitutions`.
+    prefetch: blocks that each worker makes ahead.
+    """
+
+    seed: int
+    global_batch: int
+    lanes: int
+    workers: int = 0
+    damaged: str = "refuse"
+    prefetch: int = 2
+
+    @staticmethod
+    def of(config: Config) -> LoaderSettings:
+        """Return what a run's configuration says."""
+        train, data = config.train, config.data
+        return LoaderSettings(train.seed, train.global_batch, data.lanes, data.workers, data.damaged)
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a process stands in the run: the steps to load, and whose share of them.
+
+    start_step, stop_step: where to begin (any step costs the same), and to end.
+    rank, world_size: of this process; world_size divides lanes.
+    recorded: substitutions that the run has recorded up to start_step (in its checkpoint). Their chunks are
+        replaced again unread, whatever `LoaderSettings.damaged` says, and what is recorded is not listed
+        again.
+    """
+
+    start_step: int
+    stop_step: int
+    rank: int = 0
+    world_size: int = 1
+    recorded: Sequence[dict] = ()
 
 
 class Loader:
@@ -55,21 +96,7 @@ class Loader:
 
     Args:
         reader: of the split to train on.
-        vocabulary: of the tokenizer that the data was prepared with.
-        seed: of order, masks and augmentations.
-        global_batch, lanes: B and L, see `pretrain.data.lanes`.
-        rank, world_size: of this process; world_size divides lanes.
-        views: what to make of each sequence; none: no views. mask_rate, mask_share,
-            random_share, mask_copies: see `pretrain.data.masking`; mask_copies independent maskings.
-        workers: processes; 0 makes the batches in this one.
-        start_step, stop_step: where to begin (any step costs the same) and to end.
-        synonyms: table for `subs`.
-        max_length: most tokens of a sequence that the model takes; longer views are cut (`blocks.clip`).
-        damaged: "refuse" raises DamagedShard; "skip" replaces a damaged chunk and lists it in
-            `substitutions`.
-        recorded: substitutions that the run has recorded up to start_step (in its checkpoint). Their chunks
-            are replaced again unread, whatever `damaged` says, and what is recorded is not listed again.
-        prefetch: blocks that each worker makes ahead.
+        spec: what to make of each sequence.
 
     Raises:
         UserError: lanes, batch and world size do not fit; two views are labelled; there is nothing to make
@@ -80,66 +107,13 @@ class Loader:
     """
 
     def __init__(
-        self,
-        reader: ShardReader,
-        vocabulary: Vocabulary,
-        seed: int,
-        global_batch: int,
-        lanes: int,
-        rank: int,
-        world_size: int,
-        views: list[ViewSpec],
-        mask_rate: float,
-        mask_copies: int,
-        workers: int,
-        start_step: int,
-        stop_step: int,
-        synonyms: SynonymTable | None = None,
-        max_length: int | None = None,
-        damaged: str = "refuse",
-        prefetch: int = 2,
-        mask_share: float = 0.8,
-        random_share: float = 0.1,
-        recorded: Sequence[dict] = (),
+        self, reader: ShardReader, spec: BatchSpec, settings: LoaderSettings, position: Position
     ) -> None:
-        if damaged not in ("refuse", "skip"):
-            raise UserError(f"data.damaged={damaged!r} is unknown: set it to 'refuse' or 'skip'")
-        if workers < 0 or prefetch < 1 or mask_copies < 0 or not 0 <= start_step <= stop_step:
-            raise UserError(
-                f"data.workers={workers}, prefetch={prefetch}, mask copies={mask_copies} and steps "
-                f"{start_step} to {stop_step} must not be negative, nor prefetch below 1, nor the last step "
-                "before the first"
-            )
-        if max_length is not None and reader.max_length > max_length:
-            raise UserError(
-                f"{reader.folder} holds sequences of up to {reader.max_length} tokens, the model takes "
-                f"{max_length}: raise model.max_positions, or prepare the data with max_length {max_length}"
-            )
-        labelled = [view for view in views if view.labelled]
-        if len(labelled) > 1:
-            raise UserError(
-                f"the views {', '.join(view.role for view in labelled)} are all labelled, and a batch has "
-                "the labels of one: "
-                "leave one of them"
-            )
-        for view in labelled if not reader.labels else ():
-            label_names(view)  # fails now, rather than in a worker
-        pipelines = [build_for(reader, view.augmentation, vocabulary, synonyms) for view in views]
-        for view, pipeline in zip(views, pipelines):
-            if view.column == NEGATIVE and NEGATIVE not in reader.columns and pipeline.is_identity:
-                raise UserError(
-                    f"{reader.folder} has no column 'negative' (it has {', '.join(reader.columns)}), and "
-                    "the augmentation of the "
-                    "negative view is 'none': every text would be its own negative. Prepare records that "
-                    "have one "
-                    "(--unit record), or give the view an augmentation that changes the meaning"
-                )
-        self.lanes = Lanes(reader.chunk_sizes, seed, global_batch, lanes)
-        self.lane_start, self.lane_stop = self.lanes.slice_of(rank, world_size)
-        self.workers, self.prefetch = workers, prefetch
-        self.start_step, self.stop_step = start_step, stop_step
-        self.recorded = list(recorded)
-        self.groups = _split_lanes(self.lane_start, self.lane_stop, workers)
+        _check_settings(settings, position)
+        _check_views(reader, spec)
+        self.settings, self.position = settings, position
+        self.lanes = Lanes(reader.chunk_sizes, settings.seed, settings.global_batch, settings.lanes)
+        self.groups = _split_lanes(*self.lanes.slice_of(position.rank, position.world_size), settings.workers)
         largest = max(stop - start for start, stop in self.groups)
         self.block_steps = _block_steps(
             largest * self.lanes.per_lane, reader.num_tokens / reader.num_sequences
@@ -150,54 +124,68 @@ class Loader:
         self.maker = BlockMaker(
             reader,
             self.lanes,
-            vocabulary,
-            views,
-            pipelines,
-            mask_rate,
-            mask_share,
-            random_share,
-            mask_copies,
-            max_length,
-            damaged == "skip",
-            known_damaged(recorded),
+            spec,
+            settings.damaged == "skip",
+            known_damaged(position.recorded),
             slots=int(largest * chunks_a_lane * 1.1) + 2,
         )
+        for view, pipeline in zip(spec.views, self.maker.pipelines):
+            if view.column == NEGATIVE and NEGATIVE not in reader.columns and pipeline.is_identity:
+                raise UserError(
+                    f"{reader.folder} has no column 'negative' (it has {', '.join(reader.columns)}), and the "
+                    "augmentation of the negative view is 'none': every text would be its own negative. "
+                    "Prepare records that have one (--unit record), or give the view an augmentation that "
+                    "changes the meaning"
+                )
 
     @property
     def steps_per_epoch(self) -> int:
         return self.lanes.steps_per_epoch
 
     def __len__(self) -> int:
-        return self.stop_step - self.start_step
+        return self.position.stop_step - self.position.start_step
 
     def __iter__(self) -> Iterator[RankBatch]:
-        if self.workers == 0:
+        if self.settings.workers == 0:
             return self._batches(map(self._make, self._items()))
         return self._iterate_workers()
 
-    def _make(self, item: tuple[int, int, int, int]) -> Block:
+    def _make(self, item: tuple[int, int, int, int]) -> RankBatch:
         return self.maker.make(*item)
 
     def _items(self) -> Iterator[tuple[int, int, int, int]]:
-        """Blocks of steps, and for each the groups of lanes: worker w always gets the same group (round
-        robin)."""
-        for first in range(self.start_step, self.stop_step, self.block_steps):
-            stop = min(first + self.block_steps, self.stop_step)
+        """Yield what each block is of: (first step, stop step, first lane, stop lane).
+
+        Worker w always gets the same group of lanes (round robin).
+        """
+        for first, stop in self._steps_of_blocks():
             for lane_start, lane_stop in self.groups:
                 yield first, stop, lane_start, lane_stop
 
-    def _batches(self, blocks: Iterator[Block]) -> Iterator[RankBatch]:
-        listed = set(map(substitution_key, self.recorded))
-        for _ in range(self.start_step, self.stop_step, self.block_steps):
+    def _steps_of_blocks(self) -> Iterator[tuple[int, int]]:
+        last = self.position.stop_step
+        for first in range(self.position.start_step, last, self.block_steps):
+            yield first, min(first + self.block_steps, last)
+
+    def _batches(self, blocks: Iterator[RankBatch]) -> Iterator[RankBatch]:
+        listed = set(map(substitution_key, self.position.recorded))
+        for first, stop in self._steps_of_blocks():
             parts = [next(blocks) for _ in self.groups]
-            for number in range(parts[0].steps):
-                batches = [part.batch(number) for part in parts]
-                batch = batches[0] if len(batches) == 1 else RankBatch.concatenate(batches)
-                batch.substitutions = [
-                    row for row in batch.substitutions if substitution_key(row) not in listed
-                ]
-                listed.update(map(substitution_key, batch.substitutions))
-                yield batch
+            for step in range(first, stop):
+                batch = RankBatch.concatenate([self._of_step(part, step, stop - first) for part in parts])
+                new = [row for row in batch.substitutions if substitution_key(row) not in listed]
+                listed.update(map(substitution_key, new))
+                yield replace(batch, substitutions=new)
+
+    def _of_step(self, block: RankBatch, step: int, steps: int) -> RankBatch:
+        """Return the batch of one of the `steps` steps that a block holds; it shares the block's tokens."""
+        size, number = len(block) // steps, step - block.step
+        return replace(
+            block.slice(number * size, (number + 1) * size),
+            step=step,
+            epoch=self.lanes.epoch_of(step),
+            substitutions=[entry for entry in block.substitutions if entry["step"] == step],
+        )
 
     def _iterate_workers(self) -> Iterator[RankBatch]:
         processes = _Processes(self)
@@ -219,9 +207,9 @@ class _Processes:
             _Blocks(loader.maker),
             batch_size=None,
             sampler=_Items(loader),
-            num_workers=loader.workers,
+            num_workers=loader.settings.workers,
             collate_fn=_as_it_is,
-            prefetch_factor=loader.prefetch,
+            prefetch_factor=loader.settings.prefetch,
             worker_init_fn=partial(_start_worker, os.getpid()),
             # fork: a worker shares the parent's pages and starts in milliseconds; it never touches a device.
             multiprocessing_context="fork",
@@ -246,7 +234,7 @@ class _Processes:
     def __iter__(self) -> _Processes:
         return self
 
-    def __next__(self) -> Block:
+    def __next__(self) -> RankBatch:
         self._waiting = True
         try:
             self.require_workers()
@@ -313,7 +301,7 @@ class _Blocks(Dataset):
     def __init__(self, maker: BlockMaker) -> None:
         self._maker = maker
 
-    def __getitem__(self, item: tuple[int, int, int, int]) -> Block | _Failure:
+    def __getitem__(self, item: tuple[int, int, int, int]) -> RankBatch | _Failure:
         try:
             return self._maker.make(*item)
         except Exception as error:
@@ -338,7 +326,7 @@ class _Failure:
         raise self.error
 
 
-def _as_it_is(block: Block | _Failure) -> Block | _Failure:
+def _as_it_is(block: RankBatch | _Failure) -> RankBatch | _Failure:
     return block
 
 
@@ -361,6 +349,36 @@ def _end_with_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_PARENT_POLL_SECONDS)
     os._exit(1)
+
+
+def _check_settings(settings: LoaderSettings, position: Position) -> None:
+    start, stop = position.start_step, position.stop_step
+    if settings.damaged not in ("refuse", "skip"):
+        raise UserError(f"data.damaged={settings.damaged!r} is unknown: set it to 'refuse' or 'skip'")
+    if settings.workers < 0 or settings.prefetch < 1 or not 0 <= start <= stop:
+        raise UserError(
+            f"data.workers={settings.workers}, prefetch={settings.prefetch} and steps {start} to {stop} must "
+            "not be negative, nor prefetch below 1, nor the last step before the first"
+        )
+
+
+def _check_views(reader: ShardReader, spec: BatchSpec) -> None:
+    longest, roles = spec.max_length, [view.role for view in spec.views]
+    if len(set(roles)) < len(roles):
+        raise ValueError(f"each view needs a role of its own, and the roles are {', '.join(roles)}")
+    if longest is not None and reader.max_length > longest:
+        raise UserError(
+            f"{reader.folder} holds sequences of up to {reader.max_length} tokens, the model takes "
+            f"{longest}: raise model.max_positions, or prepare the data with max_length {longest}"
+        )
+    labelled = [view for view in spec.views if view.labelled]
+    if len(labelled) > 1:
+        raise UserError(
+            f"the views {', '.join(view.role for view in labelled)} are all labelled, and a batch has the "
+            "labels of one: leave one of them"
+        )
+    for view in labelled if not reader.labels else ():
+        label_names(view)  # fails now, rather than in a worker
 
 
 def _split_lanes(start: int, stop: int, workers: int) -> list[tuple[int, int]]:

@@ -11,9 +11,26 @@ from augment.core.ragged import Ragged
 from augment.core.selection import choose, count_per_sequence
 from augment.core.vocabulary import Vocabulary
 from pretrain.common.errors import UserError
+from pretrain.config.objectives import ObjectiveConfig
 
 # Streams of a sequence's key: each use of the key draws other bits.
 _CHOICE, _ROUNDING, _KIND, _REPLACEMENT = 0, 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Masking:
+    """How sequences are masked (`mask_tokens`), and how many times over, each with draws of its own."""
+
+    rate: float = 0.15
+    mask: float = 0.8
+    random: float = 0.1
+    copies: int = 1
+
+    @staticmethod
+    def of(objective: ObjectiveConfig) -> Masking:
+        """Return the masking that training with an objective needs."""
+        mlm = objective.mlm
+        return Masking(mlm.rate, mlm.mask, mlm.random, objective.masked_copies)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,14 +47,14 @@ class Masked:
     labels: np.ndarray
 
     def slice(self, start: int, stop: int) -> Masked:
-        """Sequences start..stop-1; of the tokens only the positions are copied."""
+        """Return sequences start to stop - 1; of the tokens only the positions are copied."""
         first, last = self.batch.offsets[start], self.batch.offsets[stop]
         low, high = np.searchsorted(self.positions, (first, last))
         return Masked(self.batch.slice(start, stop), self.positions[low:high] - first, self.labels[low:high])
 
     @staticmethod
     def concatenate(parts: list[Masked]) -> Masked:
-        """All sequences of all parts, one part after the other."""
+        """Return all sequences of all parts, one part after the other."""
         starts = np.cumsum([0] + [part.batch.num_tokens for part in parts])
         return Masked(
             Ragged.concatenate([part.batch for part in parts]),

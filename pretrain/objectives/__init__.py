@@ -10,7 +10,7 @@ from typing import Any
 from pretrain.common.errors import UserError
 from pretrain.config.objectives import PLUG_IN
 from pretrain.config.run import Config
-from pretrain.data.blocks import ViewSpec
+from pretrain.data.batch import ViewSpec
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.objectives.augcse import Augcse
 from pretrain.objectives.base import BatchContext, Objective, Views

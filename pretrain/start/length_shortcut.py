@@ -18,8 +18,9 @@ from augment.core.vocabulary import Vocabulary
 from augment.spec.grammar import loads_models
 from augment.tokens.synonyms import SynonymTable
 from pretrain.config.run import Config
-from pretrain.data.blocks import ViewSpec
-from pretrain.data.loader import Loader
+from pretrain.data.batch import BatchSpec, ViewSpec
+from pretrain.data.loader import Loader, LoaderSettings, Position
+from pretrain.data.masking import Masking
 from pretrain.data.shards import ShardReader
 
 # sequences and tokens augmented at most: a second, and a few chunks read
@@ -72,15 +73,16 @@ def measure_lengths(
     size = min(_STEP, reader.num_sequences)
     steps = min(-(-wanted // size), reader.num_sequences // size)
     views = [ViewSpec(view.role, view.augmentation) for view in views[:2]]
-    batches = Loader(reader, vocabulary, seed=config.train.seed, global_batch=size, lanes=1, rank=0,
-    world_size=1, views=views,
-                     mask_rate=0.0, mask_copies=0, workers=0, start_step=0, stop_step=steps,
-                     synonyms=synonyms,
-                     max_length=max_length, damaged=config.data.damaged, recorded=recorded)  # fmt: skip
+    batches = Loader(
+        reader,
+        BatchSpec(views, Masking(copies=0), vocabulary, synonyms, max_length),
+        LoaderSettings(config.train.seed, global_batch=size, lanes=1, damaged=config.data.damaged),
+        Position(0, steps, recorded=recorded),
+    )
     lengths: list[np.ndarray] = []
     tokens = 0
     for batch in batches:
-        lengths.append(np.stack([view.lengths for view in batch.views]))
+        lengths.append(np.stack([view.tokens.lengths for view in batch.views.values()]))
         tokens += batch.original.num_tokens
         if tokens >= SAMPLE_TOKENS:
             break

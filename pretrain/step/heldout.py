@@ -17,12 +17,12 @@ from augment.tokens.synonyms import SynonymTable
 from pretrain.common.errors import UserError
 from pretrain.config.run import Config
 from pretrain.data.annotation import Sentences
-from pretrain.data.blocks import clip
 from pretrain.data.damage import known_damaged
 from pretrain.data.masking import Masked, mask_tokens
 from pretrain.data.microbatches import count_micro_batches, cut, pack, select_positions
 from pretrain.data.pipelines import build_for
 from pretrain.data.shards import DamagedShard, ShardReader
+from pretrain.data.worker import clip
 from pretrain.model.modules import evaluation_mode
 
 PARTNER_OF_ITSELF = "crop:rate=0.7"  # the view to be found where training's are told apart by dropout alone

@@ -35,7 +35,7 @@ from torch import Tensor
 
 from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged
-from pretrain.data.loader import RankBatch
+from pretrain.data.batch import RankBatch
 from pretrain.data.microbatches import count_micro_batches, cut, pack, select_positions
 from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext
@@ -146,7 +146,9 @@ class WholeBatch:
         """
         step = batch.step
         weights = self.objective.weights(step)
-        views = Ragged.concatenate(batch.views) if self.objective.needs_views(step) else Ragged.empty()
+        views = Ragged.empty()
+        if self.objective.needs_views(step):
+            views = Ragged.concatenate([batch.views[role].tokens for role in self.objective.roles])
         plan = self._agree(views, batch, bool(batch.masked) and weights.get("mlm", 0) > 0, leave)
 
         losses: dict[str, float] = {}
@@ -187,7 +189,7 @@ class WholeBatch:
             for name, term in self.objective.active_sequence_terms(batch.step).items()
             for role in term.sequence_roles
         ]
-        read = [batch.views[roles.index(role)] for _, role in passes]
+        read = [batch.views[role].tokens for _, role in passes]
         heads = [
             count_micro_batches(views.lengths, self.budget),
             count_micro_batches(masked[0].lengths, self.budget) if masked else 0,
@@ -202,12 +204,14 @@ class WholeBatch:
             *(view.num_tokens for view in read),
         ]
         labels = [] if batch.labels is None else [batch.labels]
-        mine = np.concatenate([heads, batch.original.lengths, *batch.identities, *batch.present, *labels])
+        asked = [batch.views[role] for role in roles]
+        same, there = [view.identities for view in asked], [view.present for view in asked]
+        mine = np.concatenate([heads, batch.original.lengths, *same, *there, *labels])
         every = self._gather(torch.from_numpy(mine.astype(np.int64)))
         numbers = every[:, : len(heads)].cpu().numpy()
         # [what, N], rank-major = lane-major
         rows = every[:, len(heads) :].unflatten(1, (-1, count)).transpose(0, 1).flatten(1)
-        copies, views_there = len(batch.masked), len(batch.identities)
+        copies, views_there = len(batch.masked), len(roles)
         of_passes = numbers[:, 6 + copies :].reshape(self.world, 2, len(passes))
         tokens: dict[str, tuple[int, int]] = {}
         for index, (name, _) in enumerate(passes):
@@ -297,7 +301,7 @@ class WholeBatch:
 
     def _followed(self, batch: RankBatch) -> Ragged:
         """The view that the momentum encoder embeds."""
-        return batch.views[self.objective.roles.index(self.objective.momentum_role)]
+        return batch.views[self.objective.momentum_role].tokens
 
     def _follow(self, batch: RankBatch, micro_batches: int) -> Tensor:
         """The momentum encoder, one step on, and its vectors of the global batch: float32[N, d]."""
@@ -325,7 +329,7 @@ class WholeBatch:
         for number, ((name, role), micro_batches) in enumerate(plan.sequence.items()):
             term = self.objective.terms[name]
             scale = term.sequence_scale(*plan.sequence_counts[name])
-            view = batch.views[self.objective.roles.index(role)]
+            view = batch.views[role].tokens
             condition = conditions[name].get(role)
             if condition is not None:
                 condition = condition.unflatten(0, (self.world, -1))[self.rank].clone()

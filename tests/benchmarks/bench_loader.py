@@ -35,10 +35,12 @@ from rich.table import Table
 
 from augment.core.ragged import Ragged, offsets_of
 from augment.core.vocabulary import Vocabulary
-from pretrain.data import blocks
+from pretrain.data import worker
+from pretrain.data.batch import BatchSpec, RankBatch, ViewSpec
 from pretrain.data.chunk_cache import ChunkCache
 from pretrain.data.lanes import Lanes
-from pretrain.data.loader import Loader, ViewSpec
+from pretrain.data.loader import Loader, LoaderSettings, Position
+from pretrain.data.masking import Masking
 from pretrain.data.shards import ShardReader, write_folder
 
 SIZE = 30000
@@ -96,7 +98,10 @@ def make_loader(folder: Path, workers: int, epochs: int) -> Loader:
     steps = reader.num_sequences // GLOBAL_BATCH
     views = [ViewSpec("anchor", "del-span,reorder"), ViewSpec("positive", "del-span,reorder")]
     return Loader(
-        reader, VOCABULARY, 0, GLOBAL_BATCH, LANES, 0, 1, views, 0.15, 1, workers, 0, epochs * steps
+        reader,
+        BatchSpec(views, Masking(), VOCABULARY),
+        LoaderSettings(0, GLOBAL_BATCH, LANES, workers),
+        Position(0, epochs * steps),
     )
 
 
@@ -129,14 +134,14 @@ def fused(folder: Path, goal: float) -> list[str]:
         ShardReader.read,
         Lanes.draw_steps,
         ChunkCache.gather,
-        blocks.mask_tokens,
-        blocks.Block.batch,
+        worker.mask_tokens,
+        RankBatch.slice,
     )
     ShardReader.read = stages.timed("read", ShardReader.read)
     Lanes.draw_steps = stages.timed("order", Lanes.draw_steps)
     ChunkCache.gather = stages.timed("gather", ChunkCache.gather)
-    blocks.mask_tokens = stages.timed("mask", blocks.mask_tokens)
-    blocks.Block.batch = stages.timed("split", blocks.Block.batch)
+    worker.mask_tokens = stages.timed("mask", worker.mask_tokens)
+    RankBatch.slice = stages.timed("split", RankBatch.slice)
     loader.maker.pipelines = [stages.timed("views", pipeline) for pipeline in loader.maker.pipelines]
     try:
         rates, tokens, total, start = [], 0, 0, time.process_time()
@@ -147,9 +152,7 @@ def fused(folder: Path, goal: float) -> list[str]:
                 rates.append(tokens / (now - start))
                 total, tokens, start = total + tokens, 0, time.process_time()
     finally:
-        ShardReader.read, Lanes.draw_steps, ChunkCache.gather, blocks.mask_tokens, blocks.Block.batch = (
-            originals
-        )
+        ShardReader.read, Lanes.draw_steps, ChunkCache.gather, worker.mask_tokens, RankBatch.slice = originals
     rate = statistics.median(rates)
     cost = {name: stages.seconds[name] / total * 1e9 for name in STAGES}
     rest = 1e9 / statistics.mean(rates) - sum(cost.values())
@@ -173,7 +176,8 @@ def through_processes(folder: Path, workers: int) -> list[str]:
             clock, processor_time = time.perf_counter(), time.process_time()
         if batch.step >= loader.steps_per_epoch:
             tokens += batch.original.num_tokens
-            parts = [batch.original, *(m.batch for m in batch.masked), *batch.views]
+            parts = [batch.original, *(m.batch for m in batch.masked)]
+            parts += [view.tokens for view in batch.views.values()]
             moved += sum(part.ids.nbytes + part.offsets.nbytes for part in parts)
             moved += sum(m.positions.nbytes + m.labels.nbytes for m in batch.masked)
     clock, processor_time = time.perf_counter() - clock, time.process_time() - processor_time

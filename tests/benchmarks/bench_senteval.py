@@ -65,8 +65,8 @@ def main(
     """Run both, print the table."""
     import torch
 
-    from finetune.files import data_root, senteval_folder
     from finetune.encoders.models import open_model
+    from finetune.files import data_root, senteval_folder
     from finetune.senteval.evaluate import evaluate, read_tasks
     from finetune.senteval.protocol import SETTINGS
 

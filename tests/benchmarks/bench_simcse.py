@@ -46,7 +46,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from augment.core.ragged import Ragged
 from pretrain.common.memory import FlatMemory
 from pretrain.config.run import validate_config
-from pretrain.data.blocks import RankBatch
+from pretrain.data.batch import RankBatch, View
 from pretrain.data.tokenizer import train_tokenizer
 from pretrain.model.encoder import build_encoder
 from pretrain.objectives import build_objective
@@ -133,6 +133,7 @@ def ours(texts: list[str], tokenizer, options: argparse.Namespace) -> Turn:
         nonlocal position
         chosen = np.random.default_rng([position]).integers(0, len(texts), options.batch)
         original = encode([texts[i] for i in chosen]) if options.tokenize else corpus.take(chosen)
+        view = View(original, chosen, np.ones(len(chosen), bool))
         whole.compute(
             RankBatch(
                 step=position,
@@ -140,9 +141,7 @@ def ours(texts: list[str], tokenizer, options: argparse.Namespace) -> Turn:
                 sequence_ids=chosen.astype(np.uint64),
                 original=original,
                 masked=[],
-                views=[original] * 2,
-                identities=[chosen] * 2,
-                present=[np.ones(len(chosen), bool)] * 2,
+                views={"anchor": view, "positive": view},
                 labels=None,
                 substitutions=[],
             )

@@ -47,7 +47,7 @@ from augment.core.vocabulary import Vocabulary
 from augment.spec.build import build
 from pretrain.common.memory import FlatMemory
 from pretrain.config.run import validate_config
-from pretrain.data.blocks import RankBatch
+from pretrain.data.batch import RankBatch, View
 from pretrain.data.masking import mask_tokens
 from pretrain.data.tokenizer import train_tokenizer
 from pretrain.model.encoder import build_encoder
@@ -186,18 +186,19 @@ def ours(corpus: Ragged, tokenizer, objective: str, options: argparse.Namespace)
         chosen = draw(corpus, position, options)
         original, numbers = corpus.take(chosen), chosen.astype(np.uint64)
         masked = mask_tokens(original, sequence_keys(0, position, numbers, 0, "mask"), vocabulary)
-        views = [augment(original, sequence_keys(0, position, numbers, view, "augment")) for view in (0, 1)]
-        views = views if objective == "clear" else []
+        views = {}
+        for number, role in enumerate(("anchor", "positive") if objective == "clear" else ()):
+            tokens = augment(original, sequence_keys(0, position, numbers, number, "augment"))
+            views[role] = View(tokens, chosen, np.ones(len(chosen), bool))
         batch = RankBatch(
             step=position, epoch=0, sequence_ids=numbers, original=original, masked=[masked], views=views,
-            identities=[chosen] * len(views), present=[np.ones(len(chosen), bool)] * len(views), labels=None,
-            substitutions=[],
+            labels=None, substitutions=[],
         )  # fmt: skip
         whole.compute(batch)
         engine.step()
         memory.after_step()
         position += 1
-        return original.num_tokens + sum(view.num_tokens for view in views)
+        return original.num_tokens + sum(view.tokens.num_tokens for view in views.values())
 
     return lambda steps: timed(step, steps)
 
@@ -288,7 +289,7 @@ def three_forwards(corpus: Ragged, tokenizer, options: argparse.Namespace) -> Tu
         optimizer.step()
         optimizer.zero_grad()
         position += 1
-        return original.num_tokens + sum(view.num_tokens for view in views)
+        return original.num_tokens + sum(view.tokens.num_tokens for view in views.values())
 
     return lambda steps: timed(step, steps)
 

@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 from augment.core.keys import sequence_keys
 from augment.core.ragged import Ragged
 from pretrain.config.run import validate_config
-from pretrain.data.loader import RankBatch
+from pretrain.data.batch import RankBatch, View
 from pretrain.data.masking import Masked
 from pretrain.data.microbatches import count_micro_batches
 from pretrain.losses.virtual_adversarial import sequence_noise
@@ -55,8 +55,8 @@ class FakeTokenizer:
         return VOCABULARY
 
 
-def make_batch(seed: int, copies: int, views: int) -> dict:
-    """A global batch: every part as lists of token lists.
+def make_batch(seed: int, copies: int, roles: tuple[str, ...]) -> dict:
+    """A global batch: every part as lists of token lists, views, identities and present by role.
 
     Two ranks' shares are uneven: sequences of the second half are longer, so it needs more micro-batches.
     Maskings are uneven
@@ -85,12 +85,14 @@ def make_batch(seed: int, copies: int, views: int) -> dict:
     return {
         "originals": originals,
         "masked": masked,
-        "views": [
-            [sequence(rng.integers(1, 9) + (5 if row >= N // 2 else 0)) for row in range(N)]
-            for _ in range(views)
-        ],
-        "identities": [same if view < 2 else same + 100 for view in range(views)],
-        "present": [np.ones(N, bool) if view < 2 else rng.random(N) < 0.7 for view in range(views)],
+        "views": {
+            role: [sequence(rng.integers(1, 9) + (5 if row >= N // 2 else 0)) for row in range(N)]
+            for role in roles
+        },
+        "identities": {role: same + 100 * (number > 1) for number, role in enumerate(roles)},
+        "present": {
+            role: np.ones(N, bool) if number < 2 else rng.random(N) < 0.7 for number, role in enumerate(roles)
+        },
         "labels": rng.integers(0, LABELS, N),
     }
 
@@ -110,9 +112,14 @@ def share(whole: dict, rank: int, world: int, step: int) -> RankBatch:
         sequence_ids=np.arange(N, dtype=np.uint64)[part],
         original=Ragged.from_sequences(whole["originals"][part]),
         masked=masked,
-        views=[Ragged.from_sequences(v[part]) for v in whole["views"]],
-        identities=[i[part] for i in whole["identities"]],
-        present=[p[part] for p in whole["present"]],
+        views={
+            role: View(
+                Ragged.from_sequences(rows[part]),
+                whole["identities"][role][part],
+                whole["present"][role][part],
+            )
+            for role, rows in whole["views"].items()
+        },
         labels=whole["labels"][part],
         substitutions=[],
     )
@@ -122,7 +129,7 @@ def reference_gradients(
     model: SentenceModel, whole: dict, config, world: int, systems: tuple[str, ...]
 ) -> tuple[dict, dict]:
     """(losses, gradients by name) of the formulae, in float64, from padded batches on one device."""
-    ref, weights, roles = Reference(model, PAD), model.objective.weights(0), model.objective.roles
+    ref, weights = Reference(model, PAD), model.objective.weights(0)
     losses = {}
     for rows, positions in whole["masked"]:
         ids, attention = ref.padded(rows)
@@ -134,18 +141,18 @@ def reference_gradients(
         )
     discriminator = None
     if systems:
-        rows = dict(zip(roles, whole["views"]))
+        rows = whole["views"]
         context = {
-            "ids": {r: torch.from_numpy(i) for r, i in zip(roles, whole["identities"])},
+            "ids": {r: torch.from_numpy(i) for r, i in whole["identities"].items()},
             "rows": rows,
-            "present": {r: torch.from_numpy(p) for r, p in zip(roles, whole["present"])},
+            "present": {r: torch.from_numpy(p) for r, p in whole["present"].items()},
             "labels": torch.from_numpy(whole["labels"]),
             "number_of_labels": LABELS,
             "progress": 0.0,
             "groups": torch.arange(world).repeat_interleave(N // world),
             "generator": lambda purpose: BatchContext(0, 0.0, None, None, {}, None, SEED).generator(purpose),
         }
-        vectors = {role: ref.vectors(rows[role]) for role in roles}
+        vectors = {role: ref.vectors(of) for role, of in rows.items()}
         numbers = {"vadvcse": ("anchor",), "diffcse": ("anchor", "positive")}
         keys = {
             (system, role): sequence_keys(SEED, 0, np.arange(N, dtype=np.uint64), i, "sequence-loss")
@@ -405,7 +412,7 @@ def replayed(engine, batch: RankBatch, seed: int, budget: int, config) -> dict:
     model = engine.module
     for p in model.parameters():
         p.grad = None
-    views = R.concatenate(batch.views)
+    views = R.concatenate([view.tokens for view in batch.views.values()])
     rows = cut(views.lengths, count_micro_batches(views.lengths, budget))
     vectors = torch.zeros(len(views), WIDTH)
     for index, part in enumerate(rows):
@@ -415,7 +422,7 @@ def replayed(engine, batch: RankBatch, seed: int, budget: int, config) -> dict:
             (torch.from_numpy(part),),
             model("embed", torch.from_numpy(chosen.ids).long(), torch.from_numpy(chosen.lengths)),
         )
-    same = dict(zip(model.objective.roles, map(torch.from_numpy, batch.identities)))
+    same = {role: torch.from_numpy(view.identities) for role, view in batch.views.items()}
     context = BatchContext(batch.step, 0.0, torch.zeros(N, dtype=torch.long), same, {}, None, seed)
     total = (
         model("relate", vectors.unflatten(0, (2, N)), context)["contrastive"]
@@ -438,7 +445,8 @@ def replayed(engine, batch: RankBatch, seed: int, budget: int, config) -> dict:
 def needed_micro_batches(batch: RankBatch, model: SentenceModel, budget: int) -> tuple[int, int]:
     """How many micro-batches of views and of a masking a rank needs by itself to stay within the budget."""
     masks = batch.masked if model.objective.weights(batch.step).get("mlm", 0) > 0 else []
-    views = Ragged.concatenate(batch.views) if model.objective.needs_views(batch.step) else Ragged.empty()
+    used = batch.views.values() if model.objective.needs_views(batch.step) else ()
+    views = Ragged.concatenate([view.tokens for view in used])
     return (
         count_micro_batches(views.lengths, budget),
         count_micro_batches(masks[0].batch.lengths, budget) if masks else 0,
@@ -450,7 +458,7 @@ def vectors_of_equal_shares(stage: int, rank: int, world: int) -> torch.Tensor:
     config, model = build("clear_mean", stage, "fp32", 0.2)
     engine = build_engine(model, config)
     engine.train()
-    same = share(make_batch(5, 1, 2), 0, world, 4)
+    same = share(make_batch(5, 1, ("anchor", "positive")), 0, world, 4)
     views = WholeBatch(engine, SEED, 10**6).compute(same).views
     engine.destroy()
     return views
@@ -465,13 +473,15 @@ def main() -> None:
     for case in cases:
         for precision in ("fp16",) if case.startswith("faint") else ("fp32", "bf16"):
             config, model = build(case, stage, precision, 0.0)
-            whole = make_batch(5, model.objective.masked_copies, len(model.objective.roles))
+            whole = make_batch(5, model.objective.masked_copies, model.objective.roles)
             systems = () if case == "not_yet" else tuple(model.objective.terms)
             expected_losses, expected = reference_gradients(model, whole, config, world, systems)
             engine = build_engine(model, config)
             batch = share(whole, rank, world, 0)
             shares = [share(whole, other, world, 0) for other in range(world)]
-            every = max(sum(v.num_tokens for v in of.views) or of.original.num_tokens for of in shares)
+            every = max(
+                sum(v.tokens.num_tokens for v in of.views.values()) or of.original.num_tokens for of in shares
+            )
             scale = LossScale(engine.module, 2.0**20 if precision == "fp16" else 1024.0)
             buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
             for pieces in (1, 2, 4):
@@ -510,7 +520,7 @@ def main() -> None:
         config, model = build("clear_mean", 0, "fp32", 0.2)
         engine = build_engine(model, config)
         engine.train()
-        batch = share(make_batch(5, 1, 2), 0, 1, 4)
+        batch = share(make_batch(5, 1, ("anchor", "positive")), 0, 1, 4)
         WholeBatch(engine, 5, 90).compute(batch)
         got = engine_gradients(engine)
         expected = replayed(engine, batch, 5, 90, config)

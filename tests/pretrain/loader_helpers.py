@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import numpy as np
 
 from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
-from pretrain.data.loader import Loader, RankBatch, ViewSpec
+from pretrain.data.batch import BatchSpec, RankBatch, ViewSpec
+from pretrain.data.loader import Loader, LoaderSettings, Position
+from pretrain.data.masking import Masking
 from pretrain.data.shards import ShardReader
 
 SIZE = 300
@@ -35,22 +38,26 @@ def views(*augmentations: str) -> list[ViewSpec]:
     ]
 
 
-def make_loader(folder: str | Path, **changes: Any) -> Loader:
-    """A loader of 25 steps of 48 sequences from 8 lanes, save for `changes`."""
-    arguments = {
+def make_loader(folder: str | Path, vocabulary: Vocabulary = VOCABULARY, **changes: Any) -> Loader:
+    """A loader of 25 steps of 48 sequences from 8 lanes, save for `changes`: fields of what it takes."""
+    values = {
         "seed": 3,
         "global_batch": 48,
         "lanes": 8,
-        "rank": 0,
-        "world_size": 1,
         "views": views("del-span,reorder", "del-span,reorder"),
-        "mask_rate": 0.15,
-        "mask_copies": 1,
-        "workers": 0,
         "start_step": 0,
         "stop_step": 25,
+        "vocabulary": vocabulary,
+        **changes,
     }
-    return Loader(ShardReader(folder), VOCABULARY, **(arguments | changes))
+
+    def of(kind: type, **more: Any) -> Any:
+        given = {field.name: values.pop(field.name) for field in fields(kind) if field.name in values}
+        return kind(**given, **more)
+
+    arguments = of(BatchSpec, masking=of(Masking)), of(LoaderSettings), of(Position)
+    assert not values, f"unknown: {values}"
+    return Loader(ShardReader(folder), *arguments)
 
 
 def batches(folder: Path, **changes) -> list[RankBatch]:
@@ -61,12 +68,11 @@ def assert_same(first: RankBatch, second: RankBatch) -> None:
     assert (first.step, first.epoch) == (second.step, second.epoch)
     assert np.array_equal(first.sequence_ids, second.sequence_ids)
     assert first.original == second.original
-    assert first.views == second.views
-    assert len(first.identities) == len(first.present) == len(first.views)
-    for mine, theirs in zip(
-        [*first.identities, *first.present], [*second.identities, *second.present], strict=True
-    ):
-        assert mine.dtype == theirs.dtype and np.array_equal(mine, theirs)
+    assert list(first.views) == list(second.views)
+    for mine, theirs in zip(first.views.values(), second.views.values()):
+        assert mine.tokens == theirs.tokens
+        for one, other in ((mine.identities, theirs.identities), (mine.present, theirs.present)):
+            assert one.dtype == other.dtype and np.array_equal(one, other)
     assert (first.labels is None) == (second.labels is None)
     assert first.labels is None or np.array_equal(first.labels, second.labels)
     assert len(first.masked) == len(second.masked)

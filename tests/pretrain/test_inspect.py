@@ -7,12 +7,13 @@ import sys
 
 import numpy as np
 import pytest
+from loader_helpers import make_loader
 
 from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
 from pretrain import inspect as inspection
 from pretrain.cache.run import cache
-from pretrain.data.loader import Loader, ViewSpec
+from pretrain.data.batch import ViewSpec
 from pretrain.data.shards import ShardReader, write_folder
 from pretrain.data.tokenizer import load_tokenizer, save_tokenizer, tokenizer_hash, train_tokenizer
 
@@ -54,18 +55,14 @@ def run(monkeypatch, capsys, *arguments) -> tuple[int, str, str]:
 
 def training_batch(folder, step: int, rank: int = 0, world_size: int = 1):
     vocabulary = Vocabulary.from_tokenizer(load_tokenizer(folder / "tokenizer"))
-    loader = Loader(
-        ShardReader(folder),
+    loader = make_loader(
+        folder,
         vocabulary,
         seed=42,
-        global_batch=48,
         lanes=4,
+        views=VIEWS,
         rank=rank,
         world_size=world_size,
-        views=VIEWS,
-        mask_rate=0.15,
-        mask_copies=1,
-        workers=0,
         start_step=step,
         stop_step=step + 1,
     )
@@ -85,8 +82,7 @@ def test_shows_what_training_takes(monkeypatch, capsys, folder, recipe):
         for ids in (
             batch.original[row],
             batch.masked[0].batch[row],
-            batch.views[0][row],
-            batch.views[1][row],
+            *(view.tokens[row] for view in batch.views.values()),
         ):
             assert tokenizer.decode(ids.tolist()) in out
         masked = batch.masked[0].slice(row, row + 1)
@@ -99,7 +95,7 @@ def test_shows_what_training_takes(monkeypatch, capsys, folder, recipe):
         out,
     )
     row = next(line for line in out.splitlines() if line.strip().startswith("view 1 ")).split()
-    lengths = batch.views[0].lengths
+    lengths = batch.views["anchor"].tokens.lengths
     assert row[2:5] == ["anchor", "24", f"{lengths.sum()}"]
     assert row[5:9] == [
         str(lengths.min()),
@@ -119,7 +115,7 @@ def test_rates_are_those_of_the_batch(folder):
     assert f"{(seen == vocabulary.mask_id).mean():.1%} [MASK]" in masked
     figures = [float(figure) for figure in re.findall(r"([\d.]+)%", masked)]
     assert sum(figures[1:]) == pytest.approx(100, abs=0.2)
-    deleted = (batch.views[0].ids == vocabulary.del_id).mean()
+    deleted = (batch.views["anchor"].tokens.ids == vocabulary.del_id).mean()
     assert (
         f"{deleted:.1%} of the view is [DEL]" in first
         and "view 2, positive" in second
@@ -160,10 +156,13 @@ def test_columns_labels_and_what_is_absent(tmp_path, folder):
     for name in ("plain", "labelled"):
         reader = ShardReader(tmp_path / name)
         names = inspection.names_of_labels(views, reader)
-        batch = next(iter(Loader(reader, vocabulary, 0, 96, 1, 0, 1, views, 0.15, 0, 0, 0, 1)))
+        loader = make_loader(
+            tmp_path / name, vocabulary, seed=0, global_batch=96, lanes=1, views=views, copies=0, stop_step=1
+        )
+        batch = next(iter(loader))
         lines = inspection.rate_lines(batch, vocabulary, views, names)
         shown[name] = "\n".join(lines)
-        row = int(np.flatnonzero(~batch.present[2])[0])
+        row = int(np.flatnonzero(~batch.views["negative"].present)[0])
         sequence = inspection.sequence_lines(batch, row, tokenizer, views, names)
         assert (
             sequence[2].startswith("  view 1 anchor")

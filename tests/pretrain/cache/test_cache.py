@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from loader_helpers import make_loader
 from real_data import PARSER, parser_folder
 from run_helpers import ROOT, command, curve, finish, start
 from tokenizers import Tokenizer
@@ -45,8 +46,7 @@ from pretrain.common.folder_lock import folder_lock
 from pretrain.config.data import DataConfig
 from pretrain.data import idle_augmentations
 from pretrain.data.annotation import Annotation, pack
-from pretrain.data.blocks import ViewSpec, number_of_labels
-from pretrain.data.loader import Loader
+from pretrain.data.batch import ViewSpec, number_of_labels
 from pretrain.data.pipelines import build_for
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
@@ -230,10 +230,17 @@ def test_forked_loader_workers_run_a_model_that_was_loaded_before(annotated, mas
     views = [ViewSpec("anchor", "none"), ViewSpec("positive", "contextual:rate=0.3|random-swap")]
     found = []
     for workers in (0, 2):  # blocks of other sentences: each becomes the same
-        loader = Loader(reader, vocabulary, seed=3, global_batch=16, lanes=4, rank=0, world_size=1,
-        views=views, mask_rate=0.15,
-                        mask_copies=0, workers=workers, start_step=0, stop_step=4)  # fmt: skip
-        found.append([batch.views[1] for batch in loader])
+        loader = make_loader(
+            annotated,
+            vocabulary,
+            global_batch=16,
+            lanes=4,
+            views=views,
+            copies=0,
+            workers=workers,
+            stop_step=4,
+        )
+        found.append([batch.views["positive"].tokens for batch in loader])
         original = [batch.original for batch in loader]
     assert found[0] == found[1]
     assert sum(first != second for first, second in zip(original, found[0])) == 4
@@ -295,14 +302,12 @@ def loaded(folder: Path, views: list[ViewSpec]) -> list[tuple[int, int, list[int
     """(sentence, label, augmented view) of the first batches of a run."""
     reader = ShardReader(folder)
     assert number_of_labels(views[-1], reader) == 4
-    loader = Loader(
-        reader, Vocabulary.from_tokenizer(load_tokenizer(reader.tokenizer_path)), seed=3, global_batch=16,
-        lanes=4, rank=0,
-        world_size=1, views=views, mask_rate=0.15, mask_copies=0, workers=0, start_step=0, stop_step=6,
-        max_length=48,
-    )  # fmt: skip
+    vocabulary = Vocabulary.from_tokenizer(load_tokenizer(reader.tokenizer_path))
+    loader = make_loader(
+        folder, vocabulary, global_batch=16, lanes=4, views=views, copies=0, stop_step=6, max_length=48
+    )
     return [
-        (int(number), int(label), batch.views[-1][row].tolist())
+        (int(number), int(label), batch.views[views[-1].role].tokens[row].tolist())
         for batch in loader
         for row, (number, label) in enumerate(zip(batch.sequence_ids, batch.labels))
     ]

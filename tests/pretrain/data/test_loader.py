@@ -23,10 +23,10 @@ from augment.core.ragged import Ragged
 from augment.spec.build import build
 from pretrain.common.errors import UserError
 from pretrain.data import loader as loader_module
-from pretrain.data.blocks import ViewSpec, clip, label_names, number_of_labels
-from pretrain.data.loader import RankBatch
+from pretrain.data.batch import RankBatch, ViewSpec, label_names, number_of_labels
 from pretrain.data.masking import mask_tokens
 from pretrain.data.shards import DamagedShard, ShardReader, write_folder
+from pretrain.data.worker import BlockMaker, clip
 
 SEQUENCES, CHUNK_TOKENS = 500, 400
 STEPS = 25  # two epochs of ten steps and a half
@@ -52,12 +52,12 @@ def test_batches_are_what_the_shards_and_the_keys_say(folder):
     chunks = [reader.read(number) for number in range(reader.num_chunks)]
     on_disk = Ragged.concatenate([chunk.sequences for chunk in chunks])
     pipelines = [build(spec, helpers.VOCABULARY) for spec in ("del-span,reorder", "none")]
-    for batch in batches(folder, views=helpers.views("del-span,reorder", "none"), mask_copies=2):
+    for batch in batches(folder, views=helpers.views("del-span,reorder", "none"), copies=2):
         expected = on_disk.take(batch.sequence_ids.astype(np.int64))
         assert batch.original == expected
-        for view, pipeline in enumerate(pipelines):
-            keys = sequence_keys(3, batch.epoch, batch.sequence_ids, view, "augment")
-            assert batch.views[view] == pipeline(expected, keys)  # of the unmasked original
+        for number, (view, pipeline) in enumerate(zip(batch.views.values(), pipelines, strict=True)):
+            keys = sequence_keys(3, batch.epoch, batch.sequence_ids, number, "augment")
+            assert view.tokens == pipeline(expected, keys)  # of the unmasked original
         for copy, masked in enumerate(batch.masked):
             keys = sequence_keys(3, batch.epoch, batch.sequence_ids, copy, "mask")
             assert masked.batch == mask_tokens(expected, keys, helpers.VOCABULARY).batch
@@ -86,9 +86,10 @@ def test_identities_are_those_of_the_text(folder):
     write_folder(folder, {"train": doubled}, helpers.SIZE, 40, chunk_tokens=CHUNK_TOKENS)
     seen: dict[int, bytes] = {}
     for batch in batches(folder, views=LABELLED):
-        assert all(np.array_equal(identities, batch.identities[0]) for identities in batch.identities)
-        assert all(present.dtype == bool and present.all() for present in batch.present)
-        for row, number in enumerate(batch.identities[0].tolist()):
+        identities = batch.views["anchor"].identities
+        assert all(np.array_equal(view.identities, identities) for view in batch.views.values())
+        assert all(view.present.dtype == bool and view.present.all() for view in batch.views.values())
+        for row, number in enumerate(identities.tolist()):
             assert seen.setdefault(number, batch.original[row].tobytes()) == batch.original[row].tobytes()
     assert len(seen) == len(set(seen.values())) == SEQUENCES // 2
 
@@ -105,7 +106,7 @@ def test_labels_say_what_was_done(folder):
         assert batch.labels.dtype == np.int64
         counts += np.bincount(batch.labels, minlength=4)
         for row, label in enumerate(batch.labels.tolist()):
-            view, text = batch.views[1][row].tolist(), batch.original[row].tolist()
+            view, text = batch.views["augmented"].tokens[row].tolist(), batch.original[row].tolist()
             assert (label == 3) == (view == text)
             assert label == 3 or view == results[label][row].tolist()
     total = STEPS * 48
@@ -164,16 +165,16 @@ def test_an_epoch_draws_masks_and_views_anew(folder):
     by_sequence: dict[int, list[bytes]] = {}
     for batch in batches(folder, stop_step=20):
         for row, number in enumerate(batch.sequence_ids.tolist()):
-            by_sequence.setdefault(number, []).append(batch.views[0][row].tobytes())
+            by_sequence.setdefault(number, []).append(batch.views["anchor"].tokens[row].tobytes())
     twice = [views for views in by_sequence.values() if len(views) == 2]
     assert len(twice) > 400 and sum(a != b for a, b in twice) > 0.8 * len(twice)
 
 
 def test_without_views_or_masks(folder):
-    for changes in ({"views": []}, {"mask_copies": 0}, {"views": [], "mask_copies": 0}):
+    for changes in ({"views": []}, {"copies": 0}, {"views": [], "copies": 0}):
         for batch in batches(folder, workers=2, stop_step=3, **changes):
             assert len(batch.views) == (0 if "views" in changes else 2)
-            assert len(batch.masked) == (0 if "mask_copies" in changes else 1)
+            assert len(batch.masked) == (0 if "copies" in changes else 1)
             assert len(batch.original) == 48
 
 
@@ -387,9 +388,9 @@ def test_views_longer_than_the_model_are_cut(folder):
     for batch in batches(
         folder, views=helpers.views("repeat:rate=1.0", "repeat:rate=1.0"), max_length=40, stop_step=10
     ):
-        for view in batch.views:
-            longest = max(longest, int(view.lengths.max()))
-            assert (view.ids[view.offsets[1:] - 1] == helpers.SEP).all()
+        for tokens in (view.tokens for view in batch.views.values()):
+            longest = max(longest, int(tokens.lengths.max()))
+            assert (tokens.ids[tokens.offsets[1:] - 1] == helpers.SEP).all()
     assert longest == 40
 
 
@@ -448,14 +449,14 @@ def test_a_killed_worker_is_one_error_at_the_next_batch(folder, workers, moment)
 
 def test_a_worker_that_dies_while_it_is_waited_for_is_reported(folder, monkeypatch):
     """It dies with the lock of the pipe in its hand, half of a block written: nothing more will come."""
-    original = loader_module.BlockMaker.make
+    original = BlockMaker.make
 
     def make(self, first, *rest):
         if first >= 8:
             os.kill(os.getpid(), signal.SIGKILL)
         return original(self, first, *rest)
 
-    monkeypatch.setattr(loader_module.BlockMaker, "make", make)
+    monkeypatch.setattr(BlockMaker, "make", make)
     began = time.monotonic()
     with pytest.raises(UserError, match="was killed by SIGKILL"):
         list(helpers.make_loader(folder, workers=2, stop_step=1000))

@@ -16,7 +16,7 @@ from augment.core.ragged import Ragged
 from augment.spec.build import build
 from pretrain.common.errors import UserError
 from pretrain.data import loader as loader_module
-from pretrain.data.blocks import ViewSpec, number_of_labels
+from pretrain.data.batch import ViewSpec, number_of_labels
 from pretrain.data.masking import mask_tokens
 from pretrain.data.shards import DamagedShard, ShardReader, write_folder
 
@@ -95,10 +95,11 @@ def test_views_are_made_of_their_columns(folder):
             rows = zip(column.get(spec.role.rstrip("2"), column["text"]), column["text"])
             source = Ragged.from_sequences([own if len(own) else text for own, text in rows])
             pipeline = build(spec.augmentation, helpers.VOCABULARY)
-            assert batch.views[number] == pipeline(source, keys(batch, number, "augment"))
-            assert np.array_equal(batch.identities[number], sequence_identities(source))
+            view = batch.views[spec.role]
+            assert view.tokens == pipeline(source, keys(batch, number, "augment"))
+            assert np.array_equal(view.identities, sequence_identities(source))
             there = column["negative"].lengths > 0 if spec.role.startswith("negative") else np.ones(48, bool)
-            assert np.array_equal(batch.present[number], there) and batch.present[number].dtype == bool
+            assert np.array_equal(view.present, there) and view.present.dtype == bool
             absent += int((~there).sum())
     assert 0.4 < absent / (25 * 48 * 2) < 0.6
     assert number_of_labels(VIEWS[1], ShardReader(folder)) == 5
@@ -147,16 +148,14 @@ def test_columns_and_views_in_any_number(tmp_path):
         tmp_path, {"train": pairs}, helpers.SIZE, 40, "record", chunk_tokens=400, columns=("text", "positive")
     )
     assert not ShardReader(tmp_path).labels and ShardReader(tmp_path).read(0).labels is None
-    for roles in ((), ("negative",), ("positive", "positive", "text")):
+    for roles in ((), ("negative",), ("positive", "positive2", "text")):
         views = [ViewSpec(role, "del-span") for role in roles]
-        for batch in batches(tmp_path, views=views, stop_step=2, mask_copies=0):
-            assert (
-                len(batch.views) == len(batch.identities) == len(batch.present) == len(roles)
-                and batch.labels is None
-            )
+        for batch in batches(tmp_path, views=views, stop_step=2, copies=0):
+            assert tuple(batch.views) == roles and batch.labels is None
             if roles[2:]:
-                assert batch.views[0] != batch.views[1] and np.array_equal(*batch.identities[:2])
-                assert np.array_equal(batch.identities[2], sequence_identities(batch.original))
+                first, second, text = batch.views.values()
+                assert first.tokens != second.tokens and np.array_equal(first.identities, second.identities)
+                assert np.array_equal(text.identities, sequence_identities(batch.original))
 
 
 def test_negatives_made_of_the_text(tmp_path):
@@ -165,9 +164,10 @@ def test_negatives_made_of_the_text(tmp_path):
     write_folder(tmp_path, {"train": sequences}, helpers.SIZE, 40, chunk_tokens=CHUNK_TOKENS)
     present = []
     for batch in batches(tmp_path, views=helpers.views("none", "none", "repeat")):
+        view = batch.views["negative"]
         for row in range(len(batch.original)):
-            assert batch.present[2][row] == (batch.views[2][row].tolist() != batch.original[row].tolist())
-        present.append(batch.present[2])
+            assert view.present[row] == (view.tokens[row].tolist() != batch.original[row].tolist())
+        present.append(view.present)
     assert 0.5 < np.mean(present) < 1
     with pytest.raises(UserError, match=r"no column 'negative' \(it has text\).*would be its own negative"):
         helpers.make_loader(tmp_path, views=helpers.views("none", "none", "none"))

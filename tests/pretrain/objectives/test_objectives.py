@@ -12,7 +12,7 @@ from finetune.encoders.models import open_model
 from finetune.sts import StsEvaluator
 from pretrain.common.errors import UserError
 from pretrain.config.run import load_config, validate_config
-from pretrain.data.blocks import ViewSpec
+from pretrain.data.batch import ViewSpec
 from pretrain.export.folder import read_policy
 from pretrain.model.encoder import build_encoder
 from pretrain.model.modules import parameter_groups

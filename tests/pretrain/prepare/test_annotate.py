@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from loader_helpers import assert_same, make_loader
 
 from augment.core.keys import derive, sequence_keys
 from augment.core.ragged import Ragged
@@ -21,7 +22,7 @@ from pretrain.common.errors import UserError
 from pretrain.config.data import DataConfig
 from pretrain.data import annotate
 from pretrain.data.annotation import MOST_CHARACTERS, Annotation, pack
-from pretrain.data.blocks import ViewSpec
+from pretrain.data.batch import ViewSpec
 from pretrain.data.loader import Loader
 from pretrain.data.shards import DamagedShard, ShardReader, ShardWriter, split_summary, write_manifest
 from pretrain.data.tokenizer import load_tokenizer
@@ -97,12 +98,10 @@ def data(tmp_path_factory, parser) -> Path:
 
 
 def a_loader(data: Path, views: list[ViewSpec], workers: int = 0, batch: int = 32, steps: int = 6) -> Loader:
-    reader = ShardReader(data)
-    vocabulary = Vocabulary.from_tokenizer(load_tokenizer(reader.tokenizer_path))
-    return Loader(
-        reader, vocabulary, seed=5, global_batch=batch, lanes=4, rank=0, world_size=1, views=views,
-        mask_rate=0.15,
-        mask_copies=1, workers=workers, start_step=0, stop_step=steps, max_length=24,
+    vocabulary = Vocabulary.from_tokenizer(load_tokenizer(ShardReader(data).tokenizer_path))
+    return make_loader(
+        data, vocabulary, seed=5, global_batch=batch, lanes=4, views=views, workers=workers, stop_step=steps,
+        max_length=24,
     )  # fmt: skip
 
 
@@ -216,11 +215,11 @@ def test_texts_are_augmented_first_and_cut_then(long_data, parser, name, rule):
         for row, sentence in enumerate(sentences):
             new = rule(sentence, Draws(int(keys[row])))
             expected = cut(tokenizer(sentence.text if new is None else new)["input_ids"])
-            assert batch.views[0][row].tolist() == expected
+            assert batch.views[role].tokens[row].tolist() == expected
             differs = expected != batch.original[row].tolist()
             changed += differs
             if role == "negative":
-                assert batch.present[0][row] == differs
+                assert batch.views[role].present[row] == differs
     assert changed > 10
 
 
@@ -258,10 +257,11 @@ def test_records_have_a_text_for_every_column(tmp_path, parser):
     records_of = {tuple(tokenizer(text)["input_ids"]): record for text, *record in wanted}
     for row in range(16):
         text, positive, negative = (
-            tokenizer.decode(view[row][1:-1]).strip() for view in (batch.original, *batch.views[1:])
+            tokenizer.decode(tokens[row][1:-1]).strip()
+            for tokens in (batch.original, batch.views["positive"].tokens, batch.views["negative"].tokens)
         )
         record = records_of[tuple(batch.original[row].tolist())]
-        assert batch.present[2][row] == bool(record[1])
+        assert batch.views["negative"].present[row] == bool(record[1])
         # of its own column, or of the text where there is none
         assert set(positive.split()) & set(record[0].split()) and set(negative.split()) & set(
             (record[1] or text).split()
@@ -327,11 +327,11 @@ def test_batches_are_the_same_whoever_makes_them(data):
     alone, helped = (list(a_loader(data, views, workers)) for workers in (0, 3))
     assert len(alone) == len(helped) == 6
     for one, other in zip(alone, helped):
-        assert all(a == b for a, b in zip(one.views, other.views))
-        assert np.array_equal(one.labels, other.labels) and set(one.labels.tolist()) <= {0, 1, 2, 3}
-        assert one.views[0] == one.original
+        assert_same(one, other)
+        assert set(one.labels.tolist()) <= {0, 1, 2, 3}
+        assert one.views["anchor"].tokens == one.original
         for row in np.flatnonzero(one.labels == 3):  # nothing applied: the tokens as they are
-            assert one.views[1][row].tolist() == one.original[row].tolist()
+            assert one.views["positive"].tokens[row].tolist() == one.original[row].tolist()
 
 
 def test_a_view_is_what_the_rule_makes_of_the_stored_parse(data):
@@ -342,12 +342,13 @@ def test_a_view_is_what_the_rule_makes_of_the_stored_parse(data):
         for row, number in enumerate(chunk.sequence_ids.tolist()):
             by_number[number] = chunk.annotation[row]
     batch = next(iter(a_loader(data, [ViewSpec("positive", "pi"), ViewSpec("negative", "neg")])))
-    for view, (name, rule) in enumerate((("pi", pi), ("neg", neg))):
+    rules = (("positive", "pi", pi), ("negative", "neg", neg))
+    for view, (role, name, rule) in enumerate(rules):
         keys = derive(sequence_keys(5, batch.epoch, batch.sequence_ids, view, "augment"), 0, name)
         for row, number in enumerate(batch.sequence_ids.tolist()):
             new = rule(by_number[number], Draws(int(keys[row])))
             expected = batch.original[row].tolist() if new is None else tokenizer(new)["input_ids"]
-            got = batch.views[view][row].tolist()
+            got = batch.views[role].tokens[row].tolist()
             assert got == (expected if len(expected) <= 24 else [*expected[:23], expected[-1]])
 
 

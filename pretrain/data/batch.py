@@ -1,0 +1,176 @@
+"""The types of a batch: what is asked of the loader (`BatchSpec`), and what it gives (`RankBatch`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.core.ragged import Ragged
+from augment.core.vocabulary import Vocabulary
+from augment.spec.grammar import IDENTITY, alternatives
+from augment.tokens.synonyms import SynonymTable
+from pretrain.data.masking import Masked, Masking
+from pretrain.data.shards import ShardReader
+
+NEGATIVE = "negative"  # the one column without which a view may be absent
+
+
+@dataclass(frozen=True)
+class ViewSpec:
+    """One view of every sequence.
+
+    role: "anchor", "positive", "negative" or a name of the caller's own. The view is made of the data's
+        column of that name (digits at its end aside: "positive2") where it has one, else of the text. A
+        record whose column is empty gives its text too: its positive is then another view of the same text
+        (SDA's fallback).
+    augmentation: a specification (`augment.spec.grammar`).
+    labelled: whether `RankBatch.labels` are those of this view; of one view at most.
+    """
+
+    role: str
+    augmentation: str
+    labelled: bool = False
+
+    @property
+    def column(self) -> str:
+        """Return the name of the column that the view is made of, if the data has it."""
+        return self.role.rstrip("0123456789")
+
+
+@dataclass(frozen=True)
+class BatchSpec:
+    """What to make of each sequence.
+
+    views: in the order that numbers their random draws; roles differ.
+    masking: how many maskings, and of which tokens.
+    vocabulary: of the tokenizer that the data was prepared with.
+    synonyms: the table for `subs`.
+    max_length: most tokens of a sequence that the model takes; longer views are cut. None: any.
+    """
+
+    views: Sequence[ViewSpec]
+    masking: Masking
+    vocabulary: Vocabulary
+    synonyms: SynonymTable | None = None
+    max_length: int | None = None
+
+
+def label_names(view: ViewSpec) -> list[str]:
+    """Return what the labels 0, 1, ..., A of a labelled view mean.
+
+    They are the A augmentations of "a|b|c" in order, then `none`, for sequences that came out unchanged.
+
+    Raises:
+        AugmentationError: the view's augmentation is no list of alternatives.
+
+    >>> label_names(ViewSpec("augmented", "crop|reorder|crop", labelled=True))
+    ['crop', 'reorder', 'none']
+    """
+    different = dict.fromkeys(alternatives(view.augmentation))
+    return [name for name in different if name != IDENTITY] + [IDENTITY]
+
+
+def number_of_labels(view: ViewSpec, data: ShardReader) -> int:
+    """Return how many values `RankBatch.labels` may have: the data's own, else those of `label_names`."""
+    return data.labels or len(label_names(view))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """One augmented view of n sequences.
+
+    tokens: the view, never masked.
+    identities: int64[n], equal for views made of the same sequence of tokens, wherever they are, before
+        augmentation: two views of one sentence have one identity.
+    present: bool[n], False where a view of role "negative" has nothing to be made of: the record has no
+        negative, so that the view is the text's; or the data has no such column, and the augmentation left
+        the text unchanged.
+    """
+
+    tokens: Ragged
+    identities: np.ndarray
+    present: np.ndarray
+
+    def slice(self, start: int, stop: int) -> View:
+        """Return sequences start to stop - 1; no token is copied."""
+        return View(self.tokens.slice(start, stop), self.identities[start:stop], self.present[start:stop])
+
+    @staticmethod
+    def concatenate(parts: Sequence[View]) -> View:
+        """Return all sequences of all parts, one part after the other."""
+        return View(
+            Ragged.concatenate([part.tokens for part in parts]),
+            np.concatenate([part.identities for part in parts]),
+            np.concatenate([part.present for part in parts]),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankBatch:
+    """What one rank gets for one step: n = lanes of the rank * B / L sequences (or records), lane by lane.
+
+    A worker makes the batches of many steps at once, laid end to end in one such batch (a block).
+
+    step: the global step, of a block the first; epoch: of the data, from 0, at that step.
+    sequence_ids: uint64[n], the sequences' numbers in their split.
+    original: the texts as on disk, never altered.
+    masked: maskings of `original`, each with draws of its own.
+    views: role -> augmented sequences; empty for a masked-language run.
+    labels: int64[n], None unless a view is labelled: the record's label where the data has labels, else what
+        was done to that view (`label_names`).
+    substitutions: damaged chunks, and the chunks that are read in their place, as `BlockMaker` describes
+        them. The loader lists each once an epoch and lane: at the first step, counted from its start, at
+        which the lane meets the chunk.
+
+    >>> two = Ragged.from_sequences([[1, 7, 2], [1, 8, 9, 2]])
+    >>> view = View(two, identities=np.array([70, 89]), present=np.array([True, True]))
+    >>> batch = RankBatch(0, 0, np.arange(2, dtype=np.uint64), two, [], {"anchor": view}, None, [])
+    >>> batch.slice(1, 2).views["anchor"].tokens[0].tolist()
+    [1, 8, 9, 2]
+    >>> len(RankBatch.concatenate([batch, batch.slice(0, 1)]))
+    3
+    """
+
+    step: int
+    epoch: int
+    sequence_ids: np.ndarray
+    original: Ragged
+    masked: list[Masked]
+    views: dict[str, View]
+    labels: np.ndarray | None
+    substitutions: list[dict]
+
+    def __len__(self) -> int:
+        return len(self.original)
+
+    def slice(self, start: int, stop: int) -> RankBatch:
+        """Return sequences start to stop - 1 of the same step; no token is copied."""
+        return RankBatch(
+            self.step,
+            self.epoch,
+            self.sequence_ids[start:stop],
+            self.original.slice(start, stop),
+            [masked.slice(start, stop) for masked in self.masked],
+            {role: view.slice(start, stop) for role, view in self.views.items()},
+            None if self.labels is None else self.labels[start:stop],
+            self.substitutions,
+        )
+
+    @staticmethod
+    def concatenate(parts: Sequence[RankBatch]) -> RankBatch:
+        """Return one step's batch of the batches of neighbouring groups of lanes, in the order of lanes."""
+        first = parts[0]
+        if len(parts) == 1:
+            return first
+        return RankBatch(
+            first.step,
+            first.epoch,
+            np.concatenate([part.sequence_ids for part in parts]),
+            Ragged.concatenate([part.original for part in parts]),
+            [Masked.concatenate([part.masked[i] for part in parts]) for i in range(len(first.masked))],
+            {role: View.concatenate([part.views[role] for part in parts]) for role in first.views},
+            None if first.labels is None else np.concatenate([part.labels for part in parts]),
+            [substitution for part in parts for substitution in part.substitutions],
+        )
