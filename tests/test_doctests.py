@@ -10,6 +10,7 @@ MODULES = (  # in alphabetical order
     "augment.core.ragged",
     "augment.spec.grammar",
     "augment.text.parsed",
+    "pretrain.data.batch",
 )
 
 
