@@ -7,6 +7,7 @@ therefore record these hashes and compare them.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,6 +16,12 @@ from augment.text.wordnet import wordnet
 from augment.tokens.synonym_sources import find_synonyms
 
 SYNONYMS, WORDNET = "synonyms", "wordnet"
+
+# What transformers reads of a model: its configurations, weights and tokenizer.
+_MODEL_FILES = (
+    "config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer*",
+    "special_tokens_map.json", "added_tokens.json", "*vocab*", "merges.txt", "bpe.codes", "*.model", "*.spm",
+)  # fmt: skip
 
 
 def resources(specs: Iterable[str], synonyms: str | Path | None = None) -> dict[str, str]:
@@ -43,27 +50,39 @@ def resources(specs: Iterable[str], synonyms: str | Path | None = None) -> dict[
 
 
 def resource_hash(where: str | Path) -> str | None:
-    """Return the sha256 of a file, a folder or a hub model in the local cache; None where there is none.
+    """Return the sha256 of a file, of a folder's files, or of a hub model in the local cache.
 
-    A folder's hash covers the names and bytes of its files, without hidden files, *.md and subfolders.
+    None for what is not here, or a hub model whose weights have not been fetched yet. Of a folder count the
+    names and bytes of its files, hidden ones and *.md left out, and no folders within. Of a model's folder
+    count only the files that loading it reads: the hub's cache gains files when other libraries need them.
     """
-    path = Path(where).expanduser()
+    path = Path(os.path.expanduser(where))
     if path.is_file():
         return _file_hash(path)
-    if not path.is_dir():
-        from huggingface_hub import try_to_load_from_cache
-        from huggingface_hub.errors import HFValidationError
+    if path.is_dir():
+        return _folder_hash(path)
+    snapshot = _hub_snapshot(str(where))
+    return _folder_hash(snapshot) if snapshot is not None and any(snapshot.glob("*.safetensors")) else None
 
-        try:
-            cached = try_to_load_from_cache(str(where), "config.json")
-        except HFValidationError:  # neither a path that exists nor a name that the hub allows
-            return None
-        if not isinstance(cached, str):
-            return None
-        path = Path(cached).parent
+
+def _hub_snapshot(name: str) -> Path | None:
+    """Return the folder of a hub model in the local cache; None where there is none."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        cached = try_to_load_from_cache(name, "config.json")
+    except HFValidationError:  # a path that is not there, and no name of the hub's
+        return None
+    return Path(cached).parent if isinstance(cached, str) else None
+
+
+def _folder_hash(folder: Path) -> str:
+    is_model = (folder / "config.json").is_file()
     digest = hashlib.sha256()
-    for file in sorted(path.iterdir()):
-        if file.is_file() and not file.name.startswith(".") and file.suffix != ".md":
+    for file in sorted(folder.iterdir()):
+        counts = any(map(file.match, _MODEL_FILES)) if is_model else file.suffix != ".md"
+        if counts and file.is_file() and not file.name.startswith("."):
             digest.update(f"{file.name}\0{_file_hash(file)}\0".encode())
     return digest.hexdigest()
 

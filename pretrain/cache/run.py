@@ -127,15 +127,20 @@ def _what_is_made(
         alternatives(columns[cs.LABELLED])
     if copies < 1:
         raise UserError(f"--resample {copies}: how many copies of every sentence, 1 or more")
+    columns = {column: str(parse(spec)) for column, spec in columns.items()}
     read = resources(columns.values(), synonyms)
+    hashes = {name: resource_hash(where) for name, where in read.items()}
+    if None in hashes.values():  # models of the hub that were never loaded here: loading fetches them
+        cs.open_pipelines(readers["train"], columns, synonyms)
+        hashes = {name: resource_hash(where) for name, where in read.items()}
     made = {
         "content": {split: reader.content_hash for split, reader in readers.items()},
-        "columns": {column: str(parse(spec)) for column, spec in columns.items()},
+        "columns": columns,
         "seed": seed,
         "copies": copies,
         "unchanged": unchanged,
         "rules": rules_digest(),
-        "resources": {name: resource_hash(where) or f"unknown: {where}" for name, where in read.items()},
+        "resources": {name: hashes[name] or f"unknown: {where}" for name, where in read.items()},
     }
     return made, read.get(SYNONYMS)
 

@@ -209,6 +209,20 @@ def test_models_named_by_the_environment_are_part_of_what_is_made(
         make(annotated, tmp_path / "cache", columns)
 
 
+def test_a_model_that_loading_fetches_is_hashed_after_that(annotated, masked_lm, tmp_path, monkeypatch):
+    monkeypatch.setenv(MASKED_LM, masked_lm)
+    open_pipelines, opened = stages.open_pipelines, []
+
+    def fetch(*arguments):
+        opened.append(arguments)
+        return open_pipelines(*arguments)
+
+    monkeypatch.setattr(stages, "open_pipelines", fetch)
+    monkeypatch.setattr(cache_run, "resource_hash", lambda where: resource_hash(where) if opened else None)
+    manifest = make(annotated, tmp_path / "cache", {"augmented": "contextual:rate=0.3|random-swap"})
+    assert manifest["cache"]["resources"] == {"contextual.model": resource_hash(masked_lm)}
+
+
 @pytest.mark.slow
 def test_a_model_gives_the_same_bytes_with_any_number_of_workers(annotated, masked_lm, tmp_path, monkeypatch):
     monkeypatch.setenv(MASKED_LM, masked_lm)
