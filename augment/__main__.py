@@ -113,8 +113,7 @@ def main(
         fast = train_tokenizer([*sentences, *extra])
         console.print(
             "tokenizer: none given (--tokenizer FOLDER), so a WordPiece one was made of these sentences; a "
-            "real one cuts rare "
-            "words into pieces",
+            "real one cuts rare words into pieces",
             highlight=False,
         )
     vocabulary = Vocabulary.from_tokenizer(fast)

@@ -106,8 +106,7 @@ def load_masked_lm(source: str) -> Loaded:
     if missing:
         raise AugmentationError(
             f"the model {source!r} has no weights for {missing[0]} ({len(missing)} missing): give a masked "
-            "language model with "
-            "its head, not an encoder alone"
+            "language model with its head, not an encoder alone"
         )
     if not loaded.tokenizer.is_fast or loaded.tokenizer.mask_token_id is None:
         lacks = "mask token" if loaded.tokenizer.is_fast else "fast tokenizer (tokenizer.json)"
@@ -168,8 +167,7 @@ def _transformers() -> Any:
     except ImportError as error:
         raise AugmentationError(
             f"augmentations by a model need torch and transformers, and {error.name} is not installed: pip "
-            "install torch "
-            "transformers"
+            "install torch transformers"
         ) from error
     return transformers
 

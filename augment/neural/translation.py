@@ -191,8 +191,7 @@ def _language_id(tokenizer: Any, code: str) -> int:
     if found is None or found == tokenizer.unk_token_id:
         raise AugmentationError(
             f"the model {tokenizer.name_or_path!r} has no language {code!r}: give source and pivot as its "
-            "tokenizer writes them "
-            "(en, de for M2M100, eng_Latn, deu_Latn for NLLB, en_XX, de_DE for mBART)"
+            "tokenizer writes them (en, de for M2M100, eng_Latn, deu_Latn for NLLB, en_XX, de_DE for mBART)"
         )
     return found
 

@@ -32,19 +32,14 @@ _ACTIONS = ("substitute", "insert", "random")
 # What stands near these in such a space does another work in the sentence: near "the" are "of" and "in".
 _FUNCTION_WORDS = word_set(
     "a an the this that these those some any no every each either neither both all many much few several "
-    "such what which whose "
-    "i me my mine myself you your yours yourself he him his himself she her hers herself it its itself we "
-    "us our ours ourselves "
-    "they them their theirs themselves who whom there here one "
-    "of in on at by for with from to into onto upon about above across after against along among around as "
-    "before behind below "
-    "beneath beside besides between beyond despite down during except inside like near off out outside over "
-    "past per since "
-    "than through throughout till toward towards under until up via within without "
-    "and or but nor so yet if because although though while whereas unless whether when where why how "
-    "be am is are was were been being have has had having do does did doing done can could may might must "
-    "shall should will "
-    "would not never also too very only just then thus however"
+    "such what which whose i me my mine myself you your yours yourself he him his himself she her hers "
+    "herself it its itself we us our ours ourselves they them their theirs themselves who whom there here "
+    "one of in on at by for with from to into onto upon about above across after against along among around "
+    "as before behind below beneath beside besides between beyond despite down during except inside like "
+    "near off out outside over past per since than through throughout till toward towards under until up via "
+    "within without and or but nor so yet if because although though while whereas unless whether when where "
+    "why how be am is are was were been being have has had having do does did doing done can could may might "
+    "must shall should will would not never also too very only just then thus however"
 )
 
 
@@ -194,9 +189,8 @@ def _load(values: dict[str, Any]) -> None:
     if not values["path"]:
         raise AugmentationError(
             "random-word-embedding needs word vectors, and none are given: name a file such as GloVe's "
-            "glove.6B.50d.txt in the "
-            f"specification, random-word-embedding:path=FILE, or in {VARIABLE}, which also takes names with "
-            "':', ',' or '|'"
+            f"glove.6B.50d.txt in the specification, random-word-embedding:path=FILE, or in {VARIABLE}, "
+            f"which also takes names with ':', ',' or '|'"
         )
     word_vectors(values["path"], values["limit"])
 

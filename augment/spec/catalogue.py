@@ -155,8 +155,7 @@ _ENTRIES = (
             Parameter("beta", 2, "of the same; alpha above beta: rather long spans", 1, 64),
         ),
         description="A contiguous span of a document. Anchors as by default, positives with alpha=2:beta=4; "
-        "prepare the "
-        "data with --unit document.",
+        "prepare the data with --unit document.",
         example="span:max_length=128:alpha=2:beta=4",
         function=rules.span,
         meaning="possibly altering",

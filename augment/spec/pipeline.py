@@ -190,8 +190,7 @@ def _rewritten(
         if len(results) != len(batch):
             raise AugmentationError(
                 f"the augmentation {step.name} gave {len(results)} results for {len(batch)} sentences: its "
-                "function must return "
-                "a list with a text, or None, for each of them, in their order"
+                "function must return a list with a text, or None, for each of them, in their order"
             )
         yield from zip(batch, results, strict=True)
     else:

@@ -296,8 +296,7 @@ def load_parser(model: str) -> Any:
     except ImportError as error:
         raise AugmentationError(
             "parsing needs spaCy, which is not installed: pip install spacy, and a pipeline for your "
-            "language, such as "
-            "python -m spacy download en_core_web_sm"
+            "language, such as python -m spacy download en_core_web_sm"
         ) from error
     try:
         parser = spacy.load(
@@ -306,8 +305,7 @@ def load_parser(model: str) -> Any:
     except (OSError, ValueError, ImportError) as error:
         raise AugmentationError(
             f"the parser {model!r} cannot be loaded ({str(error).splitlines()[0]}). Give the name of an "
-            "installed spaCy pipeline "
-            "(python -m spacy download en_core_web_sm) or the folder of one"
+            "installed spaCy pipeline (python -m spacy download en_core_web_sm) or the folder of one"
         ) from error
     assigned = {attribute for name in parser.pipe_names for attribute in parser.get_pipe_meta(name).assigns}
     missing = [
@@ -342,8 +340,7 @@ def find_parser(name: str = "") -> str:
             return installed[0]
     raise AugmentationError(
         "augmentations that read a parse need a spaCy pipeline, and none is installed: python -m spacy "
-        "download en_core_web_sm, "
-        "or name one, or its folder, with --parser or in CLEAR_PARSER"
+        "download en_core_web_sm, or name one, or its folder, with --parser or in CLEAR_PARSER"
     )
 
 

@@ -39,13 +39,10 @@ def word_set(words: str) -> frozenset[str]:
 
 _FUNCTION_WORDS = word_set(
     "the a an in on at of for to from by with without and or but nor so yet this that these those his her "
-    "its their our my your "
-    "he she it they we you who which what there here when where while after before although though as if "
-    "since because until "
-    "unless however then now also not no all some any many most each every both either neither another such "
-    "once one during "
-    "under over about between through despite like upon against among only even just still never always "
-    "again perhaps"
+    "its their our my your he she it they we you who which what there here when where while after before "
+    "although though as if since because until unless however then now also not no all some any many most "
+    "each every both either neither another such once one during under over about between through despite "
+    "like upon against among only even just still never always again perhaps"
 )
 # Words made of names: by ending, and the common words with that ending; the others.
 _PEOPLE = re.compile(r"(?:.ian|.ean|.ese)$")
@@ -55,28 +52,20 @@ _COMMON = re.compile(
 )
 _PEOPLES = word_set(
     "american african mexican jamaican moroccan rican dominican republican anglican corsican tuscan german "
-    "roman norman "
-    "ottoman cuban tibetan afghan moldovan kenyan ugandan rwandan venezuelan angolan samoan texan alaskan "
-    "mohican pakistani "
-    "israeli iraqi kuwaiti saudi yemeni nepali bengali punjabi hindu arab arabic turk turkish czech slovak "
-    "slovene serb croat "
-    "pole dane swede swedish scot scottish finn finnish greek dutch french swiss welsh irish english "
-    "british briton spanish "
-    "spaniard danish polish jew jewish kurd kurdish flemish cornish moorish thai tamil zulu maori inuit "
-    "celtic nordic slavic "
-    "germanic hebrew latin baltic arctic antarctic olympic islamic catholic protestant buddhist muslim nazi "
-    "viking byzantine "
+    "roman norman ottoman cuban tibetan afghan moldovan kenyan ugandan rwandan venezuelan angolan samoan "
+    "texan alaskan mohican pakistani israeli iraqi kuwaiti saudi yemeni nepali bengali punjabi hindu arab "
+    "arabic turk turkish czech slovak slovene serb croat pole dane swede swedish scot scottish finn finnish "
+    "greek dutch french swiss welsh irish english british briton spanish spaniard danish polish jew jewish "
+    "kurd kurdish flemish cornish moorish thai tamil zulu maori inuit celtic nordic slavic germanic hebrew "
+    "latin baltic arctic antarctic olympic islamic catholic protestant buddhist muslim nazi viking byzantine "
     "filipino philippine argentine icelandic londoner parisian yorker englishman frenchman englishmen "
-    "frenchmen irishman "
-    "irishmen"
+    "frenchmen irishman irishmen"
 )
 # In front of a name these are no part of it: "former England captain".
 _BEFORE_NAMES = word_set(
     "former current future fellow last next past previous recent late early many most other only both "
-    "several all some modern "
-    "ancient young old older local "
-    "author singer actor actress writer director producer composer footballer guitarist drummer journalist "
-    "historian poet"
+    "several all some modern ancient young old older local author singer actor actress writer director "
+    "producer composer footballer guitarist drummer journalist historian poet"
 )
 
 

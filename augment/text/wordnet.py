@@ -206,8 +206,7 @@ def wordnet() -> WordNet:
         )
     raise AugmentationError(
         "no WordNet found: `apt install wordnet-base` installs it, or put its files (index.noun, data.noun, "
-        "...) into a folder "
-        f"and name it in {VARIABLE}. Looked for: {', '.join(map(str, candidates))}"
+        f"...) into a folder and name it in {VARIABLE}. Looked for: {', '.join(map(str, candidates))}"
     )
 
 

@@ -37,8 +37,7 @@ def find_synonyms() -> Path:
     raise AugmentationError(
         "no synonym table found. Name one with --synonyms PATH, or set CLEAR_DATA to a folder that has "
         f"synonyms/counterfitted_neighbors.json, or get one: {_JIA} is what CLEAR used; `apt install "
-        "wordnet-base` "
-        "installs WordNet. Looked for: " + ", ".join(map(str, candidates))
+        "wordnet-base` installs WordNet. Looked for: " + ", ".join(map(str, candidates))
     )
 
 

@@ -51,11 +51,9 @@ WORDS = {
 }
 RELATIONS = words_of(
     "nsubj nsubj:pass csubj obj iobj obl obl:agent obl:npmod nmod nmod:poss amod advmod det case mark cc "
-    "conj aux aux:pass cop "
-    "punct acl acl:relcl advcl ccomp xcomp compound compound:prt appos nummod expl parataxis flat fixed dep "
-    "discourse list "
-    "det:predet cc:preconj orphan nsubjpass auxpass dobj attr acomp prep pobj pcomp neg prt poss relcl "
-    "npadvmod agent dative"
+    "conj aux aux:pass cop punct acl acl:relcl advcl ccomp xcomp compound compound:prt appos nummod expl "
+    "parataxis flat fixed dep discourse list det:predet cc:preconj orphan nsubjpass auxpass dobj attr acomp "
+    "prep pobj pcomp neg prt poss relcl npadvmod agent dative"
 )
 # The two label sets where the grammar below writes relations that differ; the rest is alike.
 CLEARNLP = {
@@ -75,9 +73,8 @@ CHINESE_WORDS = {
     "AS": "了 着 过", "LB": "被", "BA": "把", "P": "在 对", "DEC": "的", "PU": "。 ， ？ ! “ ” ； 《 》 「 」",
 }  # fmt: skip
 CHINESE_RELATIONS = words_of(
-    "nsubj nsubj nsubj:xsubj nsubjpass dobj obj advmod neg aux aux:asp aux:modal auxpass aux:ba aux:pass "
-    "cop cop conj cc ccomp "
-    "xcomp advcl acl punct nmod case mark dep csubj nsubj:pass"
+    "nsubj nsubj nsubj:xsubj nsubjpass dobj obj advmod neg aux aux:asp aux:modal auxpass aux:ba aux:pass cop "
+    "cop conj cc ccomp xcomp advcl acl punct nmod case mark dep csubj nsubj:pass"
 )
 CHINESE_POS = {"V": "VERB", "N": "NOUN", "P": "ADP", "A": "ADV", "L": "ADP", "B": "ADP", "D": "PART"}
 

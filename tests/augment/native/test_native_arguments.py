@@ -118,8 +118,7 @@ ODD = [
     "made(starts=[0, 2], ends=[1, 3]).word(1)", "made(starts=[0, 2], ends=[1, 3]).words",
     "made(starts=None).word(0)",
     "made(starts=()).word(1)", "made(starts=('a', 'b')).word(0)", "made(starts=(-9, 2**70)).words",
-    "made(ends=(9, "
-                                                                                                    "9)).words",
+    "made(ends=(9, 9)).words",
     "made(text=None).word(0)", "made(text=b'a b').word(0)", "made(text=5).words",
     *(f"made(deps=['ROOT', 'cop']).{name}(0)" for name in METHODS), "made(deps=['a', "
                                                                     "'b']).with_relation(frozenset('a'))",
