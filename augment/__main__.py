@@ -1,4 +1,4 @@
-"""`python -m augment`: shows what an augmentation does to sentences, and lists the catalogue."""
+"""Show what an augmentation does to sentences, or list all augmentations: `python -m augment`."""
 
 from __future__ import annotations
 
@@ -83,15 +83,14 @@ def main(
         piped in, else a few built-in sentences.
       aug: the specification, as training takes it; see below, and --list for all names.
       text: one sentence, instead of a file.
-      tokenizer: a folder with a Hugging Face fast tokenizer, such as a prepared corpus has. Without it a
-        WordPiece tokenizer is made of the given sentences, whose tokens are mostly whole words.
+      tokenizer: the folder of a Hugging Face fast tokenizer, such as a prepared corpus has. Without it a
+        WordPiece tokenizer is made from the given sentences; its tokens are mostly whole words.
       synonyms: a table for subs: JSON {word: [synonyms]} (.gz too), or a WordNet folder or zip. Without it:
         $CLEAR_DATA/synonyms/counterfitted_neighbors.json, else $CLEAR_WORDNET or an installed WordNet.
       parser: a spaCy pipeline, by name or folder, for augmentations that read a parse. Without it:
-      $CLEAR_PARSER,
-        else one that is installed.
-      seed: another seed, other views.
-      limit: at most so many sentences.
+        $CLEAR_PARSER, else an installed one.
+      seed: another seed gives other views.
+      limit: the largest number of sentences.
       list: print the catalogue instead: every augmentation with its paper, parameters and an example.
     """
     console = Console(width=None if sys.stdout.isatty() else max(100, int(os.environ.get("COLUMNS", 140))))
@@ -129,15 +128,14 @@ def main(
 
 
 def parse_sentences(aug: str, sentences: Sequence[str], parser: str) -> Sequence[ParsedSentence]:
-    """The sentences, parsed where an augmentation reads that."""
+    """Return the sentences, parsed if an augmentation reads the parse."""
     if not needs_parse(aug):
         return [without_parse(sentence) for sentence in sentences]
     return [*parse_texts(sentences, find_parser(parser))]
 
 
 def view_texts(aug: str, sentences: Sequence[str], parser: str, seed: int) -> list[dict[int, str]]:
-    """What augmentations of text make of the sentences, by number, for every view; nothing where there are
-    none."""
+    """Return the texts that augmentations of text change, by sentence number, for every view."""
     if not needs_text(aug):
         return [{}] * VIEWS
     pipeline, ids = build_texts(aug), np.arange(len(sentences), dtype=np.uint64)
@@ -150,7 +148,11 @@ def text_encoder(fast: Any, vocabulary: Vocabulary) -> TextEncoder:
 
 
 def read_sentences(file: str, text: str, limit: int) -> list[str]:
-    """The sentences to show. Raises AugmentationError when there is none, or more than one source."""
+    """Return the sentences to show.
+
+    Raises:
+        AugmentationError: there is no sentence, or more than one source.
+    """
     if file and text:
         raise AugmentationError("give a file or --text, not both")
     if not isinstance(limit, int) or limit < 1:
@@ -181,7 +183,7 @@ def read_sentences(file: str, text: str, limit: int) -> list[str]:
 
 
 def first_lines(lines, limit: int) -> list[str]:
-    """The first `limit` lines that are not blank; the rest of a large file is not read."""
+    """Return the first `limit` lines that are not blank, without reading the rest of a large file."""
     found = []
     for line in lines:
         if line.strip():
@@ -192,7 +194,7 @@ def first_lines(lines, limit: int) -> list[str]:
 
 
 def is_piped() -> bool:
-    """Whether standard input is a pipe or a file: a terminal would wait for typing, /dev/null has nothing."""
+    """Return whether standard input is a pipe or a file: a terminal would wait, /dev/null has nothing."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (OSError, ValueError):
@@ -201,15 +203,14 @@ def is_piped() -> bool:
 
 
 def related_words(sentences: list[str], synonyms: str) -> list[str]:
-    """Synonyms of the sentences' words: a tokenizer made of the sentences alone could spell them in letters
-    only."""
+    """Return synonyms of the sentences' words, which a tokenizer of the sentences alone would spell out."""
     table = read_synonyms(synonyms or find_synonyms())
     words = {word.lower() for sentence in sentences for word in re.findall(r"\w+", sentence)}
     return sorted({synonym for word in words for synonym in table.get(word, [])})
 
 
 def print_catalogue(console: Console) -> None:
-    """Every augmentation with its paper, parameters and an example."""
+    """Print every augmentation with its paper, parameters and an example."""
     for entry in CATALOGUE.values():
         console.print(f"[bold]{entry.name}[/bold]  ({entry.kind})", highlight=False)
         lines = [entry.description, f"paper: {entry.paper}", f"meaning: {entry.meaning}"]
@@ -233,7 +234,7 @@ def print_catalogue(console: Console) -> None:
 
 
 def help_page() -> str:
-    """The docstring of `main` with each flag's default; fire's own page cuts texts at colons."""
+    """Return the docstring of `main` with each flag's default; fire's own page cuts texts at colons."""
     head, flags = inspect.cleandoc(main.__doc__).split("Args:\n")
     for name, parameter in inspect.signature(main).parameters.items():
         shown = f" (default: {parameter.default})" if parameter.default else ""
@@ -243,7 +244,11 @@ def help_page() -> str:
 
 
 def check_flags(arguments: list[str]) -> None:
-    """Raises AugmentationError for an unknown flag, with the nearest name; fire's own message has none."""
+    """Refuse an unknown flag and name the nearest one, which fire's own message does not.
+
+    Raises:
+        AugmentationError: a flag is unknown.
+    """
     known = [*inspect.signature(main).parameters, "help"]
     for argument in arguments:
         if argument == "--":

@@ -1,5 +1,4 @@
-"""What an augmentation does to sentences: the original and two views side by side, with how much of it
-changed."""
+"""Show sentences beside two augmented views, with the share of tokens that changed."""
 
 from __future__ import annotations
 
@@ -25,8 +24,10 @@ VIEWS = 2
 
 @dataclass(frozen=True)
 class Preview:
-    """Sentences with their views. texts: [sentence][0 = original, 1.. = views]; changed: float64[sentence,
-    view]; lengths: int64[sentence, 1 + views], tokens without [CLS] and [SEP].
+    """Hold sentences with their views.
+
+    texts: [sentence][0 = original, 1.. = views]. changed: float64[sentence, view]. lengths: int64[sentence,
+    1 + views], tokens without [CLS] and [SEP].
     """
 
     texts: list[list[str]]
@@ -34,7 +35,7 @@ class Preview:
     lengths: np.ndarray
 
     def table(self) -> Table:
-        """One row a sentence: original, view 1, view 2, and the share of tokens that each view changed."""
+        """Return one row a sentence: original, views, and the share of tokens that each view changed."""
         table = Table(show_lines=True, expand=True)
         table.add_column("original", ratio=1)
         for view in range(VIEWS):
@@ -48,7 +49,7 @@ class Preview:
         return table
 
     def summary(self) -> str:
-        """Mean rate of change and of length over all sentences and views."""
+        """Return the mean rate of change and of length over all sentences and views."""
         ratio = self.lengths[:, 1:].sum() / max(VIEWS * self.lengths[:, 0].sum(), 1)
         count = f"{len(self.texts):,} sentence{'s' * (len(self.texts) != 1)}"
         return (
@@ -66,10 +67,10 @@ def preview(
     seed: int,
     view_texts: Sequence[Mapping[int, str]],
 ) -> Preview:
-    """Two views of each sentence, with the keys that a training run of this seed has in epoch 0.
+    """Make two views of each sentence, with the keys of epoch 0 of a training run with this seed.
 
-    view_texts: for every view what augmentations of text made of sentences, by number (`Pipeline.texts`). A
-    pipeline of such alone is shown as they wrote it, any other as its tokens decode.
+    view_texts: for every view the texts that augmentations of text changed, by number (`Pipeline.texts`). A
+    pipeline of such augmentations alone is shown as text, any other as its tokens decode.
     """
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     batch = encode(sentences, tokenizer, vocabulary)
@@ -91,20 +92,21 @@ def preview(
 
 
 def view_keys(seed: int, ids: np.ndarray, view: int) -> np.ndarray:
-    """The keys of a view in epoch 0 of a training run: uint64[N]."""
+    """Return the keys of a view in epoch 0 of a training run: uint64[N]."""
     return sequence_keys(seed, 0, ids, view, "augment")
 
 
 def encode(sentences: Sequence[str], tokenizer: Any, vocabulary: Vocabulary) -> Ragged:
-    """[CLS] sentence [SEP] of each."""
+    """Return `[CLS] sentence [SEP]` for each sentence."""
     rows = tokenizer(list(sentences), add_special_tokens=False)["input_ids"]
     return Ragged.from_sequences([[vocabulary.cls_id, *row, vocabulary.sep_id] for row in rows])
 
 
 def change(original: np.ndarray, view: np.ndarray) -> float:
-    """The share of tokens that changed, 0..1: 1 - matched / length of the longer, [CLS] and [SEP] left out.
+    """Return the share of tokens that changed, 0 to 1: 1 - matched / length of the longer one.
 
-    matched: tokens in the blocks that both have in the same order, as difflib finds them.
+    matched: tokens in the blocks that both have in the same order, as difflib finds them; [CLS] and [SEP] do
+    not count.
     """
     before, after = original[1:-1].tolist(), view[1:-1].tolist()
     longer = max(len(before), len(after))
@@ -115,7 +117,7 @@ def change(original: np.ndarray, view: np.ndarray) -> float:
 
 
 def load_tokenizer(folder: str) -> Any:
-    """A transformers fast tokenizer from a folder, [DEL] added if it has none (as preparation would)."""
+    """Load a transformers fast tokenizer from a folder, and add [DEL] if it has none, as preparation does."""
     from transformers import AutoTokenizer
 
     if not Path(folder).is_dir():
@@ -135,7 +137,7 @@ def load_tokenizer(folder: str) -> Any:
 
 
 def train_tokenizer(texts: Sequence[str]) -> Any:
-    """A WordPiece tokenizer of just these texts' words, split at spaces and punctuation: for looking only."""
+    """Train a WordPiece tokenizer on these texts' words alone, split at spaces and punctuation."""
     import string
 
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

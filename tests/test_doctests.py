@@ -9,6 +9,11 @@ MODULES = (  # in alphabetical order
     "augment.convert_weights",
     "augment.core.ragged",
     "augment.spec.grammar",
+    "augment.spec.pipeline",
+    "augment.spec.sets",
+    "augment.text.cleaning",
+    "augment.text.draws",
+    "augment.text.inflection",
     "augment.text.parsed",
     "pretrain.data.batch",
 )

@@ -1,8 +1,7 @@
-"""`native`: the compiled inner loops of text augmentation (the folder native), or None.
+"""Load the compiled inner loops of text augmentation (the folder native), where they were built.
 
-What is there depends on how the project was installed: `pip install -e .` compiles them where it finds a
-C++17 compiler with 128-bit integers (GCC, Clang). Without them everything works, with the same results,
-slower (docs/augmentations.md).
+`pip install -e .` builds them where it finds a C++17 compiler with 128-bit integers (GCC, Clang). Without
+them `native` is None, and Python gives the same results, slower (docs/augmentations.md).
 """
 
 from __future__ import annotations

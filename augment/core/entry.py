@@ -1,5 +1,4 @@
-"""`Entry`: what the catalogue says of one augmentation. Each module of augmentations has its own table of
-them, `ENTRIES`."""
+"""Describe an augmentation for the catalogue; each module of augmentations lists its entries in `ENTRIES`."""
 
 from __future__ import annotations
 
@@ -12,10 +11,11 @@ Meaning = Literal["preserving", "possibly altering", "altering"]
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter as `name:key=value` sets it. The type is that of the default: int, float, bool or str.
+    """Describe a parameter that `name:key=value` sets, of its default's type: int, float, bool or str.
 
-    low, high: bounds of a number. choices: what a str may be; empty: anything. variable: of the environment,
-    which says the value where the specification leaves it empty.
+    low, high: bounds of a number.
+    choices: the values that a str may have; empty: any.
+    variable: the environment variable that gives the value where the specification leaves it empty.
     """
 
     name: str
@@ -29,23 +29,25 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Entry:
-    """An augmentation.
+    """Describe an augmentation.
 
-    kind "token": function(batch: Ragged, keys: uint64[N], vocabulary, **parameters) -> Ragged of the same N.
-    kind "text": function(sentence: ParsedSentence, draws: Draws, **parameters) -> str | None
-    (`augment.text.draws`); with `batch`, function(sentences: Sequence[ParsedSentence], draws:
-    Sequence[Draws], **parameters) -> list[str | None] of N sentences with their N draws, where a sentence
-    becomes the same whoever shares its batch.
-    paper: where it is from. description: what it does. example: a specification. sample: (before, after), of
-    text.
-    meaning: what it does to the meaning.
-    needs: of tokens "synonyms" (a SynonymTable, by keyword), "del" (a tokenizer with [DEL]), "punctuation"
-    (one with punctuation marks); of text "parse" (heads and relations, tags and lemmas too), "tags" (tags,
-    parts of speech and lemmas), "wordnet", "model:NAME" (a model or vectors that the parameters name).
-    check: a rule over all parameters together, that returns what is wrong, or None. require: called when a
-    pipeline is built, raises AugmentationError when something on this machine (a word list, WordNet) is
-    missing. load: the same for what the parameters name, with their values: loads models and word vectors
-    into this process.
+    kind: "token" or "text", which fixes what `function` takes and returns:
+        token: (batch: Ragged, keys: uint64[N], vocabulary, **parameters) -> Ragged of the same N.
+        text: (sentence: ParsedSentence, draws: Draws, **parameters) -> str | None (`augment.text.draws`).
+        text with `batch`: (N sentences, their N draws, **parameters) -> list[str | None] of length N; the
+        result for a sentence does not depend on the other sentences.
+    paper: the source. description: what it does. example: a specification.
+    sample: (before, after), for text.
+    meaning: whether it keeps the meaning of a sentence.
+    needs: for tokens "synonyms" (a SynonymTable, passed by keyword), "del" (a tokenizer with [DEL]),
+        "punctuation" (a tokenizer with punctuation marks); for text "parse" (heads and relations, with tags
+        and lemmas), "tags" (tags, parts of speech and lemmas), "wordnet", "model:NAME" (a model or vectors
+        that the parameters name).
+    check: takes all parameters and returns what is wrong with them together, or None.
+    require: called when a pipeline is built; raises AugmentationError where this machine lacks a word list or
+        WordNet.
+    load: called with the parameters' values when a pipeline is built; loads their models and word vectors
+        into this process, or raises AugmentationError.
     """
 
     name: str

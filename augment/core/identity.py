@@ -25,13 +25,13 @@ def normalise(text: str) -> str:
 
 
 def sequence_identities(batch: Ragged) -> np.ndarray:
-    """A 64-bit number for every sequence, equal for equal sequences of tokens: int64[N].
+    """Return a 64-bit number for every sequence, equal for equal sequences of tokens: int64[N].
 
-    The sum over its tokens of a(token) * b(position) modulo 2^64, a and b fixed random 64-bit words:
-    multilinear hashing (Carter and Wegman 1979; Lemire and Kaser 2014, "Strongly universal string hashing is
-    fast", section 3). Of two different sequences the sums agree only if a sum of products of random words is
-    0 modulo 2^64: odds of 2^-59, since even words lose bits. A batch of 65,536 different sequences gives two
-    of them one number once in 2^28 batches.
+    The number is the sum over the tokens of a(token) * b(position) modulo 2^64, where a and b are fixed
+    random 64-bit words: multilinear hashing (Carter and Wegman 1979; Lemire and Kaser 2014, "Strongly
+    universal string hashing is fast", section 3). The sums of two different sequences agree only if a sum of
+    products of random words is 0 modulo 2^64. The probability is 2^-59, since even words lose bits. Among
+    batches of 65,536 different sequences, one in 2^28 has two sequences with the same number.
     """
     words = _random_words(int(batch.ids.max(initial=0)) + 1, "token").take(batch.ids)
     words *= _random_words(int(batch.lengths.max(initial=0)), "position").take(batch.positions())
@@ -41,7 +41,7 @@ def sequence_identities(batch: Ragged) -> np.ndarray:
 
 
 def equal_sequences(first: Ragged, second: Ragged) -> np.ndarray:
-    """Whether sequence i of one batch has the tokens of sequence i of the other: bool[N]."""
+    """Return whether sequence i of one batch has the same tokens as sequence i of the other: bool[N]."""
     equal = first.lengths == second.lengths
     rows = np.flatnonzero(equal)
     lengths = first.lengths.take(rows)
@@ -56,7 +56,7 @@ def equal_sequences(first: Ragged, second: Ragged) -> np.ndarray:
 
 
 def _random_words(count: int, name: str) -> np.ndarray:
-    """The first words of a fixed random stream, uint64[count]."""
+    """Return the first `count` words of a fixed random stream, uint64[count]."""
     return _stream(max(1024, 1 << (count - 1).bit_length()), name)[:count]
 
 

@@ -1,12 +1,12 @@
-"""Counter-based randomness: every draw is a hash of what it is for, so there is no generator and no state.
+"""Draw random numbers by hashing what each draw is for, without a generator and without state.
 
-A sequence's draws depend on (seed, epoch, sequence id, view, purpose) and on nothing else: not on who shares
-the batch, how it was cut, which worker made it, or what was drawn before. A whole batch is drawn in a few
-array operations, where a numpy Generator for each sequence would cost some 14 microseconds of set-up.
+The draws of a sequence depend on (seed, epoch, sequence id, view, purpose) and on nothing else: not on the
+rest of the batch, the worker that made it, or earlier draws. A few array operations draw for a whole batch; a
+numpy Generator for each sequence would cost some 14 microseconds of set-up.
 
 The 64-bit finaliser is SplitMix64's (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators",
-OOPSLA 2014, Stafford's variant 13); the per-token draws use the 32-bit finaliser of MurmurHash3 (Appleby)
-twice, because 32-bit multiplications are vectorised and half the memory moves.
+OOPSLA 2014, Stafford's variant 13). The draws per token use the 32-bit finaliser of MurmurHash3 (Appleby)
+twice, because 32-bit multiplications are vectorised and move half the memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TOKEN_BLOCK = 1 << 15  # tokens hashed at a time: the temporaries stay in the s
 
 
 def mix(values: np.ndarray) -> np.ndarray:
-    """SplitMix64's finaliser, a bijection whose output bits look independent: uint64[...] -> uint64[...]."""
+    """Apply SplitMix64's finaliser, a bijection with output bits that look independent: uint64[...]."""
     values = values ^ (values >> np.uint64(30))
     values *= np.uint64(0xBF58476D1CE4E5B9)
     values ^= values >> np.uint64(27)
@@ -30,7 +30,10 @@ def mix(values: np.ndarray) -> np.ndarray:
 
 
 def derive(keys: np.ndarray, *path: int | str | np.ndarray) -> np.ndarray:
-    """Independent child keys, uint64[N]: one mixing per element of `path` (a number, a name or uint64[N])."""
+    """Derive independent child keys, uint64[N], with one mixing per element of `path`.
+
+    keys: uint64[N]. path: numbers, names or arrays uint64[N].
+    """
     keys = np.asarray(keys, dtype=np.uint64)
     for element in path:
         keys = mix((keys ^ _as_uint64(element)) + _GOLDEN)
@@ -40,11 +43,12 @@ def derive(keys: np.ndarray, *path: int | str | np.ndarray) -> np.ndarray:
 def sequence_keys(
     seed: int, epoch: int | np.ndarray, sequence_ids: np.ndarray, view: int, purpose: str
 ) -> np.ndarray:
-    """One key per sequence: uint64[N].
+    """Return one key per sequence: uint64[N].
 
-    seed: of the run. epoch: one number, or one per sequence, [N]. sequence_ids: uint64[N], the number of the
-    sequence in its split. view: 0, 1, ... tells the views (or maskings) of one sequence apart. purpose:
-    "mask", "augment", ... tells apart what the draws are for.
+    seed: the run's. epoch: one number, or one per sequence, [N].
+    sequence_ids: uint64[N], the number of each sequence in its split.
+    view: 0, 1, ... separates the views (or maskings) of one sequence.
+    purpose: "mask", "augment", ... separates the draws for different uses.
     """
     root = derive(np.zeros(1, dtype=np.uint64), seed, purpose, view)
     ids = np.asarray(sequence_ids).astype(np.uint64, copy=False)
@@ -53,9 +57,9 @@ def sequence_keys(
 
 
 def uniform(keys: np.ndarray, lengths: np.ndarray, stream: int = 0) -> np.ndarray:
-    """One draw from [0, 1) for every token: float32[lengths.sum()], in multiples of 2**-24.
+    """Draw from [0, 1) once for every token: float32[lengths.sum()], in multiples of 2**-24.
 
-    A token's draw depends on (key of its sequence, position in it, stream) only. keys: uint64[N]; lengths:
+    A token's draw depends only on (key of its sequence, position in it, stream). keys: uint64[N]; lengths:
     int64[N].
     """
     bits = token_bits(keys, lengths, stream)
@@ -67,7 +71,7 @@ def uniform(keys: np.ndarray, lengths: np.ndarray, stream: int = 0) -> np.ndarra
 
 
 def token_bits(keys: np.ndarray, lengths: np.ndarray, stream: int = 0) -> np.ndarray:
-    """32 random bits for every token: uint32[lengths.sum()]; the same dependence as `uniform`."""
+    """Draw 32 random bits for every token: uint32[lengths.sum()]; they depend on the same as in `uniform`."""
     if len(keys) != len(lengths):
         raise ValueError(f"{len(keys)} keys for {len(lengths)} sequences: one key per sequence is needed")
     state = derive(keys, stream)
@@ -95,22 +99,24 @@ def token_bits(keys: np.ndarray, lengths: np.ndarray, stream: int = 0) -> np.nda
 
 
 def uniform_per_sequence(keys: np.ndarray, count: int, stream: int = 0) -> np.ndarray:
-    """`count` draws from [0, 1) for every sequence: float64[N, count], in multiples of 2**-53.
+    """Draw from [0, 1) `count` times for every sequence: float64[N, count], in multiples of 2**-53.
 
-    Draw j depends on (key, j, stream) only: asking for more does not change the first ones.
+    Draw j depends only on (key, j, stream): a larger count does not change the first draws.
     """
     return (bits_per_sequence(keys, count, stream) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def bits_per_sequence(keys: np.ndarray, count: int, stream: int = 0) -> np.ndarray:
-    """64 random bits, `count` times for every sequence: uint64[N, count]; the same dependence as
-    `uniform_per_sequence`."""
+    """Draw 64 random bits `count` times for every sequence: uint64[N, count].
+
+    They depend on the same as in `uniform_per_sequence`.
+    """
     counters = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
     return mix(derive(keys, stream)[:, None] + counters)
 
 
 def _mix32(values: np.ndarray, scratch: np.ndarray) -> None:
-    """MurmurHash3's 32-bit finaliser, in place; scratch: uint32, as long as values."""
+    """Apply MurmurHash3's 32-bit finaliser in place; scratch: uint32, as long as values."""
     np.right_shift(values, np.uint32(16), out=scratch)
     values ^= scratch
     values *= np.uint32(0x85EBCA6B)

@@ -1,8 +1,7 @@
-"""Loading models and tokenizers of others: only what is there, no code of theirs, no pickles, and one message
-where it fails.
+"""Load other people's models and tokenizers safely: none of their code, no pickles, one error message.
 
-A name is a folder, or else a name on the Hugging Face hub. What can only be a folder is not looked for on the
-hub, which takes half a minute where there is no network.
+A name is a folder, or else a name on the Hugging Face hub. A name that can only be a folder is not looked up
+on the hub, which takes half a minute without a network.
 """
 
 from __future__ import annotations
@@ -22,11 +21,10 @@ _OUR_FOLDERS = ("runs", "data", "export", "best", "checkpoints")
 
 
 def pretrained(kind: Any, source: str | Path, **options: Any) -> Any:
-    """Return `kind.from_pretrained(source, **options)`, for a configuration or tokenizer class of
-    transformers.
+    """Return `kind.from_pretrained(source, **options)` for a configuration or tokenizer class.
 
     Raises:
-        CannotLoad: there is nothing of that name, or it cannot be read.
+        CannotLoad: nothing has that name, or it cannot be read.
     """
     require_source(source)
     try:
@@ -37,11 +35,10 @@ def pretrained(kind: Any, source: str | Path, **options: Any) -> Any:
 
 
 def pretrained_model(kind: Any, source: str | Path, **options: Any) -> Any:
-    """Return `kind.from_pretrained(source, **options)`, for a model class of transformers; weights from
-    safetensors files alone.
+    """Return `kind.from_pretrained(source, **options)` for a model class, with weights from safetensors only.
 
     Raises:
-        CannotLoad: as `pretrained`; or the weights are pickled, or a file of them is damaged.
+        CannotLoad: as `pretrained`; or the weights are pickled, or one of their files is damaged.
     """
     require_source(source)
     require_weights(source)
@@ -49,7 +46,7 @@ def pretrained_model(kind: Any, source: str | Path, **options: Any) -> Any:
 
 
 def require_source(source: str | Path) -> None:
-    """Refuse a name that is neither a folder nor can be a hub's, before anything is asked of the hub.
+    """Refuse a name that is no folder and cannot be a hub name, before the hub is asked.
 
     Raises:
         CannotLoad: there is no such folder, or it is a file.

@@ -1,6 +1,7 @@
-"""Random selections inside every sequence of a batch at once: exactly k tokens, or k spans without overlap.
+"""Select at random inside every sequence of a batch at once: exactly k tokens, or k spans without overlap.
 
-Both are what a per-sequence `random.sample` would give, for thousands of sequences in a few array operations.
+Both give what `random.sample` for each sequence would give, in a few array operations for thousands of
+sequences.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ _SORTED_AT_ONCE = 1 << 15
 
 
 def round_half_even(values: np.ndarray) -> np.ndarray:
-    """The nearest integer as Python's `round` has it (2.5 -> 2, 3.5 -> 4): float64[...] -> int64[...]."""
+    """Round as Python's `round` does (2.5 -> 2, 3.5 -> 4): float64[...] -> int64[...]."""
     return np.rint(values).astype(np.int64)
 
 
 def shuffled(
     keys: np.ndarray, counts: np.ndarray, stream: int = 0, last: np.ndarray | None = None
 ) -> np.ndarray:
-    """The items of every sequence in random order: int64[T], indices into all T = counts.sum() items.
+    """Return the items of every sequence in random order: int64[T], indices into all T = counts.sum() items.
 
-    Sequence i's items keep its places offsets[i]:offsets[i + 1], permuted. `last`: bool[T], items that come
-    after all others of their sequence. keys: uint64[N]; counts: int64[N].
+    keys: uint64[N]; counts: int64[N]. The items of sequence i stay in the places offsets[i]:offsets[i + 1],
+    permuted. last: bool[T], items that come after all others of their sequence.
 
-    One sort of 64-bit numbers made of (sequence | 32 random bits | item): numpy sorts those at some 3 ns an
-    item (AVX-512), where an argsort of floating-point draws takes 60. The item makes all numbers distinct,
-    and breaks ties the same way whatever the batch. Pieces of some 32,768 items fit 64 bits and the cache.
+    This is one sort of 64-bit numbers made of (sequence | 32 random bits | item). numpy sorts those at some 3
+    ns an item (AVX-512), where an argsort of floating-point draws takes 60. The item makes all numbers
+    distinct and breaks ties the same way in any batch. Blocks of some 32,768 items fit 64 bits and the cache.
     """
     offsets = offsets_of(counts)
     total = int(offsets[-1])
@@ -61,7 +62,7 @@ def choose(
     eligible: np.ndarray | None = None,
     stream: int = 0,
 ) -> np.ndarray:
-    """Exactly counts[i] tokens of sequence i, any set as likely: rising indices, int64[counts.sum()].
+    """Choose exactly counts[i] tokens of sequence i, every set equally likely: rising int64[counts.sum()].
 
     keys: uint64[N]; lengths: int64[N], tokens in each sequence; eligible: bool[T], the tokens to choose from
     (all when None); counts[i] must not exceed the eligible tokens of sequence i.
@@ -74,7 +75,7 @@ def choose(
 
 
 def count_per_sequence(flags: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """How many of each sequence's tokens are flagged: bool[T], int64[N + 1] -> int64[N]."""
+    """Count the flagged tokens of each sequence: bool[T], int64[N + 1] -> int64[N]."""
     sums = np.zeros(len(flags) + 1, dtype=np.int32)
     np.cumsum(flags, dtype=np.int32, out=sums[1:])
     return np.diff(sums.take(offsets)).astype(np.int64)
@@ -89,18 +90,18 @@ def draw_spans(
     multiple: int = 1,
     stream: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`count` spans in each sequence, rising, without overlap: (starts, lengths), int64[N, count] both.
+    """Draw `count` rising spans without overlap in each sequence: (starts, lengths), int64[N, count] both.
 
     keys: uint64[N]; sizes: int64[N], tokens to draw from; room: int64[N], the most that all spans together
     may take.
 
-    A span is rate * size tokens long, rounded down or up such that all spans together have count * rate *
-    size, rounded down or up (systematic rounding: the boundaries of consecutive pieces of exactly that
-    length, shifted by one random fraction, rounded down). Where that is less than one token a span, there are
-    round(count * rate * size) spans of one token, so the share of the tokens stays what it is in long
-    sequences, but at least `multiple` spans; the number is always a multiple of `multiple`, and shrinks to
-    what `room` allows. Spans that a sequence does not have come first, with start -1 and length 0. Each span
-    falls, independently, into any of the places between (and around) the tokens that no span takes.
+    A span has rate * size tokens, rounded down or up such that all spans together have count * rate * size,
+    rounded down or up. (Systematic rounding: the boundaries of consecutive pieces of exactly that length are
+    shifted by one random fraction and rounded down.) Where that is less than one token a span, there are
+    round(count * rate * size) spans of one token, but at least `multiple`: short sequences lose the same
+    share of tokens as long ones. The number of spans is always a multiple of `multiple`, and shrinks to what
+    `room` allows. Spans that a sequence does not have come first, with start -1 and length 0. Each span falls
+    independently into any of the places between (and around) the tokens that no span takes.
     """
     bits = bits_per_sequence(keys, count + 1, stream)
     length = sizes * rate

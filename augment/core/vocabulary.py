@@ -1,5 +1,4 @@
-"""`Vocabulary`: what token augmentations and masking must know of a tokenizer, as arrays over its token
-ids."""
+"""Describe a tokenizer's vocabulary to token augmentations and masking, as arrays over its token ids."""
 
 from __future__ import annotations
 
@@ -19,17 +18,17 @@ SPECIAL, LETTERS, DIGITS, OTHER, MARK = 0, 1, 2, 3, 4
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """A tokenizer's vocabulary of `size` ids (the largest id + 1; ids that no token has count as special).
+    """Hold a vocabulary of `size` ids (the largest id + 1; ids without a token count as special).
 
-    del_id is -1 when the tokenizer has no [DEL]; an augmentation that writes [DEL] then raises.
+    del_id: -1 when the tokenizer has no [DEL]; an augmentation that writes [DEL] then raises.
     special: bool[size], tokens that are never masked, deleted one by one, or substituted.
-    word_start: bool[size], tokens that begin a word wherever they stand: a WordPiece token without "##", a
+    word_start: bool[size], tokens that begin a word in any place: a WordPiece token without "##", a
         byte-level BPE or SentencePiece token with the space mark, punctuation, a special token.
-    kind: uint8[size], one of SPECIAL, LETTERS, DIGITS, OTHER, MARK. Where space marks tell words apart, a
-        token without one goes on with the word before it only if that is of the same kind: "(good" is two
-        words, although "good" has no mark.
+    kind: uint8[size], one of SPECIAL, LETTERS, DIGITS, OTHER, MARK. Where space marks separate words, a token
+        without one continues the word before it only if both are of the same kind: "(good" is two words,
+        although "good" has no mark.
     continues_by_kind: whether that rule applies (byte-level BPE, SentencePiece) or not (WordPiece).
-    punctuation: int32[marks], the tokens of . , ! ? ; : that there are.
+    punctuation: int32[marks], the ids of those of . , ! ? ; : that are tokens.
     """
 
     size: int
@@ -45,9 +44,9 @@ class Vocabulary:
     punctuation: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
 
     def word_starts(self, ids: np.ndarray) -> np.ndarray:
-        """Where words begin in a run of tokens: int32[T] -> bool[T]. Special tokens are words of their own.
+        """Return where words begin in a run of tokens: int32[T] -> bool[T]. A special token is a word.
 
-        Sequences may lie end to end: a sequence starts with a special token, and so does what follows one.
+        Sequences may lie end to end: a sequence starts with a special token, and so does the one after it.
         """
         starts = self.word_start[ids]
         if len(ids):
@@ -61,7 +60,11 @@ class Vocabulary:
         return starts
 
     def require_del(self, augmentation: str) -> int:
-        """The id of [DEL], or an error that says what needs it and how to add it."""
+        """Return the id of [DEL].
+
+        Raises:
+            AugmentationError: the tokenizer has no [DEL]; the message says how to add it.
+        """
         if self.del_id < 0:
             raise AugmentationError(
                 f"{augmentation} writes {DEL_TOKEN}, which this tokenizer lacks. Add it with "
@@ -71,7 +74,11 @@ class Vocabulary:
         return self.del_id
 
     def require_punctuation(self, augmentation: str) -> np.ndarray:
-        """`punctuation`, or an error that says what needs it."""
+        """Return `punctuation`.
+
+        Raises:
+            AugmentationError: no punctuation mark is a token.
+        """
         if not len(self.punctuation):
             raise AugmentationError(
                 f"{augmentation} writes punctuation marks, and this tokenizer has none of "
@@ -82,10 +89,12 @@ class Vocabulary:
 
     @staticmethod
     def from_tokenizer(tokenizer: Any) -> Vocabulary:
-        """From a transformers fast tokenizer (anything with its attributes will do).
+        """Read the vocabulary of a transformers fast tokenizer, or of anything with its attributes.
 
-        [CLS] and [SEP] fall back on the beginning- and end-of-sequence tokens. Raises AugmentationError when
-        one of [PAD], [CLS], [SEP], [MASK] is missing.
+        [CLS] and [SEP] fall back on the beginning- and end-of-sequence tokens.
+
+        Raises:
+            AugmentationError: one of [PAD], [CLS], [SEP], [MASK] is missing.
         """
         ids = {
             "pad": tokenizer.pad_token_id,
@@ -138,8 +147,10 @@ class Vocabulary:
 
 
 def _marking(tokenizer: Any, tokens: dict[str, int]) -> str:
-    """How this tokenizer marks words: "##" continues one (WordPiece), "Ġ" (byte-level) or "▁" (SentencePiece)
-    begins one."""
+    """Return how a tokenizer marks words: "##" continues one (WordPiece), "Ġ" or "▁" begins one.
+
+    "Ġ" is byte-level BPE's mark, "▁" SentencePiece's.
+    """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None and type(backend.model).__name__ == "WordPiece":
         return "##"

@@ -1,8 +1,8 @@
-"""Words substituted or inserted by draws from a masked language model: VaSCL's and AugCSE's contextual
-augmentation.
+"""Replace or insert words by draws from a masked language model: VaSCL's and AugCSE's contextual augmentation.
 
-Any masked language model with a fast tokenizer serves, an export of this project among them. The functions
-take all sentences that chose them at once; a sentence becomes the same alone (`neural_models.passes`).
+Any masked language model with a fast tokenizer will do, an export of this project too. The functions take all
+sentences that chose them at once; the result for a sentence does not depend on the others
+(`augment.neural.models.passes`).
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ def contextual(
     action: str = "substitute",
     top_k: int = 100,
 ) -> list[str | None]:
-    """Contextual substitution (VaSCL, Zhang et al. 2022, section 4.4, at 5, 10 and 20%; through nlpaug, Ma
-    2019).
+    """Replace words by draws from a masked language model (VaSCL, Zhang et al. 2022, section 4.4, via nlpaug).
 
-    ceil(rate * n) of n words are masked, one after the other in random order, the earlier ones already
-    replaced, and filled by a draw from the model's distribution over its `top_k` likeliest whole words
-    (nlpaug: 100). Never the word that stood there or one of its neighbours, letters only; in the case of the
-    word that it replaces. Words of one token are drawn, that agree with "a" and "an" around them; of Chinese,
-    words of one character are replaced. Parts of short forms, compounds with hyphens, abbreviations, numbers,
-    URLs and, for a model without capitals, names stay. action=insert puts a new word before a word instead;
-    random draws one of the two for each sentence. Possibly altering. Needs a masked language model.
+    ceil(rate * n) of n words are masked (VaSCL: rates of 5, 10 and 20%), one after the other in random order,
+    the earlier ones already replaced. Each is filled by a draw from the model's distribution over its `top_k`
+    likeliest whole words (nlpaug, Ma 2019: 100). A new word has letters only, one token, the case of the word
+    that it replaces, and agrees with "a" and "an" around it; it is never the old word or a neighbour. In
+    Chinese, words of one character are replaced. Parts of short forms, compounds with hyphens, abbreviations,
+    numbers, URLs and, for a model without capitals, names stay. action=insert puts a new word before a word
+    instead; random draws one of the two for each sentence. Possibly altering. Needs a masked language model.
         "The old man sat by the sea." -> "The old man stood by the sea."
 
-    Raises: AugmentationError when the model cannot be loaded or is none, or its device is not there.
+    Raises:
+        AugmentationError: the model cannot be loaded or is none, or its device is not there.
     """
     loaded, words = on_device(load_masked_lm(model)), _words_of(model)
     works = [
@@ -74,20 +74,20 @@ def random_contextual_word(
     action: str = "random",
     top_k: int = 100,
 ) -> list[str | None]:
-    """RandomContextualWordAugmentation (AugCSE through nlpaug, rate 0.3): `contextual`, substituting or
-    inserting by a coin.
+    """Run `contextual`, substituting or inserting by a coin: RandomContextualWordAugmentation (AugCSE).
 
-    Possibly altering. Needs a masked language model.
+    AugCSE calls nlpaug, rate 0.3. Possibly altering. Needs a masked language model.
         "The old man sat by the sea." -> "The very old man sat down by the sea."
 
-    Raises: AugmentationError when the model cannot be loaded or is none, or its device is not there.
+    Raises:
+        AugmentationError: the model cannot be loaded or is none, or its device is not there.
     """
     return contextual(sentences, draws, model, rate, action, top_k)
 
 
 @dataclass
 class _Work:
-    """A sentence on its way: spots (start, end) still to be filled, the next one last, and the edits made."""
+    """Hold a sentence in progress: the spots (start, end) still to fill, the next one last, and the edits made."""
 
     sentence: ParsedSentence
     draws: Draws
@@ -105,15 +105,17 @@ class _Work:
         return cls(sentence, draws, inserts, draws.sample(spans, ceil(rate * words))[::-1])
 
     def masked(self, spot: tuple[int, int], mask: str) -> tuple[str, int]:
-        """The text so far with the mask in a spot, and the position of the mask's end in it."""
+        """Return the text so far with the mask in a spot, and the position of the mask's end in it."""
         moved = sum(len(new) - (end - start) for start, end, new in self.edits if end <= spot[0])
         text = self.sentence.edit([*self.edits, (*spot, mask + " " * self.inserts)])
         return text, spot[0] + moved + len(mask)
 
 
 def plain_words(sentence: ParsedSentence) -> list[tuple[int, int]]:
-    """Words of letters that stand alone, (start, end): no parts of short forms, compounds with hyphens or
-    URLs, no abbreviations. Of Chinese, all words of letters.
+    """Return words of letters that stand alone, (start, end).
+
+    Parts of short forms, compounds with hyphens or URLs, and abbreviations are left out. In Chinese, all
+    words of letters are returned.
     """
     text, spans = sentence.text, list(zip(sentence.starts, sentence.ends))
     if sentence.language == "zh":
@@ -130,7 +132,7 @@ def plain_words(sentence: ParsedSentence) -> list[tuple[int, int]]:
 
 
 def _replaceable(sentence: ParsedSentence, cased: bool) -> list[tuple[int, int]]:
-    """The words, (start, end), that a model can fill in; one without capitals knows no names."""
+    """Return the words, (start, end), that a model can fill in; one without capitals knows no names."""
     text, spans = sentence.text, plain_words(sentence)
     if sentence.language == "zh":
         return [(start, end) for start, end in spans if end - start == 1 and _is_chinese(text[start])]
@@ -143,10 +145,12 @@ def _is_chinese(character: str) -> bool:
 
 @dataclass(frozen=True)
 class _Words:
-    """Which tokens are whole words. texts: the word of each token, "" for others. behind_space, elsewhere:
-    bool[V], those that may follow a space, or an opening quote or nothing. chinese: bool[V], single
-    characters. takes_an: bool[V], those that "an" stands before, not "a". by_word: lower-case word -> its
-    tokens. cased: some have capitals.
+    """Hold which tokens are whole words.
+
+    texts: the word of each token, "" for others. by_word: lower-case word -> its tokens.
+    behind_space, elsewhere: bool[V], words that may follow a space, or an opening quote or nothing.
+    chinese: bool[V], single characters. takes_an: bool[V], words that need "an" before them, not "a".
+    cased: some have capitals.
     """
 
     texts: list[str]
@@ -160,8 +164,10 @@ class _Words:
 
 @functools.lru_cache(maxsize=4)
 def _words_of(source: str) -> _Words:
-    """Word pieces: tokens without "##"; byte-level or SentencePiece tokens: those that bring their space,
-    and, where no space is, those that have a twin that does.
+    """Read which tokens of a model are whole words.
+
+    In WordPiece these are tokens without "##". In byte-level BPE and SentencePiece they are tokens that bring
+    their space and, where there is no space, tokens that also exist with one.
     """
     model, tokenizer = load_masked_lm(source)
     tokens = tokenizer.convert_ids_to_tokens(list(range(min(len(tokenizer), model.config.vocab_size))))
@@ -193,7 +199,7 @@ def _words_of(source: str) -> _Words:
 
 
 def _fill(loaded: Loaded, words: _Words, works: list[_Work], top_k: int) -> None:
-    """The next spot of every sentence."""
+    """Fill the next spot of every sentence."""
     tokenizer, longest = loaded.tokenizer, _longest(loaded)
     spots = [work.spots.pop() for work in works]
     texts, ends = zip(*(work.masked(spot, tokenizer.mask_token) for work, spot in zip(works, spots)))
@@ -226,7 +232,7 @@ def _fill(loaded: Loaded, words: _Words, works: list[_Work], top_k: int) -> None
 
 
 def _at_masks(model: Any, batch: Pass, places: Sequence[int]) -> Any:
-    """float32[R, V]: the scores of all words at one place of every row."""
+    """Return the scores of all words at one place of every row: float32[R, V]."""
     import torch
 
     rows, columns = (
@@ -246,8 +252,10 @@ def _at_masks(model: Any, batch: Pass, places: Sequence[int]) -> Any:
 
 
 def _likeliest(logits: Any, allowed: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities, float64[n, K], and tokens of the `top_k` allowed words with the largest scores; 0 of
-    what is not allowed."""
+    """Return probabilities, float64[n, K], and tokens of the `top_k` allowed words with the largest scores.
+
+    What is not allowed has probability 0.
+    """
     import torch
 
     logits = logits.masked_fill(~torch.from_numpy(allowed).to(logits.device), -torch.inf)
@@ -256,8 +264,7 @@ def _likeliest(logits: Any, allowed: np.ndarray, top_k: int) -> tuple[np.ndarray
 
 
 def _allowed(words: _Words, work: _Work, spot: tuple[int, int], text: str, end: int, mask: str) -> np.ndarray:
-    """bool[V]: the tokens that may fill a spot; neither the word that stood there nor its neighbours. end: of
-    the mask."""
+    """Return the tokens that may fill a spot, bool[V]: not the old word nor its neighbours. end: the mask's."""
     start = end - len(mask)
     if work.sentence.language == "zh":
         allowed = words.chinese.copy()
@@ -277,8 +284,7 @@ def _allowed(words: _Words, work: _Work, spot: tuple[int, int], text: str, end: 
 
 
 def _in_case(words: _Words, work: _Work, spot: tuple[int, int], new: str) -> str:
-    """A new word as it is written in its place: names of a model without capitals in the case of what they
-    replace."""
+    """Return a new word in the case that its place needs; a model without capitals takes that of the old word."""
     old, first = work.sentence.text[slice(*spot)], spot[0] <= work.sentence.starts[0]
     if new == "i" and work.sentence.is_english:
         return "I"
@@ -288,14 +294,14 @@ def _in_case(words: _Words, work: _Work, spot: tuple[int, int], new: str) -> str
 
 
 def _longest(loaded: Loaded) -> int:
-    """Tokens that a model takes; of RoBERTa's positions the first two are no token's."""
+    """Return how many tokens a model takes; RoBERTa uses the first two positions for none."""
     return min(
         loaded.tokenizer.model_max_length, getattr(loaded.model.config, "max_position_embeddings", 512) - 2
     )
 
 
 def _load(name: str) -> Callable[[dict[str, Any]], None]:
-    """`Entry.load` of the augmentation `name`."""
+    """Return `Entry.load` of the augmentation `name`."""
 
     def load(values: dict[str, Any]) -> None:
         example = "distilbert-base-uncased, or an export of this project"

@@ -1,10 +1,9 @@
-"""The models that augmentations of text call: found in a folder or by a hub name, loaded once per process,
-run in fixed shapes.
+"""Load the models that augmentations of text call, once per process, and run them in fixed shapes.
 
-A model is named in the specification (`contextual:model=FOLDER`) or in an environment variable. It is loaded
-on the CPU when a pipeline is built, and moved to its device when it is first used: a process that only builds
-the pipeline and hands it to workers touches no device. torch and transformers are imported when a model is
-loaded, not before.
+A specification (`contextual:model=FOLDER`) or an environment variable names a model, as a folder or a hub
+name. It is loaded on the CPU when a pipeline is built, and moved to its device at its first use: a process
+that only builds the pipeline and passes it to workers touches no device. torch and transformers are imported
+when a model is loaded, not before.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _ROWS_OF_CPU, _ROWS = 8, 64  # sequences a pass: what fills two cores with sente
 
 
 class Loaded(NamedTuple):
-    """A model in evaluation mode, float32, and its tokenizer."""
+    """Hold a model in evaluation mode, float32, and its tokenizer."""
 
     model: Any
     tokenizer: Any
@@ -35,13 +34,16 @@ class Loaded(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Sequences of every pass through the model."""
+        """Return the number of sequences in every pass through the model."""
         return _ROWS_OF_CPU if self.device.type == "cpu" else _ROWS
 
 
 class Pass(NamedTuple):
-    """Sequences that run together. numbers: int[n], which; ids, mask: int64[R, L] on the device, n of the R
-    rows theirs."""
+    """Hold sequences that run together.
+
+    numbers: int[n], which sequences. rows: the numbers of all R rows, n of them and repetitions of the first.
+    ids, mask: int64[R, L], on the device.
+    """
 
     numbers: list[int]
     rows: list[int]
@@ -50,16 +52,13 @@ class Pass(NamedTuple):
 
 
 def passes(loaded: Loaded, sequences: Sequence[Sequence[int]], longest: int) -> Iterator[Pass]:
-    """Sequences of token ids (none longer than `longest`) as batches of their like in length, padded at the
-    right.
+    """Batch sequences of token ids (none longer than `longest`) by length, padded at the right.
 
-    A sequence's scores must not depend on the others: a matrix product of another shape may sum in another
-    order, and the last bits of a score decide now and then which word is drawn. So every pass has R rows,
-    where there are fewer sequences the first of them again, and a width that follows from the sequence's own
-    length. At least one column is padding: without any, transformers passes no mask, and attention takes
-    another way.
-
-    `Pass.rows` are the numbers of all R rows.
+    The scores of a sequence must not depend on the others: a matrix product of another shape may sum in
+    another order, and the last bits of a score sometimes decide which word is drawn. So every pass has R rows
+    (the first sequence fills empty ones), and a width that follows from the sequence's own length. At least
+    one column is
+    padding: without any, transformers passes no mask, and attention takes another path.
     """
     import torch
 
@@ -80,10 +79,13 @@ def passes(loaded: Loaded, sequences: Sequence[Sequence[int]], longest: int) -> 
 
 
 def require_named(given: str, name: str, parameter: str, variable: str, what: str, example: str) -> str:
-    """The folder or hub name of a model that the augmentation `name` was given by its `parameter`, or by the
-    environment's `variable`. what: what it must be. example: a public one.
+    """Return the folder or hub name of a model that the augmentation `name` was given.
 
-    Raises: AugmentationError when there is none.
+    given: the value of its `parameter`, or of the environment's `variable`. what: what it must be. example: a
+    public one.
+
+    Raises:
+        AugmentationError: none is given.
     """
     if not given:
         raise AugmentationError(
@@ -96,10 +98,10 @@ def require_named(given: str, name: str, parameter: str, variable: str, what: st
 
 @functools.lru_cache(maxsize=4)
 def load_masked_lm(source: str) -> Loaded:
-    """A masked language model with its fast tokenizer, on the CPU until `on_device` moves it.
+    """Load a masked language model with its fast tokenizer, on the CPU until `on_device` moves it.
 
-    Raises: AugmentationError when there is none at `source`, or it has no masked-language head or no mask
-    token.
+    Raises:
+        AugmentationError: there is none at `source`, or it has no masked-language head or no mask token.
     """
     transformers = _transformers()
     loaded, missing = _load(source, transformers.AutoModelForMaskedLM, "a masked language model")
@@ -118,9 +120,10 @@ def load_masked_lm(source: str) -> Loaded:
 
 @functools.lru_cache(maxsize=8)
 def load_seq2seq(source: str) -> Loaded:
-    """An encoder-decoder with its tokenizer, on the CPU until `on_device` moves it.
+    """Load an encoder-decoder with its tokenizer, on the CPU until `on_device` moves it.
 
-    Raises: AugmentationError when there is none at `source`, or weights are missing.
+    Raises:
+        AugmentationError: there is none at `source`, or weights are missing.
     """
     loaded, missing = _load(
         source, _transformers().AutoModelForSeq2SeqLM, "an encoder-decoder (sequence to sequence) model"
@@ -173,9 +176,10 @@ def _transformers() -> Any:
 
 
 def on_device(loaded: Loaded) -> Loaded:
-    """The model, moved to $CLEAR_AUGMENT_DEVICE, else to the first CUDA device, else on the CPU.
+    """Move a model to $CLEAR_AUGMENT_DEVICE, else to the first CUDA device, else leave it on the CPU.
 
-    Raises: AugmentationError when that device is not there, or not for this process.
+    Raises:
+        AugmentationError: that device is not there, or not for this process.
     """
     import torch
 

@@ -1,9 +1,9 @@
-"""Sentences rewritten by encoder-decoder models: back-translation, paraphrase, a formal style.
+"""Rewrite sentences with encoder-decoder models: back-translation, paraphrase, a formal style.
 
-The functions take all sentences that chose them at once; a sentence becomes the same alone
-(`neural_models.passes`). Draws belong to the sentence: beam search draws only among its results, and sampling
-adds each sentence's own Gumbel noise to the model's log-probabilities and takes the largest sum, which is a
-draw from them (Gumbel 1954; Maddison et al. 2014, "A* sampling", section 2).
+The functions take all sentences that chose them at once; the result for a sentence does not depend on the
+others (`augment.neural.models.passes`). Draws belong to the sentence. Beam search draws only among its
+results. Sampling adds each sentence's own Gumbel noise to the model's log-probabilities and takes the largest
+sum, which is a draw from them (Gumbel 1954; Maddison et al. 2014, "A* sampling", section 2).
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ _QUOTES = str.maketrans("“”‘’", "\"\"''")
 
 @dataclass(frozen=True)
 class Search:
-    """How a model's outputs are found, and which of them is taken.
+    """Say how a model's outputs are found, and which of them is taken.
 
-    beams: of beam search; 1: greedy. top_p: 0, or the share of probability that is sampled from at every
-    token, without beams. pick: among the beams the best; the best that is different from the sentence; the
-    different one that shares the fewest runs of words with it; a random different one. max_length: tokens of
-    a sentence and of an output; what is longer is left out, not cut.
+    beams: of beam search; 1: greedy.
+    top_p: 0, or the share of probability that is sampled from at every token, without beams.
+    pick: among the beams, the best; the best that is different from the sentence; the different one that
+        shares the fewest runs of words with it ("diverse"); or a random different one.
+    max_length: tokens of a sentence and of an output; what is longer is left out, not cut.
     """
 
     beams: int
@@ -51,14 +52,14 @@ def back_translation(
     top_p: float = 0.0,
     pick: str = "best", max_length: int = 128,
 ) -> list[str | None]:  # fmt: skip
-    """BackTranslation (AugCSE, A.2): into another language by one model (English to German) and back by
-    another.
+    """Translate into another language and back with two models: BackTranslation (AugCSE, A.2).
 
-    None where it comes back the same, spaces, quotes and capitals aside. Preserving. Needs two translation
-    models.
+    AugCSE uses English to German. None where it comes back the same, spaces, quotes and capitals aside.
+    Preserving. Needs two translation models.
         "The old man sat by the sea." -> "The old man was sitting by the sea."
 
-    Raises: AugmentationError when a model cannot be loaded or is none, or its device is not there.
+    Raises:
+        AugmentationError: a model cannot be loaded or is none, or its device is not there.
     """
     there, again = on_device(load_seq2seq(forward)), on_device(load_seq2seq(back))
     search = Search(beams, top_p, pick, max_length)
@@ -72,15 +73,15 @@ def diverse_paraphrase(
     top_p: float = 0.0,
     pick: str = "diverse", max_length: int = 128,
 ) -> list[str | None]:  # fmt: skip
-    """DiverseParaphrase (AugCSE, A.2): back-translation, and of its `beams` results the one least like the
-    sentence.
+    """Translate back and take the beam least like the sentence: DiverseParaphrase (AugCSE, A.2).
 
     Least like: sharing the fewest runs of one to three words. The original chooses by DiPS (Kumar et al.
-    2019), whose submodular gain of one result also weighs its likeness in word2vec vectors; beam search alone
-    stands for that here. Preserving. Needs two translation models.
+    2019), whose submodular gain of one result also weighs its likeness in word2vec vectors; here beam search
+    alone stands in for that. Preserving. Needs two translation models.
         "The old man sat by the sea." -> "An elderly man was sitting at the seaside."
 
-    Raises: AugmentationError when a model cannot be loaded or is none, or its device is not there.
+    Raises:
+        AugmentationError: a model cannot be loaded or is none, or its device is not there.
     """
     return back_translation(sentences, draws, forward, back, beams, top_p, pick, max_length)
 
@@ -90,14 +91,14 @@ def multilingual_back_translation(
     pivot: str = "de",
     beams: int = 5, top_p: float = 0.0, pick: str = "best", max_length: int = 128,
 ) -> list[str | None]:  # fmt: skip
-    """MultilingualBackTranslation (AugCSE, A.2): into a language and back by one model of many (M2M100).
+    """Translate into a language and back with one model of many (M2M100): AugCSE, A.2.
 
     source, pivot: codes of the two languages, as the model writes them (en, de; eng_Latn of NLLB; en_XX of
     mBART). None where it comes back the same. Preserving. Needs a translation model of many languages.
         "The old man sat by the sea." -> "The old man sat on the sea."
 
-    Raises: AugmentationError when the model cannot be loaded, or has no such languages, or its device is not
-    there.
+    Raises:
+        AugmentationError: the model cannot be loaded, or has no such languages, or its device is not there.
     """
     loaded = on_device(load_seq2seq(model))
     search = Search(beams, top_p, pick, max_length)
@@ -111,13 +112,14 @@ def casual_to_formal(
     top_p: float = 0.0,
     pick: str = "different", max_length: int = 128,
 ) -> list[str | None]:  # fmt: skip
-    """Casual2Formal (AugCSE, A.2, through Styleformer): rewritten in a formal style by a T5.
+    """Rewrite in a formal style with a T5: Casual2Formal (AugCSE, A.2, through Styleformer).
 
     The original keeps results that a second model, of entailment, finds adequate (0.95 or more) and ranks
-    them; here the likeliest that is different stands. Preserving. Needs a model of that style.
+    them; here the likeliest different result is taken. Preserving. Needs a model of that style.
         "What you upto" -> "What are you currently doing?"
 
-    Raises: AugmentationError when the model cannot be loaded or is none, or its device is not there.
+    Raises:
+        AugmentationError: the model cannot be loaded or is none, or its device is not there.
     """
     loaded = on_device(load_seq2seq(model))
     texts = [sentence.text for sentence in sentences]
@@ -137,8 +139,10 @@ def _generate(
     search: Search,
     languages: tuple[str, str] | None = None,
 ) -> list[list[str]]:
-    """What a model makes of each text, likeliest first: none of an empty text, of one that is too long, and
-    no unfinished one."""
+    """Return what a model makes of each text, likeliest first.
+
+    There is nothing for an empty text or one that is too long, and no unfinished result.
+    """
     import torch
 
     model, tokenizer = loaded
@@ -179,7 +183,7 @@ def _generate(
 
 
 def _language_id(tokenizer: Any, code: str) -> int:
-    """The token of a language: what M2M100, NLLB and mBART begin an output with."""
+    """Return the token of a language, with which M2M100, NLLB and mBART begin an output."""
     try:
         found = (
             tokenizer.get_lang_id(code)
@@ -197,8 +201,7 @@ def _language_id(tokenizer: Any, code: str) -> int:
 
 
 def sampling_steps(top_p: float, seeds: Sequence[int]) -> Any:
-    """Return the logits processors that turn a greedy search into a sample from the top_p share of the
-    probability.
+    """Return the logits processors that turn a greedy search into a sample from the top_p share.
 
     Row i of the logits gets Gumbel noise of its own from seeds[i], so that a sample does not depend on the
     batch.
@@ -223,10 +226,9 @@ def _picked(
 
 
 def choose_result(text: str, found: Sequence[str], draws: Draws, pick: str) -> str | None:
-    """Return the one of a model's results `found`, likeliest first, that `pick` names (`Search`); None where
-    there is none.
+    """Return the one of a model's results `found`, likeliest first, that `pick` names (`Search`), or None.
 
-    A result that differs from the text in spaces, quotes and capitals alone is none.
+    A result that differs from the text only in spaces, quotes and capitals does not count.
     """
     plain = _plain(text)
     different = [
@@ -240,13 +242,15 @@ def choose_result(text: str, found: Sequence[str], draws: Draws, pick: str) -> s
 
 
 def _plain(text: str) -> str:
-    """A text without what a tokenizer's own spacing and quotes change."""
+    """Return a text without what a tokenizer's own spacing and quotes change."""
     return re.sub(r"\s+", "", text.translate(_QUOTES)).lower()
 
 
 def shared_runs(text: str, new: str) -> float:
-    """Return the share of the new text's runs of one to three words that the text has too, the mean of the
-    three, 0 to 1."""
+    """Return the share of the new text's runs of one to three words that the text also has, 0 to 1.
+
+    It is the mean of the three shares.
+    """
     shares = []
     for length in (1, 2, 3):
         runs = [Counter(zip(*(words[i:] for i in range(length)))) for words in (_words(text), _words(new))]
@@ -259,7 +263,7 @@ def _words(text: str) -> list[str]:
 
 
 def _load_pair(name: str) -> Callable[[dict[str, Any]], None]:
-    """`Entry.load` of the augmentation `name`, which translates by two models."""
+    """Return `Entry.load` of the augmentation `name`, which translates with two models."""
     what = "two translation models, into another language (forward) and back"
 
     def load(values: dict[str, Any]) -> None:

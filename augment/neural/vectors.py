@@ -1,9 +1,8 @@
-"""Words substituted by near ones in a space of word vectors: AugCSE's RandomWordEmbAugmentation.
+"""Replace words by near ones in a space of word vectors: AugCSE's RandomWordEmbAugmentation.
 
-Vectors come from a local file and are read once per process: of the most frequent words, with which such
-files begin, those of letters alone, as unit vectors in float32 (with the words 42 MB for 100,000 of 50
-numbers). A word's neighbours are looked for when it is first met, in one product with all vectors
-(milliseconds), and kept.
+Vectors come from a local file and are read once per process. Such files begin with the most frequent words;
+those of letters alone are kept, as unit vectors in float32 (100,000 words of 50 numbers take 42 MB). A word's
+neighbours are found when it is first met, in one product with all vectors (milliseconds), and kept.
 """
 
 from __future__ import annotations
@@ -48,18 +47,19 @@ def random_word_embedding(
     top_k: int = 100,
     limit: int = 100_000,
 ) -> str | None:  # fmt: skip
-    """RandomWordEmbAugmentation (AugCSE through nlpaug, GloVe, rate 0.3): words become one of their `top_k`
-    nearest, by cosine.
+    """Replace words by one of their `top_k` nearest by cosine: RandomWordEmbAugmentation (AugCSE).
 
-    ceil(rate * n) of n words, if as many can, drawn at random; each one's successor evenly among its
-    neighbours (nlpaug: 100), never a word that stands beside it, in its capitals, "a" and "an" put right.
-    action=insert puts a random word of the file before a word instead, which is what nlpaug's insertion does;
-    random draws one of the two for each sentence, as AugCSE's code does. Here: function words, short forms,
-    compounds with hyphens, abbreviations, numbers and URLs stay. Possibly altering. Needs word vectors in a
-    local file (GloVe's or word2vec's text format, .gz too).
+    AugCSE calls nlpaug with GloVe, rate 0.3. ceil(rate * n) of n words, if as many can change, are drawn at
+    random. Each one's successor is drawn evenly from its neighbours (nlpaug: 100), never a word that stands
+    beside it, in its capitals, with "a" and "an" corrected. action=insert puts a random word of the file
+    before a word instead, which is what nlpaug's insertion does; random draws one of the two for each
+    sentence, as AugCSE's code does. Function words, short forms, compounds with hyphens, abbreviations,
+    numbers and URLs stay. Possibly altering. Needs word vectors in a local file (GloVe's or word2vec's text
+    format, .gz too).
         "The old man sat by the sea." -> "The young man stood by the sea."
 
-    Raises: AugmentationError when the file is missing or no such file.
+    Raises:
+        AugmentationError: the file is missing or in another format.
     """
     vectors = word_vectors(path, limit)
     text = sentence.text
@@ -86,7 +86,7 @@ def random_word_embedding(
 
 
 class WordVectors:
-    """n words with their vectors.
+    """Hold n words with their vectors.
 
     words: str[n], the most frequent first, each once whatever its capitals. rows: lower-case word -> its row.
     matrix: float32[n, d], of unit length.
@@ -98,8 +98,7 @@ class WordVectors:
         self.neighbours = functools.lru_cache(maxsize=_KNOWN_NEIGHBOURS)(self._neighbours)
 
     def _neighbours(self, row: int, count: int) -> np.ndarray:
-        """int32[K]: the rows of the `count` other words (or all) with the largest cosine, the nearest
-        first."""
+        """Return the rows of the `count` other words (or all) with the largest cosine, nearest first: int32[K]."""
         cosines = self.matrix @ self.matrix[row]
         cosines[row] = -np.inf
         count = min(count, len(self.words) - 1)
@@ -109,11 +108,13 @@ class WordVectors:
 
 @functools.lru_cache(maxsize=2)
 def word_vectors(path: str, limit: int) -> WordVectors:
-    """The vectors of the first `limit` words of letters in a file, in GloVe's text format (word and numbers,
-    a line each) or word2vec's (the same below a line with the two sizes), .gz too.
+    """Read the vectors of the first `limit` words of letters in a file.
 
-    Raises: AugmentationError when the file is missing, no text, or a line of it has no vector; file and line
-    are named.
+    The format is GloVe's text (a word and its numbers on each line) or word2vec's (the same below a line with
+    the two sizes), .gz too.
+
+    Raises:
+        AugmentationError: the file is missing or no text, or a line has no vector; it names file and line.
     """
     file = Path(path).expanduser()
     if not file.is_file():
@@ -165,8 +166,10 @@ def _read(lines: TextIO, path: str, limit: int) -> tuple[list[str], np.ndarray]:
 
 
 def _entries(lines: TextIO, path: str) -> Iterator[tuple[int, tuple[str, list[str]]]]:
-    """(line, (word, its numbers as text)); a word may have spaces in it, as some of GloVe's 840 billion
-    have."""
+    """Yield (line, (word, its numbers as text)).
+
+    A word may have spaces in it, as some of GloVe's 840 billion tokens do.
+    """
     size = 0
     for number, line in enumerate(lines, 1):
         fields = line.rstrip("\r\n ").split(" ")

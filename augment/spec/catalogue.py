@@ -1,5 +1,4 @@
-"""The catalogue: every augmentation by name, with its paper, its parameters and what they mean, and an
-example."""
+"""List every augmentation by name, with its paper, its parameters and an example."""
 
 from __future__ import annotations
 

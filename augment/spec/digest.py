@@ -1,4 +1,4 @@
-"""Return a digest of the augmentations' own code and word lists, for what is made by them once and kept."""
+"""Hash the code and word lists of the augmentations, so that stale caches can be told from fresh ones."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ _PACKAGE = Path(__file__).parents[1]
 def rules_digest() -> str:
     """Return 12 hexadecimal digits of the sha256 over the package's modules, compiled sources and word lists.
 
-    Hashed are names and bytes, in the order of names, of the package and of all folders in it.
-
-    A change that changes no rule (a comment) counts too: what is kept is then made once more than it need be.
+    Names and bytes are hashed, in the order of names, over the package and all its folders. A change that
+    changes no rule (a comment) counts too: a cache is then made once more than necessary.
     """
     digest = hashlib.sha256()
     for path in sorted([*_PACKAGE.rglob("*.py"), *_PACKAGE.glob("native/*"), *_PACKAGE.glob("word_lists/*")]):

@@ -25,8 +25,10 @@ BLOCK_TOKENS = 1 << 17
 
 @dataclass(frozen=True)
 class Bound:
-    """A step made ready: its name, whether it works on text, its function with all parameters (None: the
-    identity), and, of text, whether the function takes a batch (`Entry.batch`).
+    """Hold a step that is ready to run.
+
+    function: takes the batch or sentence and its draws, all parameters bound; None for `none`.
+    batch: whether a function of text takes several sentences at once (`Entry.batch`).
     """
 
     name: str
@@ -37,12 +39,23 @@ class Bound:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A specification made ready for one tokenizer: a Ragged and one key per sequence to a new Ragged of the
-    same N.
+    """Map a Ragged and one key per sequence to a new Ragged of the same N, by a specification.
 
-    What a sequence becomes depends on its tokens (its text and parse, for augmentations of text) and its key
-    only. Stage i draws with keys derived from i, so a name that stands twice draws anew. Pickles, so it can
-    be handed to workers.
+    >>> from augment.core.keys import sequence_keys
+    >>> from augment.core.vocabulary import Vocabulary
+    >>> from augment.spec.build import build
+    >>> plain = np.zeros(8, dtype=bool)  # ids 0 to 2 are [CLS], [SEP], [MASK]; every token is a word
+    >>> vocabulary = Vocabulary(8, -1, 0, 1, 2, -1, np.arange(8) < 3, ~plain, np.ones(8, dtype=np.uint8))
+    >>> pipeline = build("crop:rate=0.5", vocabulary)
+    >>> batch = Ragged.from_sequences([[0, 3, 4, 5, 6, 1], [0, 7, 6, 5, 4, 1]])
+    >>> keys = sequence_keys(seed=0, epoch=0, sequence_ids=np.arange(2), view=0, purpose="augment")
+    >>> views = pipeline(batch, keys)
+    >>> [views[i].tolist() for i in range(2)]
+    [[0, 5, 6, 1], [0, 6, 5, 1]]
+
+    The result for a sequence depends only on its tokens (for augmentations of text: on its text and parse)
+    and its key. Stage i draws with keys derived from i, so a name that occurs twice draws anew. A pipeline
+    pickles, so that workers can receive it.
     """
 
     specification: Specification
@@ -51,7 +64,7 @@ class Pipeline:
 
     @property
     def name(self) -> str:
-        """The canonical specification."""
+        """Return the canonical specification."""
         return str(self.specification)
 
     @property
@@ -60,7 +73,7 @@ class Pipeline:
 
     @property
     def needs_text(self) -> bool:
-        """Whether a call needs `sentences`."""
+        """Return whether a call needs `sentences`."""
         return any(step.is_text for stage in self.stages for step in stage)
 
     @property
@@ -70,11 +83,13 @@ class Pipeline:
     def __call__(
         self, batch: Ragged, keys: np.ndarray, sentences: Sequence[ParsedSentence] | None = None
     ) -> Ragged:
-        """keys: uint64[N], as `keys.sequence_keys` makes them. sentences: the N parses, needed if
-        `needs_text`.
+        """Augment a batch; sequences whose text no augmentation changed keep their tokens.
 
-        Sequences whose text no augmentation changed keep their tokens. Raises AugmentationError on a batch it
-        cannot take.
+        keys: uint64[N], from `keys.sequence_keys`. sentences: the N parses, for a pipeline that `needs_text`.
+
+        Raises:
+            ValueError: the number of keys is not N.
+            AugmentationError: the sentences are missing, or the batch has no [CLS] and [SEP].
         """
         if len(keys) != len(batch):
             raise ValueError(f"{len(keys)} keys for {len(batch)} sequences: one key per sequence is needed")
@@ -91,10 +106,10 @@ class Pipeline:
     def tokens(
         self, batch: Ragged, keys: np.ndarray, texts: Mapping[int, str], origins: Sequence[str] = ()
     ) -> Ragged:
-        """The same from `texts` that have been made already, by sentence number: what changes texts is not
-        run again.
+        """Augment a batch whose texts were augmented before; steps on text are not run again.
 
-        origins: what each of `texts` was before; with them, words that it keeps are not tokenized again.
+        texts: sentence number -> new text. origins: the texts before, in the same order; with them, words
+        that a text kept are not tokenized again.
         """
         if texts:
             rows = np.fromiter(texts, np.int64, len(texts))
@@ -114,18 +129,16 @@ class Pipeline:
         return Ragged.concatenate(blocks)
 
     def choices(self, keys: np.ndarray, stage: int = 0) -> np.ndarray:
-        """Which alternative of a stage each sequence takes, from 0: int64[N]. A function of the keys
-        alone."""
+        """Return which alternative of a stage each sequence takes, from 0: int64[N], by its key alone."""
         draws = bits_per_sequence(derive(keys, stage, "alternative"), 1)[:, 0] >> np.uint64(32)
         return ((draws * np.uint64(len(self.stages[stage]))) >> np.uint64(32)).astype(np.int64)
 
     def texts(self, keys: np.ndarray, sentences: Sequence[ParsedSentence]) -> dict[int, str]:
-        """What the augmentations of text make of N sentences: sentence number -> new text, of those that they
-        change."""
+        """Run the steps on text over N sentences: sentence number -> new text, for those that change."""
         return {row: new for row, (_, new) in self._changes(keys, sentences).items()}
 
     def _changes(self, keys: np.ndarray, sentences: Sequence[ParsedSentence]) -> dict[int, tuple[str, str]]:
-        """Of the sentences that change, by number: the text before and after."""
+        """Return the text before and after, by number, of the sentences that change."""
         changed: dict[int, tuple[str, str]] = {}
         for number, alternatives in enumerate(self.stages):
             if not any(step.is_text for step in alternatives):
@@ -174,7 +187,7 @@ def _apply(step: Bound, batch: Ragged, keys: np.ndarray) -> Ragged:
 def _current(
     row: int, sentences: Sequence[ParsedSentence], changed: Mapping[int, tuple[str, str]]
 ) -> ParsedSentence:
-    """A sentence as it is by now; what an earlier stage has changed has no parse any more."""
+    """Return a sentence as it is by now; one that an earlier stage changed has no parse any more."""
     sentence = sentences[row]
     return without_parse(changed[row][1], sentence.language) if row in changed else sentence
 
@@ -182,8 +195,7 @@ def _current(
 def _rewritten(
     step: Bound, sentences: Iterable[ParsedSentence], draws: Sequence[Draws]
 ) -> Iterator[tuple[ParsedSentence, str | None]]:
-    """Each sentence with what a step makes of it: all of them in one call, or one after the other as they are
-    decoded."""
+    """Yield each sentence with its new text, in one call for all or one by one as they are decoded."""
     if step.batch:
         batch = list(sentences)
         results = step.function(batch, draws) if batch else []

@@ -1,14 +1,16 @@
-"""AugCSE's named sets of augmentations, as `--aug` spells them: `augcse-12-2` is one of its ten, drawn for
-each sentence.
+"""Name AugCSE's sets of augmentations: `--aug augcse-12-2` draws one of its ten for each sentence.
 
-Members: of the 4-set those with asterisks in the paper's Table 3; of the 12-set those of the released script,
-in its order. The 8-set is told by a colour and the 16-set by bold type, both lost in the text. Inferred: the
-8-set is the first eight of the script (it holds the 4-set and both augmentations by language models, as
-section 5.7 requires); the 16-set adds four that need no model, which the paper says, and keep the meaning by
-its labels, which it does not say (`ADDED_BY_16`). `augcse-K-2` (the paper's "K-2-Aug", table 9) leaves out
-the two that need a language model; the 4-set has only one of them: `augcse-4-1`, which the paper does not
-try. A set takes no parameters: its models are named in the environment (`augment.neural.models`), or its
-members written out.
+augcse-4: those with asterisks in the paper's Table 3.
+augcse-12: those of the released script, in its order.
+augcse-8, augcse-16: inferred, since the paper marks them by a colour and by bold type, which its text lost.
+    The 8-set is the first eight of the script: it holds the 4-set and both augmentations by language models,
+    as section 5.7 requires. The 16-set adds four that need no model, as the paper says, and that its labels
+    call meaning-preserving, which the paper does not say (`ADDED_BY_16`).
+augcse-K-2: the same without the two that need a language model (the paper's "K-2-Aug", table 9). The 4-set
+    has only one of them: `augcse-4-1`, which the paper does not try.
+
+A set takes no parameters: the environment names its models (`augment.neural.models`), or the user writes its
+members out.
 """
 
 from __future__ import annotations
@@ -45,11 +47,12 @@ SETS |= {
 
 
 def expand(specification: str) -> str:
-    """A specification with the names of sets replaced by their alternatives; names of nothing known stay as
-    they are.
+    """Replace the names of sets in a specification by their alternatives; unknown names stay as they are.
 
-    "augcse-4-1,del-word" is "tense|random-swap|contractions,del-word"; within alternatives,
-    "none|augcse-4-1", the members stand beside the others, each as likely.
+    >>> expand("none|augcse-4-1,del-word")
+    'none|tense|random-swap|contractions,del-word'
+
+    Within alternatives the members stand beside the others, each equally likely.
     """
     stages = (stage.split("|") for stage in specification.split(","))
     return ",".join("|".join(SETS.get(name.strip(), name) for name in names) for names in stages)

@@ -1,11 +1,11 @@
-"""Clean text, in Python and as the first steps of a tokenizer: Unicode form C, no control characters, one
-blank for white space.
+"""Clean text, in Python and as the first steps of a tokenizer.
 
-Preparation cleans every text, so no other text is trained on. A tokenizer that cleans gives raw text the same
-tokens: a line break, a soft hyphen or a no-break space would otherwise become pieces that the model has never
-met.
+Clean text is in Unicode form C, without control characters, with one blank for white space. Preparation
+cleans every text, so no other text is trained on. A tokenizer that cleans gives raw text the same tokens;
+otherwise a line break, a soft hyphen or a no-break space would become pieces that the model has never met.
 
-    clean("e.g. a\\u00a0soft\\u00ad hyphen \\n") == "e.g. a soft hyphen"
+>>> clean("e.g. a\\u00a0soft\\u00ad hyphen \\n")
+'e.g. a soft hyphen'
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ _UNCLEAN = re.compile(f"[{_REMOVED}{_WHITE.replace(' ', '')}]|  |^ | $")
 
 
 def clean(text: str) -> str:
-    """Return a text as one line: NFC, no control or zero-width characters, one blank for white space, none at
-    the ends."""
+    """Return a text as one line: NFC, no control or zero-width characters, single blanks between words."""
     if text.isascii():
         if not text.isprintable():
             text = _REMOVE.sub("", text)
@@ -64,8 +63,7 @@ def with_cleaning(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_cleaning(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a tokenizer without the steps of `with_cleaning`. Clean text has the same
-    tokens."""
+    """Return the settings of a tokenizer without the steps of `with_cleaning`; clean text has equal tokens."""
     steps = (settings.get("normalizer") or {}).get("normalizers", [])
     own: dict[str, Any] | None
     if steps[:4] == _BEFORE_ONE:
@@ -78,8 +76,7 @@ def without_cleaning(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def for_clean_text(tokenizer: Any) -> tuple[Any, bool]:
-    """Return a copy of a `tokenizers.Tokenizer` for text that is clean already, and whether the given one
-    cleans."""
+    """Return a copy of a `tokenizers.Tokenizer` for clean text, and whether the given one cleans."""
     from tokenizers import Tokenizer
 
     settings = json.loads(tokenizer.to_str())

@@ -1,4 +1,4 @@
-"""Text augmentations: the contract, and their randomness.
+"""Define what a text augmentation is, and draw its random numbers.
 
 A text augmentation is a function of a parsed sentence and of draws that belong to (seed, sentence,
 augmentation) alone:
@@ -6,11 +6,11 @@ augmentation) alone:
     def shout(sentence: ParsedSentence, draws: Draws, mark: str = "!") -> str | None:
         ...
 
-It edits by character offset (`ParsedSentence.edit`), leaves the rest of the text as it is, and returns None
-where it does not apply. Keyword parameters are those of its `augment.core.entry.Entry` of kind "text", which
-stands in the module's own table, `ENTRIES`; `augment.spec.catalogue` collects the tables. One that calls a
-model takes sentences and draws as two sequences and returns a list (`Entry.batch`): it is given all sentences
-of a block that chose it, and batches them on the device itself.
+It edits by character offset (`ParsedSentence.edit`), leaves the rest of the text unchanged, and returns None
+where it does not apply. Its keyword parameters are those of its `augment.core.entry.Entry` of kind "text",
+which stands in the module's own table, `ENTRIES`; `augment.spec.catalogue` collects the tables. An
+augmentation that calls a model takes sentences and draws as two sequences and returns a list (`Entry.batch`):
+it receives all sentences of a block that chose it, and batches them on the device itself.
 """
 
 from __future__ import annotations
@@ -31,11 +31,15 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 class Draws:
-    """Random draws for one sentence and one augmentation: the j-th is a hash of (key, j).
+    """Draw random numbers for one sentence and one augmentation: the j-th is a hash of (key, j).
 
-    The same numbers as `keys.bits_per_sequence(key, ...)`, one at a time and in plain Python, where numpy
-    would take ten times as long for a single one. Augmentations are given the compiled counterpart where
-    there is one (`draws_for`).
+    >>> draws = Draws(7)
+    >>> draws.below(10), draws.choice("abc"), draws.sample([1, 2, 3], k=2)
+    (7, 'b', [2, 3])
+
+    The numbers are those of `keys.bits_per_sequence(key, ...)`, one at a time and in plain Python; numpy
+    would take ten times as long for a single one. Augmentations receive the compiled counterpart where there
+    is one (`draws_for`).
     """
 
     __slots__ = ("_chances", "_state")
@@ -45,24 +49,24 @@ class Draws:
         self._chances = 0  # 32 bits for the next `chance`, under a 1 that tells whether there are any
 
     def bits(self) -> int:
-        """64 random bits."""
+        """Draw 64 random bits."""
         self._state = value = (self._state + _GOLDEN) & _MASK
         value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _MASK  # as `_mix`: a call would take as long
         value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK
         return value ^ (value >> 31)
 
     def uniform(self) -> float:
-        """From [0, 1), in multiples of 2**-53."""
+        """Draw from [0, 1), in multiples of 2**-53."""
         return (self.bits() >> 11) * 2.0**-53
 
     def below(self, n: int) -> int:
-        """From 0, ..., n - 1; n: 1 or more."""
+        """Draw from 0, ..., n - 1; n: 1 or more."""
         if n < 1:
             raise ValueError(f"nothing can be drawn below {n}")
         return (self.bits() * n) >> 64
 
     def chance(self, p: float) -> bool:
-        """True with probability p, to 2**-32."""
+        """Return True with probability p, to 2**-32."""
         bits = self._chances
         if bits:
             self._chances = 0
@@ -75,10 +79,11 @@ class Draws:
         return items[self.below(len(items))]
 
     def sample(self, items: Sequence[Item], k: int) -> list[Item]:
-        """k different ones (all, where there are fewer), in random order; k = len(items) is a shuffle.
+        """Draw k different items (all, if there are fewer), in random order; k = len(items) shuffles.
 
-        64 bits serve several draws, until what is left of them could tell 2**32 cases apart at most: the
-        fraction that says which of n it is says, times n, where in its share it is.
+        64 bits serve several draws, until the rest of them could tell at most 2**32 cases apart. A fraction
+        that has
+        chosen one of n items is multiplied by n: what remains is its place within that item's share.
         """
         pool = list(items)
         size = len(pool)
@@ -97,14 +102,13 @@ class Draws:
 
 
 def draws_for(keys: np.ndarray, name: str) -> list[Draws]:
-    """The draws of an augmentation for each sentence: keys uint64[N], one per sentence, already of seed,
-    epoch and view."""
+    """Return an augmentation's draws for each sentence; keys: uint64[N], of seed, epoch and view already."""
     kind = Draws if native is None else native.Draws
     return list(map(kind, derive(keys, name).tolist()))
 
 
 def _mix(value: int) -> int:
-    """`keys.mix` of one number."""
+    """Apply `keys.mix` to one number."""
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
     value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK
     return value ^ (value >> 31)

@@ -1,4 +1,4 @@
-"""`TextEncoder`: texts to tokens, by look-up where their words have been met before."""
+"""Turn texts into tokens, by look-up where their words have been met before."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _NO_IDS, _NO_OFFSETS = np.zeros(0, np.int32), np.zeros(1, np.int64)
 
 
 class TextEncoder:
-    """Strings to a Ragged of `[CLS] tokens [SEP]` of at most `max_length` tokens, as preparation makes them.
+    """Turn strings into a Ragged of `[CLS] tokens [SEP]`, at most `max_length` each, as preparation does.
 
-    Where the tokenizer never joins what stands on two sides of a space (byte-level BPE and WordPiece with
-    their own pre-tokenizers), tokens are kept by the piece between two spaces: augmented sentences are made
-    of words met before, and looking them up takes a tenth of the time.
+    Some tokenizers never join what stands on two sides of a space: byte-level BPE and WordPiece with their
+    own pre-tokenizers. Their tokens are kept by the piece between two spaces. Augmented sentences consist of
+    words met before, and looking them up takes a tenth of the time.
 
-    tokenizer: a `tokenizers.Tokenizer` (`backend_tokenizer` of a transformers fast tokenizer). Pickles, so
-    that it can be handed to workers.
+    tokenizer: a `tokenizers.Tokenizer` (`backend_tokenizer` of a transformers fast tokenizer). An encoder
+    pickles, so that workers can receive it.
     """
 
     def __init__(self, tokenizer: Any, cls_id: int, sep_id: int, max_length: int):
@@ -52,10 +52,10 @@ class TextEncoder:
     def __call__(
         self, texts: Sequence[str], origins: Sequence[str] = (), tokens: Ragged | None = None
     ) -> Ragged:
-        """The tokens of N texts.
+        """Return the tokens of N texts.
 
-        origins: the text that each was made from, and tokens: theirs, as this encoder gives them. The tokens
-        of words that both have are taken from there.
+        origins: the text that each was made from; tokens: those of the origins, from this encoder. Words that
+        a text shares with its origin take their tokens from there.
         """
         texts = list(texts)
         rows = (
@@ -72,7 +72,7 @@ class TextEncoder:
         self._pieces = self._no_pieces()
 
     def _no_pieces(self) -> Any:
-        """`Pieces` that has met none, compiled where it can be; None for tokenizers that need whole texts."""
+        """Return `Pieces` that have met none, compiled if possible; None for tokenizers that need whole texts."""
         if self._words is None:
             return None
         kind = Pieces if native is None else native.Pieces
@@ -85,13 +85,13 @@ class TextEncoder:
         return pieces
 
     def _whole(self, texts: list[str]) -> list[bytes]:
-        """`[CLS] tokens [SEP]` of each text, as bytes of int32, by the tokenizer."""
+        """Return `[CLS] tokens [SEP]` of each text from the tokenizer, as bytes of int32."""
         room = 4 * max(0, self.max_length - 2)
         first, last = (array("i", [number]).tobytes() for number in (self.cls_id, self.sep_id))
         return [b"".join((first, row[:room], last)) for row in encode(self.tokenizer, texts)]
 
     def _by_pieces(self, given_texts: list[str], origins: list[str], tokens: Ragged | None) -> list[bytes]:
-        """The same, of pieces that origins have or that have been met before; other pieces are learned."""
+        """Return the same from pieces of the origins or met before, and learn the others."""
         texts, origins = (
             list(map(clean, given)) if self._cleans else given for given in (given_texts, origins)
         )
@@ -107,7 +107,7 @@ class TextEncoder:
         return rows
 
     def _tokens_of(self, pieces: list[str], before: str) -> list[bytes | None]:
-        """The tokens of before + piece, None for pieces that do not stand alone."""
+        """Return the tokens of before + piece for each piece, None for those that do not stand alone."""
         alone = [piece for piece in pieces if len(piece) <= LONGEST_PIECE and self._is_whole(piece)]
         if self._added.search("\n".join(alone)):
             alone = [piece for piece in alone if not self._added.search(piece)]
@@ -115,8 +115,7 @@ class TextEncoder:
         return list(map(found.get, pieces))
 
     def _is_whole(self, piece: str) -> bool:
-        """Whether a piece is more than nothing, without white space at its ends, as the tokenizer reads it
-        too."""
+        """Return whether a piece is not empty, without white space at its ends, also once normalized."""
         if piece and is_plain(piece):  # and there is no space in a piece
             return True
         normalizer = self._clean_tokenizer.normalizer

@@ -1,9 +1,8 @@
-"""Forms of English words: inflection by Penn Treebank tags, lemmas, participles.
+"""Inflect English words by Penn Treebank tags, and find their lemmas and participles.
 
-Rules of spelling, and `word_lists/irregular_forms.tsv`, chosen from lemminflect, for what they do not make.
-Not lemminflect
-itself: every process that applies rules would hold its dictionary and, as it imports it, spaCy. The tests
-compare the two.
+Spelling rules come first; `word_lists/irregular_forms.tsv`, chosen from lemminflect, has the forms that they
+do not make. lemminflect itself is not used: every process that applies rules would hold its dictionary and
+the spaCy that it imports. The tests compare the two.
 """
 
 from __future__ import annotations
@@ -63,12 +62,13 @@ _NOT_PREFIXED = word_set("relay relie outfit refit")
 
 @functools.lru_cache(maxsize=1 << 16)
 def inflect(lemma: str, tag: str) -> str | None:
-    """A form of a lemma by its Penn Treebank tag, or None where there is none: ("child", "NNS") is
-    "children".
+    """Return the form of a lemma for a Penn Treebank tag, or None where there is none.
 
-    By the rules of spelling and `word_lists/irregular_forms.tsv`. Of several words a verb's first is
-    inflected, and a noun's last ("body of water": that before the preposition). Adjectives and adverbs
-    without a form of their own are compared by "more" and "most".
+    >>> inflect("child", "NNS"), inflect("run", "VBG"), inflect("body of water", "NNS")
+    ('children', 'running', 'bodies of water')
+
+    Of several words a verb inflects the first, a noun the last or the one before a preposition. Adjectives
+    and adverbs without a form of their own take "more" and "most".
     """
     tag = _FORM_TAGS.get(tag, tag)
     if tag in ("NN", "VB", "JJ", "RB"):
@@ -95,24 +95,26 @@ def inflect(lemma: str, tag: str) -> str | None:
 
 
 def lemma_of(word: str, tag: str, hint: str = "") -> str:
-    """The lower-case lemma of a word by its Penn Treebank tag.
+    """Return the lower-case lemma of a word by its Penn Treebank tag.
 
-    hint: the parse's; believed where it makes the word by the rules, as small pipelines leave many forms as
-    they are ("hop" is no lemma of "hoped"). British doubling is read ("travelled": "travel"), and so is the
-    regular form of an irregular verb ("hanged", "proved").
+    hint: the parse's lemma. It is used where the rules make the word from it, since small pipelines leave
+    many forms unchanged ("hop" is no lemma of "hoped"). British doubling is read ("travelled": "travel"), and
+    so is the regular form of an irregular verb ("hanged", "proved").
     """
     return _lemma_of(word.lower(), tag, hint.lower())
 
 
 def participle(past: str, lemma: str) -> str:
-    """The past participle of a verb in the spelling of its past: ("went", "go") is "gone", ("burnt", "burn")
-    "burnt"."""
+    """Return the past participle of a verb in the spelling of its past.
+
+    >>> participle("went", "go"), participle("burnt", "burn")
+    ('gone', 'burnt')
+    """
     return _participles().get((lemma, past.lower()), past.lower())
 
 
 def may_be_past(word: str) -> bool:
-    """Whether a word may be a past tense (a tagger takes "finished" for a participle now and then): not
-    "need"."""
+    """Return whether a word may be a past tense ("finished", which taggers call a participle; not "need")."""
     word = word.lower()
     return (word, "VBD") in _lemmas() or lemma_of(word, "VBD") != word
 
@@ -179,7 +181,7 @@ def _lemma_of(word: str, tag: str, hint: str) -> str:
 
 
 def _makes(lemma: str, tag: str, word: str) -> bool:
-    """Whether a word is the form of a lemma, one of British doubling too."""
+    """Return whether a word is a form of a lemma, one of British doubling too."""
     if tag[0] == "V" and _is_doubled(lemma):
         return False
     if word == inflect(lemma, tag) or (
@@ -190,7 +192,7 @@ def _makes(lemma: str, tag: str, word: str) -> bool:
 
 
 def _is_doubled(stem: str) -> bool:
-    """Whether a stem's last letter was doubled by its ending: "stopp", "travell", but not "add"."""
+    """Return whether an ending doubled a stem's last letter: "stopp", "travell", but not "add"."""
     if stem in _ENDS_DOUBLED:
         return False
     return _DOUBLED.search(stem) is not None or _BRITISH.search(stem) is not None
@@ -207,14 +209,14 @@ def _known_lemma(word: str, tag: str) -> str | None:
 
 @functools.lru_cache(maxsize=1)
 def _rows() -> tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]:
-    """(lemma, tags, forms)"""
+    """Return (lemma, tags, forms) of every line of the list."""
     tags = {"NNS": ("NNS",), "VBD": ("VBD", "VBN", "VBG"), "JJR": ("JJR", "JJS")}
     return tuple((row[0], tags[row[1]], row[2:]) for row in word_table("irregular_forms.tsv"))
 
 
 @functools.lru_cache(maxsize=1)
 def _irregular() -> dict[tuple[str, str], str]:
-    """{(lemma, tag): form}, of several the first."""
+    """Return {(lemma, tag): form}, the first of several."""
     table = {(lemma, "VBZ"): form for lemma, form in _OWN_VBZ.items()}
     for lemma, tags, forms in _rows():
         for tag, form in zip(tags, forms):
@@ -224,7 +226,7 @@ def _irregular() -> dict[tuple[str, str], str]:
 
 @functools.lru_cache(maxsize=1)
 def _lemmas() -> dict[tuple[str, str], str]:
-    """{(form, tag): lemma}, of several the first."""
+    """Return {(form, tag): lemma}, the first of several."""
     table: dict[tuple[str, str], str] = {(form, "VBZ"): lemma for lemma, form in _OWN_VBZ.items()}
     for lemma, tags, forms in _rows():
         for tag, form in zip(tags, forms):
@@ -234,7 +236,7 @@ def _lemmas() -> dict[tuple[str, str], str]:
 
 @functools.lru_cache(maxsize=1)
 def _participles() -> dict[tuple[str, str], str]:
-    """{(lemma, past): participle}"""
+    """Return {(lemma, past): participle}."""
     table: dict[tuple[str, str], str] = {}
     for lemma, tags, forms in _rows():
         if tags[0] == "VBD":

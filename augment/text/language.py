@@ -1,4 +1,4 @@
-"""Whether texts are of the language that a parser is for, by the script that they are written in."""
+"""Check that texts are in the language of a parser, by the script that they are written in."""
 
 from __future__ import annotations
 
@@ -31,10 +31,12 @@ _LETTERS_A_WORD = 4
 
 
 def check_language(texts: Sequence[str], language: str, parser: str) -> None:
-    """Raise AugmentationError where most of the texts are written in another script than the parser's
-    language.
+    """Refuse texts most of whose letters are of another script than the parser's language.
 
     texts: a sample of them is read. language: spaCy's code ("en", "zh"). parser: its name, for the message.
+
+    Raises:
+        AugmentationError: less than 30% of the letters are of the language's scripts.
     """
     wanted = _SCRIPTS.get(language)
     if wanted is None:

@@ -1,8 +1,7 @@
-"""`ParsedSentence`: a sentence with its words, tags, lemmas and dependencies, parsed once and read by every
-rule.
+"""Hold sentences with their words, tags, lemmas and dependencies, parsed once and read by every rule.
 
-Rules see one set of relations, that of Universal Dependencies (UD), whichever labels the parser writes:
-spaCy's English pipelines have ClearNLP's, which differ in names (`dobj`, `nsubjpass`) and in what heads a
+Rules see one set of relations, that of Universal Dependencies (UD), whichever labels the parser writes.
+spaCy's English pipelines write ClearNLP's. These differ in names (`dobj`, `nsubjpass`) and in the head of a
 clause with a copula ("She is tall": UD's root is `tall` with the child `is`, ClearNLP's is `is`). `relation`
 and `verb` hide the two differences.
 """
@@ -59,7 +58,7 @@ _CLEARNLP = {
 
 
 class _Bases(dict):
-    """A label, as the parser writes it -> the relation in UD's terms, subtype aside: "relcl" -> "acl"."""
+    """Map a parser's label to the relation in UD's terms without its subtype: "relcl" -> "acl"."""
 
     def __missing__(self, label: str) -> str:
         base = self[label] = _CLEARNLP.get(label, label).partition(":")[0]
@@ -73,7 +72,7 @@ _WORD = re.compile(r"\w+(?:[-'’]\w+)*|[^\w\s]")
 
 
 class SentenceInPython:
-    """Hold the fields of `ParsedSentence` and read its words, as the compiled `augment._native.Sentence` does."""
+    """Hold the fields of `ParsedSentence` and read its words, as the compiled `Sentence` does."""
 
     __slots__ = (
         "_children",  # of each word: list[list[int]], or None until it is asked for
@@ -242,8 +241,7 @@ class ParsedSentence(SentenceInPython if native is None else native.Sentence):
 
 
 def without_parse(text: str, language: str = "en") -> ParsedSentence:
-    """Words and their offsets only, split at spaces and punctuation: for rules that need neither tags nor
-    parse.
+    """Split a text at spaces and punctuation, for rules that need neither tags nor parse.
 
     Tags, lemmas and relations are "", and every word is its own head.
     """
@@ -256,14 +254,16 @@ def without_parse(text: str, language: str = "en") -> ParsedSentence:
 def parse_texts(
     texts: Iterable[str], model: str, batch_size: int = 256, processes: int = 1
 ) -> Iterator[ParsedSentence]:
-    """Texts to their parses, in order.
+    """Parse texts, in order.
 
-    model: an installed spaCy pipeline or the folder of one. processes: 1 parses in this one. Memory does not
-    grow with the number of texts: strings that a batch brings are freed with it (spaCy's `memory_zone`), and
-    no more than two batches a process are ahead of the reader.
+    model: an installed spaCy pipeline or the folder of one. processes: 1 parses in this process. Memory does
+        not
+    grow with the number of texts: the strings of a batch are freed with it (spaCy's `memory_zone`), and at
+    most two batches a process are ahead of the reader.
 
-    Raises: AugmentationError when the pipeline is not there, or has no tagger, lemmatizer or parser, or where
-    the texts of the first batch are written in another script than its language.
+    Raises:
+        AugmentationError: the pipeline is missing or has no tagger or parser, or the texts of the first batch
+            are written in another script than its language.
     """
     parser = load_parser(model)  # fails here, not in a worker
     batches = _batches(texts, batch_size)
@@ -287,9 +287,10 @@ def parse_texts(
 
 @functools.lru_cache(maxsize=2)
 def load_parser(model: str) -> Any:
-    """The spaCy pipeline `model`, without what rules do not read (named entities, text categories).
+    """Load the spaCy pipeline `model`, without what rules do not read (named entities, text categories).
 
-    Raises: AugmentationError when it is not there, or writes no tags, lemmas or dependencies.
+    Raises:
+        AugmentationError: it is missing, or writes no tags or dependencies.
     """
     try:
         import spacy
@@ -323,9 +324,10 @@ def load_parser(model: str) -> Any:
 
 
 def find_parser(name: str = "") -> str:
-    """`name`, else $CLEAR_PARSER, else an installed spaCy pipeline, an English one first.
+    """Return `name`, else $CLEAR_PARSER, else an installed spaCy pipeline, an English one first.
 
-    Raises: AugmentationError when there is none.
+    Raises:
+        AugmentationError: there is none.
     """
     import importlib.util
 
@@ -345,8 +347,7 @@ def find_parser(name: str = "") -> str:
 
 
 def _batches(texts: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Batches of `size` texts, or of fewer where they are long: a parser's memory grows with a batch's
-    characters."""
+    """Yield batches of `size` texts, or of fewer long ones: a parser's memory grows with the characters."""
     batch: list[str] = []
     characters = 0
     for text in texts:
@@ -366,8 +367,10 @@ def _parse_batch(model: str, texts: Sequence[str]) -> list[ParsedSentence]:
 
 
 def _sentence(doc: Any, language: str) -> ParsedSentence:
-    """A spaCy Doc without its white space. A word that hangs on white space depends on what that hangs on.
-    Where white space is a root, the first of its words that is no punctuation takes its place.
+    """Convert a spaCy Doc, leaving its white space out.
+
+    A word that depends on white space depends on the head of that. Where white space is a root, the first of
+    its words that is no punctuation takes its place.
     """
     tokens = [token for token in doc if not token.is_space]
     place = {token.i: number for number, token in enumerate(tokens)}

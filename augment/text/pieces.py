@@ -1,5 +1,4 @@
-"""`Pieces`: rows of tokens put together from those of pieces between spaces, cut out of another text's or
-kept from before."""
+"""Put rows of tokens together from pieces between spaces: cut out of another text's tokens, or kept."""
 
 from __future__ import annotations
 
@@ -14,13 +13,15 @@ from augment.text.words import Memory, is_plain
 
 
 class Pieces:
-    """The tokens of pieces that were met lately. `augment._native.Pieces` makes the same rows, compiled, and
-    asks for fewer: it cuts tokens out of origins beyond ASCII too (by `spaced`, which is not needed here),
-    and spells plain pieces itself.
+    """Keep the tokens of pieces that were met lately.
 
-    characters: int32[V], spaced: bool[V], of every token (`Words`). alike: whether a piece has the same
-    tokens at the beginning of a text as behind a space. first, last: [CLS] and [SEP]. room: tokens between
-    them. most: pieces kept, and as many of before.
+    `augment._native.Pieces` makes the same rows, compiled, and asks for fewer pieces: it also cuts tokens out
+    of origins beyond ASCII (by `spaced`, which is not needed here), and spells plain pieces itself.
+
+    characters: int32[V], spaced: bool[V], of every token (`Words`).
+    alike: whether a piece has the same tokens at the beginning of a text as behind a space.
+    first, last: the ids of [CLS] and [SEP]. room: the most tokens between them.
+    most: the number of pieces kept, and as many from before.
     """
 
     def __init__(
@@ -48,12 +49,14 @@ class Pieces:
         offsets: np.ndarray,
         before: list[bytes | None],
     ) -> tuple[list[bytes | None], set[str], set[str]]:
-        """`[CLS] tokens [SEP]` of N texts, as bytes of int32, and the pieces to `learn`: at the beginning of
-        texts, and inside.
+        """Return `[CLS] tokens [SEP]` of N texts, as bytes of int32, and the pieces to `learn`.
 
-        origins: none, or the text that each was made from, whose tokens are ids (int32) and offsets (int64[N
-        + 1]). before: none, or the rows of an earlier call, of which those that are there stay. None stands
-        for a text with pieces that are to be learned; once they are, for one that is to go to the tokenizer.
+        The result is (rows, pieces at the beginning of texts, pieces inside). A row is None where pieces must
+        be learned first; if it is still None after that, the tokenizer must encode the text.
+
+        origins: empty, or the text that each was made from, whose tokens are ids (int32) and offsets (int64[N
+            + 1]).
+        before: empty, or the rows of an earlier call; those that are not None are kept.
         """
         for known in (self._opening, self._inside):
             known.turn()
@@ -88,15 +91,14 @@ class Pieces:
         return rows, opening, inside
 
     def learn(self, opens: bool, pieces: list[str], tokens: list[bytes | None]) -> None:
-        """Keeps the tokens of pieces at the beginning of texts (opens), or inside; None: the piece does not
-        stand alone."""
+        """Keep the tokens of pieces that open a text (opens) or stand inside; None: not on its own."""
         (self._opening if opens else self._inside).update(zip(pieces, tokens, strict=True))
 
     def _cut(self, texts: Sequence[str], tokens: Ragged) -> tuple[dict[str, bytes], dict[str, bytes]]:
-        """Token ids of the pieces that open a text, and of those behind a space, from the tokens of N texts.
+        """Return the token ids of the pieces that open a text, and of those inside, from N tokenized texts.
 
-        tokens: `[CLS] tokens [SEP]` of each. Of printable ASCII only, which tokens have character for
-        character; texts that are longer than their tokens are left out.
+        tokens: `[CLS] tokens [SEP]` of each text. Only printable ASCII is cut, whose tokens have it character
+        for character; texts that are longer than their tokens are left out.
         """
         lengths = np.maximum(tokens.lengths - 2, 0)
         ids = tokens.ids.take(segment_indices(tokens.offsets[:-1] + 1, lengths))

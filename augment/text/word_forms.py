@@ -1,4 +1,4 @@
-"""What rules share: word lists, capitals, "a" and "an", and edits that keep a text well-formed."""
+"""Share what rules need: word lists, capitals, "a" and "an", and edits that keep a text well-formed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CLOSED_CLASSES = frozenset({"DET", "ADP", "SCONJ", "CCONJ", "ADV", "AUX", "PART
 
 
 def word_set(words: str) -> frozenset[str]:
-    """The words of a string."""
+    """Return the words of a string."""
     return frozenset(words.split())
 
 
@@ -71,20 +71,21 @@ _BEFORE_NAMES = word_set(
 
 @functools.cache
 def word_list(name: str) -> tuple[str, ...]:
-    """The lines of a file of augment/word_lists, without comments and empty ones."""
+    """Return the lines of a file of augment/word_lists, without comments and empty ones."""
     lines = (_LISTS / name).read_text(encoding="utf-8").splitlines()
     return tuple(line for line in lines if line and not line.startswith("#"))
 
 
 @functools.cache
 def word_table(name: str) -> tuple[tuple[str, ...], ...]:
-    """The rows of a tab-separated file of augment/word_lists."""
+    """Return the rows of a tab-separated file of augment/word_lists."""
     return tuple(tuple(line.split("\t")) for line in word_list(name))
 
 
 def rewrite(sentence: ParsedSentence, edits: Iterable[Edit]) -> str | None:
-    """The text with the edits made, "a" or "an" in front of a replaced word put right; None where nothing
-    changes, or where a word would stand twice in a row that did not before.
+    """Return the text with the edits made and "a" or "an" before a replaced word corrected.
+
+    None: nothing changes, or a word would stand twice in a row that did not before.
     """
     text = sentence.text
     edits = [edit for edit in edits if text[edit[0] : edit[1]] != edit[2]]
@@ -95,13 +96,13 @@ def rewrite(sentence: ParsedSentence, edits: Iterable[Edit]) -> str | None:
 
 
 def overlap(edits: Iterable[Edit], others: Iterable[Edit]) -> bool:
-    """Whether an edit of `edits` and one of `others` cannot both be made (`ParsedSentence.edit`)."""
+    """Return whether an edit of `edits` and one of `others` cannot both be made (`ParsedSentence.edit`)."""
     others = list(others)
     return any(start < last and first < end for start, end, _ in edits for first, last, _ in others)
 
 
 def articles(text: str, edits: Iterable[Edit]) -> list[Edit]:
-    """Edits of "a" and "an" in front of words that are replaced by others that want the other one."""
+    """Return edits of "a" and "an" before replaced words whose successors need the other one."""
     changes = []
     for start, _, new in edits:
         if start < 2 or not new or text[start - 1] != " " or text[start - 2] not in "aAnN":
@@ -117,7 +118,7 @@ def articles(text: str, edits: Iterable[Edit]) -> list[Edit]:
 
 
 def repeats(text: str) -> int:
-    """How often a word follows itself, letter case aside."""
+    """Return how often a word follows itself, letter case aside."""
     if native is not None and (found := native.repeats(text)) >= 0:
         return found
     words = text.lower().split()
@@ -129,14 +130,14 @@ def repeats(text: str) -> int:
 
 
 def repeats_more(result: str, text: str) -> bool:
-    """Whether more words follow themselves in `result` than in `text`."""
+    """Return whether more words follow themselves in `result` than in `text`."""
     count = repeats(result)
     return count > 0 and count > repeats(text)
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def indefinite_article(words: str) -> str:
-    """ "a" or "an", by the sound that the words start with."""
+    """Return "a" or "an", by the sound that the words start with."""
     word = re.split(r"[^\w]", words.lstrip("\"'“‘("), maxsplit=1)[0]
     lower = word.lower()
     if not word:
@@ -157,7 +158,7 @@ def indefinite_article(words: str) -> str:
 
 
 def like(original: str, new: str) -> str:
-    """`new` with the capitals of `original`: all of them, the first one, or its own."""
+    """Return `new` with the capitals of `original`: all of them, the first one, or its own."""
     if len(original) > 1 and original.isupper():
         return new.upper()
     if original[:1].isupper():
@@ -166,14 +167,15 @@ def like(original: str, new: str) -> str:
 
 
 def is_name(sentence: ParsedSentence, i: int) -> bool:
-    """Whether word i is (part of) a proper name."""
+    """Return whether word i is (part of) a proper name."""
     return sentence.tags[i] in ("NNP", "NNPS") or sentence.pos[i] == "PROPN"
 
 
 def keeps_capital(sentence: ParsedSentence, i: int) -> bool:
-    """Whether word i is written with a capital wherever it stands: names and what names begin with
-    ("Northern" in front of "Ireland"), "I", what has capitals inside, single letters, and words made of names
-    ("French", "Americans").
+    """Return whether word i has a capital in every place, not only at the beginning of a sentence.
+
+    Such are names and what names begin with ("Northern" in front of "Ireland"), "I", words with capitals
+    inside, single letters, and words made of names ("French", "Americans").
     """
     word, pos = sentence.word(i), sentence.pos[i]
     lower = word.lower()
@@ -200,13 +202,13 @@ def _is_made_of_a_name(lower: str) -> bool:
 
 
 def lower_first(sentence: ParsedSentence, i: int) -> str:
-    """Word i as it is written in the middle of a sentence."""
+    """Return word i as it is written in the middle of a sentence."""
     word = sentence.word(i)
     return word if keeps_capital(sentence, i) else word[:1].lower() + word[1:]
 
 
 def upper_first(text: str) -> str:
-    """The first letter, behind opening quotes or brackets, a capital."""
+    """Return a text with its first letter, behind opening quotes or brackets, a capital."""
     if text[:1].isalpha() and text[0].isupper():
         return text
     for i, letter in enumerate(text):
@@ -216,7 +218,7 @@ def upper_first(text: str) -> str:
 
 
 def balanced(text: str) -> bool:
-    """Whether straight double quotes come in pairs, and curly ones and brackets are closed in turn."""
+    """Return whether straight double quotes come in pairs, and curly ones and brackets are closed in turn."""
     if text.count('"') % 2:
         return False
     marks = _BRACKETS.findall(text)

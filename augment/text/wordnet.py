@@ -1,9 +1,9 @@
-"""WordNet, read where it lies: Princeton's files (index.*, data.*) in a folder or in nltk's zip.
+"""Read WordNet in place: Princeton's files (index.*, data.*) in a folder or in nltk's zip.
 
-nltk's own reader takes 5 s and 200 MB to import and refuses folders outside nltk_data; a rule in a loader
-worker needs four relations of single lemmas. Both files are sorted or addressed by offset (wndb(5WN)), so
-nothing is loaded but where the lines of the index begin: a lemma is found by bisection, its synsets by their
-offsets in the data file, and what was found is remembered.
+nltk's reader takes 5 s and 200 MB to import and refuses folders outside nltk_data; a rule in a loader worker
+needs four relations of single lemmas. The index is sorted and the data file is addressed by offset
+(wndb(5WN)), so only the starts of the index's lines are loaded. Bisection finds a lemma, offsets find its
+synsets, and what was found is remembered.
 """
 
 from __future__ import annotations
@@ -34,14 +34,16 @@ _ANTONYM, _HYPERNYM, _HYPONYM = "!", "@", "~"
 
 @dataclass(frozen=True)
 class Synset:
-    """A sense. lemmas: its words, spaces in compounds, in WordNet's order. is_satellite: of adjectives, "s"
-    rather than "a".
+    """Hold a sense.
+
+    lemmas: its words, spaces in compounds, in WordNet's order.
+    is_satellite: an adjective of kind "s" rather than "a".
     fields: of its pointers as they are written, four each; a general term has hundreds, and few rules follow
-    them.
+        them.
     places: where each of an adjective's words may stand: "p" behind a verb, "a" before a noun, "ip" behind
-    it, "" anywhere.
-    frames: of verbs, (number of a frame as wninput(5WN) lists them, number of the word that has it, or 0 for
-    all).
+        it, "" anywhere.
+    frames: of a verb, (number of a frame as wninput(5WN) lists them, number of the word that has it, or 0 for
+        all).
     """
 
     lemmas: tuple[str, ...]
@@ -52,8 +54,10 @@ class Synset:
 
     @functools.cached_property
     def pointers(self) -> tuple[tuple[str, int, str, int, int], ...]:
-        """(symbol, offset, part of speech, number of the word it starts from or 0, of the word it leads to or
-        0)."""
+        """Return (symbol, offset, part of speech, number of the word it starts from, of the one it leads to).
+
+        A number of 0 stands for the whole synset.
+        """
         return tuple(
             (symbol, int(target), "a" if its_pos == "s" else its_pos, int(ends[:2], 16), int(ends[2:], 16))
             for symbol, target, its_pos, ends in zip(*(self.fields[i::4] for i in range(4)))
@@ -61,9 +65,12 @@ class Synset:
 
 
 class WordNet:
-    """One WordNet. Pickles as its path, so that workers map the same pages.
+    """Look words up in one WordNet; it pickles as its path, so that workers map the same pages.
 
-    path: a folder or zip with index.noun, data.noun and so on. Raises: AugmentationError where they are not.
+    path: a folder or zip with index.noun, data.noun and so on.
+
+    Raises:
+        AugmentationError: those files are not there.
     """
 
     def __init__(self, path: str | Path):
@@ -91,17 +98,18 @@ class WordNet:
             ) from error
 
     def synsets(self, lemma: str, pos: str, most: int | None = None) -> tuple[Synset, ...]:
-        """The senses of a lemma (all, or the first `most`), the most frequent one first; pos: "n", "v", "a"
-        (satellites too) or "r". Empty: unknown.
+        """Return the senses of a lemma (all, or the first `most`), the most frequent one first.
+
+        pos: "n", "v", "a" (satellites too) or "r". Empty: the lemma is unknown.
         """
         return tuple([self.synset(int(offset), pos) for offset in self._entry(lemma, pos)[0][:most]])
 
     def is_attested(self, lemma: str, pos: str) -> bool:
-        """Whether the texts that WordNet's makers tagged have the lemma: rare and odd words are not."""
+        """Return whether the texts that WordNet's makers tagged have the lemma; rare and odd words do not."""
         return self._entry(lemma, pos)[1]
 
     def _find_entry(self, lemma: str, pos: str) -> tuple[tuple[bytes, ...], bool]:
-        """The offsets of a lemma's synsets, as they are written, and whether it is attested."""
+        """Return the offsets of a lemma's synsets, as they are written, and whether it is attested."""
         line = self._index[pos].find(lemma.replace(" ", "_").lower().encode() + b" ")
         if line is None:
             return (), False
@@ -126,12 +134,11 @@ class WordNet:
         return Synset(lemmas, fields[2] == "s", tuple(fields[start + 1 : stop]), places, frames)
 
     def offsets(self, lemma: str, pos: str) -> tuple[int, ...]:
-        """Return where the senses of a lemma stand, the most frequent one first."""
+        """Return the offsets of a lemma's senses, the most frequent one first."""
         return tuple([int(offset) for offset in self._entry(lemma, pos)[0]])
 
     def counts(self, lemma: str, pos: str) -> tuple[int, ...]:
-        """Return how often WordNet's makers tagged each sense of a lemma in their texts, in the order of the
-        senses."""
+        """Return how often WordNet's makers tagged each sense of a lemma, in the order of the senses."""
         found = [0] * len(self._entry(lemma, pos)[0])
         key = lemma.replace(" ", "_").lower().encode() + b"%"
         for line in self._tagged.lines(key):
@@ -142,13 +149,12 @@ class WordNet:
 
     @functools.cached_property
     def collocations(self) -> frozenset[str]:
-        """Every lemma of several words, joined by underscores, but for intensifiers such as "good and" in
-        "good and proper"."""
+        """Return every lemma of several words, joined by underscores, except intensifiers ("good and")."""
         found = (name.decode() for index in self._index.values() for name in _COLLOCATION.findall(index.data))
         return frozenset(name for name in found if not name.endswith("_and"))
 
     def synonyms(self, lemma: str, pos: str) -> tuple[str, ...]:
-        """The other lemmas of all senses, without repetition, the most frequent sense's first."""
+        """Return the other lemmas of all senses, without repetition, the most frequent sense's first."""
         found = {
             word: None
             for synset in self.synsets(lemma, pos)
@@ -158,8 +164,10 @@ class WordNet:
         return tuple(found)
 
     def antonyms(self, lemma: str, pos: str, senses: int = 2) -> tuple[str, ...]:
-        """Antonyms of this very lemma (not of its synonyms) in the first of its `senses` most frequent senses
-        that has any."""
+        """Return the antonyms of a lemma in the first of its `senses` most frequent senses that has any.
+
+        Antonyms of its synonyms do not count.
+        """
         for synset in self.synsets(lemma, pos, senses):
             names = [word.lower() for word in synset.lemmas]
             number = names.index(lemma.lower()) + 1 if lemma.lower() in names else 0
@@ -173,11 +181,11 @@ class WordNet:
         return ()
 
     def hypernyms(self, lemma: str, pos: str = "n") -> tuple[str, ...]:
-        """Lemmas of the broader terms of the most frequent sense."""
+        """Return the lemmas of the broader terms of the most frequent sense."""
         return self._related(lemma, pos, _HYPERNYM)
 
     def hyponyms(self, lemma: str, pos: str = "n") -> tuple[str, ...]:
-        """Lemmas of the narrower terms of the most frequent sense."""
+        """Return the lemmas of the narrower terms of the most frequent sense."""
         return self._related(lemma, pos, _HYPONYM)
 
     def _related(self, lemma: str, pos: str, symbol: str) -> tuple[str, ...]:
@@ -193,7 +201,8 @@ class WordNet:
 def wordnet() -> WordNet:
     """Return the WordNet that CLEAR_WORDNET names, or else the first installed one.
 
-    Raises: AugmentationError, which says how to get one.
+    Raises:
+        AugmentationError: there is none; the message says how to get one.
     """
     named, candidates = os.environ.get(VARIABLE), wordnet_candidates()
     for candidate in candidates:
@@ -211,7 +220,7 @@ def wordnet() -> WordNet:
 
 
 def require_wordnet() -> None:
-    """Raises AugmentationError where there is no WordNet."""
+    """Raise AugmentationError where there is no WordNet."""
     wordnet()
 
 
@@ -231,10 +240,9 @@ def wordnet_candidates() -> list[Path]:
 
 
 class _Index:
-    """The lines of a sorted file by what they begin with: bisection, over their first eight bytes as numbers
-    first.
+    """Find lines of a sorted file by their beginning: by bisection, first over eight bytes as numbers.
 
-    24 bytes a line, 4 MB for all of WordNet: what the lines say stays in the file.
+    That takes 24 bytes a line, 4 MB for all of WordNet; the lines themselves stay in the file.
     """
 
     def __init__(self, data: mmap.mmap | bytes):
@@ -252,7 +260,7 @@ class _Index:
         )
 
     def find(self, start: bytes) -> bytes | None:
-        """The line that begins so, or None."""
+        """Return the line that begins so, or None."""
         if native is not None:
             return native.find_line(self.data, self._starts, self._ends, start)
         # The licence at the head is indented: a space sorts before every lemma.

@@ -1,8 +1,8 @@
-"""Tokens word by word: what a tokenizer makes of a text whose words it has met, without calling it.
+"""Make the tokens of a text from those of its words, without calling the tokenizer for words met before.
 
-For tokenizers that never join what stands on two sides of a space, a text's tokens are those of its pieces
-between spaces. A piece is parted further, into words and punctuation, as the tokenizer's own pre-tokenizer
-does.
+This serves tokenizers that never join what stands on two sides of a space: a text's tokens are those of its
+pieces between spaces. A piece is split further, into words and punctuation, as the tokenizer's own
+pre-tokenizer does.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ _NOT_TEXT = 1 << 20  # "characters" of a token that stands for no text, or does 
 
 
 class Memory(dict[str, bytes | None]):
-    """Strings with their tokens, those that were asked for lately: `most` of them, and as many that came
-    before.
+    """Keep strings with their tokens: the `most` that were asked for last, and as many from before.
 
     Call `turn` when nothing that was found is needed any more.
     """
@@ -45,13 +44,13 @@ class Memory(dict[str, bytes | None]):
         self._most, self._before = most, {}
 
     def turn(self) -> None:
-        """Once there are more than `most`, forget those of before."""
+        """Forget the strings from before once there are more than `most`."""
         if len(self) > self._most:
             self._before = dict(self)
             self.clear()
 
     def lacking(self, strings: Iterable[str]) -> list[str]:
-        """Those that are not here, after a look among those of before."""
+        """Return the strings that are not here, after recalling those from before."""
         absent = [string for string in strings if string not in self]
         recalled = {string: self._before[string] for string in absent if string in self._before}
         self.update(recalled)
@@ -59,11 +58,11 @@ class Memory(dict[str, bytes | None]):
 
 
 class Words(ABC):
-    """Tokens of pieces that stand alone, put together from those of their words.
+    """Make the tokens of pieces that stand alone from those of their words.
 
-    A call of the tokenizer for each new word would cost several times what its work does: they go as one
-    text, whose tokens are told apart again. Token ids are bytes of int32 throughout: put together without a
-    look at single ones.
+    A call of the tokenizer for each new word would cost several times its work. New words therefore go as one
+    text, whose tokens are then split up. Token ids are bytes of int32 throughout, joined without a look at
+    single ones.
     """
 
     opens_alike: bool  # whether a piece has the same tokens at the beginning of a text as behind a space
@@ -89,7 +88,7 @@ class Words(ABC):
                 self.spaced[number] = bool(self.space) and token.startswith(self.space)
 
     def __call__(self, pieces: list[str]) -> list[bytes | None]:
-        """Token ids of each piece; None where they cannot be told from those beside it."""
+        """Return the token ids of each piece; None where they cannot be split from those beside it."""
         known = self._known
         known.turn()
         parted = [self.part(piece) for piece in pieces]
@@ -100,30 +99,28 @@ class Words(ABC):
 
     @abstractmethod
     def part(self, piece: str) -> list[str]:
-        """The words of a piece, each with the tokens that it has by itself; the whole piece where that is not
-        known."""
+        """Return the words of a piece, each with its own tokens; the whole piece where they are not known."""
 
     @abstractmethod
     def encode(self, words: list[str]) -> list[bytes | None]:
-        """Token ids of each word, None where they cannot be told from those beside it."""
+        """Return the token ids of each word; None where they cannot be split from those beside it."""
 
     @abstractmethod
     def spelling(self, settings: dict[str, Any]) -> tuple[str, tuple[Any, ...]] | None:
-        """Which method of the compiled `Pieces` makes the tokens of new words, and its first arguments; None:
-        none does.
+        """Return the method of the compiled `Pieces` that spells new words, and its first arguments, or None.
 
-        settings: of the tokenizer.
+        settings: the tokenizer's.
         """
 
     @abstractmethod
     def shape(self, token: str) -> tuple[bool, int]:
-        """Whether another word begins at a token of the vocabulary, and how many characters it stands for,
-        spaces aside."""
+        """Return whether another word begins at a token, and how many characters it has, spaces aside."""
 
     def _apart(self, words: list[str], opening: str, before: str, skip: int) -> list[bytes | None]:
-        """Tokens of words from those of one text that begins with `opening`, with `before` in front of each
-        word, the first `skip` tokens of it. None for words in front of which the tokenizer does not begin
-        anew.
+        """Return the tokens of words, split from those of one text.
+
+        The text begins with `opening` and has `before` in front of each word; that takes the first `skip`
+        tokens of each. None: the tokenizer does not begin anew in front of the word.
         """
         if not words:
             return []
@@ -138,7 +135,7 @@ class Words(ABC):
 
 
 class ByteLevelWords(Words):
-    """Of byte-level BPE (GPT-2, RoBERTa): words with the space before them."""
+    """Split pieces as byte-level BPE does (GPT-2, RoBERTa): a word includes the space before it."""
 
     space = _SPACE
 
@@ -171,7 +168,7 @@ class ByteLevelWords(Words):
         return "spell_pairs", (ids, merges, bool(model.get("ignore_merges")), self._letters())
 
     def _letters(self) -> str:
-        """Letters beyond ASCII that the tokenizer leaves as they are, and takes for letters of a word."""
+        """Return letters beyond ASCII that the tokenizer leaves unchanged and takes for letters of a word."""
         normalizer, before = self._tokenizer.normalizer, self._tokenizer.pre_tokenizer
         text = "".join(f" a{letter}b" for letter in _LETTERS)
         normal = text if normalizer is None else normalizer.normalize_str(text)
@@ -186,7 +183,7 @@ class ByteLevelWords(Words):
 
 
 class BertWords(Words):
-    """Of BERT's WordPiece: every punctuation character is a word."""
+    """Split pieces as BERT's WordPiece does: every punctuation character is a word."""
 
     opens_alike = True
 
@@ -225,8 +222,7 @@ class BertWords(Words):
 
 
 def words_between_spaces(tokenizer: Any) -> Words | None:
-    """For a tokenizer that cuts text at every space, the space alone or with the word behind it; None for
-    others."""
+    """Return the `Words` of a tokenizer that cuts text at every space, None for another tokenizer."""
     settings = json.loads(tokenizer.to_str())
     before, model, steps = settings["pre_tokenizer"] or {}, settings["model"], _normalizers(settings)
     # Added tokens with a space are found across pieces, and normalised ones ("c++" for an added "C++") in
@@ -244,7 +240,7 @@ def words_between_spaces(tokenizer: Any) -> Words | None:
 
 
 def encode(tokenizer: Any, texts: list[str]) -> list[bytes]:
-    """Token ids of each text, without special tokens."""
+    """Return the token ids of each text, without special tokens, as bytes of int32."""
     if not texts:
         return []
     return [
@@ -255,8 +251,7 @@ def encode(tokenizer: Any, texts: list[str]) -> list[bytes]:
 
 @functools.lru_cache(maxsize=1)
 def _byte_of() -> dict[str, int]:
-    """The byte that each letter of byte-level tokens stands for (GPT-2): those that can be printed for
-    themselves."""
+    """Return the byte that each letter of byte-level tokens stands for (GPT-2); printable ones stand as they are."""
     own = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in own]
     return {**{chr(byte): byte for byte in own}, **{chr(256 + n): byte for n, byte in enumerate(others)}}
@@ -268,13 +263,12 @@ def _letter_of() -> dict[int, str]:
 
 
 def _written(text: str) -> str:
-    """A text as byte-level tokens write it."""
+    """Return a text as byte-level tokens write it."""
     return "".join(map(_letter_of().__getitem__, text.encode()))
 
 
 def _as_bytes(token: str) -> bytes:
-    """The bytes of a byte-level token; of others, as added ones may be, what no byte-level token has: a line
-    feed in front."""
+    """Return the bytes of a byte-level token; another one gets a line feed in front, which none of those has."""
     table = _byte_of()
     return (
         bytes(map(table.__getitem__, token))
@@ -284,7 +278,7 @@ def _as_bytes(token: str) -> bytes:
 
 
 def is_plain(text: str) -> bool:
-    """Whether a text is printable ASCII."""
+    """Return whether a text is printable ASCII."""
     return text.isascii() and text.isprintable()
 
 

@@ -1,12 +1,13 @@
-"""Token augmentations: a whole `Ragged` and one key per sequence in, a new `Ragged` of as many sequences out.
+"""Augment tokens: a whole `Ragged` and one key per sequence in, a new `Ragged` of as many sequences out.
 
 The four of CLEAR (Wu et al. 2020, "CLEAR: Contrastive Learning for Sentence Representation", sections 3.3 and
 4.1), word repetition (ESimCSE), cropping (COCO-LM), spans of documents (DeCLUTR), and what papers compare
-with: whole words deleted (VaSCL), tokens masked and punctuation strewn in (SDA). Every sequence is [CLS]
-content [SEP]; those two stay where they are, and n below is the number of tokens between them. Separators
-inside the content are content, but are never deleted by del-word nor substituted. No function loops over
-sequences or tokens: the output of each is a list of segments of the input, a fixed number per sequence,
-gathered at once.
+with: whole words deleted (VaSCL), tokens masked and punctuation inserted (SDA).
+
+Every sequence is [CLS] content [SEP]. Those two stay in place, and n below is the number of tokens between
+them. Separators inside the content are content, but are never deleted by del-word nor substituted. No
+function loops over sequences or tokens: each output is a list of segments of the input, a fixed number per
+sequence, gathered at once.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from augment.tokens.synonyms import SynonymTable
 
 
 def del_word(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.7) -> Ragged:
-    """CLEAR's word deletion: round(rate * n) of n content tokens become [DEL], and runs of [DEL] become one.
+    """Replace round(rate * n) of n content tokens by [DEL] and join runs of [DEL] (CLEAR).
 
     Special tokens inside the content are neither counted nor deleted. One content token always stays: with n
     = 1 nothing is deleted, and rate = 1 deletes n - 1.
@@ -40,11 +41,11 @@ def del_word(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: f
 def del_span(
     batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, spans: int = 5, rate: float = 0.05
 ) -> Ragged:
-    """CLEAR's span deletion: `spans` spans of rate * n tokens become one [DEL] each, neighbours share one.
+    """Replace `spans` spans of rate * n tokens by one [DEL] each; neighbours share one (CLEAR).
 
     The spans do not overlap; their lengths are rate * n rounded down or up (`draw_spans`). With rate * n < 1
     there are round(spans * rate * n) spans of one token, at least one. One content token always stays: n = 1
-    is left as it is.
+    is left unchanged.
     """
     del_id = vocabulary.require_del("del-span")
     sizes = content_sizes(batch, vocabulary)
@@ -72,12 +73,12 @@ def del_span(
 def reorder(
     batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, pairs: int = 5, rate: float = 0.05
 ) -> Ragged:
-    """CLEAR's reordering: 2 * pairs spans of rate * n tokens, paired at random, the two of a pair swapped.
+    """Draw 2 * pairs spans of rate * n tokens, pair them at random and swap the two of a pair (CLEAR).
 
-    The spans do not overlap; their lengths are rate * n rounded down or up (`draw_spans`), so the two of a
-    pair may differ by one, and what lies between them moves by as much. The tokens stay the same multiset.
-    With rate * n < 1 there are round(pairs * 2 * rate * n / 2) pairs of single tokens, at least one: n = 2
-    swaps its two tokens, n = 1 is left as it is.
+    The spans do not overlap; their lengths are rate * n rounded down or up (`draw_spans`). The two of a pair
+    may differ by one; the tokens between them then move by one. The tokens stay the same multiset. With
+    rate * n < 1 there are round(pairs * 2 * rate * n / 2) pairs of single tokens, at least one: n = 2 swaps
+    its two tokens, n = 1 is left unchanged.
     """
     count = 2 * pairs
     sizes = content_sizes(batch, vocabulary)
@@ -114,12 +115,12 @@ def reorder(
 def subs(
     batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, synonyms: SynonymTable, rate: float = 0.3
 ) -> Ragged:
-    """CLEAR's substitution: words of the synonym table, drawn at random until they make up round(rate * n) of
-    the n content tokens, each replaced by one of its synonyms, every one equally likely.
+    """Replace words of the synonym table by synonyms, up to round(rate * n) of n content tokens (CLEAR).
 
-    Words are drawn whole: a word of several tokens counts as that many, and a synonym may have another
-    length. Where all words together that have a synonym are fewer, all are replaced. Special tokens are
-    neither counted nor replaced. At least one word is replaced if any has a synonym.
+    Words are drawn at random until they make up that many tokens; each is replaced by one of its synonyms,
+    every one equally likely. Words are drawn whole: a word of several tokens counts as that many, and a
+    synonym may have another length. If all words with a synonym are fewer, all are replaced. Special tokens
+    are neither counted nor replaced. At least one word is replaced if any has a synonym.
     """
     content_sizes(batch, vocabulary)
     words, lengths, entries = synonyms.match(batch.ids)
@@ -146,10 +147,10 @@ def subs(
 
 
 def repeat(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.32) -> Ragged:
-    """ESimCSE's word repetition (Wu et al. 2022, section 3.1): some content tokens, at random, are written
-    twice.
+    """Write some random content tokens twice (ESimCSE, Wu et al. 2022, section 3.1).
 
-    How many is drawn per sequence, evenly from 0 to max(2, int(rate * n)) (the paper's dup_rate; at most n).
+    Their number is drawn per sequence, evenly from 0 to max(2, int(rate * n)) (the paper's dup_rate; at most
+    n).
     The text grows by that much: leave room below the encoder's longest sequence.
     """
     sizes = content_sizes(batch, vocabulary)
@@ -166,12 +167,11 @@ def repeat(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: flo
 def crop(
     batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.9, min_rate: float = 1.0
 ) -> Ragged:
-    """COCO-LM's cropping (Meng et al. 2021, section 3.2): a contiguous run of round(rate * n) content tokens
-    stays.
+    """Keep a contiguous run of round(rate * n) content tokens (COCO-LM, Meng et al. 2021, section 3.2).
 
     At least one token stays (none if there is none); the place is drawn evenly. With min_rate below rate, the
-    share that stays is drawn evenly between the two, for each sequence and view: their lengths no longer tell
-    which views belong together.
+    share is drawn evenly between the two, for each sequence and view: their lengths then no longer tell which
+    views belong together.
     """
     sizes = content_sizes(batch, vocabulary)
     shares = np.float64(rate)
@@ -191,13 +191,13 @@ def span(
     alpha: int = 4,
     beta: int = 2,
 ) -> Ragged:
-    """DeCLUTR's spans (Giorgi et al. 2021, arXiv:2006.03659, section 3.1): a contiguous run of the n content
-    tokens, of int(p * (max - min) + min) tokens, p ~ Beta(alpha, beta), at a place drawn evenly.
+    """Keep a contiguous run of int(p * (max - min) + min) content tokens, p ~ Beta(alpha, beta) (DeCLUTR).
 
-    max is max_length, or n where the sequence is shorter; one shorter than min_length is kept whole. DeCLUTR
-    draws anchors with alpha=4:beta=2 (long ones), positives with alpha=2:beta=4, and the place of a positive
-    within reach of its anchor; here the views of a sequence draw their places apart, which in a document of
-    about max_length is much the same.
+    Source: Giorgi et al. 2021, arXiv:2006.03659, section 3.1. max is max_length, or n where the sequence is
+    shorter; one shorter than min_length is kept whole. The place is drawn evenly. DeCLUTR draws anchors with
+    alpha=4:beta=2 (long ones), positives with alpha=2:beta=4, and the place of a positive within reach of its
+    anchor. Here the views of a sequence draw their places independently, which in a document of about
+    max_length is much the same.
 
     p is the alpha-th smallest of alpha + beta - 1 uniform draws, whose distribution is Beta(alpha, beta)
     exactly: for whole alpha and beta that needs no inverse of the incomplete beta function, and rounds the
@@ -214,12 +214,11 @@ def span(
 
 
 def delete(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.1) -> Ragged:
-    """VaSCL's word deletion (Zhang et al. 2022, section 4.4, WDel, at 5, 10 and 20%): ceil(rate * w) of the w
-    words of a sequence go, and nothing comes in their place.
+    """Delete ceil(rate * w) of the w words of a sequence (VaSCL, Zhang et al. 2022, section 4.4, WDel).
 
-    Words are whole (`Vocabulary.word_starts`), punctuation marks are words too. Rounded up as nlpaug, which
-    VaSCL used, does; one word always stays. Special tokens inside the content are neither counted nor
-    deleted.
+    VaSCL uses rates of 5, 10 and 20%. Words are whole (`Vocabulary.word_starts`), punctuation marks are words
+    too. The number is rounded up as in nlpaug, which VaSCL used; one word always stays. Special tokens inside
+    the content are neither counted nor deleted.
     """
     content_sizes(batch, vocabulary)
     starts = np.flatnonzero(vocabulary.word_starts(batch.ids))
@@ -234,12 +233,10 @@ def delete(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: flo
 
 
 def mask(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.15) -> Ragged:
-    """Random masking as an augmentation (SDA's comparison, Zhu et al. 2022, Table 8): round(rate * n) of n
-    content tokens become [MASK], each by itself. Special tokens inside the content are neither counted nor
-    masked.
+    """Replace round(rate * n) of n content tokens by [MASK] (SDA's comparison, Zhu et al. 2022, Table 8).
 
-    At least one token is masked if there is any and rate > 0. Nothing is predicted: masked-language modelling
-    is elsewhere.
+    At least one token is masked if there is any and rate > 0. Special tokens inside the content are neither
+    counted nor masked. Nothing is predicted: masked-language modelling is elsewhere.
     """
     content_sizes(batch, vocabulary)
     eligible = ~vocabulary.special.take(batch.ids.astype(np.intp))
@@ -251,11 +248,11 @@ def mask(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float
 
 
 def punctuation(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: float = 0.3) -> Ragged:
-    """Random punctuation (AEDA, Karimi et al. 2021, arXiv:2108.13230; SDA's comparison, Table 9): marks out
-    of . , ! ? ; : are put in front of words drawn at random, one a word.
+    """Insert random marks out of . , ! ? ; : before random words, one a word (AEDA, Karimi et al. 2021).
 
-    How many is drawn per sequence, evenly from 1 to max(1, int(rate * w)), w being its words (AEDA: a third
-    of them). No mark comes before special tokens, the closing [SEP] included.
+    arXiv:2108.13230; SDA's comparison, Table 9. Their number is drawn per sequence, evenly from 1 to
+    max(1, int(rate * w)) for w words (AEDA: a third of them). No mark comes before special tokens, the
+    closing [SEP] included.
     """
     marks = vocabulary.require_punctuation("punctuation")
     content_sizes(batch, vocabulary)
@@ -275,7 +272,7 @@ def punctuation(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate
 
 
 def keep_run(batch: Ragged, starts: np.ndarray, kept: np.ndarray) -> Ragged:
-    """[CLS], kept[i] content tokens from the starts[i]-th on, [SEP]: int64[N] both."""
+    """Return [CLS], kept[i] content tokens from the starts[i]-th on, [SEP]; starts, kept: int64[N]."""
     first, last = batch.offsets[:-1], batch.offsets[1:] - 1
     source = np.stack([first, first + 1 + starts, last], axis=1)
     one = np.ones(len(batch), dtype=np.int64)
@@ -284,7 +281,11 @@ def keep_run(batch: Ragged, starts: np.ndarray, kept: np.ndarray) -> Ragged:
 
 
 def content_sizes(batch: Ragged, vocabulary: Vocabulary) -> np.ndarray:
-    """Tokens between [CLS] and [SEP], int64[N]. Raises AugmentationError for a sequence without these two."""
+    """Return the number of tokens between [CLS] and [SEP], int64[N].
+
+    Raises:
+        AugmentationError: a sequence lacks these two.
+    """
     sizes = batch.lengths - 2
     bad = sizes < 0
     if not bad.any():
@@ -302,8 +303,7 @@ def content_sizes(batch: Ragged, vocabulary: Vocabulary) -> np.ndarray:
 
 
 def gather(ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """S segments of `ids` for each of N sequences, laid end to end: (int32[T'], ends of the segments,
-    int64[N, S]).
+    """Lay S segments of `ids` for each of N sequences end to end: (int32[T'], their ends, int64[N, S]).
 
     starts, lengths: int64[N, S].
     """
@@ -313,7 +313,7 @@ def gather(ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> tuple[np
 
 
 def collapse_runs(batch: Ragged, token: int) -> Ragged:
-    """Every run of `token` becomes a single one."""
+    """Replace every run of `token` by a single one."""
     found = batch.ids == token
     keep = np.ones(batch.num_tokens, dtype=bool)
     np.logical_and(found[1:], found[:-1], out=keep[1:])
@@ -331,8 +331,7 @@ def splice(
     token_offsets: np.ndarray,
     replacements: np.ndarray,
 ) -> Ragged:
-    """The batch with the run of lengths[k] tokens from starts[k] replaced by entry replacements[k] of a
-    table.
+    """Replace the run of lengths[k] tokens from starts[k] by entry replacements[k] of a table.
 
     starts: int64[K], rising; lengths: int64[K], at least 1; runs do not overlap, and counts[i] (int64[N]) of
     them lie in sequence i. tokens, token_offsets: the table, each entry from one offset to the next, none

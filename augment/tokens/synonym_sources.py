@@ -1,8 +1,7 @@
-"""Where synonyms come from: word lists on disk, read into one plain dictionary {lower-case word: its
-synonyms}.
+"""Read synonyms from word lists on disk into one dictionary {lower-case word: its synonyms}.
 
 Formats: a JSON object {word: [synonyms]} (Jia et al. 2019's counterfitted_neighbors.json, which CLEAR used);
-one more level of parts of speech above it {"n": {word: [...]}, "v": ...}; either of them gzipped; and a
+the same below a level of parts of speech {"n": {word: [...]}, "v": ...}; either of them gzipped; and a
 WordNet folder or zip with data.noun, data.verb, data.adj, data.adv (Princeton's own, Debian's
 /usr/share/wordnet, nltk's corpora/wordnet).
 """
@@ -25,10 +24,10 @@ _JIA = "https://github.com/robinjia/certified-word-sub (data/counterfitted_neigh
 
 
 def find_synonyms() -> Path:
-    """The table to use when none is named: in $CLEAR_DATA/synonyms, else CLEAR_WORDNET or an installed
-    WordNet.
+    """Return the default table: in $CLEAR_DATA/synonyms, else CLEAR_WORDNET or an installed WordNet.
 
-    Raises AugmentationError that says how to get one.
+    Raises:
+        AugmentationError: there is none; the message says how to get one.
     """
     candidates = list(_candidates())
     for candidate in candidates:
@@ -42,9 +41,10 @@ def find_synonyms() -> Path:
 
 
 def read_synonyms(path: str | Path) -> dict[str, list[str]]:
-    """{lower-case word: its synonyms in the order of the source}. Words without synonyms are left out.
+    """Return {lower-case word: its synonyms in the order of the source}, without words that have none.
 
-    Raises AugmentationError when the file is missing, unreadable or of none of the known formats.
+    Raises:
+        AugmentationError: the file is missing, unreadable or in none of the known formats.
     """
     path = Path(path).expanduser()
     if not path.exists():
@@ -93,8 +93,7 @@ def _json(content: object, path: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _wordnet(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """The words of one synset are each other's synonyms (wndb(5WN): the fourth field counts them, in
-    hexadecimal)."""
+    """Return the words of each synset as synonyms (wndb(5WN): the fourth field counts them, in base 16)."""
     for lines in _wordnet_lines(path):
         for line in lines:
             if line.startswith("  "):  # the licence at the head

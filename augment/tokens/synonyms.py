@@ -1,11 +1,10 @@
-"""`SynonymTable`: a list of synonyms turned into token ids of the tokenizer in use, matched over whole
-batches.
+"""Turn a list of synonyms into token ids of a tokenizer, and match them over whole batches.
 
-Word lists are of words, batches are of tokens. Every word that has synonyms is tokenised in each way in which
-running text can show it (with a space before it and without; small letters, a capital, all capitals, where
-the tokenizer tells them apart) and so are its synonyms in the same form. Then a word of a batch, whole, of
-one token or several, is found by one look-up: words of one token in an array over the vocabulary, longer ones
-by a 64-bit hash of their tokens in a hash table of arrays.
+Lists have words, batches have tokens. Every word with synonyms is tokenized in each form in which running
+text can show it (with and without a space before it; in small letters, with a capital, in capitals, where the
+tokenizer distinguishes them), and so are its synonyms in the same form. One look-up then finds a whole word
+of a batch: words of one token in an array over the vocabulary, longer ones by a 64-bit hash of their tokens
+in a hash table of arrays.
 """
 
 from __future__ import annotations
@@ -26,8 +25,10 @@ from augment.tokens.synonym_sources import find_synonyms, read_synonyms
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of a text has a synonym. CLEAR (section 3.3): "roughly 40% tokens" of Wikipedia and
-    BookCorpus."""
+    """Count how much of a text has a synonym; CLEAR, section 3.3: "roughly 40% tokens".
+
+    CLEAR's figure is of Wikipedia and BookCorpus.
+    """
 
     tokens: int  # without special tokens
     covered_tokens: int  # in words that have a synonym
@@ -36,7 +37,7 @@ class Coverage:
 
     @property
     def share(self) -> float:
-        """Share of the tokens with at least one synonym, 0..1."""
+        """Return the share of tokens with at least one synonym, 0 to 1."""
         return self.covered_tokens / max(self.tokens, 1)
 
     def __str__(self) -> str:
@@ -49,14 +50,17 @@ class Coverage:
 
 @dataclass(frozen=True, eq=False)
 class SynonymTable:
-    """E entries (a word in one form), each with its synonyms in that form, as token ids.
+    """Hold E entries (a word in one form), each with its synonyms in that form, as token ids.
 
-    source: the file it came from. heads: entries' tokens, int32[], head_offsets: int64[E + 1]. Entry e's
-    synonyms are the token sequences neighbour_offsets[e]:neighbour_offsets[e + 1] (int64[E + 1]); sequence s
-    is tokens[token_offsets[s]:token_offsets[s + 1]] (int32[], int64[S + 1]). single: int32[vocabulary.size],
-    the entry of a word of one token, or -1. hashes (uint64) and slots (int32), 2**k each: the hash table of
-    longer words, open addressing. unmatched: words of the source that no form could be made of (a token the
-    tokenizer lacks, or a word that it splits in two, as "well-known").
+    source: the file that it came from.
+    heads: int32[], the entries' tokens; head_offsets: int64[E + 1].
+    neighbour_offsets: int64[E + 1]; the synonyms of entry e are the token sequences neighbour_offsets[e] to
+        neighbour_offsets[e + 1].
+    tokens: int32[]; token_offsets: int64[S + 1]; sequence s is tokens[token_offsets[s]:token_offsets[s + 1]].
+    single: int32[vocabulary.size], the entry of a word of one token, or -1.
+    hashes (uint64), slots (int32): 2**k each, the hash table of longer words, with open addressing.
+    unmatched: words of the source without any form: the tokenizer lacks a token, or splits the word in two
+        ("well-known").
     """
 
     source: str
@@ -77,9 +81,10 @@ class SynonymTable:
 
     @staticmethod
     def load(path: str | Path | None, tokenizer: Any, vocabulary: Vocabulary | None = None) -> SynonymTable:
-        """From a file or folder in one of `synonym_sources`' formats; None looks in the usual places.
+        """Load a file or folder in one of `synonym_sources`' formats; None looks in the usual places.
 
-        tokenizer: a transformers fast one. Takes seconds for 25,000 words: load once, hand it to workers.
+        tokenizer: a transformers fast one. 25,000 words take seconds: load once, and pass the table to
+            workers.
         """
         path = find_synonyms() if path is None else Path(path)
         vocabulary = Vocabulary.from_tokenizer(tokenizer) if vocabulary is None else vocabulary
@@ -89,7 +94,7 @@ class SynonymTable:
     def from_words(
         synonyms: dict[str, list[str]], tokenizer: Any, vocabulary: Vocabulary, source: str = "given words"
     ) -> SynonymTable:
-        """From {word: its synonyms}."""
+        """Make a table from {word: its synonyms}."""
         words = list(dict.fromkeys([*synonyms, *(word for others in synonyms.values() for word in others)]))
         number = {word: index for index, word in enumerate(words)}
         head_words = np.array([number[word] for word in synonyms], dtype=np.int64)
@@ -139,10 +144,10 @@ class SynonymTable:
         )  # fmt: skip
 
     def match(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The words that have synonyms: (starts rising, lengths, entries), int64[K] each.
+        """Find the words that have synonyms: (rising starts, lengths, entries), int64[K] each.
 
-        ids: int32[T], sequences with their special tokens end to end. Two different words are taken for one
-        another with a probability of some 2**-64 a look-up.
+        ids: int32[T], sequences with their special tokens end to end. A look-up takes one word for another
+        with a probability of some 2**-64.
         """
         wide = ids.astype(np.intp)
         starts = np.flatnonzero(self.vocabulary.word_starts(wide))
@@ -156,7 +161,7 @@ class SynonymTable:
         return starts.take(found), lengths.take(found), entries.take(found).astype(np.int64)
 
     def pick(self, entries: np.ndarray, draws: np.ndarray) -> np.ndarray:
-        """One synonym (the number of its token sequence) of each entry, every one equally likely: int64[K].
+        """Pick a synonym (the number of its token sequence) for each entry, all equally likely: int64[K].
 
         entries: int64[K]; draws: uint64[K], random bits.
         """
@@ -166,14 +171,14 @@ class SynonymTable:
         return first + chosen.view(np.int64)
 
     def coverage(self, batch: Ragged) -> Coverage:
-        """What share of a batch has a synonym."""
+        """Return what share of a batch has a synonym."""
         _, lengths, _ = self.match(batch.ids)
         special = self.vocabulary.special[batch.ids]
         words = int((self.vocabulary.word_starts(batch.ids) & ~special).sum())
         return Coverage(int((~special).sum()), int(lengths.sum()), words, len(lengths))
 
     def _look_up(self, codes: np.ndarray) -> np.ndarray:
-        """The entry of each hash or -1: uint64[K] -> int32[K]. Probes slot by slot until all are settled."""
+        """Return the entry of each hash, or -1: uint64[K] -> int32[K]. Probes until all are settled."""
         result = np.full(len(codes), -1, dtype=np.int32)
         mask = np.uint64(len(self.slots) - 1)
         pending = np.arange(len(codes))
@@ -190,7 +195,7 @@ class SynonymTable:
 
 
 def _forms(tokenizer: Any) -> list:
-    """The spellings of a word that this tokenizer tells apart: with a space before it or not, three cases."""
+    """Return the spellings that a tokenizer distinguishes: with or without a space before, in three cases."""
 
     def ids(text: str) -> list[int]:
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -206,7 +211,7 @@ def _forms(tokenizer: Any) -> list:
 
 
 def _encode(tokenizer: Any, texts: list[str]) -> Ragged:
-    """Tokens of many short texts without special tokens. On one thread: workers may be forked later."""
+    """Tokenize many short texts without special tokens, on one thread: workers may be forked later."""
     before = os.environ.get("TOKENIZERS_PARALLELISM")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     try:
@@ -223,7 +228,7 @@ def _encode(tokenizer: Any, texts: list[str]) -> Ragged:
 
 
 def _all_true(flags: np.ndarray, batch: Ragged) -> np.ndarray:
-    """Which sequences have tokens, all of them flagged: bool[T] -> bool[N]."""
+    """Return which sequences have tokens, all of them flagged: bool[T] -> bool[N]."""
     sums = offsets_of(flags)
     counts = sums[batch.offsets[1:]] - sums[batch.offsets[:-1]]
     return (counts == batch.lengths) & (counts > 0)
@@ -234,8 +239,7 @@ def _hash_sequences(batch: Ragged) -> np.ndarray:
 
 
 def _hash_words(ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """A 64-bit hash of each run of tokens: uint64[K]. One pass for each token of the longest run, over fewer
-    each time."""
+    """Return a 64-bit hash of each run of tokens, uint64[K]; one pass for each token of the longest run."""
     codes = lengths.astype(np.uint64)
     active = np.flatnonzero(lengths > 0)
     step = 0
@@ -248,8 +252,7 @@ def _hash_words(ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.
 
 
 def _hash_table(codes: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """An open-addressing table at most a quarter full: (hashes uint64[2**k], slots int32[2**k] with -1 where
-    empty)."""
+    """Make an open-addressing table at most a quarter full: (hashes uint64[2**k], slots int32[2**k] or -1)."""
     size = 1 << max(2, (4 * len(codes)).bit_length())
     hashes, slots = np.zeros(size, dtype=np.uint64), np.full(size, -1, dtype=np.int32)
     probe = (codes & np.uint64(size - 1)).astype(np.int64)
