@@ -1,4 +1,4 @@
-"""Replace or insert words by draws from a masked language model: VaSCL's and AugCSE's contextual augmentation.
+"""Replace or insert words by draws from a masked language model, as VaSCL and AugCSE do.
 
 Any masked language model with a fast tokenizer will do, an export of this project too. The functions take all
 sentences that chose them at once; the result for a sentence does not depend on the others
@@ -41,9 +41,9 @@ def contextual(
     action: str = "substitute",
     top_k: int = 100,
 ) -> list[str | None]:
-    """Replace words by draws from a masked language model (VaSCL, Zhang et al. 2022, section 4.4, via nlpaug).
+    """Replace words by draws from a masked language model (VaSCL, section 4.4, via nlpaug).
 
-    ceil(rate * n) of n words are masked (VaSCL: rates of 5, 10 and 20%), one after the other in random order,
+    ceil(rate * n) of n words are masked (VaSCL, Zhang et al. 2022: rates of 5, 10 and 20%), one after the other in random order,
     the earlier ones already replaced. Each is filled by a draw from the model's distribution over its `top_k`
     likeliest whole words (nlpaug, Ma 2019: 100). A new word has letters only, one token, the case of the word
     that it replaces, and agrees with "a" and "an" around it; it is never the old word or a neighbour. In
@@ -87,7 +87,7 @@ def random_contextual_word(
 
 @dataclass
 class _Work:
-    """Hold a sentence in progress: the spots (start, end) still to fill, the next one last, and the edits made."""
+    """Hold a sentence in progress: the spots (start, end) still to fill, next one last, and its edits."""
 
     sentence: ParsedSentence
     draws: Draws
@@ -264,7 +264,7 @@ def _likeliest(logits: Any, allowed: np.ndarray, top_k: int) -> tuple[np.ndarray
 
 
 def _allowed(words: _Words, work: _Work, spot: tuple[int, int], text: str, end: int, mask: str) -> np.ndarray:
-    """Return the tokens that may fill a spot, bool[V]: not the old word nor its neighbours. end: the mask's."""
+    """Return the tokens that may fill a spot, bool[V]: not the old word nor a neighbour. end: the mask's."""
     start = end - len(mask)
     if work.sentence.language == "zh":
         allowed = words.chinese.copy()
@@ -284,7 +284,7 @@ def _allowed(words: _Words, work: _Work, spot: tuple[int, int], text: str, end: 
 
 
 def _in_case(words: _Words, work: _Work, spot: tuple[int, int], new: str) -> str:
-    """Return a new word in the case that its place needs; a model without capitals takes that of the old word."""
+    """Return a new word in the case that its place needs."""
     old, first = work.sentence.text[slice(*spot)], spot[0] <= work.sentence.starts[0]
     if new == "i" and work.sentence.is_english:
         return "I"

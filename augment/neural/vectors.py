@@ -98,7 +98,7 @@ class WordVectors:
         self.neighbours = functools.lru_cache(maxsize=_KNOWN_NEIGHBOURS)(self._neighbours)
 
     def _neighbours(self, row: int, count: int) -> np.ndarray:
-        """Return the rows of the `count` other words (or all) with the largest cosine, nearest first: int32[K]."""
+        """Return the rows of the `count` other words (or all) of largest cosine, nearest first: int32[K]."""
         cosines = self.matrix @ self.matrix[row]
         cosines[row] = -np.inf
         count = min(count, len(self.words) - 1)

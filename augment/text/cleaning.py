@@ -63,7 +63,7 @@ def with_cleaning(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_cleaning(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a tokenizer without the steps of `with_cleaning`; clean text has equal tokens."""
+    """Return the settings of a tokenizer without the steps of `with_cleaning`; clean text has the same."""
     steps = (settings.get("normalizer") or {}).get("normalizers", [])
     own: dict[str, Any] | None
     if steps[:4] == _BEFORE_ONE:

@@ -72,7 +72,7 @@ class TextEncoder:
         self._pieces = self._no_pieces()
 
     def _no_pieces(self) -> Any:
-        """Return `Pieces` that have met none, compiled if possible; None for tokenizers that need whole texts."""
+        """Return `Pieces` that have met none, compiled if possible; None if texts must stay whole."""
         if self._words is None:
             return None
         kind = Pieces if native is None else native.Pieces

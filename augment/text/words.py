@@ -251,7 +251,7 @@ def encode(tokenizer: Any, texts: list[str]) -> list[bytes]:
 
 @functools.lru_cache(maxsize=1)
 def _byte_of() -> dict[str, int]:
-    """Return the byte that each letter of byte-level tokens stands for (GPT-2); printable ones stand as they are."""
+    """Return the byte that each letter of byte-level tokens stands for (GPT-2); printable ones are themselves."""
     own = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in own]
     return {**{chr(byte): byte for byte in own}, **{chr(256 + n): byte for n, byte in enumerate(others)}}
@@ -268,7 +268,7 @@ def _written(text: str) -> str:
 
 
 def _as_bytes(token: str) -> bytes:
-    """Return the bytes of a byte-level token; another one gets a line feed in front, which none of those has."""
+    """Return the bytes of a byte-level token; another one gets a line feed in front."""
     table = _byte_of()
     return (
         bytes(map(table.__getitem__, token))

@@ -252,7 +252,7 @@ def _hash_words(ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.
 
 
 def _hash_table(codes: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Make an open-addressing table at most a quarter full: (hashes uint64[2**k], slots int32[2**k] or -1)."""
+    """Make an open-addressing table, at most a quarter full: (hashes uint64[2**k], slots int32[2**k])."""
     size = 1 << max(2, (4 * len(codes)).bit_length())
     hashes, slots = np.zeros(size, dtype=np.uint64), np.full(size, -1, dtype=np.int32)
     probe = (codes & np.uint64(size - 1)).astype(np.int64)
