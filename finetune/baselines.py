@@ -25,7 +25,8 @@ from sklearn.decomposition import TruncatedSVD
 from transformers import AutoTokenizer
 
 from augment.core.pretrained import pretrained
-from finetune.encoders.models import NO_CODE, SAFE_WEIGHTS, EmbeddingModel, open_model, resolve_run
+from finetune.encoders.models import NO_CODE, SAFE_WEIGHTS, EmbeddingModel, open_model
+from finetune.encoders.source import ModelSource, names_function, resolve
 from finetune.files import read_sentences, spaced
 from finetune.geometry.measures import SPECTRUM_FLOOR
 from pretrain.common.cli import as_count, run
@@ -64,11 +65,11 @@ def lsa_vectors(
     return (idf[:, None] * right.T).astype(np.float32)
 
 
-def averaged_vectors(model: str) -> np.ndarray:
-    """float32[V, d]: the input word vectors of a Hugging Face folder, an export, a run or a hub name."""
+def averaged_vectors(source: ModelSource) -> np.ndarray:
+    """Return the input word vectors of a model, float32[V, d]."""
     from finetune.encoders.embed import load_model
 
-    encoder, _ = load_model(model)
+    encoder, _ = load_model(source)
     return encoder.lm.get_input_embeddings().weight.detach().float().cpu().numpy()
 
 
@@ -155,7 +156,7 @@ def _sentence_transformer(model: EmbeddingModel) -> Any:
 
     from finetune.encoders.embed import POOLER
 
-    source = str(model.folder or model.name)
+    source = model.source.location
     if model.pooling == "own modules":
         return SentenceTransformer(source, device="cpu", trust_remote_code=False, model_kwargs=SAFE_WEIGHTS)
     pooling = "cls" if model.pooling == POOLER else model.pooling
@@ -264,29 +265,33 @@ def main(
             raise UserError(
                 f"{kind} takes no {name}, and was given {value!r}; --help says what each baseline takes"
             )
-    if model and ":" not in model and Path(out).resolve() == Path(resolve_run(model)[0]).resolve():
+    function = kind == "whitening" and names_function(model)
+    found = resolve(model) if model and not function else None
+    if found and Path(out).resolve() == Path(found.location).resolve():
         raise UserError(f"--out {out} is the model's own folder; name another")
     if kind == "whitening":
-        return _whiten(model, source, pooling, int(dimensions or 0), int(sentences), out)
+        return _whiten(found or model, source, pooling, int(dimensions or 0), int(sentences), out)
     if kind == "lsa":
         vectors, tokenizer = (
             lsa_vectors(data, int(dimensions or 256), int(sentences)),
             Path(data) / "tokenizer",
         )
     else:
-        vectors, tokenizer = averaged_vectors(model), resolve_run(model)[0]
+        vectors, tokenizer = averaged_vectors(found), found.location
     save(vectors, tokenizer, out)
     print(f"{kind}: {vectors.shape[0]:,} tokens x {vectors.shape[1]} in {out}")
     return 0
 
 
-def _whiten(model: str, source: str, pooling: str, dimensions: int, sentences: int, out: str) -> int:
+def _whiten(
+    model: ModelSource | str, source: str, pooling: str, dimensions: int, sentences: int, out: str
+) -> int:
     # before the model: a missing file should not cost the loading
     texts = source_sentences(source, sentences)
     opened = open_model(model, pooling)
     if opened.pooling == "function":
         raise UserError(
-            f"{model} is a function, of which no folder can be made; whiten a model's folder or hub name"
+            f"{opened.name} is a function, of which no folder can be made; whiten a model's folder or hub name"
         )
     vectors = opened.encode(texts)
     matrix, bias = whitening(vectors, dimensions)

@@ -63,9 +63,7 @@ EXCEPTIONS = {
     ("pretrain.start.setup", "pretrain.trainer"),
     ("pretrain.start.summary", "pretrain.trainer"),
 }
-CIRCLES = [
-    {"finetune.encoders.embed", "finetune.encoders.models"},
-]
+CIRCLES = []
 
 
 @cache

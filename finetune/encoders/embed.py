@@ -12,11 +12,12 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from augment.core.pretrained import pretrained, pretrained_model
-from finetune.encoders.models import resolve_run
+from finetune.encoders.source import ModelSource
 from pretrain.common.errors import UserError
-from pretrain.export.folder import read_kept_head, read_policy
+from pretrain.export.folder import read_kept_head
 from pretrain.model.encoder import SentenceEncoder, load_encoder
 from pretrain.model.heads import ProjectionHead, simcse_head
+from pretrain.model.modules import evaluation_mode
 from pretrain.model.pooling import SECOND_STATE, check_pooling
 
 POOLINGS = tuple(SECOND_STATE)
@@ -84,9 +85,7 @@ def embed_poolings(
     vectors = {name: np.empty((len(rows), encoder.hidden_size), np.float32) for name in poolings}
     device = next(encoder.parameters()).device
     passes = _passes(poolings)
-    was_training = encoder.training
-    encoder.eval()
-    try:
+    with evaluation_mode(encoder):
         for batch in _batches(rows, token_budget):
             ids = torch.from_numpy(np.concatenate([rows[n] for n in batch])).to(device)
             lengths = torch.tensor([len(rows[n]) for n in batch])
@@ -94,46 +93,41 @@ def embed_poolings(
                 states = encoder.states(ids, lengths, second)
                 for name in names:
                     vectors[name][batch] = encoder.vectors(states, name).cpu().numpy()
-    finally:
-        encoder.train(was_training)
     return vectors
 
 
-def load_model(model: str | Path, pooler: bool = False) -> tuple[SentenceEncoder, Any]:
-    """(encoder, tokenizer) of a run folder, export, Hugging Face folder or hub name; on the GPU if any.
+def load_model(source: ModelSource, pooler: bool = False) -> tuple[SentenceEncoder, Any]:
+    """Load (encoder, tokenizer), on the GPU if there is one.
 
-    A run folder stands for its `best/`, or, where it has none, for its `export/`. The encoder of an export
-    that keeps a head for use has it (`SentenceEncoder.head`); with `pooler` its pooling is `cls` and its head
-    the checkpoint's own pooler.
+    The encoder of an export that keeps a head for use has it (`SentenceEncoder.head`); with `pooler` its
+    pooling is `cls` and its head the checkpoint's own pooler.
 
     Raises:
         UserError: nothing there to load, an unsupported model type, a tokenizer that does not fit, or no
             pooler.
     """
-    source, _ = resolve_run(str(model))
+    location = source.location
     try:
-        tokenizer = pretrained(AutoTokenizer, source)
+        tokenizer = pretrained(AutoTokenizer, location)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"cannot load a tokenizer from {source!r}: {error}\n"
+            f"cannot load a tokenizer from {location!r}: {error}\n"
             "Give a run folder, an export, a Hugging Face folder or a hub name."
         ) from error
     files = sorted(set(tokenizer.vocab_files_names.values()))
-    if Path(source).is_dir() and not any((Path(source) / file).is_file() for file in files):
+    if source.folder and not any((source.folder / file).is_file() for file in files):
         # transformers makes one without a vocabulary then, to which every word is unknown
         raise UserError(
-            f"{source} holds no tokenizer ({' or '.join(files)}); copy the one that the model was trained "
+            f"{location} holds no tokenizer ({' or '.join(files)}); copy the one that the model was trained "
             "with there"
         )
-    policy = read_policy(source)  # an export of ours says how it was pooled in training
-    encoder = load_encoder(source, tokenizer, policy["pooling"] if policy else "mean")
+    encoder = load_encoder(location, tokenizer, source.trained_pooling or "mean")
     if pooler:
-        encoder.pooling, encoder.head = "cls", load_pooler(source)
-    else:
-        encoder.head = read_kept_head(source)
-    if policy and not pooler:
+        encoder.pooling, encoder.head = "cls", load_pooler(location)
+    elif source.policy:
+        encoder.head = read_kept_head(location, source.policy)
         through = ", through the head that it keeps" if encoder.head is not None else ""
-        print(f"trained for {encoder.pooling} pooling{through}", file=sys.stderr)
+        print(f"trained with {encoder.pooling} pooling{through}", file=sys.stderr)
     return encoder.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
 
 

@@ -1,9 +1,8 @@
-"""Any encoder under one interface: a run or export of ours, a Hugging Face or sentence-transformers folder, a
-function.
+"""Open any encoder under one interface.
 
-open_model("runs/clear_micro")            a run of this project: its best/, or else export/; the pooling it was trained for
-open_model("bert-base-uncased", "cls")    a Hugging Face folder or hub name, by a pooling that you choose
-open_model("all-MiniLM-L6-v2")            a sentence-transformers folder or hub name, by its own modules and prompts
+open_model("runs/clear_micro")            a run of this project, with the pooling that it was trained with
+open_model("bert-base-uncased", "cls")    a Hugging Face folder or hub name, with a pooling that you choose
+open_model("all-MiniLM-L6-v2")            a sentence-transformers model, with its own modules and prompts
 open_model("my_encoder.py:embed")         a Python function: list of N strings -> array [N, d]
 open_model(embed)                         the same, from Python
 """
@@ -22,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from augment.core.errors import CannotLoad
-from augment.core.pretrained import pretrained, require_source, require_weights
+from augment.core.pretrained import pretrained, require_weights
+from finetune.encoders.source import ModelSource, kind_of, names_function, resolve
 from pretrain.common.errors import UserError
-from pretrain.common.run_folder import describe_export, export_of
 
 if TYPE_CHECKING:
+    from pretrain.model.encoder import SentenceEncoder
     from pretrain.model.heads import ProjectionHead
 
 NO_CODE = {"trust_remote_code": False}
@@ -46,16 +45,11 @@ class EmbeddingModel:
     pooling: str
     """How it makes vectors: a name of `pretrain.model.pooling`, "pooler", "own modules"
     (sentence-transformers) or "function"."""
-    trained_pooling: str | None
-    """The pooling it was trained for, where the model says so."""
     encode: Callable[[Sequence[str]], np.ndarray]
     """Sentences, in any order, repeats allowed -> finite float32[N, d] in that order. Every distinct sentence
     is encoded once."""
-    folder: Path | None = None
-    """Where its weights and tokenizer lie, for evaluations that fine-tune; None for functions and hub
-    names."""
-    run: Path | None = None
-    """The run folder that it comes from, if any: reports go to its report/."""
+    source: ModelSource | None = None
+    """Where it was loaded from; None for functions."""
 
     max_length: int | None = None
     """Texts are cut to this many tokens; None: only where they are longer than the model takes."""
@@ -64,13 +58,36 @@ class EmbeddingModel:
     """N sentences and names of poolings -> float32[N, d] by pooling, in as few passes as they need together;
     None: the model brings the one way in which it makes vectors."""
 
-    head: ProjectionHead | None = None
-    """What vectors by the trained pooling, or by "pooler", go through; vectors by another pooling do not."""
+    encoder: SentenceEncoder | None = None
+    """The packed encoder, its tokenizer beside it; None for models that run otherwise."""
+    tokenizer: Any = None
+
+    @property
+    def folder(self) -> Path | None:
+        """Where its weights and tokenizer lie; None for functions and hub names."""
+        return self.source.folder if self.source else None
+
+    @property
+    def run(self) -> Path | None:
+        """The run folder that it comes from, if any: reports go to its report/."""
+        return self.source.run if self.source else None
+
+    @property
+    def trained_pooling(self) -> str | None:
+        """The pooling that it was trained with, where the model says so."""
+        return self.source.trained_pooling if self.source else None
+
+    @property
+    def head(self) -> ProjectionHead | None:
+        """What vectors by the trained pooling, or by "pooler", go through; others go through none."""
+        return self.encoder.head if self.encoder is not None else None
 
     @property
     def identity(self) -> str:
-        """What tells these weights from others of the same name: folder, size and time of the weights; else
-        the name."""
+        """What tells these weights from others of the same name.
+
+        The folder, and the size and time of every file of weights; the name where there is no folder.
+        """
         if self.folder is None:
             return self.name
         weights = sorted(
@@ -83,18 +100,16 @@ class EmbeddingModel:
 
     @property
     def remark(self) -> str | None:
-        """What must be said aloud about the pooling, if anything."""
+        """A warning about the pooling; None where there is nothing to say."""
         if self.trained_pooling is not None and self.pooling != self.trained_pooling:
-            judged = (
-                f"{self.name} was trained for {self.trained_pooling} pooling and is judged by "
-                f"{self.pooling} pooling"
-            )
-            return f"{judged}, without the head that it keeps" if self.head is not None else judged
+            used = f"{self.name} was trained with {self.trained_pooling} pooling and is evaluated with "
+            used += f"{self.pooling} pooling"
+            return used + (", without the head that it keeps" if self.head is not None else "")
         return None
 
 
 def open_model(
-    model: str | Path | EmbedFunction,
+    model: str | Path | ModelSource | EmbedFunction,
     pooling: str = "",
     token_budget: int = 16384,
     batch_size: int = 64,
@@ -121,40 +136,17 @@ def open_model(
     """
     if callable(model):
         return _function(model, getattr(model, "__name__", "function"), pooling)
-    text = str(model)
-    if ":" in text and not Path(text).exists():
-        return _function(_import_function(text), text, pooling)
-    source, run = resolve_run(text)
-    kind = kind_of(source)
-    if kind == "sentence-transformers":
-        opened = _sentence_transformers(source, text, pooling, batch_size, run, max_length)
+    if not isinstance(model, ModelSource):
+        if names_function(str(model)):
+            return _function(_import_function(str(model)), str(model), pooling)
+        model = resolve(model)
+    if kind_of(model.location) == "sentence-transformers":
+        opened = _sentence_transformers(model, pooling, batch_size, max_length)
     else:
-        opened = _packed(source, text, pooling, token_budget, batch_size, run, max_length, quiet)
+        opened = _packed(model, pooling, token_budget, batch_size, max_length, quiet)
     if opened.remark and not quiet:
         print(f"note: {opened.remark}", file=sys.stderr)
     return opened
-
-
-def kind_of(source: str) -> str:
-    """ "ours" (has clear.json), "sentence-transformers" (has modules.json), "hugging face" (has config.json)
-    or "hub"."""
-    folder = Path(source)
-    for mark, kind in (
-        ("clear.json", "ours"),
-        ("modules.json", "sentence-transformers"),
-        ("config.json", "hugging face"),
-    ):
-        if (folder / mark).is_file():
-            return kind
-    if folder.exists():
-        raise UserError(
-            f"{source}: no model there; a model folder has a config.json (Hugging Face) or modules.json"
-        )
-    try:
-        require_source(source)
-    except CannotLoad as error:
-        raise UserError(f"{source}: {error}") from None
-    return "hub" if not _hub_has_modules(source) else "sentence-transformers"
 
 
 def distinct(encode: EmbedFunction, sentences: Sequence[str], name: str) -> np.ndarray:
@@ -203,7 +195,7 @@ def _function(function: EmbedFunction, name: str, pooling: str) -> EmbeddingMode
         raise UserError(
             f"--pooling {pooling}: {name} is a function, which makes its vectors itself; leave the flag out"
         )
-    return EmbeddingModel(name, "function", None, lambda sentences: distinct(function, sentences, name))
+    return EmbeddingModel(name, "function", lambda sentences: distinct(function, sentences, name))
 
 
 def _import_function(text: str) -> EmbedFunction:
@@ -240,79 +232,43 @@ def _import_function(text: str) -> EmbedFunction:
     return function
 
 
-def resolve_run(source: str) -> tuple[str, Path | None]:
-    """(folder or hub name to load, run folder if `source` is one or lies in one)."""
-    source = os.path.expanduser(source)
-    folder, exported = Path(source), export_of(source)
-    if exported != source:
-        from pretrain.export.folder import read_policy
-
-        print(
-            f"{source} stands for {exported} ({describe_export(read_policy(exported)) or 'a model'})",
-            file=sys.stderr,
-        )
-        return exported, folder
-    parent = folder.resolve().parent
-    return source, parent if folder.name in ("export", "best") and (
-        parent / "config.yaml"
-    ).is_file() else None
-
-
-def _hub_has_modules(name: str) -> bool:
-    """Whether a hub model is a sentence-transformers one (its modules.json is in the cache or can be had)."""
-    from transformers.utils import cached_file
-
-    try:
-        return cached_file(name, "modules.json", _raise_exceptions_for_missing_entries=False) is not None
-    except (OSError, ValueError):
-        return False
-
-
 def _packed(
-    source: str,
-    name: str,
+    source: ModelSource,
     pooling: str,
     token_budget: int,
     batch_size: int,
-    run: Path | None,
     max_length: int | None,
     quiet: bool,
 ) -> EmbeddingModel:
-    """A masked language model through the project's packed encoder; other architectures by
-    sentence-transformers."""
+    """Open a masked language model packed; architectures without packed attention run padded."""
     from transformers import AutoConfig
 
     from finetune.encoders.embed import POOLER, embed_poolings, load_model
-    from pretrain.export.folder import read_policy
     from pretrain.model.architectures import FAMILIES
     from pretrain.model.pooling import check_pooling
 
-    policy = read_policy(source)
-    trained = policy["pooling"] if policy else None
+    name, location, trained = source.name, source.location, source.trained_pooling
     chosen = POOLER if pooling == POOLER else check_pooling(pooling or trained or "mean")
     if not pooling and trained is None and not quiet:
         print(
-            f"note: {name} does not say how it was pooled in training: mean pooling; --pooling chooses",
+            f"note: {name} does not say which pooling it was trained with: using mean; --pooling chooses",
             file=sys.stderr,
         )
-    folder = Path(source) if Path(source).is_dir() else None
     try:
-        model_type = pretrained(AutoConfig, source).model_type
+        model_type = pretrained(AutoConfig, location).model_type
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot load a model from {source!r}: {error}") from error
+        raise UserError(f"cannot load a model from {location!r}: {error}") from error
+    encoder = tokenizer = None
     if model_type not in FAMILIES:
-        padded, head = _padded(source, name, chosen, batch_size, max_length), None
+        padded = _padded(source, chosen, batch_size, max_length)
 
         def several(sentences: Sequence[str], poolings: Sequence[str]) -> dict[str, np.ndarray]:
             others = {
-                other: _padded(source, name, other, batch_size, max_length)
-                for other in poolings
-                if other != chosen
+                other: _padded(source, other, batch_size, max_length) for other in poolings if other != chosen
             }
             return {one: others.get(one, padded)(list(sentences)) for one in poolings}
     else:
         encoder, tokenizer = load_model(source, pooler=chosen == POOLER)
-        head = encoder.head
 
         def several(sentences: Sequence[str], poolings: Sequence[str]) -> dict[str, np.ndarray]:
             return embed_poolings(encoder, tokenizer, sentences, poolings, token_budget, max_length)
@@ -325,35 +281,34 @@ def _packed(
     return EmbeddingModel(
         name,
         chosen,
-        trained,
         lambda sentences: distinct(encode, sentences, name),
-        folder,
-        run,
+        source,
         max_length,
         None if chosen == POOLER else several,
-        head,
+        encoder,
+        tokenizer,
     )
 
 
-def _padded(source: str, name: str, pooling: str, batch_size: int, max_length: int | None) -> EmbedFunction:
-    """An architecture that the packed encoder does not know, run padded by sentence-transformers."""
+def _padded(source: ModelSource, pooling: str, batch_size: int, max_length: int | None) -> EmbedFunction:
+    """Load an architecture without packed attention, to run padded by sentence-transformers."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     if pooling not in ("cls", "mean"):
         raise UserError(
-            f"--pooling {pooling}: {name} is of a type that runs padded only, with cls or mean pooling"
+            f"--pooling {pooling}: {source.name} is of a type that runs padded only, with cls or mean pooling"
         )
     try:
-        require_weights(source)
+        require_weights(source.location)
         transformer = Transformer(
-            source,
+            source.location,
             config_kwargs=NO_CODE,
             model_kwargs=SAFE_WEIGHTS,
             processor_kwargs=NO_CODE,
         )
     except Exception as error:  # of its own, of transformers, of safetensors: for the same few causes
-        raise UserError(f"cannot load a model from {source!r}: {error}") from error
+        raise UserError(f"cannot load a model from {source.location!r}: {error}") from error
     model = SentenceTransformer(
         modules=[transformer, Pooling(transformer.get_embedding_dimension(), pooling)]
     )
@@ -364,8 +319,7 @@ def _padded(source: str, name: str, pooling: str, batch_size: int, max_length: i
 
 
 def _cut_at(model: Any, max_length: int | None) -> int | None:
-    """Make a SentenceTransformer cut texts to `max_length` tokens; what holds then, None where it has no such
-    limit."""
+    """Cut a SentenceTransformer's texts to `max_length` tokens; return it, or None where it sets no limit."""
     own = model.max_seq_length
     # static embeddings have no limit that could be set
     if max_length is None or own is None or math.isinf(own):
@@ -375,28 +329,28 @@ def _cut_at(model: Any, max_length: int | None) -> int | None:
 
 
 def _sentence_transformers(
-    source: str, name: str, pooling: str, batch_size: int, run: Path | None, max_length: int | None
+    source: ModelSource, pooling: str, batch_size: int, max_length: int | None
 ) -> EmbeddingModel:
-    """A sentence-transformers model by its own modules and prompts."""
+    """Open a sentence-transformers model, with its own modules and prompts."""
     from sentence_transformers import SentenceTransformer
 
     if pooling:
         raise UserError(
-            f"--pooling {pooling}: {name} is a sentence-transformers model and brings its own pooling and "
-            "prompts; leave the "
-            "flag out, or give the Hugging Face folder of its transformer"
+            f"--pooling {pooling}: {source.name} is a sentence-transformers model and brings its own pooling "
+            "and prompts; leave the flag out, or give the Hugging Face folder of its transformer"
         )
     try:
-        require_weights(source)
-        model = SentenceTransformer(source, trust_remote_code=False, model_kwargs=SAFE_WEIGHTS)
+        require_weights(source.location)
+        model = SentenceTransformer(source.location, trust_remote_code=False, model_kwargs=SAFE_WEIGHTS)
     except Exception as error:  # of its own, of transformers, of safetensors: for the same few causes
-        raise UserError(f"cannot load the sentence-transformers model {source!r}: {error}") from error
+        raise UserError(
+            f"cannot load the sentence-transformers model {source.location!r}: {error}"
+        ) from error
 
     def encode(sentences: list[str]) -> np.ndarray:
         return model.encode(sentences, batch_size=batch_size, show_progress_bar=False, convert_to_numpy=True)
 
     cut = _cut_at(model, max_length)
-    folder = Path(source) if Path(source).is_dir() else None
     return EmbeddingModel(
-        name, "own modules", None, lambda sentences: distinct(encode, sentences, name), folder, run, cut
+        source.name, "own modules", lambda sentences: distinct(encode, sentences, source.name), source, cut
     )

@@ -32,14 +32,13 @@ from augment.spec.grammar import needs_synonyms, parse
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import ParsedSentence
 from augment.tokens.synonyms import SynonymTable
-from finetune.encoders.embed import POOLINGS, embed_sentences, load_model
+from finetune.encoders.embed import POOLER, embed_sentences
 from finetune.encoders.models import EmbeddingModel
 from finetune.geometry import measures
 from pretrain.common.errors import UserError
 from pretrain.data.masking import Masked, mask_tokens
 from pretrain.data.microbatches import count_micro_batches, cut, pack, select_positions
 from pretrain.data.worker import clip
-from pretrain.model.architectures import FAMILIES
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.modules import evaluation_mode
 from pretrain.model.precision import DTYPES
@@ -105,9 +104,8 @@ class AugmentedSentences:
     ):
         self.sentences, self.seed, self.notes, self.parses = list(sentences), seed, [], parses
         self.precision = DTYPES[precision]
-        self.encoder, self.tokenizer = _packed(model)
-        if self.tokenizer is None:
-            self.tokenizer = _own_tokenizer(model)
+        self.encoder = model.encoder if model.pooling != POOLER else None
+        self.tokenizer = model.tokenizer or _own_tokenizer(model)
         if self.tokenizer is None:
             self.tokenizer = train_tokenizer(self.sentences)
             self.notes.append(
@@ -334,22 +332,11 @@ class _GivenTokens:
         return {"input_ids": [self.rows[number] for number in numbers]}
 
 
-def _source(model: EmbeddingModel) -> str:
-    return str(model.folder) if model.folder is not None else model.name
-
-
-def _packed(model: EmbeddingModel) -> tuple[SentenceEncoder | None, Any]:
-    """(encoder, tokenizer) of a model that runs packed, (None, None) of any other."""
-    if model.pooling not in POOLINGS or pretrained(AutoConfig, _source(model)).model_type not in FAMILIES:
-        return None, None
-    return load_model(_source(model))
-
-
 def _own_tokenizer(model: EmbeddingModel) -> Any:
-    if model.pooling == "function":
+    if model.source is None:
         return None
     try:
-        tokenizer = pretrained(AutoTokenizer, _source(model))
+        tokenizer = pretrained(AutoTokenizer, model.source.location)
         Vocabulary.from_tokenizer(tokenizer)
     except (OSError, ValueError, KeyError, AugmentationError):
         return None  # said aloud by the caller, which makes one
@@ -360,7 +347,7 @@ def _why_no_perplexity(model: EmbeddingModel, encoder: SentenceEncoder | None) -
     """Why the model has no pseudo-perplexity; "" if it has one."""
     if encoder is None:
         return f"{model.name} does not run as a masked language model here"
-    names = pretrained(AutoConfig, _source(model)).architectures or []
+    names = pretrained(AutoConfig, model.source.location).architectures or []
     if any(name.endswith(("ForMaskedLM", "ForPreTraining")) for name in names):
         return ""
     return (

@@ -13,9 +13,9 @@ import numpy as np
 
 from augment.core.ragged import Ragged, offsets_of
 from finetune.encoders.embed import embed_sentences, load_model
-from finetune.encoders.models import EmbeddingModel, distinct, resolve_run
+from finetune.encoders.models import EmbeddingModel, distinct
+from finetune.encoders.source import names_function, resolve
 from pretrain.common.errors import UserError
-from pretrain.export.folder import read_policy
 from pretrain.model.encoder import SentenceEncoder
 
 
@@ -56,19 +56,17 @@ def open_source(model: str | Path) -> Source:
         UserError: a function, nothing there to load, a model type without packed attention, or no fast
             tokenizer.
     """
-    if ":" in str(model) and not Path(model).exists():  # as `open_model` knows it
+    if names_function(str(model)):
         raise UserError(
             f"{model}: a function cannot be fine-tuned, its weights are out of reach; give the run folder, "
-            "export, "
-            "Hugging Face folder or hub name of its encoder"
+            "export, Hugging Face folder or hub name of its encoder"
         )
-    folder, run = resolve_run(str(model))
-    encoder, tokenizer = load_model(folder)
+    source = resolve(model)
+    encoder, tokenizer = load_model(source)
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(
             f"{model}: its tokenizer has no fast version (tokenizer.json); convert it with transformers first"
         )
-    policy = read_policy(folder)
     encoder.head = None  # one that the model keeps for sentence vectors: the task brings its own
     encoder.cpu()
 
@@ -76,12 +74,7 @@ def open_source(model: str | Path) -> Source:
         return embed_sentences(encoder, tokenizer, sentences, "cls")
 
     opened = EmbeddingModel(
-        str(model),
-        "cls",
-        policy["pooling"] if policy else None,
-        lambda sentences: distinct(embed, sentences, str(model)),
-        Path(folder) if Path(folder).is_dir() else None,
-        run,
+        source.name, "cls", lambda sentences: distinct(embed, sentences, source.name), source
     )
     return Source(opened, encoder, tokenizer, _fingerprint(encoder, tokenizer))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -280,10 +280,12 @@ def read_policy(folder: str | Path) -> dict[str, Any] | None:
     return policy
 
 
-def read_kept_head(folder: str | Path) -> ProjectionHead | None:
-    """What the pooled vectors of an export go through in use; None: nothing, or the folder is no export of
-    ours."""
-    kept = (read_policy(folder) or {}).get("kept_head")
+def read_kept_head(folder: str | Path, policy: Mapping[str, Any]) -> ProjectionHead | None:
+    """Return the head that pooled vectors of an export go through in use, None without one.
+
+    policy: what `read_policy` returns.
+    """
+    kept = policy.get("kept_head")
     return None if kept is None else read_head(Path(folder) / kept["folder"])
 
 

@@ -11,6 +11,7 @@ from transformers import AutoTokenizer
 from augment.core.ragged import Ragged
 from finetune import baselines
 from finetune.encoders.models import open_model
+from finetune.encoders.source import resolve
 from pretrain.common.errors import UserError
 from pretrain.data.shards import write_folder
 
@@ -51,7 +52,7 @@ def test_lsa_is_scikit_learns(prepared):
 def test_averaged_vectors_are_means_of_the_input_rows(folder, tmp_path):
     baselines.main("averaged", str(folder), str(tmp_path / "averaged"))
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    table = baselines.averaged_vectors(str(folder))
+    table = baselines.averaged_vectors(resolve(folder))
     text = "a man rides the horse"
     expected = table[tokenizer(text, add_special_tokens=False)["input_ids"]].mean(0)
     np.testing.assert_allclose(

@@ -10,6 +10,7 @@ from finetuning_helpers import PAIRS, sentence
 
 from finetune.encoders.embed import POOLINGS, embed_poolings, load_model
 from finetune.encoders.models import open_model
+from finetune.encoders.source import resolve
 from finetune.geometry.augmentations import AugmentedSentences
 from finetune.senteval.classifier import ClassifierSettings, PairFeatures, Rows, fit_all
 from finetune.senteval.protocol import L2_GRID, Setting, cross_validated, nested, split
@@ -160,10 +161,10 @@ def test_fine_tuning_in_half_precision(folders):
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert"])
 def test_embedding(folders, on_cpu, kind):
-    encoder, tokenizer = load_model(folders[kind])
+    encoder, tokenizer = load_model(resolve(folders[kind]))
     assert next(encoder.parameters()).device.type == DEVICE
     there = embed_poolings(encoder, tokenizer, TEXTS, POOLINGS, 256)
-    encoder, tokenizer = on_cpu(lambda: load_model(folders[kind]))
+    encoder, tokenizer = on_cpu(lambda: load_model(resolve(folders[kind])))
     here = embed_poolings(encoder, tokenizer, TEXTS, POOLINGS, 256)
     for pooling in POOLINGS:
         np.testing.assert_allclose(there[pooling], here[pooling], rtol=1e-3, atol=1e-4)

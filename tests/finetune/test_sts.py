@@ -13,6 +13,7 @@ from scipy import stats
 from finetune import sts
 from finetune.encoders import models
 from finetune.encoders.embed import embed_poolings, load_model
+from finetune.encoders.source import resolve
 from finetune.sts import OFFICIAL_PAIRS, SEVEN_TASKS, TASKS, YEAR_SUBSETS, StsEvaluator, StsResults, cosines
 from pretrain.common.errors import UserError
 
@@ -277,7 +278,7 @@ def command(model, layout, tmp_path, **flags):
 def test_the_command_judges_several_poolings_of_a_run_or_folder_at_once(
     folders, layout, tmp_path, capsys, kind, pooling
 ):
-    encoder, tokenizer = load_model(folders[kind])
+    encoder, tokenizer = load_model(resolve(folders[kind]))
     names = {"": ["cls", "mean"], "mean": ["mean"]}.get(
         pooling, ["cls", "mean", "first-last", "embedding-last", "last-two"]
     )
@@ -288,7 +289,7 @@ def test_the_command_judges_several_poolings_of_a_run_or_folder_at_once(
     assert command(folders[kind], layout, tmp_path, pooling=pooling) == expected
     # about the pooling only where a single one is judged that it was not trained for
     said = capsys.readouterr().err
-    assert ("was trained for cls pooling and is judged by mean" in said) == (
+    assert ("was trained with cls pooling and is evaluated with mean" in said) == (
         kind == "run" and pooling == "mean"
     )
     assert "does not say how" not in said

@@ -20,6 +20,7 @@ from finetune.encoders.embed import (
     load_model,
     parse_poolings,
 )
+from finetune.encoders.source import resolve
 from pretrain.common.errors import UserError
 
 
@@ -30,7 +31,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def loaded(folder):
-    return load_model(folder)
+    return load_model(resolve(folder))
 
 
 def padded_reference(folder, tokenizer, sentences):
@@ -122,15 +123,15 @@ def test_poolings_are_parsed():
 def test_a_run_folder_stands_for_its_best_weights_or_else_its_export(folder, tmp_path, capsys):
     (tmp_path / "config.yaml").write_text("name: x\n")
     with pytest.raises(UserError, match="without an export yet"):
-        load_model(tmp_path)
+        load_model(resolve(tmp_path))
     (tmp_path / "export").symlink_to(folder)
-    load_model(tmp_path)
+    load_model(resolve(tmp_path))
     assert f"{tmp_path} stands for {tmp_path / 'export'}" in capsys.readouterr().err
     (tmp_path / "best").symlink_to(folder)
-    load_model(tmp_path)
+    load_model(resolve(tmp_path))
     assert f"{tmp_path} stands for {tmp_path / 'best'}" in capsys.readouterr().err
     with pytest.raises(UserError, match="cannot load a tokenizer"):
-        load_model(tmp_path / "absent")
+        load_model(resolve(tmp_path / "absent"))
 
 
 def run_sts(*arguments):

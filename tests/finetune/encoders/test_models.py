@@ -14,7 +14,8 @@ from sentence_transformers.models import Pooling, StaticEmbedding, Transformer
 from transformers import AutoTokenizer, BertModel
 
 from finetune.baselines import _sentence_transformer
-from finetune.encoders.models import distinct, kind_of, open_model
+from finetune.encoders.models import distinct, open_model
+from finetune.encoders.source import kind_of
 from pretrain.common.errors import UserError
 
 
@@ -42,7 +43,7 @@ def test_hugging_face_folder(hugging_face, pooling, capsys):
     assert model.remark is None
     assert (
         open_model(hugging_face).pooling == "mean"
-        and "does not say how it was pooled" in capsys.readouterr().err
+        and "does not say which pooling it was trained with" in capsys.readouterr().err
     )
 
 
@@ -110,7 +111,7 @@ def test_run_folder_and_export(run_folder, capsys):
 
 def test_a_pooling_it_was_not_trained_for_is_said_aloud(run_folder, capsys):
     model = open_model(run_folder, "mean")
-    remark = f"{run_folder} was trained for cls pooling and is judged by mean pooling"
+    remark = f"{run_folder} was trained with cls pooling and is evaluated with mean pooling"
     assert model.remark == remark and f"note: {remark}" in capsys.readouterr().err
     np.testing.assert_allclose(model.encode(SENTENCES), padded(run_folder / "export", "mean"), atol=2e-5)
 

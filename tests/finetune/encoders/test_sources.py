@@ -18,6 +18,7 @@ from augment.core.pretrained import pretrained, require_source
 from augment.neural.models import load_masked_lm
 from finetune.encoders.embed import load_model
 from finetune.encoders.models import open_model
+from finetune.encoders.source import resolve
 from finetune.tuning.labelled import open_source
 from pretrain.common.errors import UserError
 from pretrain.config.run import load_config
@@ -58,7 +59,7 @@ def test_what_can_only_be_a_folder_is_not_looked_for_on_the_hub(name, no_network
     (tmp_path / "here").mkdir()
     for load in (
         open_model,
-        load_model,
+        lambda name: load_model(resolve(name)),
         load_masked_lm,
         lambda name: adopt_tokenizer(name, 64),
         lambda name: check_sources(load_config(None, {"init": name})),
@@ -166,7 +167,7 @@ def test_a_name_with_a_tilde_is_a_folder_at_home(folders, tmp_path, monkeypatch)
     tokenizer = AutoTokenizer.from_pretrained(folders["bert"])
     wanted = open_model(folders["bert"]).encode(["A text."])
     assert np.array_equal(open_model("~/model").encode(["A text."]), wanted)
-    load_model("~/model")
+    load_model(resolve("~/model"))
     open_source("~/model")
     load_masked_lm("~/model")
     load_encoder("~/model", tokenizer, "mean")
@@ -206,6 +207,6 @@ def test_a_damaged_export_says_so(folders, tmp_path, content):
     folder = tmp_path / "export"
     shutil.copytree(folders["bert"], folder)
     (folder / "clear.json").write_bytes(content)
-    for load in (open_model, load_model):
+    for load in (open_model, resolve):
         with pytest.raises(UserError, match=r"clear\.json is damaged .*python -m pretrain\.export"):
             load(folder)

@@ -277,7 +277,7 @@ def test_the_commands_in_the_readmes_order_show_sts(tmp_path, monkeypatch):
     assert "STS-B has 12 pairs here, 1379 as published" in found.notes
     assert (
         read(run / "report" / "sts-cls.json").notes[0]
-        == f"{run} was trained for mean pooling and is judged by cls pooling"
+        == f"{run} was trained with mean pooling and is evaluated with cls pooling"
     )
     assert tables_of("bert")[0]["sts"].ours[0].cells[column].value == found.tasks["STS-B"].value
 

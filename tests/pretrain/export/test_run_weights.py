@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from run_helpers import command, finish, records, start
 
-from finetune.encoders.models import resolve_run
+from finetune.encoders.source import resolve
 from pretrain.common.run_folder import describe_export
 from pretrain.config.run import load_config
 from pretrain.export.folder import read_policy
@@ -82,7 +82,8 @@ def test_a_run_that_only_gets_worse_says_that_its_start_was_best(tiny_data, tmp_
     assert (summary["best_step"], summary["best"]["heldout_mlm_loss"]) == (0, losses[0])
     # Evaluations, post-training and the summary's own suggestion mean the same weights, and say so.
     assert f"{run} stands for its best/, step 0" in output and f"python -m finetune.sts {run}" in output
-    assert resolve_run(str(run)) == (str(run / "best"), run)
+    source = resolve(run)
+    assert (source.location, source.run) == (str(run / "best"), run)
     assert (
         f"{run} stands for {run / 'best'} (step 0 of 6, best by heldout_mlm_loss" in capsys.readouterr().err
     )

@@ -1,0 +1,103 @@
+"""Resolve a model's name once; everything that loads a part of the model carries the result."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from augment.core.errors import CannotLoad
+from augment.core.pretrained import require_source
+from pretrain.common.errors import UserError
+from pretrain.common.run_folder import describe_export, export_of
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model's name, resolved by `resolve`."""
+
+    name: str
+    """As the user gave it; what reports call the model."""
+    location: str
+    """Folder or hub name to load; of a run, its best/ or else its export/."""
+    run: Path | None = None
+    """The run folder that it comes from, if any: reports go to its report/."""
+    policy: Mapping[str, Any] | None = None
+    """What an export of ours says of itself (`pretrain.export.folder.read_policy`)."""
+
+    @property
+    def folder(self) -> Path | None:
+        """Where its weights and tokenizer lie; None for hub names."""
+        return Path(self.location) if Path(self.location).is_dir() else None
+
+    @property
+    def trained_pooling(self) -> str | None:
+        """The pooling that it was trained with, where the model says so."""
+        return self.policy["pooling"] if self.policy else None
+
+
+def names_function(text: str) -> bool:
+    """Return whether a model's name is that of a function: module:function or file.py:function."""
+    return ":" in text and not Path(text).exists()
+
+
+def resolve(model: str | Path) -> ModelSource:
+    """Resolve a run folder, an export, another model folder or a hub name.
+
+    A run folder stands for its best/, or, where it has none, for its export/; standard error says which.
+
+    Raises:
+        UserError: a run without an export, or an export whose clear.json is damaged.
+    """
+    from pretrain.export.folder import read_policy  # imports transformers
+
+    name = str(model)
+    source = os.path.expanduser(name)
+    folder, location = Path(source), export_of(source)
+    policy = read_policy(location)
+    if location != source:
+        print(f"{source} stands for {location} ({describe_export(policy) or 'a model'})", file=sys.stderr)
+        return ModelSource(name, location, folder, policy)
+    parent = folder.resolve().parent
+    in_run = folder.name in ("export", "best") and (parent / "config.yaml").is_file()
+    return ModelSource(name, source, parent if in_run else None, policy)
+
+
+def kind_of(location: str) -> str:
+    """Return how a model is loaded: "ours", "sentence-transformers", "hugging face" or "hub".
+
+    A folder of the first three has a clear.json, a modules.json or a config.json.
+
+    Raises:
+        UserError: no model there.
+    """
+    folder = Path(location)
+    for mark, kind in (
+        ("clear.json", "ours"),
+        ("modules.json", "sentence-transformers"),
+        ("config.json", "hugging face"),
+    ):
+        if (folder / mark).is_file():
+            return kind
+    if folder.exists():
+        raise UserError(
+            f"{location}: no model there; a model folder has a config.json (Hugging Face) or modules.json"
+        )
+    try:
+        require_source(location)
+    except CannotLoad as error:
+        raise UserError(f"{location}: {error}") from None
+    return "hub" if not _hub_has_modules(location) else "sentence-transformers"
+
+
+def _hub_has_modules(name: str) -> bool:
+    """Return whether a hub model has a modules.json, in the cache or on the hub."""
+    from transformers.utils import cached_file
+
+    try:
+        return cached_file(name, "modules.json", _raise_exceptions_for_missing_entries=False) is not None
+    except (OSError, ValueError):
+        return False
