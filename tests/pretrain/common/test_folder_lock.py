@@ -25,7 +25,7 @@ HOLD = """
 import os, socket, sys, time
 from pathlib import Path
 {before}
-from pretrain import folder_lock as locks
+from pretrain.common import folder_lock as locks
 locks.LEASE, locks.BEAT = 2.0, 0.2
 with locks.folder_lock(Path(sys.argv[1])):
     {inside}

@@ -13,8 +13,10 @@ sys.path.insert(0, {root!r})
 import torch.distributed as dist
 from contextlib import contextmanager
 from pathlib import Path
-from pretrain import checkpoint, command, setup_run
+from pretrain.checkpoint import store
+from pretrain.common import cli
 from pretrain.common.errors import UserError
+from pretrain.start import setup
 
 @contextmanager
 def held():  # what rank 0 has to leave in good order takes its time
@@ -32,15 +34,15 @@ def main():
     with held():
         {action}
 
-command.run(main)
+cli.run(main)
 """
 ACTIONS = {
     "user error": (
-        "setup_run.on_rank_zero(lambda: fail(UserError('the only copy')))",
+        "setup.on_rank_zero(lambda: fail(UserError('the only copy')))",
         "[rank 0] error: the only copy",
     ),
-    "bug": ("setup_run.on_rank_zero(lambda: fail(KeyError('the only copy')))", "KeyError: 'the only copy'"),
-    "load": ("checkpoint.load(Path({folder!r}) / 'step-00000003.damaged', None)", "manifest.json is missing"),
+    "bug": ("setup.on_rank_zero(lambda: fail(KeyError('the only copy')))", "KeyError: 'the only copy'"),
+    "load": ("store.load(Path({folder!r}) / 'step-00000003.damaged', None)", "manifest.json is missing"),
 }
 
 

@@ -88,10 +88,10 @@ def test_threads_are_the_users(monkeypatch, asked, flag, ranks, expected):
 
 THREADS = """
 import sys
-from pretrain import setup_run
+from pretrain.start import setup
 from pretrain.config.run import load_config
 flags = {} if len(sys.argv) < 2 else {"train.threads": sys.argv[1]}
-print("threads", setup_run.set_threads(load_config(None, flags)), setup_run.threads_of_user(), flush=True)
+print("threads", setup.set_threads(load_config(None, flags)), setup.threads_of_user(), flush=True)
 """
 
 

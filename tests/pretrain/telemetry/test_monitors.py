@@ -150,7 +150,8 @@ def test_measures_reach_the_host_together(spectrum):
 SPY = """
 import os, runpy, sys
 import pretrain.common.environment
-from pretrain import length_shortcut, monitors
+from pretrain.start import length_shortcut
+from pretrain.telemetry import monitors
 def spied(name, function):
     def called(*args, **rest):
         print("CALLED", name, "on rank", os.environ["RANK"], flush=True)
