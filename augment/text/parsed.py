@@ -252,24 +252,25 @@ def without_parse(text: str, language: str = "en") -> ParsedSentence:
 
 
 def parse_texts(
-    texts: Iterable[str], model: str, batch_size: int = 256, processes: int = 1
+    texts: Iterable[str], model: str, batch_size: int = 256, processes: int = 1, any_script: bool = False
 ) -> Iterator[ParsedSentence]:
     """Parse texts, in order.
 
-    model: an installed spaCy pipeline or the folder of one. processes: 1 parses in this process. Memory does
-        not
-    grow with the number of texts: the strings of a batch are freed with it (spaCy's `memory_zone`), and at
-    most two batches a process are ahead of the reader.
+    model: an installed spaCy pipeline or the folder of one. processes: 1 parses in this process. any_script:
+    take texts in another script than the pipeline's language too. Memory does not grow with the number of
+    texts: the strings of a batch are freed with it (spaCy's `memory_zone`), and at most two batches a process
+    are ahead of the reader.
 
     Raises:
-        AugmentationError: the pipeline is missing or has no tagger or parser, or the texts of the first batch
-            are written in another script than its language.
+        AugmentationError: the pipeline is missing or has no tagger or parser, or most of the first batch is
+            written in another script than its language.
     """
     parser = load_parser(model)  # fails here, not in a worker
     batches = _batches(texts, batch_size)
-    first = next(batches, [])
-    check_language(first, parser.lang, model)
-    batches = chain([first] if first else [], batches)
+    if not any_script:
+        first = next(batches, [])
+        check_language(first, parser.lang, model)
+        batches = chain([first] if first else [], batches)
     if processes == 1:
         for batch in batches:
             yield from _parse_batch(model, batch)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from augment.core.errors import AugmentationError
 from augment.core.ragged import Ragged
+from augment.text.language import check_language
 from augment.text.parsed import ParsedSentence, find_parser, load_parser, parse_texts
 from pretrain.common.errors import UserError
 from pretrain.data.annotation import MOST_CHARACTERS, pack
@@ -33,6 +34,17 @@ def describe_parser(model: str) -> dict[str, str]:
         "version": parser.meta["version"],
         "language": parser.lang,
     }
+
+
+def check_corpus(texts: Sequence[str], parser: dict[str, str]) -> None:
+    """Raise UserError where most of a corpus is written in another script than the parser's language.
+
+    texts: a random sample of the corpus. parser: as `describe_parser` gives it.
+    """
+    try:
+        check_language(texts, parser["language"], parser["parser"])
+    except AugmentationError as error:
+        raise UserError(f"--annotate {parser['parser']}: {error}") from error
 
 
 def longest_text(max_length: int) -> int:
@@ -73,11 +85,10 @@ class Annotator:
         language = self.parser["language"]
         rows = [row for row, text in enumerate(texts) if text]
         sentences = [ParsedSentence(text, (), (), (), (), (), (), (), language) for text in texts]
-        try:
-            for row, sentence in zip(rows, parse_texts((texts[row] for row in rows), self.parser["parser"])):
-                sentences[row] = sentence
-        except AugmentationError as error:  # text in another language than the parser's
-            raise UserError(f"--annotate {self.parser['parser']}: {error}") from error
+        # Any script: a chunk may be a single foreign text. `check_corpus` has judged the corpus as a whole.
+        parsed = parse_texts((texts[row] for row in rows), self.parser["parser"], any_script=True)
+        for row, sentence in zip(rows, parsed):
+            sentences[row] = sentence
         try:
             members = pack(sentences)
         except ValueError as error:

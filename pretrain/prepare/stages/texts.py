@@ -38,7 +38,7 @@ from augment.core.ragged import Ragged, segment_indices
 from augment.text.cleaning import for_clean_text
 from pretrain.common.errors import UserError
 from pretrain.config.data import DataConfig
-from pretrain.data.annotate import Annotator
+from pretrain.data.annotate import Annotator, check_corpus
 from pretrain.data.shards import ShardWriter, chunk_bounds, token_dtype, write_atomically
 from pretrain.data.tokenizer import adopt_tokenizer, encode, save_tokenizer, train_tokenizer
 from pretrain.prepare import buckets as bk
@@ -212,7 +212,20 @@ class MakeTokenizer(Step):
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         with Heartbeat(self.work, "tokenizer", 0) as self._heartbeat:
+            self._check_script()
             self._make()
+
+    def _check_script(self) -> None:
+        """Refuse a corpus in another script than the parser's language, before anything is parsed."""
+        if self.config.annotate is None:
+            return
+        runs = bk.open_runs(self.work / "texts", self.buckets, bk.TEXT_RECORD)
+        texts = bk.load_texts(
+            runs, 0, 0, self.parts_of(runs, 0)
+        )  # a bucket is a random sample: drawn by hash
+        chosen = texts.decode(np.arange(0, len(texts.records), max(1, len(texts.records) // 1000)))
+        # the columns and the label of a record are lines
+        check_corpus([line for text in chosen for line in text.split("\n")], self.plan["annotation"])
 
     def _make(self) -> None:
         config = self.config

@@ -137,6 +137,17 @@ def test_a_parser_of_another_language_is_one_error(tmp_path, parser):
         )
 
 
+def test_a_few_foreign_texts_stop_no_preparation_though_they_fill_a_chunk(tmp_path, parser):
+    foreign = [f"Сегодня мы видели {what} в старом доме." for what in ("кошку", "собаку", "книгу", "поезд")]
+    (tmp_path / "corpus.txt").write_text("\n".join([*SENTENCES[:9], *foreign]) + "\n")
+    settings = config(tmp_path / "corpus.txt", parser, heldout=1e-6, seed=3)
+    prepare(settings, tmp_path / "data", workers=1, progress=False)
+    chunk = ShardReader(tmp_path / "data", "heldout").read(0)
+    assert len(chunk.stored) == 1 and chunk.annotation.text(0) in foreign, (
+        "another seed holds a foreign one out"
+    )
+
+
 def test_every_sequence_has_its_text_and_its_parse(data, parser):
     tokenizer = load_tokenizer(ShardReader(data).tokenizer_path)
     for split in ("train", "heldout"):
@@ -273,10 +284,10 @@ def test_an_interrupted_shard_does_not_parse_again(tmp_path, parser, monkeypatch
     settings = config(tmp_path / "corpus.txt", parser)
     parsed = Counter()
 
-    def counting(texts, model):
+    def counting(texts, model, **options):
         texts = list(texts)
         parsed.update(texts)
-        return parse_texts(texts, model)
+        return parse_texts(texts, model, **options)
 
     monkeypatch.setattr(annotate, "parse_texts", counting)
     members, calls = annotate.Annotator.members, []
