@@ -31,9 +31,9 @@ from finetune.tuning.finetuning import FineTuning, Interrupted, Recipe, choose_p
 from finetune.tuning.labelled import Encoded, Source, encode_examples, open_source
 from finetune.tuning.tasks import NLI, Examples, load
 from pretrain.common.cli import as_count, as_rate, run
-from pretrain.common.durable import replace_durably, to_json
 from pretrain.common.errors import UserError
-from pretrain.common.shutdown import EXIT_CODES, Leaving
+from pretrain.common.files import replace_durably, to_json
+from pretrain.common.shutdown import EXIT_CODES, Shutdown
 
 MAX_LENGTH = 156
 EVALUATE_EVERY = 2000
@@ -139,7 +139,7 @@ def main(
     sets = load_sets(data, most)
     source = open_source(model)
     folder = folder_for(source.model, out)
-    leaving = Leaving(folder, watch_file=False)
+    shutdown = Shutdown(folder, watch_file=False)
     try:
         result = evaluate(
             source,
@@ -149,7 +149,7 @@ def main(
             folder / "anli",
             chosen,
             budget,
-            wish=lambda: EXIT_CODES.get(leaving.wish(), 0),
+            wish=lambda: EXIT_CODES.get(shutdown.requested(), 0),
         )
     except Interrupted as interrupted:
         print("stopped; what is done is kept, and the same command goes on from there", file=sys.stderr)

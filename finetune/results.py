@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from finetune.encoders.models import EmbeddingModel
-from pretrain.common.durable import replace_durably, to_json
 from pretrain.common.errors import UserError
+from pretrain.common.files import replace_durably, to_json
 
 
 @dataclass

@@ -31,8 +31,8 @@ from finetune.files import known_name, lines, senteval_folder
 from finetune.results import Evaluation, TaskResult, folder_for, write
 from finetune.sets import SENTEVAL, DataSet, Part
 from pretrain.common.cli import as_bool, as_count, run
-from pretrain.common.durable import replace_durably, to_json
 from pretrain.common.errors import UserError
+from pretrain.common.files import replace_durably, to_json
 
 SEVEN_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
 DEV_TASKS = ("STS-B-dev", "SICK-R-dev")

@@ -21,30 +21,36 @@ import torch
 import torch.distributed as dist
 
 from finetune.sts import StsEvaluator
-from pretrain.cache import views as cached_views
 from pretrain.checkpoint import store
 from pretrain.common import cli
-from pretrain.common.durable import replace_durably
-from pretrain.common.shutdown import Leaving
+from pretrain.common.files import replace_durably
+from pretrain.common.ranks import on_rank_zero
+from pretrain.common.shutdown import Shutdown
 from pretrain.config.run import DEFAULT_RECIPE, SHORT_FLAGS, Config, describe, load_config, to_yaml
-from pretrain.data.batch import BatchSpec, number_of_labels
+from pretrain.data.batch import BatchSpec
+from pretrain.data.lanes import require_divisible
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masking
 from pretrain.export.folder import export
-from pretrain.model.modules import evaluation_mode
-from pretrain.objectives import build_objective, view_specs
-from pretrain.start import continuity, setup, summary
+from pretrain.objectives import build_objective
+from pretrain.start import continuity, summary
+from pretrain.start.best import keep_start, repair_best
+from pretrain.start.data import open_data, report_damage
+from pretrain.start.devices import choose_precision, set_threads
+from pretrain.start.encoder import check_sources, make_encoder
+from pretrain.start.evaluation import Evaluation
+from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder
 from pretrain.start.inputs import as_comments
-from pretrain.start.length_shortcut import measure_lengths
+from pretrain.start.resume import resume_from
 from pretrain.step import engine as engines
-from pretrain.step.heldout import Heldout, text_embedder
 from pretrain.step.model import SentenceModel
+from pretrain.step.progress import Progress
 from pretrain.telemetry.run import Telemetry
-from pretrain.trainer import Progress, save_checkpoint, train
+from pretrain.trainer import save_checkpoint, train
 
 
 def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> int:
-    """Train, evaluate, checkpoint and export one run; returns the exit code.
+    """Train, evaluate, checkpoint and export one run; return the exit code.
 
     Args:
         config: YAML recipe; without one, configs/clear_micro.yaml. configs/clear_base.yaml is the paper's.
@@ -55,142 +61,85 @@ def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> 
     recipe, dry_run = config or DEFAULT_RECIPE, cli.as_bool(dry_run, "dry-run")
     settings = load_config(recipe, overrides)
     summary.quiet_libraries()
-    setup.check_sources(settings)
+    check_sources(settings)
     engines.start_processes(settings.train.rendezvous_seconds)
-    # a wrong option is found before data is prepared
+    # before data is prepared: a wrong option, and a number of ranks that does not fit
     engines.deepspeed_config(settings, dist.get_world_size())
+    require_divisible(settings.data.lanes, settings.train.global_batch, dist.get_world_size())
     if dry_run:
-        settings = setup.dry_run(settings)
-    with setup.one_writer(settings.run_folder):
-        return run(settings, recipe, config is not None, dry_run)
+        settings = dry_run_config(settings)
+    with hold_run_folder(settings.run_folder):
+        if dry_run:
+            empty_run_folder(settings.run_folder)
+        code = run(settings, None if config else recipe, min(settings.train.steps, 2) if dry_run else None)
+        dist.barrier()
+    dist.destroy_process_group()
+    return code
 
 
-def run(settings: Config, recipe: str | Path, explicit: bool, dry_run: bool) -> int:
-    """The run itself, in a folder that this process holds; returns the exit code.
+def run(config: Config, default_recipe: str | Path | None, stop_step: int | None) -> int:
+    """Train in a run folder that this process holds; return the exit code.
 
     Args:
-        recipe, explicit: the recipe's file, and whether the command named it.
+        default_recipe: the recipe where the command named none.
+        stop_step: where to stop; None: at `train.steps`.
     """
-    if dry_run:
-        setup.empty_folder(settings.run_folder)
-    rank, world = dist.get_rank(), dist.get_world_size()
-    setup.check_world(settings, world)
-    threads = setup.set_threads(settings)
+    folder, threads = config.run_folder, set_threads(config)
+    stop_step = stop_step or config.train.steps
 
-    data = setup.open_data(settings)
-    resumed, state = setup.resume_from(settings, data)
-    settings.train.precision = setup.choose_precision(settings, state)
-    torch.manual_seed(settings.train.seed)
-    encoder = setup.make_encoder(settings, data.tokenizer)
-    setup.check_budget(settings, encoder)
-    loaded = cached_views.trains_on(settings)
-    views = view_specs(loaded)
-    labelled = next((view for view in views if view.labelled), None)
-    objective = build_objective(
-        settings,
-        encoder,
-        data.tokenizer,
-        number_of_labels(labelled, data.train) if labelled is not None else 0,
-    )
-    objective.require_positions(min(encoder.max_positions, data.train.max_length))
-    meter = summary.flops_meter(settings, encoder, objective, data)
-    engine = engines.build_engine(SentenceModel(encoder, objective, settings.train.precision), settings)
-    if resumed is not None:
-        store.load(resumed, engine, verify=False)  # verified when it was chosen
+    # data, and the checkpoint to resume from
+    data = open_data(config)
+    checkpoint, state = resume_from(config, data.inputs)
     progress = Progress(**state["progress"]) if state else Progress()
-    stop_step = min(settings.train.steps, 2) if dry_run else settings.train.steps
-    if rank == 0:
-        replace_durably(
-            settings.run_folder / "config.yaml", (to_yaml(settings) + as_comments(data.inputs)).encode()
-        )
+    config.train.precision = choose_precision(config, state)
 
-    masking = Masking.of(settings.objective)
-    batches = Loader(
-        data.train,
-        BatchSpec(views, masking, data.vocabulary, data.synonyms, encoder.max_positions),
-        LoaderSettings.of(settings),
-        Position(progress.step, stop_step, rank, world, progress.substitutions),
-    )
-    heldout = Heldout(
-        data.heldout, data.vocabulary, loaded, data.synonyms, encoder.max_positions, progress.heldout_left_out
-    )
-    sts = StsEvaluator(settings.evaluate.sts or os.environ.get("CLEAR_DATA"))
-    with_sts = setup.sts_everywhere(settings, "STS-B-dev" in sts.available())
-    embed = text_embedder(engine, data.tokenizer, encoder.max_positions, settings.train.micro_batch_tokens)
-    telemetry = Telemetry(
-        settings.run_folder,
-        stop_step,
-        rank=rank,
-        start_step=progress.step,
-        start_tokens=progress.tokens,
-        flops=meter,
-    )
+    # model, objective, engine
+    torch.manual_seed(config.train.seed)
+    encoder = make_encoder(config, data.tokenizer)
+    longest = encoder.max_positions
+    objective = build_objective(config, encoder, data.tokenizer, data.labels)
+    objective.require_positions(min(longest, data.train.max_length))
+    flops = summary.flops_meter(config, encoder, objective, data)
+    engine = engines.build_engine(SentenceModel(encoder, objective, config.train.precision), config)
+    if checkpoint is not None:
+        store.load(checkpoint, engine, verify=False)  # verified when it was chosen
+        repair_best(folder, progress)
+    recipe = to_yaml(config) + as_comments(data.inputs)
+    on_rank_zero(lambda: replace_durably(folder / "config.yaml", recipe.encode()))
 
-    def evaluate(step: int) -> dict[str, float]:
-        scores = heldout.evaluate(engine)
-        if with_sts:
-            with evaluation_mode(engine.module):
-                scores["stsb-dev"] = sts.evaluate(embed, ["STS-B-dev"])["STS-B-dev"]["spearman_all"]
-        return scores
+    # batches, evaluation, checkpoints
+    spec = BatchSpec(data.views, Masking.of(config.objective), data.vocabulary, data.synonyms, longest)
+    rank, world = dist.get_rank(), dist.get_world_size()
+    position = Position(progress.step, stop_step, rank, world, progress.substitutions)
+    batches = Loader(data.train, spec, LoaderSettings.of(config), position)
+    sts = StsEvaluator(config.evaluate.sts or os.environ.get("CLEAR_DATA"))
+    evaluate = Evaluation(config, data, engine, sts, progress)
+    save = functools.partial(save_checkpoint, config, engine, data.inputs)
 
-    def export_checkpoint(out: Path, source: Path) -> None:
-        if rank == 0:
-            export(source, out)
+    def keep_best(source: Path) -> None:
+        on_rank_zero(lambda: export(source, folder / "best"))
 
-    save = functools.partial(save_checkpoint, settings, engine, data.inputs)
-    keep_best = functools.partial(export_checkpoint, settings.run_folder / "best")
-    if resumed is not None:
-        setup.repair_best(settings.run_folder, progress)
-    with telemetry:
-        summary.announce(
-            settings,
-            recipe,
-            explicit,
-            telemetry,
-            data,
-            encoder,
-            objective,
-            threads,
-            resumed,
-            progress.step,
-            setup.on_rank_zero(
-                lambda: measure_lengths(  # only rank 0 prints it
-                    settings,
-                    data.train,
-                    data.vocabulary,
-                    views,
-                    data.synonyms,
-                    encoder.max_positions,
-                    progress.substitutions,
-                )
-            ),
-        )
-        continuity.announce_changes(progress.changes, progress.step, telemetry)
-        setup.note_damage(data, heldout, progress, telemetry)
-        summary.announce_idle(loaded, telemetry, data)
+    # the loop
+    with Telemetry(folder, stop_step, rank, progress.step, progress.tokens, flops) as telemetry:
+        if default_recipe is not None:
+            telemetry.say(summary.describe_default(default_recipe))
+        summary.print_summary(config, data, encoder, objective, progress, checkpoint, threads, telemetry)
+        continuity.print_changes(progress.changes, progress.step, telemetry)
+        report_damage(data, evaluate.heldout, progress, telemetry)
+        summary.print_idle_augmentations(data, telemetry)
         if progress.step == 0:  # also a pre-flight: an evaluation that cannot run must not fail after a month
-            scores = evaluate(0)
+            scores = evaluate()
             telemetry.log(0, {"evaluation": scores})
             progress.note_scores(scores)
-            setup.keep_start(settings.run_folder, functools.partial(save, progress), keep_best)
+            keep_start(folder, functools.partial(save, progress), keep_best)
+        steps = iter(batches)  # forks the workers, which must not have the run's signal handlers
+        shutdown = Shutdown(folder, watch_file=rank == 0)
         code = train(
-            settings,
-            engine,
-            iter(batches),
-            evaluate,
-            save,
-            keep_best,
-            telemetry,
-            Leaving(settings.run_folder, watch_file=rank == 0),
-            progress,
-            stop_step,
+            config, engine, steps, evaluate, save, keep_best, telemetry, shutdown, progress, stop_step
         )
     if progress.step == stop_step:
-        export_checkpoint(settings.run_folder / "export", settings.run_folder / "checkpoints")
-        if rank == 0:
-            summary.report(settings, progress, settings.run_folder / "export", data.inputs)
-    dist.barrier()
-    dist.destroy_process_group()
+        on_rank_zero(lambda: export(folder / "checkpoints", folder / "export"))
+        on_rank_zero(lambda: summary.report(config, progress, data.inputs))
     return code
 
 

@@ -41,8 +41,8 @@ from finetune.files import known_name, read_sentences, spaced
 from finetune.geometry.augmentations import AugmentedSentences, Rewriting
 from finetune.results import slug
 from pretrain.common.cli import as_count, run
-from pretrain.common.durable import replace_durably, to_json
 from pretrain.common.errors import UserError
+from pretrain.common.files import replace_durably, to_json
 from pretrain.data.annotate import Annotator, describe_parser
 from pretrain.data.annotation import Annotation, Sentences
 from pretrain.model.precision import DTYPES

@@ -23,8 +23,8 @@ from typing import Any
 
 from finetune.hub import reach_hub
 from finetune.senteval.preprocessing import treebank
-from pretrain.common.durable import replace_durably
 from pretrain.common.errors import UserError
+from pretrain.common.files import replace_durably
 
 Row = Mapping[str, Any]
 Write = Callable[[list[Row]], dict[str, bytes]]

@@ -32,8 +32,8 @@ from finetune.nli_distance import read_triplets
 from finetune.results import Evaluation, TaskResult, folder_for, slug, table, write
 from finetune.sts import StsEvaluator
 from pretrain.common.cli import as_count, run
-from pretrain.common.durable import replace_durably
 from pretrain.common.errors import UserError
+from pretrain.common.files import replace_durably
 from pretrain.telemetry.monitors import effective_rank
 
 MEASURES = ("sts", "neighbourhood", "nli", "augmentation")

@@ -25,9 +25,9 @@ from finetune.tuning.finetuning import Interrupted, choose_precision
 from finetune.tuning.labelled import open_source
 from finetune.tuning.tasks import TABLE_1, TASKS, TaskData, load, prediction_lines, task_named
 from pretrain.common.cli import as_bool, as_count, as_rate, run
-from pretrain.common.durable import replace_durably
 from pretrain.common.errors import UserError
-from pretrain.common.shutdown import EXIT_CODES, Leaving
+from pretrain.common.files import replace_durably
+from pretrain.common.shutdown import EXIT_CODES, Shutdown
 
 SEEDS = 5
 """What RoBERTa and CLEAR report the median of."""
@@ -108,8 +108,8 @@ def main(
             )
     source = open_source(model)
     folder = folder_for(source.model, out)
-    leaving = Leaving(folder, watch_file=False)
-    store = RunStore(source, found, options, folder / "glue", lambda: EXIT_CODES.get(leaving.wish(), 0))
+    shutdown = Shutdown(folder, watch_file=False)
+    store = RunStore(source, found, options, folder / "glue", lambda: EXIT_CODES.get(shutdown.requested(), 0))
     if as_bool(plan, "plan"):
         _print_plan(store, runs)
         return 0

@@ -31,7 +31,7 @@ from finetune.tuning.finetuning import (
 from finetune.tuning.labelled import Encoded, Source, encode_examples
 from finetune.tuning.metrics import scores_of
 from finetune.tuning.tasks import TASKS, Examples, TaskData
-from pretrain.common.durable import replace_durably, to_json
+from pretrain.common.files import replace_durably, to_json
 
 EPOCHS = 10
 MAX_LENGTH = 512

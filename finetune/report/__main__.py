@@ -28,8 +28,8 @@ from finetune.report.tables import (
     rows_of,
 )
 from pretrain.common.cli import run
-from pretrain.common.durable import replace_durably, to_json
 from pretrain.common.errors import UserError
+from pretrain.common.files import replace_durably, to_json
 
 
 def report(*sources: str, out: str = "report", title: str = "Sentence encoders") -> None:

@@ -28,8 +28,8 @@ from torch.nn.functional import cross_entropy, mse_loss
 from transformers import AutoModelForMaskedLM
 
 from finetune.tuning.labelled import Encoded, Source
-from pretrain.common.durable import replace_durably
 from pretrain.common.errors import UserError
+from pretrain.common.files import replace_durably
 from pretrain.common.memory import FlatMemory
 from pretrain.data.microbatches import count_micro_batches, cut, pack
 from pretrain.model.architectures import set_dropout

@@ -23,8 +23,8 @@ from typing import Any, Literal
 import torch
 from safetensors import SafetensorError, safe_open
 
-from pretrain.common.durable import fsync_folder, sha256_of
 from pretrain.common.errors import UserError
+from pretrain.common.files import fsync_folder, sha256_of
 
 logger = logging.getLogger(__name__)
 

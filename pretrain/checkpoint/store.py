@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from safetensors import safe_open
 
 from pretrain.checkpoint.engine_state import EngineState, engine_state, parameter_shape
@@ -51,8 +50,8 @@ from pretrain.checkpoint.folder import (
     tensor_names,
 )
 from pretrain.checkpoint.tensor_file import TensorEntry, TensorFileWriter, split_entries
-from pretrain.common import cli
-from pretrain.common.durable import fsync_folder, replace_durably, to_json, write_durably
+from pretrain.common.files import fsync_folder, replace_durably, to_json, write_durably
+from pretrain.common.ranks import is_rank_zero, on_rank_zero
 
 __all__ = [
     "CheckpointError",
@@ -96,7 +95,7 @@ def save(root: Path, engine, state: dict[str, Any], keep: int, max_file_bytes: i
     if keep < 1:
         raise CheckpointError(f"at least one checkpoint must be kept; keep is {keep}")
     view = engine_state(engine)
-    writing = _rank() == 0
+    writing = is_rank_zero()
     folder = Path(root) / f"step-{int(state['step']):08d}"
     error: OSError | None = None
     writer = _FolderWriter(folder, max_file_bytes) if writing else None
@@ -114,7 +113,12 @@ def save(root: Path, engine, state: dict[str, Any], keep: int, max_file_bytes: i
         error = writer.attempt(lambda: writer.finish(_engine_json(view, engine, plan), state))
         if error is None:
             _prune(folder, keep)
-    _raise_together(None if error is None else _explain_failed_save(folder, error))
+
+    def raise_error() -> None:
+        if error is not None:
+            raise CheckpointError(_explain_failed_save(folder, error)) from error
+
+    on_rank_zero(raise_error)
     return folder
 
 
@@ -330,14 +334,7 @@ def resume_point(root: Path) -> Choice | None:
     Raises:
         CheckpointError: on every rank, where there are checkpoints and resuming from none of them is right.
     """
-    choice, problem = None, None
-    if _rank() == 0:
-        try:
-            choice = choose(root)
-        except CheckpointError as error:
-            problem = str(error)
-    _raise_together(problem)
-    return _agree(choice)
+    return on_rank_zero(lambda: choose(root))
 
 
 # -- loading --------------------------------------------------------
@@ -360,8 +357,7 @@ def load(path: Path, engine, verify: bool = True) -> dict[str, Any]:
     """
     path = Path(path)
     if verify:
-        problem = problem_with(path) if _rank() == 0 else None
-        _raise_together(None if problem is None else f"checkpoint {path} {problem}. {problem.remedy}.")
+        on_rank_zero(lambda: _require_good(path))
     content = read_json(path)
     view = engine_state(engine)
     parameters = dict(view.named_parameters())
@@ -390,6 +386,11 @@ def load(path: Path, engine, verify: bool = True) -> dict[str, Any]:
     view.finish()
     _restore_engine(engine, view, content)
     return content["state"]
+
+
+def _require_good(path: Path) -> None:
+    if (problem := problem_with(path)) is not None:
+        raise CheckpointError(f"checkpoint {path} {problem}. {problem.remedy}.")
 
 
 def _check_same_model(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
@@ -434,33 +435,3 @@ def _restore_engine(engine, view: EngineState, content: dict[str, Any]) -> None:
     for name, value in content["counters"].items():
         if hasattr(engine, name):
             setattr(engine, name, value)
-
-
-# -- ranks --------------------------------------------------------
-
-
-def _rank() -> int:
-    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-
-
-def _raise_together(problem: str | None) -> None:
-    """Raise rank 0's problem, if there is one, on every rank; rank 0 has printed it before the others hear of
-    it. Collective."""
-    error = None if problem is None else CheckpointError(problem)
-    if error is not None and dist.is_initialized() and dist.get_world_size() > 1:
-        cli.tell_first(error)
-    if (problem := _agree(problem)) is None:
-        return
-    if error is None:  # another rank
-        error = CheckpointError(problem)
-        error.told = True
-    raise error
-
-
-def _agree(value: Any) -> Any:
-    """Rank 0's value, on every rank. Collective."""
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return value
-    box = [value]
-    dist.broadcast_object_list(box, src=0)
-    return box[0]

@@ -1,5 +1,4 @@
-"""Leaving a run in good order: signals and the stop file become a wish that all ranks agree on at a step
-boundary."""
+"""Stop a run cleanly: signals and the stop file become a request that all ranks act on at a step boundary."""
 
 from __future__ import annotations
 
@@ -7,43 +6,52 @@ import os
 import signal
 from pathlib import Path
 
-EXIT_REQUEUE = 75  # EX_TEMPFAIL: a batch script requeues the job and goes on with --resume auto
+EXIT_REQUEUE = 75  # EX_TEMPFAIL: a batch script requeues the job, which resumes with --resume auto
 STOP_FILE = "stop"
 
-# Wishes, in rising order of weight; the largest over ranks wins.
-STAY, INTERRUPT, TERMINATE, REQUEUE, STOP = range(5)  # who asks for a stop does not want a requeue
+# Requests, the weightier the larger: the largest over all ranks wins. A stop file forbids a requeue.
+NONE, INTERRUPT, TERMINATE, REQUEUE, STOP = range(5)
 EXIT_CODES = {STOP: 0, INTERRUPT: 130, TERMINATE: 143, REQUEUE: EXIT_REQUEUE}
-REASONS = {STOP: "the stop file", INTERRUPT: "Ctrl-C", TERMINATE: "SIGTERM", REQUEUE: "SIGUSR1"}
+REASONS = {
+    STOP: "found the stop file",
+    INTERRUPT: "received Ctrl-C",
+    TERMINATE: "received SIGTERM",
+    REQUEUE: "received SIGUSR1",
+}
 SIGNALS = {signal.SIGINT: INTERRUPT, signal.SIGTERM: TERMINATE, signal.SIGUSR1: REQUEUE}
 
 
-class Leaving:
-    """Collects the wish to leave. Handlers only set a number: nothing collective ever runs inside a signal
-    handler.
+class Shutdown:
+    """Collect requests to stop.
 
-    A second Ctrl-C ends the process at once; the last checkpoint stays good.
+    A signal handler only sets a number: nothing collective may run inside one. A second Ctrl-C ends the
+    process at once; the last checkpoint stays good.
     """
 
     def __init__(self, folder: Path, watch_file: bool):
-        """`watch_file`: whether this rank looks for `folder`/stop at every step (one rank is enough)."""
-        self._wish = STAY
+        """
+        Args:
+            folder: of the run; its stop file is `folder`/stop.
+            watch_file: whether this rank looks for the stop file at every step. One rank is enough.
+        """
+        self._requested = NONE
         self._stop_file = folder / STOP_FILE if watch_file else None
         for number in SIGNALS:
-            signal.signal(number, self._note)
+            signal.signal(number, self._handle)
 
-    def _note(self, number: int, frame) -> None:
-        if number == signal.SIGINT and self._wish == INTERRUPT:
+    def _handle(self, number: int, frame) -> None:
+        if number == signal.SIGINT and self._requested == INTERRUPT:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
-        self._wish = max(self._wish, SIGNALS[signal.Signals(number)])
+        self._requested = max(self._requested, SIGNALS[signal.Signals(number)])
 
-    def wish(self) -> int:
-        """This rank's wish now."""
+    def requested(self) -> int:
+        """Return the weightiest request that this rank has received, NONE if there is none."""
         if self._stop_file is not None and self._stop_file.exists():
-            self._wish = STOP
-        return self._wish
+            self._requested = STOP
+        return self._requested
 
     def clear_stop_file(self) -> None:
-        """Take the stop file away once it has been obeyed, or the next start would stop at once."""
+        """Remove the stop file after stopping for it; otherwise the next start would stop at once."""
         if self._stop_file is not None:
             self._stop_file.unlink(missing_ok=True)

@@ -99,6 +99,27 @@ class _EpochOrder:
     ends: np.ndarray  # int64[C], cumulative sizes in that order
 
 
+def require_divisible(lanes: int, global_batch: int, world_size: int) -> None:
+    """Check that the lanes can be shared equally by the ranks.
+
+    Raises:
+        UserError: they cannot; the message names a number of lanes that could.
+    """
+    if lanes % world_size:
+        fitting = [n for n in _divisors(global_batch) if n % world_size == 0]
+        near = min(fitting, key=lambda n: abs(n - lanes), default=None)
+        remedy = (
+            f"set data.lanes={near}"
+            if near
+            else f"change train.global_batch to a multiple of {world_size} and data.lanes too"
+        )
+        raise UserError(
+            f"data.lanes = {lanes} cannot be shared equally by {world_size} ranks. Start a number of ranks "
+            f"that divides {lanes}; or, for a new run, {remedy} (another number of lanes is another order of "
+            "the data, so a run keeps the number it began with)."
+        )
+
+
 class Lanes:
     """The order of the data, a pure function of (seed, step).
 
@@ -140,24 +161,8 @@ class Lanes:
         self._epochs: OrderedDict[int, _EpochOrder] = OrderedDict()
 
     def slice_of(self, rank: int, world_size: int) -> tuple[int, int]:
-        """The lanes [start, stop) that a rank serves.
-
-        Raises:
-            UserError: the world size does not divide the number of lanes.
-        """
-        if self.lanes % world_size:
-            fitting = [n for n in _divisors(self.global_batch) if n % world_size == 0]
-            near = min(fitting, key=lambda n: abs(n - self.lanes), default=None)
-            remedy = (
-                f"set data.lanes={near}"
-                if near
-                else f"change train.global_batch to a multiple of {world_size} and data.lanes too"
-            )
-            raise UserError(
-                f"data.lanes = {self.lanes} cannot be shared equally by {world_size} ranks. Start a number "
-                f"of ranks that divides {self.lanes}; or, for a new run, {remedy} (another number of lanes "
-                "is another order of the data, so a run keeps the number it began with)."
-            )
+        """Return the lanes [start, stop) that a rank serves; raises as `require_divisible`."""
+        require_divisible(self.lanes, self.global_batch, world_size)
         share = self.lanes // world_size
         return rank * share, (rank + 1) * share
 

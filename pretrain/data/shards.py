@@ -23,7 +23,6 @@ import contextlib
 import errno
 import hashlib
 import io
-import json
 import os
 import uuid
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ import numpy as np
 
 from augment.core.ragged import Ragged
 from pretrain.common.errors import UserError
+from pretrain.common.files import replace_durably, to_json
 from pretrain.data.annotation import Annotation
 from pretrain.data.manifest import FORMAT, MANIFEST, read_manifest
 
@@ -100,19 +100,14 @@ def token_dtype(vocabulary_size: int) -> str:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a small file so that it is there whole or not at all, also after a crash or a full disk.
+    """Replace a small file durably.
 
-    Raises: UserError when the disk is full.
+    Raises:
+        UserError: the disk is full.
     """
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
-        with open(partial, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(partial, path)
+        replace_durably(path, data)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise_if_disk_full(error, path)
         raise
 
@@ -310,7 +305,7 @@ def chunk_bounds(lengths: np.ndarray, chunk_tokens: int) -> np.ndarray:
 def write_manifest(folder: Path, manifest: dict) -> None:
     """Write DATA/manifest.json atomically: a folder that has one is complete."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / MANIFEST, (json.dumps(manifest, indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomically(folder / MANIFEST, to_json(manifest))
 
 
 class ShardReader:

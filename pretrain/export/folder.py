@@ -27,8 +27,8 @@ from pretrain.checkpoint.folder import (
     read_json,
     read_tensors,
 )
-from pretrain.common.durable import fsync_folder, fsync_tree
 from pretrain.common.errors import UserError
+from pretrain.common.files import fsync_folder, fsync_tree
 from pretrain.common.folder_lock import folder_lock
 from pretrain.data.tokenizer import cleaning_tokenizer, tokenizer_hash
 from pretrain.export.model_card import model_card

@@ -91,7 +91,7 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
     state["progress"]["changes"] = [*state["progress"].get("changes", []), *changes]
 
 
-def announce_changes(changes: list[dict[str, Any]], step: int, telemetry: Telemetry) -> None:
+def print_changes(changes: list[dict[str, Any]], step: int, telemetry: Telemetry) -> None:
     """Print the changes made at this start, at `step`, and record them in metrics.jsonl."""
     now = [change for change in changes if change["step"] == step]
     for change in now:

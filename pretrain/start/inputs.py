@@ -1,8 +1,7 @@
-"""What decides a run's batches, by hash: shards, tokenizer, parser, rules, synonym table, word vectors,
-models.
+"""Hashes of what decides a run's batches: shards, tokenizer, parser, rules, synonyms, word vectors, models.
 
-The record goes into every checkpoint, and as comments into the run's config.yaml. A run that is resumed must
-find the same, or its data would change without a word.
+The record goes into every checkpoint, and as comments into the run's config.yaml. A resume must find the
+same, or the run's data would change silently.
 """
 
 from __future__ import annotations
@@ -11,12 +10,11 @@ import hashlib
 import json
 from typing import Any
 
-import torch.distributed as dist
-
 from augment.spec.digest import rules_digest
 from augment.spec.grammar import needs_text
 from augment.spec.resources import resource_hash, resources
 from pretrain.common.errors import UserError
+from pretrain.common.ranks import on_rank_zero
 from pretrain.config.run import Config
 from pretrain.data.shards import ShardReader
 from pretrain.objectives import view_specs
@@ -26,8 +24,7 @@ Inputs = dict[str, dict[str, str]]
 
 _DECIDING = ("unit", "max_length", "columns", "labels", "label_names", "vocabulary_size", "token_dtype")
 FIXED = ("shards", "manifest", "tokenizer")
-"""Inputs without which a position in the data, or an id, means something else: they cannot change within a
-run."""
+"""Inputs that cannot change within a run: they decide what a position in the data, or an id, means."""
 
 _REMEDIES = {
     "shards": "point --data at the data of that run",
@@ -35,7 +32,7 @@ _REMEDIES = {
     "tokenizer": "point --data at the data of that run",
     "held-out shards": "put the held-out shards back",
     "parser": "point --data at the data that was parsed by it",
-    "rules": "go on with the version of the code that the run began with",
+    "rules": "use the version of the code that the run began with",
     "synonyms": "name that table with --augment.synonyms",
     "wordnet": "name that one in CLEAR_WORDNET",
 }
@@ -43,22 +40,15 @@ _OTHER_REMEDY = "name that file or folder in the specification or in the environ
 
 
 def collect(config: Config, train: ShardReader, heldout: ShardReader) -> Inputs:
-    """Hash everything that decides a batch of the run. Collective: rank 0 reads, all get the same.
+    """Hash everything that decides a batch of the run, on rank 0 for all. Collective.
 
-    config: of what the loader reads (`pretrain.cache.views.trains_on`).
+    Args:
+        config: of what the loader reads (`pretrain.cache.views.trains_on`).
 
-    Raises: AugmentationError for a synonym table or WordNet that is nowhere.
+    Raises:
+        AugmentationError: a synonym table or WordNet is missing.
     """
-    box: list[Inputs | Exception | None] = [None]
-    if dist.get_rank() == 0:
-        try:
-            box = [_collect(config, train, heldout)]
-        except Exception as error:  # told to all ranks: they wait for the answer
-            box = [error]
-    dist.broadcast_object_list(box, src=0)
-    if isinstance(box[0], Exception):
-        raise box[0]
-    return box[0]
+    return on_rank_zero(lambda: _collect(config, train, heldout))
 
 
 def _collect(config: Config, train: ShardReader, heldout: ShardReader) -> Inputs:
@@ -71,8 +61,8 @@ def _collect(config: Config, train: ShardReader, heldout: ShardReader) -> Inputs
     }
     cached = train.manifest.get("cache") or {}
     if parser := train.annotation or cached.get("parser"):
-        told = {key: parser.get(key) for key in ("name", "version", "language")}
-        found["parser"] = {"sha256": _json_hash(told), "where": str(parser.get("parser"))}
+        known = {key: parser.get(key) for key in ("name", "version", "language")}
+        found["parser"] = {"sha256": _json_hash(known), "where": str(parser.get("parser"))}
     for name, digest in cached.get("resources", {}).items():
         found[f"{name} (of the cached views)"] = {"sha256": digest, "where": folder}
     if "rules" in cached:
@@ -86,7 +76,7 @@ def _collect(config: Config, train: ShardReader, heldout: ShardReader) -> Inputs
 
 
 def _manifest_hash(reader: ShardReader) -> str:
-    """Of what the manifest says of how the shards are read: the shards' own hashes say nothing of that."""
+    """Hash how the manifest says that shards are read, which the shards' own hashes do not cover."""
     splits = {
         split: [shard["chunks"] for shard in part["shards"]]
         for split, part in reader.manifest["splits"].items()
@@ -99,8 +89,7 @@ def _json_hash(value: Any) -> str:
 
 
 def recorded(state: dict[str, Any]) -> Inputs:
-    """Return the inputs in a checkpoint's state; of one that is older than the record, the two hashes that it
-    has."""
+    """Return the inputs in a checkpoint's state; one older than the record has two hashes only."""
     if "inputs" in state:
         return state["inputs"]
     older = {"tokenizer": "tokenizer_hash", "shards": "data_hash"}
@@ -110,15 +99,17 @@ def recorded(state: dict[str, Any]) -> Inputs:
 def require_same(
     source: object, before: Inputs, now: Inputs, accept: str | None = None
 ) -> list[dict[str, str]]:
-    """Compare the inputs of a checkpoint with those that this start has found.
+    """Compare the inputs of a checkpoint with those of this start.
 
-    source: the checkpoint, for the message. accept: names, comma-separated, of inputs that may differ.
+    Args:
+        source: the checkpoint, for the message.
+        accept: names, comma-separated, of inputs that may differ.
 
     Returns:
-        The differences that were accepted: key, from, to.
+        The accepted differences: key, from, to.
 
     Raises:
-        UserError: some differ; one message names all of them, with both hashes, and says how to go on.
+        UserError: some differ; one message names all of them, with both hashes, and what to do.
     """
     differ = [name for name in before if name in now and before[name]["sha256"] != now[name]["sha256"]]
     wanted = [name.strip() for name in (accept or "").split(",") if name.strip()]
@@ -132,7 +123,7 @@ def require_same(
         )
     refused = [name for name in differ if name not in wanted]
     if refused:
-        lines = [f"{source} was trained with other inputs than this start has found:"]
+        lines = [f"{source} was trained with other inputs than this start has:"]
         lines += [
             f"  {_difference(name, before[name], now[name])}: {_REMEDIES.get(name, _OTHER_REMEDY)}"
             for name in refused
@@ -140,7 +131,7 @@ def require_same(
         lines.append("Or start a new run from its export with --init.")
         if free := [name for name in refused if name not in FIXED]:
             lines.append(
-                f"To go on with what is there now: --checkpoint.accept '{','.join([*wanted, *free])}'."
+                f"To continue with the present ones: --checkpoint.accept '{','.join([*wanted, *free])}'."
             )
         raise UserError("\n".join(lines))
     return [

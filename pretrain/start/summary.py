@@ -1,4 +1,4 @@
-"""What a run says before it starts and when it is done, and its speed as a share of the machine's."""
+"""What a run prints before it starts and when it is done, and its speed as a share of the machine's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 
 from augment.spec.grammar import needs_text
-from pretrain.common.durable import replace_durably
+from pretrain.common.files import replace_durably
+from pretrain.common.ranks import on_rank_zero
 from pretrain.common.run_folder import describe_export
 from pretrain.config.run import Config
 from pretrain.data import idle_augmentations
@@ -21,18 +22,19 @@ from pretrain.data.pipelines import build_for
 from pretrain.export.folder import read_policy
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.precision import DTYPES
-from pretrain.objectives import WholeObjective, view_specs
+from pretrain.objectives import WholeObjective
+from pretrain.start.data import Data
+from pretrain.start.devices import threads_of_user
 from pretrain.start.inputs import Inputs
-from pretrain.start.length_shortcut import LengthShortcut
-from pretrain.start.setup import Data, threads_of_user
+from pretrain.start.length_shortcut import LengthShortcut, measure_lengths
+from pretrain.step.progress import Progress
 from pretrain.telemetry.metrics_file import read_metrics
 from pretrain.telemetry.run import Telemetry, format_count, format_seconds
 from pretrain.telemetry.throughput import FlopsMeter, measure_peak_flops, model_flops_per_token
-from pretrain.trainer import Progress
 
 
 def quiet_libraries() -> None:
-    """Leave the terminal to the run: libraries speak up from warnings on, and DeepSpeed's from errors on."""
+    """Show only warnings of libraries, and of DeepSpeed only errors."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     for name in ("DeepSpeed", "deepspeed"):
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -42,7 +44,7 @@ def quiet_libraries() -> None:
 def flops_meter(
     config: Config, encoder: SentenceEncoder, objective: WholeObjective, data: Data
 ) -> FlopsMeter:
-    """FLOPs a token of a step and the peak of all devices, for model FLOPs utilisation. Call on every rank.
+    """Measure what model FLOPs utilisation needs: FLOPs per token, and the peak of all devices. Collective.
 
     The views' first pass, without gradients, is work that only the method adds: it counts as repeated.
     """
@@ -59,92 +61,111 @@ def flops_meter(
     return FlopsMeter(per_token, float(peak), repeated_per_token=(1 - share) * per_token / 3)
 
 
-def announce(
+def describe_default(recipe: Path | str) -> str:
+    """Return the line that names the recipe where the command named none."""
+    why = "which a GPU leaves mostly idle" if torch.cuda.is_available() else "there is no GPU here"
+    return f"no --config given: using {recipe} ({why}; configs/clear_base.yaml has the paper's size)"
+
+
+def print_summary(
     config: Config,
-    recipe: Path | str | None,
-    explicit: bool,
-    telemetry: Telemetry,
     data: Data,
     encoder: SentenceEncoder,
     objective: WholeObjective,
-    threads: int,
+    progress: Progress,
     resumed: Path | None,
-    start: int,
-    lengths: LengthShortcut | None,
+    threads: int,
+    telemetry: Telemetry,
 ) -> None:
-    """Say what is about to run, so that a wrong setting is seen before it costs a day."""
+    """Print what is about to run, so that a wrong setting is seen before it costs a day. Collective.
+
+    Args:
+        resumed: the checkpoint that the run resumes from; None: it starts.
+        threads: of the CPU, that each rank uses.
+    """
     world, train = dist.get_world_size(), config.train
-    asked = " (OMP_NUM_THREADS)" if config.train.threads is None and threads_of_user() else ""
-    where = (
-        torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {threads} threads a rank{asked}"
-    )
-    lines = []
-    if not explicit:
-        there = "which a GPU leaves mostly idle" if torch.cuda.is_available() else "there is no GPU here"
-        lines.append(
-            f"no --config given: using {recipe} ({there}; configs/clear_base.yaml has the paper's size)"
+    lengths = on_rank_zero(
+        lambda: measure_lengths(
+            config,
+            data.train,
+            data.vocabulary,
+            data.views,
+            data.synonyms,
+            encoder.max_positions,
+            progress.substitutions,
         )
-    parameters = sum(getattr(p, "ds_numel", p.numel()) for p in encoder.lm.parameters())
+    )
+    from_user = " (OMP_NUM_THREADS)" if train.threads is None and threads_of_user() else ""
+    device = (
+        torch.cuda.get_device_name()
+        if torch.cuda.is_available()
+        else f"CPU, {threads} threads a rank{from_user}"
+    )
     epochs = train.steps * train.global_batch / max(1, data.train.num_sequences)
-    lines += [
-        f"run        {config.run_folder}" + (f", resumed from {resumed} at step {start}" if resumed else ""),
-        f"devices    {world} x {where}; ZeRO {train.zero}, {train.precision}",
+    start = f", resumed from {resumed} at step {progress.step}" if resumed else ""
+    lines = [
+        f"run        {config.run_folder}{start}",
+        f"devices    {world} x {device}; ZeRO {train.zero}, {train.precision}",
         f"data       {data.train.folder}: {data.train.num_sequences:,} sequences, {data.train.num_tokens:,} "
-        "tokens, "
-        f"unit {data.train.unit}; {epochs:.3g} epochs in {train.steps:,} steps",
+        f"tokens, unit {data.train.unit}; {epochs:.3g} epochs in {train.steps:,} steps",
         f"schedule   {train.schedule}, peak {train.lr:g}, warm-up over {train.warmup_steps:,} of "
         f"{train.steps:,} steps",
-        f"encoder    {encoder.lm.config.model_type}, {format_count(parameters)} parameters, pooling "
-        f"{encoder.pooling}, dropout "
-        f"{config.model.dropout:g} ({config.model.attention_dropout:g} on attention)"
-        + (f"; from {config.model.init}" if config.model.init else ""),
-    ]
-    policy = (read_policy(config.model.init) if config.model.init else None) or {}
-    if weights := describe_export(policy):
-        lines.append(f"           {config.model.init}: {weights}")
-    if policy.get("kept_head"):
-        lines.append(
-            f"           {config.model.init} keeps a head for use: it is left behind, training starts from "
-            "the encoder"
-        )
-    if objective.roles:
-        by_spec: dict[str, list[str]] = {}
-        for role in objective.roles:
-            by_spec.setdefault(config.augment.of_role(role), []).append(role)
-        specs = "; ".join(f"{', '.join(roles)}: {spec}" for spec, roles in by_spec.items())
-        pool = objective.pool(train.global_batch, world)
-        negatives = (
-            f"{count:,} negatives per anchor" if (count := objective.negatives(pool)) else "no negatives"
-        )
-        lines.append(
-            f"objective  {config.objective.name}; {specs}; {negatives} "
-            f"({len(objective.roles)} views x {pool:,} sequences, "
-            f"{'local' if objective.is_local else 'global'})"
-        )
-        if lengths is not None:
-            lines.append(f"lengths    {lengths}")
-        if objective.kept_head is not None:
-            lines.append("head       kept: evaluated and exported vectors are its output")
-    else:
-        lines.append(f"objective  {config.objective.name}, {objective.masked_copies} masking(s) a sequence")
-    if torch.cuda.is_available() and config.model.attention_dropout > 0 and find_spec("flash_attn") is None:
-        lines.append(
-            "attention  dropout without flash-attn: one dense product for each length, slower than its "
-            "kernel; "
-            "pip install flash-attn, or --model.attention_dropout 0"
-        )
-    lines.append(
+        *_encoder_lines(config, encoder),
+        *_objective_lines(config, objective, lengths),
         f"batch      {train.global_batch:,} sequences a step, up to {train.micro_batch_tokens:,} tokens in "
-        "one pass"
-    )
+        "one pass",
+    ]
     for line in lines:
         telemetry.say(line)
 
 
-def announce_idle(config: Config, telemetry: Telemetry, data: Data) -> None:
-    """Say which members of sets of augmentations never apply to this data. config: of what the loader reads
-    (`pretrain.cache.views.trains_on`)."""
-    specs = {view.role: view.augmentation for view in view_specs(config) if needs_text(view.augmentation)}
+def _encoder_lines(config: Config, encoder: SentenceEncoder) -> list[str]:
+    model = config.model
+    parameters = sum(getattr(p, "ds_numel", p.numel()) for p in encoder.lm.parameters())
+    lines = [
+        f"encoder    {encoder.lm.config.model_type}, {format_count(parameters)} parameters, pooling "
+        f"{encoder.pooling}, dropout {model.dropout:g} ({model.attention_dropout:g} on attention)"
+        + (f"; from {model.init}" if model.init else "")
+    ]
+    policy = (read_policy(model.init) if model.init else None) or {}
+    if weights := describe_export(policy):
+        lines.append(f"           {model.init}: {weights}")
+    if policy.get("kept_head"):
+        lines.append(
+            f"           {model.init} keeps a head for use: training starts from the encoder, without it"
+        )
+    if torch.cuda.is_available() and model.attention_dropout > 0 and find_spec("flash_attn") is None:
+        lines.append(
+            "attention  dropout without flash-attn: one dense product for each length, slower than its "
+            "kernel; pip install flash-attn, or --model.attention_dropout 0"
+        )
+    return lines
+
+
+def _objective_lines(config: Config, objective: WholeObjective, lengths: LengthShortcut | None) -> list[str]:
+    if not objective.roles:
+        return [f"objective  {config.objective.name}, {objective.masked_copies} masking(s) a sequence"]
+    by_spec: dict[str, list[str]] = {}
+    for role in objective.roles:
+        by_spec.setdefault(config.augment.of_role(role), []).append(role)
+    specs = "; ".join(f"{', '.join(roles)}: {spec}" for spec, roles in by_spec.items())
+    pool = objective.pool(config.train.global_batch, dist.get_world_size())
+    count = objective.negatives(pool)
+    negatives = f"{count:,} negatives per anchor" if count else "no negatives"
+    lines = [
+        f"objective  {config.objective.name}; {specs}; {negatives} ({len(objective.roles)} views x {pool:,} "
+        f"sequences, {'local' if objective.is_local else 'global'})"
+    ]
+    if lengths is not None:
+        lines.append(f"lengths    {lengths}")
+    if objective.kept_head is not None:
+        lines.append("head       kept: evaluated and exported vectors are its output")
+    return lines
+
+
+def print_idle_augmentations(data: Data, telemetry: Telemetry) -> None:
+    """Print which members of sets of augmentations never apply to this data."""
+    specs = {view.role: view.augmentation for view in data.views if needs_text(view.augmentation)}
     lines = idle_augmentations.of_cache(data.train.manifest) if "cache" in data.train.manifest else []
     if specs and dist.get_rank() == 0:
         pipelines = [
@@ -164,48 +185,30 @@ LABELS = {
 }
 
 
-def _number(name: str, value: float | None) -> str:
-    if value is None:  # not evaluated then, or not a number
-        return "-"
-    return f"{100 * value:.1f}%" if name == "partner_found" else f"{value:.2f}"
-
-
-def report(config: Config, progress: Progress, export: Path, inputs: Inputs) -> dict:
-    """Print the scores beside those of the model as it started, and write report/summary.json; returns what
-    it holds."""
+def report(config: Config, progress: Progress, inputs: Inputs) -> dict:
+    """Print the scores beside those at the start; write report/summary.json, and return its content."""
     records = [
         record for record in read_metrics(config.run_folder / "metrics.jsonl") if "evaluation" in record
     ]
-    # a full disk may have silenced the metrics
+    # empty where a full disk stopped the metrics
     scores = {record["step"]: record["evaluation"] for record in records}
     first, last = (records[0]["evaluation"], records[-1]["evaluation"]) if records else ({}, {})
     best = scores.get(progress.best_step, {})
-    print(f"\n{'':34}{'at start':>12}{f'step {progress.best_step:,}':>14}{f'step {progress.step:,}':>14}")
-    print(f"{'':34}{'':>12}{'(best)':>14}{'(last)':>14}")
-    for name, label in LABELS.items():
-        if name in last:
-            label += f" among {last['partner_among']:,.0f}" if name == "partner_found" else ""
-            numbers = (
-                _number(name, first.get(name)),
-                _number(name, best.get(name)),
-                _number(name, last[name]),
-            )
-            print(f"  {label:32}{numbers[0]:>12}{numbers[1]:>14}{numbers[2]:>14}")
-    by = LABELS.get(progress.best_by, progress.best_by)
-    kept = (config.run_folder / "best").is_dir()
-    if progress.best_step == 0 and kept:
+    _print_scores(progress, first, best, last)
+    export, by = config.run_folder / "export", LABELS.get(progress.best_by, progress.best_by)
+    has_best = (config.run_folder / "best").is_dir()
+    if progress.best_step == 0 and has_best:
         print(
             f"\n  the start was the best by {by}: training has not improved it. best/ is the model as "
             "it started"
         )
     stands_for = (
-        f"best/, step {progress.best_step:,} by {by}" if kept else "export/, since it has no best/ any more"
+        f"best/, step {progress.best_step:,} by {by}" if has_best else "export/: it has no best/ any more"
     )
     print(
         f"\n  {progress.step:,} steps, {format_count(progress.tokens)} tokens in "
-        f"{format_seconds(progress.seconds)}; the last "
-        f"step is exported to {export}\n  {config.run_folder} stands for its {stands_for}: "
-        f"python -m finetune.sts {config.run_folder}"
+        f"{format_seconds(progress.seconds)}; the last step is exported to {export}\n"
+        f"  {config.run_folder} stands for its {stands_for}: python -m finetune.sts {config.run_folder}"
     )
     summary = {
         "start": first,
@@ -223,3 +226,21 @@ def report(config: Config, progress: Progress, export: Path, inputs: Inputs) -> 
     folder.mkdir(exist_ok=True)
     replace_durably(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
     return summary
+
+
+def _print_scores(
+    progress: Progress, first: dict[str, float], best: dict[str, float], last: dict[str, float]
+) -> None:
+    print(f"\n{'':34}{'at start':>12}{f'step {progress.best_step:,}':>14}{f'step {progress.step:,}':>14}")
+    print(f"{'':34}{'':>12}{'(best)':>14}{'(last)':>14}")
+    for name, label in LABELS.items():
+        if name in last:
+            label += f" among {last['partner_among']:,.0f}" if name == "partner_found" else ""
+            start, at_best, end = (_number(name, scores.get(name)) for scores in (first, best, last))
+            print(f"  {label:32}{start:>12}{at_best:>14}{end:>14}")
+
+
+def _number(name: str, value: float | None) -> str:
+    if value is None:  # not evaluated then, or not a number
+        return "-"
+    return f"{100 * value:.1f}%" if name == "partner_found" else f"{value:.2f}"

@@ -31,7 +31,7 @@ from pretrain.common.shutdown import (
     SIGNALS,
     STOP_FILE,
     TERMINATE,
-    Leaving,
+    Shutdown,
 )
 from pretrain.config.run import DROPOUTS, Config
 from pretrain.sweep.file import Entry, Point
@@ -268,7 +268,7 @@ class Trainer:
     def __init__(self, launch: list[str], environment: dict[str, str], say: Callable[[str], None]):
         self.launch, self.environment, self.say = launch or [sys.executable], environment, say
         self.by_file = bool(launch)
-        self.leaving = Leaving(Path("."), watch_file=False)
+        self.shutdown = Shutdown(Path("."), watch_file=False)
         self.failures: dict[str, str] = {}
 
     def train(self, run: Run, heading: str) -> bool:
@@ -334,14 +334,14 @@ class Trainer:
                 return code
             except subprocess.TimeoutExpired:
                 pass
-            wish = self.leaving.wish()
-            if wish and not told and (not self.by_file or folder.is_dir()):
+            request = self.shutdown.requested()
+            if request and not told and (not self.by_file or folder.is_dir()):
                 told = True
-                self.say(f"{REASONS[wish]}: waiting for the run to save")
+                self.say(f"{REASONS[request]}: waiting for the run to save")
                 if self.by_file:
                     (folder / STOP_FILE).touch()
                 else:
-                    child.send_signal(next(number for number, what in SIGNALS.items() if what == wish))
+                    child.send_signal(next(number for number, what in SIGNALS.items() if what == request))
             if time.monotonic() - last > SECONDS_BETWEEN_LINES:
                 last = time.monotonic()
                 if (line := _newest_step(log)) != shown:
@@ -361,8 +361,8 @@ class Trainer:
 
     def leave_if_asked(self) -> None:
         """Raises Left once a signal has asked for it."""
-        if wish := self.leaving.wish():
-            raise Left(EXIT_CODES[wish])
+        if request := self.shutdown.requested():
+            raise Left(EXIT_CODES[request])
 
 
 def last_words(log: Path) -> str:

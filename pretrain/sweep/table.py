@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from pretrain.common.durable import replace_durably, to_json
+from pretrain.common.files import replace_durably, to_json
 from pretrain.sweep.file import Entry, Sweep
 from pretrain.sweep.runs import Plan, Run, last_words, slug
 

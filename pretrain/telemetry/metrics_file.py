@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pretrain.common.durable import replace_durably
+from pretrain.common.files import replace_durably
 
 
 def to_line(record: dict[str, Any]) -> str:

@@ -24,7 +24,7 @@ from pretrain.common.errors import UserError
 from pretrain.config.run import load_config
 from pretrain.data.tokenizer import adopt_tokenizer
 from pretrain.model.encoder import load_encoder
-from pretrain.start.setup import check_sources
+from pretrain.start.encoder import check_sources
 
 
 @pytest.fixture

@@ -20,7 +20,9 @@ from pretrain.common.errors import UserError
 from pretrain.config.run import load_config
 from pretrain.data.shards import ShardReader
 from pretrain.objectives import view_specs
-from pretrain.start import setup, summary
+from pretrain.start import data as start_data
+from pretrain.start import summary
+from pretrain.step.progress import Progress
 
 LABELLED = "del-word:rate=0.5|reorder"
 
@@ -158,9 +160,11 @@ def test_token_augmentations_of_the_anchor_stay_in_the_loader():
     ],
 )
 def test_what_cannot_be_made_once_is_one_message_before_data_is_prepared(flags, said, monkeypatch):
-    monkeypatch.setattr(setup, "find_or_prepare", None)
+    monkeypatch.setattr(start_data, "find_or_prepare", None)
     with pytest.raises(UserError, match=said):
-        setup.find_data(load_config(ROOT / "configs" / "augcse_micro.yaml", {"data.cache": "1", **flags}))
+        start_data.find_data(
+            load_config(ROOT / "configs" / "augcse_micro.yaml", {"data.cache": "1", **flags})
+        )
 
 
 @pytest.mark.parametrize(
@@ -193,12 +197,12 @@ def test_what_is_missing_is_one_message_before_data_is_prepared(
 ):
     monkeypatch.delenv("CLEAR_MASKED_LM", raising=False)
     monkeypatch.delenv("CLEAR_WORD_VECTORS", raising=False)
-    monkeypatch.setattr(setup, "find_or_prepare", None)
+    monkeypatch.setattr(start_data, "find_or_prepare", None)
     settings = load_config(
         ROOT / "configs" / "augcse_micro.yaml", {"data": str(tmp_path / "data"), "data.cache": "1", **flags}
     )
     with pytest.raises(error, match=said):
-        setup.find_data(settings)
+        start_data.find_data(settings)
     assert error is AugmentationError or "the word vectors /no/file are no file" in capfd.readouterr().err
 
 
@@ -214,9 +218,9 @@ def test_views_that_are_there_need_no_models(tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "manifest.json").write_text("{}")
     asked = []
-    monkeypatch.setattr(setup, "find_or_prepare", lambda *_: asked.append("data"))
+    monkeypatch.setattr(start_data, "find_or_prepare", lambda *_: asked.append("data"))
     monkeypatch.setattr(cached_views, "make", lambda *_: asked.append("views"))
-    setup.find_data(settings)
+    start_data.find_data(settings)
     assert asked == ["data", "views"]
 
 
@@ -247,10 +251,9 @@ def test_members_that_never_apply_are_looked_for_in_the_views_that_are_read():
     """Views that were made once are columns: the data that the run reads has no text that could be augmented
     again."""
     settings, lines = config(data__cache="1", augment__augmented="pi|mv"), []
-    data = SimpleNamespace(
-        train=SimpleNamespace(manifest={}, annotation=None), vocabulary=None, synonyms=None
-    )
-    summary.announce_idle(trains_on(settings), SimpleNamespace(say=lines.append), data)
+    reader = SimpleNamespace(manifest={}, annotation=None)
+    data = start_data.Data(trains_on(settings), reader, None, None, None, None, {})
+    summary.print_idle_augmentations(data, SimpleNamespace(say=lines.append))
     assert lines == []
 
 
@@ -259,19 +262,10 @@ def test_a_run_names_the_folder_that_it_reads(monkeypatch):
     settings, lines = config(data__cache="1"), []
     folder = trains_on(settings).data_folder
     model = SimpleNamespace(parameters=lambda: [], config=SimpleNamespace(model_type="bert"))
-    encoder = SimpleNamespace(lm=model, pooling="mean")
+    encoder = SimpleNamespace(lm=model, pooling="mean", max_positions=64)
     train = SimpleNamespace(folder=folder, num_sequences=70, num_tokens=700, unit="record")
-    summary.announce(
-        settings,
-        None,
-        True,
-        SimpleNamespace(say=lines.append),
-        SimpleNamespace(train=train),
-        encoder,
-        SimpleNamespace(roles=(), masked_copies=1),
-        1,
-        None,
-        0,
-        None,
-    )
+    data = start_data.Data(trains_on(settings), train, None, None, None, None, {})
+    objective, telemetry = SimpleNamespace(roles=(), masked_copies=1), SimpleNamespace(say=lines.append)
+    monkeypatch.setattr(summary, "measure_lengths", lambda *_: None)
+    summary.print_summary(settings, data, encoder, objective, Progress(), None, 1, telemetry)
     assert any(line.startswith(f"data       {folder}: 70 sequences") for line in lines)

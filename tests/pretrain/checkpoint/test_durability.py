@@ -11,7 +11,7 @@ from export_helpers import make_run
 
 from pretrain.checkpoint import store
 from pretrain.checkpoint.folder import choose, set_aside
-from pretrain.common.durable import replace_durably
+from pretrain.common.files import replace_durably
 from pretrain.export.folder import export
 
 
@@ -59,7 +59,7 @@ class Calls:
                     assert ("sync", name, size) in self.made[:place], (
                         f"{name} was renamed before its {size} bytes were synced"
                     )
-                if source.suffix != ".tmp":
+                if source.suffix != ".partial":
                     assert self.synced(source, self.made[:place]), (
                         f"{source} was renamed before its names were synced"
                     )

@@ -16,7 +16,7 @@ from pathlib import Path
 from pretrain.checkpoint import store
 from pretrain.common import cli
 from pretrain.common.errors import UserError
-from pretrain.start import setup
+from pretrain.common.ranks import on_rank_zero
 
 @contextmanager
 def held():  # what rank 0 has to leave in good order takes its time
@@ -38,10 +38,10 @@ cli.run(main)
 """
 ACTIONS = {
     "user error": (
-        "setup.on_rank_zero(lambda: fail(UserError('the only copy')))",
+        "on_rank_zero(lambda: fail(UserError('the only copy')))",
         "[rank 0] error: the only copy",
     ),
-    "bug": ("setup.on_rank_zero(lambda: fail(KeyError('the only copy')))", "KeyError: 'the only copy'"),
+    "bug": ("on_rank_zero(lambda: fail(KeyError('the only copy')))", "KeyError: 'the only copy'"),
     "load": ("store.load(Path({folder!r}) / 'step-00000003.damaged', None)", "manifest.json is missing"),
 }
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from pretrain.common.shutdown import INTERRUPT, REQUEUE, SIGNALS, STAY, STOP, STOP_FILE, TERMINATE, Leaving
+from pretrain.common.shutdown import INTERRUPT, NONE, REQUEUE, SIGNALS, STOP, STOP_FILE, TERMINATE, Shutdown
 
 
 @pytest.fixture(autouse=True)
@@ -21,16 +21,16 @@ def handlers_as_they_were():
     "order", list(itertools.permutations(SIGNALS)), ids=lambda order: "-".join(s.name for s in order)
 )
 def test_of_several_signals_the_weightiest_counts_whatever_came_last(tmp_path, order):
-    leaving = Leaving(tmp_path, watch_file=True)
-    assert leaving.wish() == STAY
+    shutdown = Shutdown(tmp_path, watch_file=True)
+    assert shutdown.requested() == NONE
     for count, number in enumerate(order, 1):
         os.kill(os.getpid(), number)
-        assert leaving.wish() == max(SIGNALS[sent] for sent in order[:count])
-    assert leaving.wish() == REQUEUE > TERMINATE > INTERRUPT
+        assert shutdown.requested() == max(SIGNALS[sent] for sent in order[:count])
+    assert shutdown.requested() == REQUEUE > TERMINATE > INTERRUPT
     (tmp_path / STOP_FILE).touch()
     os.kill(os.getpid(), signal.SIGUSR1)
-    assert leaving.wish() == STOP  # who asks for a stop does not want a requeue
+    assert shutdown.requested() == STOP  # who asks for a stop does not want a requeue
     os.kill(os.getpid(), signal.SIGTERM)
-    assert leaving.wish() == STOP
-    leaving.clear_stop_file()
+    assert shutdown.requested() == STOP
+    shutdown.clear_stop_file()
     assert not (tmp_path / STOP_FILE).exists()

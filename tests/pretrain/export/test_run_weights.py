@@ -12,7 +12,7 @@ from pretrain.common.run_folder import describe_export
 from pretrain.config.run import load_config
 from pretrain.export.folder import read_policy
 from pretrain.step.heldout import find_partners
-from pretrain.trainer import Progress, selection_score
+from pretrain.step.progress import Progress, selection_score
 
 
 def test_without_sts_and_masked_language_the_score_moves_though_every_partner_is_found():

@@ -23,7 +23,7 @@ from pretrain.data.shards import ShardReader, read_manifest, write_folder
 from pretrain.prepare import run as preparing
 from pretrain.prepare.run import prepare
 from pretrain.prepare.sources.planning import plan_tasks
-from pretrain.start.setup import say_if_outdated
+from pretrain.start.data import warn_if_outdated
 
 QUIETLY = {"workers": 1, "progress": False}
 
@@ -161,10 +161,10 @@ def test_data_of_an_earlier_version_is_used_and_said_so(corpus, tmp_path, capsys
     out = tmp_path / "out"
     assert prepare(config(corpus), out, **QUIETLY)["preparation"] == PREPARATION
     prepare(config(corpus), out, **QUIETLY)
-    say_if_outdated(ShardReader(out))
+    warn_if_outdated(ShardReader(out))
     assert "WARNING" not in capsys.readouterr().err
     make_old(out)
-    for look in (lambda: prepare(config(corpus), out, **QUIETLY), lambda: say_if_outdated(ShardReader(out))):
+    for look in (lambda: prepare(config(corpus), out, **QUIETLY), lambda: warn_if_outdated(ShardReader(out))):
         look()
         (line,) = capsys.readouterr().err.splitlines()
         assert str(out) in line and "earlier version (1, this is " in line and "--overwrite true" in line

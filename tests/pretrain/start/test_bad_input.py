@@ -8,20 +8,18 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch.distributed as dist
 from run_helpers import command, curve, finish, kill, outputs_of, records, start, wait_for
 
 from augment.core.ragged import Ragged
 from pretrain.checkpoint import store
-from pretrain.common.errors import UserError
-from pretrain.config.run import load_config
 from pretrain.data.damage import first_sound, known_damaged
 from pretrain.data.lanes import Lanes
 from pretrain.data.shards import DamagedShard, ShardReader, write_folder
-from pretrain.start import setup
-from pretrain.start.setup import check_world
+from pretrain.start.data import Data, report_damage
 from pretrain.step.heldout import read_sound
+from pretrain.step.progress import Progress
 from pretrain.telemetry.run import Telemetry
-from pretrain.trainer import Progress
 
 
 def refused(words: list[str], *needles: str) -> str:
@@ -180,15 +178,6 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(tiny_d
     assert records(run)
 
 
-def test_lanes_must_divide_over_the_ranks():
-    config = load_config(None, {"data.lanes": "16", "train.global_batch": "192"})
-    check_world(config, 8)
-    with pytest.raises(UserError, match=r"data\.lanes=16.*3 ranks.*data\.lanes=12"):
-        check_world(config, 3)
-    with pytest.raises(UserError, match=r"no number of lanes"):
-        check_world(config, 5)
-
-
 def test_damaged_held_out_chunk_is_refused_or_left_out(tmp_path):
     sequences = Ragged.from_sequences([[2, *range(5, 5 + n % 7), 3] for n in range(300)])
     write_folder(tmp_path, {"heldout": sequences}, 100, 16, chunk_tokens=256)
@@ -213,14 +202,14 @@ def test_held_out_damage_is_recorded_and_stays_left_out(tmp_path, monkeypatch):
     sound = shard.read_bytes()
     flip(shard, 1600)
     readers = [ShardReader(tmp_path / "data", split) for split in ("train", "heldout")]
-    monkeypatch.setattr(setup.dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
     progress = Progress(step=7, best_score=-2.0, best_step=5, best_by="heldout_mlm_loss")
     with Telemetry(tmp_path / "run", 10, start_step=7) as telemetry:
         for attempt in range(2):
             *_, damaged = read_sound(readers[1], 100, True, known_damaged(progress.heldout_left_out))
             found = [{"chunk": chunk, "reason": reason} for chunk, reason in damaged.items() if not attempt]
-            data = setup.Data(*readers, None, None, None, {})
-            setup.note_damage(data, SimpleNamespace(left_out=found), progress, telemetry)
+            data = Data(None, *readers, None, None, None, {})
+            report_damage(data, SimpleNamespace(left_out=found), progress, telemetry)
             assert [(row["chunk"], row["step"]) for row in progress.heldout_left_out] == [(0, 7)]
             assert progress.best_score is None  # scores on other sequences are not compared
             shard.write_bytes(sound)

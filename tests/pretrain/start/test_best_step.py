@@ -10,8 +10,8 @@ from run_helpers import command, finish, start
 
 from pretrain.common.errors import UserError
 from pretrain.export.folder import export, read_policy
-from pretrain.start.setup import repair_best
-from pretrain.trainer import Progress
+from pretrain.start.best import repair_best
+from pretrain.step.progress import Progress
 
 
 def best_of(rows: list[dict[str, float]]) -> int:

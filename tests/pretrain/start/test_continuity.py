@@ -14,7 +14,7 @@ from pretrain.config.run import describe, load_config
 from pretrain.data.tokenizer import load_tokenizer
 from pretrain.model.encoder import build_encoder
 from pretrain.start.continuity import FREE, MAY_CHANGE, record_changes
-from pretrain.start.setup import make_encoder
+from pretrain.start.encoder import make_encoder
 from pretrain.telemetry.monitors import Monitor
 from pretrain.trainer import steadier_settings
 

@@ -19,7 +19,8 @@ from pretrain.model.architectures import FAMILIES, architecture_of, config_from
 from pretrain.model.encoder import build_encoder, load_encoder
 from pretrain.objectives import build_objective
 from pretrain.start.continuity import record_changes
-from pretrain.start.setup import dry_run, make_encoder
+from pretrain.start.encoder import make_encoder
+from pretrain.start.folder import dry_run_config
 from pretrain.sweep.runs import identity
 
 SIZES = {"layers": 2, "hidden_size": 32, "heads": 2, "intermediate_size": 48, "max_positions": 40}
@@ -132,7 +133,7 @@ def test_a_dry_run_knows_what_was_given(tmp_path):
     config = load_config(
         None, {"init": str(saved(tmp_path)), "objective.contrastive.start_step": "9", "train.steps": "500"}
     )
-    tried = dry_run(config)
+    tried = dry_run_config(config)
     assert tried.model.model_fields_set == {"init"} and tried.objective.contrastive.start_step == 0
     assert (tried.train.log_every, tried.evaluate.every, tried.checkpoint.every) == (
         1,

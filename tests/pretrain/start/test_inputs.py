@@ -17,13 +17,6 @@ from pretrain.data.shards import ShardReader
 from pretrain.start import inputs
 
 
-@pytest.fixture
-def alone(monkeypatch):
-    """`collect` on one rank, without a process group."""
-    monkeypatch.setattr(inputs.dist, "get_rank", lambda: 0)
-    monkeypatch.setattr(inputs.dist, "broadcast_object_list", lambda box, src: None)
-
-
 def collect(data, **flags):
     settings = load_config(
         None, {"objective": "clear", "data": str(data)} | {k.replace("__", "."): v for k, v in flags.items()}
@@ -68,7 +61,7 @@ def test_a_resume_with_another_synonym_table_is_refused_and_may_be_accepted(tiny
     assert curve(run)[3]["loss"] != whole[3]["loss"]
 
 
-def test_every_input_counts_by_its_content(tiny_data, tmp_path, alone):
+def test_every_input_counts_by_its_content(tiny_data, tmp_path):
     data = tmp_path / "data"
     shutil.copytree(tiny_data, data)
     table = tmp_path / "table.json"

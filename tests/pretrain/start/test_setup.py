@@ -18,7 +18,7 @@ from pretrain.common.errors import UserError
 from pretrain.config.run import load_config
 from pretrain.objectives import WholeObjective
 from pretrain.objectives.base import Objective
-from pretrain.start import setup
+from pretrain.start import devices
 from pretrain.telemetry.monitors import Monitor
 
 RECIPES = sorted(path for path in (ROOT / "configs").glob("*.yaml") if "objective:" in path.read_text())
@@ -83,15 +83,15 @@ def test_threads_are_the_users(monkeypatch, asked, flag, ranks, expected):
     told = []
     monkeypatch.setattr(torch, "set_num_threads", told.append)
     config = load_config(None, {} if flag is None else {"train.threads": flag})
-    assert setup.set_threads(config) == expected and told == [expected]
+    assert devices.set_threads(config) == expected and told == [expected]
 
 
 THREADS = """
 import sys
-from pretrain.start import setup
+from pretrain.start import devices
 from pretrain.config.run import load_config
 flags = {} if len(sys.argv) < 2 else {"train.threads": sys.argv[1]}
-print("threads", setup.set_threads(load_config(None, flags)), setup.threads_of_user(), flush=True)
+print("threads", devices.set_threads(load_config(None, flags)), devices.threads_of_user(), flush=True)
 """
 
 
@@ -147,12 +147,12 @@ def test_runs_that_start_at_once_use_what_one_of_them_measured(tmp_path, monkeyp
     for trial in range(20):
         with ThreadPoolExecutor(8) as pool:
             path = tmp_path / str(trial) / "precision"
-            found = set(pool.map(lambda _, path=path: setup.shared_choice(path, "cpu", measure), range(8)))
+            found = set(pool.map(lambda _, path=path: devices.shared_choice(path, "cpu", measure), range(8)))
         assert len(found) == 1 and path.with_name("precision-cpu").read_text().strip() in found
         assert sorted(p.name for p in path.parent.iterdir()) == ["precision-cpu"]
     assert set(measured) == {"bf16", "fp32"}
     # another kind of device
-    assert setup.shared_choice(tmp_path / "0" / "precision", "cuda", lambda: "bf16") == "bf16"
+    assert devices.shared_choice(tmp_path / "0" / "precision", "cuda", lambda: "bf16") == "bf16"
 
 
 def test_a_choice_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
@@ -161,18 +161,18 @@ def test_a_choice_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "link", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        setup.shared_choice(tmp_path / "precision", "cpu", lambda: "fp32")
+        devices.shared_choice(tmp_path / "precision", "cpu", lambda: "fp32")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_choice_that_is_none_or_cannot_be_written(tmp_path):
     (tmp_path / "precision-cpu").write_text("int8")
     with pytest.raises(UserError, match=r"int8.*remove it"):
-        setup.shared_choice(tmp_path / "precision", "cpu", lambda: "fp32")
+        devices.shared_choice(tmp_path / "precision", "cpu", lambda: "fp32")
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be used"):
-        setup.shared_choice(tmp_path / "file" / "precision", "cpu", lambda: "fp32")
-    assert setup.shared_choice(None, "cpu", lambda: "bf16") == "bf16"
+        devices.shared_choice(tmp_path / "file" / "precision", "cpu", lambda: "fp32")
+    assert devices.shared_choice(None, "cpu", lambda: "bf16") == "bf16"
 
 
 # ---- negatives ---------------------------------------------------------------------------------------------

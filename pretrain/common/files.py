@@ -1,11 +1,11 @@
-"""Files that survive a kill and a power cut: written aside, fsynced, renamed."""
+"""Write files that survive a kill and a power cut: written beside their place, fsynced, renamed."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import socket
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,13 @@ def fsync_folder(folder: Path) -> None:
 
 
 def fsync_tree(folder: Path) -> None:
-    """Make all files and folders under `folder`, and itself, durable."""
+    """Make `folder`, and all files and folders under it, durable."""
     for path in [*folder.rglob("*"), folder]:
-        fsync_folder(path)  # a file is synced by the same calls
+        fsync_folder(path)  # the same calls sync a file
 
 
 def write_durably(path: Path, data: bytes) -> dict[str, object]:
-    """Write and fsync a new file. Returns {"bytes": size, "sha256": hex digest}."""
+    """Write and fsync a new file; return {"bytes": size, "sha256": hex digest}."""
     with open(path, "wb") as file:
         file.write(data)
         file.flush()
@@ -35,24 +35,26 @@ def write_durably(path: Path, data: bytes) -> dict[str, object]:
 
 
 def replace_durably(path: Path, data: bytes) -> None:
-    """Replace a file's content at once: a reader sees the old one or the new one, whenever the writer dies,
-    and of two writers one wins."""
-    aside = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
+    """Replace the content of a file atomically.
+
+    A reader sees the old content or the new, whenever the writer dies. Of two writers the last one wins.
+    """
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
-        write_durably(aside, data)
-        os.replace(aside, path)
+        write_durably(partial, data)
+        os.replace(partial, path)
     except BaseException:
-        aside.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
         raise
     fsync_folder(path.parent)
 
 
 def to_json(value: Any) -> bytes:
-    """Readable JSON; floats keep all their bits (Python writes the shortest text that reads back the
-    same)."""
+    """Return readable JSON; floats keep all their bits (Python writes the shortest text that reads back)."""
     return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def sha256_of(path: Path) -> str:
+    """Return the sha256 of a file's content as a hex digest."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,169 @@
+"""The data of a run: found or prepared, checked, and opened."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch.distributed as dist
+
+from augment.core.vocabulary import Vocabulary
+from augment.tokens.synonyms import SynonymTable
+from pretrain.cache import views as cached_views
+from pretrain.cache.resources import require_resources
+from pretrain.common.errors import UserError
+from pretrain.common.ranks import on_rank_zero
+from pretrain.config.run import Config
+from pretrain.data.batch import ViewSpec, number_of_labels
+from pretrain.data.damage import describe_record
+from pretrain.data.manifest import outdated, require_files
+from pretrain.data.pipelines import build_for, synonyms_for
+from pretrain.data.shards import MANIFEST, ShardReader
+from pretrain.data.tokenizer import load_tokenizer, tokenizer_hash
+from pretrain.objectives import view_specs
+from pretrain.prepare.run import find_or_prepare
+from pretrain.start import inputs
+from pretrain.step.heldout import Heldout
+from pretrain.step.progress import Progress
+from pretrain.telemetry.run import Telemetry
+
+
+@dataclass(frozen=True)
+class Data:
+    """Opened data.
+
+    Attributes:
+        config: of what the loader reads: the run's own, or that of views made once
+            (`pretrain.cache.views.trains_on`).
+        train, heldout: readers of both splits.
+        vocabulary: what augmentations know of the tokenizer.
+        synonyms: the table that an augmentation reads; None: none does.
+        inputs: hashes of all that decides the batches.
+    """
+
+    config: Config
+    train: ShardReader
+    heldout: ShardReader
+    tokenizer: Any
+    vocabulary: Vocabulary
+    synonyms: SynonymTable | None
+    inputs: inputs.Inputs
+
+    @property
+    def views(self) -> list[ViewSpec]:
+        """The views of a sequence that the loader makes."""
+        return view_specs(self.config)
+
+    @property
+    def labels(self) -> int:
+        """How many labels the labelled view has; 0 where none is labelled."""
+        labelled = next((view for view in self.views if view.labelled), None)
+        return 0 if labelled is None else number_of_labels(labelled, self.train)
+
+
+def open_data(config: Config) -> Data:
+    """Open the prepared data; where there is none, prepare it on rank 0. Collective.
+
+    Raises:
+        UserError: it cannot be prepared, is damaged, or its tokenizer or columns do not fit the run.
+    """
+    on_rank_zero(lambda: find_data(config))
+    config = cached_views.trains_on(config)
+    folder = config.data_folder
+    train, heldout = ShardReader(folder, "train"), ShardReader(folder, "heldout")
+    on_rank_zero(lambda: check_files(train, config.data.damaged))
+    on_rank_zero(lambda: warn_if_outdated(train))
+    tokenizer = load_tokenizer(folder / "tokenizer")
+    if tokenizer_hash(folder) != train.tokenizer_hash:
+        raise UserError(
+            f"{folder / 'tokenizer'} is not the tokenizer that the shards beside it were written with; put "
+            "that one back, or prepare the data again with it (--data.prepare.tokenizer FOLDER) in another "
+            "folder"
+        )
+    vocabulary = Vocabulary.from_tokenizer(tokenizer)
+    specs = [view.augmentation for view in view_specs(config)]
+    synonyms = synonyms_for(specs, config.augment.synonyms, tokenizer, vocabulary)
+    for spec in specs:
+        build_for(train, spec, vocabulary, synonyms)  # fails now, by name, rather than in a worker
+    hashes = inputs.collect(config, train, heldout)
+    return Data(config, train, heldout, tokenizer, vocabulary, synonyms, hashes)
+
+
+def find_data(config: Config) -> None:
+    """Prepare the data folder if it is empty, and make the views that `data.cache` asks for; on one rank.
+
+    Raises:
+        UserError: --data names a folder without prepared data, and nothing says what to prepare it from; or
+            `data.cache` asks for views that cannot be made once.
+        AugmentationError: the augmentations need something that this machine lacks.
+    """
+    folder, recipe = config.data_folder, config.data.prepare
+    # What cannot be made, and what is missing for it, fails here and not after hours of preparation.
+    made = cached_views.is_made(config) if config.data.cache else (folder / MANIFEST).is_file()
+    if not made:
+        require_resources([view.augmentation for view in view_specs(config)], config.augment.synonyms)
+    if (
+        config.data.folder is not None
+        and not (folder / MANIFEST).is_file()
+        and "sources" not in recipe.model_fields_set
+    ):
+        raise UserError(
+            f"{folder} holds no prepared data. Prepare it: python -m pretrain.prepare --source ... --out "
+            f"{folder}; or name what to prepare it from: --data.prepare.sources 'wiki.txt.gz,books/*.txt'"
+        )
+    if config.model.init is not None and recipe.tokenizer is None:
+        # a checkpoint's ids are those of its own tokenizer
+        recipe = recipe.model_copy(update={"tokenizer": config.model.init})
+    find_or_prepare(folder, recipe)
+    if config.data.cache:
+        cached_views.make(config)
+
+
+def check_files(reader: ShardReader, damaged: str) -> None:
+    """Check that the shards' files are there, whole.
+
+    Args:
+        damaged: with `skip` (`data.damaged`) print a warning in place of the error.
+
+    Raises:
+        UserError: a file is missing or has another size.
+    """
+    try:
+        require_files(reader.folder, reader.manifest)
+    except UserError as error:
+        if damaged == "refuse":
+            raise UserError(
+                f"{error}; or train without the chunks that cannot be read: --data.damaged skip"
+            ) from None
+        print(
+            f"WARNING: {error}. data.damaged is skip: chunks that cannot be read are replaced",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def warn_if_outdated(reader: ShardReader) -> None:
+    """Print a warning where an earlier version of the program prepared the data."""
+    if warning := outdated(reader.folder, reader.manifest):
+        print(f"WARNING: {warning}", file=sys.stderr, flush=True)
+
+
+def report_damage(data: Data, heldout: Heldout, progress: Progress, telemetry: Telemetry) -> None:
+    """Warn of the damaged chunks in the run's record, and record held-out chunks found damaged now."""
+    if dist.get_rank() == 0:
+        known = [
+            describe_record(data.train, progress.substitutions),
+            describe_record(data.heldout, progress.heldout_left_out, "left out of evaluations"),
+        ]
+        for text in filter(None, known):
+            telemetry.warn(text)
+    for row in heldout.left_out:
+        telemetry.warn(
+            f"held-out chunk {row['chunk']} is damaged ({row['reason']}) and is left out from now on, also "
+            "when it is repaired: held-out scores are not comparable with those on the whole split"
+            + (", nor with this run's earlier ones; the best score starts anew" if progress.step else "")
+        )
+        progress.heldout_left_out.append(row | {"step": progress.step})
+    if heldout.left_out and progress.best_by != "stsb-dev":
+        progress.best_score = None

@@ -1,0 +1,133 @@
+"""Threads and precision of a run on the machine at hand."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pretrain.common.errors import UserError
+from pretrain.common.ranks import on_rank_zero
+from pretrain.config.run import Config
+from pretrain.telemetry.throughput import choose_precision as measure_precision
+
+SECONDS_FOR_CHOICE = 5.0
+"""How long a precision file that another run creates may stay empty."""
+
+
+def _ranks_here() -> int:
+    return int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or 1)
+
+
+def threads_of_user() -> int | None:
+    """Return the number of threads that the user has set in OMP_NUM_THREADS; None: none.
+
+    torchrun sets 1 for two or more ranks where the user has set nothing, so a 1 under torchrun counts as not
+    set.
+    """
+    # OpenMP's own form is a list, one number for each level of nesting; torch has one level.
+    value = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if not value.isdecimal() or not int(value):
+        return None
+    by_torchrun = int(value) == 1 and "TORCHELASTIC_RUN_ID" in os.environ and _ranks_here() > 1
+    return None if by_torchrun else int(value)
+
+
+def set_threads(config: Config) -> int:
+    """Set the CPU threads of this rank, and return their number.
+
+    It is `train.threads`, else OMP_NUM_THREADS (`threads_of_user`), else an equal share of this machine's
+    cores for each of its ranks.
+    """
+    threads = (
+        config.train.threads or threads_of_user() or max(1, len(os.sched_getaffinity(0)) // _ranks_here())
+    )
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)  # denormal gradients are hundreds of times slower on some CPUs
+    return threads
+
+
+def choose_precision(config: Config, state: dict[str, Any] | None) -> str:
+    """Return the precision to train in, the same on all ranks. Collective.
+
+    It is `train.precision`. Where that is `auto`: what the run used before it was resumed, else what
+    `train.precision_file` says, else the faster one, as measured by rank 0.
+
+    Args:
+        state: of the checkpoint to resume from; None: a new run.
+    """
+    precision = config.train.precision
+    if precision == "auto" and state is not None:
+        precision = state["config"]["train"]["precision"]
+    elif precision == "auto":
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        precision = on_rank_zero(
+            lambda: shared_choice(
+                config.train.precision_file, device.type, lambda: measure_precision(device)[0]
+            )
+        )
+    if precision == "fp16" and not torch.cuda.is_available():
+        raise UserError("train.precision=fp16 is for GPUs; on a CPU use bf16, fp32 or auto")
+    return precision
+
+
+def shared_choice(path: Path | None, device: str, measure: Callable[[], str]) -> str:
+    """Return the precision that the first of several runs has measured.
+
+    Two measurements on a busy machine may differ, and the runs of one comparison must not. Runs that start at
+    once all measure, and the first to write decides.
+
+    Args:
+        path: a file for each type of device is made from it, PATH-cpu or PATH-cuda; None: measure.
+
+    Raises:
+        UserError: the file cannot be written, or holds something else.
+    """
+    if path is None:
+        return measure()
+    file = path.with_name(f"{path.name}-{device}")
+    try:
+        if not file.is_file():
+            own = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            text = measure() + "\n"
+            try:
+                own.write_text(text)
+                _create_first(file, text, own)
+            finally:
+                own.unlink(missing_ok=True)
+        precision = _read_choice(file)
+    except OSError as error:
+        raise UserError(
+            f"train.precision_file: {file} cannot be used ({error.strerror}); name another, or set "
+            "--train.precision to bf16 or fp32"
+        ) from None
+    if precision not in ("fp32", "bf16"):
+        raise UserError(f"train.precision_file: {file} says {precision!r}, not fp32 or bf16; remove it")
+    return precision
+
+
+def _create_first(file: Path, text: str, own: Path) -> None:
+    """Create `file` with `text`, which `own` holds too, unless another process has created it first."""
+    with suppress(FileExistsError):
+        try:
+            os.link(own, file)  # whole or not at all
+        except FileExistsError:
+            raise
+        except OSError:  # no hard links there: CIFS, exFAT, many FUSE file systems
+            with open(file, "x") as created:
+                created.write(text)
+
+
+def _read_choice(file: Path) -> str:
+    """Read the first run's choice. Without hard links the file is empty for a moment after its creation."""
+    end = time.monotonic() + SECONDS_FOR_CHOICE
+    while not (text := file.read_text().strip()) and time.monotonic() < end:
+        time.sleep(0.01)
+    return text

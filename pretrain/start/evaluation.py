@@ -1,0 +1,61 @@
+"""The evaluation during training: held-out sequences, and STS-B dev where its data is."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from pretrain.common.errors import UserError
+from pretrain.config.run import Config
+from pretrain.start.data import Data
+from pretrain.model.modules import evaluation_mode
+from pretrain.step.heldout import Heldout, text_embedder
+from pretrain.step.progress import Progress
+
+
+class Evaluation:
+    """Evaluate an engine's model on all ranks together.
+
+    Attributes:
+        heldout: the held-out sequences, masked and augmented once.
+    """
+
+    def __init__(self, config: Config, data: Data, engine, sts, progress: Progress) -> None:
+        """
+        Args:
+            engine: DeepSpeed engine around a `SentenceModel`.
+            sts: a `finetune.sts.StsEvaluator`; without its data, STS is left out.
+            progress: of the run, which records the held-out chunks that are left out.
+
+        Raises:
+            UserError: `evaluate.sts` names a folder without STS data.
+        """
+        self.engine, self.sts = engine, sts
+        longest = engine.module.encoder.max_positions
+        self.heldout = Heldout(
+            data.heldout, data.vocabulary, data.config, data.synonyms, longest, progress.heldout_left_out
+        )
+        self.with_sts = _on_every_rank(config, "STS-B-dev" in sts.available())
+        self.embed = text_embedder(engine, data.tokenizer, longest, config.train.micro_batch_tokens)
+
+    def __call__(self) -> dict[str, float]:
+        """Return name -> score, the same on every rank. Collective."""
+        scores = self.heldout.evaluate(self.engine)
+        if self.with_sts:
+            with evaluation_mode(self.engine.module):
+                scores["stsb-dev"] = self.sts.evaluate(self.embed, ["STS-B-dev"])["STS-B-dev"]["spearman_all"]
+        return scores
+
+
+def _on_every_rank(config: Config, available: bool) -> bool:
+    """Return whether every rank sees the STS data; ranks must agree, since they embed it together."""
+    if config.evaluate.sts is not None and not available:
+        raise UserError(
+            f"evaluate.sts={config.evaluate.sts} has no SentEval/STS/STSBenchmark; leave it out to train "
+            "without STS"
+        )
+    flag = torch.tensor([int(available)])
+    group = dist.new_group(backend="gloo")
+    dist.all_reduce(flag, dist.ReduceOp.MIN, group=group)
+    dist.destroy_process_group(group)
+    return bool(flag)

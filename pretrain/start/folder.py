@@ -1,0 +1,70 @@
+"""The run folder before training: who may write into it, and what a dry run leaves in it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from pretrain.common.errors import UserError
+from pretrain.common.folder_lock import LOCK, folder_lock
+from pretrain.common.ranks import on_rank_zero
+from pretrain.config.run import Config
+
+
+def dry_run_config(config: Config) -> Config:
+    """Return the same run in a folder of its own, with an evaluation and a checkpoint at its second step."""
+    tree = config.model_dump(exclude_unset=True)  # a key that was not given must not look as if it were
+    tree["folder"] = config.run_folder.with_name(config.run_folder.name + ".dry-run")
+    tree["checkpoint"] = tree.get("checkpoint", {}) | {"resume": "never", "every": 2}
+    tree["evaluate"] = tree.get("evaluate", {}) | {
+        "every": 2,
+        "heldout_sequences": min(200, config.evaluate.heldout_sequences),
+        "partners": min(200, config.evaluate.partners),
+    }
+    tree["train"] = tree.get("train", {}) | {"log_every": 1}
+    for section in tree.get("objective", {}).values():
+        if isinstance(section, dict) and {"start_step", "warmup_steps"} & set(section):
+            section |= {"start_step": 0, "warmup_steps": 0}  # try the whole step, not its first phase
+    return Config.model_validate(tree)
+
+
+@contextmanager
+def hold_run_folder(folder: Path) -> Iterator[None]:
+    """Lock the run folder, on rank 0 for all ranks: no other process may write into it. Collective.
+
+    Raises:
+        UserError: another run holds it, or it cannot be made.
+    """
+
+    def hold() -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"cannot make the run folder {folder}: {error.strerror}; name another with --run"
+            ) from None
+        held.callback(remove_if_empty)
+        held.enter_context(folder_lock(folder))
+
+    def remove_if_empty() -> None:
+        with suppress(OSError):
+            folder.rmdir()  # of a start that was refused before it wrote anything
+
+    with ExitStack() as held:
+        on_rank_zero(hold)
+        yield
+
+
+def empty_run_folder(folder: Path) -> None:
+    """Remove what an earlier dry run left in a folder that this run holds. Collective."""
+
+    def empty() -> None:
+        for path in folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif not path.name.startswith(LOCK):
+                path.unlink()
+
+    on_rank_zero(empty)

@@ -1,0 +1,116 @@
+"""Which checkpoint a run resumes from, and whether it may."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from pretrain.checkpoint import folder as checkpoint_folder
+from pretrain.checkpoint import store
+from pretrain.common.errors import UserError
+from pretrain.common.ranks import on_rank_zero
+from pretrain.config.run import Config
+from pretrain.start import continuity, inputs
+
+
+def resume_from(config: Config, found: inputs.Inputs) -> tuple[Path | None, dict[str, Any] | None]:
+    """Return the checkpoint to resume from and its state, or (None, None) for a new run. Collective.
+
+    Also makes the run folder, and renames checkpoints that a later start must not take for this run's newest.
+
+    Args:
+        found: the inputs of this start.
+
+    Raises:
+        UserError: the folder holds a run and `checkpoint.resume` is never; or the inputs
+            (`pretrain.start.inputs`) or the recipe are not those of the checkpoint.
+    """
+    folder, requested = config.run_folder, config.checkpoint.resume
+    checkpoints = folder / "checkpoints"
+    choice = None
+    if requested == "never":
+        if existing := [
+            *checkpoint_folder.candidates(checkpoints),
+            *checkpoint_folder.set_aside_folders(checkpoints),
+        ]:
+            raise UserError(
+                f"{folder} already holds a run ({existing[0].name}): resume it with --resume auto, or name "
+                "another folder with --run"
+            )
+    elif requested == "auto":
+        choice = store.resume_point(checkpoints)
+    else:
+        choice = _named_checkpoint(Path(requested), checkpoints)
+    state = None if choice is None else _state_of(choice.path, config, found)
+    on_rank_zero(lambda: _make_run_folder(folder, config.data_folder / "tokenizer"))
+    if choice is None:
+        return None, None
+    on_rank_zero(lambda: _set_others_aside(choice, state["step"], checkpoints))
+    return choice.path, state
+
+
+def _state_of(source: Path, config: Config, found: inputs.Inputs) -> dict[str, Any]:
+    """Return the state in a checkpoint, with what this start changes written into its progress.
+
+    Raises:
+        UserError: it has other inputs, or another recipe.
+    """
+    state = store.read_state(source)
+    accepted = inputs.require_same(source, inputs.recorded(state), found, config.checkpoint.accept)
+    continuity.record_changes(config, state, source)
+    state["progress"]["changes"] += [{"step": state["step"], **change} for change in accepted]
+    return state
+
+
+def _named_checkpoint(source: Path, checkpoints: Path) -> checkpoint_folder.Choice:
+    """Return the checkpoint that --resume names.
+
+    Raises:
+        UserError: it cannot be used, or lies elsewhere while the run folder holds checkpoints of its own.
+    """
+    if problem := store.problem_with(source):
+        raise UserError(
+            f"--resume {source}: it {problem}. Or --resume auto, which takes the newest good checkpoint of "
+            f"{checkpoints.parent}"
+        )
+    own = checkpoint_folder.candidates(checkpoints)
+    if own and source.resolve().parent != checkpoints.resolve():
+        raise UserError(
+            f"--resume {source} is of another run, and {checkpoints.parent} holds checkpoints of its own "
+            f"({own[0].name}), which it would replace: name another folder with --run"
+        )
+    return checkpoint_folder.Choice(source)
+
+
+def _set_others_aside(choice: checkpoint_folder.Choice, step: int, checkpoints: Path) -> None:
+    """Rename the checkpoints that this resume passes over."""
+    passed = {path: ("damaged", f"it {problem}") for path, problem in choice.damaged}
+    if choice.path.parent.resolve() == checkpoints.resolve():
+        for path in checkpoint_folder.candidates(checkpoints):
+            if checkpoint_folder.step_of(path) > step:
+                passed.setdefault(path, ("abandoned", f"--resume {choice.path} takes an earlier one"))
+    for path, (kind, why) in passed.items():
+        try:
+            renamed = checkpoint_folder.set_aside(path, kind)
+        except OSError as error:
+            raise UserError(
+                f"cannot rename {path}, which must not be resumed from ({why}): {error.strerror}"
+            ) from None
+        print(
+            f"warning: renamed {path} to {renamed.name}: {why}. This run resumes from {choice.path.name}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _make_run_folder(folder: Path, tokenizer: Path) -> None:
+    """Make checkpoints/, and copy the tokenizer, so that the run can be exported when its data is gone."""
+    try:
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        shutil.copytree(tokenizer, folder / "tokenizer", dirs_exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"cannot write the run folder {folder}: {error.strerror}; name another with --run"
+        ) from None

@@ -1,0 +1,62 @@
+"""Where a run stands, and the score by which its best step is chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+LOWER_IS_BETTER = ("heldout_mlm_loss", "partner_loss")
+
+
+@dataclass
+class Progress:
+    """All that a checkpoint must know beside the engine's tensors.
+
+    Attributes:
+        step: optimizer steps done, which is also the position in the data.
+        tokens: trained on so far.
+        seconds: training time, over all starts.
+        best_score, best_step, best_by: the best evaluation so far (`selection_score`); no score: none yet.
+        skipped_steps: steps whose gradient overflowed (fp16).
+        substitutions: damaged chunks and what was read in their place, of all ranks
+            (`pretrain.data.damage`).
+        heldout_left_out: damaged chunks of the held-out split.
+        loss_scale: state of the fp16 loss scale.
+        changes: settings that were changed when the run was resumed (`pretrain.start.continuity`).
+        window: sums since the last row of metrics (`pretrain.telemetry.averages`).
+        monitor: what alarms remember (`pretrain.telemetry.monitors`).
+    """
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    best_score: float | None = None
+    best_step: int = 0
+    best_by: str = ""
+    skipped_steps: int = 0
+    substitutions: list[dict] = field(default_factory=list)
+    heldout_left_out: list[dict] = field(default_factory=list)
+    loss_scale: dict[str, float] = field(default_factory=dict)
+    changes: list[dict] = field(default_factory=list)
+    window: dict = field(default_factory=dict)
+    monitor: dict = field(default_factory=dict)
+
+    def note_scores(self, scores: dict[str, float]) -> bool:
+        """Record an evaluation if it is the best so far; return whether it is.
+
+        By another criterion than before (STS data came or went) it is the first, and so the best.
+        """
+        name, score = selection_score(scores)
+        if self.best_score is not None and self.best_by == name and not score > self.best_score:
+            return False
+        self.best_by, self.best_score, self.best_step = name, score, self.step
+        return True
+
+
+def selection_score(scores: dict[str, float]) -> tuple[str, float]:
+    """Return the name of the score that selects `best/`, and its value, higher is better.
+
+    It is STS-B dev where that was evaluated, else a held-out loss with its sign turned: the masked-language
+    loss where there is one, else the loss of finding a view's partner.
+    """
+    name = next(name for name in ("stsb-dev", *LOWER_IS_BETTER) if name in scores)
+    return name, -scores[name] if name in LOWER_IS_BETTER else scores[name]
