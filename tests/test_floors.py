@@ -60,8 +60,6 @@ EVERYONE_MAY_IMPORT = {
 EXCEPTIONS = {
     ("augment.sda.modals", "augment.rules.contractions"),
     ("augment.sda.negation", "augment.rules.contractions"),
-    ("pretrain.start.setup", "pretrain.trainer"),
-    ("pretrain.start.summary", "pretrain.trainer"),
 }
 CIRCLES = []
 
