@@ -72,9 +72,8 @@ def inspect(
     if copies and not (settings.data_folder / MANIFEST).is_file():
         raise UserError(
             f"the views that data.cache={copies} makes once are not in {settings.data_folder} yet: a run "
-            "makes them "
-            "(pretrain/main.py, with --dry-run too), and --data.cache 0 shows them as they would be "
-            "drawn anew"
+            "makes them (pretrain/main.py, with --dry-run too), and --data.cache 0 shows them as they would "
+            "be drawn anew"
         )
     reader = ShardReader(settings.data_folder, split)
     tokenizer = load_tokenizer(reader.tokenizer_path)
@@ -258,8 +257,7 @@ def _changes(original: Ragged, view: Ragged, vocabulary: Vocabulary) -> str:
     changed = 1 - shared_tokens(original, view, vocabulary.size) / max(1, original.num_tokens)
     return (
         f"{view.num_tokens / original.num_tokens:.1%} of the text's length, {changed:.1%} of its tokens "
-        f"gone, {deleted:.1%} of "
-        f"the view is [DEL], {_same(original, view):.1%} of the sequences unchanged"
+        f"gone, {deleted:.1%} of the view is [DEL], {_same(original, view):.1%} of the sequences unchanged"
     )
 
 

@@ -1,6 +1,6 @@
 """Parameters and optimizer state of a DeepSpeed engine, whole and by parameter name, at any ZeRO stage.
 
-Every stage keeps the same numbers in another place:
+Each stage keeps the same numbers in a different place:
 
 - ZeRO 0: the optimizer's state is keyed by the parameters themselves.
 - ZeRO 1 and 2: parameters of a group are flattened, each rank owns a slice in fp32, and the optimizer's state
@@ -30,12 +30,12 @@ logger = logging.getLogger(__name__)
 
 
 def parameter_shape(parameter: nn.Parameter) -> tuple[int, ...]:
-    """The whole shape; a parameter that ZeRO 3 has partitioned says (0,) of itself."""
+    """Return the whole shape; the `shape` of a parameter that ZeRO 3 has partitioned is (0,)."""
     return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 
 class EngineState:
-    """ZeRO 0 (or no ZeRO): a plain optimizer over fp32 parameters. Base of the other stages."""
+    """Read and write an engine's tensors at ZeRO 0 (or without ZeRO); base of the other stages."""
 
     def __init__(self, engine) -> None:
         self.engine = engine
@@ -55,11 +55,11 @@ class EngineState:
                 self.holders[id(parameter)] = parameter
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Every parameter once: a tied weight goes by the first of its names."""
+        """Yield every parameter once: a tied weight by the first of its names."""
         yield from self.module.named_parameters()
 
     def aliases(self) -> dict[str, str]:
-        """Further names of tied parameters -> the name they are saved under."""
+        """Return further names of tied parameters -> the name they are saved under."""
         first = {id(parameter): name for name, parameter in self.module.named_parameters()}
         return {
             name: first[id(parameter)]
@@ -68,15 +68,14 @@ class EngineState:
         }
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Persistent buffers (batch-norm statistics ...); the others are recomputed when a model is built."""
+        """Yield persistent buffers (batch-norm statistics ...); a new model recomputes the others."""
         for prefix, module in self.module.named_modules():
             for name, buffer in module._buffers.items():
                 if buffer is not None and name not in module._non_persistent_buffers_set:
                     yield f"{prefix}.{name}" if prefix else name, buffer
 
     def moment_keys(self, parameter: nn.Parameter) -> list[str]:
-        """Names of the optimizer's tensors as large as the parameter (exp_avg, exp_avg_sq); [] before the
-        first step."""
+        """Return the names of the parameter's moments (exp_avg, exp_avg_sq); [] before the first step."""
         holder = self.holders.get(id(parameter))
         if holder is None or holder not in self.inner.state:
             return []
@@ -89,15 +88,15 @@ class EngineState:
     # -- reading --------------------------------------------------------
 
     def full_parameter(self, parameter: nn.Parameter) -> Tensor:
-        """The whole parameter, master precision. Collective."""
+        """Return the whole parameter in master precision. Collective."""
         return parameter.data
 
     def full_moment(self, parameter: nn.Parameter, key: str) -> Tensor:
-        """The whole optimizer tensor `key` of a parameter. Collective."""
+        """Return the whole optimizer tensor `key` of a parameter. Collective."""
         return self.inner.state[self.holders[id(parameter)]][key]
 
     def scalars(self, parameter: nn.Parameter) -> dict[str, float | int]:
-        """The optimizer's per-parameter numbers: {"step": 12} for Adam; {} before the first step."""
+        """Return the optimizer's numbers for a parameter: {"step": 12} for Adam; {} before the first step."""
         holder = self.holders.get(id(parameter))
         if holder is None or holder not in self.inner.state:
             return {}
@@ -120,8 +119,7 @@ class EngineState:
         return found
 
     def _counts_in_last_parameter_only(self) -> bool:
-        # DeepSpeed's FusedAdam advances state["step"] of the last parameter of a group only, and uses it for
-        # all
+        # DeepSpeed's FusedAdam advances state["step"] of a group's last parameter only, and uses it for all
         return type(self.inner).__name__ == "FusedAdam" and type(self.inner).__module__.startswith(
             "deepspeed"
         )
@@ -129,12 +127,13 @@ class EngineState:
     # -- writing --------------------------------------------------------
 
     def prepare(self, saved_keys: dict[int, list[str]]) -> None:
-        """Make the optimizer's state exist, zeroed, exactly where the checkpoint has some.
+        """Create the optimizer's state, zeroed, exactly where the checkpoint has some.
+
+        Optimizers create their state at their first step, so a new engine has none. An engine that has
+        stepped keeps its tensors, since others hold views of them.
 
         Args:
-            saved_keys: id(parameter) -> names of its saved moments. Optimizers create their state at their
-                first step, so a fresh engine has none; an engine that has stepped keeps its tensors (others
-                hold views).
+            saved_keys: id(parameter) -> names of its saved moments.
         """
         wanted: dict[int, set[str]] = {}
         holders: dict[int, Tensor] = {}
@@ -177,10 +176,11 @@ class EngineState:
                 if key in known and known[key] != number:
                     logger.warning(
                         "parameters that share a flat partition were saved with different %s counts (%s and "
-                        "%s); the larger "
-                        "is used: at ZeRO 0 some of them had no gradient at some steps",
-                        key, known[key], number,
-                    )  # fmt: skip
+                        "%s); the larger is used: at ZeRO 0 some of them had no gradient at some steps",
+                        key,
+                        known[key],
+                        number,
+                    )
                 known[key] = max(number, known.get(key, number))
         for holder, numbers in merged.values():
             for key, number in numbers.items():
@@ -206,7 +206,7 @@ class EngineState:
             state[key] = int(number) if key == "step" else number
 
     def finish(self) -> None:
-        """Let the working copies of the parameters follow the master copies. Collective."""
+        """Update the working copies of the parameters from the master copies. Collective."""
 
 
 class FlatPartitionState(EngineState):
@@ -226,18 +226,16 @@ class FlatPartitionState(EngineState):
                 self.holders[id(parameter)] = partition
 
     def full_parameter(self, parameter: nn.Parameter) -> Tensor:
-        # fp32 training keeps the whole parameter on every rank, equal to the partitions bit for bit: nothing
-        # to gather
+        # fp32 training keeps the whole parameter on every rank, bitwise equal to the partitions
         if parameter.dtype == torch.float32 or id(parameter) not in self.holders:
             return parameter.data
         return safe_get_full_fp32_param(parameter)
 
     def _fragment(self, parameter: nn.Parameter, key: str) -> tuple[Tensor, slice] | None:
-        """This rank's piece of an optimizer tensor and where it lies in the flattened parameter; None: has
-        none.
+        """Return this rank's piece of an optimizer tensor, and its place in the flattened parameter, or None.
 
         `safe_get_full_optimizer_state` fails here: DeepSpeed links the optimizer's state once, after the step
-        of the first parameter group, when the state of further groups does not exist yet. The addresses are
+        of the first parameter group, when the state of further groups does not exist yet. Its addresses are
         right.
         """
         mapping = parameter._hp_mapping
@@ -248,7 +246,7 @@ class FlatPartitionState(EngineState):
         return state.narrow(0, ours.start, ours.numel), slice(whole.start, whole.start + whole.numel)
 
     def full_moment(self, parameter: nn.Parameter, key: str) -> Tensor:
-        # Summed as integers, where the other ranks add zero: a float sum would turn -0.0 into 0.0.
+        # The other ranks add zero. Summed as integers: a float sum would turn -0.0 into 0.0.
         bits = torch.zeros(parameter.numel(), dtype=torch.int32, device=parameter.device)
         fragment = self._fragment(parameter, key)
         if fragment is not None:
@@ -317,7 +315,7 @@ class Stage3State(EngineState):
     def _set_partition(self, parameter: nn.Parameter, value: Tensor, key: str | None) -> None:
         """Copy this rank's slice.
 
-        `safe_set_full_*` narrows past the end when the size is not a multiple of the world size (the last
+        `safe_set_full_*` reads past the end when the size is not a multiple of the world size (the last
         partition is padded), so the slice is cut here.
         """
         zero = self.engine.optimizer
@@ -338,11 +336,11 @@ class Stage3State(EngineState):
 
 
 def engine_state(engine) -> EngineState:
-    """The view that fits the engine's ZeRO stage.
+    """Return the class above that fits the engine's ZeRO stage.
 
     Raises:
-        UserError: The optimizer wrapper keeps master weights in a place this can't read (DeepSpeed's
-            `fp16:`/`bf16:` sections at ZeRO 0).
+        UserError: the optimizer's wrapper keeps master weights where none of them can read them (DeepSpeed's
+            `fp16:` and `bf16:` sections at ZeRO 0).
     """
     optimizer = engine.optimizer
     if hasattr(optimizer, "fp32_partitioned_groups_flat"):
@@ -354,8 +352,7 @@ def engine_state(engine) -> EngineState:
     if hasattr(optimizer, "fp32_groups_flat") or not isinstance(optimizer, torch.optim.Optimizer):
         raise UserError(
             f"checkpoints can't be taken of DeepSpeed's {type(optimizer).__name__}: keep parameters in fp32 "
-            "(no `fp16:` or "
-            "`bf16:` section at ZeRO 0; the model's precision is set by train.precision), or use ZeRO "
-            "1, 2 or 3."
+            "(no `fp16:` or `bf16:` section at ZeRO 0; train.precision sets the model's precision), or use "
+            "ZeRO 1, 2 or 3."
         )
     return EngineState(engine)

@@ -1,12 +1,12 @@
 """Checkpoint folders on disk: which there are, whether they are whole, and what is in them.
 
-Needs neither DeepSpeed nor an engine: exporting, judging and inspecting read through here. The layout is
-described in `pretrain.checkpoint.store`, which writes it.
+Needs neither DeepSpeed nor an engine: exports and evaluations read through here. The layout is described in
+`pretrain.checkpoint.store`, which writes it.
 
-A checkpoint that does not verify is one of three things. Damaged: it will never be read again, so an older
-one takes its place. Not readable now: the disk, the network or the rights are at fault, and it may be whole.
+A checkpoint that does not verify is one of three things. Damaged: it will never be readable, so an older one
+takes its place. Unreadable now: the disk, the network or the permissions are at fault, and it may be whole.
 Of a newer format: another version of this program reads it. Only damage leads to an older checkpoint; the
-other two stop whoever asks.
+other two are errors.
 """
 
 from __future__ import annotations
@@ -48,20 +48,18 @@ class Problem:
     what: str
 
     def __str__(self) -> str:
-        says = {"damaged": "is damaged", "unreadable": "cannot be read now", "newer": "is of a newer format"}
-        return f"{says[self.kind]}: {self.what}"
+        kinds = {"damaged": "is damaged", "unreadable": "cannot be read now", "newer": "is of a newer format"}
+        return f"{kinds[self.kind]}: {self.what}"
 
     @property
     def remedy(self) -> str:
         """What to do about it, where another checkpoint must not take its place by itself."""
         return {
             "damaged": "Name an earlier one with --resume PATH",
-            "unreadable": "It may be whole: see to the disk, the network or the rights, then give the same "
-            "command again. To go "
-            "on without it, name an earlier one with --resume PATH",
-            "newer": "Use the version of this program that wrote it, or a newer one. To go on without it, "
-            "name an earlier one "
-            "with --resume PATH",
+            "unreadable": "It may be whole: check the disk, the network and the permissions, then give the "
+            "same command again. To continue without it, name an earlier one with --resume PATH",
+            "newer": "Use the version of this program that wrote it, or a newer one. To continue without "
+            "it, name an earlier one with --resume PATH",
         }[self.kind]
 
 
@@ -75,7 +73,7 @@ def step_of(folder: Path) -> int:
 
 
 def candidates(root: Path) -> list[Path]:
-    """Folders with a checkpoint's name, newest step first, a replaced one after its replacement.
+    """Return the folders with a checkpoint's name, newest step first, a replaced one after its replacement.
 
     Raises:
         CheckpointError: the folder is there and cannot be read.
@@ -84,7 +82,7 @@ def candidates(root: Path) -> list[Path]:
 
 
 def set_aside_folders(root: Path) -> list[Path]:
-    """Checkpoints that `set_aside` has renamed."""
+    """Return the checkpoints that `set_aside` has renamed."""
     return sorted(_named(root, SET_ASIDE))
 
 
@@ -96,29 +94,31 @@ def _named(root: Path, pattern: re.Pattern[str]) -> list[Path]:
         return []
     except OSError as error:
         raise CheckpointError(
-            f"the checkpoints in {root} cannot be read now: {error.strerror or error}. See to the disk, the "
-            "network or the rights, then give the same command again"
+            f"the checkpoints in {root} cannot be read now: {error.strerror or error}. Check the disk, the "
+            "network and the permissions, then give the same command again"
         ) from None
 
 
 def set_aside(path: Path, why: Literal["damaged", "abandoned"]) -> Path:
-    """Rename a checkpoint that is not to be resumed from, so that it stays for whoever wants to look; returns
-    its new name."""
-    there, number = path.with_name(f"{path.name}.{why}"), 1
-    while there.exists():
+    """Rename a checkpoint that must not be resumed from, and keep it; return its new path."""
+    renamed, number = path.with_name(f"{path.name}.{why}"), 1
+    while renamed.exists():
         number += 1
-        there = path.with_name(f"{path.name}.{why}-{number}")
-    os.rename(path, there)
+        renamed = path.with_name(f"{path.name}.{why}-{number}")
+    os.rename(path, renamed)
     fsync_folder(path.parent)
-    return there
+    return renamed
 
 
 # -- whether they are whole -----------------------------------------------------
 
 
 def problem_with(path: Path) -> Problem | None:
-    """What is wrong with a checkpoint folder, or None: every file that the manifest lists is there as it was
-    written, and they are all that the checkpoint needs. Reads every byte."""
+    """Return what is wrong with a checkpoint folder; None: it is good. Reads every byte.
+
+    It is good where every file that the manifest lists is there as it was written, and together they hold all
+    that the checkpoint needs.
+    """
     path = Path(path)
     try:
         manifest = _parse_manifest((path / "manifest.json").read_bytes())
@@ -141,7 +141,7 @@ def problem_with(path: Path) -> Problem | None:
 
 
 def _parse_manifest(data: bytes) -> dict[str, dict[str, Any]] | Problem:
-    """File name -> its {"bytes", "sha256"}; or what is wrong with the manifest."""
+    """Return file name -> its {"bytes", "sha256"}; or what is wrong with the manifest."""
     try:
         manifest = json.loads(data)
     except (ValueError, RecursionError):
@@ -171,7 +171,7 @@ def _parse_manifest(data: bytes) -> dict[str, dict[str, Any]] | Problem:
 
 
 def _lacking(path: Path, names: list[str]) -> Problem | None:
-    """Whether the files that a manifest lists hold fewer tensors than the checkpoint's state counts."""
+    """Return a problem where the listed files hold fewer tensors than the checkpoint's state counts."""
     try:
         series = json.loads((path / "state.json").read_bytes())["series"]
         for kind, count in series.items():
@@ -189,19 +189,18 @@ def _lacking(path: Path, names: list[str]) -> Problem | None:
 
 @dataclass(frozen=True)
 class Choice:
-    """The checkpoint to go on from, and the newer ones that are damaged, each with what is wrong."""
+    """The checkpoint to resume from, and the newer ones that are damaged, each with what is wrong."""
 
     path: Path
     damaged: tuple[tuple[Path, Problem], ...] = ()
 
 
 def choose(root: Path) -> Choice | None:
-    """The newest checkpoint under `root` that verifies, past damaged ones; None: there never was one. Changes
-    nothing.
+    """Return the newest checkpoint under `root` that verifies; None: there never was one. Changes nothing.
 
     Raises:
-        CheckpointError: one that is newer than any whole one cannot be read now or has a newer format; or
-            there are checkpoints and none is whole. All are named, with what is wrong.
+        CheckpointError: one that is newer than any good one cannot be read now or has a newer format; or
+            there are checkpoints and none is good. All are named, with what is wrong.
     """
     root, found = Path(root), []
     for path in candidates(root):
@@ -219,15 +218,15 @@ def choose(root: Path) -> Choice | None:
     ]
     raise CheckpointError(
         f"there are checkpoints in {root}, and none can be used:{''.join(listed)}\nNothing was changed. "
-        "Restore one from a copy. "
-        "To start from the beginning, name another run folder with --run, or move this one away"
+        "Restore one from a copy. To start from the beginning, name another run folder with --run, or move "
+        "this one away"
     )
 
 
 def latest(root: Path) -> Path | None:
-    """The newest checkpoint under `root` that verifies, or None where there never was one; see `choose`.
+    """Return the newest checkpoint under `root` that verifies; None: there never was one (`choose`).
 
-    Damaged ones are named in a warning and passed over. Not collective; `resume_point` is what ranks call.
+    Warns of the damaged ones that it passes over. Not collective: ranks call `store.resume_point`.
     """
     choice = choose(root)
     for path, problem in choice.damaged if choice else ():
@@ -239,11 +238,12 @@ def latest(root: Path) -> Path | None:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """The trainer's state in a checkpoint (step, config, tokenizer hash ...), without an engine."""
+    """Return the trainer's state in a checkpoint (step, config, tokenizer hash ...), without an engine."""
     return read_json(Path(path))["state"]
 
 
 def read_json(path: Path) -> dict[str, Any]:
+    """Return what a checkpoint's state.json holds."""
     try:
         return json.loads((path / "state.json").read_bytes())
     except (OSError, ValueError) as error:
@@ -251,14 +251,14 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def tensor_names(path: Path, series: str = "parameters") -> list[str]:
-    """Names of the tensors of a series ("parameters", "buffers", "exp_avg" ...)."""
+    """Return the names of the tensors of a series ("parameters", "buffers", "exp_avg" ...)."""
     return list(locate(Path(path), series))
 
 
 def read_tensors(
     path: Path, series: str = "parameters", prefix: str = ""
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor on the CPU) of a series, one at a time; only names that begin with `prefix`."""
+    """Yield (name, tensor on the CPU) of a series, one at a time; only names that begin with `prefix`."""
     for name, file in locate(Path(path), series).items():
         if name.startswith(prefix):
             with safe_open(file, framework="pt") as tensors:
@@ -266,8 +266,7 @@ def read_tensors(
 
 
 def locate(path: Path, series: str) -> dict[str, Path]:
-    """Name of each tensor of a series -> its file, of the files that the manifest lists: others do not
-    count."""
+    """Return the name of each tensor of a series -> its file; only files that the manifest lists count."""
     try:
         manifest = _parse_manifest((path / "manifest.json").read_bytes())
         if isinstance(manifest, Problem):
@@ -291,7 +290,7 @@ def _names_in(file: Path) -> list[str]:
 
 
 def in_order(files: dict[str, Path], names: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors in the engine's order, the same on every rank, one in memory at a time."""
+    """Yield tensors in the engine's order, the same on every rank, one in memory at a time."""
     opened: tuple[Path, Any] | None = None
     for name in names:
         if opened is None or opened[0] != files[name]:

@@ -11,10 +11,10 @@ A checkpoint is a folder that knows nothing of ranks and holds no pickles:
       manifest.json                  size and sha256 of every file above
 
 It loads at any world size and ZeRO stage. Saving streams parameter by parameter (peak memory: the largest
-parameter) into a hidden folder; every file is fsynced, the folder renamed to its name, the parent fsynced,
-and only then `latest` replaced. So a folder with the name of a checkpoint is a whole one, whenever the
-process dies; what disks do to it afterwards the hashes find, and resuming walks back to the newest checkpoint
-that verifies. Damaged ones are renamed (`step-00001234.damaged`), never removed.
+parameter) into a hidden folder. Every file is fsynced, the folder is renamed to its name, the parent is
+fsynced, and only then `latest` is replaced. So a folder with the name of a checkpoint is whole, whenever the
+process dies. The hashes find what happens to it on the disk afterwards, and a resume takes the newest
+checkpoint that verifies. Damaged ones are renamed (`step-00001234.damaged`), never removed.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import json
 import logging
 import os
 import shutil
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -77,19 +78,19 @@ def save(root: Path, engine, state: dict[str, Any], keep: int, max_file_bytes: i
     """Write a checkpoint of `engine` under `root`. Collective: every rank calls it, rank 0 writes.
 
     Args:
-        root: Folder of checkpoints, on a file system that all ranks see; created when missing.
-        engine: A DeepSpeed engine with fp32 parameters at any ZeRO stage (or an object with `.module` and a
+        root: folder of checkpoints, on a file system that all ranks see; created when missing.
+        engine: a DeepSpeed engine with fp32 parameters at any ZeRO stage (or an object with `.module` and a
             torch `.optimizer`), at a step boundary.
-        state: The trainer's own state, plain JSON, with "step" (int) in it; `load` gives it back.
-        keep: How many checkpoints to keep, this one included. Checkpoints of later steps are set aside, as
-            `step-00001234.abandoned`: they belong to a future that a resume from an earlier step has left.
-        max_file_bytes: Tensors are spread over files of about this size.
+        state: the trainer's own state, plain JSON, with "step" (int) in it; `load` gives it back.
+        keep: how many checkpoints to keep, this one included. Checkpoints of later steps are renamed to
+            `step-00001234.abandoned`: a resume from an earlier step has left them behind.
+        max_file_bytes: tensors are spread over files of about this size.
 
     Returns:
         The checkpoint's folder, root/step-00001234.
 
     Raises:
-        CheckpointError: On every rank, when rank 0 could not write (out of disk, quota, I/O error). Nothing
+        CheckpointError: on every rank, when rank 0 could not write (disk full, quota, I/O error). Nothing
             half-written is left, and earlier checkpoints are as they were.
     """
     if keep < 1:
@@ -108,7 +109,7 @@ def save(root: Path, engine, state: dict[str, Any], keep: int, max_file_bytes: i
         for entry, tensor in items:
             whole = tensor()  # on every rank: gathering is collective, also when writing has failed
             if writer is not None and error is None:
-                error = writer.attempt(lambda k=kind, e=entry, t=whole: writer.write(k, e, t))
+                error = writer.attempt(lambda e=entry, t=whole: writer.write(e, t))
     if writer is not None and error is None:
         error = writer.attempt(lambda: writer.finish(_engine_json(view, engine, plan), state))
         if error is None:
@@ -123,7 +124,7 @@ def save(root: Path, engine, state: dict[str, Any], keep: int, max_file_bytes: i
 
 
 def _plan(view: EngineState) -> dict[str, list[tuple[TensorEntry, Any]]]:
-    """Series of files -> [(what the tensor is, how to get it whole)], in the same order on every rank."""
+    """Return series of files -> [(what the tensor is, how to get it whole)], the same on every rank."""
     plan: dict[str, list[tuple[TensorEntry, Any]]] = {"parameters": []}
     for name, parameter in view.named_parameters():
         shape = parameter_shape(parameter)
@@ -143,20 +144,21 @@ def _plan(view: EngineState) -> dict[str, list[tuple[TensorEntry, Any]]]:
 
 
 class _FolderWriter:
-    """One checkpoint folder on its way: hidden while it is written, named when it is whole."""
+    """Write one checkpoint folder: hidden while it is written, named when it is whole."""
 
     def __init__(self, folder: Path, max_file_bytes: int) -> None:
         self.folder = folder
         self.hidden = folder.with_name(f".tmp-{folder.name}")
         self.max_file_bytes = max_file_bytes
         self.files: dict[str, dict[str, object]] = {}
-        self._batches: dict[str, list[list[TensorEntry]]] = {}
+        self._planned: deque[tuple[str, list[TensorEntry]]] = deque()  # file name, its tensors in order
         self._open: TensorFileWriter | None = None
-        self._left = 0
 
     def attempt(self, action) -> OSError | None:
-        """Run one step of writing; on failure remove what there is, and return the error instead of raising
-        it: the other ranks are waiting in the next collective."""
+        """Run one step of writing; on failure remove what there is and return the error.
+
+        It must not be raised: the other ranks are waiting in the next collective.
+        """
         try:
             action()
         except OSError as error:
@@ -176,23 +178,16 @@ class _FolderWriter:
         if need > free:
             raise OSError(28, f"{need / 1e9:.2f} GB are needed and {free / 1e9:.2f} GB are free")
         self.hidden.mkdir()
-        self._batches = {
-            kind: split_entries(series, self.max_file_bytes) for kind, series in entries.items() if series
-        }
-        self._opened = dict.fromkeys(self._batches, 0)
-        self._writers: dict[str, TensorFileWriter] = {}
-        self._remaining: dict[str, int] = {}
+        for kind, series in entries.items():
+            for number, batch in enumerate(split_entries(series, self.max_file_bytes)):
+                self._planned.append((f"{kind}-{number:05d}.safetensors", batch))
 
-    def write(self, kind: str, entry: TensorEntry, tensor: torch.Tensor) -> None:
+    def write(self, entry: TensorEntry, tensor: torch.Tensor) -> None:
         if self._open is None:
-            number = self._opened[kind]
-            batch = self._batches[kind][number]
-            self._open = TensorFileWriter(self.hidden / f"{kind}-{number:05d}.safetensors", batch)
-            self._left = len(batch)
-            self._opened[kind] = number + 1
+            name, batch = self._planned.popleft()
+            self._open = TensorFileWriter(self.hidden / name, batch)
         self._open.write(entry.name, tensor)
-        self._left -= 1
-        if self._left == 0:
+        if self._open.is_complete:
             self.files[self._open.path.name] = self._open.close()
             self._open = None
 
@@ -203,9 +198,8 @@ class _FolderWriter:
         write_durably(self.hidden / "manifest.json", to_json(manifest))
         fsync_folder(self.hidden)
         if self.folder.exists():
-            # The same step once more (it was damaged, or a resume took another way). Between the two renames
-            # the old one still counts under its other name, so there is no instant without a checkpoint of
-            # this step.
+            # The same step again (it was damaged, or a resume started before it). Between the two renames the
+            # old one still counts under its other name: at no instant is there no checkpoint of this step.
             replaced = self.folder.with_name(f"{self.folder.name}.replaced")
             if replaced.exists():
                 shutil.rmtree(replaced)
@@ -239,8 +233,7 @@ def _engine_json(view: EngineState, engine, plan: dict[str, list[tuple[TensorEnt
 
 
 def _hugging_face_config(module: torch.nn.Module) -> dict[str, Any] | None:
-    """The library's model inside the module: the prefix of its parameters' names, and its config; None: has
-    none.
+    """Return the prefix of the names of transformers' model in the module, and its config; None: it has none.
 
     With it a checkpoint can be exported where the recipe's `model.init` no longer exists.
     """
@@ -258,8 +251,7 @@ _SCALER_FIELDS = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis
 
 
 def _loss_scalers(engine) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """fp16 loss scalers wherever they live (the engine, its optimizer; torch's or DeepSpeed's) and their
-    state."""
+    """Yield fp16 loss scalers (of the engine or its optimizer; torch's or DeepSpeed's) and their state."""
     for owner in (engine, engine.optimizer):
         for attribute in (
             "torch_autocast_z0_gradscaler",
@@ -291,35 +283,33 @@ def _explain_failed_save(folder: Path, error: OSError) -> str:
     good = f"The last complete one, {previous[0]}, is untouched" if previous else "There is no earlier one"
     return (
         f"could not write checkpoint {folder.name} under {folder.parent}: {error.strerror or error}. "
-        f"{good}, and nothing "
-        "half-written was left. Free some space, keep fewer checkpoints, or give the run folder another "
-        "disk; then resume."
+        f"{good}, and nothing half-written was left. Free some space, keep fewer checkpoints, or give the "
+        "run folder another disk; then resume."
     )
 
 
 def _prune(newest: Path, keep: int) -> None:
-    """Remove what the checkpoint just written makes superfluous. Failing to is a warning: the new one is
-    good."""
+    """Remove what the new checkpoint makes superfluous. Failing to is a warning: the new one is good."""
     step = step_of(newest)
     older = [path for path in candidates(newest.parent) if path != newest]
     for path in older:
         if step_of(path) > step:
             try:
-                there = set_aside(path, "abandoned")
+                renamed = set_aside(path, "abandoned")
             except OSError as error:
-                logger.warning("could not set %s aside: %s", path, error)
+                logger.warning("could not rename %s: %s", path, error)
                 continue
             logger.warning(
-                "%s is now %s: it belongs to a run that went on from another point than this one",
+                "%s is now %s: it is of a later step than the one that this run was resumed from",
                 path,
-                there.name,
+                renamed.name,
             )
     earlier = [path for path in older if step_of(path) < step]
     doomed = [path for path in older if step_of(path) == step] + earlier[keep - 1 :]
     for path in doomed:
         hidden = path.with_name(f".old-{path.name}")
         with suppress(OSError):
-            # first the name: a half-removed folder must not look like a damaged checkpoint
+            # rename first: a half-removed folder must not look like a damaged checkpoint
             os.rename(path, hidden)
     for leftover in newest.parent.glob(".old-step-*"):
         try:
@@ -329,11 +319,7 @@ def _prune(newest: Path, keep: int) -> None:
 
 
 def resume_point(root: Path) -> Choice | None:
-    """`choose`, by rank 0 alone, told to all. Collective.
-
-    Raises:
-        CheckpointError: on every rank, where there are checkpoints and resuming from none of them is right.
-    """
+    """Return what `choose` finds, on rank 0 for all; it raises on every rank. Collective."""
     return on_rank_zero(lambda: choose(root))
 
 
@@ -347,13 +333,13 @@ def load(path: Path, engine, verify: bool = True) -> dict[str, Any]:
     those that were saved; an engine that has never stepped gets an optimizer state first.
 
     Args:
-        verify: Hash every file first (rank 0). Pass False for a path that `resume_point` has just verified.
+        verify: hash every file first (rank 0). Pass False for a path that `resume_point` has just verified.
 
     Returns:
         The trainer's state as given to `save`.
 
     Raises:
-        CheckpointError: Damaged, or of another model: names or shapes differ (all are listed).
+        CheckpointError: it is damaged, or of another model: names or shapes differ, and are listed.
     """
     path = Path(path)
     if verify:
@@ -410,9 +396,8 @@ def _check_same_model(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
             f"; and {len(differences) - 8} more" if len(differences) > 8 else ""
         )
         raise CheckpointError(
-            f"checkpoint {path} is of another model than the config builds: {shown}. Resume with the config "
-            "that lies in the "
-            "run folder (config.yaml), or start a new run folder."
+            f"checkpoint {path} is of another model than the config builds: {shown}. Resume with the run "
+            "folder's own config.yaml, or start a new run folder."
         )
 
 

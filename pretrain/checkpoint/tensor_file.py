@@ -1,9 +1,9 @@
 """Safetensors files written tensor by tensor.
 
-`safetensors.torch.save_file` wants every tensor of a file in memory at once. A checkpoint holds three times
-the model (parameters and two moments) and assembles one parameter at a time from its partitions, so this
-writer takes the shapes first, writes the header, then streams: peak memory is the largest tensor, and the
-sha256 is computed on the way, so that no byte is read back.
+The library reads single tensors and slices, but writes (`save_file`) only what is in memory all at once, and
+does not fsync. A checkpoint holds three times the model (parameters and two moments) and assembles one
+parameter at a time from its partitions. So this writer takes the shapes first, writes the header, then
+streams: peak memory is the largest tensor, and the sha256 is computed on the way, without reading back.
 
 Format: https://huggingface.co/docs/safetensors (8-byte little-endian header length, JSON header, raw buffer).
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -28,7 +29,7 @@ DTYPE_NAMES = {
 
 
 class TensorEntry(NamedTuple):
-    """What a tensor will be, said before it exists."""
+    """The name, dtype and shape of a tensor to come."""
 
     name: str
     dtype: torch.dtype
@@ -36,15 +37,11 @@ class TensorEntry(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 def split_entries(entries: Sequence[TensorEntry], max_file_bytes: int) -> list[list[TensorEntry]]:
-    """Cut entries, in order, into files of at most `max_file_bytes`; a larger tensor gets a file of its
-    own."""
+    """Cut entries, in order, into files of at most `max_file_bytes`; a larger tensor gets its own."""
     files: list[list[TensorEntry]] = []
     filled = 0
     for entry in entries:
@@ -57,10 +54,11 @@ def split_entries(entries: Sequence[TensorEntry], max_file_bytes: int) -> list[l
 
 
 class TensorFileWriter:
-    """Writes the tensors of `entries`, in that order, to a safetensors file; `close` makes it durable.
+    """Write the tensors of `entries`, in that order, to a safetensors file; `close` makes it durable.
 
-    Raises OSError as the file system does (ENOSPC, EDQUOT, EIO), and ValueError when a tensor is not the one
-    that `entries` announced.
+    Raises:
+        OSError: as the file system does (ENOSPC, EDQUOT, EIO).
+        ValueError: a tensor is not the next of `entries`.
     """
 
     def __init__(
@@ -90,6 +88,11 @@ class TensorFileWriter:
         self._hash.update(data)
         self.num_bytes += len(data)
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether all tensors are written."""
+        return not self._pending
+
     def write(self, name: str, tensor: torch.Tensor) -> None:
         """Append the next tensor. It must be the next entry: same name, shape and dtype."""
         entry = self._pending.pop()
@@ -104,14 +107,13 @@ class TensorFileWriter:
     def close(self) -> dict[str, object]:
         """Flush to the disk itself and return {"bytes": size, "sha256": hex digest}."""
         if self._pending:
-            raise ValueError(f"{self.path.name}: {len(self._pending)} announced tensors were never written")
+            raise ValueError(f"{self.path.name}: {len(self._pending)} tensors were never written")
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
         return {"bytes": self.num_bytes, "sha256": self._hash.hexdigest()}
 
     def abandon(self) -> None:
-        """Close after a failure. The buffered rest may fail to be written as well; the first error is the
-        story."""
+        """Close after a failure. Writing the buffered rest may fail too; only the first error counts."""
         with suppress(OSError):
             self._file.close()

@@ -211,8 +211,7 @@ def _stop(loss: Any) -> None:
     """End this process: it has lost its lock while it ran, and another may be writing already."""
     print(
         f"\nerror: the lock {loss.lock_file} of this process is gone ({loss.reason}): it was suspended for "
-        "long, or the file "
-        "was removed. Stopped before anything else is written; what was saved is whole.",
+        "long, or the file was removed. Stopped before anything else is written; what was saved is whole.",
         file=sys.stderr,
         flush=True,
     )

@@ -47,22 +47,18 @@ def join(backend: str, patience: float, seconds: float) -> None:
             if "EADDRINUSE" in reason or "already in use" in reason:
                 raise UserError(
                     f"{me}: the port of {where} is in use by another program, perhaps another run. Choose "
-                    "another: "
-                    "deepspeed --master_port 29501 pretrain/main.py ..."
+                    "another: deepspeed --master_port 29501 pretrain/main.py ..."
                 ) from None
             raise UserError(
                 f"{me}: nobody answers at {where} within {patience:g} s, where rank 0 should be ({reason}). "
-                "Look at "
-                f"the output of rank 0, and whether this machine reaches that address. {longer}"
+                f"Look at the output of rank 0, and whether this machine reaches that address. {longer}"
             ) from None
         missing = _wait_for_all(store, rank, world, end)
         if missing:
             raise UserError(
                 f"{me}: after {patience:g} s {world - len(missing)} of {world} ranks have come to {where}; "
-                "missing: "
-                f"{_listed(missing)}. Look at their output: they have failed before, or cannot reach that "
-                "address. "
-                f"{longer}"
+                f"missing: {_listed(missing)}. Look at their output: they have failed before, or cannot "
+                f"reach that address. {longer}"
             )
         store.set_timeout(timedelta(seconds=seconds))
         try:
@@ -84,8 +80,7 @@ def _port(world: int) -> int:
     if not (0 < port < 1 << 16 or (port == 0 and world == 1)):
         raise UserError(
             f"MASTER_PORT is {text!r}: it must be a port, 1 to 65535, the same for all ranks. A launcher "
-            "sets it: "
-            "deepspeed --master_port 29501 pretrain/main.py ...; or set it to a free port, as 29501"
+            "sets it: deepspeed --master_port 29501 pretrain/main.py ...; or set it to a free port, as 29501"
         )
     return port
 

@@ -81,8 +81,7 @@ def export(source: str | Path, out: str | Path | None = None, step: int | str = 
         if not chosen.exists():
             raise UserError(
                 f"{chosen} is gone: the run that is training in {run} has replaced it by a newer one "
-                "meanwhile. Give "
-                "the same command again."
+                "meanwhile. Give the same command again."
             ) from error
         if isinstance(error, CheckpointError):
             raise
@@ -117,8 +116,7 @@ def _find(source: Path, step: str) -> tuple[Path, Path]:
         if chosen is None:
             raise UserError(
                 f"nothing to export in {source}: there is no checkpoint in it. Give a run folder "
-                "(runs/NAME) or a "
-                "checkpoint."
+                "(runs/NAME) or a checkpoint."
             )
         return run, chosen
     wanted = [
@@ -171,8 +169,8 @@ def _tokenizer(run: Path, config: dict[str, Any], expected_hash: str | None) -> 
             return cleaning_tokenizer(pretrained(AutoTokenizer, place)), found
     raise UserError(
         f"the tokenizer of {run} (hash {str(expected_hash)[:12]}) is in none of "
-        f"{', '.join(map(str, places))}. Put the "
-        f"tokenizer/ folder of the data that the run was trained on into {run}."
+        f"{', '.join(map(str, places))}. Put the tokenizer/ folder of the data that the run was trained on "
+        f"into {run}."
     )
 
 
@@ -274,8 +272,7 @@ def read_policy(folder: str | Path) -> dict[str, Any] | None:
         what = f"{type(error).__name__}: {error}"
         raise UserError(
             f"{path} is damaged ({what}); export its run into this folder again: python -m pretrain.export "
-            "RUN --out "
-            f"{folder}"
+            f"RUN --out {folder}"
         ) from None
     return policy
 

@@ -99,8 +99,7 @@ def _objective(recipe: dict[str, Any]) -> str:
     first_of_two = "masked language modelling and " if masked else ""
     return (
         f"{start} by {first_of_two}a contrastive loss between views of a sentence (objective "
-        f"`{'+'.join(others)}`, augmentation "
-        f"{named})"
+        f"`{'+'.join(others)}`, augmentation {named})"
     )
 
 
@@ -239,6 +238,5 @@ def _limits(recipe: dict[str, Any]) -> str:
     )
     return (
         "## Limits\n\nThe model knows what its training text knew, biases included, in the language of that "
-        "text. It was "
-        f"{tuned}; scores above are what was measured in the run, and nothing else was."
+        f"text. It was {tuned}; scores above are what was measured in the run, and nothing else was."
     )

@@ -57,8 +57,7 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
     if config.train.steps < state["step"]:
         raise UserError(
             f"train.steps={config.train.steps} is less than the {state['step']} steps that {source} has "
-            "done; name "
-            "as many or more, or take the model as it is: python -m pretrain.export"
+            "done; name as many or more, or take the model as it is: python -m pretrain.export"
         )
     # none: not given
     given = {key for key in config.model.model_fields_set if getattr(config.model, key) is not None}
@@ -82,10 +81,8 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
         if key not in allowed:
             raise UserError(
                 f"{source} was made with {key}={before.get(key)}, this command has {value}: that would be "
-                "another "
-                "run. Set it back, or start a new run from the export with --init. With --resume there may "
-                "change: "
-                f"{', '.join(sorted(allowed))}"
+                "another run. Set it back, or start a new run from the export with --init. With --resume "
+                f"there may change: {', '.join(sorted(allowed))}"
             )
         changes.append({"step": state["step"], "key": key, "from": before.get(key), "to": value})
     state["progress"]["changes"] = [*state["progress"].get("changes", []), *changes]

@@ -46,8 +46,7 @@ class LengthShortcut:
     def __str__(self) -> str:
         return (
             f"the lengths of two views correlate at {self.correlation:.3f}; from lengths alone NT-Xent gets "
-            "down to "
-            f"{self.loss:.2f} of ln {self.candidates:,} = {math.log(self.candidates):.2f} "
+            f"down to {self.loss:.2f} of ln {self.candidates:,} = {math.log(self.candidates):.2f} "
             f"({self.sequences:,} sequences)"
         )
 

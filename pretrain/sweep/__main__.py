@@ -178,10 +178,9 @@ class _Work:
             if names := unequal_inputs(runs := self.plan.chosen(entry)):
                 _say(
                     f"WARNING: the runs of {entry.name} were not trained on the same {', '.join(names)} "
-                    "(inputs in their "
-                    f"report/summary.json): of {', '.join(str(run.folder) for run in runs)} remove those "
-                    "with the wrong one, "
-                    "and the same command trains them again"
+                    "(inputs in their report/summary.json): of "
+                    f"{', '.join(str(run.folder) for run in runs)} remove those with the wrong one, and the "
+                    "same command trains them again"
                 )
         if self.judge is None:
             _say("no evaluation: name a folder with SentEval's data with --sts, or by CLEAR_DATA")
@@ -225,8 +224,7 @@ def _score(sweep: Sweep, judge: Judge | None, run: Run) -> float | None:
         if run.dev is None:
             raise UserError(
                 f"{run.folder} has no STS-B dev score, by which its search is decided: name the STS data "
-                "with --sts "
-                "or CLEAR_DATA, remove that folder, and run the sweep again"
+                "with --sts or CLEAR_DATA, remove that folder, and run the sweep again"
             )
         return run.dev
     model = Judged(str(run.folder / "best"), run.config.model.pooling, run.folder / "sweep", run)

@@ -46,8 +46,7 @@ class Row(BaseModel):
     kind: Literal["trained", "start", "quoted"] = Field(
         "trained",
         description="trained: a run; start: the model that the recipe starts from, judged as it is; "
-        "quoted: the "
-        "paper's figures alone, of a system that is not here",
+        "quoted: the paper's figures alone, of a system that is not here",
     )
     recipe: Path | None = Field(None, description="in place of the sweep's")
     set: dict[str, Any] = Field(

@@ -259,8 +259,7 @@ class Monitor:
         usual = "" if median is None else f", {norm / median:.0f} times the running median {median:.3g}"
         return (
             f"gradient norm {norm:.3g}{usual}. CLEAR saw gradients explode with subs and reorder alone. If "
-            "it comes again: "
-            f"{self.advice}; with --resume auto."
+            f"it comes again: {self.advice}; with --resume auto."
         )
 
     def _not_finite(self, step: int, losses: dict[str, float]) -> str | None:
@@ -278,11 +277,9 @@ class Monitor:
             return None
         return (
             f"the sentence vectors are collapsing into one direction since step {since}: uniformity "
-            f"{spread:.3f} (0 is a "
-            f"point), cosine of different sentences {cosine:.3f}. Try mean pooling where it is cls "
-            "(model.pooling), a larger "
-            f"train.global_batch, {self._settings('a lower', 'temperature')}, or "
-            f"{self._settings('a longer', 'warmup_steps')}, "
+            f"{spread:.3f} (0 is a point), cosine of different sentences {cosine:.3f}. Try mean pooling "
+            "where it is cls (model.pooling), a larger train.global_batch, "
+            f"{self._settings('a lower', 'temperature')}, or {self._settings('a longer', 'warmup_steps')}, "
             "in a new run."
         )
 
@@ -293,12 +290,9 @@ class Monitor:
             return None
         return (
             f"the sentence vectors say little but the length since step {since}: a linear probe reads it "
-            f"with R^2 {r2:.2f}, "
-            f"and it explains {100 * metrics['length_variance']:.0f}% of their variance. Views may be "
-            "matched by their length. "
-            "Try mean pooling where it is cls (model.pooling), or views whose lengths differ (another "
-            "augmentation or rate in "
-            "augment.positive), in a new run."
+            f"with R^2 {r2:.2f}, and it explains {100 * metrics['length_variance']:.0f}% of their variance. "
+            "Views may be matched by their length. Try mean pooling where it is cls (model.pooling), or "
+            "views whose lengths differ (another augmentation or rate in augment.positive), in a new run."
         )
 
     def _chance(self, step: int, losses: dict[str, float], metrics: dict[str, float]) -> str | None:
@@ -309,9 +303,8 @@ class Monitor:
             return None
         return (
             f"the contrastive loss learns nothing since step {since}: {loss:.3f}, where guessing gives "
-            "log(2N - 1) = "
-            f"{chance:.3f}. Try mean pooling where it is cls, a higher train.lr or longer training, a lower "
-            "objective.contrastive.temperature, or weaker augmentations, in a new run."
+            f"log(2N - 1) = {chance:.3f}. Try mean pooling where it is cls, a higher train.lr or longer "
+            "training, a lower objective.contrastive.temperature, or weaker augmentations, in a new run."
         )
 
     def _solved(self, step: int, losses: dict[str, float], metrics: dict[str, float]) -> str | None:
@@ -322,9 +315,7 @@ class Monitor:
             return None
         return (
             f"the contrastive loss has vanished since step {since}: {loss:.4f} of {chance:.2f} at chance. "
-            "The views are too "
-            "easy to match, so nothing more is learned from them (CLEAR saw this with subs and reorder "
-            "alone). Try a "
-            "composition such as del-span,reorder, higher rates, or a larger train.global_batch, in a "
-            "new run."
+            "The views are too easy to match, so nothing more is learned from them (CLEAR saw this with "
+            "subs and reorder alone). Try a composition such as del-span,reorder, higher rates, or a larger "
+            "train.global_batch, in a new run."
         )
