@@ -10,10 +10,10 @@ from pretrain.common.memory import limit_kernel_cache, reuse_large_blocks
 
 
 def slow_compressing_stores(cpuinfo: str) -> bool:
-    """Whether /proc/cpuinfo describes AMD's Zen 4: family 25 with AVX-512.
+    """Return whether /proc/cpuinfo describes AMD's Zen 4: family 25 with AVX-512.
 
-    Its AVX-512 stores that compress are microcoded, and numpy's AVX-512 sort is made of them: 33 to 39 ns a
-    64-bit number where the AVX2 one takes 6 to 9. Neither Intel's AVX-512 nor Zen 5's has that.
+    Its compressing AVX-512 stores are microcoded, and numpy's AVX-512 sort consists of them: 33 to 39 ns a
+    64-bit number where the AVX2 sort takes 6 to 9. Neither Intel's AVX-512 nor Zen 5's is slow.
     """
     first = cpuinfo.split("\n\n", 1)[0]
     return bool(
@@ -22,8 +22,7 @@ def slow_compressing_stores(cpuinfo: str) -> bool:
 
 
 def prefer_fast_sorts() -> None:
-    """Keep numpy from AVX-512 where that is slow, unless the environment says otherwise; before numpy is
-    imported."""
+    """Disable numpy's AVX-512 where it is slow, unless the environment sets it; call before numpy's import."""
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
             cpuinfo = file.read()
@@ -34,13 +33,12 @@ def prefer_fast_sorts() -> None:
 
 
 def spin_longer_between_kernels() -> None:
-    """GNU OpenMP's threads wait 1,000 turns for the next kernel before they sleep, not 100; before torch is
-    imported.
+    """Let GNU OpenMP's threads spin 1,000 turns, not 100, before they sleep; call before torch's import.
 
     Autograd's thread has a pool of its own beside the main one, so there are more threads than cores, and
     OpenMP then all but stops spinning: waking a thread for each of a step's hundreds of small kernels cost up
-    to a third of it. The count where threads have a core each is the default, 3 ms; a setting of the user's
-    own stands.
+    to a third of the step. GOMP_SPINCOUNT is for threads with a core each, and set to its default, 3 ms. The
+    user's own settings stay.
     """
     if "OMP_WAIT_POLICY" not in os.environ and "GOMP_SPINCOUNT" not in os.environ:
         os.environ.update(OMP_WAIT_POLICY="active", GOMP_SPINCOUNT="300000")

@@ -1,4 +1,4 @@
-"""The one kind of error that a user is meant to read."""
+"""The one class of errors that is written for users to read."""
 
 
 class UserError(Exception):

@@ -1,10 +1,12 @@
-"""One process at a time writes into a folder: a run, a preparation, an export.
+"""Let one process at a time write into a folder: a run, a preparation, an export.
 
 The lock is a file in the folder that its holder refreshes every few seconds (filelock's lease). It needs
-nothing of the file system but exclusive creation, so it also holds between the nodes of a cluster, where
-kernel locks often do not. It goes with its holder: on the same machine at once, since the process is gone; on
-another one as soon as it has not been refreshed for `LEASE` seconds. A process that is only suspended keeps
-it.
+nothing of the file system but exclusive creation, so it also works between the nodes of a cluster, where
+kernel locks often do not. It ends with its holder: on the same machine at once, since the process is gone; on
+another one as soon as it has not been refreshed for `LEASE` seconds.
+
+filelock takes a lease by its age alone. What this module adds is a look at /proc: a process of this machine
+that is suspended keeps its lock, and a killed one loses it at once. It also names the holder.
 """
 
 from __future__ import annotations
@@ -37,13 +39,14 @@ class FolderTakenError(UserError):
 
 @contextlib.contextmanager
 def folder_lock(folder: Path, wait: float = 0.0, part: str = "") -> Iterator[None]:
-    """Hold `folder` for writing, until the block ends or this process dies. A child that is forked meanwhile
-    does not hold it.
+    """Hold `folder` for writing until the block ends or this process dies.
+
+    A child that is forked meanwhile does not hold it.
 
     Args:
-        folder: An existing folder.
-        wait: For how many seconds to wait for a holder that lives.
-        part: Hold this file or folder in it alone.
+        folder: an existing folder.
+        wait: how many seconds to wait for a live holder.
+        part: a file or folder in it; hold that alone.
 
     Raises:
         FolderTakenError: another process holds it; the message names its host, its pid and when it started.
@@ -57,23 +60,26 @@ def folder_lock(folder: Path, wait: float = 0.0, part: str = "") -> Iterator[Non
         raise UserError(
             f"cannot write into {folder}: {error.strerror or error}; name another folder"
         ) from None
-    about = _about(path)
+    note = _holder_file(path)
     try:
-        with contextlib.suppress(OSError):  # a full disk: the lock holds without its explanation
-            about.write_text(json.dumps(_description()) + "\n")
+        with contextlib.suppress(OSError):  # a full disk: the lock works without the note
+            note.write_text(json.dumps(_description()) + "\n")
         yield
     finally:
         with contextlib.suppress(OSError):
-            about.unlink()
+            note.unlink()
         lock.release()
 
 
 def _acquire(lock: SoftFileLease, place: Path, wait: float) -> None:
-    """Take the lock, or raise FolderTakenError: its holder lives, or nothing shows within the lease that it
-    is gone."""
-    watch, deadline, told = _Watch(lock), time.monotonic() + wait, False
+    """Take the lock.
 
-    def leave() -> bool:
+    Raises:
+        FolderTakenError: its holder lives, or nothing shows within the lease that it is gone.
+    """
+    watch, deadline, printed = _Watch(lock), time.monotonic() + wait, False
+
+    def give_up() -> bool:
         return _state_here(lock.owner) != "elsewhere" or (
             watch.holder_lives() and time.monotonic() >= deadline
         )
@@ -92,7 +98,7 @@ def _acquire(lock: SoftFileLease, place: Path, wait: float) -> None:
             _remove(lock, owner)
         for seconds in (1.0, wait + 1.5 * LEASE):
             try:
-                lock.acquire(timeout=seconds, poll_interval=0.1, cancel_check=leave)
+                lock.acquire(timeout=seconds, poll_interval=0.1, cancel_check=give_up)
                 return
             except LeaseSettingsMismatch:  # held by a version of this program with another lease
                 raise _taken(lock, place) from None
@@ -101,14 +107,14 @@ def _acquire(lock: SoftFileLease, place: Path, wait: float) -> None:
                     break
                 if watch.lives and time.monotonic() >= deadline:
                     raise _taken(lock, place) from None
-            if not (told or watch.lives):
+            if not (printed or watch.lives):
                 print(
                     f"{place} is held by {holder(lock)}; waiting up to {LEASE + wait:.0f} s to see whether "
-                    "that still lives",
+                    "that process is still alive",
                     file=sys.stderr,
                     flush=True,
                 )
-                told = True
+                printed = True
         else:
             raise _taken(lock, place)
 
@@ -121,8 +127,7 @@ def _taken(lock: SoftFileLease, place: Path) -> FolderTakenError:
 
 
 def _remove(lock: SoftFileLease, dead: Any) -> None:
-    """Remove the lock of a process that is dead, and never that of another, which may have taken its place in
-    this moment."""
+    """Remove the lock of a dead process, but not that of another which has taken its place meanwhile."""
     path = Path(lock.lock_file)
     aside = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     with contextlib.suppress(FileNotFoundError):
@@ -130,26 +135,25 @@ def _remove(lock: SoftFileLease, dead: Any) -> None:
         found = SoftFileLease(aside, lease_duration=LEASE, heartbeat_interval=BEAT).owner
         if found is None or found.token != dead.token:
             with contextlib.suppress(FileExistsError):
-                # its holder sees the same file again; a single look at another one is no loss to it
+                # put it back: its holder finds the same file again at its next refresh
                 os.link(aside, path)
         aside.unlink()
 
 
 def holder(lock: SoftFileLease) -> str:
-    """Who holds a lock, in words: pid, host and, where it is known, since when."""
+    """Return who holds a lock, in words: pid, host and, where that is known, since when."""
     owner = lock.owner
     if owner is None:
         return "another process"
-    said: Any = None
+    note: Any = None
     with contextlib.suppress(OSError, ValueError):
-        said = json.loads(_about(Path(lock.lock_file)).read_text())
-    since = f", started {said['started']}" if isinstance(said, dict) and said.get("pid") == owner.pid else ""
+        note = json.loads(_holder_file(Path(lock.lock_file)).read_text())
+    since = f", started {note['started']}" if isinstance(note, dict) and note.get("pid") == owner.pid else ""
     return f"process {owner.pid} on {owner.hostname.split('?')[0]}{since}"
 
 
-def _about(path: Path) -> Path:
-    """The file beside a lock that says more of its holder; by its name no corpus, wherever a source is read
-    from."""
+def _holder_file(path: Path) -> Path:
+    """Return the file beside a lock that describes its holder; its name is that of no corpus."""
     return path.with_name(f"{path.name}.holder")
 
 
@@ -163,7 +167,7 @@ def _description() -> dict[str, Any]:
 
 
 class _Watch:
-    """Looks at a lock that another process holds, again and again, for signs that its holder lives."""
+    """Look at a lock that another process holds, repeatedly, for signs that its holder is alive."""
 
     def __init__(self, lock: SoftFileLease) -> None:
         self.lives = False
@@ -171,10 +175,10 @@ class _Watch:
         self._seen: tuple[str | None, int] | None = None
 
     def holder_lives(self) -> bool:
-        """Whether the holder has refreshed its lock since the first look."""
+        """Return whether the holder has refreshed its lock since the first look."""
         owner = self._lock.owner
         try:
-            # opening asks a network file system for the present state
+            # opening makes a network file system fetch the present state
             with open(self._lock.lock_file) as file:
                 refreshed = os.fstat(file.fileno()).st_mtime_ns
         except OSError:  # released meanwhile
@@ -188,11 +192,11 @@ class _Watch:
 
 
 def _state_here(owner: Any) -> str:
-    """What /proc says of the owner of a lock.
+    """Return what /proc says of the owner of a lock.
 
-    It "lives" on this machine, also where it is suspended. It "dies": it was killed, and a thread of it still
-    ends a write. It is "dead", though its parent has not asked after it yet. Or it is "elsewhere": no process
-    of this machine, or none any more.
+    It "lives" on this machine, also where it is suspended. It "dies": it was killed, and one of its threads
+    still ends a write. It is "dead": a zombie. Or it is "elsewhere": no process of this machine, or none any
+    more.
     """
     if owner is None or owner.hostname.split("?")[0] != socket.gethostname() or owner.start is None:
         return "elsewhere"
@@ -208,7 +212,7 @@ def _state_here(owner: Any) -> str:
 
 
 def _stop(loss: Any) -> None:
-    """End this process: it has lost its lock while it ran, and another may be writing already."""
+    """End this process: it has lost its lock, and another may be writing already."""
     print(
         f"\nerror: the lock {loss.lock_file} of this process is gone ({loss.reason}): it was suspended for "
         "long, or the file was removed. Stopped before anything else is written; what was saved is whole.",

@@ -1,14 +1,15 @@
-"""Keeping a CPU process flat when every batch has another shape.
+"""Keep the memory of a CPU process bounded although every batch has another shape.
 
-Two things grow without bound of their own, measured on rows of varying length (docs/memory.md):
+Two things grow, as measured on rows of varying length (docs/memory.md):
 
-- oneDNN compiles a kernel for every distinct shape of a bfloat16 product, and both it and PyTorch's layer
-  above
-  it (ideep) keep up to 1,024 of them, about half a MB each. `SentenceEncoder` and the masked-language loss
-  round their rows up, so that few shapes occur, and `limit_kernel_cache` bounds both caches: 900 shapes of
-  one small product left 619 MB behind, 383 or 545 with one of the two bounded, 22 with both.
-- glibc's allocator keeps what was freed between blocks still in use. Blocks of ever new sizes fit the old
-  holes badly, so the heap grows although live memory does not. `FlatMemory` gives those pages back.
+- Compiled kernels. oneDNN compiles one for every distinct shape of a bfloat16 product; it and PyTorch's layer
+  above it (ideep) each keep up to 1,024 of them, about half a MB each. `SentenceEncoder` and the
+  masked-language loss round their rows up, so that few shapes occur, and `limit_kernel_cache` bounds both
+  caches: 900 shapes of one small product left 619 MB behind, 383 or 545 with one of the two bounded, 22 with
+  both.
+- Holes in the heap. glibc's allocator keeps what was freed between blocks still in use. Blocks of ever new
+  sizes do not fit the old holes, so the heap grows although live memory does not. `FlatMemory` returns those
+  pages.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ KERNEL_CACHE = 512
 
 
 def rounded_rows(count: int) -> int:
-    """`count` up to a multiple of a 16th to a 32nd of itself (least 64): 16 sizes an octave, 2% of waste."""
+    """Round `count` up to a multiple of a 16th to a 32nd of itself, at least of 64.
+
+    That gives 16 sizes an octave and 2% of waste.
+    """
     multiple = max(SMALLEST_MULTIPLE, (1 << count.bit_length()) // (2 * ROW_FRACTION))
     return -(-count // multiple) * multiple
 
@@ -33,19 +37,19 @@ def rounded_rows(count: int) -> int:
 def limit_kernel_cache() -> None:
     """Bound both caches of compiled kernels, unless the environment says otherwise.
 
-    They look at their variables at the first product, so this comes before any computation on CPU. A kernel
-    that has to be compiled again costs about a millisecond.
+    They read their variables at the first product, so call this before any computation on the CPU. Compiling
+    a kernel again costs about a millisecond.
     """
     for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(cache, str(KERNEL_CACHE))
 
 
 def reuse_large_blocks() -> None:
-    """Let glibc keep freed blocks of up to 1 GB for the next step (glibc only; before any large allocation).
+    """Let glibc keep freed blocks of up to 1 GB for the next step; call it before any large allocation.
 
-    By default a block over 32 MB is mapped anew at every use, and the system zeroes its pages each time: with
-    11,000 tokens in a micro-batch that was 15% of the step. Kept blocks leave holes; `FlatMemory` bounds
-    them.
+    By default a block over 32 MB is mapped again at every use, and the system zeroes its pages each time:
+    with 11,000 tokens in a micro-batch that was 15% of the step. Kept blocks leave holes, which `FlatMemory`
+    bounds. Without glibc this does nothing.
     """
     if (mallopt := _glibc("mallopt")) is not None:
         mallopt(_M_MMAP_THRESHOLD, 1 << 30)
@@ -53,13 +57,12 @@ def reuse_large_blocks() -> None:
 
 
 class FlatMemory:
-    """Gives freed pages back to the system when resident memory has outgrown what a step needs.
+    """Return freed pages to the system when resident memory has outgrown what a step needs.
 
-    What a step needs is the most that was resident over the first `settle` steps; growth beyond it by `slack`
-    is holes between blocks of ever new sizes. Returned pages must be zeroed again at their next use, which
-    costs a fifth of a step, so this must stay rare: if memory that is in use has grown, the level follows.
-    Looking costs 20 us a step. Where resident memory cannot be read or released (no /proc, no glibc) it does
-    nothing.
+    What a step needs is the most that was resident over the first `settle` steps. Growth beyond it by a share
+    `slack` is holes between blocks of ever new sizes. The system zeroes returned pages at their next use,
+    which costs a fifth of a step, so this must stay rare: where the memory in use has grown, the level
+    follows. Reading resident memory costs 20 us a step. Without /proc or glibc this does nothing.
     """
 
     def __init__(self, slack: float = 0.25, settle: int = 10):
@@ -68,7 +71,7 @@ class FlatMemory:
         self._steps = self._released_at = 0
 
     def after_step(self) -> bool:
-        """Look, and release if it is time; true if it was."""
+        """Release the free pages if there are too many; return whether it did."""
         self._steps += 1
         resident = resident_bytes()
         if self._steps <= self.settle:
@@ -84,7 +87,7 @@ class FlatMemory:
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process, 0 where the system does not say."""
+    """Return the resident memory of this process; 0 without /proc."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -93,7 +96,7 @@ def resident_bytes() -> int:
 
 
 def release_free_memory() -> None:
-    """Return the allocator's free pages to the system (glibc only; some 50 ms for 500 MB)."""
+    """Give the allocator's free pages back to the system (glibc only; some 50 ms for 500 MB)."""
     if (trim := _glibc("malloc_trim")) is not None:
         trim(0)
 

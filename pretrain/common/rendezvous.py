@@ -1,6 +1,6 @@
-"""Where the ranks of a run meet: bounded in time, not silent, and one message when some do not come.
+"""Join the ranks of a run: within a time limit, with progress lines, and one error when some are missing.
 
-torch's own start waits for half an hour without a word when a rank has failed before it arrived.
+torch's own start waits silently for half an hour when a rank has failed before it arrived.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ _SECONDS_BETWEEN_LINES = 30.0
 
 
 def join(backend: str, patience: float, seconds: float) -> None:
-    """Meet the other ranks at MASTER_ADDR:MASTER_PORT and form the process group.
+    """Form the process group with the other ranks at MASTER_ADDR:MASTER_PORT.
 
     Args:
         patience: seconds until all must have arrived, and again until all must be connected.
         seconds: that a collective of the group may take.
 
     Raises:
-        UserError: MASTER_PORT is no port; some did not come; the port is taken; or a rank was lost while they
-            connected.
+        UserError: MASTER_PORT is no port; some did not arrive; the port is taken; or a rank was lost while
+            they connected.
     """
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     port = _port(world)
     where = f"{os.environ['MASTER_ADDR']}:{port}"
     me = f"rank {rank} of {world}, on {socket.gethostname()}"
     longer = "A longer wait: --train.rendezvous_seconds"
-    with _not_silent(f"{me}, waits for the other ranks at {where}"):
+    with _print_while_waiting(f"{me}, waits for the other ranks at {where}"):
         end = time.monotonic() + patience
         try:
             store = _connect(rank, world, port, end)
@@ -74,7 +74,7 @@ def join(backend: str, patience: float, seconds: float) -> None:
 
 
 def _port(world: int) -> int:
-    """MASTER_PORT; 0, any free port, is for a rank alone."""
+    """Return MASTER_PORT; 0, any free port, is for a single rank."""
     text = os.environ.get("MASTER_PORT", "")
     port = int(text) if text.isdecimal() else -1
     if not (0 < port < 1 << 16 or (port == 0 and world == 1)):
@@ -100,7 +100,7 @@ def _connect(rank: int, world: int, port: int, end: float) -> dist.Store:
 
 
 def _wait_for_server(address: str, port: int, end: float) -> None:
-    """Wait until something listens there: the store's own attempts print a page of C++ frames each."""
+    """Wait until something listens there: each attempt of the store would print a page of C++ frames."""
     while True:
         try:
             socket.create_connection((address, port), timeout=5).close()
@@ -112,7 +112,7 @@ def _wait_for_server(address: str, port: int, end: float) -> None:
 
 
 def _wait_for_all(store: dist.Store, rank: int, world: int, end: float) -> list[int]:
-    """Wait until every rank has arrived; returns those that have not by `end`."""
+    """Wait until every rank has arrived; return those that have not by `end`."""
     pause = 0.01
     try:
         store.set(f"here-{rank}", socket.gethostname())
@@ -123,14 +123,14 @@ def _wait_for_all(store: dist.Store, rank: int, world: int, end: float) -> list[
                 return [other for other in range(world) if not store.check([f"here-{other}"])]
             time.sleep(pause)
             pause = min(2 * pause, 0.5)
-    except dist.DistError:  # the store is gone, and with it rank 0, or the launcher
+    except dist.DistError:  # the store is gone, with rank 0 or the launcher
         return [0]
     return []
 
 
 @contextmanager
-def _not_silent(text: str) -> Iterator[None]:
-    """Print a line every half minute while the block takes."""
+def _print_while_waiting(text: str) -> Iterator[None]:
+    """Print a line every half minute until the block ends."""
     done, began = threading.Event(), time.monotonic()
 
     def say() -> None:

@@ -1,4 +1,4 @@
-"""Run folders, where a model is asked for: which weights a run's name stands for."""
+"""Run folders given as models: which weights a run's name stands for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pretrain.common.errors import UserError
 
 
 def is_run(source: str) -> bool:
-    """Whether a name is the folder of a run of ours, rather than of a model."""
+    """Return whether a name is the folder of a run, rather than of a model."""
     folder = Path(source)
     try:
         return (folder / "config.yaml").is_file() and not any(folder.glob("*config.json"))
@@ -38,10 +38,13 @@ def export_of(source: str) -> str:
 
 
 def describe_export(policy: dict[str, Any] | None) -> str:
-    """Say which weights of a run an export holds, as "step 500 of 1,000, best by stsb-dev 71.2".
+    """Return which weights of a run an export holds, as "step 500 of 1,000, best by stsb-dev 71.2".
 
-    policy: what the export says of itself (`pretrain.export.folder.read_policy`). "" where that says nothing
-    of a run.
+    Args:
+        policy: what the export's clear.json says (`pretrain.export.folder.read_policy`).
+
+    Returns:
+        "" where that names no run.
     """
     try:
         step, progress, steps = policy["step"], policy["progress"], policy["recipe"]["train"]["steps"]
@@ -57,8 +60,7 @@ def describe_export(policy: dict[str, Any] | None) -> str:
 
 
 def named_model(key: str, source: str | None) -> str | None:
-    """`export_of` what a key of the configuration names. Raises: ValueError, as a validator does, with the
-    key."""
+    """Return `export_of` what a configuration key names; raise ValueError, with the key, where it fails."""
     try:
         return source and export_of(source)
     except UserError as error:

@@ -154,7 +154,7 @@ def test_the_lock_of_a_dead_process_is_removed_and_never_that_of_another(tmp_pat
     locks._remove(lock, lock.owner._replace(token="0" * 32))
     time.sleep(1)
     assert lock.owner.pid == live.pid and live.poll() is None
-    about = locks._about(tmp_path / locks.LOCK)
+    about = locks._holder_file(tmp_path / locks.LOCK)
     assert set(tmp_path.iterdir()) == {tmp_path / locks.LOCK, about}
     locks._remove(lock, lock.owner)
     assert lock.owner is None
@@ -201,7 +201,7 @@ def test_a_holder_on_another_machine_keeps_its_lock_while_it_refreshes_it_and_no
     process.wait()
     # no process of that name can be asked after here: only time shows that it is gone
     with folder_lock(tmp_path):
-        assert "waiting up to 2 s to see whether that still lives" in capfd.readouterr().err
+        assert "waiting up to 2 s to see whether that process is still alive" in capfd.readouterr().err
 
 
 def test_who_has_lost_the_lock_stops_before_writing_more(tmp_path, hold):
