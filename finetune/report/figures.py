@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from finetune.geometry import plots
 from finetune.report.sources import Subject, System
 from finetune.report.tables import View
-from pretrain.telemetry.run import flatten
+from pretrain.telemetry.formats import flatten
 
 POINTS = 400
 """Most points of one curve: evenly spaced records, the first and the last among them."""

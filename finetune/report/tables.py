@@ -10,7 +10,7 @@ from typing import Any
 from finetune.report.published import TABLES, ReferenceTable
 from finetune.report.sources import Subject, System, differences
 from finetune.results import Evaluation, sample_std
-from pretrain.telemetry.run import format_count, format_seconds
+from pretrain.telemetry.formats import format_count, format_seconds
 
 HIGHER, LOWER = "↑", "↓"
 GEOMETRY = (  # title, task, score ("" for the headline), better, digits

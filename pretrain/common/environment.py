@@ -22,7 +22,7 @@ def slow_compressing_stores(cpuinfo: str) -> bool:
 
 
 def prefer_fast_sorts() -> None:
-    """Disable numpy's AVX-512 where it is slow, unless the environment sets it; call before numpy's import."""
+    """Disable numpy's AVX-512 where it is slow, unless the user has set it; call before numpy's import."""
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
             cpuinfo = file.read()

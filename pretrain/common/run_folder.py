@@ -19,11 +19,13 @@ def is_run(source: str) -> bool:
 
 
 def export_of(source: str) -> str:
-    """Return the model that a name stands for: of a run's folder its best/, else its export/; of anything
-    else the name itself, with ~ expanded.
+    """Return the model that a name stands for: a run's best/, else its export/; another name itself.
 
-    One rule wherever a run is named: papers report the checkpoint that was best on dev, and best/ is that
-    checkpoint. The last one is named RUN/export. Raises: UserError where a run has neither.
+    A ~ is expanded. One rule wherever a run is named: papers report the checkpoint that was best on dev, and
+    best/ is that one. The last one is RUN/export.
+
+    Raises:
+        UserError: a run has neither.
     """
     source = os.path.expanduser(source)
     if not is_run(source):

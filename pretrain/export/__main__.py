@@ -1,4 +1,4 @@
-"""A trained encoder as a folder that transformers and sentence-transformers load as it is.
+"""Export a trained encoder as a folder that transformers and sentence-transformers load as it is.
 
     python -m pretrain.export RUN [--step latest|best|N] [--out FOLDER]
 
@@ -6,7 +6,7 @@ Reads a checkpoint's safetensors: no GPU, no DeepSpeed, no process group. The fo
 
     config.json, model.safetensors    transformers' own format, masked-language head included
     tokenizer.json ...                the tokenizer of the run's data
-    modules.json, 1_*, 2_* ...        pooling as trained, and the head behind it where one is kept, for sentence-transformers
+    modules.json, 1_*, 2_* ...        pooling as trained, and the head behind it where one is kept
     heads.safetensors                 all that was trained on top (projection head); not needed to embed
     clear.json                        pooling, head, step, scores and recipe, for programs
     training_config.yaml              the recipe, every key written out

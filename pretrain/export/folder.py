@@ -1,5 +1,4 @@
-"""Write and read the folder of an export: a trained encoder as transformers and sentence-transformers load
-it."""
+"""Write and read exports: folders with an encoder as transformers and sentence-transformers load it."""
 
 from __future__ import annotations
 
@@ -26,6 +25,7 @@ from pretrain.checkpoint.folder import (
     problem_with,
     read_json,
     read_tensors,
+    step_of,
 )
 from pretrain.common.errors import UserError
 from pretrain.common.files import fsync_folder, fsync_tree
@@ -40,24 +40,25 @@ FORMAT_VERSION = 1
 SECONDS_FOR_ANOTHER = 600.0
 """How long to wait for another process that writes the same export; one takes seconds."""
 MARK = "clear.json"
-"""The file by which a folder is known to be an export, and may be replaced by a newer one."""
+"""The file that marks a folder as an export, which a newer one may replace."""
 
 
 def export(source: str | Path, out: str | Path | None = None, step: int | str = "latest") -> Path:
     """Export a checkpoint.
 
     Args:
-        source: A run folder, its checkpoints/ folder, or one checkpoint's folder.
-        out: Where to; None: RUN/export. An export that lies there is replaced at once, another folder is
-            refused.
-        step: Which checkpoint of a run: "latest" (the newest that verifies), a step number, or "best"
-            (RUN/best, the export that had the best score, is copied).
+        source: a run folder, its checkpoints/ folder, or one checkpoint's folder.
+        out: the folder to write; None: RUN/export. An export there is replaced atomically, any other content
+            is an error.
+        step: which checkpoint of a run: "latest" (the newest that verifies), a step number, or "best"
+            (RUN/best, the export with the best score, is copied).
 
     Returns:
         The folder written.
 
     Raises:
-        UserError: Nothing to export there, a damaged checkpoint, no tokenizer, or `out` holds something else.
+        UserError: there is nothing to export, the checkpoint is damaged, its tokenizer is missing, or `out`
+            holds something else.
     """
     run, chosen = _find(Path(source), str(step))
     out = Path(out) if out is not None else run / "export"
@@ -65,7 +66,7 @@ def export(source: str | Path, out: str | Path | None = None, step: int | str = 
     hidden = out.with_name(f".{out.name}.tmp")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with folder_lock(out.parent, SECONDS_FOR_ANOTHER, part=out.name):  # a run that ends exports too
+        with folder_lock(out.parent, SECONDS_FOR_ANOTHER, part=out.name):  # a run exports too when it ends
             shutil.rmtree(hidden, ignore_errors=True)
             try:
                 if (chosen / MARK).is_file():
@@ -96,7 +97,7 @@ def export(source: str | Path, out: str | Path | None = None, step: int | str = 
 
 
 def _find(source: Path, step: str) -> tuple[Path, Path]:
-    """(run folder, checkpoint or finished export to take)."""
+    """Return the run folder, and the checkpoint or finished export to take."""
     if STEP_FOLDER.fullmatch(source.name) and source.is_dir():
         if (problem := problem_with(source)) is not None:
             raise UserError(f"checkpoint {source} {problem}. Export another: python -m pretrain.export RUN")
@@ -119,11 +120,9 @@ def _find(source: Path, step: str) -> tuple[Path, Path]:
                 "(runs/NAME) or a checkpoint."
             )
         return run, chosen
-    wanted = [
-        path for path in known if step.isdigit() and int(STEP_FOLDER.fullmatch(path.name)[1]) == int(step)
-    ]
+    wanted = [path for path in known if step.isdigit() and step_of(path) == int(step)]
     if not wanted:
-        steps = ", ".join(str(int(STEP_FOLDER.fullmatch(path.name)[1])) for path in reversed(known)) or "none"
+        steps = ", ".join(str(step_of(path)) for path in reversed(known)) or "none"
         raise UserError(
             f"{run} has no checkpoint of step {step!r}; there are: {steps}; or say latest, or best."
         )
@@ -133,20 +132,19 @@ def _find(source: Path, step: str) -> tuple[Path, Path]:
 
 
 def is_export(folder: Path) -> bool:
-    """Whether a folder is an export of ours, whole or damaged: `export` replaces no other."""
+    """Return whether a folder is an export of this program, whole or damaged; `export` replaces no other."""
     return (folder / MARK).is_file()
 
 
 def _check_replaceable(out: Path) -> None:
     if out.exists() and not is_export(out) and (not out.is_dir() or any(out.iterdir())):
         raise UserError(
-            f"{out} exists and is not an export of ours; name another folder with --out, or remove it."
+            f"{out} exists and is not an export of this program; name another folder with --out, or remove it."
         )
 
 
 def _replace(out: Path, hidden: Path) -> None:
-    """Put the finished folder in place; a reader finds the old export or the new one, whole, also after a
-    power cut."""
+    """Put the finished folder in place: readers find the old or the new export, also after a power cut."""
     fsync_tree(hidden)
     old = out.with_name(f".{out.name}.old")
     shutil.rmtree(old, ignore_errors=True)
@@ -158,8 +156,7 @@ def _replace(out: Path, hidden: Path) -> None:
 
 
 def _tokenizer(run: Path, config: dict[str, Any], expected_hash: str | None) -> tuple[Any, str]:
-    """The run's tokenizer, from the run folder or its data, and its hash, checked against the
-    checkpoint's."""
+    """Return the run's tokenizer, from the run folder or its data, with the checkpoint's hash, and that."""
     places = [run / "tokenizer", _data_folder(config) / "tokenizer", run / "best", run / "export"]
     for place in places:
         if not (place / "tokenizer.json").is_file():
@@ -179,7 +176,7 @@ def _data_folder(config: dict[str, Any]) -> Path:
 
 
 def _describe_data(config: dict[str, Any]) -> dict[str, Any]:
-    """What the run was trained on: from the data's manifest where it is still there, else from the recipe."""
+    """Return what the run was trained on, by the data's manifest if it is still there, else the recipe."""
     prepare = config["data"].get("prepare") or {}
     described: dict[str, Any] = {"folder": str(_data_folder(config))}
     try:
@@ -188,7 +185,7 @@ def _describe_data(config: dict[str, Any]) -> dict[str, Any]:
         described |= {key: manifest["splits"]["train"][key] for key in ("sequences", "tokens")}
         described["unit"] = manifest["unit"]
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # moved or removed since: the recipe must do
+        pass  # moved or removed since: use the recipe
     sources = prepare.get("sources") if isinstance(prepare, dict) else None
     if sources:
         described["sources"] = [s["source"] if isinstance(s, dict) else str(s) for s in sources]
@@ -256,8 +253,7 @@ def _without_progress_bars() -> Iterator[None]:
 
 
 def read_policy(folder: str | Path) -> dict[str, Any] | None:
-    """What an export says of itself (clear.json: "pooling", "step", "recipe" ...); None: the folder is not
-    one.
+    """Read an export's clear.json ("pooling", "step", "recipe" ...); None: the folder is no export.
 
     Raises:
         UserError: the file is damaged.
@@ -278,16 +274,17 @@ def read_policy(folder: str | Path) -> dict[str, Any] | None:
 
 
 def read_kept_head(folder: str | Path, policy: Mapping[str, Any]) -> ProjectionHead | None:
-    """Return the head that pooled vectors of an export go through in use, None without one.
+    """Read the head that an export's pooled vectors go through; None: it has none.
 
-    policy: what `read_policy` returns.
+    Args:
+        policy: what `read_policy` returns.
     """
     kept = policy.get("kept_head")
     return None if kept is None else read_head(Path(folder) / kept["folder"])
 
 
 def _kept_head(checkpoint: Path, heads: dict[str, torch.Tensor], name: str) -> ProjectionHead:
-    """The head `name` (`WholeObjective.kept_head_name`) with its weights among the checkpoint's `heads`."""
+    """Build the head `name` (`WholeObjective.kept_head_name`) from its weights among `heads`."""
     weights = {
         key.removeprefix(f"{name}."): tensor for key, tensor in heads.items() if key.startswith(f"{name}.")
     }
@@ -301,7 +298,7 @@ def _kept_head(checkpoint: Path, heads: dict[str, torch.Tensor], name: str) -> P
 def _rebuild(
     checkpoint: Path, content: dict[str, Any], config: dict[str, Any], tokenizer: Any
 ) -> tuple[PreTrainedModel, dict[str, torch.Tensor]]:
-    """The masked language model with the checkpoint's weights, and the heads' tensors by name."""
+    """Build the masked language model with the checkpoint's weights; also return the heads' tensors."""
     described = content.get("hugging_face") or {"prefix": "encoder.lm.", "config": None}
     prefix = described["prefix"]
     weights: dict[str, torch.Tensor] = {}

@@ -1,12 +1,12 @@
-"""The model card of an export, filled from the run: nothing in it is typed by hand."""
+"""Write the model card of an export from what the run recorded."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from pretrain.telemetry.formats import flatten, format_count, format_seconds
 from pretrain.telemetry.metrics_file import read_metrics
-from pretrain.telemetry.run import flatten, format_count, format_seconds
 
 CITATION = """@article{wu2020clear,
   title   = {CLEAR: Contrastive Learning for Sentence Representation},
@@ -35,12 +35,12 @@ SCORES = {
 
 
 def model_card(policy: dict[str, Any], metrics: Path, parameters: int, architecture: str) -> str:
-    """README.md of an export.
+    """Return the README.md of an export.
 
     Args:
-        policy: What clear.json says.
-        metrics: The run's metrics.jsonl; records after the exported step are not this model's, and left out.
-        parameters: How many the masked language model has.
+        policy: the content of clear.json.
+        metrics: the run's metrics.jsonl; records after the exported step are left out.
+        parameters: how many the masked language model has.
         architecture: transformers' model type.
     """
     records = [record for record in read_metrics(metrics) if record.get("step", 0) <= policy["step"]]
@@ -82,7 +82,7 @@ def _front_matter(recipe: dict[str, Any]) -> str:
 
 
 def _parts(recipe: dict[str, Any]) -> list[str]:
-    """The summands of the objective, those of the user's own by the name of their class."""
+    """Return the summands of the objective; a user's own is named by its class."""
     return [part.rpartition(":")[2] for part in recipe["objective"]["name"].split("+")]
 
 
@@ -153,7 +153,7 @@ def _training(policy: dict[str, Any], recipe: dict[str, Any], progress: dict[str
     train = recipe["train"]
     data = policy["data"]
     sources = data.get("sources") or [data["folder"]]
-    # of local files the name says enough: a card is published, and a home folder is nobody's business
+    # of local files only the name: a card is published, and a path may name a person
     corpus = ", ".join(Path(source).name if Path(source).is_absolute() else source for source in sources)
     if "sequences" in data:
         corpus += f": {data['sequences']:,} sequences ({data['unit']}), {format_count(data['tokens'])} tokens"
@@ -205,7 +205,7 @@ def _scores(records: list[dict[str, Any]], begin: str) -> tuple[tuple[str, ...],
 
 
 def _losses(records: list[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """At most eight evenly spaced records, the last one included."""
+    """Return a table of at most eight evenly spaced records, the last one included."""
     training = [record for record in records if isinstance(record.get("loss"), dict)]
     if not training:
         return (), []

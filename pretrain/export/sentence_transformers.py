@@ -1,8 +1,8 @@
-"""The files by which sentence-transformers finds an encoder's pooling, and the head behind it where one is
-kept.
+"""The files in which sentence-transformers finds an encoder's pooling, and its head where one is kept.
 
-Written by hand, in the format that every version of the library since 2 reads, so that exporting does not
-need it.
+They are not written by `SentenceTransformer(modules=...).save`: version 6 of the library writes module paths
+and a pooling config that versions 2 to 5 cannot read, while all versions since 2 read the files written here.
+And importing the library takes longer than an export.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def write_modules(
     tokens: a layer pooling whose weights are 1 for these two and 0 for the rest.
 
     Args:
-        pooling: A name of `pretrain.model.pooling`.
-        hidden_size, layers: Of the encoder.
-        max_length: Longest sequence in tokens, special ones included.
-        head: What the pooled vectors go through: a `pretrain.model.heads.simcse_head`.
+        pooling: a name of `pretrain.model.pooling`.
+        hidden_size, layers: of the encoder.
+        max_length: of the longest sequence in tokens, special ones included.
+        head: what the pooled vectors go through: a `pretrain.model.heads.simcse_head`.
 
     Returns:
-        Name of the head's folder in `out`; None without one.
+        The name of the head's folder in `out`; None without a head.
     """
     second = SECOND_STATE[check_pooling(pooling)]
     modules = [("", "Transformer")]
@@ -55,7 +55,7 @@ def write_modules(
         })  # fmt: skip
         save_file({"layer_weights": torch.tensor(weights)}, folder / "model.safetensors")
         modules.append((folder.name, "WeightedLayerPooling"))
-        # not in config.json, where every user of the encoder would pay for it
+        # not in config.json, where it would cost every user of the encoder
         transformer["config_args"] = {"output_hidden_states": True}
     folder = out / f"{len(modules)}_Pooling"
     folder.mkdir()
@@ -90,10 +90,10 @@ def write_modules(
 
 
 def read_head(folder: Path) -> ProjectionHead:
-    """The head in the folder that `write_modules` named.
+    """Read the head from the folder that `write_modules` named.
 
     Raises:
-        UserError: it is not there, or damaged.
+        UserError: it is missing or damaged.
     """
     try:
         tensors = load_file(folder / "model.safetensors")
@@ -109,8 +109,7 @@ def read_head(folder: Path) -> ProjectionHead:
 
 
 def layer_weights(second: int, layers: int) -> list[float]:
-    """Weights of hidden states 0 (embeddings) to `layers` that average the last with `second` (-2: last but
-    one)."""
+    """Return the weights of hidden states 0 (embeddings) to `layers` that average the last with `second`."""
     index = second if second >= 0 else layers + 1 + second
     if not 0 <= index <= layers:
         raise UserError(f"an encoder of {layers} layers has no hidden state {second} to pool.")

@@ -7,8 +7,8 @@ import torch.distributed as dist
 
 from pretrain.common.errors import UserError
 from pretrain.config.run import Config
-from pretrain.start.data import Data
 from pretrain.model.modules import evaluation_mode
+from pretrain.start.data import Data
 from pretrain.step.heldout import Heldout, text_embedder
 from pretrain.step.progress import Progress
 

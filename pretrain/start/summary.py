@@ -28,8 +28,9 @@ from pretrain.start.devices import threads_of_user
 from pretrain.start.inputs import Inputs
 from pretrain.start.length_shortcut import LengthShortcut, measure_lengths
 from pretrain.step.progress import Progress
+from pretrain.telemetry.formats import format_count, format_seconds
 from pretrain.telemetry.metrics_file import read_metrics
-from pretrain.telemetry.run import Telemetry, format_count, format_seconds
+from pretrain.telemetry.run import Telemetry
 from pretrain.telemetry.throughput import FlopsMeter, measure_peak_flops, model_flops_per_token
 
 

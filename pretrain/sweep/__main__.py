@@ -26,7 +26,8 @@ from pretrain.common.cli import run as run_command
 from pretrain.common.errors import UserError
 from pretrain.sweep.file import Sweep, expand, read_sweep, replaced, sweep_of
 from pretrain.sweep.runs import ROOT, Left, Plan, Run, Trainer, remaining_seconds, slug, unequal_inputs
-from pretrain.sweep.table import LIGHT, Judged, collect, duration, evaluate, judged, metric, pending, write
+from pretrain.sweep.table import LIGHT, Judged, collect, evaluate, judged, metric, pending, write
+from pretrain.telemetry.formats import format_seconds
 
 Judge = Callable[[list[Judged], dict[str, str]], None]
 
@@ -160,7 +161,7 @@ class _Work:
                 )
             elif run.state != "done" and self.trainer.train(run, f"[{number}/{len(tasks)}] "):
                 dev = f", STS-B dev {run.dev:.2f}" if run.dev is not None else ""
-                _say(f"  done in {duration(run.summary['seconds'])}{dev}{_left(known)}")
+                _say(f"  done in {format_seconds(run.summary['seconds'])}{dev}{_left(known)}")
         for name, words in self.trainer.failures.items():
             _say(f"failed: {name}: {words}")
         return 1 if self.trainer.failures else 0
@@ -288,7 +289,7 @@ def _submit() -> int:
 
 def _left(runs: list[Run]) -> str:
     seconds = remaining_seconds(runs, runs)
-    return f"; about {duration(seconds)} of training left" if seconds else ""
+    return f"; about {format_seconds(seconds)} of training left" if seconds else ""
 
 
 def _say(text: str) -> None:

@@ -31,6 +31,7 @@ import numpy as np
 from pretrain.common.files import replace_durably, to_json
 from pretrain.sweep.file import Entry, Sweep
 from pretrain.sweep.runs import Plan, Run, last_words, slug
+from pretrain.telemetry.formats import format_seconds
 
 LIGHT = {"sts": "", "geometry": "--measure sts"}
 """Evaluations of every run: seconds on a GPU, a minute or two on a CPU."""
@@ -118,7 +119,7 @@ def evaluate(
     started = time.monotonic()
     for number, (model, evaluation) in enumerate(todo):
         left = (
-            f"; about {duration((time.monotonic() - started) / number * (len(todo) - number))} left"
+            f"; about {format_seconds((time.monotonic() - started) / number * (len(todo) - number))} left"
             if number
             else ""
         )
@@ -132,13 +133,6 @@ def evaluate(
         leave_if_asked()  # Ctrl-C ends the evaluation too
         if code:
             say(f"  FAILED ({code}): {last_words(log)}")
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people read them."""
-    from pretrain.telemetry.run import format_seconds  # brings torch: not for who only wants a list
-
-    return format_seconds(seconds)
 
 
 def metric(model: Judged, name: str | list[str]) -> float | None:

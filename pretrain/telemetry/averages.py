@@ -1,5 +1,4 @@
-"""Means over the steps since the last row of metrics.jsonl: a row speaks for all its steps, not for its last
-one."""
+"""Means over the steps since the last row of metrics.jsonl: a row is of all its steps, not of its last."""
 
 from __future__ import annotations
 
@@ -12,23 +11,25 @@ Sums = dict[str, dict[str, list[float]]]
 
 
 class Window:
-    """Sums over the steps since the last row; a few numbers on the host, which the loop has anyway.
+    """Sum the numbers of the steps since the last row; the loop has them on the host anyway.
 
-    A loss is the mean over what it is a mean of: `mlm` over masked tokens, all others over steps, whose
-    batches are of equal size. A loss or measure that some steps do not have is the mean over those that have
+    A loss is averaged over what it is a mean of: `mlm` over masked tokens, all others over steps, whose
+    batches are of equal size. A loss or measure that some steps do not have is averaged over those that have
     it. The gradient norm is the mean and the maximum over steps that were applied: that of a skipped step
     (fp16) is not finite.
     """
 
     def __init__(self, state: Sums | None = None) -> None:
-        """state: what `state` gave at the checkpoint that the run goes on from, empty at the start."""
+        """
+        Args:
+            state: what `state` returned at the checkpoint that the run resumes from; None: a new run.
+        """
         self._sums = _nothing()
         for group, sums in (state or {}).items():
             self._sums[group] = {name: list(pair) for name, pair in sums.items()}
 
     def state(self) -> Sums:
-        """The sums as JSON, for a checkpoint between two rows: the resumed run's next row is then that of a
-        run never killed."""
+        """Return the sums as JSON, for a checkpoint: the row after a resume is that of an unbroken run."""
         return self._sums
 
     def add(
@@ -61,11 +62,12 @@ class Window:
         total[1] += weight
 
     def close(self) -> dict[str, Any]:
-        """Return the row's means, and begin anew.
+        """Return the row's means, and start the next row.
 
-        loss: name -> mean. gradient_norm, gradient_norm_max: nan where no step was applied. masked_tokens,
-        micro_batches (of views and of masked originals, a rank): a step's mean. steps: how many steps the row
-        is of. And every measure.
+        Returns:
+            loss: name -> mean. gradient_norm, gradient_norm_max: nan where no step was applied.
+            masked_tokens, micro_batches (of views and of masked originals, per rank): means per step. steps:
+            how many the row has. And every measure.
         """
         means = {
             group: {name: total / max(weight, 1) for name, (total, weight) in sums.items()}

@@ -12,7 +12,7 @@ from pretrain.common.files import replace_durably
 
 
 def to_line(record: dict[str, Any]) -> str:
-    """One strict JSON line: NaN and infinities, which JSON does not have, become null."""
+    """Return one line of strict JSON: NaN and infinities, which JSON does not have, become null."""
     return json.dumps(_strict(record), ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -28,9 +28,7 @@ def _strict(value: Any) -> Any:
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a metrics file. A last line that a kill has torn is left out; so is any other that isn't
-    JSON.
-    """
+    """Yield the records of a metrics file, without a last line that a kill has cut or any other bad one."""
     if not path.is_file():
         return
     with open(path, encoding="utf-8", errors="replace") as lines:
@@ -45,12 +43,14 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def truncate_metrics(path: Path, step: int) -> int:
-    """Cut a metrics file back to `step`: records of later steps will be written again by the resumed run.
+    """Cut a metrics file back to `step`: the resumed run will write the records of later steps again.
 
-    Records up to and including `step` stay, since a checkpoint is written after its own step's records; step
+    Records up to and including `step` stay, since a checkpoint is written after its own step's records. Step
     0 means a new run, of which nothing stays. Settings that an earlier start from this step `changed` go:
-    each start records its own. The file is replaced at once. Returns how many lines went, torn
-    ones included.
+    each start records its own. The file is replaced atomically.
+
+    Returns:
+        How many lines went, cut ones included.
     """
     path = Path(path)
     if not path.is_file():

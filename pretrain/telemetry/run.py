@@ -1,4 +1,4 @@
-"""What a run says of itself: metrics.jsonl, TensorBoard, and a progress bar or, in log files, plain lines."""
+"""Report a run's progress: metrics.jsonl, TensorBoard, and a progress bar or, in log files, plain lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -15,51 +15,19 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from pretrain.telemetry.metrics_file import read_metrics, to_line, truncate_metrics
-from pretrain.telemetry.stopwatch import Stopwatch
+from pretrain.telemetry.formats import flatten, format_count, format_seconds
+from pretrain.telemetry.metrics_file import to_line, truncate_metrics
 from pretrain.telemetry.throughput import FlopsMeter, Throughput
-
-__all__ = ["Stopwatch", "Telemetry", "flatten", "format_seconds", "read_metrics", "truncate_metrics"]
 
 logger = logging.getLogger(__name__)
 
 
-def flatten(metrics: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Numbers of a nested dict as ("loss/mlm", 3.2); what is not a number is left out."""
-    for key, value in metrics.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, dict):
-            yield from flatten(value, f"{name}/")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            yield name, float(value)
-
-
-def format_seconds(seconds: float | None) -> str:
-    """As 3d 04:05:06, 04:05:06 or 05:06; --:-- when unknown."""
-    if seconds is None or not math.isfinite(seconds):
-        return "--:--"
-    minutes, second = divmod(round(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    days, hour = divmod(hours, 24)
-    if days:
-        return f"{days}d {hour:02d}:{minute:02d}:{second:02d}"
-    return f"{hour:02d}:{minute:02d}:{second:02d}" if hours else f"{minute:02d}:{second:02d}"
-
-
-def format_count(number: float) -> str:
-    """As 830, 12.3k or 4.56M."""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
-            return f"{number / size:.3g}{letter}"
-    return f"{number:.3g}"
-
-
 class Telemetry:
-    """One run's voice. On ranks other than 0 every method does nothing.
+    """Report one run's progress. On ranks other than 0 every method does nothing.
 
-    Use as a context manager around the loop: it opens metrics.jsonl and TensorBoard, both cut back to
-    `start_step`, and closes them (and the bar) however the loop ends. A full disk silences the metrics with
-    one warning; it does not end a run.
+    Use it as a context manager around the loop: it opens metrics.jsonl and TensorBoard, both cut back to
+    `start_step`, and closes them, and the bar, however the loop ends. When the disk is full it warns once and
+    stops writing metrics; the run continues.
     """
 
     def __init__(
@@ -77,13 +45,13 @@ class Telemetry:
         """
         Args:
             run_folder: metrics.jsonl and tensorboard/ go there.
-            total_steps: The step at which the run is over.
-            start_step: The step of the checkpoint it goes on from; records of later steps are cut off.
-            start_tokens: Tokens trained on up to there.
-            flops: For MFU; None: it is not reported.
-            stream: Where to print; None: standard output. Not a terminal (Slurm's logs): plain lines.
-            clock: Monotonic seconds.
-            seconds_between_lines: Plain lines come at most that often, save for the first and the last step.
+            total_steps: the step at which the run ends.
+            start_step: of the checkpoint that the run resumes from; records of later steps are cut off.
+            start_tokens: trained on up to there.
+            flops: for MFU; None: it is not reported.
+            stream: where to print; None: standard output. Where it is no terminal: plain lines.
+            clock: returns monotonic seconds.
+            seconds_between_lines: of plain lines, at least, except for the first and the last step.
         """
         self.run_folder, self.total_steps, self.flops = Path(run_folder), total_steps, flops
         self.tokens = start_tokens
@@ -104,14 +72,14 @@ class Telemetry:
     def __enter__(self) -> Telemetry:
         if not self._active:
             return self
-        # a second to import: not for who only wants a stopwatch
+        # takes a second to import, which users of the other functions here should not wait for
         from torch.utils.tensorboard import SummaryWriter
 
         self.run_folder.mkdir(parents=True, exist_ok=True)
         path = self.run_folder / "metrics.jsonl"
         truncate_metrics(path, self._start_step)
         self._metrics = open(path, "a", encoding="utf-8")
-        # events of the steps that will be done again are hidden: TensorBoard would draw both
+        # hides events of the steps that will be done again: TensorBoard would draw both
         purge = self._start_step + 1 if self._start_step else 0
         self._board = SummaryWriter(str(self.run_folder / "tensorboard"), purge_step=purge)
         if self._stream.isatty():
@@ -157,11 +125,11 @@ class Telemetry:
         """Count a step and move the bar.
 
         Args:
-            step: Steps done.
-            losses: Name -> loss; "total" is shown when there, else all.
-            lr: Learning rate of the step.
-            tokens, sequences: What the step trained on, over all ranks.
-            seconds: Its time; None: since the last call of this, `log` or `say`.
+            step: steps done.
+            losses: name -> loss.
+            lr: learning rate of the step.
+            tokens, sequences: what the step trained on, over all ranks.
+            seconds: its time; None: since the last call of this method or of `log`.
         """
         self._step = step
         self.tokens += tokens
@@ -254,19 +222,19 @@ class Telemetry:
         except OSError as error:
             if not self._silenced:
                 self._print(
-                    f"WARNING: metrics can't be written to {self.run_folder} ({error}); training goes on"
+                    f"WARNING: metrics can't be written to {self.run_folder} ({error}); training continues"
                 )
             self._silenced = True
 
 
 def memory_use() -> dict[str, float]:
-    """Resident memory of this process now and at its peak, and the GPU's peak, in GB."""
+    """Return this process's resident memory now and at its peak, and the GPU's peak, in GB."""
     use = {"peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9}
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         use["resident_gb"] = pages * resource.getpagesize() / 1e9
     except (OSError, IndexError, ValueError):
-        pass  # not Linux: the peak must do
+        pass  # not Linux: only the peak
     if torch.cuda.is_available():
         use["gpu_peak_gb"] = torch.cuda.max_memory_allocated() / 1e9
     return use

@@ -14,19 +14,19 @@ PENDING_EVENTS = 8192
 
 
 class Stopwatch:
-    """Books time to named parts: `with stopwatch("encode"): ...`.
+    """Measure the time of named parts: `with stopwatch("encode"): ...`.
 
-    On a GPU the parts are bracketed by events on its stream, which cost a few microseconds and no
-    synchronisation; they are read when `shares` is asked for, once every so many steps. So a part's time
-    there is what the device spent between the brackets: work queued earlier counts where it was queued, and
-    loading data that overlaps it counts as nothing.
+    On a GPU, events on its stream bracket the parts, at a few microseconds and no synchronisation; `shares`
+    reads them, once every so many steps. So a part's time there is what the device spent between the
+    brackets: work queued earlier counts where it was queued, and data loading that overlaps it counts as
+    nothing.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter, cuda: bool | None = None) -> None:
         """
         Args:
-            clock: Seconds, monotonic.
-            cuda: Measure by device events; None: where there is a GPU.
+            clock: returns monotonic seconds.
+            cuda: whether to measure by device events; None: where there is a GPU.
         """
         self._clock = clock
         self._cuda = torch.cuda.is_available() if cuda is None else cuda
@@ -39,7 +39,7 @@ class Stopwatch:
         self._step_started = self._clock()
 
     def end_step(self) -> float:
-        """Seconds since `start_step`, by the host's clock."""
+        """Return the seconds since `start_step`, by the host's clock."""
         seconds = self._clock() - self._step_started
         self._whole += seconds
         return seconds
@@ -73,8 +73,7 @@ class Stopwatch:
         self._events.clear()
 
     def shares(self) -> dict[str, float]:
-        """Part -> share of the steps' time since the last call, and "other" for what no part booked; sums to
-        1."""
+        """Return part -> share of the steps' time since the last call, and "other" for the rest; sum 1."""
         if self._events:
             self._read_events()
         booked = sum(self._parts.values())

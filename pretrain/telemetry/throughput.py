@@ -1,11 +1,11 @@
-"""How fast a run is, beside how fast the machine can be.
+"""Measure how fast a run is, compared with how fast the machine can be.
 
 MFU (model FLOPs utilisation; Chowdhery et al. 2022, PaLM, appendix B) = FLOPs that the model needs for the
 tokens it trained on / (time x peak). The forward pass counts twice the multiplications, the backward pass
 twice the forward. A forward that is run again without gradients (the whole-batch contrastive gradient does)
 is real work that the model does not need: it counts in `hfu`, hardware FLOPs utilisation, and not in `mfu`.
-The peak is measured, not taken from a data
-sheet: a matrix product of the run's own precision on the run's own device.
+The peak is measured, not taken from a data sheet: a matrix product in the run's own precision on the run's
+own device.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ import torch
 from torch import nn
 
 BACKWARD_COST = 2.0
-"""FLOPs of a backward pass per FLOP of its forward: one product for the inputs' gradient, one for the
-weights'.
-"""
+"""FLOPs of a backward pass per FLOP of its forward: one product for inputs' gradients, one for weights'."""
 
 
 @dataclass(frozen=True)
 class ModelFlops:
-    """FLOPs of one forward pass, taken apart by what they grow with.
+    """FLOPs of one forward pass, by what they grow with.
 
-    per_token: the linear layers of the encoder, for each token.
-    attention: (FLOPs per query-key pair, window or None) of each layer; a window bounds the keys a token
-    sees.
-    per_masked_token: the masked-language head, for each predicted token.
+    Attributes:
+        per_token: of the encoder's linear layers, for each token.
+        attention: (FLOPs per query-key pair, window or None) of each layer; a window bounds the keys that a
+            token sees.
+        per_masked_token: of the masked-language head, for each predicted token.
     """
 
     per_token: float
@@ -39,7 +38,7 @@ class ModelFlops:
     per_masked_token: float
 
     def forward(self, lengths: Sequence[int], masked_tokens: float = 0.0) -> float:
-        """FLOPs of one forward pass over sequences of the given lengths."""
+        """Return the FLOPs of one forward pass over sequences of the given lengths."""
         total = self.per_token * sum(lengths) + self.per_masked_token * masked_tokens
         for per_pair, window in self.attention:
             total += per_pair * sum(n * (n if window is None else min(n, window)) for n in lengths)
@@ -73,12 +72,12 @@ def model_flops(lm: nn.Module) -> ModelFlops:
 
 
 def model_flops_per_token(lm: nn.Module, lengths: Sequence[int], masked_rate: float = 0.0) -> float:
-    """Training FLOPs (forward and backward) per token, averaged over sequences of these lengths.
+    """Return the training FLOPs (forward and backward) per token, the mean over sequences of these lengths.
 
     Args:
-        lm: Hugging Face masked language model.
-        lengths: Tokens of each sequence of a sample.
-        masked_rate: Share of the tokens on which the masked-language head runs.
+        lm: a Hugging Face masked language model.
+        lengths: in tokens, of each sequence of a sample.
+        masked_rate: share of the tokens on which the masked-language head runs.
     """
     tokens = sum(lengths)
     return (1 + BACKWARD_COST) * model_flops(lm).forward(lengths, masked_rate * tokens) / tokens
@@ -86,12 +85,13 @@ def model_flops_per_token(lm: nn.Module, lengths: Sequence[int], masked_rate: fl
 
 @dataclass(frozen=True)
 class FlopsMeter:
-    """Turns tokens and seconds into utilisation.
+    """Turn a rate of tokens into utilisation.
 
-    per_token: training FLOPs per token, as `model_flops_per_token` says.
-    repeated_per_token: FLOPs per token that the method runs again on top (an additional forward without
-        gradients over the views, averaged over all tokens).
-    peak: FLOP/s of all devices of the run together.
+    Attributes:
+        per_token: training FLOPs per token (`model_flops_per_token`).
+        peak: FLOP/s of all devices of the run together.
+        repeated_per_token: FLOPs per token that the method adds (a forward pass without gradients over the
+            views, averaged over all tokens).
     """
 
     per_token: float
@@ -99,19 +99,19 @@ class FlopsMeter:
     repeated_per_token: float = 0.0
 
     def mfu(self, tokens_per_second: float) -> float:
-        """Model FLOPs utilisation, 0 to 1."""
+        """Return the model FLOPs utilisation, 0 to 1."""
         return self.per_token * tokens_per_second / self.peak
 
     def hfu(self, tokens_per_second: float) -> float:
-        """Hardware FLOPs utilisation, repeated work included, 0 to 1."""
+        """Return the hardware FLOPs utilisation, repeated work included, 0 to 1."""
         return (self.per_token + self.repeated_per_token) * tokens_per_second / self.peak
 
 
 class Throughput:
-    """Rates over the steps since they were last read, and the time that is left.
+    """Compute rates over the steps since the last reset, and the time that is left.
 
-    Rates divide by the time of the steps alone: evaluations and checkpoints do not count. The ETA is by the
-    wall clock over the last steps, everything included.
+    Rates divide by the time of the steps alone, without evaluations and checkpoints. The time left is by the
+    wall clock over the last steps, with everything.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, window: int = 200) -> None:
@@ -122,16 +122,20 @@ class Throughput:
         self._wall: deque[tuple[int, float]] = deque(maxlen=window + 1)
 
     def begin(self, step: int) -> None:
-        """Say where the run starts."""
+        """Set the step at which the run starts."""
         self._mark = self._clock()
         self._wall.append((step, self._mark))
 
     def pause(self) -> None:
-        """What happened since the last step was not training: leave it out of the rates."""
+        """Leave the time since the last step out of the rates: it was not training."""
         self._mark = self._clock()
 
     def add(self, step: int, tokens: int, sequences: int = 0, seconds: float | None = None) -> None:
-        """Count a step. `seconds`: its time; None: the time since the last step or pause."""
+        """Count a step.
+
+        Args:
+            seconds: its time; None: the time since the last step or pause.
+        """
         now = self._clock()
         self._tokens += tokens
         self._sequences += sequences
@@ -140,7 +144,7 @@ class Throughput:
         self._wall.append((step, now))
 
     def rates(self) -> tuple[float, float]:
-        """(tokens per second, sequences per second) since the last `reset`; 0 before the first step."""
+        """Return tokens and sequences per second since the last `reset`; 0 before the first step."""
         if self._seconds <= 0:
             return 0.0, 0.0
         return self._tokens / self._seconds, self._sequences / self._seconds
@@ -150,7 +154,7 @@ class Throughput:
         self._seconds = 0.0
 
     def eta(self, total_steps: int) -> float | None:
-        """Seconds until `total_steps`, or None before two points are known."""
+        """Return the seconds until `total_steps`, or None before two points are known."""
         if len(self._wall) < 2 or self._wall[-1][0] <= self._wall[0][0]:
             return None
         (first, then), (last, now) = self._wall[0], self._wall[-1]
@@ -158,11 +162,11 @@ class Throughput:
 
 
 def measure_peak_flops(device: torch.device | str, dtype: torch.dtype, seconds: float = 0.05) -> float:
-    """FLOP/s of one device at square matrix products of `dtype`, the best of several runs.
+    """Measure the FLOP/s of one device at square matrix products of `dtype`, the best of several runs.
 
-    Takes about five times `seconds`. The size grows until one product takes a noticeable time, so that it is
-    neither call overhead on a GPU nor a minute on a small CPU. CPU figures are for the threads that torch
-    uses now.
+    Takes about five times `seconds`. The size grows until one product takes a noticeable time, so that the
+    figure is neither call overhead on a GPU nor a minute's wait on a small CPU. On a CPU it is for the
+    threads that torch uses now.
     """
     device = torch.device(device)
     size = 1024  # on a busy CPU the threads of a smaller product mostly wait for each other's turn
@@ -190,9 +194,12 @@ def _time_products(left: torch.Tensor, right: torch.Tensor, repeats: int, device
 
 
 def _work_clock(device: torch.device) -> float:
-    """Seconds of work so far: on a GPU wall time after a synchronisation; on a CPU the time that this
-    process's threads had the cores, over their number, so that a busy machine neither makes a kernel slow nor
-    a run faster than its peak."""
+    """Return the seconds of work so far.
+
+    On a GPU that is wall time after a synchronisation. On a CPU it is the CPU time of this process over the
+    number of its threads, so that a busy machine neither makes a kernel look slow nor a run faster than its
+    peak.
+    """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         return time.perf_counter()
@@ -200,15 +207,17 @@ def _work_clock(device: torch.device) -> float:
 
 
 def choose_precision(device: torch.device | str, width: int = 256, tokens: int = 2048) -> tuple[str, float]:
-    """Whichever of "bf16" and "fp32" trains faster on `device`, and how many times as fast bf16 is (1.0 = the
-    same).
+    """Measure which of "bf16" and "fp32" trains faster on `device`.
 
     Some CPUs have no bfloat16 instructions and emulate it several times slower; some have units that make it
     several times faster. So a feed-forward block's forward and backward pass under autocast is timed against
-    float32, in turn.
+    float32.
 
     Args:
-        width, tokens: Size of the block (`width` -> 4 `width` -> `width`) and of the batch.
+        width, tokens: size of the block (`width` -> 4 `width` -> `width`) and of the batch.
+
+    Returns:
+        The name, and how many times as fast as fp32 bf16 is.
     """
     device = torch.device(device)
     if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
@@ -225,7 +234,7 @@ def choose_precision(device: torch.device | str, width: int = 256, tokens: int =
 
     run(True), run(False)  # warm up
     slow, fast = float("inf"), float("inf")
-    for _ in range(6):  # in turn, so that a busy neighbour disturbs both
+    for _ in range(6):  # alternate, so that another busy process disturbs both
         slow, fast = min(slow, run(False)), min(fast, run(True))
     ratio = slow / fast
     return ("bf16" if ratio > 1.05 else "fp32"), ratio

@@ -292,7 +292,7 @@ def test_an_old_export_is_replaced_and_anything_else_is_not(tmp_path):
     assert not (export(tmp_path) / "stale").exists()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
-    with pytest.raises(UserError, match="is not an export of ours"):
+    with pytest.raises(UserError, match="is not an export of this program"):
         export(tmp_path, tmp_path / "mine")
     assert (tmp_path / "mine" / "thesis.txt").exists()
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]

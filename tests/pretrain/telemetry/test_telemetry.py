@@ -13,8 +13,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForMaskedLM
 
+from pretrain.telemetry.formats import flatten, format_count, format_seconds
 from pretrain.telemetry.metrics_file import read_metrics, to_line, truncate_metrics
-from pretrain.telemetry.run import Telemetry, flatten, format_count, format_seconds, memory_use
+from pretrain.telemetry.run import Telemetry, memory_use
 from pretrain.telemetry.stopwatch import Stopwatch
 from pretrain.telemetry.throughput import (
     FlopsMeter,
