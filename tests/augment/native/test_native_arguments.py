@@ -8,15 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from augment.core.compiled import native
+from native_sentences import METHODS
 
 ROOT = Path(__file__).parents[3]
-METHODS = ["word", "children", "subtree", "relation", "verb", "auxiliaries", "subject"]
-pytestmark = pytest.mark.skipif(
-    native is None, reason="augment._native is not there: test_native.py says why"
-)
-
 WRONG = [
     "native.Draws()", "native.Draws(None)", "native.Draws('x')", "native.Draws([1])", "native.Draws(1, 2)",
     "native.Draws(float('nan'))", "draws.bits(1)", "draws.uniform(1)", "native.Draws.bits(5)",
@@ -64,9 +58,9 @@ WRONG = [
     "sentence.with_relation(frozenset(), 1)",
     *(f"ParsedSentence.{name}({value}, 0)" for name in METHODS for value in ("5", "object()")),
     "ParsedSentence.words.__get__(5)", "ParsedSentence.with_relation('x', frozenset())",
-    "native.Columns()", "native.Columns(*[*stored.values()][:9])", "native.Columns(*stored.values(), 1)", "columns_of(texts='x')",
-    "columns_of(texts=None)", "columns_of(columns=values[:, ::2])", "columns_of(tags=[])",
-    "columns_of(lemmas=None)", "columns_of(language=None)",
+    "native.Columns()", "native.Columns(*[*stored.values()][:9])", "native.Columns(*stored.values(), 1)",
+    "columns_of(texts='x')", "columns_of(texts=None)", "columns_of(columns=values[:, ::2])",
+    "columns_of(tags=[])", "columns_of(lemmas=None)", "columns_of(language=None)",
     "columns_of(bounds=longs())", "columns_of(text_ends=longs(0))",
     "columns_of(bounds=longs(0, 3)).sentence(0)", "columns_of(bounds=longs(-1, 1)).sentence(0)",
     "columns_of(bounds=longs(1, 0)).sentence(0)", "columns_of(text_ends=longs(0, 4)).sentence(0)",
@@ -166,8 +160,8 @@ spaced = np.zeros(9, dtype=bool)
 pieces = native.Pieces(characters, spaced, True, 0, 1, 5, 9)
 values = np.zeros((6, 2), dtype=np.uint16)
 stored = dict(
-    made=ParsedSentence, texts=b"a b", text_ends=longs(0, 3), bounds=longs(0, 2), columns=values, tags=("NN",),
-    parts_of_speech=("NOUN",), relations=("root",), lemmas=("", "be"), language="en",
+    made=ParsedSentence, texts=b"a b", text_ends=longs(0, 3), bounds=longs(0, 2), columns=values,
+    tags=("NN",), parts_of_speech=("NOUN",), relations=("root",), lemmas=("", "be"), language="en",
 )
 columns_of = lambda **changed: native.Columns(*{**stored, **changed}.values())
 columns = columns_of()

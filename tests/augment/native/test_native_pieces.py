@@ -10,10 +10,6 @@ from augment.core.compiled import native
 from augment.core.ragged import Ragged
 from augment.text.pieces import Pieces
 
-pytestmark = pytest.mark.skipif(
-    native is None, reason="augment._native is not there: test_native.py says why"
-)
-
 LETTERS = "ab.é北"
 CLS, SEP = 0, 1
 
