@@ -164,7 +164,9 @@ def _place_of_noun(sentence: ParsedSentence, i: int, relation: str) -> Place | N
         ):
             return Place()
         if sentence.relation(i) in ("dep", "root", "ROOT"):
-            return Place()  # no clause around it
+            cased = any(sentence.relation(child) == "case" for child in sentence.children(i))
+            # no clause around it; but no "for device" where it is "for guitar"
+            return Place(uses="m" if cased and relation == "hypernyms" else "")
         if uses(_lemma(sentence, i), "n") == "c":
             return None  # "at home", "by car", headlines
         return Place(uses="m")

@@ -9,6 +9,7 @@ from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import AUGCSE, Edit, like, rewrite, word_list, word_set, word_table
 
+_SHARES = word_set("more less mostly predominantly largely mainly overwhelmingly entirely exclusively all")
 _JOINTS = ("-", "/", "–")
 
 
@@ -55,9 +56,24 @@ def _is_colour(sentence: ParsedSentence, i: int, j: int, is_thing: bool, words: 
         return False
     if tag == "NN" and [word.lower() for word in words[max(0, i - 2) : i]] == ["in", "the"]:
         return False  # "in the red"
+    if _is_black_and_white(words, j) or _is_of_people(words, i):
+        return False
     return j + 1 == len(words) or (
         words[j + 1] not in _JOINTS and not _is_named(words[j].lower(), words[j + 1])
     )
+
+
+def _is_black_and_white(words: list[str], j: int) -> bool:
+    """Return whether a word is of "black and white", which says that a picture has no colours."""
+    around = [word.lower() for word in words[max(0, j - 2) : j + 3]]
+    return any(
+        around[k : k + 3] in (["black", "and", "white"], ["black", "&", "white"]) for k in range(len(around))
+    )
+
+
+def _is_of_people(words: list[str], i: int) -> bool:
+    """Return whether a colour stands behind a word for a share, as in "predominantly white"."""
+    return words[i].lower() in ("black", "white", "brown") and i > 0 and words[i - 1].lower() in _SHARES
 
 
 def _is_named(colour: str, noun: str) -> bool:

@@ -34,6 +34,9 @@ _RANKS = word_set(
     "abbot abbess baron baroness duke duchess emperor empress king queen prince princess viscount "
     "viscountess uncle aunt"
 )
+_SECOND_NAMES = word_set(
+    "Ann Anne Beth Bob Ellen Fay Jean Jo Joe Kate Kay Lee Lou Louise Lynn Mae May Paul Ray Rose Sue"
+)
 _QUOTES = frozenset("\"“‘'`") | {"``"}
 _OPPOSITE = {"M": "F", "F": "M"}
 
@@ -112,6 +115,8 @@ def _is_common(sentence: ParsedSentence, i: int, word: str, lower: str) -> bool:
         lower in ("host", "hosts", "steward", "guys") and sentence.tags[i][:2] != "NN"
     ):
         return False
+    if lower in _RANKS and i and sentence.tags[i - 1] in ("NN", "NNP"):
+        return False  # "burger king"
     if (i + 1 < len(sentence) and sentence.word(i + 1) == "-") or (i and sentence.word(i - 1) == "-"):
         return False  # "man-made", "half-brother" where it is cut in three
     if word[0].islower():
@@ -153,6 +158,10 @@ def _is_given_name(sentence: ParsedSentence, i: int, words: list[str]) -> bool:
             )
     if i + 1 < len(words):
         following = words[i + 1]
+        if following in _SECOND_NAMES and i + 2 < len(words) and sentence.tags[i + 1] == "NNP":
+            return False  # "Mary Jo"
+        if sentence.tags[i + 1] == "POS" and not _owns(sentence, i + 2):
+            return False  # "at Ralph's": a shop
         if following in (
             "-",
             "River",
@@ -168,6 +177,11 @@ def _is_given_name(sentence: ParsedSentence, i: int, words: list[str]) -> bool:
         ):
             return False
     return True
+
+
+def _owns(sentence: ParsedSentence, i: int) -> bool:
+    """Return whether a noun phrase begins with word i."""
+    return i < len(sentence) and sentence.pos[i] in ("NOUN", "PROPN", "ADJ", "NUM", "VERB", "ADV")
 
 
 @functools.lru_cache(maxsize=1)

@@ -14,7 +14,9 @@ from augment.text.word_forms import AUGCSE
 
 # What stands before a word is looked at behind its first letter: sought by a class of letters, words are
 # found sooner.
-_WORDS = re.compile(r"([A-Za-z](?<![\w@#&/.:\\-].)[A-Za-z]*(?:['’][a-z]+)?)(?![\w@/\\]|[.:]\w)")
+_WORDS = re.compile(
+    r"([A-Za-z](?<![\w@#&/.:\\-].)[A-Za-z]*(?:['’][a-z]+)?(?:-[A-Za-z]+(?:['’][a-z]+)?)*)(?![\w@&/\\]|[.:-]\w)"
+)
 _ONSET = re.compile(r"(?i)(?:[^aeiouy]*?qu|y(?=[aeiou])|[^aeiouy]+)")
 _URL = re.compile(r"\S*(?:://|www\.|@)\S*|\S+\.(?:com|org|net|edu|gov|io)\b\S*")
 _URL_PARTS = ("://", "www.", "@", ".com", ".org", ".net", ".edu", ".gov", ".io")
@@ -47,7 +49,7 @@ def pig_latin(sentence: ParsedSentence, draws: Draws) -> str | None:
     """
     text = sentence.text
     parts = _parts(text)
-    parts[1::2] = map(_pig, parts[1::2])
+    parts[1::2] = ["-".join(map(_pig, word.split("-"))) for word in parts[1::2]]
     result = "".join(parts)
     return None if result == text else result
 

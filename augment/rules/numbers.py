@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from bisect import bisect_left
 
 from augment.core.entry import Entry
 from augment.text.draws import Draws
@@ -12,7 +13,7 @@ from augment.text.word_forms import AUGCSE, Edit, rewrite, upper_first, word_set
 
 _INTEGER = r"\d{1,3}(?:,\d{3})+|\d+"
 _NUMBER = re.compile(
-    rf"(?P<currency>[$£€]|US\$)?(?P<whole>{_INTEGER})(?P<fraction>\.\d+)?"
+    rf"(?:(?P<currency>[$£€]|US\$)\s?)?(?P<whole>{_INTEGER})(?P<fraction>\.\d+)?"
     r"(?:(?P<ordinal>st|nd|rd|th)|(?P<decade>'?s)|\s?(?P<percent>%)|:(?P<minutes>[0-5]\d)(?P<noon>\s?[ap]\.?m\.?)?"
     rf"|\s?[–-]\s?(?P<to>{_INTEGER})(?P<to_percent>%)?)?"
 )
@@ -22,6 +23,11 @@ _BEFORE = re.compile(r"(?:^|[\s(\[\"“'‘—])$")
 _AFTER = re.compile(r"(?:[.,;:!?)\]\"”'’—]*(?:\s|$)|[)\]\"”]|—)")
 _GROUP_BEHIND = re.compile(r"(?<![\d,.]\d{3})[ \u00a0]\d{3}(?!\d)")
 _GROUP_BEFORE = re.compile(r"(?<!\d)\d{1,3}[ \u00a0]$")
+_PHONE = re.compile(r"\d{3}\s?[–-]\s?\d{4}")
+_DIALED = re.compile(r"(?:\bx|\b[Ee]xt(?:ension)?\.?|\(\d{3}\)\s*|\d{3}-)\s?$")
+_EXTENSION = re.compile(r"\)\s*\d{3}\s?-\s?\d{4}")
+_NAME_BEHIND = re.compile(r"\s[A-Z][a-z]")
+_EVENT = re.compile(r"\s(?:call|meeting|flight|train|bus|game|show|appointment|class|slot)\b")
 _SENTENCE_END = re.compile(r"(?:[a-z]{4}\.|[!?])[\"”’)]?\s[\"“‘(]?$")
 _SCALE = re.compile(r"\s(thousand|million|billion|trillion|hundred)\b")
 _CURRENCIES = {
@@ -64,6 +70,8 @@ def number_words(sentence: ParsedSentence, draws: Draws) -> str | None:
             end - start == 3 and _GROUP_BEFORE.search(text, max(0, start - 5), start)
         ):
             continue  # "10 000"
+        if _is_no_number(match, text, _tag_at(sentence, start)):
+            continue
         new = _spoken(match, text)
         if new is not None:
             edits.append((start, end, new))
@@ -71,6 +79,33 @@ def number_words(sentence: ParsedSentence, draws: Draws) -> str | None:
         sentence,
         [(start, end, upper_first(new) if _opens(text, start) else new) for start, end, new in edits],
     )
+
+
+def _tag_at(sentence: ParsedSentence, start: int) -> str:
+    """Return the tag of the word that begins at a character, "" where none does."""
+    i = bisect_left(sentence.starts, start)
+    return sentence.tags[i] if i < len(sentence) and sentence.starts[i] == start else ""
+
+
+def _is_no_number(match: re.Match, text: str, tag: str) -> bool:
+    """Return whether digits count nothing.
+
+    They may be a word ("go 2 it"), the number of a telephone, house or version, the label of an item
+    ("2) ..."), or a time without its colon ("a 430 call").
+    """
+    before, after = text[: match.start()], text[match.end() :]
+    digits = match["whole"]
+    if tag in ("IN", "TO", "RB", "PRP"):
+        return True
+    if match["fraction"] and not match["currency"] and not int(match["fraction"][1:]):
+        return True  # "Acrobat 4.0"
+    if _DIALED.search(before) or _EXTENSION.match(after) or _PHONE.fullmatch(match[0]):
+        return True
+    if after.startswith(")") and "(" not in before[-1:] and not re.search(r"\([^)]*$", before):
+        return True
+    if len(digits) in (4, 5) and "," not in digits and not _is_year(digits) and _NAME_BEHIND.match(after):
+        return True
+    return re.fullmatch(r"(?:1[0-2]|[1-9])[0-5][05]", digits) is not None and _EVENT.match(after) is not None
 
 
 def _opens(text: str, start: int) -> bool:
@@ -181,7 +216,10 @@ def _around(match: re.Match, text: str) -> tuple[str, str]:
     """The words before and behind a number, lower-case."""
     before = text[: match.start()].rsplit(None, 1)
     after = re.match(r"\s(\w+)", text[match.end() :])
-    return (before[-1].lower().strip('("“,') if before else ""), after[1].lower() if after else ""
+    word = before[-1].lower().strip('("“,') if before else ""
+    if word.rstrip(".") in _MONTHS:
+        word = word.rstrip(".")
+    return word, after[1].lower() if after else ""
 
 
 @functools.lru_cache(maxsize=1 << 14)

@@ -117,6 +117,8 @@ def yoda(sentence: ParsedSentence, draws: Draws) -> str | None:
             for child in sentence.children(root)
             if sentence.relation(child) == "conj" and sentence.subject(child) is not None
         ]
+        if conjoined and sentence.tags[finite_verb(sentence, root)] not in _FINITE:
+            continue  # "Very friendly and the food is not bad"
         for head in (root, *conjoined):
             edit = _yoda(sentence, head, [child for child in conjoined if child > head])
             if edit and all(edit[0] >= other[1] or edit[1] <= other[0] for other in edits):
@@ -316,6 +318,7 @@ def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
     last = sentence.subtree(head)[1]
     for other in (*later, *_sharing(sentence, head, verb)):
         last = min(last, _joint_before(sentence, head, other) - 1)
+    last = _end_of_clause(sentence, head, verb, last)
     while last > verb and (
         sentence.pos[last] in ("CCONJ",)
         or sentence.word(last) in (".", ",", ";", ":", "!", "?", "-", "–", "—")
@@ -351,10 +354,33 @@ def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
     elif sentence.word(first).lower() == "there":
         front = front[:1].lower() + front[1:]
     # "it, he had, and left"
-    behind = "," if last + 1 < len(sentence) and sentence.pos[last + 1] == "CCONJ" else ""
+    joins = last + 1 < len(sentence) and (
+        sentence.pos[last + 1] == "CCONJ" or sentence.word(last + 1).lower() == "so"
+    )
+    behind = "," if joins else ""
     if first and sentence.pos[first - 1] not in ("PUNCT", "CCONJ", "SCONJ"):
         return sentence.ends[first - 1], sentence.ends[last], f", {rest}, {front}{behind}"
     return sentence.starts[first], sentence.ends[last], f"{rest}, {front}{behind}"
+
+
+def _end_of_clause(sentence: ParsedSentence, head: int, verb: int, last: int) -> int:
+    """Return the last word of a clause without what stands beside it: behind a semicolon, a dash or dots, a
+    sentence without a conjunction, or what "so" or ", but" begins.
+    """
+    for i in range(verb + 1, last + 1):
+        word, begin = sentence.word(i), sentence.subtree(i)[0]
+        spaced = sentence.text[sentence.starts[i] - 1] == " " == sentence.text[sentence.ends[i] :][:1]
+        if word in (";", ":", "—", "–", "--") or word.startswith(("..", "…")) or (word == "-" and spaced):
+            return min(last, i - 1)
+        if sentence.relation(i) == "parataxis" and begin > verb:
+            last = min(last, begin - 1)
+        if sentence.heads[i] == head and sentence.relation(i) in ("conj", "advcl") and begin > verb:
+            first = _joint_before(sentence, head, i)
+            if sentence.word(first).lower() == "so" or (
+                sentence.word(first).lower() == "but" and sentence.word(first - 1) == ","
+            ):
+                last = min(last, first - 1)
+    return last
 
 
 def _sharing(sentence: ParsedSentence, head: int, verb: int) -> list[int]:

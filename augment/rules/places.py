@@ -105,6 +105,8 @@ def _is_whole_name(sentence: ParsedSentence, i: int, j: int, words: list[str]) -
             before[:1].isupper() and is_name(sentence, i - 1)
         ):
             return False
+    if i > 1 and words[i - 1] == "of" and is_name(sentence, i - 2):
+        return False  # "University of Houston"
     if j + 1 < len(words):
         following = words[j + 1]
         if following in ("-", "/", "–", "&") or (following[:1].isupper() and is_name(sentence, j + 1)):

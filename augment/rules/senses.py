@@ -21,6 +21,7 @@ RELATIONS = frozenset({"synonyms", "antonyms", "hypernyms", "hyponyms"})
 _POINTERS = {"hypernyms": ("@", 4), "hyponyms": ("~", 1)}  # and how many steps to go until a usual word comes
 _SMOOTHING = 0.25  # uses of every sense that no text was tagged for
 _OWN = 0.6  # least share of its uses that a word must have in the sense
+_OWN_OF_MANY = 0.8  # the same for a broader term, of a noun of more than three senses: "bill", "book"
 _OTHERS = {"synonyms": 0.5, "hypernyms": 0.5, "hyponyms": 0.8}  # the same of the word in its place
 _RARER = 40  # how many times rarer a synonym may be
 # uses in a million words that a broader or narrower term must have
@@ -64,9 +65,9 @@ _TOO_GENERAL = word_set(
 _BASIC = word_set(
     "vehicle ship aircraft animal bird fish insect reptile person building furniture garment clothing food "
     "vegetable fruit "
-    "tree weapon device disease organ chemical material metal science sport book music doctor official "
+    "tree weapon device disease chemical material metal science sport book music doctor official "
     "worker artist "
-    "professional relative document athlete expert scientist musician room house road drug tool dance meat "
+    "professional relative athlete expert scientist musician room house road tool dance meat "
     "instrument "
     "symbol color officer illness crime"
 )
@@ -141,7 +142,8 @@ def uses(lemma: str, part: str) -> str | None:
 def _in_usual_sense(relation: str, lemma: str, part: str) -> list[Substitute]:
     source = wordnet()
     offsets = source.offsets(lemma, part)
-    if not offsets or _share(lemma, part, offsets[0]) < _OWN:
+    many = relation == "hypernyms" and len(offsets) > 3
+    if not offsets or _share(lemma, part, offsets[0]) < (_OWN_OF_MANY if many else _OWN):
         return []
     usual = source.synset(offsets[0], part)
     if relation == "synonyms":

@@ -178,10 +178,20 @@ def _replacement(
             return None
         said = sentence.text.lower().split()
         fitting = [other.lemma for other in others if place.takes(other) and other.lemma not in said]
+        if relation == "hypernyms" and _is_described(sentence, i):
+            fitting = [lemma for lemma in fitting if lemma not in ("person", "people")]
     form = inflect(draws.choice(fitting), tag) if fitting else None
     if form is None or form in _OF_AMOUNTS or not _keeps_possessive(sentence, i, form):
         return None
     return sentence.starts[i], sentence.ends[i], like(word, form)
+
+
+def _is_described(sentence: ParsedSentence, i: int) -> bool:
+    """Return whether a noun has an owner, an adjective or another noun before it: not "my old person"."""
+    return any(
+        sentence.relation(child) in ("nmod:poss", "amod", "compound") and child < i
+        for child in sentence.children(i)
+    )
 
 
 def _keeps_possessive(sentence: ParsedSentence, i: int, form: str) -> bool:

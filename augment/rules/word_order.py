@@ -27,6 +27,8 @@ _EMPTY = re.compile(r"\(\W*\)|\[\W*\]|“\W*”|\"(?<!\w\")[^\w\"]*\"(?!\w)")
 _WITH_SPACE = re.compile(rf"\s*(?:{_EMPTY.pattern})")
 _DANGLING_MARK = re.compile(r"[,;:][\s,;:]*(?=[.!?]|$)")
 _DANGLING = re.compile(_DANGLING_MARK.pattern + r"|([(\[“]|\s\")\s*[,;:][\s,;:]*|([(\[“])\s+")
+_TORN = re.compile(r"(?<=[,;])[+*)%]+(?!\w)")  # what is left of "year+" or ":)" behind a comma
+_DASH = re.compile(r"(?:^|\s)[-–—]+(?=[,;:.!?])")
 _LEADING = re.compile(r"^([\"“(\[]*)[\s,;:)\]]+(?=[\w\"“(\[])")
 
 
@@ -164,6 +166,9 @@ def _tidied(result: str, text: str, first: str) -> str | None:
             result = _WITH_SPACE.sub("", result)
     if _STRAY.search(result) and not _STRAY.search(text):
         result = _STRAY.sub(r"\1", result)
+    for mark in (_TORN, _DASH):
+        if mark.search(result) and not mark.search(text):
+            result = mark.sub("", result)
     dangling = _DANGLING if enclosing else _DANGLING_MARK
     if dangling.search(result) and not dangling.search(text):
         result = dangling.sub(lambda match: "".join(filter(None, match.groups())), result)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from readings import (
     CHINESE,
+    FEWER,
     GROUPS,
     PER_RULE,
     TREEBANKS,
@@ -29,7 +30,9 @@ def test_fifty_outputs_of_every_rule_have_been_read(group):
     assert {reading.verdict for reading in readings} <= {"right", "wrong"}
     assert all(reading.why for reading in readings if reading.verdict == "wrong")
     counts = Counter(reading.rule for reading in readings)
-    assert {rule: counts[rule] for rule in GROUPS[group]} == dict.fromkeys(GROUPS[group], PER_RULE)
+    assert {rule: counts[rule] for rule in GROUPS[group]} == {
+        rule: FEWER.get(rule, PER_RULE) for rule in GROUPS[group]
+    }
     assert len({(reading.rule, reading.sentence_id) for reading in readings}) == len(readings)
 
 

@@ -122,6 +122,19 @@ def test_subject_object_switch(text, annotation, expected):
         ("A day", "A/DT/det/2 day/NN/root/0", None),
         ("He ran.", "He/PRP/nsubj/2 ran/VBD/root/0 ././punct/2", None),
         ("http://a.com/b", "http://a.com/b/NN/root/0", None),
+        ("We saw it - call me.",
+         "We/PRP/nsubj/2 saw/VBD/root/0 it/PRP/obj/2 -/,/punct/5 call/VB/parataxis/2 me/PRP/obj/5 ././punct/2",
+         "It, we saw - call me."),
+        ("Ounces measure weight, pints measure volume.",
+         "Ounces/NNS/nsubj/2 measure/VBP/root/0 weight/NN/obj/2 ,/,/punct/6 pints/NNS/nsubj/6 "
+         "measure/VBP/parataxis/2 volume/NN/obj/6 ././punct/2",
+         "Weight, ounces measure, pints measure volume."),
+        ("There is one so I left.",
+         "There/EX/expl/2 is/VBZ/root/0 one/CD/nsubj/2 so/RB/mark/6 I/PRP/nsubj/6 left/VBD/advcl/2 ././punct/2",
+         "One, there is, so I left."),
+        ("Very dear and it was good.",
+         "Very/RB/advmod/2 dear/JJ/root/0 and/CC/cc/6 it/PRP/nsubj/6 was/VBD/cop/6 good/JJ/conj/2 ././punct/2",
+         None),
     ],
 )  # fmt: skip
 def test_yoda(text, annotation, expected):

@@ -296,8 +296,10 @@ def test_compounds_have_no_broader_term(small_wordnet):
 def test_titles_before_names_stay(small_wordnet):
     """ "uncle Bob" is no "person Bob"."""
     title = parse("My uncle Bob", "My/PRP$/nmod:poss/2 uncle/NN/root/0 Bob/NNP/flat/2")
-    free = parse("My uncle", "My/PRP$/nmod:poss/2 uncle/NN/root/0")
+    free = parse("The uncle", "The/DT/det/2 uncle/NN/root/0")
     assert outcomes(hypernyms, title) == {None} != outcomes(hypernyms, free)
+    owned = parse("My uncle", "My/PRP$/nmod:poss/2 uncle/NN/root/0")
+    assert outcomes(hypernyms, owned) == {None}  # not "my person"
     pair = parse("owls and dogs", "owls/NNS/root/0 and/CC/cc/3 dogs/NNS/conj/1")
     assert outcomes(hypernyms, pair) <= {"birds and dogs"}  # not "owls and animals"
 

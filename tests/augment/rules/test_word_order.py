@@ -126,6 +126,12 @@ def test_punctuation_quotes_brackets_and_units(function):
                        for piece in (part.strip('".,()') for part in result.split()) if piece), result  # fmt: skip
 
 
+@pytest.mark.parametrize("text", ["Stick to it, 20 year+ now.", "I like - oh, they came."])
+def test_a_cut_leaves_no_torn_mark(text):
+    found = {random_crop(without_parse(text), draws(key)) for key in range(60)}
+    assert not any(mark in result for result in found for mark in (",+", "-,"))
+
+
 def test_deletion_leaves_no_word_twice():
     for key in range(200):
         result = words(random_deletion(without_parse("the a the b the a the b"), draws(key), 0.4))
@@ -144,6 +150,7 @@ def test_random_word_uses_all_three():
         ("I saw yellow NASA.", "Iway awsay ellowyay ASANAY."),
         ("See http://x.com/a and a@b.org, B2 café!", "Eesay http://x.com/a andway a@b.org, B2 café!"),
         ("“Strength”", "“Engthstray”"),
+        ("It's a toss-up at al-Qaeda's a&m.", "It'sway away osstay-upway atway alway-Aeda'sqay a&m."),
         ("42", None),
         ("", None),
     ],

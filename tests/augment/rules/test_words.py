@@ -232,6 +232,9 @@ def test_colours_whole_words_only():
             "Green/JJ tea/NN ,/, black/JJ holes/NNS ,/, gold/JJ medals/NNS",
         ),
         ("It is in the black.", "It/PRP is/VBZ in/IN the/DT black/NN ./."),
+        ("Black beans, a silver platter", "Black/JJ beans/NNS ,/, a/DT silver/JJ platter/NN"),
+        ("A black and white photo", "A/DT black/JJ and/CC white/JJ photo/NN"),
+        ("It was mostly white then.", "It/PRP was/VBD mostly/RB white/JJ then/RB ./."),
         ("", ""),
     ],
 )
@@ -281,6 +284,9 @@ def test_colours_are_those_of_css():
         ("The Isle of Man", "The/DT Isle/NNP of/IN Man/NNP", None),
         ("A man-made lake", "A/DT man/NN -/HYPH made/VBN lake/NN", None),
         ("Mädchen", "Mädchen/NNP", None),
+        ("This is a Ralph's", "This/DT is/VBZ a/DT Ralph/NNP 's/POS", None),
+        ("burger king opened", "burger/NN king/NN opened/VBD", None),
+        ("Mary Jo Foley wrote.", "Mary/NNP Jo/NNP Foley/NNP wrote/VBD ./.", None),
     ],
 )  # fmt: skip
 def test_gender(text, tags, expected):
@@ -332,6 +338,7 @@ def test_cities(text, tags, pattern):
         ("paris", "paris/NN"),
         ("See paris.com or Comparison", "See/VB paris.com/NN or/CC Comparison/NN"),
         ("East London", "East/NNP London/NNP"),
+        ("the University of Houston", "the/DT University/NNP of/IN Houston/NNP"),
     ],
 )
 def test_no_city(text, tags):
@@ -408,12 +415,23 @@ def test_no_fact_that_the_sentence_has():
         ("2 and 2", "Two and two"),
         ("B-52, 3D, 1.2.3, http://x.com/7, 007, H2O", None),
         ("$5 million", None),
+        ("It cost $ 7.", "It cost seven dollars."),
+        ("Jan. 9", "Jan. ninth"),
+        ("a 430 call, a 615 meeting", None),
+        ("Call (713) 235-1972 or 235-1972.", None),
+        ("2) tea", None),
+        ("Reader 4.0 at 4783 Bay Road", None),
         ("none", None),
         ("", None),
     ],
 )
 def test_numbers(text, expected):
     assert number_words(without_parse(text), draws()) == expected
+
+
+def test_digits_that_are_words_stay():
+    sentence = parse("Go 2 it.", "Go/VB/root/0 2/IN/case/3 it/PRP/obl/1 ././punct/1")
+    assert number_words(sentence, draws()) is None
 
 
 def test_numbers_need_no_draws():
