@@ -368,7 +368,7 @@ def test_export_needs_no_deepspeed(tmp_path):
     make_run(tmp_path)
     program = (
         "import sys; sys.modules['deepspeed'] = None; sys.modules['sentence_transformers'] = None\n"
-        f"from pretrain.export import export; print(export({str(tmp_path)!r}))"
+        f"from pretrain.export.folder import export; print(export({str(tmp_path)!r}))"
     )
     root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True)

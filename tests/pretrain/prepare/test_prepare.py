@@ -23,7 +23,7 @@ from augment.text.cleaning import without_cleaning
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
 from pretrain.config.data import DataConfig
-from pretrain.data.shards import ShardReader
+from pretrain.data.shards import MANIFEST, ShardReader
 from pretrain.data.tokenizer import tokenizer_hash
 from pretrain.prepare.__main__ import main
 from pretrain.prepare.run import find_or_prepare, prepare
@@ -243,6 +243,8 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path, monkeypatc
             break
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        if (killed / MANIFEST).is_file():  # on a busy machine the kill may come too late
+            break
         kills += 1
         with pytest.raises(UserError, match="did not finish"):
             ShardReader(killed)
