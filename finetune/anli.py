@@ -30,7 +30,7 @@ from finetune.sets import DataSet, parts
 from finetune.tuning.finetuning import FineTuning, Interrupted, Recipe, choose_precision, read_result
 from finetune.tuning.labelled import Encoded, Source, encode_examples, open_source
 from finetune.tuning.tasks import NLI, Examples, load
-from pretrain.common.cli import as_count, as_rate, run
+from pretrain.common.cli import as_count, as_rate, require_writable, run
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably, to_json
 from pretrain.common.shutdown import EXIT_CODES, Shutdown
@@ -127,6 +127,7 @@ def main(
         token_budget: most tokens of one forward pass; bounds memory.
         out: folder for results; not given: RUN/report, or results/MODEL. Each seed's file is in its anli/.
     """
+    require_writable(out)
     seed_count, most = as_count(seeds, "seeds", 1), as_count(max_train, "max_train")
     budget = as_count(token_budget, "token_budget", MAX_LENGTH)
     recipe = replace(

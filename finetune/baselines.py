@@ -29,7 +29,7 @@ from finetune.encoders.models import NO_CODE, SAFE_WEIGHTS, EmbeddingModel, open
 from finetune.encoders.source import ModelSource, names_function, resolve
 from finetune.files import read_sentences, spaced
 from finetune.geometry.measures import SPECTRUM_FLOOR
-from pretrain.common.cli import as_count, run
+from pretrain.common.cli import as_count, require_writable, run
 from pretrain.common.errors import UserError
 from pretrain.export.sentence_transformers import layer_weights
 from pretrain.model.architectures import FAMILIES
@@ -255,6 +255,7 @@ def main(
         raise UserError(f"unknown baseline {kind!r}; choose lsa, averaged or whitening")
     if not out:
         raise UserError("give --out, the folder to write")
+    require_writable(out)
     for name, value in (("dimensions", dimensions or "2"), ("sentences", sentences)):
         as_count(value, name, 2)
     needed = {"lsa": ("data",), "averaged": ("model",), "whitening": ("model", "source")}[kind]

@@ -29,7 +29,7 @@ from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import csv_columns, find, known_name
 from finetune.results import Evaluation, TaskResult, finish, sample_std
 from finetune.sets import DataSet, parts
-from pretrain.common.cli import as_count, run
+from pretrain.common.cli import as_count, require_writable, run
 from pretrain.common.errors import UserError
 
 SETS = {  # name: (texts, classes) as published
@@ -268,6 +268,7 @@ def main(
         max_length: tokens that texts are cut to, as in VaSCL's code; 0 leaves them whole.
         out: folder for the result file; not given: RUN/report, or results/MODEL.
     """
+    require_writable(out)
     longest = as_count(max_length, "max_length")
     names = [check_name(name.strip()) for name in tasks.split(",") if name.strip()] or list(SIX)
     for name in names:  # before the model: a missing file should not cost the loading

@@ -24,7 +24,7 @@ from sklearn.metrics import matthews_corrcoef
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import find, lines
 from finetune.results import Evaluation, TaskResult, finish
-from pretrain.common.cli import run
+from pretrain.common.cli import require_writable, run
 from pretrain.common.errors import UserError
 
 SIZES = {"train": 8551, "dev": 1043}
@@ -116,6 +116,7 @@ def main(model: str, pooling: str = "", data: str = "", out: str = "") -> int:
         data: folder that holds GLUE/CoLA; the environment's CLEAR_DATA when not given.
         out: folder for the result file; not given: RUN/report, or results/MODEL.
     """
+    require_writable(out)
     for part in SIZES:  # before the model: a missing file should not cost the loading
         find(data, "GLUE", "CoLA", f"{part}.tsv")
     opened = open_model(model, pooling)

@@ -35,7 +35,7 @@ from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import csv_columns, find, known_name, lines, parse_json
 from finetune.results import Evaluation, TaskResult, finish, sample_std
 from finetune.sets import DataSet, Part, parts
-from pretrain.common.cli import run
+from pretrain.common.cli import require_writable, run
 from pretrain.common.errors import UserError
 
 SETS = {  # name: (examples to sample from, test examples, classes to sample from) as published
@@ -450,6 +450,7 @@ def main(
         data: folder that holds intents/; the environment's CLEAR_DATA when not given.
         out: folder for the result file; not given: RUN/report, or results/MODEL.
     """
+    require_writable(out)
     names = [check_name(name.strip()) for name in tasks.split(",") if name.strip()] or list(FOUR)
     numbers = [word.strip() for word in shots.split(",") if word.strip()]
     if not numbers or not all(word.isdecimal() and int(word) > 0 for word in numbers):

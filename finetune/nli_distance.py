@@ -27,7 +27,7 @@ from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import csv_columns, data_root, find, json_rows, known_name, lines
 from finetune.results import Evaluation, TaskResult, finish
 from finetune.sets import DataSet, parts
-from pretrain.common.cli import run
+from pretrain.common.cli import require_writable, run
 from pretrain.common.errors import UserError
 
 TASKS = ("ANLI", "SNLI", "MNLI", "triplets")
@@ -262,6 +262,7 @@ def main(model: str, tasks: str = "", pooling: str = "", data: str = "", out: st
         data: folder that holds ANLI/, SentEval/SNLI and NLI/; the environment's CLEAR_DATA when not given.
         out: folder for the result file; not given: RUN/report, or results/MODEL.
     """
+    require_writable(out)
     names = [check_name(name.strip()) for name in tasks.split(",") if name.strip()] or list(TASKS)
     # before the model: a missing file should not cost its loading
     loaded = {name: load(name, data) for name in names}

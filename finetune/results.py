@@ -116,6 +116,9 @@ def write(evaluation: Evaluation, folder: Path) -> Path:
     Tasks of an earlier file stay beside the new ones where it judged the same weights by the same protocol.
     Another protocol, or another model of that name, gets a file of its own (a digest of both in its name);
     newer weights of the same model replace the file.
+
+    Raises:
+        UserError: the file cannot be written.
     """
     path = folder / f"{evaluation.evaluation}-{evaluation.pooling.replace(' ', '-')}.json"
     before = _earlier(path)
@@ -136,8 +139,11 @@ def write(evaluation: Evaluation, folder: Path) -> Path:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "versions": {name: version(name) for name in ("torch", "transformers", "scikit-learn", "numpy")},
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    replace_durably(path, to_json(_without_nan(content)))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_durably(path, to_json(_without_nan(content)))
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; name another folder with --out") from error
     return path
 
 

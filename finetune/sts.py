@@ -30,7 +30,7 @@ from finetune.encoders.models import EmbeddingModel, open_model, require_finite
 from finetune.files import known_name, lines, senteval_folder
 from finetune.results import Evaluation, TaskResult, folder_for, write
 from finetune.sets import SENTEVAL, DataSet, Part
-from pretrain.common.cli import as_bool, as_count, run
+from pretrain.common.cli import as_bool, as_count, require_writable, run
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably, to_json
 
@@ -445,12 +445,17 @@ def evaluate_model(
     """
     from finetune.encoders.embed import parse_poolings
 
+    require_writable(out)
+    if json_file:
+        require_writable(Path(json_file).parent, "json_file")
+        if Path(json_file).is_dir():
+            raise UserError(f"--json_file {json_file}: a folder; name a file in it")
     evaluator = StsEvaluator(data or None)
     poolings = parse_poolings(pooling) if pooling else []
     started = time.monotonic()
     # Before the model: a mistyped name should not cost the loading.
     chosen = evaluator.choose([task.strip() for task in tasks.split(",") if task.strip()] or None)
-    budget = as_count(token_budget, "token_budget", 1)
+    budget, in_detail = as_count(token_budget, "token_budget", 1), as_bool(detail, "detail")
     opened = open_model(model, poolings[0] if poolings else "", budget, quiet=len(poolings) != 1)
     if opened.head is not None and opened.encode_poolings is not None and len(poolings) != 1:
         print(
@@ -467,11 +472,12 @@ def evaluate_model(
             lambda sentences: several(sentences, poolings or POOLINGS), chosen
         )
     print(headline_table(results))
-    if as_bool(detail, "detail"):
+    if in_detail:
         for name, scores in results.items():
             label = f"{name} pooling" if several else name
             print(f"\n{label}: Spearman (rho) and Pearson (r) x 100\n{detail_table(scores)}")
     if json_file:
+        Path(json_file).parent.mkdir(parents=True, exist_ok=True)
         replace_durably(Path(json_file), to_json({"model": model, "results": results}))
         return
     seconds = time.monotonic() - started

@@ -20,7 +20,7 @@ from finetune.files import find, known_name, lines
 from finetune.results import Evaluation, TaskResult, finish
 from finetune.sets import DataSet, parts
 from finetune.sts import Pairs, checked_vectors, distinct_sentences, score_task
-from pretrain.common.cli import run
+from pretrain.common.cli import require_writable, run
 from pretrain.common.errors import UserError
 
 TASKS = {"STS-B-zh": ("cnsd-sts-test.txt", 1361), "STS-B-zh-dev": ("cnsd-sts-dev.txt", 1458)}
@@ -108,6 +108,7 @@ def main(model: str, tasks: str = "", pooling: str = "", data: str = "", out: st
         data: folder that holds zh/STS-B; the environment's CLEAR_DATA when not given.
         out: folder for the result file; not given: RUN/report, or results/MODEL.
     """
+    require_writable(out)
     names = [name.strip() for name in tasks.split(",") if name.strip()] or list(TASKS)
     for name in names:
         known_name(name, TASKS, "task", plain=str)

@@ -40,7 +40,7 @@ from finetune.encoders.models import open_model
 from finetune.files import known_name, read_sentences, spaced
 from finetune.geometry.augmentations import AugmentedSentences, Rewriting
 from finetune.results import slug
-from pretrain.common.cli import as_count, run
+from pretrain.common.cli import as_count, require_writable, run
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably, to_json
 from pretrain.data.annotate import Annotator, describe_parser
@@ -265,6 +265,7 @@ def main(
     precision: of the encoder's products: fp32, bf16 or fp16.
     seed: of augmentations, maskings, and the order in which samples and masked sentences are taken.
     """
+    require_writable(out)
     count, under_masks = as_count(sentences, "sentences", 10), as_count(masked, "masked")
     drawn = as_count(seed, "seed")
     known_name(precision, tuple(DTYPES), "precision", plain=str)

@@ -31,7 +31,7 @@ from finetune.geometry.projector import write_projector
 from finetune.nli_distance import read_triplets
 from finetune.results import Evaluation, TaskResult, folder_for, slug, table, write
 from finetune.sts import StsEvaluator
-from pretrain.common.cli import as_count, run
+from pretrain.common.cli import as_count, require_writable, run
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably
 from pretrain.telemetry.monitors import effective_rank
@@ -87,6 +87,7 @@ def geometry(
         ATIS of intents/. VaSCL's figure is of stackoverflow alone.
     seed: of augmentations, maskings, samples and t-SNE.
     """
+    require_writable(out)
     if not models:
         raise UserError("name a model: python -m finetune.geometry RUN_OR_MODEL ...; --help says more")
     count, chosen_seed = as_count(sentences, "sentences", 10), as_count(seed, "seed", 0, 2**31 - 1)

@@ -24,7 +24,7 @@ from finetune.results import Evaluation, TaskResult, folder_for, sample_std, tab
 from finetune.tuning.finetuning import Interrupted, choose_precision
 from finetune.tuning.labelled import open_source
 from finetune.tuning.tasks import TABLE_1, TASKS, TaskData, load, prediction_lines, task_named
-from pretrain.common.cli import as_bool, as_count, as_rate, run
+from pretrain.common.cli import as_bool, as_count, as_rate, require_writable, run
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably
 from pretrain.common.shutdown import EXIT_CODES, Shutdown
@@ -80,6 +80,7 @@ def main(
             starts from or "-".
         gather: do no runs, report on those that are there.
     """
+    require_writable(out)
     options = Options(
         as_count(seeds, "seeds", 1),
         as_bool(sweep, "sweep"),

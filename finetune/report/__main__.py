@@ -27,7 +27,7 @@ from finetune.report.tables import (
     paper_tables,
     rows_of,
 )
-from pretrain.common.cli import run
+from pretrain.common.cli import require_writable, run
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably, to_json
 
@@ -40,6 +40,7 @@ def report(*sources: str, out: str = "report", title: str = "Sentence encoders")
     out: folder for report.html, report.md, report.json and figures/.
     title: the report's heading.
     """
+    require_writable(out)
     if not sources:
         raise UserError(
             "name runs or results: python -m finetune.report RUN_OR_RESULTS_FOLDER ... [--out report]"

@@ -8,7 +8,7 @@ from finetune.encoders.models import open_model
 from finetune.results import finish
 from finetune.senteval.evaluate import PROTOCOLS, choose_tasks, evaluate, read_tasks
 from finetune.senteval.protocol import SETTINGS
-from pretrain.common.cli import as_count, run
+from pretrain.common.cli import as_count, require_writable, run
 from pretrain.common.errors import UserError
 
 
@@ -41,6 +41,7 @@ def main(
         hidden: width of a hidden layer in the classifiers; 0: logistic regression.
         out: folder for the result file; not given: RUN/report, or results/MODEL.
     """
+    require_writable(out)
     for name, value, known in (("protocol", protocol, PROTOCOLS), ("setting", setting, SETTINGS)):
         if value not in known:
             raise UserError(f"--{name} {value!r}: choose one of {', '.join(known)}")

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 import fire
 from fire.decorators import SetParseFn
@@ -189,6 +190,27 @@ def as_rate(value: str, flag: str = "lr") -> float:
     if not 0 <= rate < 1 or (value and rate == 0):  # nan is not within either
         raise UserError(f"--{flag} {value!r}: give a learning rate such as 2e-5")
     return rate
+
+
+def require_writable(place: str | Path, flag: str = "out") -> None:
+    """Refuse a folder that cannot be made or written to, before the work whose results go there.
+
+    The folder is not made: what is refused later would leave it behind. "" is a flag that was not given.
+
+    Raises:
+        UserError: the place, or what it would lie in, is no folder, or is not writable.
+    """
+    if not place:
+        return
+    path = Path(place).absolute()
+    try:
+        there = next(part for part in (path, *path.parents) if part.exists())
+        fault = "is not a folder" if not there.is_dir() else "is not writable"
+        if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+            return
+    except OSError as error:  # a name that is too long, a folder that cannot be looked into
+        there, fault = path, f"cannot be used ({error.strerror})"
+    raise UserError(f"--{flag} {place}: {there} {fault}; name another place")
 
 
 def key_table(rows: list[tuple[str, str, str, str]]) -> str:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from pretrain.common.cli import as_bool
+from pretrain.common.cli import as_bool, require_writable
 from pretrain.common.cli import run as run_command
 from pretrain.common.errors import UserError
 from pretrain.sweep.file import Sweep, expand, read_sweep, replaced, sweep_of
@@ -84,6 +84,7 @@ def main(
         raise UserError(f"--executor {executor!r}: choose local or slurm")
     if executor == "slurm":
         return _submit()
+    require_writable(out)
     path = Path(file or config)
     sweep = read_sweep(path) if file else sweep_of(path)
     if seeds:
@@ -116,6 +117,7 @@ def main(
             f"not judged: {entry.name}: {entry.points[0].recipe.name} starts from random weights; --init "
             "names a model"
         )
+    cleans = as_bool(clean, "clean")
     work = _Work(sweep, everything, trainer, judge, folder, table)
     try:
         if as_bool(dry_run, "dry_run"):
@@ -124,7 +126,7 @@ def main(
             return work.train(_numbers(run_numbers, everything))
         if not as_bool(gather, "gather"):
             work.train(range(len(everything.tasks)))
-        return work.finish(evaluations, as_bool(clean, "clean"))
+        return work.finish(evaluations, cleans)
     except Left as left:
         print("stopped; what is done is kept, and the same command goes on from there", file=sys.stderr)
         return left.code

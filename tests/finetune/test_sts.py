@@ -310,6 +310,16 @@ def test_the_command_takes_models_that_bring_their_vectors(folders, layout, tmp_
             command(model, layout, tmp_path, pooling="cls,mean")
 
 
+def test_the_place_of_a_json_file_is_made_or_refused_before_the_model_is_opened(layout, tmp_path):
+    place = tmp_path / "new" / "scores.json"
+    (tmp_path / "embed.py").write_text("import numpy\ndef f(texts): return numpy.eye(len(texts), 4)\n")
+    sts.evaluate_model(f"{tmp_path}/embed.py:f", data=str(layout), tasks="SICK-R", json_file=str(place))
+    assert json.loads(place.read_text())["results"]["function"]["SICK-R"]["pairs"] == 25
+    for wrong, said in ((place / "x.json", "is not a folder"), (place.parent, "a folder; name a file in it")):
+        with pytest.raises(UserError, match=rf"--json_file \S+: .*{said}"):
+            sts.evaluate_model("no/such/model", data=str(layout), json_file=str(wrong))
+
+
 def test_the_command_pools_types_that_run_padded_only(layout, tmp_path):
     from model_folders import albert, padded
 
