@@ -15,7 +15,7 @@ setup(
     packages=find_packages(
         include=["augment", "augment.*", "pretrain", "pretrain.*", "finetune", "finetune.*"]
     ),
-    package_data={"augment": ["word_lists/*"]},
+    package_data={"augment": ["word_lists/*"], "finetune.report": ["page.css", "page.html.jinja"]},
     # Optional: without a C++ compiler text augmentations run in Python, with the same results
     # (augment/core/compiled.py).
     ext_modules=[
@@ -61,6 +61,7 @@ setup(
         "filelock>=4.2",
         "num2words>=0.5.14",
         "matplotlib>=3.9",
+        "jinja2>=3.1",
         "pyyaml>=6",
         "ninja",
         "py-cpuinfo",

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from finetune.sts import SEVEN_TASKS, YEAR_SUBSETS
+
 CLEAR = "CLEAR (Wu et al. 2020)"
 VASCL = "VaSCL (Zhang et al. 2022)"
 AUGCSE = "AugCSE (Tang et al. 2022)"
@@ -72,9 +74,8 @@ def _rows(source: str, text: str) -> tuple[ReferenceRow, ...]:
 
 
 def _sts(score: str) -> tuple[Column, ...]:
-    tasks = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
     return (
-        *(Column(task, (("senteval", task, score), ("sts", task, score))) for task in tasks),
+        *(Column(task, (("senteval", task, score), ("sts", task, score))) for task in SEVEN_TASKS),
         Column("Avg"),
     )
 
@@ -127,7 +128,7 @@ MLM + subs + del-word + reorder | 80.5 87.7 87.3 59.6 90.4 80.2 45.1 87.1 77.2
     ),
 )
 
-_CLEAR_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16")
+_CLEAR_TASKS = tuple(YEAR_SUBSETS)
 CLEAR_SENTEVAL = ReferenceTable(
     "clear_senteval",
     "SentEval as in CLEAR",

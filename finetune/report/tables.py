@@ -50,6 +50,11 @@ class Cell:
     best: bool = False
     text: str = ""
 
+    @property
+    def marks(self) -> str:
+        """What is printed above the figure: a dagger where it is not comparable, and its notes' numbers."""
+        return ("†" if self.incomplete else "") + ",".join(map(str, self.notes))
+
     def __str__(self) -> str:
         """The figure as printed, marks left out; "" where there is none."""
         if self.value is None:

@@ -1,137 +1,20 @@
-"""The report: what it reads, how it groups and averages, the papers' rows, and the page itself."""
+"""The report: what it reads, how it groups and averages, and the page itself."""
 
 import html.parser
 import json
 import re
-import statistics
 
 import pytest
-import yaml
-from real_data import DATA
+from made_runs import make_result, make_run, rows_of, tables_of
 
 from finetune import sts
 from finetune.report import tables as report_tables
 from finetune.report.__main__ import report
 from finetune.report.figures import POINTS, curve, curve_names
-from finetune.report.published import TABLES
 from finetune.report.sources import collect, differences, group
 from finetune.results import Evaluation, TaskResult, read, write
+from finetune.sts import SEVEN_TASKS
 from pretrain.common.errors import UserError
-
-STS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
-CUT = {  # averages that the papers cut to their last digit, or that do not follow from their row
-    "RoBERTa-base, [CLS]",
-    "AugCSE-BERT-base",
-    "SimCSE-distil",
-    "SDA-RoBERTa-base, ensemble",
-    "Avg. BERT embeddings",
-    "CPT-text-S",
-    "V-advCSE-BERT-base",
-}
-
-
-def make_run(folder, seed=1, objective="clear", finished=True, steps=(1, 10, 20)):
-    folder.mkdir(parents=True)
-    recipe = {
-        "name": "r",
-        "folder": str(folder),
-        "train": {"seed": seed, "lr": 0.001},
-        "objective": {"name": objective},
-    }
-    (folder / "config.yaml").write_text(yaml.safe_dump(recipe))
-    records = [{"step": 0, "evaluation": {"stsb-dev": 30.0}}]
-    records += [
-        {
-            "step": n,
-            "loss": {"mlm": 9 - n / 10, "total": 1.0},
-            "tokens": 100 * n,
-            "seconds": n / 10,
-            "memory": {"peak_gb": 1 + n / 100},
-        }
-        for n in steps
-    ]
-    records.append({"step": steps[-1], "evaluation": {"stsb-dev": 40.0 + seed}})
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    if finished:
-        (folder / "report").mkdir()
-        summary = {"steps": steps[-1], "tokens": 2000, "seconds": 4.0, "start": {}, "trained": {}}
-        (folder / "report" / "summary.json").write_text(json.dumps(summary))
-    return folder
-
-
-def make_result(folder, name, figures, pooling="mean", note="", metric="accuracy", **scores):
-    evaluation = Evaluation(name, "some/model", pooling, pooling, "a protocol", seconds=65.0)
-    evaluation.tasks = {
-        task: TaskResult(metric, value, {metric: value, **scores}, std=0.5) for task, value in figures.items()
-    }
-    if note:
-        evaluation.incomplete(note)
-    write(evaluation, folder)
-
-
-def rows_of(*sources):
-    return report_tables.rows_of(group(collect([str(source) for source in sources])))
-
-
-def tables_of(*sources):
-    systems = group(collect([str(source) for source in sources]))
-    rows = report_tables.rows_of(systems)
-    papers, used = report_tables.paper_tables(rows)
-    return {table.key: table for table in [*papers, *report_tables.other_tables(rows, used)]}, systems
-
-
-# -- the papers' rows --------------------------------------------------
-
-
-def test_published_averages_follow_from_published_rows():
-    """A digit copied wrong would break its row's average; the papers' own exceptions are named."""
-    broken = set()
-    for table in TABLES:
-        for row in table.rows:
-            assert len(row.figures) == len(table.columns), (table.key, row.name)
-            if table.average is None or row.figures[table.average] is None:
-                continue
-            mean = statistics.fmean(f for place, f in enumerate(row.figures) if place != table.average)
-            if abs(mean - row.figures[table.average]) > (
-                0.051 if table.key in ("glue", "clear_senteval") else 0.0051
-            ):
-                broken.add(row.name)
-    assert broken == CUT
-
-
-@pytest.mark.skipif(
-    not (DATA.parent / "papers" / "clear.txt").is_file(), reason="the papers' texts are not beside CLEAR_DATA"
-)
-def test_every_published_figure_stands_in_its_paper():
-    folder = DATA.parent / "papers"
-    files = {"CLEAR": "clear", "VaSCL": "vascl", "AugCSE": "augcse", "V-advCSE": "v-advcse", "SDA": "sda"}
-    texts = {
-        name: re.findall(r"\d+\.\d+", (folder / f"{file}.txt").read_text()) for name, file in files.items()
-    }
-    for table in TABLES:
-        for row in table.rows:
-            known = {float(number) for number in texts[re.match(r"[\w-]+", row.source)[0]]}
-            for figure in row.figures:
-                assert figure is None or figure in known, (table.key, row.source, row.name, figure)
-
-
-@pytest.mark.parametrize(
-    ("evaluation", "module", "names"),
-    [
-        ("senteval", "finetune.senteval.tasks", lambda m: {*m.TASKS, *STS}),
-        ("glue", "finetune.tuning.tasks", lambda m: set(m.TABLE_1)),
-        ("clustering", "finetune.clustering", lambda m: set(m.SETS)),
-        ("intents", "finetune.intents", lambda m: {f"{name}-{k}" for name in m.FOUR for k in (5, 10, 20)}),
-        ("anli", "finetune.anli", lambda m: {*m.ROUNDS, "all"}),
-        ("nli_distance", "finetune.nli_distance", lambda m: set(m.TASKS)),
-        ("zh_sts", "finetune.zh_sts", lambda m: set(m.TASKS)),
-    ],
-)
-def test_columns_name_tasks_that_the_evaluations_have(evaluation, module, names):
-    known = names(pytest.importorskip(module))
-    sources = [source for table in TABLES for column in table.columns for source in column.sources]
-    assert {task for name, task, _ in sources if name == evaluation} <= known
-
 
 # -- reading and grouping ----------------------------------------------
 
@@ -139,9 +22,9 @@ def test_columns_name_tasks_that_the_evaluations_have(evaluation, module, names)
 def test_runs_that_differ_in_seed_only_are_one_row(tmp_path):
     for seed, value in ((1, 40.0), (2, 44.0), (3, 51.0)):
         run = make_run(tmp_path / f"clear-seed{seed}", seed)
-        make_result(run / "report", "senteval", dict.fromkeys(STS, value), metric="spearman_all")
+        make_result(run / "report", "senteval", dict.fromkeys(SEVEN_TASKS, value), metric="spearman_all")
     other = make_run(tmp_path / "mlm-seed1", 1, "mlm")
-    make_result(other / "report", "senteval", dict.fromkeys(STS, 45.0), metric="spearman_all")
+    make_result(other / "report", "senteval", dict.fromkeys(SEVEN_TASKS, 45.0), metric="spearman_all")
     tables, systems = tables_of(tmp_path)
     assert [(s.label, s.seeds) for s in systems] == [("clear", [1, 2, 3]), ("mlm-seed1", [1])]
     first, second = tables["sts"].ours
@@ -370,10 +253,16 @@ class Checker(html.parser.HTMLParser):
 def test_the_page_stands_alone(tmp_path, capsys):
     for seed in (1, 2):
         run = make_run(tmp_path / "runs" / f"clear-seed{seed}", seed)
-        make_result(run / "report", "senteval", dict.fromkeys(STS, 40.0 + seed), metric="spearman_all")
+        make_result(
+            run / "report", "senteval", dict.fromkeys(SEVEN_TASKS, 40.0 + seed), metric="spearman_all"
+        )
     run = make_run(tmp_path / "runs" / "<mlm>|x", 1, "mlm")
     make_result(
-        run / "report", "senteval", dict.fromkeys(STS, 39.0), metric="spearman_all", note="a <b>note</b>"
+        run / "report",
+        "senteval",
+        dict.fromkeys(SEVEN_TASKS, 39.0),
+        metric="spearman_all",
+        note="a <b>note</b>",
     )
     report(str(tmp_path / "runs"), out=str(tmp_path / "out"), title="A & B")
     text = (tmp_path / "out" / "report.html").read_text()

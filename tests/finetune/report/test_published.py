@@ -1,0 +1,70 @@
+"""The papers' rows: they agree with themselves, with their papers, and with the evaluations' tasks."""
+
+import re
+import statistics
+
+import pytest
+from real_data import DATA
+
+from finetune.report.published import TABLES
+from finetune.sts import SEVEN_TASKS
+
+CUT = {  # averages that the papers cut to their last digit, or that do not follow from their row
+    "RoBERTa-base, [CLS]",
+    "AugCSE-BERT-base",
+    "SimCSE-distil",
+    "SDA-RoBERTa-base, ensemble",
+    "Avg. BERT embeddings",
+    "CPT-text-S",
+    "V-advCSE-BERT-base",
+}
+
+
+def test_published_averages_follow_from_published_rows():
+    """A digit copied wrong would break its row's average; the papers' own exceptions are named."""
+    broken = set()
+    for table in TABLES:
+        for row in table.rows:
+            assert len(row.figures) == len(table.columns), (table.key, row.name)
+            if table.average is None or row.figures[table.average] is None:
+                continue
+            mean = statistics.fmean(f for place, f in enumerate(row.figures) if place != table.average)
+            if abs(mean - row.figures[table.average]) > (
+                0.051 if table.key in ("glue", "clear_senteval") else 0.0051
+            ):
+                broken.add(row.name)
+    assert broken == CUT
+
+
+@pytest.mark.skipif(
+    not (DATA.parent / "papers" / "clear.txt").is_file(), reason="the papers' texts are not beside CLEAR_DATA"
+)
+def test_every_published_figure_stands_in_its_paper():
+    folder = DATA.parent / "papers"
+    files = {"CLEAR": "clear", "VaSCL": "vascl", "AugCSE": "augcse", "V-advCSE": "v-advcse", "SDA": "sda"}
+    texts = {
+        name: re.findall(r"\d+\.\d+", (folder / f"{file}.txt").read_text()) for name, file in files.items()
+    }
+    for table in TABLES:
+        for row in table.rows:
+            known = {float(number) for number in texts[re.match(r"[\w-]+", row.source)[0]]}
+            for figure in row.figures:
+                assert figure is None or figure in known, (table.key, row.source, row.name, figure)
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "module", "names"),
+    [
+        ("senteval", "finetune.senteval.tasks", lambda m: {*m.TASKS, *SEVEN_TASKS}),
+        ("glue", "finetune.tuning.tasks", lambda m: set(m.TABLE_1)),
+        ("clustering", "finetune.clustering", lambda m: set(m.SETS)),
+        ("intents", "finetune.intents", lambda m: {f"{name}-{k}" for name in m.FOUR for k in (5, 10, 20)}),
+        ("anli", "finetune.anli", lambda m: {*m.ROUNDS, "all"}),
+        ("nli_distance", "finetune.nli_distance", lambda m: set(m.TASKS)),
+        ("zh_sts", "finetune.zh_sts", lambda m: set(m.TASKS)),
+    ],
+)
+def test_columns_name_tasks_that_the_evaluations_have(evaluation, module, names):
+    known = names(pytest.importorskip(module))
+    sources = [source for table in TABLES for column in table.columns for source in column.sources]
+    assert {task for name, task, _ in sources if name == evaluation} <= known
