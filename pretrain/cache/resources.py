@@ -9,7 +9,7 @@ from augment.spec.build import require
 from augment.spec.grammar import loads_models, needs_synonyms
 from augment.tokens.synonym_sources import find_synonyms, read_synonyms
 from pretrain.common import cli
-from pretrain.prepare.run import in_own_process
+from pretrain.common.processes import run_module
 
 
 def require_resources(specs: Iterable[str], synonyms: Path | str | None) -> None:
@@ -29,7 +29,7 @@ def require_resources(specs: Iterable[str], synonyms: Path | str | None) -> None
         read_synonyms(synonyms or find_synonyms())
     with_models = [spec for spec in specs if loads_models(spec)]
     if with_models:
-        in_own_process(
+        run_module(
             "pretrain.cache.resources", with_models, f"Loading the models of {' and '.join(with_models)}"
         )
 

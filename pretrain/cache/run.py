@@ -1,28 +1,23 @@
-"""Augment the sentences of prepared data once, into a folder of shards; the command is `python -m
-pretrain.cache`."""
+"""Augment the sentences of prepared data once, into a folder of shards.
+
+The command is `python -m pretrain.cache`.
+"""
 
 from __future__ import annotations
 
-import json
-import time
 from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 from augment.spec.digest import rules_digest
 from augment.spec.grammar import alternatives, parse
 from augment.spec.resources import SYNONYMS, resource_hash, resources
-from pretrain.cache import stages as cs
+from pretrain.cache.augmenting import COLUMNS, LABELLED, open_pipelines
+from pretrain.cache.stages import AugmentShard, CachePlan, Contents, MergeCache, ShardTask
 from pretrain.common.errors import UserError
-from pretrain.common.folder_lock import folder_lock
-from pretrain.config.validation import faults
-from pretrain.data.manifest import require_files
-from pretrain.data.shards import MANIFEST, ShardReader, read_manifest, write_atomically
-from pretrain.prepare.executors import ExecutorOptions, Job, run_jobs
-from pretrain.prepare.progress import Display, Stage
-from pretrain.prepare.run import finish, make_folder, quiet
-from pretrain.prepare.stages.texts import SPLITS
+from pretrain.data.manifest import SPLITS, require_files
+from pretrain.data.shards import MANIFEST, ShardReader, read_manifest
+from pretrain.prepare.executors import ExecutorOptions, Job
+from pretrain.prepare.output import make_once
 
 
 def cache(
@@ -36,61 +31,48 @@ def cache(
     progress: bool = True,
     **execution: Any,
 ) -> dict:
-    """Augment the sentences of prepared data into the folder `out`; returns its manifest ({}: submitted to
+    """Augment the sentences of prepared data into the folder `out`; return its manifest ({}: submitted to
     Slurm).
 
-    columns: column -> specification; "augmented" (with labels), or "positive" and "negative", or any of them
-    together.
-    seed, copies: copy k of the training split is drawn as epoch k of a run of that seed draws. The held-out
-    split has one copy. unchanged: "keep", or "drop" the records with a column in which nothing has changed.
-    execution: fields of `ExecutorOptions`; they change nothing in the shards.
+    A finished cache of the same data and settings is left as it is, an unfinished one is resumed.
 
-    A finished cache of the same data and settings is left as it is, an unfinished one is gone on with.
+    Args:
+        columns: column -> specification; "augmented" (with labels), or "positive" and "negative", or any of
+            them together.
+        seed, copies: copy k of the training split is drawn as epoch k of a run of that seed draws. The
+            held-out split has one copy.
+        unchanged: "keep", or "drop" the records with a column in which nothing has changed.
+        execution: fields of `ExecutorOptions`; they change nothing in the shards.
 
     Raises: UserError or AugmentationError for data that has columns already, a specification that is wrong,
     or cannot be made of this data, a folder that holds something else.
     """
     data, out = Path(data), Path(out)
-    try:
-        options = ExecutorOptions(**execution)
-    except ValidationError as error:
-        raise UserError("execution: " + faults(error, lambda key: f"there is no option {key}")) from None
+    options = ExecutorOptions.checked(**execution)
     readers = {split: ShardReader(data, split) for split in SPLITS}
     require_files(data, readers["train"].manifest)
-    made, synonyms = _what_is_made(readers, columns, seed, copies, synonyms, unchanged)
-    if (manifest := _finished(out, made)) is not None:
-        return manifest
-    # fails now, by name, rather than in a task
-    cs.open_pipelines(readers["train"], made["columns"], synonyms)
-    began = time.time()
-    work = out / ".work"
-    make_folder(out)
-    with folder_lock(out):
-        if (manifest := _finished(out, made)) is not None:  # by another process, before the lock was ours
-            return manifest
-        make_folder(work)
-        plan = {
-            "data": str(data.resolve()),
-            "synonyms": synonyms,
-            "made": made,
-            "tasks": _tasks(readers, copies),
-        }
-        _write_plan(out, work / "plan.json", plan)
-        sizes = [task["sequences"] for task in plan["tasks"]]
-        jobs = [
-            Job("augment", [cs.AugmentShard(work)], len(sizes)),
-            Job("manifest", [cs.MergeCache(work)], 1),
+    made, synonyms = _contents(readers, columns, seed, copies, synonyms, unchanged)
+    if not (out / MANIFEST).is_file():
+        open_pipelines(readers["train"], made.columns, synonyms)  # fails now, by name, not in a task
+
+    def find() -> dict | None:
+        return _finished(out, made)
+
+    def plan(work: Path) -> list[Job]:
+        tasks = _tasks(readers, copies)
+        _write_plan(CachePlan(data=str(data.resolve()), synonyms=synonyms, made=made, tasks=tasks), work)
+        sizes = [task.sequences for task in tasks]
+        return [
+            Job(AugmentShard.stage, "augment", sizes, [AugmentShard(work)]),
+            Job(MergeCache.stage, "manifest", [1], [MergeCache(work)]),
         ]
-        stages = [Stage("augment", "augment", sizes), Stage("manifest", "manifest", [1])]
-        with quiet(options.executor), Display(work, stages, enabled=progress):
-            if not run_jobs(jobs, work, options):
-                return {}
-        return finish(out, work, began, options)
+
+    return make_once(out, options, find, plan, progress)
 
 
-def _finished(out: Path, made: dict[str, Any]) -> dict | None:
-    """The manifest of a folder that holds this cache; None where nothing is finished. Raises: UserError for
-    anything else."""
+def _finished(out: Path, made: Contents) -> dict | None:
+    """Return the manifest of a folder that holds this cache; None where nothing is finished. Raises:
+    UserError for anything else."""
     if not (out / MANIFEST).is_file():
         return None
     manifest = read_manifest(out)
@@ -98,17 +80,17 @@ def _finished(out: Path, made: dict[str, Any]) -> dict | None:
     return manifest
 
 
-def _what_is_made(
+def _contents(
     readers: dict[str, ShardReader],
     columns: dict[str, str],
     seed: int,
     copies: int,
     synonyms: str | None,
     unchanged: str,
-) -> tuple[dict[str, Any], str | None]:
-    """All that decides what the shards are, checked, and the synonym table that every task is to read."""
+) -> tuple[Contents, str | None]:
+    """Check the settings; return what decides the shards, and the synonym table that every task reads."""
     reader = readers["train"]
-    if not columns or not set(columns) <= set(cs.COLUMNS):
+    if not columns or not set(columns) <= set(COLUMNS):
         raise UserError(
             "there is nothing to make: give --aug 'a|b|c' (AugCSE's records), or --positive and "
             "--negative (SDA's)"
@@ -123,31 +105,31 @@ def _what_is_made(
             raise UserError(
                 f"the augmentation {spec!r} of the column {column!r} changes nothing: name one that does"
             )
-    if cs.LABELLED in columns:
-        alternatives(columns[cs.LABELLED])
+    if LABELLED in columns:
+        alternatives(columns[LABELLED])
     if copies < 1:
         raise UserError(f"--resample {copies}: how many copies of every sentence, 1 or more")
     columns = {column: str(parse(spec)) for column, spec in columns.items()}
     read = resources(columns.values(), synonyms)
     hashes = {name: resource_hash(where) for name, where in read.items()}
     if None in hashes.values():  # models of the hub that were never loaded here: loading fetches them
-        cs.open_pipelines(readers["train"], columns, synonyms)
+        open_pipelines(reader, columns, synonyms)
         hashes = {name: resource_hash(where) for name, where in read.items()}
-    made = {
-        "content": {split: reader.content_hash for split, reader in readers.items()},
-        "columns": columns,
-        "seed": seed,
-        "copies": copies,
-        "unchanged": unchanged,
-        "rules": rules_digest(),
-        "resources": {name: hashes[name] or f"unknown: {where}" for name, where in read.items()},
-    }
+    made = Contents(
+        content={split: reader.content_hash for split, reader in readers.items()},
+        columns=columns,
+        seed=seed,
+        copies=copies,
+        unchanged=unchanged,
+        rules=rules_digest(),
+        resources={name: hashes[name] or f"unknown: {where}" for name, where in read.items()},
+    )
     return made, read.get(SYNONYMS)
 
 
-def _tasks(readers: dict[str, ShardReader], copies: int) -> list[dict[str, Any]]:
-    """A task for every shard of the cache, in the order of its shards: copy 0 of all shards of a split, copy
-    1, ..."""
+def _tasks(readers: dict[str, ShardReader], copies: int) -> list[ShardTask]:
+    """Return a task for every shard of the cache, in the order of its shards: copy 0 of all shards of a
+    split, copy 1, ..."""
     tasks = []
     for split, reader in readers.items():
         number = 0
@@ -156,36 +138,33 @@ def _tasks(readers: dict[str, ShardReader], copies: int) -> list[dict[str, Any]]
             for shard in reader.manifest["splits"][split]["shards"]:
                 chunks = len(shard["chunks"])
                 sequences = int(reader.chunk_sizes[first : first + chunks].sum())
-                tasks.append({"split": split, "number": number, "copy": copy, "first_chunk": first,
-                "chunks": chunks,
-                              "sequences": sequences})  # fmt: skip
+                tasks.append(ShardTask(split, number, copy, first, chunks, sequences))
                 first, number = first + chunks, number + 1
     return tasks
 
 
-def _write_plan(out: Path, path: Path, plan: dict[str, Any]) -> None:
-    """The plan is written down before any task starts; that of an unfinished cache must be the same."""
-    if path.is_file():
-        _refuse_other(out, json.loads(path.read_text()).get("made", {}), plan["made"])
-    write_atomically(path, json.dumps(plan).encode())
+def _write_plan(plan: CachePlan, work: Path) -> None:
+    """Write the plan before any task starts; refuse the plan of another unfinished cache."""
+    if CachePlan.exists(work):
+        _refuse_other(work.parent, CachePlan.read(work).made.model_dump(), plan.made)
+    plan.write(work)
 
 
-_MEANT = {
+_MEANING = {
     "rules": "the digest of the augmentations' code and word lists",
     "resources": "the sha256 of what augmentations read",
 }
 
 
-def _refuse_other(out: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    for key, value in wanted.items():
-        before, meant = found.get(key), _MEANT.get(key, key)
+def _refuse_other(out: Path, found: dict[str, Any], made: Contents) -> None:
+    for key, value in made.model_dump().items():
+        before, meaning = found.get(key), _MEANING.get(key, key)
         if before == value:
             continue
         if key == "resources" and isinstance(before, dict):
             name = next(name for name in {**before, **value} if before.get(name) != value.get(name))
-            before, value, meant = before.get(name), value.get(name), f"{meant} ({name})"
+            before, value, meaning = before.get(name), value.get(name), f"{meaning} ({name})"
         raise UserError(
-            f"{out} holds something else: {meant} is {before!r} there and {value!r} now. Choose another "
-            "--out, or remove that "
-            "folder"
+            f"{out} holds something else: {meaning} is {before!r} there and {value!r} now. Choose another "
+            "--out, or remove that folder"
         )

@@ -6,259 +6,189 @@ that nothing is sorted, and what comes out depends on data, specifications and s
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
+from pydantic import BaseModel
 
-from augment.core.identity import equal_sequences, normalise
 from augment.core.keys import sequence_keys
-from augment.core.ragged import Ragged
-from augment.core.vocabulary import Vocabulary
-from augment.spec.grammar import parse
-from augment.spec.pipeline import Pipeline
+from pretrain.cache.augmenting import (
+    CHANGED,
+    LABELLED,
+    Augmented,
+    augment,
+    merge_columns,
+    names_of,
+    open_pipelines,
+    view_number,
+)
 from pretrain.common.errors import UserError
-from pretrain.data.annotation import Annotation
 from pretrain.data.batch import ViewSpec, label_names
-from pretrain.data.manifest import preparation_of
-from pretrain.data.pipelines import build_for, synonyms_for
-from pretrain.data.shards import Chunk, ShardReader, ShardWriter, split_summary, write_manifest
-from pretrain.data.tokenizer import load_tokenizer
-from pretrain.data.worker import clip
-from pretrain.prepare.progress import Heartbeat
-from pretrain.prepare.stages.texts import SPLITS, Step
+from pretrain.data.manifest import SPLITS, preparation_of
+from pretrain.data.shards import ShardReader, ShardWriter, split_summary, write_manifest
+from pretrain.prepare.stages.step import Step
+from pretrain.prepare.work_folder import WorkFile
 
-LABELLED = "augmented"
-COLUMNS = ("positive", "negative", LABELLED)
-OUTCOMES = ("not_applicable", "same", "changed")
-NOT_APPLICABLE, SAME, CHANGED = range(len(OUTCOMES))
+Rates = dict[str, dict[str, Counter[str]]]
+"""Column -> augmentation -> how often it was drawn, and with what outcome."""
+
+
+class Contents(BaseModel):
+    """All that decides what the shards of a cache are.
+
+    content: split -> hash of the data. columns: column -> specification. rules: digest of the augmentations'
+    code. resources: name -> sha256 of what they read.
+    """
+
+    content: dict[str, str]
+    columns: dict[str, str]
+    seed: int
+    copies: int
+    unchanged: str
+    rules: str
+    resources: dict[str, str]
+
+    @property
+    def labelled_view(self) -> ViewSpec | None:
+        """The view whose augmentations are the labels; None where there are no labels."""
+        spec = self.columns.get(LABELLED)
+        return None if spec is None else ViewSpec(LABELLED, spec, labelled=True)
+
+    def no_counts(self) -> Rates:
+        """Return a counter for each augmentation of each column."""
+        return {column: {name: Counter() for name in names_of(spec)} for column, spec in self.columns.items()}
 
 
 @dataclass(frozen=True)
-class Augmented:
-    """What N sentences became.
+class ShardTask:
+    """Shard `number` of a split of the cache: copy `copy` of some chunks, which have `sequences` records."""
 
-    outcome: int64[N], a number of `OUTCOMES`: changed; same, where the text differs in white space and quotes
-    only, or in nothing that the tokens show; not_applicable, where the rule gave nothing else than the
-    sentence. rows: int64[K], those that changed; tokens: Ragged of K. names: str of each augmentation; taken:
-    int64[N], which of them each sentence drew.
-    """
-
-    outcome: np.ndarray
-    rows: np.ndarray
-    tokens: Ragged
-    names: list[str]
-    taken: np.ndarray
-
-    def counts(self) -> dict[str, Counter[str]]:
-        """How often each augmentation was drawn, and with what outcome."""
-        # of one that is there twice: together
-        found: dict[str, Counter[str]] = {name: Counter() for name in self.names}
-        for number, name in enumerate(self.names):
-            outcome = np.bincount(self.outcome[self.taken == number], minlength=len(OUTCOMES)).tolist()
-            found[name].update({"drawn": sum(outcome), **dict(zip(OUTCOMES, outcome))})
-        return found
-
-    def labels(self, view: ViewSpec) -> np.ndarray:
-        """int64[N]: the number of the augmentation in `label_names(view)`, the last ("none") where nothing
-        has changed."""
-        names = label_names(view)
-        numbers = np.array([names.index(name) for name in self.names], dtype=np.int64)
-        return np.where(self.outcome == CHANGED, numbers.take(self.taken), len(names) - 1)
+    split: str
+    number: int
+    copy: int
+    first_chunk: int
+    chunks: int
+    sequences: int
 
 
-def augment(
-    pipeline: Pipeline, source: Ragged, keys: np.ndarray, sentences: Annotation | None, max_length: int
-) -> Augmented:
-    """Augment N sentences and tell which have changed.
+class CachePlan(BaseModel, WorkFile):
+    """What is made, of which data."""
 
-    source: their tokens. keys: uint64[N]. sentences: their parses, for a pipeline that `needs_text`.
-    max_length: longer ones are cut (`blocks.clip`). Texts are compared after `normalise`, and by their
-    tokens; where augmentations of tokens come after those of text, by their tokens alone.
-    """
-    texts = pipeline.texts(keys, sentences) if pipeline.needs_text else {}
-    origins = {row: sentences.text(row) for row in texts}
-    normalised = [row for row, text in texts.items() if normalise(text) == normalise(origins[row])]
-    outcome = np.full(len(source), NOT_APPLICABLE, dtype=np.int64)
-    if pipeline.works_on_tokens:
-        everything = clip(pipeline.tokens(source, keys, texts, list(origins.values())), max_length)
-        rows = np.flatnonzero(~equal_sequences(source, everything))
-        tokens = everything.take(rows)
-    else:
-        rows = np.array(sorted(texts), dtype=np.int64)
-        new, old = ([made[row] for row in rows.tolist()] for made in (texts, origins))
-        tokens = (
-            clip(pipeline.encoder(new, old, source.take(rows)), max_length) if len(rows) else Ragged.empty()
-        )
-    outcome[rows] = CHANGED
-    outcome[rows[equal_sequences(source.take(rows), tokens)]] = SAME
-    one_stage = len(pipeline.stages) == 1
-    if one_stage or not pipeline.works_on_tokens:
-        outcome[normalised] = SAME
-    changed = np.flatnonzero(outcome[rows] == CHANGED)
-    taken = pipeline.choices(keys) if one_stage else np.zeros(len(source), dtype=np.int64)
-    return Augmented(outcome, rows[changed], tokens.take(changed), names_of(pipeline.name), taken)
+    place: ClassVar[str] = "plan.json"
+
+    data: str
+    synonyms: str | None = None
+    made: Contents
+    tasks: list[ShardTask]
 
 
-def names_of(spec: str) -> list[str]:
-    """What rates are told of: the alternatives of a specification, or the whole of one with several
-    stages."""
-    specification = parse(spec)
-    return (
-        [str(step) for step in specification.stages[0]]
-        if len(specification.stages) == 1
-        else [str(specification)]
-    )
+class AugmentedShard(BaseModel, WorkFile):
+    """What came out of a task. shard: its entry in the manifest."""
+
+    place: ClassVar[str] = "counts/augment/{rank:05d}.json"
+
+    counts: Rates
+    shard: dict[str, Any]
 
 
-def merge_columns(source: Ragged, columns: Sequence[Augmented]) -> Ragged:
-    """The stored sequences of N records: text, then each column's tokens, empty where nothing has changed."""
-    count, width = len(source), 1 + len(columns)
-    # the empty one
-    order = np.full((count, width), count + sum(len(column.rows) for column in columns), dtype=np.int64)
-    order[:, 0] = np.arange(count)
-    begin = count
-    for number, column in enumerate(columns, 1):
-        order[column.rows, number] = begin + np.arange(len(column.rows))
-        begin += len(column.rows)
-    nothing = Ragged(np.empty(0, np.int32), np.zeros(2, np.int64))
-    return Ragged.concatenate([source, *(column.tokens for column in columns), nothing]).take(order.ravel())
+class _CacheStep(Step):
+    @cached_property
+    def plan(self) -> CachePlan:
+        return CachePlan.read(self.work)
 
 
-class AugmentShard(Step):
-    """One shard of the data, in one of its copies."""
+class AugmentShard(_CacheStep):
+    """Augment one shard of the data, in one of its copies."""
 
-    name = "augment a shard"
+    name, stage = "augment a shard", "augment"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # tasks run side by side: one core each
-        task, made = self.plan["tasks"][rank], self.plan["made"]
-        reader = ShardReader(self.plan["data"], task["split"])
-        pipelines = open_pipelines(reader, made["columns"], self.plan["synonyms"])
-        counts = _no_counts(made["columns"])
-        numbers = {column: view_number(column, made["columns"]) for column in made["columns"]}
-        path = self.out / task["split"] / f"shard-{task['number']:05d}.tar"
+        task, made = self.plan.tasks[rank], self.plan.made
+        reader = ShardReader(self.plan.data, task.split)
+        pipelines = open_pipelines(reader, made.columns, self.plan.synonyms)
+        views = {column: view_number(column, made.columns) for column in made.columns}
+        counts = made.no_counts()
+        path = self.out / task.split / f"shard-{task.number:05d}.tar"
         with (
-            Heartbeat(self.work, "augment", rank) as heartbeat,
+            self.heartbeat(rank) as heartbeat,
             ShardWriter(path, reader.manifest["token_dtype"], self.work / "partial") as writer,
         ):
-            for number in range(task["first_chunk"], task["first_chunk"] + task["chunks"]):
+            for number in range(task.first_chunk, task.first_chunk + task.chunks):
                 chunk = reader.read(number)
-                columns = {
-                    column: _augment_chunk(
-                        numbers[column], pipeline, chunk, made["seed"], task["copy"], reader.max_length
+                columns: dict[str, Augmented] = {}
+                for column, pipeline in pipelines.items():
+                    keys = sequence_keys(made.seed, task.copy, chunk.sequence_ids, views[column], "augment")
+                    columns[column] = augment(
+                        pipeline, chunk.sequences, keys, chunk.annotation, reader.max_length
                     )
-                    for column, pipeline in pipelines.items()
-                }
+                    for name, found in columns[column].counts().items():
+                        counts[column][name].update(found)
                 stored = merge_columns(chunk.sequences, list(columns.values()))
-                labels = None
-                if LABELLED in columns:
-                    labels = columns[LABELLED].labels(
-                        ViewSpec(LABELLED, made["columns"][LABELLED], labelled=True)
-                    )
-                if made["unchanged"] == "drop":
-                    kept = np.logical_and.reduce(
-                        [augmented.outcome == CHANGED for augmented in columns.values()]
-                    )
+                view = made.labelled_view
+                labels = None if view is None else columns[LABELLED].labels(view)
+                if made.unchanged == "drop":
+                    kept = np.logical_and.reduce([column.outcome == CHANGED for column in columns.values()])
                     stored = stored.take(np.flatnonzero(np.repeat(kept, 1 + len(columns))))
                     labels = None if labels is None else labels[kept]
-                starts = stored.offsets[:-1][stored.lengths > 0] + 1
                 if len(stored):
+                    starts = stored.offsets[:-1][stored.lengths > 0] + 1
                     writer.write(stored, starts, columns=1 + len(columns), labels=labels)
-                for column, augmented in columns.items():
-                    for name, found in augmented.counts().items():
-                        counts[column][name].update(found)
                 heartbeat.advance(len(chunk.sequence_ids))
-        self.save_counts("augment", rank, {"counts": counts, "shard": writer.record})
+        AugmentedShard(counts=counts, shard=writer.record).write(self.work, rank)
 
 
-class MergeCache(Step):
-    """The tokenizer and the manifest: from then on the folder is prepared data."""
+class MergeCache(_CacheStep):
+    """Copy the tokenizer and write the manifest: from then on the folder is prepared data."""
 
-    name = "manifest"
+    name = stage = "manifest"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
-        made, tasks = self.plan["made"], self.plan["tasks"]
+        made = self.plan.made
         shards: dict[str, list] = {split: [] for split in SPLITS}
-        counts = _no_counts(made["columns"])
-        for number, task in enumerate(tasks):
-            done = json.loads((self.work / "counts" / "augment" / f"{number:05d}.json").read_text())
-            shards[task["split"]].append(done["shard"])
-            for column, found in done["counts"].items():
+        counts = made.no_counts()
+        for number, task in enumerate(self.plan.tasks):
+            done = AugmentedShard.read(self.work, number)
+            shards[task.split].append(done.shard)
+            for column, found in done.counts.items():
                 for name, more in found.items():
                     counts[column][name].update(more)
-        reader = ShardReader(self.plan["data"])
-        source = reader.manifest
         if not any(shard["chunks"] for shard in shards["train"]):
             raise UserError(
                 "no sentence was changed in every column, so --unchanged drop leaves nothing; name other "
                 "augmentations, or --unchanged keep"
             )
+        reader = ShardReader(self.plan.data)
+        source = reader.manifest
         shutil.copytree(reader.tokenizer_path, self.out / "tokenizer", dirs_exist_ok=True)
-        labels = {}
-        if LABELLED in made["columns"]:
-            names = label_names(ViewSpec(LABELLED, made["columns"][LABELLED], labelled=True))
-            labels = {"labels": len(names), "label_names": names}
+        names = [] if made.labelled_view is None else label_names(made.labelled_view)
+        copied = ("format", "max_length", "vocabulary_size", "token_dtype", "tokenizer_hash")
         manifest = {
-            **{
-                key: source[key]
-                for key in ("format", "max_length", "vocabulary_size", "token_dtype", "tokenizer_hash")
-            },
+            **{key: source[key] for key in copied},
             "preparation": preparation_of(source),
             "unit": "record",
             "tokenizer": "tokenizer",
-            "columns": ["text", *made["columns"]],
-            **labels,
+            "columns": ["text", *made.columns],
+            **({"labels": len(names), "label_names": names} if names else {}),
             "splits": {split: split_summary(records) for split, records in shards.items()},
             "cache": {
-                **made,
+                **made.model_dump(),
                 "parser": source.get("annotation"),
                 "rates": {
-                    column: {name: _rate(found) for name, found in of.items()}
-                    for column, of in counts.items()
+                    column: {name: _rate(found) for name, found in of_column.items()}
+                    for column, of_column in counts.items()
                 },
             },
         }
         write_manifest(self.out, manifest)
 
 
-def open_pipelines(reader: ShardReader, columns: dict[str, str], synonyms: str | None) -> dict[str, Pipeline]:
-    """Column -> its augmentation, ready for this data. Raises as `pipelines.build_for`, and where a synonym
-    table is missing."""
-    tokenizer = load_tokenizer(reader.tokenizer_path)
-    vocabulary = Vocabulary.from_tokenizer(tokenizer)
-    table = synonyms_for(columns.values(), synonyms, tokenizer, vocabulary)
-    return {column: build_for(reader, spec, vocabulary, table) for column, spec in columns.items()}
-
-
-def _no_counts(columns: dict[str, str]) -> dict[str, dict[str, Counter[str]]]:
-    return {column: {name: Counter() for name in names_of(spec)} for column, spec in columns.items()}
-
-
-def view_number(column: str, columns: Iterable[str]) -> int:
-    """The number that a column's view draws with, a different one for each of a cache's `columns`.
-
-    It is the view's number on-line in augcse (anchor 0, positive 1, augmented 2), in sda (anchor, positive,
-    negative) and in sda+augcse, with all four: there, a cache's copy k is what a run of the same seed draws
-    in its epoch k. Under a name in another order (augcse+sda) the on-line views are numbered otherwise and
-    draw otherwise.
-    """
-    return {"positive": 1, "negative": 2, LABELLED: 3 if "negative" in columns else 2}[column]
-
-
-def _augment_chunk(
-    number: int, pipeline: Pipeline, chunk: Chunk, seed: int, copy: int, max_length: int
-) -> Augmented:
-    keys = sequence_keys(seed, copy, chunk.sequence_ids, number, "augment")
-    return augment(pipeline, chunk.sequences, keys, chunk.annotation, max_length)
-
-
 def _rate(found: dict[str, int]) -> dict[str, float | int]:
-    """Counts of an augmentation with its rate of change, a share of the sentences that drew it (0 of
+    """Return an augmentation's counts with its rate of change: a share of the sentences that drew it (0 of
     none)."""
     return {**found, "rate": round(found["changed"] / max(1, found["drawn"]), 6)}

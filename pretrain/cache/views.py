@@ -19,13 +19,13 @@ from augment.core.errors import AugmentationError
 from augment.spec.digest import rules_digest
 from augment.spec.grammar import from_environment, loads_models, needs_synonyms, needs_text, parse
 from augment.spec.resources import resource_hash, resources
-from pretrain.cache.stages import COLUMNS, LABELLED
+from pretrain.cache.augmenting import COLUMNS, LABELLED
 from pretrain.common.errors import UserError
+from pretrain.common.processes import run_module
 from pretrain.config.run import Config
+from pretrain.data.manifest import SPLITS
 from pretrain.data.shards import MANIFEST, ShardReader, read_manifest
 from pretrain.objectives import view_specs
-from pretrain.prepare.run import in_own_process
-from pretrain.prepare.stages.texts import SPLITS
 
 
 def columns_of(config: Config) -> dict[str, str]:
@@ -115,7 +115,7 @@ def make(config: Config) -> None:
     if any(map(loads_models, columns.values())):
         words += ["--workers", "1"]  # every worker would load the models, and move them to the one GPU
     print(f"making the views {', '.join(columns)} once, in {folder}", file=sys.stderr, flush=True)
-    in_own_process("pretrain.cache", words, f"Making {folder}")
+    run_module("pretrain.cache", words, f"Making {folder}")
 
 
 def _require_same_resources(

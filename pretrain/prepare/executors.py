@@ -11,13 +11,15 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from datatrove.pipeline.base import PipelineStep
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pretrain.common.errors import UserError
-from pretrain.prepare.progress import dead_task, forget_workers
+from pretrain.common.processes import python_path
+from pretrain.config.validation import faults
+from pretrain.prepare.progress import Stage, dead_task, forget_workers
 
 
 class ExecutorOptions(BaseModel):
@@ -42,21 +44,32 @@ class ExecutorOptions(BaseModel):
         True, description="Slurm: wait for the jobs and show progress; false: submit and leave"
     )
 
+    @classmethod
+    def checked(cls, **options: Any) -> Self:
+        """Return the options. Raises: UserError for one that is unknown or wrong."""
+        try:
+            return cls(**options)
+        except ValidationError as error:
+            message = faults(error, lambda key: f"there is no option {key}")
+            raise UserError(f"execution: {message}") from None
+
     @property
     def parallel(self) -> int:
-        """`workers` with the default resolved."""
+        """Return `workers` with the default resolved."""
         if self.workers:
             return self.workers
         return len(os.sched_getaffinity(0)) if self.executor == "local" else 64
 
 
-@dataclass
-class Job:
-    """One stage: `tasks` runs of a pipeline of steps."""
+@dataclass(frozen=True)
+class Job(Stage):
+    """One stage: a run of a pipeline of steps for each task."""
 
-    name: str
     steps: list[PipelineStep]
-    tasks: int
+
+    @property
+    def tasks(self) -> int:
+        return len(self.sizes)
 
 
 def run_jobs(jobs: list[Job], work: Path, options: ExecutorOptions) -> bool:
@@ -138,7 +151,7 @@ def _executor(job: Job, work: Path, options: ExecutorOptions) -> Any:
 
         # Imported once, in the server that workers are forked from: webdataset brings torch, a second and 200
         # MB, which each worker of each stage would pay anew.
-        multiprocess.set_forkserver_preload(["pretrain.prepare.stages.texts", "webdataset"])
+        multiprocess.set_forkserver_preload(["pretrain.prepare.stages.build", "webdataset"])
         workers = min(options.parallel, job.tasks)
         return LocalPipelineExecutor(job.steps, tasks=job.tasks, workers=workers, logging_dir=logs)
     try:
@@ -149,7 +162,7 @@ def _executor(job: Job, work: Path, options: ExecutorOptions) -> Any:
             "--executor ray needs Ray: pip install 'ray[default]', and a cluster (ray start)."
         ) from error
     if not ray.is_initialized():
-        ray.init(runtime_env={"env_vars": {"PYTHONPATH": _python_path()}}, log_to_driver=False)
+        ray.init(runtime_env={"env_vars": {"PYTHONPATH": python_path()}}, log_to_driver=False)
     return RayPipelineExecutor(
         job.steps,
         tasks=job.tasks,
@@ -169,18 +182,10 @@ def _check_complete(executor: Any, job: Job, work: Path) -> None:
         )
 
 
-def _python_path() -> str:
-    """This project first, so that remote tasks import the same code."""
-    here = str(Path(__file__).resolve().parents[2])
-    return os.pathsep.join(
-        dict.fromkeys([here, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
-    )
-
-
 def _run_slurm(jobs: list[Job], work: Path, options: ExecutorOptions) -> bool:
     from datatrove.executor import SlurmPipelineExecutor
 
-    os.environ["PYTHONPATH"] = _python_path()  # sbatch exports the environment to the tasks
+    os.environ["PYTHONPATH"] = python_path()  # sbatch exports the environment to the tasks
     partition = options.partition or _default_partition()
     previous, executors = None, []
     for job in jobs:

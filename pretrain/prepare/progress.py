@@ -1,4 +1,4 @@
-"""Progress of a preparation: tasks leave heartbeats in the work folder, one display reads them.
+"""Show the progress of a preparation: tasks leave heartbeats in the work folder, one display reads them.
 
 Files, because the tasks may be processes here, on other nodes of a cluster, or left over from before a kill.
 """
@@ -10,9 +10,11 @@ import os
 import resource
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from loguru import logger
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -24,6 +26,10 @@ from rich.progress import (
 )
 
 _INTERVAL = 0.5  # seconds between two heartbeats of a task
+_QUIET = "CLEAR_PREPARE_QUIET"
+
+if os.environ.get(_QUIET):  # in a worker process, which sets up its own logging
+    logger.disable("datatrove")
 
 
 class Heartbeat:
@@ -78,6 +84,18 @@ def dead_task(work: Path) -> str | None:
 def peak_memory(work: Path) -> int:
     """Largest resident memory of any task so far, in bytes."""
     return max((int(path.read_text() or 0) for path in (work / "progress").glob("*/*.memory")), default=0)
+
+
+@contextlib.contextmanager
+def quiet_tasks() -> Iterator[None]:
+    """Keep datatrove's log lines out of the terminal, which shows progress; errors arrive as exceptions."""
+    os.environ[_QUIET] = "1"
+    logger.disable("datatrove")
+    try:
+        yield
+    finally:
+        os.environ.pop(_QUIET)
+        logger.enable("datatrove")
 
 
 @dataclass(frozen=True)

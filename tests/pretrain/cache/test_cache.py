@@ -25,6 +25,7 @@ from transformers import BertConfig, BertForMaskedLM
 
 from augment.core.entry import Entry
 from augment.core.errors import AugmentationError
+from augment.core.identity import normalise
 from augment.core.keys import derive, sequence_keys
 from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
@@ -38,8 +39,8 @@ from augment.text.draws import Draws
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import without_parse
 from pretrain.cache import __main__ as cache_command
+from pretrain.cache import augmenting, stages
 from pretrain.cache import run as cache_run
-from pretrain.cache import stages
 from pretrain.cache.run import cache
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
@@ -114,7 +115,7 @@ def annotated(tmp_path_factory) -> Path:
     ],
 )
 def test_white_space_and_the_kind_of_quotes_are_no_change(first, second, equal):
-    assert (stages.normalise(first) == stages.normalise(second)) is equal
+    assert (normalise(first) == normalise(second)) is equal
 
 
 def test_tokens_and_labels_are_those_of_a_second_direct_application(tiny_data, tmp_path):
@@ -287,10 +288,10 @@ def test_what_differs_in_quotes_and_blanks_only_is_no_augmentation(tiny_data, mo
     encoder = TextEncoder(tokenizer.backend_tokenizer, vocabulary.cls_id, vocabulary.sep_id, 24)
     sentences = Annotation(pack([without_parse(text) for text in rewritten]), "en")
     keys = np.arange(4, dtype=np.uint64)
-    found = stages.augment(
+    found = augmenting.augment(
         build("requote", vocabulary, None, encoder), encoder(list(rewritten)), keys, sentences, 24
     )
-    assert [stages.OUTCOMES[number] for number in found.outcome] == [
+    assert [augmenting.OUTCOMES[number] for number in found.outcome] == [
         "same",
         "same",
         "not_applicable",

@@ -13,8 +13,8 @@ from run_helpers import ROOT, command, curve, finish, start
 from augment.core.errors import AugmentationError
 from augment.spec.resources import resource_hash
 from pretrain.cache import views as cached_views
+from pretrain.cache.augmenting import view_number
 from pretrain.cache.run import cache
-from pretrain.cache.stages import view_number
 from pretrain.cache.views import columns_of, make, trains_on
 from pretrain.common.errors import UserError
 from pretrain.config.run import load_config
@@ -101,7 +101,7 @@ def test_other_rules_make_other_views(monkeypatch):
 
 def test_one_worker_where_every_worker_would_load_a_model(tiny_data, monkeypatch):
     made = []
-    monkeypatch.setattr(cached_views, "in_own_process", lambda module, words, what: made.append(words))
+    monkeypatch.setattr(cached_views, "run_module", lambda module, words, what: made.append(words))
     make(config(data=str(tiny_data), data__cache="1", augment__augmented="contextual:model=folder|reorder"))
     make(config(data=str(tiny_data), data__cache="1", augment__augmented=LABELLED))
     assert made[0][-2:] == ["--workers", "1"] and "--workers" not in made[1]
@@ -119,7 +119,7 @@ def test_columns_draw_with_the_numbers_of_the_views_on_line(name):
 
 def test_views_of_data_that_was_replaced_are_refused(tiny_data, tmp_path, monkeypatch):
     made = []
-    monkeypatch.setattr(cached_views, "in_own_process", lambda module, words, what: made.append(words))
+    monkeypatch.setattr(cached_views, "run_module", lambda module, words, what: made.append(words))
     data = tmp_path / "data"
     shutil.copytree(tiny_data, data)
     settings = config(data=str(data), data__cache="1", augment__augmented=LABELLED)

@@ -28,7 +28,7 @@ from pretrain.data.tokenizer import tokenizer_hash
 from pretrain.prepare.__main__ import main
 from pretrain.prepare.run import find_or_prepare, prepare
 from pretrain.prepare.sentences import sentences_of
-from pretrain.prepare.stages.texts import Step
+from pretrain.prepare.work_folder import Decision, HashRange, WorkFile
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -138,7 +138,7 @@ def test_a_decided_split_does_not_depend_on_workers_or_kills(tmp_path, several_t
         prepare(made, tmp_path / str(workers), workers=workers, progress=False)
     killed = tmp_path / "killed"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pretrain.prepare.stages.texts.Scatter.save_counts", _fail_when_decided)
+        patch.setattr(HashRange, "write", _fail_when_decided)
         with pytest.raises(RuntimeError, match="killed"):
             prepare(made, killed, workers=1, progress=False)
     prepare(made, killed, workers=1, progress=False)
@@ -147,10 +147,10 @@ def test_a_decided_split_does_not_depend_on_workers_or_kills(tmp_path, several_t
     assert sorted(held) == sorted(sentences[-6:])
 
 
-def _fail_when_decided(step, stage: str, rank: int, counts: dict) -> None:
-    if step._decision():
+def _fail_when_decided(hashes: HashRange, work: Path, rank: int) -> None:
+    if Decision.exists(work):
         raise RuntimeError("killed")
-    Step.save_counts(step, stage, rank, counts)
+    WorkFile.write(hashes, work, rank)
 
 
 def test_one_sentence_cannot_be_split(tmp_path):
@@ -258,7 +258,7 @@ def test_a_worker_that_the_kernel_kills_is_noticed(tmp_path, background):
     make_corpus(corpus, documents=400, seed=5)
     code = (
         "import sys, os, signal; import pretrain.prepare.sources.planning as c, pretrain.prepare.__main__ as "
-        "cli, pretrain.prepare.stages.texts as s\n"
+        "cli, pretrain.prepare.stages.read as s\n"
         "c.TASK_BYTES = 30000\n"
         "class Killed(s.ReadSource):\n"
         "    def run(self, data=None, rank=0, world_size=1):\n"

@@ -13,14 +13,13 @@ from prepare_helpers import config, digest, make_corpus
 from run_helpers import command, finish, start
 
 from augment.core.ragged import Ragged
-from pretrain.cache import run as caching
 from pretrain.cache.run import cache
 from pretrain.common.errors import UserError
 from pretrain.common.folder_lock import folder_lock
 from pretrain.config.data import Source
 from pretrain.data.manifest import PREPARATION, outdated
 from pretrain.data.shards import ShardReader, read_manifest, write_folder
-from pretrain.prepare import run as preparing
+from pretrain.prepare import output
 from pretrain.prepare.run import prepare
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.start.data import warn_if_outdated
@@ -45,7 +44,7 @@ def make_old(out: Path, **changes) -> dict:
 def leave_unfinished(made, out: Path, monkeypatch) -> Path:
     """A preparation that ended before its first task; returns its plan's file."""
     with monkeypatch.context() as patch:
-        patch.setattr(preparing, "run_jobs", lambda *_: exit("killed"))
+        patch.setattr(output, "run_jobs", lambda *_: exit("killed"))
         with pytest.raises(SystemExit):
             prepare(made, out, **QUIETLY)
     return out / ".work/plan.json"
@@ -89,17 +88,17 @@ def test_only_what_preparation_makes_is_left_out_of_a_folder(tmp_path):
 # -- by another process, before the lock was ours ---------------------------------
 
 
-def finished_meanwhile(monkeypatch, module, work) -> None:
+def finished_meanwhile(monkeypatch, work) -> None:
     """Let another process do `work` after the first look at a folder and before its lock is taken."""
 
     @contextmanager
     def late(folder: Path):
-        monkeypatch.setattr(module, "folder_lock", folder_lock)
+        monkeypatch.setattr(output, "folder_lock", folder_lock)
         work()
         with folder_lock(folder):
             yield
 
-    monkeypatch.setattr(module, "folder_lock", late)
+    monkeypatch.setattr(output, "folder_lock", late)
 
 
 @pytest.mark.parametrize("longest", [64, 32])
@@ -112,8 +111,8 @@ def test_a_preparation_that_another_process_has_finished_is_compared_and_kept(
         prepare(config(corpus), out, **QUIETLY)
         before.update(digest(out))
 
-    finished_meanwhile(monkeypatch, preparing, other)
-    monkeypatch.setattr(preparing, "run_jobs", once(preparing.run_jobs))
+    finished_meanwhile(monkeypatch, other)
+    monkeypatch.setattr(output, "run_jobs", once(output.run_jobs))
     if longest == 64:
         assert prepare(config(corpus), out, **QUIETLY) == read_manifest(out)
     else:
@@ -132,8 +131,8 @@ def test_a_cache_that_another_process_has_finished_is_compared_and_kept(
         cache(tiny_data, out, {"augmented": "crop|repeat"}, **QUIETLY)
         before.update(digest(out))
 
-    finished_meanwhile(monkeypatch, caching, other)
-    monkeypatch.setattr(caching, "run_jobs", once(caching.run_jobs))
+    finished_meanwhile(monkeypatch, other)
+    monkeypatch.setattr(output, "run_jobs", once(output.run_jobs))
     if spec == "crop|repeat":
         assert cache(tiny_data, out, {"augmented": spec}, **QUIETLY) == read_manifest(out)
     else:

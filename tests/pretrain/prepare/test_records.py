@@ -21,7 +21,8 @@ from pretrain.data.tokenizer import load_tokenizer
 from pretrain.prepare.run import prepare
 from pretrain.prepare.sources.planning import plan_tasks
 from pretrain.prepare.sources.records import COLUMNS, Record, records, split_joined
-from pretrain.prepare.stages.records import BuildRecords, ScatterRecords
+from pretrain.prepare.stages.records import BuildRecords
+from pretrain.prepare.work_folder import SentenceCounts
 
 WORDS = ["river", "stone", "cloud", "winter", "garden", "letter", "music", "window", "forest", "market"]
 FIELDS = ("text", "positive", "negative", "augmented", "label")
@@ -274,7 +275,7 @@ def test_workers_do_not_change_a_byte(tmp_path, triples, several_tasks):
     assert digest(tmp_path / "1") == digest(tmp_path / "2") and len(digest(tmp_path / "1")) > 6
 
 
-@pytest.mark.parametrize("step,method", [(ScatterRecords, "save_counts"), (BuildRecords, "_encode_records")])
+@pytest.mark.parametrize("step,method", [(SentenceCounts, "write"), (BuildRecords, "_encode_records")])
 def test_interrupted_it_ends_with_the_same_bytes(tmp_path, triples, several_tasks, step, method):
     calls, real = [], getattr(step, method)
 

@@ -19,7 +19,7 @@ from pretrain.data.tokenizer import load_tokenizer
 from pretrain.prepare.prose import is_prose
 from pretrain.prepare.run import prepare
 from pretrain.prepare.sentences import sentences_of
-from pretrain.prepare.stages.texts import Step
+from pretrain.prepare.work_folder import BuiltShards, ShuffledShards, WorkFile
 
 SCRAPS = ["See also.", "1 2 3 4 5 6.", "Yes.", "References."]
 
@@ -192,20 +192,19 @@ def test_running_text_cannot_be_asked_to_have_holes(unit, policy):
         config("text.txt", unit=unit, long_sentences=policy)
 
 
-@pytest.mark.parametrize("stage", ["build", "shuffle"])
-def test_a_kill_between_packing_and_shuffling_changes_no_byte(tmp_path, several_tasks, monkeypatch, stage):
+@pytest.mark.parametrize("written", [BuiltShards, ShuffledShards])
+def test_a_kill_between_packing_and_shuffling_changes_no_byte(tmp_path, several_tasks, monkeypatch, written):
     make_corpus(tmp_path / "text.txt")
     made = config(tmp_path / "text.txt", unit="sequence")
     prepare(made, tmp_path / "whole", workers=1, progress=False)
 
-    def fail(step: Step, of: str, rank: int, counts: dict) -> None:
-        if (of, rank) == (stage, 1):
+    def fail(file: WorkFile, work: Path, rank: int) -> None:
+        if rank == 1:
             raise RuntimeError("killed")
-        save(step, of, rank, counts)
+        WorkFile.write(file, work, rank)
 
-    save = Step.save_counts
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
-        patch.setattr(Step, "save_counts", fail)
+        patch.setattr(written, "write", fail)
         prepare(made, tmp_path / "killed", workers=1, progress=False)
     prepare(made, tmp_path / "killed", workers=1, progress=False)
     assert digest(tmp_path / "killed") == digest(tmp_path / "whole")

@@ -1,8 +1,8 @@
 """Stages of the units `sequence` and `document`, whose sentences stay together as running text.
 
 Running text has no holes. So what is left out of training is whole documents: those with too little prose
-(`stages.Scatter`) and duplicates of others (`stages.Pack`). A sentence that stands in training text is never
-held out too: it is taken out of the held-out documents, which part there.
+(`stages.read.Scatter`) and duplicates of others (`stages.choose`). A sentence that stands in training text is
+never held out too: it is taken out of the held-out documents, which part there.
 
 The sequences of a document follow each other as they are packed, and copies of it (a source's weight) lie in
 one bucket. So all sequences are shuffled over the whole corpus by a second external sort, by a hash of where
@@ -11,47 +11,42 @@ they came to lie in the first.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import Any
 
 import numpy as np
 
 from augment.core.ragged import Ragged, offsets_of, segment_indices
-from pretrain.data.shards import write_atomically
+from pretrain.data.manifest import SPLITS
 from pretrain.prepare import buckets as bk
 from pretrain.prepare.packing import Packed
-from pretrain.prepare.progress import Heartbeat
-from pretrain.prepare.stages.texts import SPLITS, Pack, Shards, Step
+from pretrain.prepare.stages.build import Pack
+from pretrain.prepare.stages.step import PlannedStep
+from pretrain.prepare.stages.write import Shards
+from pretrain.prepare.work_folder import BuiltShards, ResolveCounts, ShuffledShards, write_dropped
 
 _SENTENCE, _DOCUMENT = 1 << 29, 1 << 30  # marks of a token that opens one, above its id
 _IDS = _SENTENCE - 1
 
 
-class Resolve(Step):
-    """Find the sentences of held-out documents that training documents have too, and list them as (document,
-    index)."""
+class Resolve(PlannedStep):
+    """Find the sentences of held-out documents that training documents have too, and list them."""
 
-    name = "resolve duplicates"
+    name, stage = "resolve duplicates", "resolve"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
-        with Heartbeat(self.work, "resolve", rank):
+        with self.heartbeat(rank):
             runs = bk.open_runs(self.work / "signatures", self.buckets, bk.SIGNATURE)
             found = np.concatenate([run.records(rank) for run in runs] or [np.empty(0, bk.SIGNATURE)])
             held = found["heldout"] == 1
             shared = found[held][np.isin(found["key"][held], found["key"][~held])]
             dropped = np.unique(shared[["document", "index"]])
-            folder = self.work / "drops"
-            folder.mkdir(exist_ok=True)
-            data_bytes = (
-                dropped["document"].astype("<u8").tobytes() + dropped["index"].astype("<u4").tobytes()
-            )
-            write_atomically(folder / f"{rank:05d}.drop", data_bytes)
-            self.save_counts("resolve", rank, {"heldout_sentences_in_train": len(dropped)})
+            write_dropped(self.work, rank, dropped)
+            ResolveCounts({"heldout_sentences_in_train": len(dropped)}).write(self.work, rank)
 
 
 class ScatterSequences(Pack):
-    """Writer: pack the documents of one bucket, and scatter the sequences into run files by hash."""
+    """Pack the documents of one bucket, and scatter the sequences into run files by hash."""
 
     name = "pack, scatter"
 
@@ -59,48 +54,44 @@ class ScatterSequences(Pack):
         counts: Counter[str] = Counter()
         sequences = bk.RunWriter(self.work / "sequences", f"{rank:05d}", self.buckets, bk.TEXT_RECORD)
         number = 0
-        with Heartbeat(self.work, "build", rank) as heartbeat:
+        seed = bk.mixed(np.array([self.config.seed], np.uint64), rank)
+        with self.heartbeat(rank) as heartbeat:
             for split, packed in self.packed(rank, heartbeat, counts):
                 offsets = packed.sequences.offsets.tolist()
                 tokens = _marked(packed)
                 count = len(packed.sequences)
                 # Of the place, not of the tokens: copies of a sequence are no neighbours either.
                 places = np.arange(number, number + count, dtype=np.uint64)
-                keys = bk.mixed(
-                    places + bk.mixed(np.array([self.config.seed], np.uint64), rank), bk.SEQUENCE_SALT
-                )
+                keys = bk.mixed(places + seed, bk.SEQUENCE_SALT)
                 for key, low, high in zip(keys.tolist(), offsets, offsets[1:]):
                     sequences.add((key, 4 * (high - low), 0, SPLITS.index(split)), tokens[low:high].tobytes())
                 number += count
         sequences.flush()
-        self.save_counts("build", rank, {"counts": dict(counts), "shards": {}, "vocabulary_size": self._size})
+        BuiltShards(counts=counts).write(self.work, rank)
 
 
-class ShuffleSequences(Step):
-    """One bucket of sequences: sort by hash, write its shard of each split."""
+class ShuffleSequences(PlannedStep):
+    """Sort one bucket of sequences by hash, and write its shard of each split."""
 
-    name = "shuffle, write shards"
+    name, stage = "shuffle, write shards", "shuffle"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
-        size = json.loads((self.work / "counts" / "build" / f"{rank:05d}.json").read_text())[
-            "vocabulary_size"
-        ]
         runs = bk.open_runs(self.work / "sequences", self.buckets, bk.TEXT_RECORD)
         parts = self.parts_of(runs, rank)
-        with Heartbeat(self.work, "shuffle", rank) as heartbeat, Shards(self, rank) as shards:
+        with self.heartbeat(rank) as heartbeat, Shards(self, rank) as shards:
             for part in range(parts):
                 stored = bk.load_texts(runs, rank, part, parts)
                 order = np.argsort(stored.records["key"], kind="stable")
                 for number, split in enumerate(SPLITS):
                     rows = order[stored.records["heldout"][order] == number]
                     if len(rows):
-                        shards.write(split, size, _unmarked(stored, rows))
+                        shards.write(split, _unmarked(stored, rows))
                 heartbeat.advance(len(stored.blob))
-        self.save_counts("shuffle", rank, {"shards": shards.records()})
+        ShuffledShards(shards=shards.records()).write(self.work, rank)
 
 
 def _marked(packed: Packed) -> np.ndarray:
-    """int32[T]: the tokens, with marks on those that open a sentence or a document."""
+    """Return the tokens, int32[T], with marks on those that open a sentence or a document."""
     tokens = packed.sequences.ids.astype("<i4")
     tokens[packed.sentence_starts] |= _SENTENCE
     tokens[packed.document_starts] |= _DOCUMENT
@@ -108,7 +99,7 @@ def _marked(packed: Packed) -> np.ndarray:
 
 
 def _unmarked(stored: bk.Texts, rows: np.ndarray) -> Packed:
-    """The sequences of some rows, in this order."""
+    """Return the sequences of some rows, in this order."""
     lengths = stored.records["bytes"][rows].astype(np.int64) // 4
     tokens = stored.blob.view("<i4").take(segment_indices(stored.starts[rows] // 4, lengths))
     starts = [np.flatnonzero(tokens & mark) for mark in (_SENTENCE, _DOCUMENT)]

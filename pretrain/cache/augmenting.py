@@ -1,0 +1,137 @@
+"""Augment the sentences of a chunk, and tell which of them have changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from augment.core.identity import equal_sequences, normalise
+from augment.core.ragged import Ragged
+from augment.core.vocabulary import Vocabulary
+from augment.spec.grammar import parse
+from augment.spec.pipeline import Pipeline
+from pretrain.data.annotation import Annotation
+from pretrain.data.batch import ViewSpec, label_names
+from pretrain.data.pipelines import build_for, synonyms_for
+from pretrain.data.shards import ShardReader
+from pretrain.data.tokenizer import load_tokenizer
+from pretrain.data.worker import clip
+
+LABELLED = "augmented"
+COLUMNS = ("positive", "negative", LABELLED)
+OUTCOMES = ("not_applicable", "same", "changed")
+NOT_APPLICABLE, SAME, CHANGED = range(len(OUTCOMES))
+
+
+@dataclass(frozen=True)
+class Augmented:
+    """What N sentences became.
+
+    outcome: int64[N], a number of `OUTCOMES`: changed; same, where the text differs in white space and quotes
+    only, or in nothing that the tokens show; not_applicable, where the rule gave nothing else than the
+    sentence. rows: int64[K], those that changed; tokens: Ragged of K. names: str of each augmentation; taken:
+    int64[N], which of them each sentence drew.
+    """
+
+    outcome: np.ndarray
+    rows: np.ndarray
+    tokens: Ragged
+    names: list[str]
+    taken: np.ndarray
+
+    def counts(self) -> dict[str, Counter[str]]:
+        """How often each augmentation was drawn, and with what outcome."""
+        # of one that is there twice: together
+        found: dict[str, Counter[str]] = {name: Counter() for name in self.names}
+        for number, name in enumerate(self.names):
+            outcome = np.bincount(self.outcome[self.taken == number], minlength=len(OUTCOMES)).tolist()
+            found[name].update({"drawn": sum(outcome), **dict(zip(OUTCOMES, outcome))})
+        return found
+
+    def labels(self, view: ViewSpec) -> np.ndarray:
+        """int64[N]: the number of the augmentation in `label_names(view)`, the last ("none") where nothing
+        has changed."""
+        names = label_names(view)
+        numbers = np.array([names.index(name) for name in self.names], dtype=np.int64)
+        return np.where(self.outcome == CHANGED, numbers.take(self.taken), len(names) - 1)
+
+
+def augment(
+    pipeline: Pipeline, source: Ragged, keys: np.ndarray, sentences: Annotation | None, max_length: int
+) -> Augmented:
+    """Augment N sentences and tell which have changed.
+
+    source: their tokens. keys: uint64[N]. sentences: their parses, for a pipeline that `needs_text`.
+    max_length: longer ones are cut (`worker.clip`). Texts are compared after `normalise`, and by their
+    tokens; where augmentations of tokens come after those of text, by their tokens alone.
+    """
+    texts = pipeline.texts(keys, sentences) if pipeline.needs_text else {}
+    origins = {row: sentences.text(row) for row in texts}
+    normalised = [row for row, text in texts.items() if normalise(text) == normalise(origins[row])]
+    outcome = np.full(len(source), NOT_APPLICABLE, dtype=np.int64)
+    if pipeline.works_on_tokens:
+        everything = clip(pipeline.tokens(source, keys, texts, list(origins.values())), max_length)
+        rows = np.flatnonzero(~equal_sequences(source, everything))
+        tokens = everything.take(rows)
+    else:
+        rows = np.array(sorted(texts), dtype=np.int64)
+        new, old = ([made[row] for row in rows.tolist()] for made in (texts, origins))
+        tokens = (
+            clip(pipeline.encoder(new, old, source.take(rows)), max_length) if len(rows) else Ragged.empty()
+        )
+    outcome[rows] = CHANGED
+    outcome[rows[equal_sequences(source.take(rows), tokens)]] = SAME
+    one_stage = len(pipeline.stages) == 1
+    if one_stage or not pipeline.works_on_tokens:
+        outcome[normalised] = SAME
+    changed = np.flatnonzero(outcome[rows] == CHANGED)
+    taken = pipeline.choices(keys) if one_stage else np.zeros(len(source), dtype=np.int64)
+    return Augmented(outcome, rows[changed], tokens.take(changed), names_of(pipeline.name), taken)
+
+
+def names_of(spec: str) -> list[str]:
+    """What rates are told of: the alternatives of a specification, or the whole of one with several
+    stages."""
+    specification = parse(spec)
+    return (
+        [str(step) for step in specification.stages[0]]
+        if len(specification.stages) == 1
+        else [str(specification)]
+    )
+
+
+def merge_columns(source: Ragged, columns: Sequence[Augmented]) -> Ragged:
+    """The stored sequences of N records: text, then each column's tokens, empty where nothing has changed."""
+    count, width = len(source), 1 + len(columns)
+    # the empty one
+    order = np.full((count, width), count + sum(len(column.rows) for column in columns), dtype=np.int64)
+    order[:, 0] = np.arange(count)
+    begin = count
+    for number, column in enumerate(columns, 1):
+        order[column.rows, number] = begin + np.arange(len(column.rows))
+        begin += len(column.rows)
+    nothing = Ragged(np.empty(0, np.int32), np.zeros(2, np.int64))
+    return Ragged.concatenate([source, *(column.tokens for column in columns), nothing]).take(order.ravel())
+
+
+def open_pipelines(reader: ShardReader, columns: dict[str, str], synonyms: str | None) -> dict[str, Pipeline]:
+    """Column -> its augmentation, ready for this data. Raises as `pipelines.build_for`, and where a synonym
+    table is missing."""
+    tokenizer = load_tokenizer(reader.tokenizer_path)
+    vocabulary = Vocabulary.from_tokenizer(tokenizer)
+    table = synonyms_for(columns.values(), synonyms, tokenizer, vocabulary)
+    return {column: build_for(reader, spec, vocabulary, table) for column, spec in columns.items()}
+
+
+def view_number(column: str, columns: Iterable[str]) -> int:
+    """The number that a column's view draws with, a different one for each of a cache's `columns`.
+
+    It is the view's number on-line in augcse (anchor 0, positive 1, augmented 2), in sda (anchor, positive,
+    negative) and in sda+augcse, with all four: there, a cache's copy k is what a run of the same seed draws
+    in its epoch k. Under a name in another order (augcse+sda) the on-line views are numbered otherwise and
+    draw otherwise.
+    """
+    return {"positive": 1, "negative": 2, LABELLED: 3 if "negative" in columns else 2}[column]

@@ -1,0 +1,78 @@
+"""Make a folder of prepared data once: lock it, run the stages in its work folder, finish its manifest."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pretrain.common.errors import UserError
+from pretrain.common.folder_lock import folder_lock
+from pretrain.data.shards import MANIFEST, raise_if_disk_full, read_manifest, write_manifest
+from pretrain.prepare.executors import ExecutorOptions, Job, run_jobs
+from pretrain.prepare.progress import Display, peak_memory, quiet_tasks
+
+
+def make_once(
+    out: Path,
+    options: ExecutorOptions,
+    find: Callable[[], dict | None],
+    plan: Callable[[Path], list[Job]],
+    progress: bool = True,
+) -> dict:
+    """Make prepared data in the folder `out` where it is not there, or go on with what was interrupted.
+
+    find: returns the manifest of a finished result, or None. plan: returns the jobs to run; it gets the work
+    folder when the folder is locked.
+
+    Returns: the manifest; {} where the jobs were submitted to Slurm and are not waited for.
+    Raises: UserError for a folder that is taken or cannot be made, a full disk, or failed tasks.
+    """
+    work = out / ".work"
+    if (manifest := find()) is not None:
+        if work.is_dir():  # left by a kill after the last stage, or by Slurm
+            with contextlib.suppress(UserError), folder_lock(out):  # if it is held: its owner tidies up
+                if (out / MANIFEST).is_file():
+                    shutil.rmtree(work, ignore_errors=True)
+        return manifest
+    began = time.time()
+    make_folder(out)
+    with folder_lock(out):
+        if (manifest := find()) is not None:  # made by another process before the lock was ours
+            return manifest
+        make_folder(work)
+        jobs = plan(work)
+        quiet = contextlib.nullcontext() if options.executor == "slurm" else quiet_tasks()
+        with quiet, Display(work, jobs, enabled=progress):
+            try:
+                finished = run_jobs(jobs, work, options)
+            except OSError as error:  # of a file that datatrove keeps: its logs, its completion marks
+                raise_if_disk_full(error, work)
+                raise
+        return _finish(out, work, began, options) if finished else {}
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for output. Raises: UserError if that cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise_if_disk_full(error, folder)
+        raise UserError(f"--out {folder} cannot be made: {error.strerror}. Choose another folder.") from error
+
+
+def _finish(out: Path, work: Path, began: float, options: ExecutorOptions) -> dict:
+    """Note how the folder was made, and remove the work folder. began: seconds since the epoch."""
+    manifest = read_manifest(out)
+    manifest["run"] = {
+        "seconds": round(time.time() - began, 1),
+        "workers": options.parallel,
+        "executor": options.executor,
+        "peak_task_bytes": peak_memory(work),
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    write_manifest(out, manifest)
+    shutil.rmtree(work, ignore_errors=True)
+    return manifest

@@ -1,0 +1,114 @@
+"""Stage `read`: documents to clean sentences, scattered into run files by hash."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from datatrove.data import Document
+
+from pretrain.prepare import buckets as bk
+from pretrain.prepare.prose import is_prose
+from pretrain.prepare.sentences import sentences_of
+from pretrain.prepare.sources.documents import Faults, documents
+from pretrain.prepare.stages.step import PlannedStep
+from pretrain.prepare.work_folder import Decision, DocumentCounts, HashRange, SentenceCounts, UnreadRows
+
+
+class ReadSource(PlannedStep):
+    """Read the documents of one task, as datatrove's Documents with `source` in their metadata."""
+
+    name, stage = "read a source", "read"
+
+    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
+        task = self.plan.tasks[rank]
+        counts: Counter[str] = Counter()
+        faults = Faults(counts)
+        with self.heartbeat(rank) as heartbeat:
+            for number, text in enumerate(documents(task, self.config.sources[task.source], faults)):
+                heartbeat.advance(len(text))
+                if text:
+                    counts["documents_read"] += 1
+                    yield Document(text, f"{rank}/{number}", metadata={"source": task.source})
+        DocumentCounts(counts).write(self.work, rank)
+        if faults.named:
+            UnreadRows(named=faults.named).write(self.work, rank)
+
+
+class Scatter(PlannedStep):
+    """Clean, split and filter documents, and scatter their sentences into run files by hash.
+
+    Of units `sequence` and `document`: the documents, and one signature a sentence.
+    """
+
+    name, stage = "clean, split, scatter", "read"
+
+    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
+        config, seed = self.config, self.config.seed
+        counts: Counter[str] = Counter()
+        hashes = HashRange()
+        decision = self.decision()
+        texts = bk.RunWriter(self.work / "texts", f"{rank:05d}", self.buckets, bk.TEXT_RECORD)
+        signatures = bk.RunWriter(self.work / "signatures", f"{rank:05d}", self.buckets, bk.SIGNATURE)
+        for document in data:
+            source = document.metadata["source"]
+            counts["documents"] += 1
+            counts["characters"] += len(document.text)
+            kept = self._prose(sentences_of(document.text, config.sources[source].unwrap), counts)
+            encoded = [sentence.encode("utf-8", "replace") for sentence in kept]
+            if not encoded:
+                continue
+            # Of the clean text: documents that differ in white space alone are duplicates, and belong to one
+            # split.
+            key = bk.text_key(b"\n".join(encoded), seed)
+            heldout = self.is_heldout(key, decision, hashes)
+            counts["documents_heldout"] += heldout
+            parts = [(key, encoded, heldout)]
+            if decision and decision.cut and decision.key == key and len(encoded) > 1:
+                counts["documents_cut"] += 1
+                at = -min(len(encoded) - 1, max(1, round(config.heldout * len(encoded))))
+                # Two documents from here on, and so two keys.
+                cut = ((encoded[:at], False), (encoded[at:], True))
+                parts = [(bk.text_key(b"\n".join(part), seed), part, held) for part, held in cut]
+            for part_key, part, held in parts:
+                if config.unit == "sentence":
+                    for text in part:
+                        texts.add((bk.text_key(text, seed), len(text), source, held), text)
+                    continue
+                for index, text in enumerate(part):
+                    signatures.add((bk.text_key(text, seed), part_key, index, held))
+                joined = b"\n".join(part)
+                texts.add((part_key, len(joined), source, held), joined)
+        texts.flush()
+        signatures.flush()
+        hashes.write(self.work, rank)
+        SentenceCounts(counts).write(self.work, rank)
+
+    def _prose(self, sentences: list[str], counts: Counter[str]) -> list[str]:
+        """Return the sentences of a document that stay: those that are prose; of running text, which has no
+        holes, all or none."""
+        config = self.config
+        prose = [s for s in sentences if is_prose(s, config.min_words, config.min_letters)]
+        counts["sentences"] += len(sentences)
+        if config.keeps_documents:
+            if sum(map(len, prose)) >= config.min_prose * sum(map(len, sentences)):
+                counts["sentences_not_prose_kept"] += len(sentences) - len(prose)
+                return sentences
+            counts["documents_not_prose"] += 1
+            prose = []
+        counts["sentences_not_prose"] += len(sentences) - len(prose)
+        return prose
+
+    def decision(self) -> Decision | None:
+        """Return what the stage `heldout` has decided, when it runs this task again."""
+        return Decision.read(self.work) if Decision.exists(self.work) else None
+
+    def is_heldout(self, key: int, decision: Decision | None, hashes: HashRange) -> bool:
+        """Return whether the document of a key is held out; its hash is noted in `hashes`."""
+        number = int(bk.mixed(np.array([key], np.uint64), bk.HELDOUT_SALT)[0])
+        hashes.add(number, key)
+        if decision and decision.key == key:
+            return decision.heldout
+        return bk.is_below(number, self.config.heldout)

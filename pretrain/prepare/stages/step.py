@@ -1,0 +1,60 @@
+"""What the steps of a preparation share: the work folder, the plan in it, and how a step counts its progress.
+
+Nothing that a step does depends on the executor or on how many tasks run at once. Each output appears whole
+under its final name, and a step that runs twice writes the same bytes.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+from datatrove.pipeline.base import PipelineStep
+
+from pretrain.config.data import DataConfig
+from pretrain.prepare import buckets as bk
+from pretrain.prepare.progress import Heartbeat
+from pretrain.prepare.work_folder import Plan
+
+
+class Step(PipelineStep):
+    """A step of a datatrove pipeline that knows its work folder. stage: the stage that it runs in."""
+
+    type = "CLEAR"
+    stage: str
+
+    def __init__(self, work: Path):
+        super().__init__()
+        self.work = Path(work)
+
+    @property
+    def out(self) -> Path:
+        return self.work.parent
+
+    def heartbeat(self, rank: int) -> Heartbeat:
+        """Return the context in which a task tells how far it is."""
+        return Heartbeat(self.work, self.stage, rank)
+
+
+class PlannedStep(Step):
+    """A step of a preparation, which reads in the plan what to do."""
+
+    @cached_property
+    def plan(self) -> Plan:
+        return Plan.read(self.work)
+
+    @property
+    def config(self) -> DataConfig:
+        return self.plan.config
+
+    @property
+    def buckets(self) -> int:
+        return self.plan.buckets
+
+    def parts_of(self, runs: list[bk.Run], bucket: int) -> int:
+        """Return in how many parts to read a bucket, so that none has more text than `bucket_megabytes`."""
+        held = sum(run.text_bytes(bucket) for run in runs)
+        return max(1, -(-held // int(self.config.bucket_megabytes * 1e6)))
+
+    def __getstate__(self) -> dict:
+        return {key: value for key, value in self.__dict__.items() if key != "plan"}

@@ -1,0 +1,81 @@
+"""Stage `tokenizer`: train one on a sample that a hash fixes, or adopt one that exists."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from pretrain.common.errors import UserError
+from pretrain.data.annotate import check_corpus
+from pretrain.data.tokenizer import adopt_tokenizer, save_tokenizer, train_tokenizer
+from pretrain.prepare import buckets as bk
+from pretrain.prepare.stages.step import PlannedStep
+from pretrain.prepare.work_folder import TokenizerSize
+
+
+class MakeTokenizer(PlannedStep):
+    """Train a tokenizer on a sample of the training text, or adopt an existing one."""
+
+    name = stage = "tokenizer"
+
+    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
+        with self.heartbeat(0) as self._heartbeat:
+            self._check_script()
+            self._make()
+
+    def _check_script(self) -> None:
+        """Refuse a corpus in another script than the parser's language, before anything is parsed."""
+        if self.config.annotate is None:
+            return
+        runs = bk.open_runs(self.work / "texts", self.buckets, bk.TEXT_RECORD)
+        texts = bk.load_texts(runs, 0, 0, self.parts_of(runs, 0))  # a random sample: drawn by hash
+        chosen = texts.decode(np.arange(0, len(texts.records), max(1, len(texts.records) // 1000)))
+        # the columns and the label of a record are lines
+        check_corpus([line for text in chosen for line in text.split("\n")], self.plan.annotation)
+
+    def _make(self) -> None:
+        config = self.config
+        if config.tokenizer:
+            tokenizer = adopt_tokenizer(config.tokenizer, config.max_length)
+        else:
+            # One task, alone on the machine: let the trainer use its threads. It counts words, whose order
+            # does not matter.
+            os.environ["TOKENIZERS_PARALLELISM"] = "true"
+            tokenizer = train_tokenizer(
+                self.sample(),
+                config.tokenizer_type,
+                config.vocabulary,
+                config.lowercase,
+                config.max_length,
+                exact=config.exact_vocabulary,
+            )
+        save_tokenizer(tokenizer, self.work / "tokenizer")
+        TokenizerSize(vocabulary_size=len(tokenizer)).write(self.work)
+
+    def sample(self) -> Iterator[str]:
+        """Yield training texts up to about `tokenizer_megabytes`, chosen by hash, in the order of the runs.
+
+        Raises: UserError where there is no text at all.
+        """
+        runs = bk.open_runs(self.work / "texts", self.buckets, bk.TEXT_RECORD)
+        weights = np.array([source.weight for source in self.config.sources])
+        total = 0.0  # text that an epoch shows; 16 bytes are read per record, not the text
+        for run in runs:
+            records = run.records(0, until=self.buckets)
+            total += float((records["bytes"] * weights[records["source"]]).sum())
+        if not total:
+            raise UserError(
+                f"No text is left after cleaning: {self.plan.described} hold no sentence of "
+                f"{self.config.min_words} words. Check the source, its layout and text_key, and min_words."
+            )
+        share = self.config.tokenizer_megabytes * 1e6 / total
+        for run in runs:
+            for bucket in range(self.buckets):
+                texts = bk.load_texts([run], bucket)
+                coin = bk.fraction(texts.records["key"], bk.SAMPLE_SALT)
+                chosen = (coin < share * weights[texts.records["source"]]) & (texts.records["heldout"] == 0)
+                yield from texts.decode(np.flatnonzero(chosen))
+            self._heartbeat.advance(1)

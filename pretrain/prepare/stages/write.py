@@ -1,0 +1,52 @@
+"""Write packed sequences as the shards of a task."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+
+from augment.core.ragged import Ragged
+from pretrain.data.shards import ShardWriter, chunk_bounds, token_dtype
+from pretrain.prepare.packing import Packed
+from pretrain.prepare.stages.step import PlannedStep
+from pretrain.prepare.work_folder import TokenizerSize
+
+Annotate = Callable[[list[str], Ragged], dict[str, bytes]]
+"""From the texts of a chunk's sequences, and these, to members of the shard."""
+
+
+class Shards(contextlib.ExitStack):
+    """The shards that one task writes: one of each split for which there is something to write."""
+
+    def __init__(self, step: PlannedStep, rank: int):
+        super().__init__()
+        self._step, self._rank = step, rank
+        self._dtype = token_dtype(TokenizerSize.read(step.work).vocabulary_size)
+        self._writers: dict[str, ShardWriter] = {}
+
+    def write(self, split: str, packed: Packed, annotate: Annotate | None = None) -> None:
+        """Append sequences as chunks."""
+        if split not in self._writers:
+            path = self._step.out / split / f"shard-{self._rank:05d}.tar"
+            writer = ShardWriter(path, self._dtype, self._step.work / "partial")
+            self._writers[split] = self.enter_context(writer)
+        columns = packed.columns
+        offsets = packed.sequences.offsets[::columns]
+        for start, stop in pairwise(chunk_bounds(np.diff(offsets), self._step.config.chunk_tokens).tolist()):
+            starts = []
+            for values in (packed.sentence_starts, packed.document_starts):
+                low, high = np.searchsorted(values, [offsets[start], offsets[stop]])
+                starts.append(values[low:high] - offsets[start])
+            sequences = packed.sequences.slice(start * columns, stop * columns)
+            labels = None if packed.labels is None else packed.labels[start:stop]
+            annotation = None if annotate is None else annotate(packed.texts(start, stop), sequences)
+            self._writers[split].write(
+                sequences, *starts, columns=columns, labels=labels, annotation=annotation
+            )
+
+    def records(self) -> dict[str, dict]:
+        """Return the manifest's entry of each shard, once it is finished."""
+        return {split: writer.record for split, writer in self._writers.items()}

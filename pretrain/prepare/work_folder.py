@@ -1,0 +1,210 @@
+"""The files that the stages of a preparation leave for each other in its work folder, one type for each.
+
+    plan.json                   Plan                 what is made; written before any task starts
+    decision.json               Decision             the document that is held out, or is not, by decision
+    counts/reader/RANK.json     DocumentCounts       reading, per task
+    counts/faults/RANK.json     UnreadRows
+    counts/hashes/RANK.json     HashRange
+    counts/read/RANK.json       SentenceCounts       cleaning, splitting and scattering, per task
+    counts/found/RANK.json      TaskColumns          unit record
+    counts/columns/00000.json   Columns              unit record
+    counts/resolve/RANK.json    ResolveCounts        units sequence and document, per bucket
+    drops/RANK.drop             `write_dropped`      units sequence and document, per bucket
+    counts/tokenizer/00000.json TokenizerSize
+    counts/build/RANK.json      BuiltShards          per bucket
+    counts/shuffle/RANK.json    ShuffledShards       units sequence and document, per bucket
+
+Beside these: run files in texts, signatures and sequences (`pretrain.prepare.buckets`), the tokenizer, parses,
+and what datatrove keeps (logs, minhash). Other names or keys make an unfinished preparation unreadable: raise
+`pretrain.data.manifest.PREPARATION` with such a change.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from pydantic import BaseModel, RootModel
+
+from pretrain.config.data import DataConfig
+from pretrain.data.shards import write_atomically
+from pretrain.prepare.tasks import Task
+
+
+class WorkFile:
+    """A pydantic model that is kept as a JSON file; `place` is its path in the work folder."""
+
+    place: ClassVar[str]
+
+    def write(self: Any, work: Path, rank: int = 0) -> None:
+        """Write the file of a task, whole or not at all. Raises: UserError when the disk is full."""
+        path = work / self.place.format(rank=rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, self.model_dump_json(exclude_none=True).encode())
+
+    @classmethod
+    def exists(cls, work: Path, rank: int = 0) -> bool:
+        """Return whether a task has written its file."""
+        return (work / cls.place.format(rank=rank)).is_file()
+
+    @classmethod
+    def read(cls: Any, work: Path, rank: int = 0) -> Self:
+        """Read the file of a task."""
+        return cls.model_validate_json((work / cls.place.format(rank=rank)).read_bytes())
+
+    @classmethod
+    def read_all(cls, work: Path) -> dict[int, Self]:
+        """Read the files of all tasks, by task."""
+        paths = (work / cls.place).parent.glob("*.json")
+        return {rank: cls.read(work, rank) for rank in sorted(int(path.stem) for path in paths)}
+
+
+class Plan(BaseModel, WorkFile):
+    """What is made. described: the sources, in words. annotation: of the parser."""
+
+    place: ClassVar[str] = "plan.json"
+
+    preparation: int = 1
+    config: DataConfig
+    tasks: list[Task]
+    buckets: int
+    described: str
+    annotation: dict[str, str] | None = None
+
+
+class Decision(BaseModel, WorkFile):
+    """The document `key` is held out or not, whatever its hash says; cut: only its last sentences are."""
+
+    place: ClassVar[str] = "decision.json"
+
+    key: int
+    cut: bool
+    heldout: bool
+
+
+class _Counts(RootModel[dict[str, int]], WorkFile):
+    @classmethod
+    def total(cls, work: Path) -> Counter[str]:
+        """Add up the counts of all tasks."""
+        total: Counter[str] = Counter()
+        for counts in cls.read_all(work).values():
+            total.update(counts.root)
+        return total
+
+
+class DocumentCounts(_Counts):
+    """Counts of a task that reads."""
+
+    place: ClassVar[str] = "counts/reader/{rank:05d}.json"
+
+
+class SentenceCounts(_Counts):
+    """Counts of a task that cleans, splits and scatters."""
+
+    place: ClassVar[str] = "counts/read/{rank:05d}.json"
+
+
+class ResolveCounts(_Counts):
+    """Counts of a task that looks for held-out sentences in training documents."""
+
+    place: ClassVar[str] = "counts/resolve/{rank:05d}.json"
+
+
+class UnreadRows(BaseModel, WorkFile):
+    """named: the first rows that a task could not read, with file, line and reason."""
+
+    place: ClassVar[str] = "counts/faults/{rank:05d}.json"
+
+    named: list[str]
+
+
+class HashRange(BaseModel, WorkFile):
+    """The smallest and the largest held-out hash of a task's documents, each with the document's key; None of
+    a task without documents."""
+
+    place: ClassVar[str] = "counts/hashes/{rank:05d}.json"
+
+    smallest: tuple[int, int] | None = None
+    largest: tuple[int, int] | None = None
+
+    def add(self, number: int, key: int) -> None:
+        """Take in a document's hash and key."""
+        self.smallest = min(self.smallest or (number, key), (number, key))
+        self.largest = max(self.largest or (number, key), (number, key))
+
+
+class TaskColumns(BaseModel, WorkFile):
+    """The columns that the records of a task fill, how many labels they have (0: none), and where the first
+    record stands."""
+
+    place: ClassVar[str] = "counts/found/{rank:05d}.json"
+
+    columns: list[str]
+    labels: int
+    position: int
+
+
+class Columns(BaseModel, WorkFile):
+    """The columns of the data, and how many labels it has (None: no labels)."""
+
+    place: ClassVar[str] = "counts/columns/{rank:05d}.json"
+
+    columns: list[str]
+    labels: int | None = None
+
+
+class TokenizerSize(BaseModel, WorkFile):
+    """Size of the vocabulary, special tokens included."""
+
+    place: ClassVar[str] = "counts/tokenizer/{rank:05d}.json"
+
+    vocabulary_size: int
+
+
+class ShuffledShards(BaseModel, WorkFile):
+    """shards: split -> the manifest's entry of the shard that a task wrote."""
+
+    place: ClassVar[str] = "counts/shuffle/{rank:05d}.json"
+
+    shards: dict[str, dict[str, Any]]
+
+
+class BuiltShards(BaseModel, WorkFile):
+    """What became of a bucket: its counts, and its shards, unless `ShuffledShards` has them."""
+
+    place: ClassVar[str] = "counts/build/{rank:05d}.json"
+
+    counts: dict[str, int]
+    shards: dict[str, dict[str, Any]] = {}
+
+
+_DROPS = "drops"
+
+
+def write_dropped(work: Path, rank: int, dropped: np.ndarray) -> None:
+    """Write the sentences that leave their documents: `document` and `index` of each, sorted."""
+    path = work / _DROPS / f"{rank:05d}.drop"
+    path.parent.mkdir(exist_ok=True)
+    columns = dropped["document"].astype("<u8"), dropped["index"].astype("<u4")
+    write_atomically(path, b"".join(column.tobytes() for column in columns))
+
+
+def read_dropped(work: Path, first_key: int, end_key: int) -> dict[int, set[int]]:
+    """Return the indices of the sentences that leave the documents of keys first_key, ..., end_key - 1."""
+    found: dict[int, set[int]] = {}
+    for keys, path in _drop_files(work):
+        start = int(np.searchsorted(keys, np.uint64(first_key)))
+        stop = len(keys) if end_key >> 64 else int(np.searchsorted(keys, np.uint64(end_key)))
+        index = np.fromfile(path, "<u4", stop - start, offset=8 * len(keys) + 4 * start)
+        for key, number in zip(keys[start:stop].tolist(), index.tolist()):
+            found.setdefault(key, set()).add(number)
+    return found
+
+
+def _drop_files(work: Path) -> Iterator[tuple[np.ndarray, Path]]:
+    for path in sorted((work / _DROPS).glob("*.drop")):
+        if count := path.stat().st_size // 12:
+            yield np.memmap(path, "<u8", "r", shape=(count,)), path
