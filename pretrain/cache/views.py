@@ -41,8 +41,8 @@ def columns_of(config: Config) -> dict[str, str]:
             if needs_text(view.augmentation):
                 raise UserError(
                     f"data.cache keeps the anchor as it is, and augment.anchor={view.augmentation} would "
-                    "rewrite its "
-                    "text: set augment.anchor to none or to augmentations of tokens, or data.cache=0"
+                    "rewrite its text: set augment.anchor to none or to augmentations of tokens, or "
+                    "data.cache=0"
                 )
         elif not parse(view.augmentation).is_identity:
             if view.column in columns or view.column not in COLUMNS:
@@ -92,8 +92,7 @@ def make(config: Config) -> None:
     if readers["train"].columns != ("text",) or readers["train"].labels:
         raise UserError(
             f"data.cache={config.data.cache} makes views of texts, and {config.data_folder} has columns or "
-            "labels of "
-            "its own: to train on them as they are, set data.cache=0 and "
+            "labels of its own: to train on them as they are, set data.cache=0 and "
             + ", ".join(f"augment.{column}=none" for column in columns)
         )
     if (folder / MANIFEST).is_file():
@@ -102,8 +101,7 @@ def make(config: Config) -> None:
         if made.get("content") != content:
             raise UserError(
                 f"{folder} has views of other data than {config.data_folder} has now: remove that folder, "
-                "and they "
-                "are made anew"
+                "and they are made anew"
             )
         _require_same_resources(config, columns, folder, made.get("resources", {}))
         return
@@ -133,9 +131,8 @@ def _require_same_resources(
         now = resource_hash(where)
         if now is not None and made.get(name, now) != now:
             raise UserError(
-                f"{folder} has views that were made with another {name} ({made[name][:12]}) than "
-                f"{where} is now "
-                f"({now[:12]}): put that one back, or remove the folder, and the views are made anew"
+                f"{folder} has views that were made with another {name} ({made[name][:12]}) than {where} is "
+                f"now ({now[:12]}): put that one back, or remove the folder, and the views are made anew"
             )
 
 

@@ -18,17 +18,14 @@ class Source(BaseModel):
 
     source: str = Field(
         description="'embedded' (documentation of the installed Python packages), a file, folder or glob "
-        "(text, jsonl, csv, tsv, "
-        "parquet; all but parquet also as .gz, .zst, .bz2 and .xz), a folder of datasets' save_to_disk, or "
-        "a Hugging Face name "
-        "as hub:OWNER/NAME"
+        "(text, jsonl, csv, tsv, parquet; all but parquet also as .gz, .zst, .bz2 and .xz), a folder of "
+        "datasets' save_to_disk, or a Hugging Face name as hub:OWNER/NAME"
     )
     weight: float = Field(
         1.0,
         gt=0,
         description="how often an epoch shows each of its sequences: 2 means twice, 0.3 keeps a fixed 30% "
-        "of them, chosen by "
-        "hash. Held-out data is never repeated",
+        "of them, chosen by hash. Held-out data is never repeated",
     )
     format: Literal["auto", "text", "jsonl", "parquet", "csv", "tsv"] = Field(
         "auto", description="auto: by the file's name"
@@ -37,10 +34,8 @@ class Source(BaseModel):
         "auto",
         description="documents in a text file: one a line; lines with a blank line between documents; or "
         "passages, running text cut every 32 kB. auto: paragraphs if there are blank lines, else lines; for "
-        "unit record: lines. "
-        "In other formats a record is a document, and passages joins records that follow each other, as the "
-        "sentences "
-        "of a book that are a row each",
+        "unit record: lines. In other formats a record is a document, and passages joins records that "
+        "follow each other, as the sentences of a book that are a row each",
     )
     unwrap: bool = Field(
         False, description="line breaks inside a document are soft; blank lines end paragraphs"
@@ -91,26 +86,22 @@ class DataConfig(BaseModel):
     sources: list[Source] = Field(
         default_factory=lambda: [Source(source="embedded")],
         description="the corpora of the mixture: names, comma-separated, each with @WEIGHT if not 1; or a "
-        "list of mappings in "
-        "YAML. Where two hold the same sentence, the first one keeps it",
+        "list of mappings in YAML. Where two hold the same sentence, the first one keeps it",
     )
     unit: Literal["sentence", "sequence", "document", "record"] = Field(
         "sentence",
         description="sentence: every sequence is one sentence; sequence: full sentences of a document, "
-        "packed up to "
-        "max_length, crossing into the next document after an extra separator (RoBERTa's FULL-SENTENCES); "
-        "document: every "
-        "sequence is a document, cut behind max_length; record: a line of a text file, or a row of another "
-        "source with a text "
-        "and optionally a positive, a negative, an augmented text and a label, as it is",
+        "packed up to max_length, crossing into the next document after an extra separator (RoBERTa's "
+        "FULL-SENTENCES); document: every sequence is a document, cut behind max_length; record: a line of "
+        "a text file, or a row of another source with a text and optionally a positive, a negative, an "
+        "augmented text and a label, as it is",
     )
     max_length: int = Field(64, ge=8, description="longest sequence in tokens, special tokens included")
     long_sentences: Literal["auto", "truncate", "split", "drop"] = Field(
         "auto",
         description="a sentence (of records: a text) longer than max_length; auto: split (units sequence "
-        "and document, which "
-        "take nothing else) or truncate; dropping a text drops its record. Counted in the manifest "
-        "either way",
+        "and document, which take nothing else) or truncate; dropping a text drops its record. Counted in "
+        "the manifest either way",
     )
     tokenizer: str | None = Field(
         None, description="existing tokenizer: folder or Hugging Face name; [DEL] is added. none: train one"
@@ -131,15 +122,13 @@ class DataConfig(BaseModel):
         ge=0,
         lt=0.5,
         description="share of documents held out, chosen by hash: at least one of two, and of a single one "
-        "its last "
-        "sentences. 0: nothing",
+        "its last sentences. 0: nothing",
     )
     min_words: int = Field(
         4,
         ge=1,
         description="shorter sentences are no prose, and are dropped; characters count in Chinese and the "
-        "like. (In "
-        "units sequence and document: see min_prose. Records are never dropped)",
+        "like. (In units sequence and document: see min_prose. Records are never dropped)",
     )
     min_letters: float = Field(
         0.6,
@@ -158,10 +147,8 @@ class DataConfig(BaseModel):
     dedup: Literal["exact", "minhash", "none"] = Field(
         "exact",
         description="exact: every sentence (or record) once over all sources; minhash: near-duplicate "
-        "documents removed as well "
-        "(datatrove); none: only what also occurs in held-out text is removed from train. In units sequence "
-        "and document, "
-        "documents are compared, not sentences",
+        "documents removed as well (datatrove); none: only what also occurs in held-out text is removed "
+        "from train. In units sequence and document, documents are compared, not sentences",
     )
     seed: int = Field(
         0, ge=0, description="seed of the shuffle, the held-out choice and the weights' sampling"
@@ -176,9 +163,8 @@ class DataConfig(BaseModel):
     annotate: str | None = Field(
         None,
         description="spaCy pipeline, by name or folder: text and parse are kept beside the tokens, which "
-        "augmentations of text "
-        "(pi, mv, dn, neg ...) need; auto: $CLEAR_PARSER, or else one that is installed. For units sentence "
-        "and record",
+        "augmentations of text (pi, mv, dn, neg ...) need; auto: $CLEAR_PARSER, or else one that is "
+        "installed. For units sentence and record",
     )
 
     @field_validator("sources", mode="before")
@@ -211,8 +197,8 @@ class DataConfig(BaseModel):
         if self.keeps_documents and self.long_policy != "split":
             raise ValueError(
                 f"long_sentences: {self.long_sentences} would take text out of the middle of documents, "
-                f"which unit {self.unit} "
-                "keeps whole: leave it at auto, which splits a sentence that is too long"
+                f"which unit {self.unit} keeps whole: leave it at auto, which splits a sentence that is too "
+                "long"
             )
         return self
 

@@ -81,8 +81,7 @@ class SimcseConfig(Term):
     form: Literal["one-direction", "symmetric", "2n-2"] = Field(
         "one-direction",
         description="one-direction: rows of view 1 against view 2, N-1 negatives (the public code); "
-        "symmetric: "
-        "both directions (CLIP); 2n-2: NT-Xent",
+        "symmetric: both directions (CLIP); 2n-2: NT-Xent",
     )
     head: Literal["mlp", "none"] = Field(
         "mlp", description="mlp: a new d x d layer with tanh (the public code)"
@@ -117,8 +116,7 @@ class SimcseConfig(Term):
         if self.hard_negatives and self.form != "one-direction":
             raise ValueError(
                 "objective.simcse.hard_negatives goes with objective.simcse.form=one-direction, not "
-                f"{self.form}: "
-                "set one of them otherwise"
+                f"{self.form}: set one of them otherwise"
             )
         return self
 
@@ -220,8 +218,7 @@ class VadvcseConfig(Term):
     projection: Literal["smart", "ball", "closed-form"] = Field(
         "smart",
         description="smart: divided by its norm (the public packages); ball: projected onto the radius; "
-        "closed-form: "
-        "radius x gradient / norm (appendix A)",
+        "closed-form: radius x gradient / norm (appendix A)",
     )
     radius: float | None = Field(
         None,
@@ -237,8 +234,8 @@ class VadvcseConfig(Term):
         if self.radius is not None and self.projection == "smart":
             raise ValueError(
                 f"objective.vadvcse.radius={self.radius:g} is of the projections ball and closed-form; "
-                "smart has "
-                "none, it divides by the norm: set objective.vadvcse.projection, or leave the radius out"
+                "smart has none, it divides by the norm: set objective.vadvcse.projection, or leave the "
+                "radius out"
             )
         return self
 
@@ -297,8 +294,7 @@ class EsimcseConfig(Term):
         if self.scope == "local" and self.queue:
             raise ValueError(
                 f"objective.esimcse.scope=local: the queue (objective.esimcse.queue={self.queue:g}) holds "
-                "vectors "
-                "of all ranks, so negatives are not local; set the queue to 0, or scope global"
+                "vectors of all ranks, so negatives are not local; set the queue to 0, or scope global"
             )
         return self
 
@@ -362,8 +358,7 @@ class ObjectiveConfig(Section):
         if not self.masked_copies and terms and all(term.start_step for term in terms):
             raise ValueError(
                 "nothing is learned before objective.contrastive.start_step (or another objective's) "
-                "without the "
-                "masked-language loss: set one of them"
+                "without the masked-language loss: set one of them"
             )
         if self.mlm.mask + self.mlm.random > 1:
             raise ValueError(

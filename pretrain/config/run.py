@@ -155,10 +155,8 @@ class AugmentConfig(Section):
         if role == "augmented" and self.augmented is None:
             raise UserError(
                 "the objective has a view `augmented`, and augment.augmented does not say how it is made: "
-                "set it to "
-                "the alternatives that a discriminator is to tell, as --augment.augmented "
-                "'del-word|reorder|subs', "
-                "or, without a discriminator, to any augmentation or none"
+                "set it to the alternatives that a discriminator is to tell, as --augment.augmented "
+                "'del-word|reorder|subs', or, without a discriminator, to any augmentation or none"
             )
         own = {
             "anchor": self.anchor,
@@ -201,8 +199,7 @@ class TrainConfig(Section):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         "auto",
         description="arithmetic of the encoder; parameters, heads and losses stay fp32. auto: bf16 where "
-        "a short "
-        "measurement finds it faster. fp16: GPU, with loss scaling",
+        "a short measurement finds it faster. fp16: GPU, with loss scaling",
     )
     precision_file: Path | None = Field(
         None,
@@ -245,9 +242,8 @@ class CheckpointConfig(Section):
     resume: str = Field(
         "never",
         description="auto: go on from the newest good checkpoint of the run folder, from the beginning "
-        "if it has none at all, and stop if it has some and none is good; never: refuse a run folder "
-        "that has "
-        "any; or a checkpoint folder. Flag --resume",
+        "if it has none at all, and stop if it has some and none is good; never: refuse a run folder that "
+        "has any; or a checkpoint folder. Flag --resume",
     )
     accept: str | None = Field(
         None,
@@ -288,8 +284,7 @@ class Config(Section):
         if train.warmup_steps >= train.steps > 2 and train.schedule != "constant":
             raise ValueError(
                 f"train.warmup_steps={train.warmup_steps} leaves nothing of train.steps={train.steps}; "
-                "lower it, "
-                f"as --train.warmup_steps {train.steps // 10}"
+                f"lower it, as --train.warmup_steps {train.steps // 10}"
             )
         if not all(0 <= beta < 1 for beta in train.betas):
             raise ValueError(f"train.betas={train.betas}: each must lie in [0, 1)")
@@ -364,8 +359,7 @@ def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
     if idle := unused(config.objective.name, overrides):
         raise UserError(
             f"{', '.join(idle)} would change nothing: the objective in force is {config.objective.name}. "
-            "Leave it "
-            f"out, or name {readers(idle)} with --objective, alone or in a sum (clear+vadvcse)"
+            f"Leave it out, or name {readers(idle)} with --objective, alone or in a sum (clear+vadvcse)"
         )
     return config
 

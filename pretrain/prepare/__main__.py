@@ -120,9 +120,8 @@ def summary(manifest: dict, out: Path) -> str:
     if annotation := manifest.get("annotation"):
         size = annotation["bytes"] / max(1, sum(part["tokens"] for part in manifest["splits"].values()))
         lines.append(
-            f"  annotated by {annotation['parser']} ({annotation['language']}): "
-            f"{annotation['words']:,} words, "
-            f"{size:.1f} bytes a token"
+            f"  annotated by {annotation['parser']} ({annotation['language']}): {annotation['words']:,} "
+            f"words, {size:.1f} bytes a token"
         )
     counts = manifest.get("counts", {})
     lines += [f"  {name.replace('_', ' '):32s} {count:>12,}" for name, count in counts.items() if count]

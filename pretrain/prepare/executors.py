@@ -132,10 +132,8 @@ def _worker_watch(work: Path, options: ExecutorOptions) -> Iterator[None]:
     except _WorkerLost:
         raise UserError(
             f"The process of task {lost[0]} was killed, most likely for want of memory. Use fewer --workers "
-            "or a smaller "
-            "--bucket_megabytes, and run the same command again: finished tasks are not redone (a new "
-            "bucket size begins "
-            "anew)."
+            "or a smaller --bucket_megabytes, and run the same command again: finished tasks are not redone "
+            "(a new bucket size begins anew)."
         ) from None
     finally:
         done.set()
@@ -177,8 +175,8 @@ def _check_complete(executor: Any, job: Job, work: Path) -> None:
     if missing:
         raise UserError(
             f"Stage {job.name}: {len(missing)} of {job.tasks} tasks did not finish (the first is "
-            f"{missing[0]}). Their logs: "
-            f"{work / 'logs' / job.name}. Run the same command again: finished tasks are not redone."
+            f"{missing[0]}). Their logs: {work / 'logs' / job.name}. Run the same command again: finished "
+            "tasks are not redone."
         )
 
 

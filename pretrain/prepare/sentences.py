@@ -21,12 +21,10 @@ def _words(text: str) -> frozenset[str]:
 # Titles and references: a name or a number follows, never a new sentence.
 _NEVER_ENDS = _words(
     "mr mrs ms messrs mme mlle dr drs prof rev revd hon fr sr st ste mt gen col lt maj capt cpt cmdr adm "
-    "sgt cpl pvt gov sen "
-    "rep pres amb supt insp det fig figs eq eqs ref refs sec secs chap ch vol vols no nos nr pp pg art ext "
-    "cf viz vs e.g i.e "
-    "eg ie ca approx esp incl excl resp al jan feb apr aug sept oct nov dec dept univ assn bros op cit ed "
-    "eds trans p.s ps"
-    " ibid lit var spp subsp govt assoc dist elev misc orig pron illus intl natl anon abbr"
+    "sgt cpl pvt gov sen rep pres amb supt insp det fig figs eq eqs ref refs sec secs chap ch vol vols no "
+    "nos nr pp pg art ext cf viz vs e.g i.e eg ie ca approx esp incl excl resp al jan feb apr aug sept oct "
+    "nov dec dept univ assn bros op cit ed eds trans p.s ps ibid lit var spp subsp govt assoc dist elev "
+    "misc orig pron illus intl natl anon abbr"
 )
 # Abbreviations that also close sentences: only a word that commonly opens one decides for an end.
 _MAY_END = _words(
@@ -35,12 +33,9 @@ _MAY_END = _words(
 )
 _OPENERS = _words(
     "the a an this that these those it its he she they we you i his her their our my in on at by for from "
-    "with to of as if so "
-    "when while after before during since although though but and however also then there here what who "
-    "where why how some "
-    "many most all each both other another one no not after because under over according later meanwhile "
-    "today thus therefore "
-    "moreover furthermore"
+    "with to of as if so when while after before during since although though but and however also then "
+    "there here what who where why how some many most all each both other another one no not after because "
+    "under over according later meanwhile today thus therefore moreover furthermore"
 )
 # Of those, the words that hardly ever go on with a sentence after an abbreviation: without capitals they
 # alone decide.
@@ -50,8 +45,7 @@ _SUBJECTS = _words(
 _NUMBERED = _words("no nos nr vol vols fig figs pp pg ch chap art sec eq op ext")
 _SPEECH = _words(
     "said says say asked asks replied answered cried shouted whispered muttered murmured exclaimed added "
-    "continued called "
-    "thought began demanded snapped yelled screamed sighed laughed"
+    "continued called thought began demanded snapped yelled screamed sighed laughed"
 )
 
 _ABBREVIATIONS = _NEVER_ENDS | _MAY_END

@@ -70,8 +70,7 @@ def _plan_source(number: int, source: Source, records: bool) -> list[Task]:
             parent = parent.parent
         raise UserError(
             f"source {name}: no such file, folder or glob match (nothing there below {parent}). A Hugging "
-            "Face dataset is "
-            "written hub:OWNER/NAME; the corpus that needs no file is 'embedded'."
+            "Face dataset is written hub:OWNER/NAME; the corpus that needs no file is 'embedded'."
         )
     tasks = []
     for file in files:
@@ -188,8 +187,7 @@ def _plan_hub(number: int, source: Source, name: str) -> list[Task]:
         subset = f" ({source.subset})" if source.subset else ""
         raise UserError(
             f"source hub:{name}{subset}, split {source.split}, cannot be opened: {error}. Check the name, "
-            "the subset and the "
-            "network; a copy on disk is named by its folder."
+            "the subset and the network; a copy on disk is named by its folder."
         ) from error
     size = int(splits[source.split].num_bytes) if splits and source.split in splits else 0
     if source.streaming:  # a stream is read file by file

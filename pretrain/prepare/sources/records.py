@@ -150,9 +150,8 @@ def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], Use
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise fault(
                     f"there is no column {field!r}{hint} (columns are {', '.join(meant)}). Name the columns "
-                    "in the source's "
-                    f"{', '.join(f'{column}_key' for column in keys)}, or leave others out by "
-                    "other_fields: ignore"
+                    f"in the source's {', '.join(f'{column}_key' for column in keys)}, or leave others out "
+                    "by other_fields: ignore"
                 )
         elif column in found.values():
             raise fault(

@@ -34,8 +34,8 @@ def some_triples(count: int = 300, labels: int = 3, seed: int = 0) -> list[dict]
 
     def sentence() -> str:
         return (
-            f"The {' '.join(choose.choices(WORDS, k=choose.randrange(2, 9)))} was "
-            f"{choose.randrange(10**6)} years old."
+            f"The {' '.join(choose.choices(WORDS, k=choose.randrange(2, 9)))} was {choose.randrange(10**6)} "
+            "years old."
         )
 
     made: list[dict] = []
