@@ -1,8 +1,7 @@
-"""Augment a corpus once: prepared data in, records with their augmentations and labels out, to train on like
-any other data.
+"""Augment a corpus once: from prepared data to records with their augmentations and labels.
 
     python -m pretrain.cache --data data/annotated --aug augcse-12-2 --out data/augcse
-    python -m pretrain.cache --data data/annotated --aug 'tense|yoda|random-swap' --resample 4 --out data/augcse_resampled
+    python -m pretrain.cache --data data/annotated --aug 'tense|yoda|random-swap' --resample 4 --out data/four
     python -m pretrain.cache --data data/annotated --positive 'pi|mv|dn' --negative neg --out data/sda
     python -m pretrain.main --objective augcse --data data/augcse --aug none --augment.augmented none
 

@@ -43,7 +43,7 @@ class Augmented:
     taken: np.ndarray
 
     def counts(self) -> dict[str, Counter[str]]:
-        """How often each augmentation was drawn, and with what outcome."""
+        """Count how often each augmentation was drawn, and with what outcome."""
         # of one that is there twice: together
         found: dict[str, Counter[str]] = {name: Counter() for name in self.names}
         for number, name in enumerate(self.names):
@@ -52,8 +52,7 @@ class Augmented:
         return found
 
     def labels(self, view: ViewSpec) -> np.ndarray:
-        """int64[N]: the number of the augmentation in `label_names(view)`, the last ("none") where nothing
-        has changed."""
+        """Return the index of each augmentation in `label_names(view)`, int64[N]; the last: unchanged."""
         names = label_names(view)
         numbers = np.array([names.index(name) for name in self.names], dtype=np.int64)
         return np.where(self.outcome == CHANGED, numbers.take(self.taken), len(names) - 1)
@@ -93,8 +92,7 @@ def augment(
 
 
 def names_of(spec: str) -> list[str]:
-    """What rates are told of: the alternatives of a specification, or the whole of one with several
-    stages."""
+    """Return what rates are counted for: the alternatives of one stage, or the whole of several stages."""
     specification = parse(spec)
     return (
         [str(step) for step in specification.stages[0]]
@@ -104,7 +102,7 @@ def names_of(spec: str) -> list[str]:
 
 
 def merge_columns(source: Ragged, columns: Sequence[Augmented]) -> Ragged:
-    """The stored sequences of N records: text, then each column's tokens, empty where nothing has changed."""
+    """Return the stored sequences of N records: text, then each column, empty where unchanged."""
     count, width = len(source), 1 + len(columns)
     # the empty one
     order = np.full((count, width), count + sum(len(column.rows) for column in columns), dtype=np.int64)
@@ -118,8 +116,10 @@ def merge_columns(source: Ragged, columns: Sequence[Augmented]) -> Ragged:
 
 
 def open_pipelines(reader: ShardReader, columns: dict[str, str], synonyms: str | None) -> dict[str, Pipeline]:
-    """Column -> its augmentation, ready for this data. Raises as `pipelines.build_for`, and where a synonym
-    table is missing."""
+    """Build each column's augmentation for this data.
+
+    Raises: as `pipelines.build_for`, and AugmentationError where a synonym table is missing.
+    """
     tokenizer = load_tokenizer(reader.tokenizer_path)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     table = synonyms_for(columns.values(), synonyms, tokenizer, vocabulary)
@@ -127,7 +127,7 @@ def open_pipelines(reader: ShardReader, columns: dict[str, str], synonyms: str |
 
 
 def view_number(column: str, columns: Iterable[str]) -> int:
-    """The number that a column's view draws with, a different one for each of a cache's `columns`.
+    """Return the number that a column's view draws with, a different one for each of a cache's `columns`.
 
     It is the view's number on-line in augcse (anchor 0, positive 1, augmented 2), in sda (anchor, positive,
     negative) and in sda+augcse, with all four: there, a cache's copy k is what a run of the same seed draws

@@ -13,8 +13,7 @@ from pretrain.common.processes import run_module
 
 
 def require_resources(specs: Iterable[str], synonyms: Path | str | None) -> None:
-    """Look for all that specifications need, without data: WordNet, the synonym table, models and word
-    vectors.
+    """Look, without data, for what specifications need: WordNet, synonym table, models, word vectors.
 
     Models are named before any is loaded; then each is loaded once, in a process of its own, as training has
     no use for them.

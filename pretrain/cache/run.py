@@ -31,8 +31,9 @@ def cache(
     progress: bool = True,
     **execution: Any,
 ) -> dict:
-    """Augment the sentences of prepared data into the folder `out`; return its manifest ({}: submitted to
-    Slurm).
+    """Augment the sentences of prepared data into the folder `out`; return its manifest.
+
+    The manifest is {} where the jobs were submitted to Slurm and are not waited for.
 
     A finished cache of the same data and settings is left as it is, an unfinished one is resumed.
 
@@ -71,8 +72,10 @@ def cache(
 
 
 def _finished(out: Path, made: Contents) -> dict | None:
-    """Return the manifest of a folder that holds this cache; None where nothing is finished. Raises:
-    UserError for anything else."""
+    """Return the manifest of a folder that holds this cache; None where nothing is finished.
+
+    Raises: UserError for a folder that holds anything else.
+    """
     if not (out / MANIFEST).is_file():
         return None
     manifest = read_manifest(out)
@@ -128,8 +131,7 @@ def _contents(
 
 
 def _tasks(readers: dict[str, ShardReader], copies: int) -> list[ShardTask]:
-    """Return a task for every shard of the cache, in the order of its shards: copy 0 of all shards of a
-    split, copy 1, ..."""
+    """Return a task for every shard of the cache: copy 0 of all shards of a split, then copy 1, ..."""
     tasks = []
     for split, reader in readers.items():
         number = 0

@@ -55,7 +55,7 @@ class Contents(BaseModel):
 
     @property
     def labelled_view(self) -> ViewSpec | None:
-        """The view whose augmentations are the labels; None where there are no labels."""
+        """Return the view whose augmentations are the labels; None where there are no labels."""
         spec = self.columns.get(LABELLED)
         return None if spec is None else ViewSpec(LABELLED, spec, labelled=True)
 
@@ -189,6 +189,5 @@ class MergeCache(_CacheStep):
 
 
 def _rate(found: dict[str, int]) -> dict[str, float | int]:
-    """Return an augmentation's counts with its rate of change: a share of the sentences that drew it (0 of
-    none)."""
+    """Return an augmentation's counts and its rate of change, a share of the sentences that drew it."""
     return {**found, "rate": round(found["changed"] / max(1, found["drawn"]), 6)}

@@ -29,7 +29,7 @@ from pretrain.objectives import view_specs
 
 
 def columns_of(config: Config) -> dict[str, str]:
-    """What is to be made once: column -> specification.
+    """Return what to make once: column -> specification.
 
     Raises:
         UserError: nothing is, two views would share a column, or the anchor's text would have to be
@@ -60,8 +60,10 @@ def columns_of(config: Config) -> dict[str, str]:
 
 
 def cache_folder(config: Config, columns: dict[str, str]) -> Path:
-    """Where they lie: beside the data, by a digest of what they are, so that views of older rules are never
-    taken for these."""
+    """Return the folder of the views: beside the data, named by a digest of what decides them.
+
+    Views that older rules made have another digest.
+    """
     made: dict[str, Any] = {
         "columns": {name: str(parse(spec)) for name, spec in columns.items()},
         "copies": config.data.cache,
@@ -75,7 +77,7 @@ def cache_folder(config: Config, columns: dict[str, str]) -> Path:
 
 
 def is_made(config: Config) -> bool:
-    """Whether they lie there already."""
+    """Return whether the views have been made."""
     return (cache_folder(config, columns_of(config)) / MANIFEST).is_file()
 
 
@@ -119,9 +121,9 @@ def make(config: Config) -> None:
 def _require_same_resources(
     config: Config, columns: dict[str, str], folder: Path, made: dict[str, str]
 ) -> None:
-    """Refuse views that were made with another synonym table, model or file of the same name. What this
-    machine lacks is not
-    compared: views that are there need none of it.
+    """Refuse views that were made with another synonym table, model or file of the same name.
+
+    What this machine lacks is not compared: views that are made need none of it.
     """
     try:
         read = resources(columns.values(), config.augment.synonyms)
@@ -137,8 +139,7 @@ def _require_same_resources(
 
 
 def trains_on(config: Config) -> Config:
-    """The configuration of what the loader reads: `config` itself, or, with `data.cache`, columns that are
-    taken as they are."""
+    """Return the loader's configuration; with `data.cache`, its views are the cache's columns."""
     if not config.data.cache:
         return config
     columns = columns_of(config)

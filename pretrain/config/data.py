@@ -78,8 +78,7 @@ class Source(BaseModel):
 
 
 class DataConfig(BaseModel):
-    """How text becomes shards. Everything here is part of what the shards are; executor and workers are
-    not."""
+    """How text becomes shards: all that decides the shards. Executor and workers do not."""
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
@@ -214,12 +213,12 @@ class DataConfig(BaseModel):
 
     @property
     def long_policy(self) -> str:
-        """`long_sentences` with auto resolved."""
+        """Return `long_sentences` with auto resolved."""
         if self.long_sentences != "auto":
             return self.long_sentences
         return "split" if self.keeps_documents else "truncate"
 
     @property
     def keeps_documents(self) -> bool:
-        """Whether the sentences of a document stay together."""
+        """Return whether the sentences of a document stay together."""
         return self.unit in ("sequence", "document")

@@ -41,7 +41,7 @@ class Term(Section):
     )
 
     def rise(self, step: int) -> float:
-        """Factor in [0, 1] on the weights of the section at a step."""
+        """Return the factor in [0, 1] on the section's weights at a step."""
         if step < self.start_step:
             return 0.0
         return min(1.0, (step - self.start_step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
@@ -373,22 +373,22 @@ class ObjectiveConfig(Section):
 
     @staticmethod
     def section(part: str) -> str:
-        """Section of an objective's settings."""
+        """Return the section of an objective's settings."""
         return "contrastive" if part == "clear" else part
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The summands of the objective's name."""
+        """Return the summands of the objective's name."""
         return tuple(self.name.split("+"))
 
     @property
     def sections(self) -> list[str]:
-        """The sections of our objectives in the sum."""
+        """Return the sections of our objectives in the sum."""
         return [self.section(part) for part in self.parts if part in OBJECTIVES and part != "mlm"]
 
     @property
     def steadier(self) -> dict[str, str]:
-        """Dotted setting -> which way to move it, of the terms of the sum (`Term.steadier`)."""
+        """Return, for the terms of the sum, dotted setting -> which way to move it (`Term.steadier`)."""
         ways = {section: getattr(self, section).steadier for section in self.sections}
         return {
             f"objective.{section}.{key}": way for section, own in ways.items() for key, way in own.items()
@@ -396,13 +396,12 @@ class ObjectiveConfig(Section):
 
     @property
     def masked_copies(self) -> int:
-        """How many maskings of a sequence the token-level loss wants."""
+        """Return how many maskings of a sequence the token-level loss needs."""
         return self.mlm.copies if self.mlm.weight > 0 else 0
 
 
 def unused(name: str, keys: Iterable[str]) -> list[str]:
-    """Those of the dotted keys that the objective `name` does not read: settings of objectives that are not
-    in its sum.
+    """Return those of the dotted keys that no objective in the sum `name` reads.
 
     `objective.mlm` is everyone's. An objective of one's own may derive from any of ours, so beside one
     nothing is unused.
@@ -418,7 +417,7 @@ def unused(name: str, keys: Iterable[str]) -> list[str]:
 
 
 def readers(keys: Iterable[str]) -> str:
-    """The objectives whose settings the dotted keys are, as one names them."""
+    """Name the objectives whose settings the dotted keys are."""
     own = {"contrastive": "clear", "options": "FILE.py:CLASS"}
     return " and ".join(
         dict.fromkeys(own.get(section, section) for section in (key.split(".")[1] for key in keys))

@@ -146,8 +146,10 @@ class AugmentConfig(Section):
         return self
 
     def of_role(self, role: str) -> str:
-        """Specification of the view that plays a role: anchor, positive (also positive2 ...), negative,
-        augmented, or one of an objective of your own, which is augmented as all.
+        """Return the specification of the view that plays a role.
+
+        role: anchor, positive (also positive2 ...), negative, augmented, or one of an objective of your
+        own, which takes `spec`.
 
         Raises:
             UserError: the role needs a specification of its own, and has none.
@@ -365,8 +367,7 @@ def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
 
 
 def _fit_warmup(tree: dict[str, Any], recipes_own: dict[str, Any], flags: set[str]) -> None:
-    """Shorten a warm-up with the run: where --train.steps alone leaves no room for the recipe's, it keeps its
-    share of the steps.
+    """Shorten a warm-up for which --train.steps leaves no room: it keeps its share of the steps.
 
     recipes_own: the recipe's section `train`.
     """
@@ -393,7 +394,7 @@ def validate_config(tree: dict[str, Any], where: str) -> Config:
 
 
 def unknown_key(key: str) -> str:
-    """Message for a key that the tree does not have, naming the nearest that it has."""
+    """Return the message for a key that does not exist, with the nearest that does."""
     if key.split(".")[-1] in ELSEWHERE_KNOWN_AS:
         return f"unknown key {key!r}: here it is {ELSEWHERE_KNOWN_AS[key.split('.')[-1]]}"
     known = [name for name, *_ in describe()] + [*SHORT_FLAGS, "config", "dry-run"]
@@ -420,7 +421,7 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
 
 
 def describe(model: type[BaseModel] = Config, prefix: str = "") -> list[tuple[str, str, str, str]]:
-    """Every key of the tree as (dotted name, type, default, meaning)."""
+    """Return every key of the tree as (dotted name, type, default, meaning)."""
     rows: list[tuple[str, str, str, str]] = []
     for name, field in model.model_fields.items():
         kind = field.annotation
@@ -432,5 +433,5 @@ def describe(model: type[BaseModel] = Config, prefix: str = "") -> list[tuple[st
 
 
 def to_yaml(config: Config) -> str:
-    """The resolved tree, every key written out."""
+    """Return the resolved tree as YAML, every key written out."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

@@ -1,5 +1,4 @@
-"""From what people write (YAML, flags) to typed models, and back to words: one message for all that is
-wrong."""
+"""Turn what people write (YAML, flags) into typed models; all faults become one message."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ none`)."""
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file; an empty file is an empty one.
+    """Return the mapping in a YAML file; an empty file is an empty one.
 
     Raises: UserError if the file is missing (naming the nearest beside it), is not YAML, or holds something
     else.
@@ -112,8 +111,7 @@ def typed_fields(model: type[BaseModel], texts: Mapping[str, str]) -> dict[str, 
 
 
 def type_at(model: type[BaseModel], dotted: str) -> Any:
-    """Return the type of the field at a dotted key; below a mapping that of its values; None where there is
-    no such field."""
+    """Return the type of the field at a dotted key (below a mapping: of its values), or None."""
     kind: Any = model
     for part in dotted.split("."):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -130,7 +128,7 @@ def _members(kind: Any) -> list[Any]:
 
 
 def _any_value(text: str, flag: str) -> Any:
-    """A YAML value; YAML 1.1 would read 5e8 as a string."""
+    """Return a YAML value; YAML 1.1 would read 5e8 as a string."""
     value = parse_yaml(text, f"{flag} {text}")
     if isinstance(value, str):
         try:
@@ -142,7 +140,7 @@ def _any_value(text: str, flag: str) -> Any:
 
 
 def faults(error: ValidationError, unknown_key: Callable[[str], str]) -> str:
-    """Every fault that pydantic found, as "key: what (got value)", with "; " between.
+    """Return every fault that pydantic found, as "key: what (got value)", separated by "; ".
 
     unknown_key: the message for a dotted key that the model does not have.
     """
@@ -160,13 +158,13 @@ def faults(error: ValidationError, unknown_key: Callable[[str], str]) -> str:
 
 
 def nearest(key: str, known: Iterable[str], prefix: str = "") -> str:
-    """ "; did you mean KEY?", or that --help lists the keys."""
+    """Return "; did you mean KEY?", or that --help lists the keys."""
     near = difflib.get_close_matches(key, list(known), 1, 0.5)
     return f"; did you mean {prefix}{near[0]}?" if near else "; --help lists the keys"
 
 
 def rows(model: type[BaseModel]) -> list[tuple[str, str, str, str]]:
-    """The fields of a flat model as (name, type, default, meaning), for `command.key_table`."""
+    """Return the fields of a flat model as (name, type, default, meaning), for `cli.key_table`."""
     return [
         (name, type_name(field.annotation), default_text(field), field.description or "")
         for name, field in model.model_fields.items()
@@ -174,7 +172,7 @@ def rows(model: type[BaseModel]) -> list[tuple[str, str, str, str]]:
 
 
 def type_name(kind: Any) -> str:
-    """A type in the words of a help text: `a|b` for a choice, `list` whatever it holds, `none` for null."""
+    """Return a type in the words of a help text: `a|b` for a choice, `list` for any list, `none` for null."""
     origin = typing.get_origin(kind)
     if origin is Literal:
         return "|".join(map(str, typing.get_args(kind)))
@@ -188,7 +186,7 @@ def type_name(kind: Any) -> str:
 
 
 def default_text(field: FieldInfo) -> str:
-    """A field's default as one would write it; "required" without one."""
+    """Return a field's default as one would write it; "required" without one."""
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True)

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
+from augment.core.keys import mix
 from pretrain.data.shards import raise_if_disk_full
 
 RUN_BYTES = 32 << 20  # text buffered before a run is written: bounds the memory of a reading task
@@ -28,38 +29,35 @@ _BELOW_1 = 2.0**-64
 
 
 def text_key(text: bytes, seed: int) -> int:
-    """64-bit identity of a text. With 200 million distinct texts the odds that any two share one are 1 in
-    1,000."""
+    """Return the 64-bit identity of a text.
+
+    With 200 million distinct texts the odds that any two share one are 1 in 1,000.
+    """
     return xxhash.xxh3_64_intdigest(text, seed)
 
 
 def mixed(keys: np.ndarray, salt: int) -> np.ndarray:
-    """uint64 -> uint64, a fresh random-looking value per (key, salt): splitmix64's finaliser (Steele et al.
-    2014)."""
-    with np.errstate(over="ignore"):
-        x = keys + np.uint64((salt * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) & (2**64 - 1))
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return x ^ (x >> np.uint64(31))
+    """Return a fresh random-looking uint64 for each key and salt."""
+    return mix(keys + np.uint64((salt * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) & (2**64 - 1)))
 
 
 def fraction(keys: np.ndarray, salt: int) -> np.ndarray:
-    """float64 in [0, 1) per key: the coin of every sampling decision; it depends on the text alone."""
+    """Return a float64 in [0, 1) for each key: the draw of every sampling decision, by the text alone."""
     return mixed(keys, salt) * _BELOW_1
 
 
 def is_below(number: int, share: float) -> bool:
-    """The coin of one hash (a `mixed` key): heads for `share` of all."""
+    """Return whether the draw of one hash (a `mixed` key) is below `share`."""
     return number * _BELOW_1 < share
 
 
 def bucket_of(keys: np.ndarray, buckets: int) -> np.ndarray:
-    """int64 bucket of every key, monotone in the key: bucket b holds one contiguous range of keys."""
+    """Return the bucket of every key, int64: bucket b holds one contiguous range of keys."""
     return ((keys >> np.uint64(32)) * np.uint64(buckets) >> np.uint64(32)).astype(np.int64)
 
 
 def first_key(bucket: int, buckets: int) -> int:
-    """The smallest key of a bucket (2**64 for bucket = buckets)."""
+    """Return the smallest key of a bucket (2**64 for bucket = buckets)."""
     return -(-(bucket << 32) // buckets) << 32
 
 
@@ -76,7 +74,7 @@ class RunWriter:
         self._size = self._runs = 0
 
     def add(self, record: tuple, text: bytes = b"") -> None:
-        """One record, in the order of the dtype's fields."""
+        """Add one record, in the order of the dtype's fields."""
         self._records.append(record)
         if text:
             self._texts.append(text)
@@ -114,32 +112,31 @@ class RunWriter:
 
 @dataclass(frozen=True)
 class Run:
-    """A run file. Its index is read where it is needed: all indices of a large corpus are tasks x K
-    numbers."""
+    """A run file, whose index is read on demand: all indices are tasks x K numbers."""
 
     path: Path
     dtype: np.dtype
     buckets: int
 
     def _bound(self, kind: int, bucket: int) -> int:
-        """Where a bucket begins, in records (kind 0) or text bytes (kind 1); `bucket` = K: the total."""
+        """Return where a bucket begins, in records (kind 0) or text bytes (1); `bucket` = K: the total."""
         return int(np.fromfile(self.path, "<i8", 1, offset=8 * (kind * (self.buckets + 1) + bucket))[0])
 
     def text_bytes(self, bucket: int | None = None) -> int:
-        """Bytes of text in one bucket, or in all."""
+        """Return the bytes of text in one bucket, or in all."""
         if bucket is None:
             return self._bound(1, self.buckets)
         return self._bound(1, bucket + 1) - self._bound(1, bucket)
 
     def records(self, bucket: int, until: int | None = None) -> np.ndarray:
-        """Records of buckets bucket..until-1 (one bucket by default)."""
+        """Return the records of buckets bucket..until-1 (one bucket by default)."""
         first = self._bound(0, bucket)
         count = self._bound(0, bucket + 1 if until is None else until) - first
         start = 16 * (self.buckets + 1) + first * self.dtype.itemsize
         return np.fromfile(self.path, self.dtype, count, offset=start)
 
     def text(self, bucket: int) -> np.ndarray:
-        """uint8[...]: the texts of a bucket, end to end, in the order of its records."""
+        """Return the texts of a bucket, uint8[...], end to end, in the order of its records."""
         start = 16 * (self.buckets + 1) + self._bound(0, self.buckets) * self.dtype.itemsize
         return np.fromfile(
             self.path, np.uint8, self.text_bytes(bucket), offset=start + self._bound(1, bucket)
@@ -147,7 +144,7 @@ class Run:
 
 
 def open_runs(folder: Path, buckets: int, dtype: np.dtype) -> list[Run]:
-    """The runs of a folder in the order of their names, which is the order of the reading tasks."""
+    """Return the runs of a folder in the order of their names, which is the order of the reading tasks."""
     return [Run(path, dtype, buckets) for path in sorted(folder.glob("*.run"))]
 
 
@@ -160,14 +157,14 @@ class Texts:
     starts: np.ndarray
 
     def decode(self, rows: Sequence[int] | np.ndarray) -> list[str]:
-        """The texts of some rows."""
+        """Return the texts of some rows."""
         starts, sizes = self.starts[rows].tolist(), self.records["bytes"][rows].tolist()
         view = memoryview(self.blob)
         return [str(view[a : a + n], "utf-8") for a, n in zip(starts, sizes)]
 
 
 def load_texts(runs: list[Run], bucket: int, part: int = 0, parts: int = 1) -> Texts:
-    """The records of a bucket whose mixed key falls into part `part` of `parts`, from all runs, in run order.
+    """Return the texts of a bucket whose mixed key falls into part `part` of `parts`, by run.
 
     Reading a bucket that outgrew its bound in several parts costs one more scan of it per part, and keeps
     the memory where it was promised.

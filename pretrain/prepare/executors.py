@@ -73,8 +73,7 @@ class Job(Stage):
 
 
 def run_jobs(jobs: list[Job], work: Path, options: ExecutorOptions) -> bool:
-    """Run the stages one after another; those finished before a kill are skipped, by datatrove's completion
-    files.
+    """Run the stages one after another; skip what was finished before a kill (datatrove's completion files).
 
     Returns: whether all is done (False: submitted to Slurm, not waited for).
     Raises: UserError from a task, or naming the logs when a task failed elsewhere.
@@ -240,7 +239,7 @@ def _default_partition() -> str:
 
 
 def _alive(ids: list[str]) -> bool:
-    """Whether any job still runs or may yet run."""
+    """Return whether any job still runs or may yet run."""
     command = ["squeue", "-h", "-j", ",".join(ids), "-o", "%T|%r"]
     queue = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
     return any("DependencyNeverSatisfied" not in line for line in queue)

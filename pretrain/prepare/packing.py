@@ -1,5 +1,4 @@
-"""From token ids of sentences to the sequences of a shard: one sentence or document each, or sentences packed
-up to a length.
+"""Pack token ids into the sequences of a shard: one sentence or document each, or sentences up to a length.
 
 `sequence` is RoBERTa's FULL-SENTENCES (Liu et al. 2019, section 4.2): contiguous sentences up to the
 maximum length, crossing into the next document after one more separator token.
@@ -35,8 +34,7 @@ class Packed:
 def fit_sentences(
     sentences: Ragged, documents: np.ndarray, longest: int, policy: str, counts: Counter[str]
 ) -> tuple[Ragged, np.ndarray, np.ndarray]:
-    """Make every sentence at most `longest` tokens, by `policy`, and drop empty ones; everything lost is
-    counted.
+    """Make every sentence at most `longest` tokens, by `policy`, and drop empty ones; count what is lost.
 
     Args:
         sentences: token ids without special tokens. documents: int64[N], document of each sentence, any
@@ -102,8 +100,10 @@ def fit_records(
 
 
 def one_per_sequence(sentences: Ragged, cls_id: int, sep_id: int) -> Packed:
-    """[CLS] sentence [SEP] for every sentence; an empty one, which stands for a column that a record lacks,
-    stays empty."""
+    """Return [CLS] sentence [SEP] for every sentence.
+
+    An empty one, which stands for a column that a record lacks, stays empty.
+    """
     filled = sentences.lengths > 0
     offsets = offsets_of(sentences.lengths + 2 * filled)
     starts = offsets[:-1][filled]
@@ -123,8 +123,9 @@ def one_per_document(
     sep_id: int,
     counts: Counter[str],
 ) -> Packed:
-    """[CLS] document [SEP] for every document, its sentences end to end; what lies behind `max_length` is cut
-    and counted.
+    """Return [CLS] document [SEP] for every document, its sentences end to end, cut after `max_length`.
+
+    What is cut is counted.
 
     Arguments as of `full_sentences`.
     """
@@ -147,8 +148,9 @@ def one_per_document(
 def full_sentences(
     sentences: Ragged, documents: np.ndarray, first: np.ndarray, max_length: int, cls_id: int, sep_id: int
 ) -> Packed:
-    """Pack sentences, in order, into sequences [CLS] s1 s2 ... [SEP] s1' s2' ... [SEP] of at most
-    `max_length` tokens.
+    """Pack sentences, in order, into sequences [CLS] s1 s2 ... [SEP] s1' ... [SEP].
+
+    A sequence has at most `max_length` tokens; [SEP] ends it, and stands between documents.
 
     Args:
         sentences: Ragged without special tokens, none longer than max_length - 2.

@@ -33,8 +33,9 @@ if os.environ.get(_QUIET):  # in a worker process, which sets up its own logging
 
 
 class Heartbeat:
-    """`with Heartbeat(work, stage, rank) as h: h.advance(units)`: how far a task is, at most twice a
-    second."""
+    """How far a task is: `with Heartbeat(work, stage, rank) as h: h.advance(units)`.
+
+    Written at most twice a second."""
 
     def __init__(self, work: Path, stage: str, rank: int):
         self._path = work / "progress" / stage / f"{rank:05d}"
@@ -68,8 +69,7 @@ def forget_workers(work: Path) -> None:
 
 
 def dead_task(work: Path) -> str | None:
-    """`stage task` of a task on this machine whose process is gone, though the task has not ended; or
-    None."""
+    """Return `stage task` of an unfinished task on this machine whose process is gone; or None."""
     for path in work.glob("progress/*/*.pid"):
         with contextlib.suppress(OSError, ValueError):
             pid = int(path.read_text())
@@ -82,7 +82,7 @@ def dead_task(work: Path) -> str | None:
 
 
 def peak_memory(work: Path) -> int:
-    """Largest resident memory of any task so far, in bytes."""
+    """Return the largest resident memory of any task so far, in bytes."""
     return max((int(path.read_text() or 0) for path in (work / "progress").glob("*/*.memory")), default=0)
 
 
@@ -157,7 +157,7 @@ class Display:
 
 
 def stage_progress(work: Path, stage: Stage) -> int:
-    """Units of a stage that are done, never more than its total."""
+    """Return how many units of a stage are done, never more than its total."""
     completed = _names(work / "logs" / stage.name / "completions")
     done = sum(stage.sizes[int(name)] for name in completed)
     for name in _names(work / "progress" / stage.name) - completed:

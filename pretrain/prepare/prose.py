@@ -1,4 +1,4 @@
-"""Tell prose from what is none."""
+"""Tell prose from headings, tables and code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\u0e00-\u0eff]"
 
 
 def count_words(sentence: str) -> int:
-    """Words parted by blanks; in scripts without blanks every character counts as one."""
+    """Count the words between blanks; in scripts without blanks every character counts as one."""
     words = sentence.count(" ") + 1
     if sentence.isascii():
         return words
@@ -18,8 +18,7 @@ def count_words(sentence: str) -> int:
 
 
 def is_prose(sentence: str, min_words: int, min_letters: float) -> bool:
-    """Return whether a cleaned sentence has enough words, and letters among its non-blank characters, and is
-    no heading.
+    """Return whether a cleaned sentence has enough words and letters, and is not a heading.
 
     Bytes of UTF-8 beyond ASCII count as letters, so that no script is at a disadvantage. A heading is one of
     wiki markup, as WikiText has them on lines of their own: `= = Life cycle = =`.

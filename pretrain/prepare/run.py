@@ -95,8 +95,10 @@ def find_or_prepare(data_dir: Path | str, config: DataConfig) -> dict:
 
 
 def _finished(out: Path, wanted: dict) -> dict | None:
-    """Return the manifest of a folder that holds the finished result of this config; None where there is
-    none. Raises: UserError for the result of another config."""
+    """Return the manifest of a folder with the finished result of this config, or None.
+
+    Raises: UserError for the result of another config.
+    """
     if not (out / MANIFEST).is_file():
         return None
     manifest = read_manifest(out)
@@ -187,8 +189,7 @@ def _unfinished_plan(config: DataConfig, tasks: list[Task], work: Path) -> Plan:
 
 
 def _bucket_count(tasks: list[Task], config: DataConfig) -> int:
-    """Return K: enough for 16 tasks side by side where the text is worth it, and for the memory bound where
-    there is more."""
+    """Return K: enough for 16 tasks at a time where the text is worth it, more for memory."""
     size = sum(task.size for task in tasks)
     bucket = min(max(size / 16, _SMALL_BUCKET), config.bucket_megabytes * 1e6)
     return min(max(1, math.ceil(size / bucket)), _MOST_BUCKETS)

@@ -70,8 +70,7 @@ _PLAIN_END = re.compile(r"(?<![\w.])[\w’']{3,}\. +([A-Za-z])")
 
 
 def split_sentences(line: str) -> list[str]:
-    """Return the sentences of one cleaned paragraph, in order. Nothing but white space between them is left
-    out.
+    """Return the sentences of one cleaned paragraph, in order; only white space between them is left out.
 
     A sentence ends at . ! ? … 。！？ and their Hindi, Urdu and Arabic kin, closing quotes included. It does not
     end after titles, initials, inner abbreviations and list numbers. After "etc.", "U.S." and the like it
@@ -109,8 +108,7 @@ def split_sentences(line: str) -> list[str]:
 
 
 class _Paragraph:
-    """A cleaned line, and what is known of it as a whole: how it is written, and which of its quotes are
-    open."""
+    """A cleaned line, and what is known of it as a whole: how it is written, and which of its quotes are open."""
 
     def __init__(self, line: str):
         self.line = line
@@ -118,8 +116,7 @@ class _Paragraph:
         self._quotes = self._counted = 0
 
     def skip_closers(self, position: int, start: int) -> int:
-        """Return the position behind a closing quote or an emoticon that stands alone at `position`, and
-        behind its blank."""
+        """Return the position after a closing quote or an emoticon that stands alone at `position`, and its blank."""
         line = self.line
         character = line[position : position + 1]
         if not character:
@@ -202,8 +199,7 @@ class _Paragraph:
         return word[0].isupper() and word.lower() in _OPENERS and not is_initial
 
     def _is_lowered(self, start: int) -> bool:
-        """Return whether sentences may begin with a lower-case letter here: the one that began at `start`
-        does, or most do."""
+        """Return whether sentences may begin in lower case here: the one from `start` does, or most do."""
         for character in self.line[start : start + 40]:
             if character.isalpha():
                 if character.islower():

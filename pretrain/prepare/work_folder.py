@@ -1,22 +1,22 @@
 """The files that the stages of a preparation leave for each other in its work folder, one type for each.
 
-    plan.json                   Plan                 what is made; written before any task starts
-    decision.json               Decision             the document that is held out, or is not, by decision
-    counts/reader/RANK.json     DocumentCounts       reading, per task
-    counts/faults/RANK.json     UnreadRows
-    counts/hashes/RANK.json     HashRange
-    counts/read/RANK.json       SentenceCounts       cleaning, splitting and scattering, per task
-    counts/found/RANK.json      TaskColumns          unit record
-    counts/columns/00000.json   Columns              unit record
-    counts/resolve/RANK.json    ResolveCounts        units sequence and document, per bucket
-    drops/RANK.drop             `write_dropped`      units sequence and document, per bucket
-    counts/tokenizer/00000.json TokenizerSize
-    counts/build/RANK.json      BuiltShards          per bucket
-    counts/shuffle/RANK.json    ShuffledShards       units sequence and document, per bucket
+    plan.json                    Plan             what is made; written before any task starts
+    decision.json                Decision         the document that is held out, or is not, by decision
+    counts/reader/RANK.json      DocumentCounts   reading, per task
+    counts/faults/RANK.json      UnreadRows
+    counts/hashes/RANK.json      HashRange
+    counts/read/RANK.json        SentenceCounts   cleaning, splitting and scattering, per task
+    counts/found/RANK.json       TaskColumns      unit record
+    counts/columns/00000.json    Columns          unit record
+    counts/resolve/RANK.json     ResolveCounts    units sequence and document, per bucket
+    drops/RANK.drop              `write_dropped`  units sequence and document, per bucket
+    counts/tokenizer/00000.json  TokenizerSize
+    counts/build/RANK.json       BuiltShards      per bucket
+    counts/shuffle/RANK.json     ShuffledShards   units sequence and document, per bucket
 
-Beside these: run files in texts, signatures and sequences (`pretrain.prepare.buckets`), the tokenizer, parses,
-and what datatrove keeps (logs, minhash). Other names or keys make an unfinished preparation unreadable: raise
-`pretrain.data.manifest.PREPARATION` with such a change.
+Beside these: run files in texts, signatures and sequences (`pretrain.prepare.buckets`), the tokenizer,
+parses, and what datatrove keeps (logs, minhash). A change of names or keys makes unfinished preparations
+unreadable: raise `pretrain.data.manifest.PREPARATION` with it.
 """
 
 from __future__ import annotations
@@ -122,8 +122,10 @@ class UnreadRows(BaseModel, WorkFile):
 
 
 class HashRange(BaseModel, WorkFile):
-    """The smallest and the largest held-out hash of a task's documents, each with the document's key; None of
-    a task without documents."""
+    """The smallest and the largest hash of a task's documents, each with the document's key.
+
+    Both are None of a task without documents.
+    """
 
     place: ClassVar[str] = "counts/hashes/{rank:05d}.json"
 
@@ -137,8 +139,10 @@ class HashRange(BaseModel, WorkFile):
 
 
 class TaskColumns(BaseModel, WorkFile):
-    """The columns that the records of a task fill, how many labels they have (0: none), and where the first
-    record stands."""
+    """The columns and labels that the records of a task have.
+
+    labels: how many, 0 for none. position: of the first record.
+    """
 
     place: ClassVar[str] = "counts/found/{rank:05d}.json"
 

@@ -1,5 +1,4 @@
-"""Documents: the texts of one task, in order, whatever they are read from. What cannot be read is counted and
-named.
+"""Read the documents of one task, in order, from any source; count and name what cannot be read.
 
 A broken line among good ones is left out. A file that is broken from the beginning is not what its name says,
 and is refused.

@@ -55,8 +55,10 @@ _COMMON = frozenset(_COMMON_WORDS.split())
 
 @functools.cache
 def python_files() -> tuple[tuple[str, int], ...]:
-    """(path, bytes) of the Python files and package descriptions of this environment, by their path below
-    site-packages: the same packages give the same order anywhere."""
+    """Return (path, bytes) of the Python files and package descriptions of this environment.
+
+    They are in the order of their paths below site-packages: the same packages give the same order anywhere.
+    """
     found: dict[str, tuple[str, int]] = {}
     for root in dict.fromkeys(sysconfig.get_paths()[key] for key in ("purelib", "platlib")):
         for folder, folders, files in os.walk(root):
@@ -72,8 +74,7 @@ def python_files() -> tuple[tuple[str, int], ...]:
 
 
 def module_documents(stripe: int, stripes: int) -> Iterator[str]:
-    """Prose of every S-th module, one document a module, one paragraph a line; modules without prose are left
-    out.
+    """Yield the prose of every S-th module: one document a module, one paragraph a line.
 
     Yields an empty string for those, so that progress can be counted in modules.
     """
@@ -86,7 +87,7 @@ def module_documents(stripe: int, stripes: int) -> Iterator[str]:
 
 
 def prose(module: str) -> list[str]:
-    """Prose paragraphs of a module's docstrings, in the order of the code; empty when it does not parse."""
+    """Return the paragraphs of prose in a module's docstrings, in order; none when it does not parse."""
     if module.count('"""') + module.count("'''") < max(1, _FEWEST_MARKS * len(module)):
         return []
     try:
@@ -105,8 +106,7 @@ def prose(module: str) -> list[str]:
 
 
 def _documented(node: ast.AST) -> Iterator[_DOCUMENTED]:
-    """Modules, classes and functions in source order; expressions are not descended into, they hold no
-    docstring."""
+    """Yield modules, classes and functions in source order; expressions hold no docstring."""
     if isinstance(node, _DOCUMENTED):
         yield node
     for child in getattr(node, "body", ()):
@@ -122,8 +122,7 @@ def _description(metadata: str) -> list[str]:
 
 
 def prose_paragraphs(documentation: str) -> list[str]:
-    """Paragraphs of a docstring or README that hold at least one English sentence; only their sentences are
-    kept."""
+    """Return the paragraphs of a docstring or README, of their English sentences alone."""
     text = _FENCE.sub("\n\n", documentation)
     for pattern, replacement in _MARKUP:
         text = pattern.sub(replacement, text)
@@ -136,7 +135,7 @@ def prose_paragraphs(documentation: str) -> list[str]:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """Runs of lines of one indentation; a bullet, a noise line or a deeper line ends the run."""
+    """Yield runs of lines of one indentation; a bullet, a noise line or a deeper line ends the run."""
     lines: list[str] = []
     indentation = -1
     literal = -1  # indentation of the line that ended in "::"; deeper lines are a literal block
@@ -165,8 +164,10 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 
 def is_english_sentence(sentence: str) -> bool:
-    """Whether a clean sentence reads as English prose: opens and closes as one, has words that English
-    cannot do without, and nothing of code or tables."""
+    """Return whether a clean sentence reads as English prose.
+
+    It opens and closes as a sentence, has words that English cannot do without, and no code or table.
+    """
     if not 24 <= len(sentence) <= 600 or not _SENTENCE.match(sentence) or _CODE_LIKE.search(sentence):
         return False
     words = sentence.lower().split()

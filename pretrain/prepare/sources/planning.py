@@ -29,8 +29,9 @@ _KINDS = {".txt": "text", ".text": "text", ".jsonl": "jsonl", ".ndjson": "jsonl"
 
 
 def plan_tasks(sources: list[Source], records: bool = False) -> list[Task]:
-    """The reading tasks of a mixture, in an order fixed by the sources. records: of
-    `pretrain.prepare.sources.records`, not documents.
+    """Return the reading tasks of a mixture, in an order fixed by the sources.
+
+    records: read records (`pretrain.prepare.sources.records`), not documents.
 
     Raises: UserError for a source that is missing, empty, of unknown type, or not available offline.
     """
@@ -96,8 +97,7 @@ def _kind_of(name: str) -> str | None:
 
 
 def _files(path: Path) -> list[Path] | None:
-    """Return the files of a path or glob, sorted; None if there is nothing of that name. Hidden ones are not
-    looked for."""
+    """Return the files of a path or glob, sorted, without hidden ones; None if there are none."""
     if path.is_dir():
         found = sorted(
             file
@@ -120,14 +120,12 @@ def _files(path: Path) -> list[Path] | None:
 
 
 def _hidden(file: Path, folder: Path) -> bool:
-    """Whether a file in a folder, or a folder on the way to it, is hidden: locks, work folders, checkpoints
-    of notebooks."""
+    """Return whether a file or a folder on the way to it is hidden: locks, work folders."""
     return any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
 def _of_preparation(file: Path) -> bool:
-    """Whether a file belongs to prepared data, finished or not, and is no text: its manifest, recipe or
-    tokenizer."""
+    """Return whether a file belongs to prepared data, finished or not: its manifest, recipe or tokenizer."""
     in_tokenizer = file.parent.name == "tokenizer"
     home = file.parent.parent if in_tokenizer else file.parent
     if not (file.suffix == ".json" if in_tokenizer else file.name in (MANIFEST, RECIPE)):

@@ -30,7 +30,7 @@ _PROBE_BYTES = 1 << 20
 
 
 def open_file(path: str | Path) -> BinaryIO:
-    """The decompressed bytes of a file, as a stream."""
+    """Open a file as a stream of its decompressed bytes."""
     name = str(path)
     if name.endswith(".gz"):
         return gzip.open(name, "rb")
@@ -86,7 +86,7 @@ def _is_compressed(path: str) -> bool:
 
 
 def detect_layout(path: Path) -> str:
-    """`paragraphs` if there is a blank line between text in the first megabyte, else `lines`.
+    """Return `paragraphs` if there is a blank line between text in the first megabyte, else `lines`.
 
     Raises: UserError if the file is not UTF-8 text or cannot be decompressed.
     """
@@ -111,8 +111,7 @@ def detect_layout(path: Path) -> str:
 
 
 def numbered_documents(task: Task) -> Iterator[tuple[int, str]]:
-    """Yield the documents of a text file in the task's layout (lines, paragraphs or passages), each with its
-    position.
+    """Yield the documents of a text file in the task's layout, each with its position.
 
     A position is the byte at which a document begins in a plain file, and the number of its first line (from
     0) in a compressed one. `where` makes words of it.
@@ -150,8 +149,7 @@ def naming_damage(place: str) -> Iterator[None]:
 
 
 def where(task: Task, position: int) -> str:
-    """Return the words for a position of `numbered_documents` or `pretrain.prepare.sources.rows`: `FILE, line
-    N` or `FILE, row N`."""
+    """Return a position of `numbered_documents` or `rows` in words: `FILE, line N`."""
     if task.kind == "hub" and task.stripes > 1:
         return f"hub:{task.place}, file or part {task.stripe + 1} of {task.stripes}, row {position + 1}"
     if task.kind in ("parquet", "disk", "hub"):
@@ -167,7 +165,7 @@ def where(task: Task, position: int) -> str:
 
 
 def _owned_lines(stream: BinaryIO, begin: int | None, end: int, layout: str) -> Iterator[tuple[int, bytes]]:
-    """(offset, line) of the documents that begin in (begin, end]; in [0, end] for the first range (None).
+    """Yield (offset, line) of the documents that begin in (begin, end]; begin None: in [0, end].
 
     The line that holds byte `begin` began before it, so it belongs to the range before; a paragraph
     document is entered at the first text line after a blank one, and followed past `end` to its own end.
@@ -198,8 +196,7 @@ def _owned_lines(stream: BinaryIO, begin: int | None, end: int, layout: str) -> 
 
 
 def _decode(line: bytes) -> str:
-    """Return the text of a line. What is not UTF-8 becomes halves of surrogate pairs, which `rows.is_unicode`
-    finds."""
+    """Return the text of a line; bytes that are not UTF-8 become halves of surrogate pairs."""
     return line.decode("utf-8", "surrogateescape")
 
 
@@ -230,8 +227,7 @@ def _passages(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, str]]:
 
 
 def passages(texts: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Join texts that follow each other, line by line, into documents of 32 thousand characters, each with
-    its first position."""
+    """Join successive texts, a line each, into documents of 32 thousand characters."""
     collected: list[str] = []
     size = first = 0
     for position, text in texts:

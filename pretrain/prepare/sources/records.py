@@ -1,5 +1,4 @@
-"""Records: texts that belong together, read from jsonl, csv, tsv, parquet and text files and from Hugging
-Face datasets.
+"""Read records, which are texts that belong together, from files and Hugging Face datasets.
 
 A record has a text and may have a positive (a text of the same meaning), a negative (a text of another
 meaning, close in words), an augmented version of the text and a label: sentence pairs, NLI triples, AugCSE's
@@ -30,27 +29,29 @@ _SIMCSE = {"sent0": "text", "sent1": "positive", "hard_neg": "negative"}
 
 @dataclass(frozen=True)
 class Record:
-    """texts: cleaned, in the order of `COLUMNS`, "" where there is none. position: where it begins
-    (`readers.where`)."""
+    """Texts that belong together, cleaned, in the order of `COLUMNS`; "" where there is none.
+
+    position: where the record begins (`readers.where`).
+    """
 
     texts: tuple[str, ...]
     label: int | None
     position: int
 
     def joined(self) -> bytes:
-        """Texts and label in one piece, a line each: what makes two records the same."""
+        """Return texts and label in one piece, a line each: what makes two records the same."""
         lines = (*self.texts, "" if self.label is None else str(self.label))
         return "\n".join(lines).encode("utf-8", "replace")
 
 
 def split_joined(text: str) -> tuple[list[str], int | None]:
-    """(texts, label) of `Record.joined`, decoded."""
+    """Return (texts, label) of a decoded `Record.joined`."""
     *texts, label = text.split("\n")
     return texts, int(label) if label else None
 
 
 def records(task: Task, source: Source) -> Iterator[Record]:
-    """The records of a task, in order.
+    """Yield the records of a task, in order.
 
     Raises: UserError, naming file and line, for what is no record, and where one has a label and another has
     none.
@@ -69,7 +70,7 @@ def records(task: Task, source: Source) -> Iterator[Record]:
 
 
 def _record(row: dict[str, Any], position: int, fault: Callable[[str], UserError]) -> Record:
-    """row: what was found, by column."""
+    """Return the record of a row, whose values are by column."""
     texts = []
     for column in COLUMNS:
         value = row.get(column)
@@ -135,7 +136,7 @@ def _number(text: str) -> int | str | None:
 
 
 def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], UserError]) -> dict[str, str]:
-    """Field -> column, for the fields that a record has."""
+    """Return field -> column, for the fields that a record has."""
     keys = {column: getattr(source, f"{column}_key") for column in (*COLUMNS, LABEL)}
     meant = {key: column for column, key in keys.items()}
     for field, column in _SIMCSE.items():

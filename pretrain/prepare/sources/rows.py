@@ -1,5 +1,4 @@
-"""Rows: the fields of jsonl, csv, tsv and parquet files and of Hugging Face datasets, streamed, each with its
-position.
+"""Read rows of jsonl, csv, tsv and parquet files and Hugging Face datasets, each with its position.
 
 A task reads its own share: every S-th row of a csv file (a quoted field may hold line breaks, so only the
 whole file tells where rows begin), a range of a parquet file's row groups, a range of a saved dataset's rows,
@@ -37,8 +36,10 @@ class Broken:
 
 
 def is_unicode(text: str) -> bool:
-    """Return whether a text can be written as UTF-8: it has no half of a surrogate pair (`"\\ud800"` in
-    JSON), and no byte that was not UTF-8 to begin with."""
+    """Return whether a text can be written as UTF-8.
+
+    It cannot with half of a surrogate pair (`"\\ud800"` in JSON), or a byte that was not UTF-8 to begin with.
+    """
     if text.isascii():
         return True
     try:
@@ -66,8 +67,7 @@ def json_rows(task: Task) -> Iterator[tuple[int, Row | Broken]]:
 
 
 def table_rows(task: Task, source: Source, choose: Choose) -> Iterator[tuple[int, Row | Broken]]:
-    """Yield (position, fields) of the task's rows of a csv, tsv or parquet file or a dataset, of the columns
-    chosen.
+    """Yield (position, fields) of the task's rows of a table or dataset, of the columns chosen.
 
     Raises: UserError, naming file and row or rows, for data that is damaged or not what its name says.
     """
@@ -98,8 +98,10 @@ def _csv_rows(task: Task, choose: Choose) -> Iterator[tuple[int, Row | Broken]]:
 
 
 def _numbered_rows(task: Task, stream: BinaryIO) -> Iterator[tuple[int, list[str]]]:
-    """Rows that are not blank, each with the number of its first line from 0: a quoted field may hold line
-    breaks."""
+    """Yield rows that are not blank, each with the number of its first line from 0.
+
+    A quoted field may hold line breaks.
+    """
     # Bytes that are not UTF-8 become halves of surrogate pairs, which `is_unicode` finds in their row.
     text = io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline="")
     if task.kind == "tsv":  # has no quotes: a field is what stands between tabs

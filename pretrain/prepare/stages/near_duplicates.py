@@ -1,5 +1,7 @@
-"""Near-duplicate documents, by datatrove's MinHash (the FineWeb settings: 5-grams, 14 x 8 hashes, ~72%
-similarity)."""
+"""Find near-duplicate documents by datatrove's MinHash.
+
+The settings are FineWeb's: 5-grams, 14 x 8 hashes, about 72% similarity.
+"""
 
 from __future__ import annotations
 

@@ -87,8 +87,7 @@ class Scatter(PlannedStep):
         SentenceCounts(counts).write(self.work, rank)
 
     def _prose(self, sentences: list[str], counts: Counter[str]) -> list[str]:
-        """Return the sentences of a document that stay: those that are prose; of running text, which has no
-        holes, all or none."""
+        """Return the sentences of a document that are prose; of running text, all or none."""
         config = self.config
         prose = [s for s in sentences if is_prose(s, config.min_words, config.min_letters)]
         counts["sentences"] += len(sentences)
