@@ -3,103 +3,44 @@ however often killed."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import json
-import os
 import re
-import shutil
-import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cache_helpers import TOKENS, make, records_of
 from loader_helpers import make_loader
-from real_data import PARSER, parser_folder
-from run_helpers import ROOT, command, curve, finish, start
+from real_data import PARSER
+from run_helpers import command, curve, finish, start
 from tokenizers import Tokenizer
-from transformers import BertConfig, BertForMaskedLM
 
 from augment.core.entry import Entry
 from augment.core.errors import AugmentationError
 from augment.core.identity import normalise
 from augment.core.keys import derive, sequence_keys
-from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
-from augment.neural.masked import VARIABLE as MASKED_LM
 from augment.spec.build import build
 from augment.spec.catalogue import CATALOGUE
 from augment.spec.grammar import alternatives
-from augment.spec.resources import resource_hash
 from augment.spec.sets import SETS
 from augment.text.draws import Draws
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import without_parse
 from pretrain.cache import __main__ as cache_command
-from pretrain.cache import augmenting, stages
-from pretrain.cache import run as cache_run
-from pretrain.cache.run import cache
+from pretrain.cache import augmenting
 from pretrain.common.errors import UserError
-from pretrain.common.folder_lock import folder_lock
-from pretrain.config.data import DataConfig
 from pretrain.data import idle_augmentations
 from pretrain.data.annotation import Annotation, pack
 from pretrain.data.batch import ViewSpec, number_of_labels
 from pretrain.data.pipelines import build_for
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import load_tokenizer
-from pretrain.prepare.run import prepare
-
-TOKENS = "del-word:rate=0.5|crop:rate=1.0|reorder"  # the second changes nothing
-SENTENCES = [
-    f"{who} {does} {what} today."
-    for who in ["Anna", "The old dog", "A café in Zürich", "Nobody", "My sister"]
-    for does in ["has seen", "likes", "didn't find", "is", "will have"]
-    for what in ["the blue house", "no money", "“a quiet life”", "what she said", "old friends"]
-]
 
 
-def make(data: Path, out: Path, columns: dict[str, str], **settings) -> dict:
-    return cache(data, out, columns, **{"seed": 3, "workers": 1, "progress": False, **settings})
-
-
-def digest(folder: Path) -> dict[str, str]:
-    """sha256 of every file; the manifest without what it says of the run."""
-    found = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        content = path.read_bytes()
-        if path.name == "manifest.json":
-            content = json.dumps(
-                {key: value for key, value in json.loads(content).items() if key != "run"}
-            ).encode()
-        found[str(path.relative_to(folder))] = hashlib.sha256(content).hexdigest()
-    return found
-
-
-def records_of(folder: Path, split: str = "train") -> tuple[dict[str, list[list[int]]], np.ndarray]:
-    """(columns of a cache, labels) in the order of records."""
-    reader = ShardReader(folder, split)
-    chunks = [reader.read(number) for number in range(reader.num_chunks)]
-    columns = {}
-    for name in reader.columns:
-        stored = Ragged.concatenate([chunk.column(name) for chunk in chunks])
-        columns[name] = [stored[row].tolist() for row in range(len(stored))]
-    return columns, np.concatenate([chunk.labels for chunk in chunks]) if reader.labels else np.empty(0)
-
-
-@pytest.fixture(scope="module")
-def annotated(tmp_path_factory) -> Path:
-    parser = parser_folder()
-    folder = tmp_path_factory.mktemp("cached")
-    (folder / "corpus.txt").write_text("\n".join(SENTENCES) + "\n")
-    config = DataConfig(sources=[str(folder / "corpus.txt")], vocabulary=400, heldout=0.1, chunk_tokens=500,
-    max_length=24,
-                        annotate=parser)  # fmt: skip
-    prepare(config, folder / "data", workers=1, progress=False)
-    return folder / "data"
+def plain(text: str) -> str:
+    return re.sub(r"\s+", " ", re.sub("[’‘]", "'", re.sub("[“”]", '"', text))).strip()
 
 
 @pytest.mark.parametrize(
@@ -177,94 +118,6 @@ def test_rules_of_text_give_the_same_from_the_stored_parse(annotated, tmp_path):
     assert place == len(labels) and len(set(labels.tolist())) > 5
 
 
-@pytest.fixture(scope="module")
-def masked_lm(annotated, tmp_path_factory) -> str:
-    """A small random masked language model with the data's tokenizer."""
-    folder, tokenizer = tmp_path_factory.mktemp("lm"), load_tokenizer(ShardReader(annotated).tokenizer_path)
-    config = BertConfig(vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
-                        intermediate_size=32, initializer_range=0.3, max_position_embeddings=66)  # fmt: skip
-    BertForMaskedLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
-
-
-def test_models_named_by_the_environment_are_part_of_what_is_made(
-    annotated, masked_lm, tmp_path, monkeypatch
-):
-    columns = {"augmented": "contextual:rate=0.3|random-swap"}
-    monkeypatch.delenv(MASKED_LM, raising=False)
-    with pytest.raises(AugmentationError, match=f"contextual needs a masked language model.*{MASKED_LM}"):
-        make(annotated, tmp_path / "cache", columns)
-    monkeypatch.setenv(MASKED_LM, masked_lm)
-    manifest = make(annotated, tmp_path / "cache", columns)
-    assert manifest["cache"]["resources"] == {"contextual.model": resource_hash(masked_lm)}
-    assert manifest["cache"]["rates"]["augmented"]["contextual:rate=0.3"]["rate"] > 0.8
-    moved = tmp_path / "moved"
-    shutil.copytree(masked_lm, moved)
-    monkeypatch.setenv(MASKED_LM, str(moved))
-    assert make(annotated, tmp_path / "cache", columns) == manifest  # the same model elsewhere
-    content = bytearray((moved / "model.safetensors").read_bytes())
-    content[-1] ^= 1
-    (moved / "model.safetensors").write_bytes(content)
-    with pytest.raises(UserError, match=r"holds something else: .*\(contextual.model\)"):
-        make(annotated, tmp_path / "cache", columns)
-
-
-def test_a_model_that_loading_fetches_is_hashed_after_that(annotated, masked_lm, tmp_path, monkeypatch):
-    monkeypatch.setenv(MASKED_LM, masked_lm)
-    open_pipelines, opened = stages.open_pipelines, []
-
-    def fetch(*arguments):
-        opened.append(arguments)
-        return open_pipelines(*arguments)
-
-    monkeypatch.setattr(stages, "open_pipelines", fetch)
-    monkeypatch.setattr(cache_run, "resource_hash", lambda where: resource_hash(where) if opened else None)
-    manifest = make(annotated, tmp_path / "cache", {"augmented": "contextual:rate=0.3|random-swap"})
-    assert manifest["cache"]["resources"] == {"contextual.model": resource_hash(masked_lm)}
-
-
-@pytest.mark.slow
-def test_a_model_gives_the_same_bytes_with_any_number_of_workers(annotated, masked_lm, tmp_path, monkeypatch):
-    monkeypatch.setenv(MASKED_LM, masked_lm)
-    for workers in (1, 2):
-        make(
-            annotated,
-            tmp_path / str(workers),
-            {"augmented": "contextual:rate=0.3|random-swap"},
-            copies=3,
-            workers=workers,
-        )
-    assert digest(tmp_path / "1") == digest(tmp_path / "2")
-
-
-def test_forked_loader_workers_run_a_model_that_was_loaded_before(annotated, masked_lm, monkeypatch):
-    monkeypatch.setenv(MASKED_LM, masked_lm)
-    reader = ShardReader(annotated)
-    vocabulary = Vocabulary.from_tokenizer(load_tokenizer(reader.tokenizer_path))
-    views = [ViewSpec("anchor", "none"), ViewSpec("positive", "contextual:rate=0.3|random-swap")]
-    found = []
-    for workers in (0, 2):  # blocks of other sentences: each becomes the same
-        loader = make_loader(
-            annotated,
-            vocabulary,
-            global_batch=16,
-            lanes=4,
-            views=views,
-            copies=0,
-            workers=workers,
-            stop_step=4,
-        )
-        found.append([batch.views["positive"].tokens for batch in loader])
-        original = [batch.original for batch in loader]
-    assert found[0] == found[1]
-    assert sum(first != second for first, second in zip(original, found[0])) == 4
-
-
-def plain(text: str) -> str:
-    return re.sub(r"\s+", " ", re.sub("[’‘]", "'", re.sub("[“”]", '"', text))).strip()
-
-
 def test_what_differs_in_quotes_and_blanks_only_is_no_augmentation(tiny_data, monkeypatch):
     rewritten = {
         "He said “no”.": 'He said "no".',
@@ -326,85 +179,6 @@ def loaded(folder: Path, views: list[ViewSpec]) -> list[tuple[int, int, list[int
         for batch in loader
         for row, (number, label) in enumerate(zip(batch.sequence_ids, batch.labels))
     ]
-
-
-def test_the_same_bytes_with_any_number_of_workers_and_after_a_break(tiny_data, tmp_path, monkeypatch):
-    columns = {"augmented": TOKENS}
-    make(tiny_data, tmp_path / "one", columns, copies=3)
-    make(tiny_data, tmp_path / "two", columns, copies=3, workers=2)
-    assert digest(tmp_path / "one") == digest(tmp_path / "two")
-    run, began = stages.AugmentShard.run, []
-
-    def broken(self, data=None, rank=0, world_size=1):
-        began.append(rank)
-        if len(began) == 3:
-            raise KeyboardInterrupt
-        run(self, data, rank, world_size)
-
-    monkeypatch.setattr(stages.AugmentShard, "run", broken)
-    with pytest.raises(KeyboardInterrupt):
-        make(tiny_data, tmp_path / "broken", columns, copies=3)
-    assert not (tmp_path / "broken" / "manifest.json").exists()
-    with pytest.raises(UserError, match="holds something else: seed is 3 there and 4 now"):
-        make(tiny_data, tmp_path / "broken", columns, copies=3, seed=4)
-    make(tiny_data, tmp_path / "broken", columns, copies=3)
-    assert began[:3] == [0, 1, 2] and began[3:] == [2, 3]
-    assert digest(tmp_path / "broken") == digest(tmp_path / "one")
-    again = make(tiny_data, tmp_path / "broken", columns, copies=3)
-    assert (
-        len(began) == 5 and again["splits"]["train"]["sequences"] == 3 * ShardReader(tiny_data).num_sequences
-    )
-
-
-def test_a_cache_of_other_rules_is_named_and_a_cache_draws_each_column_for_itself(
-    tiny_data, tmp_path, monkeypatch
-):
-    columns = {"negative": "del-word:rate=0.5", "augmented": "del-word:rate=0.5"}
-    manifest = make(tiny_data, tmp_path / "cache", columns)
-    assert re.fullmatch("[0-9a-f]{12}", manifest["cache"]["rules"])
-    found, _ = records_of(tmp_path / "cache")
-    assert (
-        sum(one == other for one, other in zip(found["negative"], found["augmented"]))
-        < len(found["text"]) / 4
-    )
-    monkeypatch.setattr(cache_run, "rules_digest", lambda: "other")
-    with pytest.raises(
-        UserError,
-        match=r"cache holds something else: the digest of .* code and word lists.*remove that folder",
-    ):
-        make(tiny_data, tmp_path / "cache", columns)
-
-
-def test_a_process_killed_alone_leaves_a_folder_that_can_be_finished(tiny_data, tmp_path):
-    code = (
-        "import os, signal, sys; from pretrain.cache import run as cache, stages as s; run = s.AugmentShard.run\n"
-        "def killed(self, data=None, rank=0, world_size=1):\n"
-        "    run(self, data, rank, world_size)\n"
-        "    if rank: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "s.AugmentShard.run = killed\n"
-        "cache.cache(sys.argv[1], sys.argv[2], {'augmented': sys.argv[3]}, 3, 3, progress=False, workers=1)\n"
-    )
-    words = [sys.executable, "-c", code, str(tiny_data), str(tmp_path / "killed"), TOKENS]
-    process = subprocess.Popen(
-        words, cwd=ROOT, start_new_session=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
-    try:
-        assert process.wait(timeout=120) == -signal.SIGKILL
-        make(tiny_data, tmp_path / "killed", {"augmented": TOKENS}, copies=3)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # datatrove's manager outlives it
-    make(tiny_data, tmp_path / "whole", {"augmented": TOKENS}, copies=3)
-    assert digest(tmp_path / "killed") == digest(tmp_path / "whole")
-
-
-def test_two_at_once_are_refused(tiny_data, tmp_path):
-    (tmp_path / "cache").mkdir()
-    with (
-        folder_lock(tmp_path / "cache"),
-        pytest.raises(UserError, match=f"is being written by process {os.getpid()} on "),
-    ):
-        make(tiny_data, tmp_path / "cache", {"augmented": TOKENS})
 
 
 def test_copies_have_draws_of_their_own_and_the_first_is_the_fixed_one(tiny_data, tmp_path):

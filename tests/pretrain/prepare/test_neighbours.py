@@ -27,8 +27,8 @@ CORPORA = {
 
 def write_corpus(path: Path, documents: int, sentences: int, unit: str) -> None:
     """Every sentence names its document. Of records, a document's sentences are records of its own."""
-    made = [[f"Now document d{d}e tells us the thing with number n{d * sentences + s}e." for s in range(sentences)]
-            for d in range(documents)]  # fmt: skip
+    sentence = "Now document d{}e tells us the thing with number n{}e."
+    made = [[sentence.format(d, d * sentences + s) for s in range(sentences)] for d in range(documents)]
     if unit == "record":
         path.write_text(
             "".join(json.dumps({"text": s, "positive": s[4:]}) + "\n" for document in made for s in document)

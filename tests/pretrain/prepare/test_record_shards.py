@@ -1,0 +1,216 @@
+"""Check that records stay together on the way into the shards."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from prepare_helpers import digest
+from test_corpora import write
+from test_prepare import run as run_command
+from test_records import GOOD, as_csv, as_jsonl, plain, some_triples
+
+from pretrain.common.errors import UserError
+from pretrain.config.data import DataConfig
+from pretrain.data.shards import ShardReader
+from pretrain.data.tokenizer import load_tokenizer
+from pretrain.prepare.run import prepare
+from pretrain.prepare.sources.records import COLUMNS
+from pretrain.prepare.stages.records import BuildRecords
+from pretrain.prepare.work_folder import SentenceCounts
+
+
+def config(*places: object, **settings) -> DataConfig:
+    settings = {"vocabulary": 320, "heldout": 0.15, "chunk_tokens": 400, **settings}
+    return DataConfig(sources=[str(place) for place in places], unit="record", **settings)
+
+
+def shard_records(folder: Path, split: str) -> list[tuple]:
+    """(text, positive, negative, augmented, label) as decoded; what a record lacks is ""."""
+    reader, tokenizer = ShardReader(folder, split), load_tokenizer(folder)
+    found = []
+    for number in range(reader.num_chunks):
+        chunk = reader.read(number)
+        texts = {name: [tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in chunk.column(name)]
+                 for name in reader.columns}  # fmt: skip
+        for row in range(len(chunk.sequence_ids)):
+            columns = (texts[name][row] if name in texts else "" for name in COLUMNS)
+            found.append((*columns, None if chunk.labels is None else int(chunk.labels[row])))
+    return found
+
+
+@pytest.fixture(scope="module")
+def triples(tmp_path_factory) -> tuple[Path, list[dict]]:
+    rows = some_triples()
+    return write(tmp_path_factory.mktemp("triples") / "triples.jsonl", as_jsonl(rows)), rows
+
+
+def test_shards_hold_every_record_once(tmp_path, triples, several_tasks):
+    path, rows = triples
+    manifest = prepare(config(path, max_length=96), tmp_path / "out", workers=1, progress=False)
+    assert manifest["buckets"] > 2 and (manifest["columns"], manifest["labels"]) == (list(COLUMNS[:3]), 3)
+    train, heldout = (shard_records(tmp_path / "out", split) for split in ("train", "heldout"))
+    assert sorted(train + heldout) == sorted(set(plain(rows)))
+    # No text of training is held out too, whatever its partners are.
+    assert heldout and not {record[0] for record in train} & {record[0] for record in heldout}
+    counts = manifest["counts"]
+    assert counts["records"] == len(rows) and counts["records_duplicate"] == len(rows) - len(set(plain(rows)))
+    assert counts["records_with_negative"] == sum(row["negative"] is not None for row in rows)
+    assert manifest["splits"]["train"]["sequences"] == len(train)
+    assert counts["texts_truncated"] == 0
+
+
+def test_workers_do_not_change_a_byte(tmp_path, triples, several_tasks):
+    for workers in (1, 2):
+        prepare(config(triples[0]), tmp_path / str(workers), workers=workers, progress=False)
+    assert digest(tmp_path / "1") == digest(tmp_path / "2") and len(digest(tmp_path / "1")) > 6
+
+
+@pytest.mark.parametrize("step,method", [(SentenceCounts, "write"), (BuildRecords, "_encode_records")])
+def test_interrupted_it_ends_with_the_same_bytes(tmp_path, triples, several_tasks, step, method):
+    calls, real = [], getattr(step, method)
+
+    def failing(self, *arguments):
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise RuntimeError("killed")
+        return real(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step, method, failing)
+        with pytest.raises(RuntimeError, match="killed"):
+            prepare(config(triples[0]), tmp_path / "killed", workers=1, progress=False)
+    with pytest.raises(UserError, match="did not finish"):
+        ShardReader(tmp_path / "killed")
+    for name in ("killed", "whole"):
+        prepare(config(triples[0]), tmp_path / name, workers=1, progress=False)
+    assert digest(tmp_path / "killed") == digest(tmp_path / "whole")
+
+
+def test_columns_are_those_that_any_record_has(tmp_path, several_tasks):
+    rows = some_triples(100)
+    texts = write(tmp_path / "texts.txt", "".join(f"{row['text']}\n" for row in rows))
+    manifest = prepare(config(texts, heldout=0), tmp_path / "texts", workers=1, progress=False)
+    assert (
+        manifest["columns"] == ["text"]
+        and "labels" not in manifest
+        and ShardReader(tmp_path / "texts").columns == ("text",)
+    )
+    assert sorted(record[0] for record in shard_records(tmp_path / "texts", "train")) == sorted(
+        {row["text"] for row in rows}
+    )
+    negatives = write(tmp_path / "negatives.csv", as_csv(rows, ("text", "negative")))
+    manifest = prepare(
+        config(texts, negatives, heldout=0, max_length=96), tmp_path / "both", workers=1, progress=False
+    )
+    assert manifest["columns"] == ["text", "negative"]
+    wanted = {(row["text"], "", row["negative"] or "", "", None) for row in rows}
+    wanted |= {(row["text"], "", "", "", None) for row in rows}
+    assert sorted(shard_records(tmp_path / "both", "train")) == sorted(wanted)
+
+
+def test_an_augmented_text_is_a_column_of_its_own(tmp_path):
+    """AugCSE's cached pairs."""
+    rows = [{"text": f"The text number {i}.", "augmented": f"Number {i}.", "label": i % 4} for i in range(50)]
+    manifest = prepare(
+        config(write(tmp_path / "a.csv", as_csv(rows)), heldout=0),
+        tmp_path / "out",
+        workers=1,
+        progress=False,
+    )
+    assert (manifest["columns"], manifest["labels"]) == (["text", "augmented"], 4)
+    assert sorted(shard_records(tmp_path / "out", "train")) == plain(rows)
+
+
+def test_labels_in_one_file_and_none_in_another(tmp_path, triples):
+    other = write(tmp_path / "other.csv", as_csv(some_triples(5), ("text", "positive")))
+    with pytest.raises(
+        UserError, match=r"triples\.jsonl, line 1 has a label, that in .*other\.csv, line 2 has none"
+    ):
+        prepare(config(triples[0], other), tmp_path / "out", workers=1, progress=False)
+
+
+@pytest.mark.parametrize("policy", ["auto", "drop"])
+def test_long_texts_are_cut_or_their_records_dropped(tmp_path, policy):
+    long = "A very long text " + " ".join(f"word{i}" for i in range(60)) + "."
+    rows = [
+        {"text": f"A short text number {i}.", "positive": long if i < 3 else "A short one."}
+        for i in range(50)
+    ]
+    path = write(tmp_path / "a.jsonl", as_jsonl(rows))
+    made = config(path, max_length=32, heldout=0, long_sentences=policy)
+    counts = prepare(made, tmp_path / "out", workers=1, progress=False)["counts"]
+    found = shard_records(tmp_path / "out", "train")
+    if policy == "drop":
+        assert counts["records_dropped_too_long"] == 3 and len(found) == 47
+    else:
+        assert counts["texts_truncated"] == 3 and counts["tokens_truncated"] > 30 and len(found) == 50
+        assert sum(long.startswith(record[1]) for record in found) == 3
+        assert max(ShardReader(tmp_path / "out").read(0).stored.lengths) == 32
+
+
+def test_weights_and_duplicates(tmp_path):
+    for name in "ab":
+        write(
+            tmp_path / f"{name}.jsonl",
+            as_jsonl([{"text": f"{name} {i}", "positive": "the same"} for i in range(200)] * 2),
+        )
+    places = (f"{tmp_path}/a.jsonl@2.5", f"{tmp_path}/b.jsonl@0.25")
+    prepare(config(*places, heldout=0), tmp_path / "out", workers=1, progress=False)
+    found = Counter(shard_records(tmp_path / "out", "train"))
+    assert {count for record, count in found.items() if record[0][0] == "a"} == {2, 3}
+    assert {count for record, count in found.items() if record[0][0] == "b"} == {1} and 200 < len(found) < 300
+    prepare(
+        config(tmp_path / "a.jsonl", heldout=0, dedup="none"), tmp_path / "all", workers=1, progress=False
+    )
+    assert set(Counter(shard_records(tmp_path / "all", "train")).values()) == {2}
+
+
+def test_an_own_tokenizer_and_its_sample(tmp_path):
+    """Trained on all columns of training records, and on nothing else: no separator, no label."""
+    rows = [{"text": "aaaa aaaa", "positive": "bbbb bbbb", "negative": "cccc cccc", "label": 7}] + [
+        {"text": f"aaaa {i}", "positive": "bbbb", "negative": "cccc", "label": 3} for i in range(40)
+    ]
+    path = write(tmp_path / "a.jsonl", as_jsonl(rows))
+    trained = config(path, heldout=0, tokenizer_type="wordpiece", exact_vocabulary=True)
+    prepare(trained, tmp_path / "out", workers=1, progress=False)
+    vocabulary = load_tokenizer(tmp_path / "out").get_vocab()
+    assert {"aaaa", "bbbb", "cccc"} <= set(vocabulary) and "\n" not in "".join(vocabulary)
+    given = config(path, heldout=0, tokenizer=str(tmp_path / "out/tokenizer"), seed=1)
+    manifest = prepare(given, tmp_path / "again", workers=1, progress=False)
+    assert (
+        manifest["tokenizer_hash"] == ShardReader(tmp_path / "out").tokenizer_hash and manifest["labels"] == 8
+    )
+
+
+def test_settings_that_do_not_fit_records():
+    for setting in ({"long_sentences": "split"}, {"dedup": "minhash"}):
+        with pytest.raises(ValueError, match="is not for unit record"):
+            config("a.jsonl", **setting)
+    with pytest.raises(ValueError, match="layout: passages is not for unit record"):
+        DataConfig(sources=[{"source": "a.txt", "layout": "passages"}], unit="record")
+
+
+def test_the_command(tmp_path, triples, capsys):
+    arguments = [
+        "--source",
+        str(triples[0]),
+        "--unit",
+        "record",
+        "--vocabulary",
+        "320",
+        "--progress",
+        "false",
+    ]
+    assert run_command([*arguments, "--out", str(tmp_path / "out")]) == 0
+    shown = capsys.readouterr().out
+    assert "columns: text, positive, negative; 3 labels" in shown and " records " in shown
+    write(tmp_path / "a.jsonl", GOOD + "{}\n")
+    assert (
+        run_command(["--source", f"{tmp_path}/a.jsonl", "--unit", "record", "--out", str(tmp_path / "bad")])
+        == 2
+    )
+    error = capsys.readouterr().err
+    assert "a.jsonl, line 2: there is no column 'text'" in error and "Traceback" not in error
+    assert not (tmp_path / "bad" / "manifest.json").exists()
