@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -120,7 +120,7 @@ def load_tokenizer(folder: str) -> Any:
     """Load a transformers fast tokenizer from a folder, and add [DEL] if it has none, as preparation does."""
     from transformers import AutoTokenizer
 
-    if not Path(folder).is_dir():
+    if not os.path.isdir(os.path.expanduser(folder)):
         raise AugmentationError(
             f"--tokenizer {folder}: no such folder (a Hugging Face tokenizer folder is needed)"
         )

@@ -447,7 +447,7 @@ def evaluate_model(
 
     require_writable(out)
     if json_file:
-        require_writable(Path(json_file).parent, "json_file")
+        require_writable(Path(json_file).parent, "--json_file")
         if Path(json_file).is_dir():
             raise UserError(f"--json_file {json_file}: a folder; name a file in it")
     evaluator = StsEvaluator(data or None)

@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 
 from finetune.files import data_root
-from pretrain.common.cli import as_bool, run
+from pretrain.common.cli import as_bool, require_writable, run
 from pretrain.common.errors import UserError
 
 
@@ -48,6 +48,7 @@ def main(*words: str, sets: str = "", source: str = "", replace: bool | str = Fa
         return _check(data_root(*words), sets)
     if len(words) != 2 or sets:
         raise UserError("write python -m finetune.data fetch SET DIR [--source FOLDER] [--replace]")
+    require_writable(words[1], "DIR")
     return _fetch(words[0], Path(words[1]), source, as_bool(replace, "replace"))
 
 

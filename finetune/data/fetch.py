@@ -15,6 +15,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -81,6 +82,7 @@ def _load(hub_set: HubSet, split: str, source: str) -> list[Row]:
     """Rows of one split, label numbers as words."""
     from datasets import ClassLabel, get_dataset_config_names, load_dataset
 
+    source = os.path.expanduser(source)
     local = Path(source).is_dir()
     if not local and source.startswith((".", "/", "~")):
         raise UserError(f"--source {source}: there is no such folder")

@@ -192,10 +192,11 @@ def as_rate(value: str, flag: str = "lr") -> float:
     return rate
 
 
-def require_writable(place: str | Path, flag: str = "out") -> None:
+def require_writable(place: str | Path, name: str = "--out") -> None:
     """Refuse a folder that cannot be made or written to, before the work whose results go there.
 
-    The folder is not made: what is refused later would leave it behind. "" is a flag that was not given.
+    The folder is not made: what is refused later would leave it behind. place: "" is a flag that was not
+    given. name: what the message calls it.
 
     Raises:
         UserError: the place, or what it would lie in, is no folder, or is not writable.
@@ -210,7 +211,7 @@ def require_writable(place: str | Path, flag: str = "out") -> None:
             return
     except OSError as error:  # a name that is too long, a folder that cannot be looked into
         there, fault = path, f"cannot be used ({error.strerror})"
-    raise UserError(f"--{flag} {place}: {there} {fault}; name another place")
+    raise UserError(f"{name} {place}: {there} {fault}; name another place")
 
 
 def key_table(rows: list[tuple[str, str, str, str]]) -> str:

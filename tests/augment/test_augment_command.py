@@ -75,7 +75,7 @@ def test_sentences_from_text_file_and_standard_input(tmp_path, call):
     assert "12, 13" in call("--aug", "none", "--text", "12, 13")[1].replace("12 , 13", "12, 13")
 
 
-def test_tokenizer_folder_and_synonyms(tmp_path, call):
+def test_tokenizer_folder_and_synonyms(tmp_path, call, monkeypatch):
     augment_tokenizers.byte_level(delete=False).save_pretrained(tmp_path / "tokenizer")
     table = tmp_path / "table.json"
     table.write_text(json.dumps({"big": ["large"]}))
@@ -87,7 +87,8 @@ def test_tokenizer_folder_and_synonyms(tmp_path, call):
         "--aug",
         "subs:rate=0.1,del-word:rate=0.0",
     ]
-    status, output, error = call(*text, "--tokenizer", str(tmp_path / "tokenizer"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    status, output, error = call(*text, "--tokenizer=~/tokenizer")
     assert status == 0, error
     assert "large" in output.lower() and "of 5 words" in output
     assert "large" in call(*text)[1].lower()

@@ -49,6 +49,14 @@ def test_commands_of_several_models_or_sources_refuse_it_too(tmp_path):
         sweep(file="no_such_sweep.yaml", out=str(place))
 
 
+def test_the_folder_of_fetched_data_is_looked_at_before_the_hub(tmp_path):
+    from finetune.data.__main__ import main
+
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"^DIR \S+: \S+ is not a folder"):
+        main("fetch", "GLUE/RTE", str(tmp_path / "file"))
+
+
 def test_what_can_be_made_is_taken_and_not_made_yet(tmp_path):
     require_writable(tmp_path / "a" / "b")
     require_writable("")
