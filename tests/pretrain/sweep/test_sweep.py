@@ -1,4 +1,4 @@
-"""Sweeps: what a file asks for, training its runs over interruptions, and the table."""
+"""The sweep command: training over interruptions, the table, and Slurm."""
 
 import json
 import os
@@ -10,253 +10,12 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 from run_helpers import TINY
+from sweep_helpers import ROOT, write_sweep
 
-from pretrain.common.errors import UserError
-from pretrain.sweep.file import Sweep, expand, read_sweep, replaced, sweep_of
-from pretrain.sweep.runs import Plan, identity, last_words, run_of, unequal_inputs
-from pretrain.sweep.table import Judged, collect, columns_of, correlations, evaluate, statistics_of, tabulate
-
-ROOT = Path(__file__).parents[3]
-
-
-# ---- reading and expanding
-# ----------------------------------------------------------------------------------------------
-
-
-def write(folder, **tree):
-    tree = {"title": "T", "recipe": str(ROOT / "configs" / "simcse_micro.yaml"), "rows": {"one": {}}} | tree
-    path = folder / "sweep.yaml"
-    path.write_text(
-        yaml.safe_dump({key: value for key, value in tree.items() if value is not None}, sort_keys=False)
-    )
-    return path
-
-
-def entries_of(folder, given=None, size="", **tree):
-    path = write(folder, **tree)
-    return expand(read_sweep(path), path.parent, given or {}, size)
-
-
-@pytest.mark.parametrize(
-    "tree,words",
-    [
-        ({"rows": {}}, ["rows", "none"]),
-        ({"rows": {"one": {"sett": {}}}}, ["rows.one.sett"]),
-        ({"seeds": [1, 1]}, ["seeds"]),
-        ({"recipe": None}, ["one", "recipe"]),
-        (
-            {"columns": {"STS-B": "sts.STS-B"}, "rows": {"one": {"paper": {"STS-b": 1.0}}}},
-            ["one", "STS-b", "did you mean 'STS-B'"],
-        ),
-        ({"recipe": "simcse_mikro.yaml"}, ["no recipe", "simcse_mikro.yaml"]),
-        ({"rows": {"one": {"set": {"train.lrr": 1}}}}, ["row 'one'", "did you mean 'train.lr'"]),
-        (
-            {"rows": {"one": {"set": {"augment.positive": "tomorrow"}}}},
-            ["row 'one'", "no augmentation 'tomorrow'"],
-        ),
-        (
-            {"rows": {"one": {"set": {"objective.vascl.neighbours": 7}}}},
-            ["row 'one'", "in force is simcse", "vascl"],
-        ),
-        (
-            {
-                "set": {"checkpoint.resume": "auto"},
-                "rows": {"one": {"set": {"objective.simcse.temperature": -1}}},
-            },
-            ["temperature"],
-        ),
-    ],
-)
-def test_a_mistake_is_one_message_that_says_what_and_where(tmp_path, tree, words):
-    with pytest.raises(UserError) as caught:
-        entries_of(tmp_path, **tree)
-    for word in words:
-        assert word in str(caught.value)
-
-
-def test_the_command_line_wins_and_relative_values_multiply_what_it_says(tmp_path):
-    rows = {"double": {"set": {"train.global_batch": {"times": 2}}}, "own rate": {"set": {"train.lr": 7e-6}}}
-    path = write(tmp_path, set={"train.lr": "3e-5"}, rows=rows)
-    plain = [entry.points[0].config(1).train for entry in expand(read_sweep(path), tmp_path, {})]
-    assert [(train.global_batch, train.lr) for train in plain] == [(256, 3e-5), (128, 7e-6)]
-    given = {"train.lr": "1e-3", "train.global_batch": "64", "steps": "5"}
-    told = [entry.points[0].config(1).train for entry in expand(read_sweep(path), tmp_path, given)]
-    assert [(train.global_batch, train.lr, train.steps, train.seed) for train in told] == [
-        (128, 1e-3, 5, 1),
-        (64, 1e-3, 5, 1),
-    ]
-    assert replaced(read_sweep(path), given) == ["train.lr"]
-    with pytest.raises(UserError, match="--seeds"):
-        expand(read_sweep(path), tmp_path, {"train.seed": "3"})
-
-
-def test_flags_of_an_objective_are_of_the_rows_that_have_it(tmp_path):
-    rows = {
-        "SimCSE": {},
-        "VaSCL": {"recipe": str(ROOT / "configs" / "vascl_micro.yaml")},
-        "both": {"set": {"objective.name": "simcse+vascl"}},
-        "quoted": {"kind": "quoted"},
-    }
-    given = {"objective.vascl.neighbours": "7", "objective.mlm.weight": "0.5"}
-    points = [entry.points[0] for entry in entries_of(tmp_path, given, rows=rows) if entry.points]
-    assert ["objective.vascl.neighbours" in point.overrides for point in points] == [False, True, True]
-    assert [point.config(1).objective.vascl.neighbours for point in points] == [16, 7, 7]
-    assert all(point.config(1).objective.mlm.weight == 0.5 for point in points)
-    with pytest.raises(
-        UserError, match=r"--objective\.sda\.margin would change nothing: no row has the objective sda"
-    ):
-        entries_of(tmp_path, {"objective.sda.margin": "1"}, rows=rows)
-
-
-def test_a_grid_makes_rows_and_a_search_makes_points(tmp_path):
-    entries = entries_of(
-        tmp_path, grid={"train.lr": [1e-5, 2e-5], "train.steps": [10, 20]}, rows={"a": {}, "b": {}}
-    )
-    assert [entry.name for entry in entries][:3] == [
-        "a, lr 1e-05, steps 10",
-        "a, lr 1e-05, steps 20",
-        "a, lr 2e-05, steps 10",
-    ]
-    assert len(entries) == 8 and not any(entry.searched for entry in entries)
-    rows = {"a": {}, "b": {"search": {}}, "c": {"kind": "start"}, "d": {"kind": "quoted"}}
-    entries = entries_of(tmp_path, search={"train.lr": [1e-5, 2e-5], "train.steps": [10, 20]}, rows=rows)
-    assert [len(entry.points) for entry in entries] == [4, 1, 1, 0]
-    assert [point.label for point in entries[0].points][1] == "lr 1e-05, steps 20"
-    assert len(entries_of(tmp_path, {"train.lr": "1"}, search={"train.lr": [1e-5, 2e-5]})[0].points) == 1
-
-
-def test_points_of_a_search_that_come_to_the_same_are_one(tmp_path):
-    given = {"train.lr": "5e-5"}  # the command line wins over what is searched
-    (entry,) = entries_of(
-        tmp_path, given, search={"train.lr": [1e-5, 2e-5, 3e-5], "train.warmup_steps": [0, 1]}
-    )
-    assert sorted(point.config(1).train.warmup_steps for point in entry.points) == [0, 1]
-    assert {point.config(1).train.lr for point in entry.points} == {5e-5}
-
-
-def test_recipes_of_another_size_stand_in(tmp_path):
-    recipe = {"recipe": str(ROOT / "configs" / "vascl_roberta.yaml")}
-    assert entries_of(tmp_path, size="micro", **recipe)[0].points[0].recipe.name == "vascl_micro.yaml"
-    with pytest.raises(UserError, match=r"vascl_huge\.yaml.*vascl_micro\.yaml"):
-        entries_of(tmp_path, size="huge", **recipe)
-
-
-# ---- runs
-# ------------------------------------------------------------------------------------------------------------
-
-
-def point(tmp_path, **given):
-    return entries_of(tmp_path, {key.replace("__", "."): str(value) for key, value in given.items()})[
-        0
-    ].points[0]
-
-
-def test_a_run_is_known_by_what_makes_it_what_it_is(tmp_path, monkeypatch):
-    def digest(seed=1, **given):
-        return identity(point(tmp_path, **given).config(seed))
-
-    monkeypatch.chdir(tmp_path)
-    plain = digest(data__folder="d")
-    assert digest(2, data__folder="d") != plain
-    for other in (
-        {"train__lr": 1e-5},
-        {"objective__simcse__temperature": 0.1},
-        {"model__pooling": "cls"},
-        {"train__steps": 9},
-        {"aug": "crop"},
-        {"evaluate__every": 7},
-        {"data__lanes": 8},
-        {"data__cache": 1},
-    ):
-        assert digest(**{"data__folder": "d", **other}) != plain, other
-    assert digest(data__folder="e") != plain
-    for same in (
-        {"name": "x"},
-        {"train__threads": 2},
-        {"train__micro_batch_tokens": 999},
-        {"evaluate__sts": "s"},
-        {"checkpoint__every": 3},
-        {"data__folder": str(tmp_path / "d")},
-        {"train__zero": 0},
-        {"train__rendezvous_seconds": 9},
-        {"train__precision_file": "p"},
-    ):
-        assert digest(**{"data__folder": "d", **same}) == plain, same
-
-
-def test_all_runs_of_a_sweep_share_one_choice_of_precision(tmp_path):
-    """Each would measure for itself, and on a busy machine the seeds of one row would differ in
-    arithmetic."""
-    rows = {"auto": {}, "set": {"set": {"train.precision": "bf16"}}}
-    plan = Plan(entries_of(tmp_path, rows=rows), [1, 2, 3], tmp_path, lambda run: None)
-    runs = [plan.resolve(task) for task in plan.tasks]
-    files = [[word for word in run.words(run.folder) if "precision_file" in word] for run in runs]
-    assert files[3:] == [[], [], []]
-    assert files[:3] == [[f"--train.precision_file={tmp_path / 'runs' / 'precision'}"]] * 3
-
-
-def test_rows_with_the_same_settings_share_a_run(tmp_path):
-    rows = {"mean": {"pooling": "mean"}, "[CLS]": {"pooling": "cls"}, "other": {"set": {"train.lr": 1}}}
-    entries = entries_of(tmp_path, rows=rows)
-    plan = Plan(entries, [1, 2], tmp_path, lambda run: None)
-    assert [(task.entry.name, task.seed) for task in plan.tasks] == [
-        ("mean", 1),
-        ("mean", 2),
-        ("other", 1),
-        ("other", 2),
-    ]
-    folder = plan.chosen(entries[0])[0].folder
-    folder.mkdir(parents=True)
-    assert plan.chosen(entries[1])[0].folder == folder
-    assert folder.name.startswith("mean-seed1-")
-
-
-def test_the_winner_of_a_search_is_trained_with_the_other_seeds(tmp_path):
-    entries = entries_of(
-        tmp_path, search={"train.lr": [1e-5, 2e-5, 3e-5]}, rows={"a": {}, "b": {"search": {}}}
-    )
-    scores = {}
-    plan = Plan(entries, [5, 6], tmp_path, lambda run: scores.get(run.config.train.lr))
-    kinds = [(task.entry.name, task.point, task.seed) for task in plan.tasks]
-    assert kinds == [("a", 0, 5), ("a", 1, 5), ("a", 2, 5), ("b", 0, 5), ("b", 0, 6), ("a", None, 6)]
-    assert plan.second == 5
-    assert plan.resolve(plan.tasks[-1]) is None and plan.chosen(entries[0]) == []
-    scores.update({1e-5: 70.0, 2e-5: 80.0})
-    assert plan.resolve(plan.tasks[-1]) is None  # one is still missing
-    scores[3e-5] = 75.0
-    assert plan.resolve(plan.tasks[-1]).config.train.lr == 2e-5
-    assert [run.seed for run in plan.chosen(entries[0])] == [5, 6]
-    failed = run_of("a", entries[0].points[1], 5, tmp_path)
-    failed.folder.mkdir(parents=True)
-    (failed.folder / "failed.txt").write_text("error: the loss is not finite\n")
-    assert plan.winner(entries[0]) == 2  # a run that failed does not win, and does not hold the search up
-
-
-def test_runs_of_a_row_that_read_other_files_are_told_apart(tmp_path):
-    plan = Plan(entries_of(tmp_path, rows={"a": {}}), [5, 6, 7], tmp_path, lambda run: None)
-    runs = plan.chosen(plan.entries[0])
-    for run, table in zip(runs, "xxy"):
-        assert unequal_inputs(runs) == []  # up to here they are the same
-        (run.folder / "report").mkdir(parents=True)
-        inputs = {"shards": "s", "synonyms": table} | ({"rules": "r"} if table == "x" else {})
-        (run.folder / "report" / "summary.json").write_text(json.dumps({"inputs": inputs}))
-    assert unequal_inputs(runs) == ["synonyms"]
-
-
-def test_the_last_words_of_a_run_are_its_error(tmp_path):
-    log = tmp_path / "log.txt"
-    log.write_text("step 1\n\nerror: the loss is not finite\nsomething of a library\n")
-    assert last_words(log) == "error: the loss is not finite"
-    log.write_text("")
-    assert last_words(log) == "it said nothing"
-
-
-# ---- the command, with a stand-in for pretrain/main.py
-# ------------------------------------------------------------------
+from pretrain.sweep.table import Judged, evaluate
 
 FAKE = """
 import json, sys, time
@@ -327,7 +86,7 @@ def test_runs_are_trained_once_and_tabulated_beside_the_paper(tmp_path):
         "bad": {"set": {"train.lr": 13}},
         "of others": {"kind": "quoted", "paper": {"STS-B": 50.0}},
     }
-    path = write(
+    path = write_sweep(
         tmp_path, rows=rows, columns={"STS-B": "sts.STS-B"}, seeds=[1, 3], paper_reports="the best of five"
     )
     # evaluations are there already: the stand-in has written them
@@ -395,7 +154,7 @@ def test_evaluations_are_announced_one_by_one(tmp_path):
 
 
 def test_a_search_decides_by_dev_and_its_winner_gets_all_seeds(tmp_path):
-    path = write(tmp_path, search={"train.lr": [1e-4, 2e-4]}, seeds=[1, 2, 3])
+    path = write_sweep(tmp_path, search={"train.lr": [1e-4, 2e-4]}, seeds=[1, 2, 3])
     said = sweep(tmp_path, path, "--sts", tmp_path)
     assert "4 runs" in said
     found = json.loads((tmp_path / "out" / "sweep" / "results.json").read_text())
@@ -412,7 +171,7 @@ def test_a_search_decides_by_dev_and_its_winner_gets_all_seeds(tmp_path):
 
 
 def test_an_interrupted_sweep_saves_and_goes_on(tmp_path):
-    path = write(tmp_path, rows={"long": {"set": {"train.lr": 7}}, "next": {}})
+    path = write_sweep(tmp_path, rows={"long": {"set": {"train.lr": 7}}, "next": {}})
     line, environment = command(tmp_path, path)
     process = subprocess.Popen(
         line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path
@@ -452,7 +211,7 @@ def test_one_recipe_with_several_seeds_and_single_runs_by_number(tmp_path):
 
 def test_a_dry_run_says_which_rows_start(tmp_path):
     rows = {"good": {}, "bad": {"set": {"train.lr": 13}}, "as it is": {"kind": "start"}}
-    said = sweep(tmp_path, write(tmp_path, rows=rows), "--dry-run", expect=1)
+    said = sweep(tmp_path, write_sweep(tmp_path, rows=rows), "--dry-run", expect=1)
     for line in ("starts  good", "FAILS  bad: error: unlucky", "judged  as it is"):
         assert line in said
     assert "1 rows do not start" in said
@@ -463,7 +222,6 @@ def test_a_dry_run_says_which_rows_start(tmp_path):
 
 
 # ---- Slurm, with stand-ins for its commands
-# -----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -484,7 +242,7 @@ def cluster(tmp_path):
 
 
 def test_slurm_submits_an_array_of_what_is_to_do_and_a_last_job(tmp_path, cluster):
-    path = write(tmp_path, search={"train.lr": [1e-4, 2e-4]}, seeds=[1, 2])
+    path = write_sweep(tmp_path, search={"train.lr": [1e-4, 2e-4]}, seeds=[1, 2])
     words = [ROOT / "slurm" / "sweep.sh", "--gpus=1", "--", path, "--out", tmp_path / "out"]
     done = subprocess.run(list(map(str, words)), env=cluster, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -502,7 +260,7 @@ def test_a_task_of_the_array_is_a_job_of_the_training_script(tmp_path, cluster):
     project = tmp_path / "project"
     (project / "slurm").mkdir(parents=True)
     (project / "slurm" / "pretrain_clear.sh").write_text('printf "%s\\n" "$@"\n')
-    path = write(tmp_path, rows={"a": {"set": {"augment.positive": "crop|repeat"}}})
+    path = write_sweep(tmp_path, rows={"a": {"set": {"augment.positive": "crop|repeat"}}})
     environment = cluster | {
         "CLEAR_SWEEP_PROJECT": str(project),
         "SLURM_ARRAY_TASK_ID": "0",
@@ -521,88 +279,6 @@ def test_a_task_of_the_array_is_a_job_of_the_training_script(tmp_path, cluster):
     assert flags[-1].startswith(f"--folder={tmp_path / 'out' / 'runs' / 'a-seed42-'}")
 
 
-# ---- figures
-# ------------------------------------------------------------------------------------------------------------
-
-
-def test_statistics_are_those_of_a_sample():
-    runs = [{"dev": 80.0, "a": 1.0, "b": 5.0}, {"dev": 82.0, "a": 4.0}, {"dev": 81.0, "a": 2.5}]
-    found = statistics_of(runs, "dev")
-    assert found["mean"]["a"] == 2.5 and found["max"]["a"] == 4.0
-    assert found["std"]["a"] == pytest.approx(np.std([1.0, 4.0, 2.5], ddof=1))
-    assert "b" not in found["mean"]  # not every seed has it
-    assert found["by_dev"] == runs[1]
-    assert statistics_of([{"a": 1.0}], "dev") == {
-        "mean": {"a": 1.0},
-        "std": {},
-        "max": {"a": 1.0},
-        "by_dev": {},
-    }
-
-
-def test_correlations_are_pearsons():
-    values = np.array([[1.0, 2.0, 9.0], [2.0, 1.0, 7.0], [4.0, 5.0, 1.0], [3.0, 3.0, 2.0]])
-    rows = [{"mean": dict(zip("abc", row.tolist()))} for row in values]
-    text = correlations({"rows": [*rows, {"mean": {}}], "columns": dict.fromkeys("abcd", "")})
-    expected = np.corrcoef(values.T)
-    for name, row in zip("abc", expected):
-        assert f"| {name} | " + " | ".join(f"{value:.2f}" for value in row) + " |" in text
-    assert "three rows" in correlations({"rows": rows[:2], "columns": {"a": "", "b": ""}})
-
-
-def test_metrics_come_from_the_evaluations_files(tmp_path):
-    columns = {
-        "MNLI-m": "glue.MNLI.matched",
-        "RTE": "glue.RTE",
-        "Avg": "average",
-        "pair": ["glue.RTE", "run.best_step"],
-        "CoLA": "glue.CoLA",
-    }
-    recipe = ROOT / "configs" / "simcse_micro.yaml"
-    tree = Sweep.model_validate(
-        {"title": "T", "recipe": str(recipe), "rows": {"one": {}}, "columns": columns}
-    )
-    entries = expand(tree, tmp_path, {})
-    plan = Plan(entries, [42], tmp_path, lambda run: None)
-    run = plan.chosen(entries[0])[0]
-    (run.folder / "report").mkdir(parents=True)
-    (run.folder / "report" / "summary.json").write_text(
-        json.dumps({"steps": 4, "seconds": 2.0, "best_step": 3})
-    )
-    (run.folder / "sweep").mkdir()
-    (run.folder / "sweep" / "glue-cls.json").write_text(
-        json.dumps(
-            {
-                "tasks": {
-                    "MNLI": {"value": 80.0, "scores": {"matched": 79.0}},
-                    "RTE": {"value": 61.0, "scores": {}},
-                }
-            }
-        )
-    )
-    figures = collect(tree, plan, tmp_path)["rows"][0]["runs"][0]["figures"]
-    # no average while CoLA is missing
-    assert figures == {"MNLI-m": 79.0, "RTE": 61.0, "pair": 32.0, "s/step": 0.5}
-    assert list(columns_of(tree)) == [
-        *tree.columns,
-        "STS-B dev",
-        "STS-B",
-        "7 STS",
-        "alignment",
-        "uniformity",
-        "s/step",
-    ]
-
-
-def test_a_row_without_runs_is_shown_empty(tmp_path):
-    tree = sweep_of(ROOT / "configs" / "simcse_micro.yaml")
-    table = tabulate(
-        collect(tree, Plan(expand(tree, tmp_path, {}), [1], tmp_path, lambda run: None), tmp_path)
-    )
-    assert "| simcse_micro | ours, 0 of 1 seeds |  |" in table
-
-
-@pytest.mark.slow
 def test_a_sweep_trains_resumes_and_dry_runs_for_real(tiny_data, tmp_path):
     settings = TINY | {"train.steps": 4, "checkpoint.every": 2}
     tree = {
