@@ -139,7 +139,8 @@ def is_export(folder: Path) -> bool:
 def _check_replaceable(out: Path) -> None:
     if out.exists() and not is_export(out) and (not out.is_dir() or any(out.iterdir())):
         raise UserError(
-            f"{out} exists and is not an export of this program; name another folder with --out, or remove it."
+            f"{out} exists and is not an export of this program; name another folder with --out, or remove "
+            "it."
         )
 
 

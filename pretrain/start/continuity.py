@@ -1,9 +1,8 @@
-"""Going on with a run: what must stay as it was, what may change, and where the change is written down.
+"""Which settings of a resumed run must be the same, which may change, and where a change is recorded.
 
-A resumed run is the same run: what decides its batches, its function or its schedule must be what it was.
-What an error or an alarm advises may change, or the advice could not be followed; such a change is recorded
-with its step in the checkpoints (`progress.changes`) and in metrics.jsonl (`changed`), and what was written
-before it stays.
+A resumed run is the same run: what decides its batches, its model or its schedule must be the same. What an
+error or an alarm advises may change, so that the advice can be followed. Such a change is recorded with its
+step in the checkpoints (`progress.changes`) and in metrics.jsonl (`changed`); earlier records stay.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from pretrain.config.run import DROPOUTS, SIZES, Config
 from pretrain.telemetry.run import Telemetry
 
 COMPARED = ("data", "model", "augment", "objective", "train")
-"""Sections that make a run what it is. Evaluations, checkpoints and the engine's own options are free."""
+"""Sections that define a run. Evaluations, checkpoints and the engine's own options may differ."""
 
 FREE = {
-    "data.folder": "the data is known by its hashes",
-    "data.prepare": "prepared data is known by its hashes",
+    "data.folder": "the data is identified by its hashes",
+    "data.prepare": "prepared data is identified by its hashes",
     "data.workers": "changes no batch",
     "data.damaged": "what is replaced is recorded",
     "train.micro_batch_tokens": "changes no gradient",
@@ -46,11 +45,10 @@ settings."""
 
 
 def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
-    """Compare the settings with those of the checkpoint that a run goes on from; add what changed to its
-    progress.
+    """Compare the settings with those of the checkpoint to resume; add what changed to its progress.
 
     Raises:
-        UserError: a setting differs that must not change. Both values are named, and what may change.
+        UserError: a setting differs that must not change. The message names both values, and what may change.
     """
     before = dict(_leaves(_completed(state["config"], Config().model_dump(mode="json"))))
     allowed = set(MAY_CHANGE) | set(config.objective.steadier)
@@ -59,7 +57,6 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
             f"train.steps={config.train.steps} is less than the {state['step']} steps that {source} has "
             "done; name as many or more, or take the model as it is: python -m pretrain.export"
         )
-    # none: not given
     given = {key for key in config.model.model_fields_set if getattr(config.model, key) is not None}
     of_checkpoint = {
         f"model.{key}" for key in (*SIZES, *DROPOUTS) if config.model.init is not None and key not in given
@@ -75,9 +72,9 @@ def record_changes(config: Config, state: dict[str, Any], source: Path) -> None:
         ):
             continue
         if key == "train.precision" and value == "auto":
-            continue  # what the run used before
+            continue  # means what the run used before
         if key in of_checkpoint:
-            continue  # what was not given is the starting model's, as it was then
+            continue  # was not given: it is the starting model's, as before
         if key not in allowed:
             raise UserError(
                 f"{source} was made with {key}={before.get(key)}, this command has {value}: that would be "
@@ -100,7 +97,7 @@ def print_changes(changes: list[dict[str, Any]], step: int, telemetry: Telemetry
 
 
 def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of everything below a tree of mappings; what is within `objective.options` too."""
+    """Yield (dotted key, value) of all leaves of a tree of mappings, also of `objective.options`."""
     for name, value in tree.items():
         if isinstance(value, dict) and value:
             yield from _leaves(value, f"{prefix}{name}.")
@@ -109,7 +106,7 @@ def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 
 def _completed(settings: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """The settings, with the default of every key that is newer than they are."""
+    """Return the settings, with the default of every key that they are too old to have."""
     nested = {
         key
         for key, value in settings.items()

@@ -1,8 +1,8 @@
-"""How far the lengths of two views alone would tell which of them belong together.
+"""How well the lengths of two views alone tell which of them belong together.
 
-A contrastive loss takes the easiest way. Where two views of a sequence are about as long as each other, and
-those of others are not, that way is their length. `measure_lengths` augments a sample as training does, and
-says what an encoder that reads nothing but lengths could reach.
+A contrastive loss learns the easiest feature. Where two views of a sequence are about equally long, and those
+of others are not, that feature is their length. `measure_lengths` augments a sample as training does, and
+computes what an encoder that reads nothing but lengths could reach.
 """
 
 from __future__ import annotations
@@ -33,9 +33,13 @@ _SMOOTHING = (0.01, 0.1, 1.0)
 
 @dataclass(frozen=True)
 class LengthShortcut:
-    """sequences: how many were augmented. candidates: N. correlation: of the two views' lengths (Pearson; 0
-    where all lengths of one are equal). loss: NT-Xent, nats, of a matcher that sees lengths alone and finds
-    each view's partner among N; chance is ln N.
+    """What lengths alone reveal of a sample of the data.
+
+    Attributes:
+        sequences: how many were augmented.
+        candidates: N, among which each view's partner is.
+        correlation: of the two views' lengths (Pearson; 0 where all lengths of one are equal).
+        loss: NT-Xent in nats of a matcher that sees lengths alone; chance is ln N.
     """
 
     sequences: int
@@ -60,11 +64,15 @@ def measure_lengths(
     max_length: int | None,
     recorded: Sequence[dict] = (),
 ) -> LengthShortcut | None:
-    """Augment a sample of the data as training would, and compare the lengths of its first two views; None
-    with fewer views.
+    """Augment a sample of the data as training does, and compare the lengths of its first two views.
 
-    A view's partner is to be found among the sequences of a global batch. max_length, recorded: as for
-    `Loader`.
+    A view's partner is among the sequences of a global batch.
+
+    Args:
+        max_length, recorded: as for `Loader`.
+
+    Returns:
+        None where there are fewer than two views.
     """
     if len(views) < 2:
         return None
@@ -93,15 +101,15 @@ def measure_lengths(
 
 
 def matcher_loss(first: np.ndarray, second: np.ndarray, candidates: int) -> float:
-    """NT-Xent that a matcher reaches from lengths alone, at N = candidates: mean of -log r(a, b) / sum over N
-    of r(a, b').
+    """Return the NT-Xent that a matcher reaches from lengths alone, at N = `candidates`.
 
-    r is the ratio of the joint frequency of two lengths to the product of their own, which is the best there
-    is; lengths are put into bins of equal counts. It is learned on every second pair and judged on the
-    others, so it promises nothing that could not be had; the finest bins that the sample can bear are tried
-    out.
+    That is the mean of -log (r(a, b) / sum over N of r(a, b')), where r is the ratio of the joint frequency
+    of two lengths to the product of their own frequencies, the best possible score. Lengths are put into bins
+    of equal counts. r is estimated on every second pair and evaluated on the others, so the loss can really
+    be reached; the best of several numbers of bins counts.
 
-    first, second: int64[n], lengths of view 1 and 2 of n sequences.
+    Args:
+        first, second: int64[n], lengths of view 1 and 2 of n sequences.
     """
     losses = []
     for bins, smoothing in itertools.product(_BINS, _SMOOTHING):
@@ -119,6 +127,6 @@ def matcher_loss(first: np.ndarray, second: np.ndarray, candidates: int) -> floa
 
 
 def _binned(lengths: np.ndarray, bins: int) -> np.ndarray:
-    """int64[n]: the bin of each length; equal lengths share one, and bins have about as many."""
+    """Return the bin of each length, int64[n]; equal lengths share one, and bins hold about as many."""
     edges = np.unique(np.quantile(lengths, np.arange(1, bins) / bins))
     return np.searchsorted(edges, lengths, side="right")

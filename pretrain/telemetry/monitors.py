@@ -1,11 +1,11 @@
-"""Is the representation alive? Measures on the step's sentence vectors, and alarms.
+"""Measure whether a step's sentence vectors are healthy, and raise alarms.
 
-The measures read the vectors that the objective was computed on, so they cost no forward pass; all work on at
+The measures read the vectors that the objective was computed on, so they cost no forward pass. All use at
 most `SAMPLE` sequences, O(SAMPLE^2 d) a step, whatever the batch. Those that need a decomposition (length_r2,
-effective_rank) are taken at the steps that end a row of metrics, all others at every step.
+effective_rank) are computed at the steps that end a row of metrics, all others at every step.
 
-Alarms for what one step can do (a gradient that explodes) look at every step; alarms for what takes time
-(collapse, nothing learned) look at the rows, which are means over every step.
+Alarms for what one step can do (a gradient that explodes) check every step. Alarms for what takes time
+(collapse, nothing learned) check the rows, which are means over their steps.
 
 - alignment: mean squared distance of a sequence's two views (Wang and Isola 2020, alpha 2). 0: the same
   point.
@@ -14,13 +14,11 @@ Alarms for what one step can do (a gradient that explodes) look at every step; a
 - positive_cosine: mean cosine of a sequence's two views.
 - negative_cosine: mean cosine of views of different sequences.
 - length_r2: how well a linear (ridge) probe reads a sequence's length from its vector, R^2 on a held-out
-  half. 1:
-  exactly; 0 or less: not at all.
-- length_variance: share of the vectors' variance that the length explains, the regression the other way
-  round.
-- effective_rank: exp of the entropy of the singular values (Roy and Vetterli 2007): how many directions are
-  used.
-- effective_negatives: candidates that each anchor is told apart from (2N - 2 for NT-Xent); left out where
+  half. 1: exactly; 0 or less: not at all.
+- length_variance: share of the vectors' variance that the length explains (the reverse regression).
+- effective_rank: exp of the entropy of the singular values (Roy and Vetterli 2007): how many directions the
+  vectors use.
+- effective_negatives: how many candidates each anchor is contrasted with (2N - 2 for NT-Xent); left out where
   there are none.
 """
 
@@ -37,25 +35,25 @@ from torch import Tensor
 
 SAMPLE = 512
 MIN_SEQUENCES = 64
-"""Below that, a probe with a held-out half, and a spectrum, say nothing."""
+"""With fewer, a probe with a held-out half, and a spectrum, mean nothing."""
 
 PENALTIES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Ridge penalties, as shares of the summed variance, among which cross-validation chooses."""
 
 
 def normalise(vectors: Tensor) -> Tensor:
-    """Rows on the unit sphere, float32 or wider; a zero row stays zero."""
+    """Scale rows to unit norm, in float32 or wider; a zero row stays zero."""
     wide = vectors if vectors.dtype == torch.float64 else vectors.float()
     return torch.nn.functional.normalize(wide, dim=-1)
 
 
 def alignment(first: Tensor, second: Tensor) -> Tensor:
-    """Mean squared distance of corresponding rows of two unit-norm [N, d]."""
+    """Return the mean squared distance of corresponding rows of two unit-norm [N, d]."""
     return (first - second).square().sum(-1).mean()
 
 
 def uniformity(points: Tensor) -> Tensor:
-    """log mean exp(-2 |x - y|^2) over pairs of different rows of unit-norm [N, d]."""
+    """Return log mean exp(-2 |x - y|^2) over pairs of different rows of unit-norm [N, d]."""
     squared = 2 - 2 * points @ points.T
     rows, columns = torch.triu_indices(len(points), len(points), offset=1, device=points.device)
     pairs = -2 * squared[rows, columns].clamp_min(0)
@@ -63,14 +61,14 @@ def uniformity(points: Tensor) -> Tensor:
 
 
 def negative_cosine(first: Tensor, second: Tensor) -> Tensor:
-    """Mean cosine of rows i and j != i of two unit-norm [N, d]."""
+    """Return the mean cosine of rows i and j != i of two unit-norm [N, d]."""
     count = len(first)
     total = (first.sum(0) * second.sum(0)).sum() - (first * second).sum()
     return total / (count * (count - 1))
 
 
 def length_r2(vectors: Tensor, lengths: Tensor) -> Tensor:
-    """R^2, on every second row, of a ridge regression of the length on the vectors, fitted on the others.
+    """Return R^2, on every second row, of a ridge regression of length on vectors, fitted on the others.
 
     The penalty is the one of `PENALTIES` with the least generalised cross-validation error on the fitted half
     (Golub, Heath and Wahba 1979): with as many rows as dimensions, a fixed one would fit noise or miss the
@@ -105,7 +103,7 @@ def length_r2(vectors: Tensor, lengths: Tensor) -> Tensor:
 
 
 def length_variance(vectors: Tensor, lengths: Tensor) -> Tensor:
-    """Share of the variance of vectors [N, d] that a linear function of the lengths [N] explains, 0 to 1."""
+    """Return the share of the variance of vectors [N, d] that is linear in the lengths [N], 0 to 1."""
     x = vectors.double() - vectors.double().mean(0)
     y = lengths.to(vectors.device).double()
     y = y - y.mean()
@@ -114,8 +112,10 @@ def length_variance(vectors: Tensor, lengths: Tensor) -> Tensor:
 
 
 def effective_rank(vectors: Tensor) -> Tensor:
-    """exp(entropy) of the normalised singular values of the centred vectors [N, d]; 1 to min(N - 1, d), 0 for
-    a point."""
+    """Return exp(entropy) of the normalised singular values of the centred vectors [N, d].
+
+    It is between 1 and min(N - 1, d), and 0 for a single point.
+    """
     x = vectors.double() - vectors.double().mean(0)
     small = x @ x.T if len(x) <= x.shape[1] else x.T @ x
     singular = torch.linalg.eigvalsh(small).clamp_min(0).sqrt()
@@ -127,36 +127,36 @@ def effective_rank(vectors: Tensor) -> Tensor:
 
 @dataclass
 class _Episode:
-    """An alarm's condition, and since when it holds."""
+    """Since when an alarm's condition holds, how often in a row, and whether the alarm was raised."""
 
     since: int | None = None
     count: int = 0
-    said: bool = False
+    raised: bool = False
 
-    def see(self, holds: bool, step: int, patience: int) -> bool:
-        """True once, when the condition has held `patience` times in a row; again only after it has
-        ceased."""
+    def update(self, holds: bool, step: int, patience: int) -> bool:
+        """Return True once when the condition has held `patience` times in a row; again after it ended."""
         if not holds:
-            self.since, self.count, self.said = None, 0, False
+            self.since, self.count, self.raised = None, 0, False
             return False
         self.since = step if self.since is None else self.since
         self.count += 1
-        if self.count >= patience and not self.said:
-            self.said = True
+        if self.count >= patience and not self.raised:
+            self.raised = True
             return True
         return False
 
 
 @dataclass
 class Monitor:
-    """Measures a step's vectors and raises alarms; keeps the little history that they need.
+    """Measure a step's vectors and raise alarms, with the history that these need.
 
-    patience: Rows in a row that a condition must hold before its alarm.
-    explosion: A gradient norm this many times the running median (of 100 steps) is an alarm.
-    advice: What to change where a loss or gradient is not finite.
-    terms: The sections of the objectives in use, whose settings alarms name.
-    quiet: Steps between two alarms of an exploding gradient.
-    state: What `memory` gave at the checkpoint that the run goes on from.
+    Attributes:
+        patience: rows in a row for which a condition must hold before its alarm.
+        explosion: a gradient norm this many times the running median (of 100 steps) is an alarm.
+        advice: what to change where a loss or gradient is not finite.
+        terms: the sections of the objectives in use, whose settings alarms name.
+        quiet: steps between two alarms of an exploding gradient.
+        state: what `memory` returned at the checkpoint that the run resumes from.
     """
 
     patience: int = 5
@@ -173,9 +173,9 @@ class Monitor:
         self._last_explosion: int | None = state.get("last_explosion")
 
     def memory(self) -> dict[str, Any]:
-        """What alarms remember, as JSON: a resumed run raises those of the run that was never killed."""
+        """Return the alarms' history as JSON: a resumed run raises the alarms of an unbroken one."""
         episodes = {
-            name: [episode.since, episode.count, episode.said] for name, episode in self._episodes.items()
+            name: [episode.since, episode.count, episode.raised] for name, episode in self._episodes.items()
         }
         return {"norms": list(self._norms), "episodes": episodes, "last_explosion": self._last_explosion}
 
@@ -183,13 +183,13 @@ class Monitor:
     def measure(
         self, views: Tensor, lengths: Tensor, negatives: int, spectrum: bool = True
     ) -> dict[str, float]:
-        """The measures of the module's table, by one transfer from the device.
+        """Return the measures that the module lists, by one transfer from the device.
 
         Args:
             views: float[2, N, d], the global batch's vectors, of any norm (further views are ignored).
             lengths: int64[N], tokens of the original sequences.
-            negatives: What an anchor is told apart from; 0: the objective has none.
-            spectrum: With length_r2 and effective_rank, which decompose a matrix.
+            negatives: how many an anchor is contrasted with; 0: the objective has none.
+            spectrum: whether to compute length_r2 and effective_rank, which decompose a matrix.
         """
         count = views.shape[1]
         # Evenly spaced rows: every rank's and lane's share is in the sample.
@@ -214,11 +214,11 @@ class Monitor:
         return dict(zip(measures, numbers)) | ({"effective_negatives": float(negatives)} if negatives else {})
 
     def alarms_of_step(self, step: int, losses: dict[str, float], norm: float) -> list[str]:
-        """What went wrong at this step, in words: what was seen, what to try. Usually nothing.
+        """Return the alarms of this step, usually none: each names what was seen and what to try.
 
         Args:
-            losses: Name -> loss of the global batch.
-            norm: Global gradient norm.
+            losses: name -> loss of the global batch.
+            norm: global gradient norm.
         """
         return [
             alarm
@@ -227,12 +227,11 @@ class Monitor:
         ]
 
     def alarms_of_row(self, step: int, losses: dict[str, float], metrics: dict[str, float]) -> list[str]:
-        """What is wrong by the rows up to this one, in words: what was seen, since when, what to try. Usually
-        nothing.
+        """Return the alarms of the rows up to this one: each names what was seen, since when, what to try.
 
         Args:
-            losses: Name -> mean loss of the row; "contrastive" is compared with chance.
-            metrics: The row's means of what `measure` gave (may lack any).
+            losses: name -> mean loss of the row; "contrastive" is compared with chance.
+            metrics: the row's means of what `measure` returned (may lack any).
         """
         found = [self._collapse(step, metrics), self._length(step, metrics)]
         if "contrastive" in losses and metrics.get("effective_negatives", 0) > 0:
@@ -240,9 +239,9 @@ class Monitor:
         return [alarm for alarm in found if alarm is not None]
 
     def _held(self, name: str, holds: bool, step: int, patience: int | None = None) -> int | None:
-        """The step since which a condition holds, when its alarm is due."""
+        """Return the step since which a condition holds, if its alarm is due."""
         episode = self._episodes.setdefault(name, _Episode())
-        return episode.since if episode.see(holds, step, patience or self.patience) else None
+        return episode.since if episode.update(holds, step, patience or self.patience) else None
 
     def _settings(self, how: str, name: str) -> str:
         return f"{how} {' or '.join(f'objective.{term}.{name}' for term in self.terms) or name}"
