@@ -1,4 +1,4 @@
-"""Sweep files: a recipe, rows of overrides, a grid or a search, seeds, and the paper's figures for each row.
+"""Read sweep files: a recipe, rows of overrides, a grid or a search, seeds, and the paper's figures.
 
     title: Different divergences
     source: V-advCSE, table 5
@@ -32,10 +32,10 @@ from pretrain.config.run import SHORT_FLAGS, Config, load_config
 from pretrain.config.validation import faults, read_yaml
 
 Overrides = dict[str, str]
-"""Dotted key of the configuration -> value as one would type it."""
+"""Dotted key of the configuration -> its value as typed on the command line."""
 
 OURS = {"folder", "checkpoint.resume", "train.seed"}
-"""What a sweep sets for every run."""
+"""Keys that the sweep itself sets for every run."""
 
 
 class Row(BaseModel):
@@ -56,7 +56,7 @@ class Row(BaseModel):
         None, description="in place of the sweep's; {}: nothing is searched"
     )
     pooling: Literal["cls", "mean", "first-last", "embedding-last", "last-two", "pooler"] | None = Field(
-        None, description="pooling to judge by, where it is not the one trained with"
+        None, description="pooling to evaluate with, where it is not the one trained with"
     )
     paper: dict[str, float] = Field(default_factory=dict, description="the paper's figures, by column")
     note: str = Field("", description="what must be known to compare")
@@ -123,14 +123,14 @@ class Sweep(BaseModel):
 
 @dataclass(frozen=True)
 class Point:
-    """A recipe with overrides, seed aside. label: what tells it from others of its row."""
+    """A recipe with overrides, without the seed; `label` names it among the points of its row."""
 
     recipe: Path
     overrides: Overrides
     label: str = ""
 
     def config(self, seed: int) -> Config:
-        """Raises UserError: the recipe or an override is wrong."""
+        """Return the configuration with a seed; raise UserError if the recipe or an override is wrong."""
         if seed not in self._configs:
             self._configs[seed] = load_config(self.recipe, self.overrides | {"train.seed": str(seed)})
         return self._configs[seed]
@@ -142,7 +142,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Entry:
-    """A row made ready. points: one, or those of a search; none for rows that are quoted."""
+    """A row of the table. points: one, or those of a search; none where the row is quoted."""
 
     name: str
     row: Row
@@ -161,7 +161,7 @@ def read_sweep(path: Path) -> Sweep:
     """Read a sweep file.
 
     Raises:
-        UserError: missing, not YAML, or not a sweep; every fault is named.
+        UserError: it is missing, not YAML, or no sweep; the message names every fault.
     """
     tree = read_yaml(path)
     try:
@@ -171,23 +171,22 @@ def read_sweep(path: Path) -> Sweep:
 
 
 def sweep_of(recipe: Path) -> Sweep:
-    """The sweep of a single recipe: one row, for several seeds."""
+    """Return the sweep of a single recipe: one row, for several seeds."""
     return Sweep(title=recipe.stem, source=str(recipe), recipe=recipe.resolve(), rows={recipe.stem: Row()})
 
 
 def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "") -> list[Entry]:
-    """The rows, times the grid, each with the points of its search.
+    """Return the rows, times the grid, each with the points of its search.
 
     Args:
         folder: what recipes' paths are relative to.
         given: overrides of the command line, which win over the file's; a relative value ({times: 2})
-            multiplies theirs. Those of an objective's section are of the rows with that objective.
-        size: the recipes of that size in place of the file's (`micro`: simcse_micro.yaml for
-            simcse_bert.yaml).
+            multiplies them. Those of an objective's section apply to the rows with that objective.
+        size: of the recipes to use in place of the file's (`micro`: simcse_micro.yaml for simcse_bert.yaml).
 
     Raises:
-        UserError: a recipe or an override is wrong; the row is named. A flag is of an objective that no row
-            has.
+        UserError: a recipe or an override is wrong (the message names the row), or a flag is of an objective
+            that no row has.
     """
     flags = {SHORT_FLAGS.get(key, key): value for key, value in given.items()}
     if taken := sorted(OURS & flags.keys()):
@@ -225,7 +224,7 @@ def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "")
 
 
 def replaced(sweep: Sweep, given: Mapping[str, str]) -> list[str]:
-    """Keys that rows, grid or search set and that the command line sets for all."""
+    """Return the keys that rows, grid or search set and that the command line sets for all."""
     flags = {SHORT_FLAGS.get(key, key) for key in given}
     varied = set(sweep.grid) | set(sweep.search)
     for row in sweep.rows.values():
@@ -235,7 +234,7 @@ def replaced(sweep: Sweep, given: Mapping[str, str]) -> list[str]:
 
 
 def text_of(value: Any) -> str:
-    """A value of a YAML file as one would type it behind a flag."""
+    """Return a value of a YAML file as it is typed after a flag."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     return json.dumps(value) if isinstance(value, list | dict) else str(value)
@@ -269,7 +268,7 @@ def _point(
 
 
 def _objective(recipe: Path) -> str:
-    """The objective that a recipe names, not yet validated."""
+    """Return the objective that a recipe names, not yet validated."""
     section = read_yaml(recipe).get("objective")
     return str(section["name"]) if isinstance(section, dict) and "name" in section else ObjectiveConfig().name
 

@@ -1,8 +1,7 @@
-"""The runs of a sweep: which there are, what state each is in, and training those that are not done.
+"""The runs of a sweep: which there are, their state, and training those that are not done.
 
-A run's folder ends in a digest of everything that makes it what it is (recipe and overrides, resolved; seed;
-data; start), so that a run is found again whatever row or sweep asks for it, and nothing trained under other
-settings is taken for it.
+A run's folder ends in a digest of everything that defines it (recipe and overrides, resolved; seed; data;
+start). So every row and sweep that asks for a run finds it again, and never one with other settings.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from pretrain.telemetry.metrics_file import read_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 MAIN = ROOT / "pretrain" / "main.py"
-# What a run may be started with in another way and still be the same run.
+# Keys that may differ between two starts of the same run.
 FREE = {
     "train": {"micro_batch_tokens", "zero", "threads", "log_every", "rendezvous_seconds", "precision_file"},
     "evaluate": {"sts"},
@@ -50,7 +49,7 @@ SECONDS_BETWEEN_LINES = 30.0
 
 @dataclass(frozen=True)
 class Run:
-    """One training: a point with a seed, in a folder of its own."""
+    """One training run: a point with a seed, in a folder of its own."""
 
     name: str
     point: Point
@@ -63,7 +62,7 @@ class Run:
 
     @property
     def summary(self) -> dict | None:
-        """What a finished run says of itself; None: not finished."""
+        """The summary of a finished run; None: it is not finished."""
         path = self.folder / "report" / "summary.json"
         return json.loads(path.read_text()) if path.is_file() else None
 
@@ -88,8 +87,7 @@ class Run:
 
     @property
     def dev(self) -> float | None:
-        """STS-B dev (Spearman x 100) of best/, as evaluated during training; None: not done, or without STS
-        data."""
+        """STS-B dev (Spearman x 100) of best/ during training; None: unfinished, or no STS data."""
         if (summary := self.summary) is None:
             return None
         for record in read_metrics(self.folder / "metrics.jsonl"):
@@ -99,7 +97,7 @@ class Run:
 
     @property
     def warnings(self) -> list[str]:
-        """What the run's monitors raised alarm about."""
+        """The alarms that the run's monitors raised."""
         return [
             f"step {record['step']}: {record['warning']}"
             for record in read_metrics(self.folder / "metrics.jsonl")
@@ -112,10 +110,13 @@ class Run:
         return summary["seconds"] / summary["steps"] if summary and summary["steps"] else None
 
     def words(self, folder: Path, **more: str) -> list[str]:
-        """Flags of pretrain/main.py for this run in a folder; more: flags with `__` for dots.
+        """Return the flags of pretrain/main.py for this run in a folder.
 
         Keys are written in full: a launcher may take a short one for its own, as torchrun takes `--run` for
         `--run-path`.
+
+        Args:
+            more: further flags, with `__` for dots.
         """
         flags = {"config": str(self.point.recipe), **self.point.overrides, "train.seed": str(self.seed)}
         if self.config.train.precision == "auto":  # one measurement for all
@@ -126,16 +127,17 @@ class Run:
 
 
 def unequal_inputs(runs: Iterable[Run]) -> list[str]:
-    """Names of the inputs (`pretrain.start.inputs`) in which finished runs differ: a file found by the
-    environment may have been exchanged between two of them, which their digests do not show."""
+    """Return the names of the inputs (`pretrain.start.inputs`) in which finished runs differ.
+
+    A file found by the environment may have been replaced between two runs, which their digests do not show.
+    """
     recorded = [run.summary.get("inputs", {}) for run in runs if run.summary]
     names = dict.fromkeys(name for inputs in recorded for name in inputs)
     return [name for name in names if len({inputs[name] for inputs in recorded if name in inputs}) > 1]
 
 
 def identity(config: Config) -> str:
-    """Digest of what makes a run what it is. Keys at their default count nothing, so that new ones change no
-    digest."""
+    """Return the digest of what defines a run, without keys at their default: new keys change no digest."""
     tree = config.model_dump(mode="json", exclude_defaults=True)
     for section, keys in FREE.items():
         for key in keys:
@@ -144,7 +146,7 @@ def identity(config: Config) -> str:
     tree["data"] = {"folder": str(config.data_folder.resolve()), "lanes": config.data.lanes, **cached}
     if config.model.init is not None and Path(config.model.init).exists():
         tree["model"]["init"] = str(Path(config.model.init).resolve())
-    # a default that is given is applied to the checkpoint, one that is not is not
+    # a dropout that is given replaces the checkpoint's, even where it is the default
     if config.model.init is not None:
         tree["model"] |= {
             key: getattr(config.model, key) for key in DROPOUTS if key in config.model.model_fields_set
@@ -156,23 +158,22 @@ def identity(config: Config) -> str:
 
 
 def run_of(name: str, point: Point, seed: int, out: Path) -> Run:
-    """The run of a point and a seed: in the folder that it has already, whoever named it, or in one that
-    bears `name`."""
+    """Return the run of a point and a seed, in its folder if that exists, else in one named by `name`."""
     digest = identity(point.config(seed))
-    there = sorted((out / "runs").glob(f"*-{digest}"))
+    existing = sorted((out / "runs").glob(f"*-{digest}"))
     label = f"{name}, {point.label}" if point.label else name
-    folder = there[0] if there else out / "runs" / f"{slug(label)}-seed{seed}-{digest}"
+    folder = existing[0] if existing else out / "runs" / f"{slug(label)}-seed{seed}-{digest}"
     return Run(f"{label}, seed {seed}", point, seed, folder)
 
 
 def slug(name: str) -> str:
+    """Return a name for a folder: lower case, at most 60 characters; hyphens replace other characters."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.").lower()[:60] or "run"
 
 
 @dataclass(frozen=True)
 class Task:
-    """A run that a sweep wants. point: number of the point, or None for the one that wins the row's
-    search."""
+    """A run to train. point: the number of the point; None: the winner of the row's search."""
 
     entry: Entry
     point: int | None
@@ -180,11 +181,10 @@ class Task:
 
 
 class Plan:
-    """All runs of a sweep, numbered in a fixed order: those of searches and single points first, then those
-    of winners.
+    """All runs of a sweep, in a fixed order: those of searches and single points, then those of winners.
 
     Args:
-        score: the figure that decides a search, of a finished run; None: not there yet.
+        score: returns the figure of a finished run that decides a search; None: not evaluated yet.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class Plan:
                 self.tasks += [Task(entry, None, seed) for seed in seeds[1:]]
 
     def resolve(self, task: Task) -> Run | None:
-        """The run of a task; None: its search is not finished."""
+        """Return the run of a task; None: its search is not finished."""
         number = self.winner(task.entry) if task.point is None else task.point
         return (
             None
@@ -217,8 +217,7 @@ class Plan:
         )
 
     def winner(self, entry: Entry) -> int | None:
-        """Number of the point with the best score of an entry; None: some have none yet. A run that failed
-        does not win."""
+        """Return the number of an entry's best point; None: scores are missing. A failed run cannot win."""
         if not entry.searched:
             return 0
         runs = [run_of(entry.name, point, self.seeds[0], self.out) for point in entry.points]
@@ -228,7 +227,7 @@ class Plan:
         return max(range(len(scores)), key=scores.__getitem__)
 
     def chosen(self, entry: Entry) -> list[Run]:
-        """The runs that stand for a row, a seed each; none while its search is not finished."""
+        """Return the runs of a row, one for each seed; none while its search is not finished."""
         number = self.winner(entry) if entry.runs else None
         return (
             []
@@ -237,7 +236,7 @@ class Plan:
         )
 
     def lines(self) -> Iterator[str]:
-        """number, row, seed, state, "first" or "second" (waits for a search), folder; tab-separated."""
+        """Yield number, row, seed, state, "first" or "second" (waits for a search), folder; tab-separated."""
         for number, task in enumerate(self.tasks):
             run = self.resolve(task)
             stage = "second" if task.point is None else "first"
@@ -246,7 +245,7 @@ class Plan:
 
 
 class Left(Exception):
-    """Asked to leave; what is done is kept. code: exit status."""
+    """A request to stop; what is done is kept. code: exit status."""
 
     def __init__(self, code: int):
         super().__init__(code)
@@ -254,11 +253,10 @@ class Left(Exception):
 
 
 class Trainer:
-    """Trains runs, one at a time, each in a process of its own. A signal to this process makes the run save
-    and end.
+    """Train runs, one at a time, each in a process of its own. A signal to this process makes the run save.
 
-    Python gets the signal itself. A launcher would end its ranks, or die and leave them: its run is told by
-    the stop file.
+    A run in a single Python process receives the same signal. A launcher would end its ranks, or die and
+    leave them running: its run is stopped by the stop file.
 
     Args:
         launch: words before pretrain/main.py, as `deepspeed --num_gpus 8`; none: this Python.
@@ -272,17 +270,17 @@ class Trainer:
         self.failures: dict[str, str] = {}
 
     def train(self, run: Run, heading: str) -> bool:
-        """Train a run to its end, from its newest checkpoint; returns whether it is done.
+        """Train a run to its end, from its newest checkpoint; return whether it is done.
 
         Raises:
-            Left: asked to leave; the run has saved.
+            Left: a stop was requested; the run has saved.
         """
         self.leave_if_asked()
         run.folder.mkdir(parents=True, exist_ok=True)
         try:
             with folder_lock(run.folder, part="sweep"):
                 with folder_lock(run.folder):
-                    pass  # no training goes on in it, of a sweep that was killed or of a hand
+                    pass  # nothing else trains in it: a run of a killed sweep, or one started by hand
                 if run.state == "done":
                     return True
                 begun = f", from step {run.steps_done:,}" if run.steps_done else ""
@@ -296,7 +294,7 @@ class Trainer:
         if run.state == "done":
             return True
         self.leave_if_asked()
-        # it was told itself to leave
+        # the run itself was asked to stop
         if code in (0, EXIT_CODES[INTERRUPT], EXIT_CODES[TERMINATE], EXIT_CODES[REQUEUE]):
             raise Left(code)
         self.failures[run.name] = last_words(run.folder / "log.txt")
@@ -305,8 +303,7 @@ class Trainer:
         return False
 
     def try_out(self, run: Run, folder: Path) -> str:
-        """Two steps, an evaluation, a checkpoint and an export, in FOLDER.dry-run; returns "" or what went
-        wrong."""
+        """Make a dry run in FOLDER.dry-run; return "" or what went wrong."""
         self.leave_if_asked()
         folder.parent.mkdir(parents=True, exist_ok=True)
         log = folder.with_name(f"{folder.name}.txt")
@@ -317,26 +314,28 @@ class Trainer:
         return "" if code == 0 else last_words(log)
 
     def _process(self, words: list[str], log: Path, folder: Path) -> int:
-        """Run a process to its end, in a session of its own: Ctrl-C reaches it through this one alone, and
-        once.
+        """Run a process to its end; return its exit status.
 
-        folder: of the run, where its stop file is looked for.
+        It has a session of its own, so that Ctrl-C reaches it only through this process, and once.
+
+        Args:
+            folder: of the run, where its stop file goes.
         """
-        told, shown, last = False, "", time.monotonic()
+        stopping, shown, last = False, "", time.monotonic()
         with open(log, "ab") as stream:
             child = self._start(words, stream)
         while True:
             try:
                 code = child.wait(0.2)
-                if told and self.by_file:
-                    # it ended before it saw the file; the next start must not
+                if stopping and self.by_file:
+                    # it may have ended before it saw the file, which must not stop the next start
                     (folder / STOP_FILE).unlink(missing_ok=True)
                 return code
             except subprocess.TimeoutExpired:
                 pass
             request = self.shutdown.requested()
-            if request and not told and (not self.by_file or folder.is_dir()):
-                told = True
+            if request and not stopping and (not self.by_file or folder.is_dir()):
+                stopping = True
                 self.say(f"{REASONS[request]}: waiting for the run to save")
                 if self.by_file:
                     (folder / STOP_FILE).touch()
@@ -349,7 +348,7 @@ class Trainer:
                     self.say(f"  {line}")
 
     def _start(self, words: list[str], stream: IO[bytes]) -> subprocess.Popen:
-        """Raises UserError: the launcher is not there."""
+        """Start a process; raise UserError if the launcher cannot be started."""
         try:
             return subprocess.Popen(
                 words, stdout=stream, stderr=stream, env=self.environment, start_new_session=True
@@ -360,13 +359,13 @@ class Trainer:
             ) from None
 
     def leave_if_asked(self) -> None:
-        """Raises Left once a signal has asked for it."""
+        """Raise Left if a signal has requested a stop."""
         if request := self.shutdown.requested():
             raise Left(EXIT_CODES[request])
 
 
 def last_words(log: Path) -> str:
-    """What a failed process said last: its error in one line, else its last line."""
+    """Return the error that a failed process printed, else its last line."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if line.split("] ")[-1].startswith("error: ")]
     return (errors or lines or ["it said nothing"])[-1]
@@ -380,8 +379,10 @@ def _newest_step(log: Path) -> str:
 
 
 def remaining_seconds(runs: list[Run], known: list[Run]) -> float | None:
-    """How long the unfinished of `runs` will take, by the mean step of the finished of `known`; None: nothing
-    to judge by."""
+    """Estimate the seconds that the unfinished `runs` take, by the mean step of the finished of `known`.
+
+    None: none of those is finished.
+    """
     paces = [pace for run in known if (pace := run.seconds_per_step) is not None]
     if not paces:
         return None

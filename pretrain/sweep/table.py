@@ -1,8 +1,7 @@
-"""What a sweep found: evaluations of its runs, figures, statistics over seeds, and the table beside the
-paper's figures.
+"""Evaluate the runs of a sweep, and tabulate statistics over seeds beside the paper's figures.
 
 A column's metric is one of
-    dev                      STS-B dev of best/, as evaluated during training: what best/ and searches are chosen by
+    dev                      STS-B dev of best/, as evaluated during training: selects best/ and winners
     sts.TASK, sts.average    finetune.sts: Spearman x 100 over all pairs; the mean of the seven tasks
     EVALUATION.TASK[.SCORE]  the headline, or another score, of `python -m finetune.EVALUATION`
     run.seconds_per_step, run.best_step
@@ -49,8 +48,7 @@ FINE_TUNED = ("glue", "anli")  # evaluations that take no pooling
 
 @dataclass(frozen=True)
 class Judged:
-    """A model that evaluations judge: a run's best/, or what a recipe starts from. run: None for the
-    latter."""
+    """A model to evaluate: a run's best/, or what a recipe starts from (`run` is None)."""
 
     model: str
     pooling: str
@@ -58,8 +56,7 @@ class Judged:
     run: Run | None = None
 
     def results(self, evaluation: str) -> Path:
-        """Where an evaluation's figures are, or will be. (Fine-tuning names the file by the model's own
-        pooling.)"""
+        """Return the file of an evaluation's figures (fine-tuning names it by the model's own pooling)."""
         if evaluation.split("-")[0] in FINE_TUNED and (
             there := sorted(self.folder.glob(f"{evaluation}-*.json"))
         ):
@@ -67,7 +64,7 @@ class Judged:
         return self.folder / f"{evaluation}-{self.pooling}.json"
 
     def words(self, evaluation: str, flags: str) -> list[str]:
-        """The command of an evaluation."""
+        """Return the command of an evaluation."""
         words = ["-m", f"finetune.{evaluation.split('-')[0]}", self.model, *shlex.split(flags)]
         if evaluation.split("-")[0] not in FINE_TUNED:
             words += ["--pooling", self.pooling]
@@ -83,8 +80,7 @@ class Judged:
 
 
 def judged(entry: Entry, runs: list[Run], out: Path) -> list[Judged]:
-    """What is judged for a row: each of its finished runs, or the model that its recipe starts from, if it
-    names one."""
+    """Return the models to evaluate for a row: its finished runs, or what its recipe starts from."""
     if entry.row.kind == "start":
         config = entry.points[0].config(0)
         if config.model.init is None:
@@ -110,8 +106,7 @@ def evaluate(
     say: Callable[[str], None],
     leave_if_asked: Callable[[], None],
 ) -> None:
-    """Run evaluations (name -> flags) that have no result yet; one that fails is said and leaves its figures
-    out."""
+    """Run the evaluations (name -> flags) that have no result yet; report one that fails."""
     wanted = {
         model.results(evaluation): (model, evaluation) for model in models for evaluation in evaluations
     }
@@ -136,7 +131,7 @@ def evaluate(
 
 
 def metric(model: Judged, name: str | list[str]) -> float | None:
-    """A figure of a judged model; None: not there (yet)."""
+    """Return a figure of a model; None: not evaluated (yet)."""
     if isinstance(name, list):
         values = [metric(model, part) for part in name]
         return None if None in values else statistics.mean(values)
@@ -169,7 +164,7 @@ def metric(model: Judged, name: str | list[str]) -> float | None:
 
 
 def columns_of(sweep: Sweep) -> dict[str, str | list[str]]:
-    """The paper's columns, then the standard ones that are not among them."""
+    """Return the paper's columns, then the standard ones that are not among them."""
     named = [name for name in sweep.columns.values() if isinstance(name, str)]
     return sweep.columns | {
         title: name for title, name in STANDARD.items() if name not in named and title not in sweep.columns
@@ -177,7 +172,7 @@ def columns_of(sweep: Sweep) -> dict[str, str | list[str]]:
 
 
 def figures(model: Judged, sweep: Sweep) -> dict[str, float]:
-    """Column -> figure, those that are there."""
+    """Return column -> figure, where there is one."""
     columns = columns_of(sweep)
     found = {
         title: value
@@ -192,7 +187,7 @@ def figures(model: Judged, sweep: Sweep) -> dict[str, float]:
 
 
 def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
-    """All figures, for results.json: see `tabulate` for what of them is shown."""
+    """Return all figures, for results.json; `tabulate` shows a part of them."""
     rows = []
     dev = next(title for title, name in columns_of(sweep).items() if name == "dev")
     for entry in plan.entries:
@@ -235,8 +230,10 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
 
 
 def statistics_of(runs: list[dict[str, float]], dev: str) -> dict[str, dict[str, float]]:
-    """mean, std (of a sample) and max over seeds of the columns that every seed has; by_dev: the figures of
-    the seed that is best in the column `dev`."""
+    """Return mean, std (of a sample) and max over seeds of the columns that every seed has.
+
+    by_dev: the figures of the seed that is best in the column `dev`.
+    """
     result: dict[str, dict[str, float]] = {"mean": {}, "std": {}, "max": {}}
     for title in dict.fromkeys(title for run in runs for title in run):
         values = [run[title] for run in runs if title in run]
@@ -250,11 +247,13 @@ def statistics_of(runs: list[dict[str, float]], dev: str) -> dict[str, dict[str,
 
 
 def tabulate(found: dict[str, Any]) -> str:
-    """The table in Markdown: for each row our mean ± std, with several seeds also their max and the seed with
-    the best STS-B dev, then the paper's figures."""
+    """Return the table in Markdown.
+
+    Each row has our mean ± std, with several seeds also their max and the seed with the best STS-B dev, then
+    the paper's figures.
+    """
     titles = list(found["columns"])
-    # is better
-    higher = [
+    higher_is_better = [
         title for title, name in found["columns"].items() if not str(name).startswith(("geometry.", "run."))
     ]
     lines = [
@@ -284,7 +283,7 @@ def tabulate(found: dict[str, Any]) -> str:
                 line(
                     "",
                     "ours, max over seeds",
-                    {title: row["max"][title] for title in higher if title in row["max"]},
+                    {title: row["max"][title] for title in higher_is_better if title in row["max"]},
                 )
                 if row["by_dev"]:
                     line("", "ours, seed with the best dev", row["by_dev"])
@@ -309,8 +308,7 @@ def tabulate(found: dict[str, Any]) -> str:
 
 
 def correlations(found: dict[str, Any]) -> str:
-    """Pearson's correlations between the columns over rows (means over seeds), in Markdown; columns with
-    figures everywhere."""
+    """Return Pearson's correlations of the complete columns over rows (means over seeds), in Markdown."""
     rows = [row["mean"] for row in found["rows"] if row.get("mean")]
     titles = [title for title in found["columns"] if rows and all(title in row for row in rows)]
     if len(rows) < 3 or len(titles) < 2:
@@ -328,7 +326,7 @@ def correlations(found: dict[str, Any]) -> str:
 
 
 def write(sweep: Sweep, found: dict[str, Any], folder: Path) -> str:
-    """Write table.md and results.json; returns the table."""
+    """Write table.md and results.json; return the table."""
     folder.mkdir(parents=True, exist_ok=True)
     table = tabulate(found) + (f"\n{correlations(found)}" if sweep.correlate else "")
     replace_durably(folder / "table.md", table.encode())
@@ -337,7 +335,7 @@ def write(sweep: Sweep, found: dict[str, Any], folder: Path) -> str:
 
 
 def pending(sweep: Sweep, models: list[Judged]) -> list[str]:
-    """Commands of the evaluations that a sweep's columns want and that are not on file."""
+    """Return the commands of the evaluations that the columns need and that have no result yet."""
     return [
         shlex.join(model.words(evaluation, flags))
         for model in models
