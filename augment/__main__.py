@@ -37,7 +37,7 @@ EXAMPLES = (
     "After months of careful work the engineers announced that the new bridge would open in summer.",
     "Rain fell.",
 )
-LONGEST = 1 << 20  # tokens of a sentence shown: any
+LONGEST = 1 << 20  # tokens of a sentence shown: no limit
 SYNTAX = """\
 How to write a specification:
   none                         no augmentation: dropout alone tells the views apart
@@ -107,7 +107,7 @@ def main(
         console.print(f"tokenizer: {tokenizer}", highlight=False)
     else:
         extra = related_words(sentences, synonyms) if needs_table else []
-        # their words too must be words of the tokenizer
+        # the tokenizer needs their words too
         extra += [text for view in texts for text in view.values()]
         fast = train_tokenizer([*sentences, *extra])
         console.print(
@@ -267,7 +267,7 @@ def run() -> None:
             print(help_page())
             return
         check_flags(sys.argv[1:])
-        # To fire a bare - ends one call and begins the next: everything after it would be ignored.
+        # fire takes a bare - as the end of a call, and would ignore everything after it.
         command = ["--file=-" if argument == "-" else argument for argument in sys.argv[1:]]
         fire.Fire(main, command=command, name="python -m augment")
     except AugmentationError as error:

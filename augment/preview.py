@@ -131,7 +131,7 @@ def load_tokenizer(folder: str) -> Any:
             f"--tokenizer {folder}: no tokenizer could be loaded from it: {error}"
         ) from error
     if DEL_TOKEN not in tokenizer.get_vocab():
-        # Not add_special_tokens: that would replace the tokenizer's other additional special tokens.
+        # Not add_special_tokens, which replaces the tokenizer's other additional special tokens.
         tokenizer.add_tokens([DEL_TOKEN], special_tokens=True)
     return tokenizer
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-INTERFACE = 10  # of the source beside this package (native): what was compiled from another one is not used
-VARIABLE = "CLEAR_COMPILED"  # 0: not used, to compare
+INTERFACE = 10  # of the sources in native: a module compiled from other sources is not used
+VARIABLE = "CLEAR_COMPILED"  # 0 turns it off, to compare
 
 
 def _load() -> Any:

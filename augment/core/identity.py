@@ -15,7 +15,7 @@ import numpy as np
 from augment.core.keys import derive
 from augment.core.ragged import Ragged, offsets_of, segment_indices
 
-# Marks that are written one way or another, to the one that keyboards have.
+# Marks with several forms, mapped to the one that keyboards have.
 _MARKS = str.maketrans({**dict.fromkeys("“”„‟«»＂", '"'), **dict.fromkeys("‘’‚‛`´＇", "'")})
 
 

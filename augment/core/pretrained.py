@@ -29,7 +29,7 @@ def pretrained(kind: Any, source: str | Path, **options: Any) -> Any:
     require_source(source)
     try:
         return kind.from_pretrained(os.path.expanduser(source), trust_remote_code=False, **options)
-    # transformers, tokenizers and the hub each raise their own, for the same few causes
+    # transformers, tokenizers and the hub raise different errors for the same few causes
     except Exception as error:
         raise CannotLoad(_first_words(error)) from error
 
@@ -56,7 +56,7 @@ def require_source(source: str | Path) -> None:
         if path.is_dir():
             return
         is_file = path.exists()
-    except OSError:  # no path at all, as a name of 300 characters
+    except OSError:  # not a possible path, such as a name of 300 characters
         is_file = False
     if is_file:
         raise CannotLoad(

@@ -41,7 +41,7 @@ def shuffled(
     row = 0
     while row < len(counts):
         stop = max(row + 1, int(np.searchsorted(offsets, offsets[row] + _SORTED_AT_ONCE, side="right")) - 1)
-        stop = min(stop, row + _SORTED_AT_ONCE, len(counts))  # empty sequences take no items but row bits
+        stop = min(stop, row + _SORTED_AT_ONCE, len(counts))  # empty sequences need row bits too
         low, high = int(offsets[row]), int(offsets[stop])
         item_bits = max(1, (high - low - 1).bit_length())
         numbers = bits[low:high].astype(np.uint64)

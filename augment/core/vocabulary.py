@@ -11,8 +11,8 @@ from augment.core.errors import AugmentationError
 
 DEL_TOKEN = "[DEL]"
 PUNCTUATION = (".", ",", "!", "?", ";", ":")  # AEDA's
-# Kinds of token, by the first character that is not a space mark: what byte-level BPE and SentencePiece split
-# words at.
+# Kinds of token, by the first character that is not a space mark: byte-level BPE and SentencePiece split
+# where it changes.
 SPECIAL, LETTERS, DIGITS, OTHER, MARK = 0, 1, 2, 3, 4
 
 
@@ -53,7 +53,7 @@ class Vocabulary:
             starts[0] = True
         if self.continues_by_kind:
             kinds = self.kind[ids]
-            # A space mark that is a token of its own belongs to the word it begins.
+            # A space mark that is a whole token belongs to the word after it.
             starts[1:] |= (kinds[1:] != kinds[:-1]) & (kinds[:-1] != MARK)
         else:
             starts[1:] |= self.special[ids[:-1]]

@@ -9,8 +9,8 @@
 
 namespace {
 
-// The sentences of an annotation: texts end to end, where each ends, where the words of each begin among all words, and their
-// columns, uint16[6, words]: starts, ends, heads, tags, lemmas, relations.
+// The sentences of an annotation: their texts end to end, the end of each text, the first word of each sentence, and the columns
+// of all words, uint16[6, words]: starts, ends, heads, tags, lemmas, relations.
 struct Columns {
     PyObject_HEAD
     Py_buffer texts, text_ends, bounds, columns;
@@ -28,8 +28,8 @@ void columns_dealloc(Columns* self) {
 
 PyObject* columns_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
     PyObject *made, *texts, *text_ends, *bounds, *columns, *tags, *parts_of_speech, *relations, *lemmas, *language;
-    if (!PyArg_ParseTuple(arguments, "O!OOOOO!O!O!O!U", &PyType_Type, &made, &texts, &text_ends, &bounds, &columns, &PyTuple_Type, &tags, &PyTuple_Type,
-                          &parts_of_speech, &PyTuple_Type, &relations, &PyTuple_Type, &lemmas, &language))
+    if (!PyArg_ParseTuple(arguments, "O!OOOOO!O!O!O!U", &PyType_Type, &made, &texts, &text_ends, &bounds, &columns, &PyTuple_Type,
+                          &tags, &PyTuple_Type, &parts_of_speech, &PyTuple_Type, &relations, &PyTuple_Type, &lemmas, &language))
         return nullptr;
     if (!PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(made), &SentenceType))
         return PyErr_Format(PyExc_TypeError, "%R is not a subclass of Sentence", made);
@@ -81,7 +81,7 @@ PyObject* names(const uint16_t* values, Py_ssize_t count, PyObject* table) {
     return found.release();
 }
 
-// text[start:end].lower()
+// Returns text[start:end].lower().
 PyObject* lower(PyObject* text, Py_ssize_t start, Py_ssize_t end) {
     if (!PyUnicode_IS_ASCII(text)) {
         Owned word(PyUnicode_Substring(text, start, end));
@@ -98,7 +98,7 @@ PyObject* lower(PyObject* text, Py_ssize_t start, Py_ssize_t end) {
     return word;
 }
 
-// The sentence of a row, a ParsedSentence.
+// Returns the sentence of a row, a ParsedSentence.
 PyObject* columns_sentence(Columns* self, PyObject* index) {
     const Py_ssize_t row = PyNumber_AsSsize_t(index, PyExc_IndexError);
     if (row == -1 && PyErr_Occurred()) return nullptr;

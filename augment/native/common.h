@@ -1,4 +1,4 @@
-// What all of augment._native shares: references and buffers of Python that are given up at the end of a scope.
+// Shared by all of augment._native: Python references and buffers that are released at the end of a scope.
 
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace {
 
-// A reference that is given up at the end of its scope.
+// A reference that is released at the end of its scope.
 struct Release {
     void operator()(PyObject* object) const { Py_XDECREF(object); }
 };
@@ -51,16 +51,17 @@ bool utf8(PyObject* text, std::string_view* found) {
     return letters != nullptr;
 }
 
-// An ASCII letter in lower case; other characters as they are.
+// Returns an ASCII letter in lower case, another character unchanged.
 char lowered(char letter) { return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter + 32) : letter; }
 
-// The i-th (start, end) of a list, which is held meanwhile: what is no tuple of ints may run code that changes the list.
+// Reads the i-th (start, end) of a list. It holds the item meanwhile: unpacking one that is no tuple of ints may run code that
+// changes the list.
 bool span_of(PyObject* spans, Py_ssize_t i, Py_ssize_t* start, Py_ssize_t* end) {
     Owned span(Py_NewRef(PyList_GET_ITEM(spans, i)));
     return PyArg_Parse(span.get(), "(nn)", start, end) != 0;
 }
 
-// A method whose C++ exceptions become Python's: memory that is not there is no reason to end the process.
+// Turns C++ exceptions into Python's: a failed allocation must not end the process.
 template <auto function, typename... Arguments>
 PyObject* guarded(Arguments... arguments) {
     try {

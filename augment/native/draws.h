@@ -1,4 +1,4 @@
-// Draws: the counterpart of augment/text/draws.py.
+// Draws: the compiled counterpart of augment/text/draws.py.
 
 #pragma once
 

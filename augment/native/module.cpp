@@ -1,7 +1,6 @@
-// augment._native: the innermost loops of text augmentation, compiled. Optional: augment/core/compiled.py tells whether it is there.
+// augment._native: the compiled inner loops of text augmentation. It is optional: augment/core/compiled.py loads it if it was built.
 //
-// Each thing here has a counterpart in Python that says what it computes and gives the same results; tests/augment/native/test_native.py
-// holds the two side by side.
+// Everything here has a counterpart in Python that documents it and gives the same results; tests/augment/native compares the two.
 
 #include <cstring>
 
@@ -14,7 +13,7 @@
 
 namespace {
 
-constexpr long kInterface = 10;  // augment.core.compiled.INTERFACE: a file compiled from other sources is not used
+constexpr long kInterface = 10;  // the same as augment.core.compiled.INTERFACE: a module compiled from other sources is not used
 
 PyMethodDef functions[] = {
     {"repeats", repeats, METH_O, nullptr},

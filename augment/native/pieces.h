@@ -1,5 +1,5 @@
-// Pieces: the counterpart of augment/text/pieces.py. It also cuts tokens out of origins beyond ASCII, and spells pieces that it has not
-// met (speller.h), where the one in Python asks the tokenizer: rows that both make are the same.
+// Pieces: the compiled counterpart of augment/text/pieces.py, with the same rows. It also cuts tokens out of origins beyond ASCII,
+// and spells new pieces (speller.h) for which the Python class asks the tokenizer.
 
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace {
 
-// Strings of bytes to tell apart, eight at a time.
+// Hashes a string, eight bytes at a time.
 size_t hash_of(std::string_view piece) {
     uint64_t value = piece.size() * 0x9E3779B97F4A7C15ull;
     for (size_t at = 0; at < piece.size(); at += 8) {
@@ -23,18 +23,18 @@ size_t hash_of(std::string_view piece) {
         value = (value ^ part) * 0xD6E8FEB86659FD93ull;
         value ^= value >> 32;
     }
-    value *= 0xD6E8FEB86659FD93ull;  // else the last letters of a full part reach few of the lower bits
+    value *= 0xD6E8FEB86659FD93ull;  // otherwise the last letters of a full part reach few of the lower bits
     return static_cast<size_t>(value ^ (value >> 32));
 }
 
-// Pieces with their tokens, those that were met lately: `most` of them, and as many of before. A table of numbers, open
-// addressing, and behind it what they number in the order in which it came: a look costs two places of memory, not five.
+// Keeps pieces with their tokens: the `most` that were met last, and as many from before. It is a table of numbers with open
+// addressing, and the numbered entries in order of arrival: a look-up touches two places of memory, not five.
 class Memory {
    public:
     struct Tokens {
-        const int32_t* ids = nullptr;  // until the next `put`
+        const int32_t* ids = nullptr;  // valid until the next `put`
         size_t count = 0;
-        bool alone = false;  // false: the piece has no tokens of its own, and its text goes to the tokenizer as a whole
+        bool alone = false;  // false: the piece has no tokens of its own; the tokenizer takes its whole text
     };
 
     explicit Memory(size_t most) : most_(most) {}
@@ -68,7 +68,7 @@ class Memory {
         std::string letters;
         std::vector<int32_t> ids;
 
-        // Where a piece is in the table, or is to be.
+        // Returns the place of a piece in the table, or the free one for it.
         size_t place_of(std::string_view piece, size_t hash) const {
             size_t at = hash & (places.size() - 1);
             for (; places[at].number; at = (at + 1) & (places.size() - 1)) {
@@ -121,20 +121,20 @@ struct Span {
     int32_t start, stop;
 };
 
-// What the tokens of a vocabulary stand for: how many characters, spaces aside, and whether a space is the first (byte-level
-// BPE, whose characters are bytes; of WordPiece no token has any).
+// What the tokens of a vocabulary stand for: the number of characters, without spaces, and whether a space is the first (in
+// byte-level BPE, whose characters are bytes; no WordPiece token has one).
 struct Vocabulary {
     std::vector<int32_t> characters;
     std::vector<uint8_t> spaced;
     bool bytes;
-    bool alike;  // whether a piece has the same tokens at the beginning of a text as behind a space, as one is put in front
+    bool alike;  // whether a piece has the same tokens at the beginning of a text as behind a space, since one is added in front
 };
 
-// The pieces of a text that has been tokenized already, with the places of their tokens.
+// The pieces of a tokenized text, with the places of their tokens.
 class Origin {
    public:
-    // Where the tokens are not those of the text, character for character, there are no pieces. Characters that a normalizer may
-    // have changed can be told apart from that where tokens tell of spaces: then there are as many as in the text.
+    // Finds no pieces unless the tokens have the text character for character. Where tokens mark spaces, characters that a
+    // normalizer has changed are allowed if their number is that of the text.
     void read(std::string_view text, const int32_t* ids, Py_ssize_t count, const Vocabulary& vocabulary) {
         pieces_.clear();
         spans_.clear();
@@ -152,7 +152,7 @@ class Origin {
         }
     }
 
-    // opens: whether the piece opens its text. alike: whether that makes no difference.
+    // opens: the piece opens its text. alike: that makes no difference.
     const Span* find(std::string_view piece, bool opens, bool alike) const {
         if (pieces_.empty()) return nullptr;
         const size_t mask = table_.size() - 1;
@@ -164,7 +164,7 @@ class Origin {
     }
 
    private:
-    // How many bytes the white space beyond ASCII that begins at a byte has: 0 where none does.
+    // Returns the number of bytes of the non-ASCII white space that begins at a byte, or 0.
     static size_t blank(std::string_view text, size_t at) {
         const auto byte = [&](size_t i) { return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0; };
         if (byte(0) < 0xC2) return 0;
@@ -177,13 +177,13 @@ class Origin {
     bool aligned(std::string_view text, const int32_t* ids, Py_ssize_t count, const Vocabulary& vocabulary) {
         for (const unsigned char letter : text)
             if (letter < 0x20 || letter == 0x7F || (letter > 0x7F && !vocabulary.bytes)) return false;
-        // A space beside other white space does not begin the word behind it.
+        // A space beside other white space does not begin the next word.
         for (size_t at = 0; at < text.size(); ++at)
             if (const size_t size = blank(text, at)) {
                 if (at == 0 || at + size >= text.size() || text[at - 1] == ' ' || text[at + size] == ' ') return false;
                 at += size - 1;
             }
-        if (vocabulary.bytes && count > 0) {  // a normalizer may have put a space in front
+        if (vocabulary.bytes && count > 0) {  // a normalizer may have added a space in front
             const int32_t id = ids[0];
             if (id < 0 || static_cast<size_t>(id) >= vocabulary.spaced.size()) return false;
             if ((vocabulary.spaced[static_cast<size_t>(id)] != 0) != vocabulary.alike) return false;
@@ -220,7 +220,7 @@ struct Pieces {
     Vocabulary* vocabulary;
     Memory* inside;
     Memory* opening;   // the same, where `alike`
-    Speller* speller;  // or nullptr: pieces that are not known are left to the tokenizer
+    Speller* speller;  // or nullptr: the tokenizer encodes unknown pieces
     int32_t first, last;  // of every row: [CLS], [SEP]
     size_t room;          // tokens between them
 };
@@ -268,9 +268,9 @@ bool add_missing(PyObject* set, std::string_view piece) {
     return text && PySet_Add(set, text.get()) == 0;
 }
 
-// (texts, origins, ids, offsets, before) -> (rows, opening, inside): the rows as bytes of int32, `[CLS] tokens [SEP]`, None where
-// a piece is not known; and the pieces to `learn`, two sets of strings. before: none, or the rows of an earlier call, of which
-// those that are there stay. A row that stays None is for the tokenizer.
+// (texts, origins, ids, offsets, before) -> (rows, opening, inside): the rows `[CLS] tokens [SEP]` as bytes of int32, None where a
+// piece is unknown, and the pieces to `learn`, two sets of strings. before: empty, or the rows of an earlier call, which are kept
+// unless None. The tokenizer must encode a text whose row stays None.
 PyObject* pieces_rows(Pieces* self, PyObject* arguments) {
     PyObject *texts, *origins, *id_buffer, *offset_buffer, *before;
     if (!PyArg_ParseTuple(arguments, "O!O!OOO!", &PyList_Type, &texts, &PyList_Type, &origins, &id_buffer, &offset_buffer,
@@ -325,7 +325,7 @@ PyObject* pieces_rows(Pieces* self, PyObject* arguments) {
             if (const Span* span = given ? origin.find(piece, opens, self->vocabulary->alike) : nullptr) {
                 row.insert(row.end(), own + span->start, own + span->stop);
             } else if (const bool plain = is_ascii(piece); !plain && spell(piece, opens)) {
-                // done: such pieces are seldom met again, and not kept
+                // done: such pieces rarely occur again, and are not kept
             } else if (Memory::Tokens known; (opens ? self->opening : self->inside)->find(piece, &known)) {
                 whole |= !known.alone;
                 row.insert(row.end(), known.ids, known.ids + known.count);
@@ -336,7 +336,7 @@ PyObject* pieces_rows(Pieces* self, PyObject* arguments) {
                 unknown.emplace_back(piece, opens);
             }
         }
-        // Texts of look-alike letters and the like: such pieces do not come again.
+        // Pieces of such texts (of look-alike letters, say) do not occur again.
         whole |= given && 2 * unknown.size() > pieces && !PyUnicode_IS_ASCII(PyList_GET_ITEM(texts, number));
         if (whole || !unknown.empty()) {
             PyList_SET_ITEM(rows.get(), number, Py_NewRef(Py_None));
@@ -355,7 +355,7 @@ PyObject* pieces_rows(Pieces* self, PyObject* arguments) {
     return PyTuple_Pack(3, rows.get(), opening.get(), inside.get());
 }
 
-// (opens, pieces, tokens): keeps the tokens (bytes of int32; None: the piece does not stand alone) of pieces, two lists.
+// (opens, pieces, tokens): keeps the tokens of pieces, two lists; tokens are bytes of int32, or None: it does not stand alone.
 PyObject* pieces_learn(Pieces* self, PyObject* arguments) {
     int opens;
     PyObject *pieces, *tokens;
@@ -403,8 +403,8 @@ PyObject* spelled_by(Pieces* self, std::unique_ptr<Speller> speller) {
     Py_RETURN_NONE;
 }
 
-// (vocabulary, merges, whole_first, letters, added, longest): pieces are spelled by byte-level BPE from here on. merges: token ids
-// (one, other, joined), the first learned first. letters: a string.
+// (vocabulary, merges, whole_first, letters, added, longest): spells pieces by byte-level BPE from now on. merges: token ids (one,
+// other, joined), in the order learned. letters: a string.
 PyObject* pieces_spell_pairs(Pieces* self, PyObject* arguments) {
     PyObject *vocabulary, *merges, *letters, *added;
     int whole_first;
@@ -436,7 +436,7 @@ PyObject* pieces_spell_pairs(Pieces* self, PyObject* arguments) {
     return spelled_by(self, std::move(speller));
 }
 
-// (vocabulary, inside, unknown, most_characters, lowercase, added, longest): pieces are spelled by WordPiece from here on.
+// (vocabulary, inside, unknown, most_characters, lowercase, added, longest): spells pieces by WordPiece from now on.
 PyObject* pieces_spell_longest(Pieces* self, PyObject* arguments) {
     PyObject *vocabulary, *added;
     const char* inside;

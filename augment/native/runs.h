@@ -8,7 +8,7 @@
 
 namespace {
 
-// The letters of a string, whatever their size. Classes are those of Python's regular expressions.
+// The letters of a string of any width, with the classes of Python's regular expressions.
 class Letters {
    public:
     explicit Letters(PyObject* text)
@@ -28,7 +28,8 @@ class Letters {
     const Py_ssize_t size;
 };
 
-// Whether the full stop at `end` of a run (start, stop) belongs to the word before it: "U.S.", and "Mr." and "J." before a space.
+// Returns whether the full stop at `end` of a run (start, stop) belongs to the word before it: "U.S.", and "Mr." or "J." before a
+// space.
 bool abbreviates(const Letters& letters, Py_ssize_t start, Py_ssize_t end, Py_ssize_t stop) {
     if (end >= stop || letters[end] != '.') return false;
     if (end - 2 >= start && letters[end - 2] == '.') return true;
@@ -62,7 +63,7 @@ PyObject* word_spans(PyObject*, PyObject* text) {
     return spans.release();
 }
 
-// (text, spans): the text without those spans, (start, end) in rising order, and the space that each would leave.
+// (text, spans): returns the text without the spans, (start, end) in rising order, and without the space that each would leave.
 PyObject* cut(PyObject*, PyObject* arguments) {
     PyObject *text, *spans;
     if (!PyArg_ParseTuple(arguments, "UO!", &text, &PyList_Type, &spans)) return nullptr;

@@ -11,7 +11,7 @@
 
 namespace {
 
-// The fields of a ParsedSentence, each a Python object or nothing, and what it looks up once: children, copulas.
+// The fields of a ParsedSentence, each a Python object or nullptr; children and copulas are looked up once.
 struct Sentence {
     PyObject_HEAD
     PyObject *text, *starts, *ends, *tags, *pos, *lemmas, *heads, *deps, *language, *children, *copulas;
@@ -39,8 +39,8 @@ void sentence_dealloc(Sentence* self) {
     Py_TYPE(self)->tp_free(reinterpret_cast<PyObject*>(self));
 }
 
-// The names of relations: a parser's label -> Universal Dependencies' (a dict), -> that without its subtype (a dict that makes what
-// it lacks), and the relations of subjects (a frozenset). augment/text/parsed.py sets them.
+// The names of relations, which augment/text/parsed.py sets. labels: a parser's label -> the one in Universal Dependencies. bases:
+// label -> the same without its subtype (a dict that makes missing items). subjects: a frozenset.
 struct {
     PyObject *labels, *bases, *subjects, *cop, *aux, *aux_pass;
 } relations;
@@ -62,7 +62,7 @@ PyObject* set_relations(PyObject*, PyObject* arguments) {
     Py_RETURN_NONE;
 }
 
-// The number of words; -1 with an error set where the sentence is not what its class says.
+// Returns the number of words; -1 with an error set where the fields are not those of a sentence.
 Py_ssize_t length_of(Sentence* self) {
     PyObject* const text = self->text;
     bool whole = text && PyUnicode_Check(text);
@@ -76,7 +76,7 @@ Py_ssize_t length_of(Sentence* self) {
     return -1;
 }
 
-// The index of a word, as Python reads it; -1 with an error set where there is none.
+// Returns the index of a word, negative ones counted from the end; -1 with an error set where there is none.
 Py_ssize_t word_index(Sentence* self, PyObject* index) {
     const Py_ssize_t count = length_of(self);
     if (count < 0) return -1;
@@ -88,7 +88,7 @@ Py_ssize_t word_index(Sentence* self, PyObject* index) {
     return -1;
 }
 
-// -1 may be one, or have an error set.
+// Returns an item; -1 may be an item, or have an error set.
 Py_ssize_t item(PyObject* numbers, Py_ssize_t i) { return PyNumber_AsSsize_t(PyTuple_GET_ITEM(numbers, i), PyExc_IndexError); }
 
 PyObject* word_of(Sentence* self, Py_ssize_t i) {
@@ -113,7 +113,7 @@ PyObject* sentence_words(Sentence* self, void*) {
     return words.release();
 }
 
-// The children of all words, a borrowed list of lists.
+// Returns the children of all words, a borrowed list of lists.
 PyObject* children_of(Sentence* self) {
     PyObject*& kept = self->children;
     if (kept && kept != Py_None) return kept;
@@ -147,7 +147,7 @@ PyObject* sentence_children(Sentence* self, PyObject* index) {
     return lists ? Py_NewRef(PyList_GET_ITEM(lists, i)) : nullptr;
 }
 
-// The j-th of some children; -1 with an error set where the sentence has no such word: the lists can be changed from outside.
+// Returns the j-th of some children; -1 with an error set where there is no such word: Python code can change the lists.
 Py_ssize_t child_of(PyObject* lists, PyObject* children, Py_ssize_t j) {
     const Py_ssize_t child = PyLong_AsSsize_t(PyList_GET_ITEM(children, j));
     if (child >= 0 && child < PyList_GET_SIZE(lists)) return child;
@@ -174,7 +174,7 @@ PyObject* sentence_subtree(Sentence* self, PyObject* index) {
     return Py_BuildValue("nn", first, last);
 }
 
-// A borrowed relation in Universal Dependencies' terms; nullptr with an error set.
+// Returns a borrowed relation in Universal Dependencies' terms, or nullptr with an error set.
 PyObject* relation_of(Sentence* self, Py_ssize_t i) {
     PyObject* label = PyTuple_GET_ITEM(self->deps, i);
     PyObject* relation = PyDict_GetItemWithError(relations.labels, label);
@@ -193,7 +193,7 @@ PyObject* sentence_with_relation(Sentence* self, PyObject* wanted) {
         PyObject* label = PyTuple_GET_ITEM(deps, i);
         PyObject* known = PyDict_GetItemWithError(relations.bases, label);
         if (!known && PyErr_Occurred()) return nullptr;
-        Owned base(known ? Py_NewRef(known) : PyObject_GetItem(relations.bases, label));  // which makes it
+        Owned base(known ? Py_NewRef(known) : PyObject_GetItem(relations.bases, label));  // which adds it
         const int is = base ? PySequence_Contains(wanted, base.get()) : -1;
         if (is < 0) return nullptr;
         Owned number(is ? PyLong_FromSsize_t(i) : nullptr);
@@ -206,7 +206,7 @@ bool same(PyObject* one, PyObject* other) {
     return one == other || (PyUnicode_Check(one) && PyUnicode_Compare(one, other) == 0);
 }
 
-// The copula of the clause that a word heads, borrowed; the word itself where there is none; nullptr with an error set.
+// Returns the copula of the clause that a word heads, or else the word itself, borrowed; nullptr with an error set.
 PyObject* verb_of(Sentence* self, PyObject* word) {
     PyObject*& kept = self->copulas;
     if (!kept || kept == Py_None) {

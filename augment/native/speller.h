@@ -1,4 +1,4 @@
-// Tokens of words that have not been met before, by byte-level BPE or WordPiece (augment/text/words.py).
+// Makes the tokens of new words by byte-level BPE or WordPiece (augment/text/words.py).
 
 #pragma once
 
@@ -12,15 +12,15 @@
 
 namespace {
 
-// Tokens of printable ASCII without spaces, and of `letters` beyond it, as the tokenizer itself makes them (`augment.text.words`): its
-// pre-tokenizer, which parts a piece into words, and its model, which spells each. Whatever else there is in a piece, or lacking
-// in the vocabulary, is left to the tokenizer.
+// Spells printable ASCII without spaces, and `letters` beyond it, as the tokenizer does (`augment.text.words`): its pre-tokenizer
+// splits a piece into words, and its model spells each. Other pieces, and those with bytes that the vocabulary lacks, are left to
+// the tokenizer.
 class Speller {
    public:
     virtual ~Speller() = default;
 
-    // Puts the tokens behind `ids`; false, and `ids` as they were: left to the tokenizer. Added tokens are told apart before words
-    // are, and pieces that are longer than `longest` do not come again.
+    // Appends the tokens to `ids`; false, with `ids` unchanged, leaves the piece to the tokenizer. That is so for pieces with added
+    // tokens, which are split off before words are, and for those longer than `longest`, which do not occur again.
     bool spell(std::string_view piece, bool spaced, std::vector<int32_t>* ids) const {
         if (piece.empty() || piece.size() > longest) return false;
         for (size_t i = 0; i < piece.size(); ++i) {
@@ -48,21 +48,21 @@ class Speller {
    protected:
     virtual bool parts(std::string_view piece, bool spaced, std::vector<int32_t>* ids) const = 0;
 
-    static int kind(char letter) {  // of letters, digits and others words are made
+    static int kind(char letter) {  // a word has letters, digits or other characters only
         if ((letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') || (letter & 0x80)) return 0;
         return letter >= '0' && letter <= '9' ? 1 : 2;
     }
 };
 
-// Byte-level BPE: GPT-2's words with the space before them, and of the pairs beside each other the one learned first is joined.
-// The vocabulary's tokens are bytes here, not the letters that stand for them.
+// Byte-level BPE: GPT-2's words with the space before them; of neighbouring pairs the one learned first is merged. The vocabulary's
+// tokens are bytes here, not the letters that stand for them.
 class PairSpeller : public Speller {
    public:
     struct Merge {
         int32_t rank, joined;  // rank -1: none
     };
-    int32_t bytes[256];        // the token of each, -1: none
-    bool whole_first = false;  // whether a word of the vocabulary is its own token, however it is joined
+    int32_t bytes[256];        // the token of each byte; -1: none
+    bool whole_first = false;  // whether a word of the vocabulary is one token whatever the merges
 
     explicit PairSpeller(size_t merges) {
         size_t places = 16;
@@ -90,7 +90,7 @@ class PairSpeller : public Speller {
     }
 
    private:
-    // Pairs of tokens with how they join, by open addressing. No pair is 0.
+    // Pairs of tokens with their merges, by open addressing. No pair is 0.
     struct Entry {
         uint64_t pair;
         Merge merge;
@@ -130,7 +130,7 @@ class PairSpeller : public Speller {
             if (id < 0) return false;
             ids->push_back(id);
         }
-        // next[i]: how the symbols i and i + 1 of the word join.
+        // next[i]: the merge of the symbols i and i + 1 of the word.
         std::vector<Merge>& next = next_;
         next.clear();
         const auto look = [&](size_t i) { return entry(pair((*ids)[begin + i], (*ids)[begin + i + 1]))->merge; };
@@ -149,7 +149,7 @@ class PairSpeller : public Speller {
     }
 };
 
-// WordPiece: punctuation characters are words, and of every word the longest beginning that the vocabulary has is cut off.
+// WordPiece: punctuation characters are words; the longest beginning of a word that is in the vocabulary is cut off, again and again.
 class LongestSpeller : public Speller {
    public:
     std::string inside;  // in front of tokens that do not begin a word

@@ -1,4 +1,5 @@
-// Loops over the letters of a text: the counterparts of functions in augment/rules/letters.py, augment/text/word_forms.py and augment/text/wordnet.py.
+// Loops over the letters of a text: the compiled counterparts of functions in augment/rules/letters.py,
+// augment/text/word_forms.py and augment/text/wordnet.py.
 
 #pragma once
 
@@ -12,8 +13,8 @@
 
 namespace {
 
-// (text, similar, threshold, draws, spans): the text with letters like others in place of them, outside the spans (a list of (start,
-// end)); the loop of `augment.rules.letters.look_alike`.
+// (text, similar, threshold, draws, spans): returns the text with letters replaced by similar ones, outside the spans (a list of
+// (start, end)); the loop of `augment.rules.letters.look_alike`.
 PyObject* look_alike(PyObject*, PyObject* arguments) {
     PyObject *text, *similar, *draws, *spans;
     unsigned long threshold;
@@ -49,7 +50,7 @@ PyObject* look_alike(PyObject*, PyObject* arguments) {
     return PyUnicode_FromKindAndData(PyUnicode_4BYTE_KIND, letters.data(), static_cast<Py_ssize_t>(letters.size()));
 }
 
-// How often a word of an ASCII text follows itself (`augment.text.word_forms.repeats`); -1 for other texts.
+// Returns how often a word of an ASCII text follows itself (`augment.text.word_forms.repeats`); -1 for other texts.
 PyObject* repeats(PyObject*, PyObject* text) {
     if (!PyUnicode_Check(text)) return PyErr_Format(PyExc_TypeError, "repeats() takes a string");
     if (!PyUnicode_IS_ASCII(text)) return PyLong_FromLong(-1);
@@ -77,7 +78,7 @@ PyObject* repeats(PyObject*, PyObject* text) {
     return PyLong_FromLong(count);
 }
 
-// (data, starts, ends, key): of sorted lines, whose bounds are int64, the one that begins with the key; None where none does
+// (data, starts, ends, key): returns the one of sorted lines, with bounds in int64, that begins with the key, or None
 // (`augment.text.wordnet._Index.find`).
 PyObject* find_line(PyObject*, PyObject* arguments) {
     PyObject *given, *given_starts, *given_ends, *given_key;

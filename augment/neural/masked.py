@@ -25,12 +25,12 @@ from augment.text.word_forms import AUGCSE, indefinite_article, upper_first
 VARIABLE = "CLEAR_MASKED_LM"
 NEED = "model:masked language model"
 _ACTIONS = ("substitute", "insert", "random")
-# A word of letters between white space, less the punctuation around it: no part of "U.S.", "don't",
+# A word of letters between white space, without the punctuation around it; not a part of "U.S.", "don't",
 # "well-known" or a URL.
 _ALONE = re.compile(r"(?<!\S)[\"“‘'(\[]*([^\W\d_]+)[\"”’')\],.;:!?…]*(?!\S)")
 _TITLES = frozenset({"Mr", "Mrs", "Ms", "Dr", "St"})
 _LAST, _NEXT = re.compile(r"(\w+)\W*$"), re.compile(r"\W*(\w+)")
-_SEEN = 64  # characters looked at for a neighbour
+_SEEN = 64  # characters searched for a neighbour
 
 
 def contextual(
@@ -43,14 +43,18 @@ def contextual(
 ) -> list[str | None]:
     """Replace words by draws from a masked language model (VaSCL, section 4.4, via nlpaug).
 
-    ceil(rate * n) of n words are masked (VaSCL, Zhang et al. 2022: rates of 5, 10 and 20%), one after the other in random order,
-    the earlier ones already replaced. Each is filled by a draw from the model's distribution over its `top_k`
-    likeliest whole words (nlpaug, Ma 2019: 100). A new word has letters only, one token, the case of the word
+    ceil(rate * n) of n words are masked (VaSCL, Zhang et al. 2022: rates of 5, 10 and 20%), one after the
+    other in random order, the earlier ones already replaced. Each is filled by a draw from the model's
+    distribution over its `top_k` likeliest whole words (nlpaug, Ma 2019: 100). A new word has letters only,
+    one token, the case of the word
     that it replaces, and agrees with "a" and "an" around it; it is never the old word or a neighbour. In
     Chinese, words of one character are replaced. Parts of short forms, compounds with hyphens, abbreviations,
     numbers, URLs and, for a model without capitals, names stay. action=insert puts a new word before a word
     instead; random draws one of the two for each sentence. Possibly altering. Needs a masked language model.
         "The old man sat by the sea." -> "The old man stood by the sea."
+
+    With rate=0.3 and action="random" it is RandomContextualWordAugmentation (AugCSE, through nlpaug).
+        "The old man sat by the sea." -> "The very old man sat down by the sea."
 
     Raises:
         AugmentationError: the model cannot be loaded or is none, or its device is not there.
@@ -64,25 +68,6 @@ def contextual(
         _fill(loaded, words, waiting, top_k)
     results = [work.sentence.edit(work.edits) for work in works]
     return [None if new == sentence.text else new for sentence, new in zip(sentences, results)]
-
-
-def random_contextual_word(
-    sentences: Sequence[ParsedSentence],
-    draws: Sequence[Draws],
-    model: str,
-    rate: float = 0.3,
-    action: str = "random",
-    top_k: int = 100,
-) -> list[str | None]:
-    """Run `contextual`, substituting or inserting by a coin: RandomContextualWordAugmentation (AugCSE).
-
-    AugCSE calls nlpaug, rate 0.3. Possibly altering. Needs a masked language model.
-        "The old man sat by the sea." -> "The very old man sat down by the sea."
-
-    Raises:
-        AugmentationError: the model cannot be loaded or is none, or its device is not there.
-    """
-    return contextual(sentences, draws, model, rate, action, top_k)
 
 
 @dataclass
@@ -99,7 +84,7 @@ class _Work:
     def begin(cls, sentence: ParsedSentence, draws: Draws, rate: float, action: str, cased: bool) -> _Work:
         inserts = draws.chance(0.5) if action == "random" else action == "insert"
         spans = _replaceable(sentence, cased)
-        if inserts:  # behind a space: the first word keeps its capital, quotes their words
+        if inserts:  # only behind a space: the first word keeps its capital, a quote its first word
             spans = [(start, start) for start, _ in spans if start and sentence.text[start - 1] == " "]
         words = sum(any(map(str.isalnum, word)) for word in sentence.words)
         return cls(sentence, draws, inserts, draws.sample(spans, ceil(rate * words))[::-1])
@@ -212,7 +197,7 @@ def _fill(loaded: Loaded, words: _Words, works: list[_Work], top_k: int) -> None
         ]
         for *row, end in zip(encoded["input_ids"], encoded["offset_mapping"], ends)
     ]
-    # of what the model is too short for, there is no mask
+    # a text that was truncated before its mask has none
     seen = [i for i, places in enumerate(masks) if places]
     for batch in passes(loaded, [encoded["input_ids"][i] for i in seen], longest):
         ours = [seen[number] for number in batch.numbers]
@@ -239,8 +224,8 @@ def _at_masks(model: Any, batch: Pass, places: Sequence[int]) -> Any:
         torch.arange(len(places), device=batch.ids.device),
         torch.tensor(places, device=batch.ids.device),
     )
-    # Scores of the whole vocabulary at the masks alone: over all tokens they are half of the work, and
-    # gigabytes of memory.
+    # Score the vocabulary at the masks only: over all tokens that is half of the work, and gigabytes of
+    # memory.
     at_masks = model.get_output_embeddings().register_forward_pre_hook(
         lambda _, states: (states[0][rows, columns][:, None],)
     )
@@ -347,7 +332,7 @@ ENTRIES = (
         description="Random words are replaced by draws from a masked language model, or such words are put "
         "between them.",
         example="random-contextual-word:action=insert",
-        function=random_contextual_word,
+        function=contextual,
         meaning="possibly altering",
         needs=(NEED,),
         load=_load("random-contextual-word"),

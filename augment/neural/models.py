@@ -18,8 +18,8 @@ from augment.core.errors import AugmentationError
 from augment.core.pretrained import pretrained, pretrained_model
 
 DEVICE = "CLEAR_AUGMENT_DEVICE"
-_WIDTH = 16  # tokens: widths of a pass are multiples of it
-_ROWS_OF_CPU, _ROWS = 8, 64  # sequences a pass: what fills two cores with sentences, and a GPU
+_WIDTH = 16  # tokens; the width of a pass is a multiple of it
+_ROWS_OF_CPU, _ROWS = 8, 64  # sequences a pass: enough to fill two cores, and a GPU
 
 
 class Loaded(NamedTuple):
@@ -151,7 +151,7 @@ def _load(source: str, kind: Any, what: str) -> tuple[Loaded, list[str]]:
             f"{from_hub + ': ' if from_hub else ''}{lines[0].strip()} Give a folder with "
             "config.json, weights and tokenizer, or a hub name while the hub can be reached"
         ) from error
-    # what transformers makes of nothing
+    # a tokenizer that transformers made without any file
     if len(tokenizer) <= len({*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}):
         raise AugmentationError(
             f"the model {source!r} has no tokenizer: give a folder that has its files too (tokenizer.json)"

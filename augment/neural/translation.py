@@ -41,56 +41,44 @@ class Search:
     max_length: tokens of a sentence and of an output; what is longer is left out, not cut.
     """
 
-    beams: int
-    top_p: float
-    pick: str
-    max_length: int
+    beams: int = 5
+    top_p: float = 0.0
+    pick: str = "best"
+    max_length: int = 128
 
 
 def back_translation(
-    sentences: Sequence[ParsedSentence], draws: Sequence[Draws], forward: str, back: str, beams: int = 5,
-    top_p: float = 0.0,
-    pick: str = "best", max_length: int = 128,
-) -> list[str | None]:  # fmt: skip
+    sentences: Sequence[ParsedSentence], draws: Sequence[Draws], forward: str, back: str, **search: Any
+) -> list[str | None]:
     """Translate into another language and back with two models: BackTranslation (AugCSE, A.2).
 
     AugCSE uses English to German. None where it comes back the same, spaces, quotes and capitals aside.
-    Preserving. Needs two translation models.
+    Preserving. Needs two translation models. search: the fields of `Search`.
         "The old man sat by the sea." -> "The old man was sitting by the sea."
 
-    Raises:
-        AugmentationError: a model cannot be loaded or is none, or its device is not there.
-    """
-    there, again = on_device(load_seq2seq(forward)), on_device(load_seq2seq(back))
-    search = Search(beams, top_p, pick, max_length)
-    texts = [sentence.text for sentence in sentences]
-    pivots = _first(_generate(there, texts, draws, search))
-    return _picked(texts, _generate(again, pivots, draws, search), draws, pick)
-
-
-def diverse_paraphrase(
-    sentences: Sequence[ParsedSentence], draws: Sequence[Draws], forward: str, back: str, beams: int = 5,
-    top_p: float = 0.0,
-    pick: str = "diverse", max_length: int = 128,
-) -> list[str | None]:  # fmt: skip
-    """Translate back and take the beam least like the sentence: DiverseParaphrase (AugCSE, A.2).
-
-    Least like: sharing the fewest runs of one to three words. The original chooses by DiPS (Kumar et al.
-    2019), whose submodular gain of one result also weighs its likeness in word2vec vectors; here beam search
-    alone stands in for that. Preserving. Needs two translation models.
+    With pick="diverse" it is DiverseParaphrase (A.2): the result that shares the fewest runs of one to three
+    words with the sentence. The original chooses by DiPS (Kumar et al. 2019), whose submodular gain of one
+    result also weighs its likeness in word2vec vectors; here beam search alone stands in for that.
         "The old man sat by the sea." -> "An elderly man was sitting at the seaside."
 
     Raises:
         AugmentationError: a model cannot be loaded or is none, or its device is not there.
     """
-    return back_translation(sentences, draws, forward, back, beams, top_p, pick, max_length)
+    there, again = on_device(load_seq2seq(forward)), on_device(load_seq2seq(back))
+    chosen = Search(**search)
+    texts = [sentence.text for sentence in sentences]
+    pivots = _first(_generate(there, texts, draws, chosen))
+    return _picked(texts, _generate(again, pivots, draws, chosen), draws, chosen.pick)
 
 
 def multilingual_back_translation(
-    sentences: Sequence[ParsedSentence], draws: Sequence[Draws], model: str, source: str = "en",
+    sentences: Sequence[ParsedSentence],
+    draws: Sequence[Draws],
+    model: str,
+    source: str = "en",
     pivot: str = "de",
-    beams: int = 5, top_p: float = 0.0, pick: str = "best", max_length: int = 128,
-) -> list[str | None]:  # fmt: skip
+    **search: Any,
+) -> list[str | None]:
     """Translate into a language and back with one model of many (M2M100): AugCSE, A.2.
 
     source, pivot: codes of the two languages, as the model writes them (en, de; eng_Latn of NLLB; en_XX of
@@ -101,17 +89,20 @@ def multilingual_back_translation(
         AugmentationError: the model cannot be loaded, or has no such languages, or its device is not there.
     """
     loaded = on_device(load_seq2seq(model))
-    search = Search(beams, top_p, pick, max_length)
+    chosen = Search(**search)
     texts = [sentence.text for sentence in sentences]
-    pivots = _first(_generate(loaded, texts, draws, search, languages=(source, pivot)))
-    return _picked(texts, _generate(loaded, pivots, draws, search, languages=(pivot, source)), draws, pick)
+    pivots = _first(_generate(loaded, texts, draws, chosen, languages=(source, pivot)))
+    found = _generate(loaded, pivots, draws, chosen, languages=(pivot, source))
+    return _picked(texts, found, draws, chosen.pick)
 
 
 def casual_to_formal(
-    sentences: Sequence[ParsedSentence], draws: Sequence[Draws], model: str, beams: int = 5,
-    top_p: float = 0.0,
-    pick: str = "different", max_length: int = 128,
-) -> list[str | None]:  # fmt: skip
+    sentences: Sequence[ParsedSentence],
+    draws: Sequence[Draws],
+    model: str,
+    pick: str = "different",
+    **search: Any,
+) -> list[str | None]:
     """Rewrite in a formal style with a T5: Casual2Formal (AugCSE, A.2, through Styleformer).
 
     The original keeps results that a second model, of entailment, finds adequate (0.95 or more) and ranks
@@ -124,7 +115,7 @@ def casual_to_formal(
     loaded = on_device(load_seq2seq(model))
     texts = [sentence.text for sentence in sentences]
     prompts = [_TO_FORMAL + text if text else "" for text in texts]
-    found = _generate(loaded, prompts, draws, Search(beams, top_p, pick, max_length))
+    found = _generate(loaded, prompts, draws, Search(pick=pick, **search))
     return _picked(texts, found, draws, pick)
 
 
@@ -172,7 +163,7 @@ def _generate(
                 **options,
             )
         end = model.generation_config.eos_token_id
-        # An end in the last place may be the library's (forced_eos_token_id), not the model's.
+        # An end token in the last place may come from the library (forced_eos_token_id), not the model.
         finished = torch.isin(output[:, 1:longest].cpu(), torch.tensor(end)).any(1).tolist()
         found = tokenizer.batch_decode(output, skip_special_tokens=True)
         width = options["num_return_sequences"]
@@ -295,17 +286,12 @@ def _model(name: str, meaning: str, variable: str) -> Parameter:
 
 
 def _search(pick: str) -> tuple[Parameter, ...]:
+    picks = "of the beams, the best, the best that differs, the least like, or any"
+    sample = "above 0: a sample, from that share of the probability, in place of beams"
     return (
         Parameter("beams", 5, "beams of the search", 1, 64),
-        Parameter(
-            "top_p", 0.0, "above 0: a sample, from that share of the probability, in place of beams", 0, 1
-        ),
-        Parameter(
-            "pick",
-            pick,
-            "of the beams, the best, the best that differs, the least like, or any",
-            choices=_PICKS,
-        ),
+        Parameter("top_p", 0.0, sample, 0, 1),
+        Parameter("pick", pick, picks, choices=_PICKS),
         Parameter("max_length", 128, "tokens; longer sentences stay as they are", 8, 1024),
     )
 
@@ -357,7 +343,7 @@ ENTRIES = (
         parameters=(*_PAIR, *_search("diverse")),
         description="Translated into another language and back, the result that is least like the sentence.",
         example="diverse-paraphrase:forward=facebook/wmt19-en-de:back=facebook/wmt19-de-en",
-        function=diverse_paraphrase,
+        function=back_translation,
         load=_load_pair("diverse-paraphrase"),
         batch=True,
         meaning="preserving",

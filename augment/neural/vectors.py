@@ -28,7 +28,7 @@ VARIABLE = "CLEAR_WORD_VECTORS"
 _KNOWN_NEIGHBOURS = 1 << 15  # words whose neighbours are kept: 17 MB at 100 of them
 _MARKS = ".,;:!?…\"'“”‘’()[]"
 _ACTIONS = ("substitute", "insert", "random")
-# What stands near these in such a space does another work in the sentence: near "the" are "of" and "in".
+# Neighbours of these have another function in the sentence: near "the" are "of" and "in".
 _FUNCTION_WORDS = word_set(
     "a an the this that these those some any no every each either neither both all many much few several "
     "such what which whose i me my mine myself you your yours yourself he him his himself she her hers "
@@ -65,7 +65,7 @@ def random_word_embedding(
     text = sentence.text
     inserts = draws.chance(0.5) if action == "random" else action == "insert"
     spots = plain_words(sentence)
-    if inserts:  # behind a space: the first word keeps its capital, quotes their words
+    if inserts:  # only behind a space: the first word keeps its capital, a quote its first word
         spots = [(start, start) for start, _ in spots if start and text[start - 1] == " "]
     else:
         spots = [(start, end) for start, end in spots if _can_change(vectors, text[start:end].lower())]
@@ -144,7 +144,7 @@ def _read(lines: TextIO, path: str, limit: int) -> tuple[list[str], np.ndarray]:
     for number, (word, numbers) in _entries(lines, path):
         if not word.isalpha() or word.lower() in words:
             continue
-        with np.errstate(over="ignore"):  # what does not fit is refused below, in one message
+        with np.errstate(over="ignore"):  # numbers that overflow are refused below
             try:
                 vector = np.array(numbers, dtype=np.float32)
             except ValueError:
@@ -157,7 +157,7 @@ def _read(lines: TextIO, path: str, limit: int) -> tuple[list[str], np.ndarray]:
         if length == 0:
             continue
         if not words:
-            matrix = np.empty((limit, len(vector)), np.float32)  # pages that are not written take no memory
+            matrix = np.empty((limit, len(vector)), np.float32)  # unwritten pages take no memory
         matrix[len(words)] = vector / length
         words[word.lower()] = word
         if len(words) == limit:

@@ -16,10 +16,10 @@ from augment.text.draws import Draws, draws_for
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import ParsedSentence, without_parse
 
-# Tokens augmented at a time: what a stage allocates stays in the cache, and the hundred or so array
-# operations of a pipeline cost little beside their work. Two views of del-span,reorder, one core, source
-# tokens/s: at 29 tokens a sequence 14 million with blocks of 2**14, 20 with 2**17, 13 with 2**20; at 512
-# tokens 39, 121 and 163.
+# Tokens augmented at a time: small enough that a stage's arrays stay in the cache, large enough that the
+# hundred or so array operations of a pipeline cost little. Two views of del-span,reorder, one core, million
+# source tokens/s, with blocks of 2**14, 2**17 and 2**20: 14, 20 and 13 at 29 tokens a sequence; 39, 121 and
+# 163 at 512 tokens.
 BLOCK_TOKENS = 1 << 17
 
 

@@ -15,8 +15,8 @@ import re
 import unicodedata
 from typing import Any
 
-# Control, format and replacement characters, which are removed; and what counts as white space. Both go into
-# regular expressions as they are, in Python's and in tokenizers'.
+# Control, format and replacement characters, which are removed; and white space. Both are parts of regular
+# expressions, in Python and in tokenizers.
 _REMOVED = "\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u200c-\u200f\u202a-\u202e\ufffd"
 _WHITE = "\t-\r \x85\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u2060\u3000\ufeff"
 _REMOVE = re.compile(f"[{_REMOVED}]+")
@@ -30,7 +30,7 @@ def clean(text: str) -> str:
         if not text.isprintable():
             text = _REMOVE.sub("", text)
         elif "  " not in text and text[:1] != " " != text[-1:]:
-            return text  # as most are: in less than half of the time
+            return text  # most texts; this takes less than half of the time
         return " ".join(text.split())
     if _UNCLEAN.search(text) is None and unicodedata.is_normalized("NFC", text):
         return text
@@ -44,8 +44,8 @@ def _replace(pattern: str, content: str) -> dict[str, Any]:
 
 _NFC, _STRIP = {"type": "NFC"}, {"type": "Strip", "strip_left": True, "strip_right": True}
 _REPLACEMENTS = [_replace(f"[{_REMOVED}]+", ""), _replace(f"[{_WHITE}]+", " ")]
-# tokenizers flattens sequences. Which of two orders the last steps have, of the same effect, says whether the
-# normalizer behind them stood alone or in a sequence, so that it can be restored.
+# tokenizers flattens sequences. The last steps have one of two orders with the same effect; the order records
+# whether the normalizer behind them stood alone or in a sequence, so that it can be restored.
 _BEFORE_ONE = [*_REPLACEMENTS, _STRIP, _NFC]
 _BEFORE_SEQUENCE = [*_REPLACEMENTS, _NFC, _STRIP]
 

@@ -46,12 +46,14 @@ class Draws:
 
     def __init__(self, key: int):
         self._state = _mix(((int(key) & _MASK) + _GOLDEN) & _MASK)
-        self._chances = 0  # 32 bits for the next `chance`, under a 1 that tells whether there are any
+        self._chances = 0  # 32 bits for the next `chance` below a 1; 0: none are left
 
     def bits(self) -> int:
         """Draw 64 random bits."""
         self._state = value = (self._state + _GOLDEN) & _MASK
-        value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _MASK  # as `_mix`: a call would take as long
+        value = (
+            value ^ (value >> 30)
+        ) * 0xBF58476D1CE4E5B9 & _MASK  # `_mix`, written out: the call would double the time
         value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK
         return value ^ (value >> 31)
 

@@ -16,9 +16,9 @@ from augment.text.cleaning import clean, for_clean_text
 from augment.text.pieces import Pieces
 from augment.text.words import encode, is_plain, words_between_spaces
 
-# kept by an encoder, and as many of before, and of words (`MOST_WORDS`): some 20 MB each
+# kept by an encoder, and as many older ones; also words (`MOST_WORDS`): some 20 MB each
 MOST_PIECES = 1 << 16
-LONGEST_PIECE = 64  # characters: what has fewer spaces (Chinese) does not come again
+LONGEST_PIECE = 64  # characters; longer pieces (Chinese has few spaces) do not occur again
 _NO_IDS, _NO_OFFSETS = np.zeros(0, np.int32), np.zeros(1, np.int64)
 
 
@@ -36,8 +36,7 @@ class TextEncoder:
     def __init__(self, tokenizer: Any, cls_id: int, sep_id: int, max_length: int):
         from tokenizers import Tokenizer
 
-        # Copies: settings of the caller's stay as they are. Words are looked up in clean text, which needs no
-        # cleaning.
+        # Copies, so that the caller's settings stay unchanged. Words are looked up in clean text.
         self.tokenizer = Tokenizer.from_str(tokenizer.to_str())
         self._clean_tokenizer, self._cleans = for_clean_text(tokenizer)
         for copy in (self.tokenizer, self._clean_tokenizer):
@@ -116,7 +115,7 @@ class TextEncoder:
 
     def _is_whole(self, piece: str) -> bool:
         """Return whether a piece is not empty, without white space at its ends, also once normalized."""
-        if piece and is_plain(piece):  # and there is no space in a piece
+        if piece and is_plain(piece):  # a piece has no spaces
             return True
         normalizer = self._clean_tokenizer.normalizer
         if not piece.isascii() and normalizer is not None and piece:

@@ -16,20 +16,20 @@ _FORM_TAGS = {"NNP": "NN", "NNPS": "NNS", "VBP": "VB"}
 _INFLECTED = word_set("NNS VBZ VBD VBN VBG JJR JJS RBR RBS")
 _VOWELS = tuple("aeiou")
 _HAS_VOWEL = re.compile("[aeiouy]")
-# one syllable that ends in one vowel, one consonant
+# one syllable that ends in a single vowel and a single consonant
 _CLOSED = re.compile(r"(?:[^aeiou]*|[^aeiou]*qu)[aeiouy][^aeiouwxy]")
 _DOUBLED = re.compile(r"([^aeioulsfz])\1$")
 _ENDS_DOUBLED = word_set("add ebb egg err purr whirr butt putt boycott")
-# other words in -eed are no past forms
+# other words in -eed are not past forms
 _ENDS_IN_EE = word_set("agree disagree free decree guarantee referee knee")
-# "travell" of "travelled": "quell", "misspell", "install", "enthrall", "appall" have their own two.
+# British doubling: "travell" of "travelled". "quell", "misspell", "install", "enthrall", "appall" have two of
+# their own.
 _BRITISH = re.compile(
     r"[aeiou].*(?:(?<!qu)(?<!sp)ell|(?<![pr])(?<!st)(?<!c)(?<!squ)all)$|cill$|(?:focu|bia|ga)ss$|^buss$"
 )
-# What a verb or noun that ends in a silent e is like without it: "creat", "mov", "chang", "requir", "titl",
-# "decid", "combin".
+# Verbs and nouns without their silent e: "creat", "mov", "chang", "requir", "titl", "decid", "combin".
 _DROPS_E = re.compile(
-    # "caus", "us" and "accus" of "use" and its like; "bus", "virus", "bias" and "lens" are whole.
+    # "caus", "us" and "accus" of "use" and its like; "bus", "virus", "bias" and "lens" have none.
     r"(?:(?:[aof]|xc|cc|^rec|ten|^(?:(?:dis)?ab|re|mis|dis|over|a?m|bem|r|per|enth|cont)?)us"
     r"|[^su]s(?<![gi]as)(?<!canvas)(?<!atlas)(?<!tmas)(?<!\blens)(?<!\biris)(?<!trellis)(?<!pelvis)(?<!ropolis)"
     r"|[^aeiou]at|creat|[ui]at|[vcu]|[^z]z|[dr]g|[aeiu]n?g|(?<![aeo])[aiu]r|(?:ad|gn|pl|st|rsc)or|[^aeioulrw]l|[^aeo]il"
@@ -54,8 +54,7 @@ _ENDINGS = {  # (ending, letters to cut, letters to add) of forms that the rules
     "VBG": (("ing", 3, ""),),
 }
 _OWN_VBZ = {"have": "has", "be": "is", "quiz": "quizzes", "whiz": "whizzes"}
-# Verbs that inherit the forms of the irregular one behind the prefix: "overslept". Those that only look so
-# are listed.
+# A verb with a prefix has the forms of the irregular verb behind it ("overslept"); the exceptions are listed.
 _PREFIX = re.compile(r"(?:re|over|out|under|un|mis|fore|inter)(?=[a-z]{3})")
 _NOT_PREFIXED = word_set("relay relie outfit refit")
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from augment.core.errors import AugmentationError
 
-# First words of the Unicode names of a script's letters. A language that is not here is not checked.
+# First words of the Unicode names of a script's letters. Other languages are not checked.
 _LATIN = frozenset({"LATIN"})
 _HAN = frozenset({"CJK"})
 _KANA = frozenset({"CJK", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA"})
@@ -23,10 +23,10 @@ _SCRIPTS = {
     "el": frozenset({"GREEK"}),
 }  # fmt: skip
 _TITLES = {_LATIN: "Latin", _HAN: "Chinese", _KANA: "Japanese", _CYRILLIC: "Cyrillic"}
-_SAMPLE = 200  # texts, evenly from all of them
-_CHARACTERS = 400  # of each
-_FEWEST = 4  # letters that tell anything
-_LEAST = 0.3  # of the letters; a Chinese letter is worth as many Latin ones as a word of them has
+_SAMPLE = 200  # texts read, evenly spaced
+_CHARACTERS = 400  # read of each text
+_FEWEST = 4  # letters below which nothing is decided
+_LEAST = 0.3  # least share of the letters; a Chinese letter counts as a Latin word of 4
 _LETTERS_A_WORD = 4
 
 

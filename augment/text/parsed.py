@@ -25,8 +25,8 @@ from augment.text.language import check_language
 
 _BATCH_CHARACTERS = 1 << 18  # parsed at a time: some 50,000 words
 
-# ClearNLP's relation -> UD's. Labels of ClearNLP that are not here have no one counterpart (attr, acomp,
-# prep, pobj, pcomp) or the same name; they are passed on as they are.
+# ClearNLP's relation -> UD's. Other labels of ClearNLP have no single counterpart (attr, acomp, prep, pobj,
+# pcomp) or the same name, and stay unchanged.
 _CLEARNLP = {
     "ROOT": "root",
     "acl": "acl",
@@ -377,10 +377,10 @@ def _sentence(doc: Any, language: str) -> ParsedSentence:
     place = {token.i: number for number, token in enumerate(tokens)}
     deps = [token.dep_ for token in tokens]
     heads: list[int] = []
-    orphans: dict[int, list[int]] = {}  # by the white space that is their root
+    orphans: dict[int, list[int]] = {}  # by their root, a white-space token
     for number, token in enumerate(tokens):
         head = token.head
-        # indices: spaCy makes a new object of a token whenever it is asked
+        # compare indices: spaCy makes a new token object at each access
         while head.is_space and head.head.i != head.i:
             head = head.head
         heads.append(place.get(head.i, number))

@@ -36,8 +36,8 @@ class Pieces:
     ):
         self._characters, self._alike, self._room = characters, alike, max(0, room)
         self._first, self._last = (array("i", [number]).tobytes() for number in (first, last))
-        # Token ids (bytes of int32) of pieces behind a space, and of those that open a text; None: does not
-        # stand alone.
+        # Token ids (bytes of int32) of pieces behind a space, and of those that open a text; None: the piece
+        # does not stand alone.
         self._inside = Memory(most)
         self._opening = self._inside if alike else Memory(most)
 
@@ -62,7 +62,7 @@ class Pieces:
             known.turn()
         cut_opening, cut_inside = self._cut(origins, Ragged(ids, offsets)) if origins else ({}, {})
         split = [text.split(" ") for text in texts]
-        # which brings those of before
+        # recalls pieces from before
         self._opening.lacking({pieces[0] for pieces in split}.difference(cut_opening))
         self._inside.lacking(set(chain.from_iterable(split)).difference(cut_inside))
         rows: list[bytes | None] = []
@@ -83,7 +83,7 @@ class Pieces:
                 continue
             rows.append(None)
             missing = [place for place, tokens in enumerate(found) if tokens is ...]
-            # Texts of look-alike letters and the like: such pieces do not come again.
+            # Pieces of such texts (of look-alike letters, say) do not occur again.
             rare = origins and 2 * len(missing) > len(pieces) and not text.isascii()
             if not (None in found or "" in pieces or rare):
                 for place in missing:
@@ -104,7 +104,7 @@ class Pieces:
         ids = tokens.ids.take(segment_indices(tokens.offsets[:-1] + 1, lengths))
         row_starts = offsets_of(lengths)
         read = np.concatenate([[0], np.cumsum(self._characters.take(ids))])  # characters before each token
-        # A piece without characters (between two spaces, at an end) would have no place among them.
+        # An empty piece (between two spaces, at an end) would have no place.
         expected = [
             len(text) - text.count(" ") if is_plain(text) and "  " not in f" {text} " else -1
             for text in texts
@@ -119,7 +119,7 @@ class Pieces:
         shift = read.take(row_starts.take(rows)) - read_before.take(first[:-1])
         wanted = read_before[1:] + np.repeat(shift, np.diff(first))
         stops = np.searchsorted(read, wanted)
-        if not np.array_equal(read.take(stops), wanted):  # other tokens than those of the texts
+        if not np.array_equal(read.take(stops), wanted):  # these are not the tokens of the texts
             return {}, {}
         starts = np.concatenate([[0], stops[:-1]])
         starts[first[:-1]] = row_starts.take(rows)

@@ -44,7 +44,7 @@ _FUNCTION_WORDS = word_set(
     "each every both either neither another such once one during under over about between through despite "
     "like upon against among only even just still never always again perhaps"
 )
-# Words made of names: by ending, and the common words with that ending; the others.
+# Words made from names: endings, common words with these endings, and other such words.
 _PEOPLE = re.compile(r"(?:.ian|.ean|.ese)$")
 _COMMON = re.compile(
     r"[^eo]ician$|(?:^|[^glvgs])arian$|historian|civilian|guardian|comedian|median|custodian|ptilian|meridian|strian|thespian|ibian"
@@ -61,7 +61,7 @@ _PEOPLES = word_set(
     "filipino philippine argentine icelandic londoner parisian yorker englishman frenchman englishmen "
     "frenchmen irishman irishmen"
 )
-# In front of a name these are no part of it: "former England captain".
+# Not part of the name that they precede: "former England captain".
 _BEFORE_NAMES = word_set(
     "former current future fellow last next past previous recent late early many most other only both "
     "several all some modern ancient young old older local author singer actor actress writer director "

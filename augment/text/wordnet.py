@@ -127,7 +127,7 @@ class WordNet:
         lemmas = tuple([name.replace("_", " ") for name, _, _ in names])
         start = 4 + 2 * words
         stop = start + 1 + 4 * int(fields[start])
-        # behind their number, each after a plus
+        # each after a plus, behind their count
         pairs = zip(fields[stop + 2 :: 3], fields[stop + 3 :: 3]) if pos == "v" else ()
         frames = tuple([(int(frame), int(word, 16)) for frame, word in pairs])
         places = tuple([place.rstrip(")") for _, _, place in names])
@@ -267,7 +267,7 @@ class _Index:
         low = bisect_left(self._heads, int.from_bytes(start[:8].ljust(8, b"\0"), "big"))
         if len(start) > 8:
             head = int.from_bytes(start[:8], "big")
-            near = low + 64  # seldom do more begin alike
+            near = low + 64  # rarely do more begin alike
             within = near < len(self._heads) and self._heads[near] > head
             high = bisect_right(self._heads, head, low, near if within else len(self._heads))
             low = bisect_left(

@@ -18,19 +18,18 @@ from typing import Any
 import numpy as np
 
 MOST_WORDS = 1 << 16
-# Normalizers that do not look past a space, and those among them that leave ASCII as it is.
+# Normalizers that do not look past a space, and those of them that leave ASCII unchanged.
 _BY_CHARACTER = frozenset({"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer"})
 _LEAVES_ASCII = frozenset({"NFC", "NFD", "NFKC", "NFKD", "StripAccents"})
-# What pre-tokenizers make of ASCII without white space but a space in front. ByteLevel: GPT-2's expression,
-# with its classes of letters and digits spelled out. BertPreTokenizer: every punctuation character stands by
-# itself.
+# How pre-tokenizers split ASCII without white space, except a space in front. ByteLevel: GPT-2's expression,
+# with its classes of letters and digits spelled out. BertPreTokenizer: every punctuation character is a word.
 _BYTE_LEVEL_WORD = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+")
 _BERT_WORD = re.compile(r"[A-Za-z0-9]+|[^\sA-Za-z0-9]")
 _SPACE, _LINE_FEED = "\u0120", "\u010a"  # as byte-level BPE writes them
-# Letters that no normalizer composes with what stands before: Latin, Greek and Cyrillic.
+# Letters that no normalizer composes with the character before: Latin, Greek and Cyrillic.
 _BLOCKS = ((0xC0, 0x2B0), (0x370, 0x400), (0x400, 0x530), (0x1E00, 0x1F00))
 _LETTERS = [letter for first, last in _BLOCKS for letter in map(chr, range(first, last)) if letter.isalpha()]
-_NOT_TEXT = 1 << 20  # "characters" of a token that stands for no text, or does not say for which
+_NOT_TEXT = 1 << 20  # "characters" of a token that stands for no text, or for unknown text
 
 
 class Memory(dict[str, bytes | None]):
@@ -77,9 +76,9 @@ class Words(ABC):
         }
         # tokens at which another word begins (`_apart`)
         self._begins = np.zeros(max(vocabulary.values()) + 1, dtype=bool)
-        # int32: of a text, spaces aside, how many each token stands for
+        # int32: the characters of text that each token stands for, without spaces
         self.characters = np.full(len(self._begins), _NOT_TEXT, dtype=np.int32)
-        # bool: whether a space is the first of them, in byte-level BPE; characters are bytes there
+        # bool: whether the first of them is a space (byte-level BPE, whose characters are bytes)
         self.spaced = np.zeros(len(self._begins), dtype=bool)
         for token, number in vocabulary.items():
             self._begins[number], characters = self.shape(token)
@@ -141,7 +140,7 @@ class ByteLevelWords(Words):
 
     def __init__(self, tokenizer: Any, settings: dict[str, Any]):
         super().__init__(tokenizer, settings)
-        # Where letters change before words are told apart ("IT'S"), pieces stay whole.
+        # Pieces stay whole where the normalizer changes letters before words are split ("IT'S").
         self._parts = all(step in _LEAVES_ASCII for step in _normalizers(settings))
         self.opens_alike = bool(settings["pre_tokenizer"].get("add_prefix_space"))
 
@@ -149,12 +148,12 @@ class ByteLevelWords(Words):
         if self.opens_alike and piece[0] != " ":
             piece = " " + piece
         if self._parts and piece.isascii() and (piece.isalpha() or (piece[0] == " " and piece[1:].isalpha())):
-            return [piece]  # as most are: the expression would find the same
+            return [piece]  # most pieces; the expression would find the same
         return _BYTE_LEVEL_WORD.findall(piece) if self._parts and is_plain(piece) else [piece]
 
     def encode(self, words: list[str]) -> list[bytes | None]:
-        # Behind a line feed, a token of its own, no word opens the text; and no blank is put in front of one
-        # that follows an "a".
+        # The "a" keeps the tokenizer from adding a blank in front. A line feed, which is a token by itself,
+        # comes before each word, so that no word opens the text.
         return self._apart(words, "a", "\n", 1)
 
     def spelling(self, settings: dict[str, Any]) -> tuple[str, tuple[Any, ...]] | None:
@@ -225,8 +224,8 @@ def words_between_spaces(tokenizer: Any) -> Words | None:
     """Return the `Words` of a tokenizer that cuts text at every space, None for another tokenizer."""
     settings = json.loads(tokenizer.to_str())
     before, model, steps = settings["pre_tokenizer"] or {}, settings["model"], _normalizers(settings)
-    # Added tokens with a space are found across pieces, and normalised ones ("c++" for an added "C++") in
-    # other letters.
+    # Added tokens with a space match across pieces, and normalised ones match other letters ("c++" for an
+    # added "C++").
     if any(" " in token["content"] or (steps and token["normalized"]) for token in settings["added_tokens"]):
         return None
     if any(step not in _BY_CHARACTER for step in steps) or model.get("dropout"):
@@ -251,7 +250,7 @@ def encode(tokenizer: Any, texts: list[str]) -> list[bytes]:
 
 @functools.lru_cache(maxsize=1)
 def _byte_of() -> dict[str, int]:
-    """Return the byte that each letter of byte-level tokens stands for (GPT-2); printable ones are themselves."""
+    """Return the byte that each letter of byte-level tokens stands for (GPT-2); a printable one is itself."""
     own = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in own]
     return {**{chr(byte): byte for byte in own}, **{chr(256 + n): byte for n, byte in enumerate(others)}}

@@ -50,9 +50,9 @@ def del_span(
     del_id = vocabulary.require_del("del-span")
     sizes = content_sizes(batch, vocabulary)
     starts, lengths = draw_spans(keys, sizes, spans, rate, room=np.maximum(sizes - 1, 0))
-    # Segment j runs from the end of span j - 1 to the first token of span j, which is then overwritten by
-    # [DEL]. An empty gap means that the [DEL] before it covers this span too. [CLS] lies at -1, so the first
-    # gap is never empty.
+    # Segment j runs from the end of span j - 1 to the first token of span j, which [DEL] then overwrites.
+    # Where the gap is empty, the [DEL] before it covers this span too. [CLS] lies at -1, so the first gap is
+    # not empty.
     first = batch.offsets[:-1, None] + 1
     source = np.empty((len(batch), spans + 1), dtype=np.int64)
     taken = np.empty_like(source)
@@ -66,7 +66,7 @@ def del_span(
     ids, ends = gather(batch.ids, source, taken)
     ids[ends[:, :-1][has_gap] - 1] = del_id
     result = Ragged(ids, np.concatenate([np.zeros(1, dtype=np.int64), ends[:, -1]]))
-    # Only input that has [DEL] already can have runs now.
+    # Only input that already has [DEL] can have runs now.
     return collapse_runs(result, del_id) if (batch.ids == del_id).any() else result
 
 
@@ -96,7 +96,7 @@ def reorder(
     order = order.view(np.int64)
     row = (np.arange(len(batch), dtype=np.int64) * count)[:, None]
     order += row
-    swapped = np.empty(len(batch) * count, dtype=np.int64)  # which span comes to lie where span i was
+    swapped = np.empty(len(batch) * count, dtype=np.int64)  # the span that moves to the place of span i
     swapped[order[:, 0::2]] = order[:, 1::2]
     swapped[order[:, 1::2]] = order[:, 0::2]
     # Segments: gap, span, gap, ..., span, gap. The first gap has [CLS] at -1, the last one has [SEP].
@@ -129,15 +129,15 @@ def subs(
     targets = np.maximum(round_half_even(sizes * rate), 1 if rate > 0 else 0)
     candidates = np.diff(np.searchsorted(words, batch.offsets))
     order = shuffled(keys, candidates)
-    covered = offsets_of(lengths.take(order))  # tokens in the words drawn before, over the whole batch
+    covered = offsets_of(lengths.take(order))  # tokens in earlier drawn words, over the whole batch
     first = offsets_of(candidates)
     limits = covered.take(first[:-1]) + targets
     drawn = np.zeros(len(words), dtype=bool)
     drawn[order.compress(covered[:-1] < np.repeat(limits, candidates))] = True
     counts = count_per_sequence(drawn, first)
-    chosen = np.flatnonzero(drawn)  # numbers are quicker to gather by than a mask with chance in it
+    chosen = np.flatnonzero(drawn)  # indices gather faster than a random mask
     words = words.take(chosen)
-    # The draw for a word depends on its place in the sequence, so not on what else was drawn.
+    # The draw for a word depends on its place in the sequence, not on the other draws.
     draws = words - np.repeat(batch.offsets[:-1], counts)
     draws = mix(draws.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.repeat(derive(keys, 1), counts))
     synonym = synonyms.pick(entries.take(chosen), draws)
@@ -222,7 +222,7 @@ def delete(batch: Ragged, keys: np.ndarray, vocabulary: Vocabulary, *, rate: flo
     """
     content_sizes(batch, vocabulary)
     starts = np.flatnonzero(vocabulary.word_starts(batch.ids))
-    first = np.searchsorted(starts, batch.offsets)  # of each sequence, among all words
+    first = np.searchsorted(starts, batch.offsets)  # the first word of each sequence, among all words
     eligible = ~vocabulary.special.take(batch.ids.take(starts).astype(np.intp))
     words = count_per_sequence(eligible, first)
     counts = np.minimum(np.ceil(words * rate).astype(np.int64), np.maximum(words - 1, 0))
@@ -339,9 +339,8 @@ def splice(
     """
     new_starts = token_offsets.take(replacements)
     new_lengths = token_offsets.take(replacements + 1) - new_starts
-    # The first token of a run becomes the replacement's first and is written as often as that has tokens; the
-    # rest of the run is written not at all. Then only replacements of several tokens have copies to
-    # overwrite.
+    # The first token of a run is repeated once for each token of the replacement, and becomes its first; the
+    # rest of the run is dropped. Then only replacements of several tokens have copies to overwrite.
     source = batch.ids.copy()
     source[starts] = tokens.take(new_starts)
     times = np.ones(batch.num_tokens, dtype=np.int64)

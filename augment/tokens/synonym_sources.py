@@ -100,7 +100,7 @@ def _wordnet(path: Path) -> Iterator[tuple[str, list[str]]]:
                 continue
             fields = line.split(" ")
             count = int(fields[3], 16)
-            # Adjectives may carry their syntactic position, as in galore(ip).
+            # An adjective may have its position behind it: galore(ip).
             words = [word.split("(")[0].replace("_", " ") for word in fields[4 : 4 + 2 * count : 2]]
             for word in words:
                 yield word, words

@@ -117,8 +117,7 @@ class SynonymTable:
         owners = np.repeat(np.arange(len(heads), dtype=np.int64), np.tile(sizes, len(forms)))
         codes = _hash_sequences(batch)
         good = usable[targets] & whole[heads[owners]] & (codes[targets] != codes[heads[owners]])
-        # An uncased tokenizer, or one without space marks, gives several forms the same tokens: the first one
-        # stands.
+        # Without case or space marks several forms have the same tokens: keep the first.
         first = np.zeros(len(heads), dtype=bool)
         has_any = np.flatnonzero(np.bincount(owners[good], minlength=len(heads)))
         first[has_any[np.unique(codes[heads[has_any]], return_index=True)[1]]] = True
@@ -201,7 +200,7 @@ def _forms(tokenizer: Any) -> list:
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
     spaces = [""]
-    # Byte-level tokens have the space in them. A tokenizer that would write a token more does not want it.
+    # Byte-level tokens include the space. If a tokenizer writes an extra token for it, leave it out.
     if ids(" the") != ids("the") and len(ids(" the")) <= len(ids("the")):
         spaces = [" ", ""]
     cases = [str]
@@ -259,7 +258,7 @@ def _hash_table(codes: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.n
     pending = np.arange(len(codes))
     while len(pending):
         free = slots[probe[pending]] < 0
-        slots[probe[pending[free]]] = values[pending[free]]  # of several for one slot the last one stays
+        slots[probe[pending[free]]] = values[pending[free]]  # the last one wins a slot
         placed = np.zeros(len(pending), dtype=bool)
         placed[free] = slots[probe[pending[free]]] == values[pending[free]]
         hashes[probe[pending[placed]]] = codes[pending[placed]]

@@ -23,7 +23,7 @@ from transformers import (
 from augment.core.errors import AugmentationError
 from augment.core.vocabulary import Vocabulary
 from augment.neural import masked
-from augment.neural.masked import VARIABLE, contextual, random_contextual_word
+from augment.neural.masked import VARIABLE, contextual
 from augment.neural.models import DEVICE, load_masked_lm, on_device, passes
 from augment.spec.build import build, build_texts
 from augment.spec.grammar import parse
@@ -190,10 +190,6 @@ def test_insertion(bert, roberta):
             assert missing is None
     lengths = {len(new.split()) for new in many(TEXTS[0], bert, 40, rate=0.3, action="random")}
     assert lengths == {7, 10}
-    sentence = without_parse(TEXTS[0])
-    assert random_contextual_word([sentence], [draws(5)], bert) == contextual(
-        [sentence], [draws(5)], bert, 0.3, "random"
-    )
 
 
 def test_words_are_drawn_from_the_models_distribution(bert):
