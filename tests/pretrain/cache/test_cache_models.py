@@ -15,7 +15,6 @@ from augment.core.vocabulary import Vocabulary
 from augment.neural.masked import VARIABLE as MASKED_LM
 from augment.spec.resources import resource_hash
 from pretrain.cache import run as cache_run
-from pretrain.cache import stages
 from pretrain.common.errors import UserError
 from pretrain.data.batch import ViewSpec
 from pretrain.data.shards import ShardReader
@@ -57,13 +56,13 @@ def test_models_named_by_the_environment_are_part_of_what_is_made(
 
 def test_a_model_that_loading_fetches_is_hashed_after_that(annotated, masked_lm, tmp_path, monkeypatch):
     monkeypatch.setenv(MASKED_LM, masked_lm)
-    open_pipelines, opened = stages.open_pipelines, []
+    open_pipelines, opened = cache_run.open_pipelines, []
 
     def fetch(*arguments):
         opened.append(arguments)
         return open_pipelines(*arguments)
 
-    monkeypatch.setattr(stages, "open_pipelines", fetch)
+    monkeypatch.setattr(cache_run, "open_pipelines", fetch)
     monkeypatch.setattr(cache_run, "resource_hash", lambda where: resource_hash(where) if opened else None)
     manifest = make(annotated, tmp_path / "cache", {"augmented": "contextual:rate=0.3|random-swap"})
     assert manifest["cache"]["resources"] == {"contextual.model": resource_hash(masked_lm)}
