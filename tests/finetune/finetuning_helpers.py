@@ -3,26 +3,11 @@
 import random
 
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
-from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerFast
+from model_folders import make_tokenizer
+from transformers import AutoConfig, AutoModelForMaskedLM
 
-WORDS = [
-    "the",
-    "a",
-    "man",
-    "woman",
-    "child",
-    "dog",
-    "horse",
-    "river",
-    "good",
-    "bad",
-    "fine",
-    "sings",
-    "reads",
-    "eats",
-    "not",
-]
+WORDS = ["the", "a", "man", "woman", "child", "dog", "horse"]
+WORDS += ["river", "good", "bad", "fine", "sings", "reads", "eats", "not"]
 
 
 def sentence(draw, least=3, most=14):
@@ -34,24 +19,9 @@ PAIRS = [(sentence(random.Random(n)), sentence(random.Random(n + 100), most=20))
 
 def save_model(folder, kind, positions=64):
     """A random two-layer model of a type, with a tokenizer that writes pairs as that type does."""
-    raw = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    raw.pre_tokenizer = pre_tokenizers.Whitespace()
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     draw = random.Random(0)
-    texts = [sentence(draw) for _ in range(20)]
-    raw.train_from_iterator(texts, trainers.WordPieceTrainer(vocab_size=200, special_tokens=special))
     pair = "[CLS] $A [SEP] [SEP] $B [SEP]" if kind == "roberta" else "[CLS] $A [SEP] $B:1 [SEP]:1"
-    raw.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair=pair, special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    names = {
-        "pad_token": "[PAD]",
-        "unk_token": "[UNK]",
-        "cls_token": "[CLS]",
-        "sep_token": "[SEP]",
-        "mask_token": "[MASK]",
-    }
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, **names)
+    tokenizer = make_tokenizer([sentence(draw) for _ in range(20)], 200, None, pair)
     settings = {
         "vocab_size": len(tokenizer),
         "hidden_size": 32,

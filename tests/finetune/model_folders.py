@@ -23,13 +23,16 @@ SENTENCES = [
 LONGEST = 64
 
 
-def make_tokenizer() -> PreTrainedTokenizerFast:
+def make_tokenizer(
+    texts=SENTENCES, size=200, longest=LONGEST, pair="$A:0 $B:1", **settings
+) -> PreTrainedTokenizerFast:
+    """Return a tokenizer of word pieces trained on `texts`; `longest`: its model_max_length."""
     raw = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     raw.pre_tokenizer = pre_tokenizers.Whitespace()
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    raw.train_from_iterator(SENTENCES, trainers.WordPieceTrainer(vocab_size=200, special_tokens=special))
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *settings.get("additional_special_tokens", ())]
+    raw.train_from_iterator(texts, trainers.WordPieceTrainer(vocab_size=size, special_tokens=special))
     raw.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS] $A [SEP]", pair=pair, special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=raw,
@@ -38,24 +41,18 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
         cls_token="[CLS]",
         sep_token="[SEP]",
         mask_token="[MASK]",
-        model_max_length=LONGEST,
+        model_max_length=longest,
+        **settings,
     )
 
 
-def save_bert(folder: Path) -> Path:
-    """A two-layer BERT, 32 wide, with its tokenizer."""
+def save_bert(folder: Path, tokenizer: PreTrainedTokenizerFast | None = None, **settings) -> Path:
+    """Save a BERT with its tokenizer; two layers, 32 wide, where `settings` say nothing else."""
+    tokenizer = tokenizer or make_tokenizer()
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    shape |= {"max_position_embeddings": LONGEST, "initializer_range": 0.3} | settings
     torch.manual_seed(1)
-    tokenizer = make_tokenizer()
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=LONGEST,
-        initializer_range=0.3,
-    )
-    BertForMaskedLM(config).save_pretrained(folder)
+    BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), **shape)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -110,32 +107,5 @@ LONG_AND_SHORT = [
 
 
 def save_wide_bert(path: Path) -> Path:
-    """A three-layer BERT with a tokenizer of its own, trained on LONG_AND_SHORT."""
-    raw = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    raw.pre_tokenizer = pre_tokenizers.Whitespace()
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    raw.train_from_iterator(LONG_AND_SHORT, trainers.WordPieceTrainer(vocab_size=300, special_tokens=special))
-    raw.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=raw,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-    )
-    torch.manual_seed(1)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=64,
-        initializer_range=0.3,
-    )
-    BertForMaskedLM(config).save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
+    """Save a three-layer BERT with a tokenizer of its own, trained on LONG_AND_SHORT."""
+    return save_bert(path, make_tokenizer(LONG_AND_SHORT, 300, None), num_hidden_layers=3)

@@ -1,0 +1,101 @@
+"""GLUE: files as they are published, the copy on the hub, the files of the leaderboard."""
+
+import numpy as np
+import pytest
+from glue_files import write_glue
+from real_data import needs_data
+
+from finetune.tuning import tasks
+from pretrain.common.errors import UserError
+
+
+def test_every_task_is_read(data):
+    for name, task in tasks.TASKS.items():
+        loaded = tasks.load(name, str(data))
+        for split, rows in loaded.splits.items():
+            assert len(rows) == (7 if "test" in split else 24 if "dev" in split else 40)
+            assert (rows.targets is None) == ("test" in split)
+            assert (rows.second is None) == (task.columns[1] is None)
+        assert loaded.missing == (["dev"] if name == "AX" else [])
+        assert len(loaded.notes) == {"MNLI": 3, "AX": 0}.get(name, 2)
+    assert tasks.load("MRPC", str(data)).splits["train"].first[0].startswith('" ')  # no quoting
+    assert tasks.load("STS-B", str(data)).splits["dev"].targets.max() == pytest.approx(4.5)
+    assert "40 rows here, 2,490 as published" in tasks.load("RTE", str(data)).notes[0]
+
+
+def test_torn_rows_of_qqp_are_left_out_and_those_of_others_are_errors(data, tmp_path):
+    write_glue(tmp_path)
+    for task in ("QQP", "RTE"):
+        file = tmp_path / "GLUE" / task / "train.tsv"
+        rows = file.read_text().splitlines()
+        rows.insert(3, "9\t1\t2")
+        file.write_text("\n".join(rows))
+    assert len(tasks.load("QQP", str(tmp_path)).splits["train"]) == 40
+    with pytest.raises(UserError, match=r"RTE/train\.tsv, line 4: 3 tab-separated columns, need 4"):
+        tasks.load("RTE", str(tmp_path))
+
+
+def test_bad_data_is_one_message(tmp_path):
+    write_glue(tmp_path)
+    (tmp_path / "GLUE/RTE/dev.tsv").write_text("index\tsentence1\tsentence2\tlabel\n0\ta\tb\tmaybe\n")
+    with pytest.raises(
+        UserError, match=r"dev\.tsv, line 2: unknown label 'maybe'; RTE has entailment, not_entailment"
+    ):
+        tasks.load("RTE", str(tmp_path))
+    (tmp_path / "GLUE/SST-2/dev.tsv").write_text("text\tlabel\na\t1\n")
+    with pytest.raises(UserError, match="no column 'sentence'"):
+        tasks.load("SST-2", str(tmp_path))
+    (tmp_path / "GLUE/STS-B/dev.tsv").write_text("sentence1\tsentence2\tscore\na\tb\tnan\n")
+    with pytest.raises(UserError, match="'nan' is not a score from 0 to 5"):
+        tasks.load("STS-B", str(tmp_path))
+    with pytest.raises(UserError, match="did you mean 'STS-B'"):
+        tasks.load("STSB", str(tmp_path))
+
+
+def test_the_hubs_copy(monkeypatch):
+    asked = []
+
+    def load_dataset(name, config, split):
+        import datasets
+
+        asked.append((name, config, split))
+        columns = {"premise": ["a", "b"], "hypothesis": ["c", "d"], "label": [2, 0], "idx": [0, 1]}
+        return datasets.Dataset.from_dict(columns)
+
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    loaded = tasks.load("MNLI", "hub")
+    assert asked[1] == ("nyu-mll/glue", "mnli", "validation_matched")
+    assert loaded.splits["dev_matched"].targets.tolist() == [2, 0]
+    assert loaded.splits["test_matched"].targets is None
+
+
+def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(UserError, match=r"does not answer.*official tsv files"):
+        tasks.load("MNLI", "hub")
+
+
+def test_prediction_lines_are_the_leaderboards():
+    logits = np.array([[0.1, 2.0, 0.0], [3.0, 0.0, 1.0]])
+    assert tasks.prediction_lines(tasks.TASKS["MNLI"], logits) == [
+        "index\tprediction",
+        "0\tneutral",
+        "1\tentailment",
+    ]
+    assert tasks.prediction_lines(tasks.TASKS["CoLA"], logits[:, :2]) == ["index\tprediction", "0\t1", "1\t0"]
+    scores = np.array([[0.5], [1.7], [-0.2]])
+    assert tasks.prediction_lines(tasks.TASKS["STS-B"], scores)[1:] == ["0\t2.500", "1\t5.000", "2\t0.000"]
+
+
+@needs_data(*(f"GLUE/{name}" for name in tasks.TASKS if name != "AX"))
+def test_real_files_have_the_published_rows_or_it_is_said():
+    for name, task in tasks.TASKS.items():
+        loaded = tasks.load(name)
+        for split, rows in loaded.splits.items():
+            said = any(f"{name}: {split} has" in note for note in loaded.notes)
+            assert said == (len(rows) != task.sizes[split])
+    assert not tasks.load("CoLA").notes
+    mnli = tasks.load("MNLI")
+    assert any("no dev_mismatched" in note for note in mnli.notes) == ("dev_mismatched" in mnli.missing)

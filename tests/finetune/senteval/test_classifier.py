@@ -1,0 +1,317 @@
+"""SentEval's protocols: batched fits against plain loops of torch."""
+
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn.model_selection import StratifiedKFold
+from torch import nn
+
+from finetune.senteval.classifier import ClassifierSettings, PairFeatures, Rows, fit_all
+from finetune.senteval.protocol import L2_GRID, Setting, cross_validated, nested, split
+from finetune.senteval.relatedness import relatedness, two_point_targets
+from pretrain.common.errors import UserError
+
+FAST = ClassifierSettings(tenacity=2, epoch_size=2, max_epoch=20)
+
+
+def examples(rows=180, width=12, classes=2, seed=0):
+    """Noisy linear classes: features float32[rows, width], labels int64[rows]."""
+    rng = np.random.RandomState(seed)
+    features = rng.randn(rows, width).astype(np.float32)
+    scores = features @ rng.randn(width, classes) + 2.5 * rng.randn(rows, classes)
+    return features, scores.argmax(1)
+
+
+class PlainFit:
+    """One fit as the protocol's text says, with torch's own layers, optimizers and loss."""
+
+    def __init__(self, width, classes, l2, settings):
+        np.random.seed(settings.seed)
+        torch.manual_seed(settings.seed)
+        self.settings = settings
+        if settings.hidden:
+            self.network = nn.Sequential(
+                nn.Linear(width, settings.hidden), nn.Sigmoid(), nn.Linear(settings.hidden, classes)
+            )
+        else:
+            self.network = nn.Sequential(nn.Linear(width, classes))
+        name, _, rate = settings.optimizer.partition(",lr=")
+        make = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop, "sgd": torch.optim.SGD}[name]
+        self.optimizer = make(
+            self.network.parameters(), weight_decay=l2, **({"lr": float(rate)} if rate else {})
+        )
+
+    def fit(self, features, labels, dev=None):
+        if dev is None:
+            order = np.random.permutation(len(features))
+            held = int(0.05 * len(features))
+            dev = features[order[:held]], labels[order[:held]]
+            features, labels = features[order[held:]], labels[order[held:]]
+        best, failures, epoch = -1, 0, 0
+        while epoch <= self.settings.max_epoch:
+            for _ in range(self.settings.epoch_size):
+                order = np.random.permutation(len(features))
+                for start in range(0, len(order), self.settings.batch_size):
+                    rows = order[start : start + self.settings.batch_size]
+                    logits = self.network(torch.from_numpy(features[rows]))
+                    loss = nn.functional.cross_entropy(logits, torch.from_numpy(labels[rows]))
+                    self.optimizer.zero_grad()
+                    loss.backward()
+                    self.optimizer.step()
+            epoch += self.settings.epoch_size
+            accuracy = self.accuracy(*dev)
+            if accuracy > best:
+                best, kept, self.best_epoch = accuracy, deepcopy(self.network), epoch
+            elif failures >= self.settings.tenacity:
+                break
+            else:
+                failures += 1
+        self.network = kept
+        return best
+
+    def accuracy(self, features, labels):
+        with torch.no_grad():
+            return (self.network(torch.from_numpy(features)).argmax(1).numpy() == labels).mean()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        FAST,
+        ClassifierSettings("rmsprop", 32, 1, 2, 20),
+        ClassifierSettings("sgd,lr=0.5", 64, 2, 1, 12, seed=7),
+        ClassifierSettings("adam", 64, 2, 2, 12, hidden=6),
+    ],
+    ids=lambda s: f"{s.optimizer}-{s.hidden}",
+)
+def test_batched_fits_are_the_plain_ones(settings):
+    features, labels = examples(classes=3)
+    rng = np.random.RandomState(3)
+    rows = []
+    for size in (100, 100, 101, 99):  # three cohorts, one of two sets of rows
+        order = rng.permutation(len(labels))
+        rows.append(Rows(order[:size], order[size : size + 40]))
+    l2 = np.array([1e-5, 1e-2, 1e-1])
+    fitted = fit_all(torch.from_numpy(features), labels, 3, rows, l2, settings)
+    for number, part in enumerate(rows):
+        for place, value in enumerate(l2):
+            plain = PlainFit(features.shape[1], 3, value, settings)
+            best = plain.fit(features[part.train], labels[part.train], (features[part.dev], labels[part.dev]))
+            assert fitted.accuracy[number, place] == pytest.approx(best)
+            with torch.no_grad():
+                expected = plain.network(torch.from_numpy(features)).argmax(1).numpy()
+            np.testing.assert_array_equal(fitted.predict(number, place, torch.from_numpy(features)), expected)
+
+
+def weights_of(plain):
+    """[d + 1, C] of a plain logistic regression, bias last."""
+    return torch.cat([plain.network[0].weight.T, plain.network[0].bias[None]]).detach()
+
+
+def test_a_fit_that_holds_out_its_own_rows_goes_on_with_the_same_random_numbers():
+    features, labels = examples(120)
+    plain = PlainFit(features.shape[1], 2, 1e-3, FAST)
+    best = plain.fit(features, labels)  # draws a permutation to hold rows out, before those of its passes
+    order = np.random.RandomState(FAST.seed).permutation(120)
+    rows = [Rows(order[6:], order[:6])]
+    fitted = fit_all(torch.from_numpy(features), labels, 2, rows, np.array([1e-3]), FAST, burned=120)
+    assert fitted.accuracy[0, 0] == pytest.approx(best)
+    torch.testing.assert_close(fitted.weights[0][0], weights_of(plain), rtol=1e-4, atol=1e-5)
+
+
+def test_the_last_evaluation_is_at_max_epoch_and_one_more():
+    """SentEval asks `nepoch <= max_epoch` before it trains: with 4 and passes of 2, after 2, 4 and 6
+    epochs."""
+    settings = ClassifierSettings(tenacity=99, epoch_size=2, max_epoch=4)
+    last = 0
+    for seed in range(12):
+        features, labels = examples(200, seed=seed)
+        rows = Rows(np.arange(140), np.arange(140, 200))
+        plain = PlainFit(features.shape[1], 2, 1e-3, settings)
+        plain.fit(features[rows.train], labels[rows.train], (features[rows.dev], labels[rows.dev]))
+        last += plain.best_epoch == 6
+        fitted = fit_all(torch.from_numpy(features), labels, 2, [rows], np.array([1e-3]), settings)
+        torch.testing.assert_close(fitted.weights[0][0], weights_of(plain), rtol=1e-4, atol=1e-5)
+    assert last  # some are at their best there
+
+
+def test_the_number_of_fits_in_a_batch_does_not_matter(monkeypatch):
+    features, labels = examples()
+    folds = StratifiedKFold(5, shuffle=True, random_state=1).split(features, labels)
+    rows = [Rows(a, b) for a, b in folds]
+    together = fit_all(torch.from_numpy(features), labels, 2, rows, np.array(L2_GRID), FAST)
+    monkeypatch.setattr("finetune.senteval.classifier._GATHER_BYTES", 1)
+    alone = fit_all(torch.from_numpy(features), labels, 2, rows, np.array(L2_GRID), FAST)
+    np.testing.assert_array_equal(together.accuracy, alone.accuracy)
+
+
+def plain_choice(scores):
+    scores = [round(100 * float(np.mean(s)), 2) for s in scores]
+    return L2_GRID[int(np.argmax(scores))], max(scores)
+
+
+def plain_inner(features, labels, folds, seed, settings, classes):
+    scores = []
+    for l2 in L2_GRID:
+        parts = StratifiedKFold(folds, shuffle=True, random_state=seed).split(features, labels)
+        scores.append(
+            [
+                PlainFit(features.shape[1], classes, l2, settings).fit(
+                    features[a], labels[a], (features[b], labels[b])
+                )
+                for a, b in parts
+            ]
+        )
+    return plain_choice(scores)
+
+
+@pytest.mark.parametrize(
+    "settings", [FAST, ClassifierSettings("sgd,lr=3", 8, 1, 1, 3)], ids=["fast", "order matters"]
+)
+def test_nested_cross_validation_is_the_plain_one(settings):
+    features, labels = examples(150)
+    dev, test, chosen = [], [], []
+    for train, held in StratifiedKFold(3, shuffle=True, random_state=1111).split(features, labels):
+        l2, score = plain_inner(features[train], labels[train], 3, 1111, settings, 2)
+        fit = PlainFit(features.shape[1], 2, l2, settings)
+        fit.fit(features[train], labels[train])
+        dev.append(score)
+        chosen.append(l2)
+        test.append(round(100 * fit.accuracy(features[held], labels[held]), 2))
+    found = nested(torch.from_numpy(features), labels, 2, Setting(3, settings))
+    assert (found.dev, found.test, found.l2) == (round(np.mean(dev), 2), round(np.mean(test), 2), chosen)
+
+
+def test_cross_validation_with_a_test_set_is_the_plain_one():
+    features, labels = examples(200, classes=4)
+    l2, score = plain_inner(
+        features[:150], labels[:150], 4, 5, ClassifierSettings(**{**vars(FAST), "seed": 5}), 4
+    )
+    fit = PlainFit(features.shape[1], 4, l2, ClassifierSettings(**{**vars(FAST), "seed": 5}))
+    fit.fit(features[:150], labels[:150])
+    found = cross_validated(
+        torch.from_numpy(features[:150]),
+        labels[:150],
+        torch.from_numpy(features[150:]),
+        labels[150:],
+        4,
+        Setting(4, FAST).with_classifier(seed=5),
+    )
+    assert (found.dev, found.test) == (score, round(100 * fit.accuracy(features[150:], labels[150:]), 2))
+
+
+def test_given_splits_are_judged_as_the_plain_fits():
+    features, labels = examples(240)
+    cut = (features[:150], labels[:150]), (features[150:200], labels[150:200]), (features[200:], labels[200:])
+    fits, accuracies = [], []
+    for l2 in L2_GRID:
+        # seeds the generators, so each fits before the next is made
+        fits.append(PlainFit(features.shape[1], 2, l2, FAST))
+        accuracies.append(fits[-1].fit(*cut[0], cut[1]))
+    l2, score = plain_choice(accuracies)
+    found = split(torch.from_numpy(features), labels, (150, 50, 40), 2, Setting(3, FAST))
+    assert (found.dev, found.test) == (score, round(100 * fits[L2_GRID.index(l2)].accuracy(*cut[2]), 2))
+
+
+@pytest.mark.parametrize("hidden", [0, 6])
+def test_pairs_formed_by_the_batch_give_what_their_features_give(hidden, monkeypatch):
+    """Bitwise: the same numbers reach the same products. No more rows are formed at once than a mini-batch or
+    a test set has."""
+    rng = np.random.RandomState(4)
+    vectors, first, second = (
+        rng.randn(70, 5).astype(np.float32),
+        rng.randint(70, size=400),
+        rng.randint(70, size=400),
+    )
+    u, v = vectors[first], vectors[second]
+    plain = torch.from_numpy(np.concatenate([u, v, u * v, np.abs(u - v)], 1))
+    labels = (plain.numpy() @ rng.randn(20, 3) + rng.randn(400, 3)).argmax(1)
+    pairs = PairFeatures(*map(torch.from_numpy, (vectors, first, second)))
+    torch.testing.assert_close(pairs[torch.arange(400)], plain, rtol=0, atol=0)
+    formed, take = [], PairFeatures.__getitem__
+    monkeypatch.setattr(
+        PairFeatures, "__getitem__", lambda self, rows: formed.append(len(rows)) or take(self, rows)
+    )
+    setting = Setting(3, FAST).with_classifier(max_epoch=15, epoch_size=1, hidden=hidden)
+    for grid in ((1e-9,), L2_GRID):
+        ours, expected = (split(of, labels, (280, 70, 50), 3, setting, grid) for of in (pairs, plain))
+        assert (ours.dev, ours.test, ours.l2) == (expected.dev, expected.test, expected.l2)
+        np.testing.assert_array_equal(ours.predictions, expected.predictions)
+    assert max(formed) == 70
+
+
+def test_folds_need_enough_examples_of_every_class():
+    features, labels = examples(40)
+    labels[:] = 0
+    labels[:2] = 1
+    with pytest.raises(UserError, match="rarest class has 2"):
+        nested(torch.from_numpy(features), labels, 2, Setting(5, FAST))
+
+
+def test_unknown_optimizers_are_refused():
+    features, labels = examples(60)
+    for text, match in (
+        ("adamw2", "unknown optimizer"),
+        ("sgd", "learning rate"),
+        ("adam,lr=x", "name=number"),
+    ):
+        with pytest.raises(UserError, match=match):
+            split(torch.from_numpy(features), labels, (30, 15, 15), 2, Setting(3, ClassifierSettings(text)))
+
+
+def test_two_point_targets_have_the_score_as_their_mean():
+    scores = np.array([1, 1.25, 3.5, 4.999, 5.0])
+    targets = two_point_targets(scores)
+    np.testing.assert_allclose(targets @ np.arange(1, 6), scores, rtol=1e-6)
+    np.testing.assert_allclose(targets.sum(1), 1, rtol=1e-6)
+    assert ((targets > 0).sum(1) <= 2).all()
+    # below 1: less than a whole
+    np.testing.assert_allclose(two_point_targets(np.array([0.4])), [[0.4, 0, 0, 0, 0]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("early_stop", ["pearson", "spearman"])
+def test_relatedness_is_the_plain_fit(early_stop, monkeypatch):
+    monkeypatch.setattr("finetune.senteval.relatedness.EPOCHS_BETWEEN", 2)
+    rng = np.random.RandomState(0)
+    features = rng.randn(200, 6).astype(np.float32)
+    scores = np.clip(3 + features @ rng.randn(6) / 2 + 0.5 * rng.randn(200), 1, 5)
+    targets = two_point_targets(scores)
+    np.random.seed(11)
+    torch.manual_seed(11)
+    network = nn.Sequential(nn.Linear(6, 5), nn.Softmax(dim=-1))
+    optimizer = torch.optim.Adam(network.parameters())
+    correlation = {"pearson": stats.pearsonr, "spearman": stats.spearmanr}[early_stop]
+
+    def predict(rows):
+        with torch.no_grad():
+            return network(torch.from_numpy(features[rows])).numpy() @ np.arange(1, 6)
+
+    best, failures, epoch = -1, 0, 0
+    while epoch <= 1000:
+        for _ in range(2):
+            order = np.random.permutation(120)
+            for start in range(0, 120, 64):
+                rows = order[start : start + 64]
+                loss = nn.functional.mse_loss(
+                    network(torch.from_numpy(features[rows])), torch.from_numpy(targets[rows])
+                )
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        epoch += 2
+        found = correlation(predict(slice(120, 160)), scores[120:160])[0]
+        if found > best:
+            best, kept = found, deepcopy(network.state_dict())
+        elif failures >= 3:
+            break
+        else:
+            failures += 1
+    network.load_state_dict(kept)
+    ours = relatedness(torch.from_numpy(features), scores, (120, 40, 40), 11, early_stop)
+    predicted = predict(slice(160, 200))
+    assert ours.dev == pytest.approx(100 * best, abs=1e-3)
+    assert ours.pearson == pytest.approx(100 * stats.pearsonr(predicted, scores[160:])[0], abs=1e-3)
+    assert ours.mse == pytest.approx(np.mean((predicted - scores[160:]) ** 2), abs=1e-5)
