@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from augment.core.entry import Entry
 from augment.text.draws import Draws
-from augment.text.inflection import inflect, lemma_of
+from augment.text.inflection import inflect
+from augment.text.negation import assertive, is_base_form, joined_base_forms, needs_negation
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import AUGCSE, Edit, like, overlap, rewrite, upper_first, word_set
 
@@ -28,12 +29,6 @@ _BE_HAVE = {
                                                                               "that there")),
     "would": ("'d", word_set("i you he she we they")),
 }  # fmt: skip
-_ANY = word_set("any anything anyone anybody anywhere")
-# these want a negation in front
-_NEGATIVE_ONLY = word_set("anymore either yet nor ever until till neither whatsoever")
-_NEGATIVE = word_set("not n't never no without")  # another negation: "any" behind it is its own
-_SPANS = tuple(("in", span) for span in ("years", "ages", "weeks", "months", "decades", "days", "centuries"))
-_SPANS += (("a", "while"), ("long", "time"), ("so", "much"), ("all", "that"), ("any", "more"))
 _SHORT = {"'m": "am", "'re": "are", "'ve": "have", "'ll": "will"}
 _NOT = word_set("n't n’t not")
 
@@ -88,66 +83,6 @@ def auxiliary_negation_removal(sentence: ParsedSentence, draws: Draws) -> str | 
     return rewrite(sentence, edits)
 
 
-def needs_negation(words: list[str], i: int) -> bool:
-    """Whether something needs the negative word i: "not only", "not at all", "not yet", "may or may not",
-    "could not but".
-
-    words: in lower case, apostrophes straight.
-    """
-    following = words[i + 1 : i + 2]
-    if following and following[0] in (
-        "only",
-        "just",
-        "merely",
-        "least",
-        "necessarily",
-        "until",
-        "but",
-        "simply",
-    ):
-        return True
-    if (
-        i >= 2
-        and words[i - 2] == "or"
-        and (words[i - 1] in words[max(0, i - 4) : i - 2] or words[i - 1] in _DO)
-    ):
-        return True
-    if not _NEGATIVE_ONLY.isdisjoint(words[i + 1 :]):
-        return True
-    if (
-        following
-        and following[0] == "help"
-        and words[i + 2 : i + 3]
-        and (words[i + 2] == "but" or words[i + 2].endswith("ing"))
-    ):
-        return True
-    rest = list(zip(words[i:], words[i + 1 :]))
-    if any(pair in rest for pair in _SPANS):
-        return True
-    return (
-        ("at", "all") in rest
-        or ("but", "rather") in rest
-        or ("but", "also") in rest
-        or ("any", "longer") in rest
-    )
-
-
-def assertive(sentence: ParsedSentence, words: list[str], i: int) -> list[Edit]:
-    """ "any" and its like behind word i, up to the next punctuation or negation, as they are without a
-    negation: "some"."""
-    edits = []
-    for j in range(i + 1, len(words)):
-        if sentence.pos[j] == "PUNCT" or words[j] in _NEGATIVE:
-            break
-        # "like any other"
-        whichever = words[j - 1] in ("like", "than", "if", "as") or words[j + 1 : j + 2] == ["other"]
-        if words[j] in _ANY and not whichever:
-            edits.append(
-                (sentence.starts[j], sentence.ends[j], like(sentence.word(j), "some" + words[j][3:]))
-            )
-    return edits
-
-
 def _without_do(sentence: ParsedSentence, i: int, auxiliary: str) -> list[Edit]:
     """Word i is the "not" behind a form of "do": both go and the verb is inflected; "not" alone in a question
     or where the verb is left out.
@@ -174,28 +109,6 @@ def _without_do(sentence: ParsedSentence, i: int, auxiliary: str) -> list[Edit]:
     first = sentence.word(i + 1)
     edits = [(sentence.starts[i - 1], sentence.ends[i + 1], upper_first(first) if opens else first)]
     return [*edits, (sentence.starts[verb], sentence.ends[verb], form), *others]
-
-
-def is_base_form(word: str) -> bool:
-    """Whether a verb that is tagged as a base form is one: not "fought"."""
-    return (
-        lemma_of(word, "VBD") == word
-        or inflect(word, "VBD") == word
-        or word in ("be", "found", "saw", "lay", "fell")
-    )
-
-
-def joined_base_forms(sentence: ParsedSentence, verb: int) -> list[int]:
-    """The base forms coordinated with a verb, which share its auxiliary: "did not eat or drink"."""
-    return [
-        child
-        for child in sentence.children(verb)
-        if sentence.relation(child) == "conj"
-        and sentence.tags[child] == "VB"
-        and sentence.word(child).lower() != "be"
-        and not sentence.auxiliaries(child)
-        and sentence.subject(child) is None
-    ]
 
 
 def _expansions(sentence: ParsedSentence, lower: list[str]) -> list[Edit]:

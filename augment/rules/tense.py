@@ -6,10 +6,10 @@ import re
 
 from augment.core.entry import Entry, Parameter
 from augment.rules.clause_forms import finite_form, finite_verb, person_of, spelled_out, subject_of
-from augment.rules.contractions import joined_base_forms
 from augment.sda.english import is_joined, is_of_title, speaker
 from augment.text.draws import Draws
 from augment.text.inflection import lemma_of
+from augment.text.negation import joined_base_forms
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import AUGCSE, Edit, like, rewrite, word_set
 

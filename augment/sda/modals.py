@@ -8,7 +8,6 @@ one "cannot have travelled".
 
 from __future__ import annotations
 
-from augment.rules.contractions import is_base_form, joined_base_forms
 from augment.sda.english import (
     BE,
     HAD,
@@ -29,6 +28,7 @@ from augment.sda.english import (
 )
 from augment.text.draws import Draws
 from augment.text.inflection import inflect, lemma_of, may_be_past, participle
+from augment.text.negation import is_base_form, joined_base_forms
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import Edit, indefinite_article, like, word_set
 

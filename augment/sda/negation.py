@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 
-from augment.rules.contractions import assertive, needs_negation
 from augment.sda.english import (
     FINITE,
     Clause,
@@ -24,6 +23,7 @@ from augment.sda.english import (
 )
 from augment.sda.prefixes import PREFIXES, deniable, prefixed, states_something
 from augment.text.draws import Draws
+from augment.text.negation import assertive, needs_negation
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import is_name, like, overlap, word_set
 
