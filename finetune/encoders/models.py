@@ -10,7 +10,6 @@ open_model(embed)                         the same, from Python
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import math
 import os
 import sys
@@ -24,6 +23,7 @@ import numpy as np
 from augment.core.pretrained import pretrained, require_weights
 from finetune.encoders.source import ModelSource, kind_of, names_function, resolve
 from pretrain.common.errors import UserError
+from pretrain.common.plugins import import_file
 
 if TYPE_CHECKING:
     from pretrain.model.encoder import SentenceEncoder
@@ -208,24 +208,20 @@ def _import_function(text: str) -> EmbedFunction:
             f"{text}: there is no such folder, and it is no package.module:function or "
             "file.py:function either"
         )
-    try:
-        if where.endswith(".py"):
-            if not Path(where).is_file():
-                raise UserError(f"{text}: there is no file {where}")
-            spec = importlib.util.spec_from_file_location(Path(where).stem, where)
-            module = importlib.util.module_from_spec(spec)
-            sys.modules.setdefault(spec.name, module)
-            spec.loader.exec_module(module)
-        else:
-            sys.path.insert(0, os.getcwd())
+    if where.endswith(".py"):
+        try:
+            module = import_file(where)
+        except UserError as error:
+            raise UserError(f"{text}: {error}") from error
+    else:
+        sys.path.insert(0, os.getcwd())
+        try:
             module = importlib.import_module(where)
-    except UserError:
-        raise
-    except Exception as error:  # whatever a stranger's module does when it is imported
-        raise UserError(
-            f"{text}: cannot import {where!r}: {type(error).__name__}: {error}. Write "
-            "package.module:function or file.py:function"
-        ) from error
+        except Exception as error:  # whatever the user's module does when it is imported
+            raise UserError(
+                f"{text}: cannot import {where!r}: {type(error).__name__}: {error}. Write "
+                "package.module:function or file.py:function"
+            ) from error
     function = getattr(module, name, None)
     if not callable(function):
         raise UserError(f"{text}: {where} has no function {name!r} that takes a list of strings")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 from pretrain.common.errors import UserError
+from pretrain.common.plugins import import_file
 from pretrain.config.objectives import PLUG_IN
 from pretrain.config.run import Config
 from pretrain.data.batch import ViewSpec
@@ -82,24 +80,14 @@ def _system(part: str) -> tuple[type[Objective], str]:
 def _plug_in(name: str) -> tuple[type[Objective], str]:
     """The class FILE.py:CLASS and a name for its losses' section."""
     match = PLUG_IN.match(name)
-    path = Path(match["file"]).resolve()
-    if not path.is_file():
-        raise UserError(f"objective {name}: there is no file {path}")
-    key = f"objective_{path.stem}"
-    if key not in sys.modules:
-        spec = importlib.util.spec_from_file_location(key, path)
-        module = importlib.util.module_from_spec(spec)
-        try:
-            spec.loader.exec_module(module)
-        except Exception as error:
-            raise UserError(
-                f"objective {name}: {path} cannot be imported: {type(error).__name__}: {error}"
-            ) from error
-        sys.modules[key] = module
-    system = getattr(sys.modules[key], match["name"], None)
+    try:
+        module = import_file(match["file"])
+    except UserError as error:
+        raise UserError(f"objective {name}: {error}") from error
+    system = getattr(module, match["name"], None)
     if not (isinstance(system, type) and issubclass(system, Objective)):
         raise UserError(
-            f"objective {name}: {path} has no class {match['name']} derived from "
+            f"objective {name}: {module.__file__} has no class {match['name']} derived from "
             "pretrain.objectives.Objective"
         )
     return system, match["name"]
