@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-import time
-import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from pretrain.common.errors import UserError
+from pretrain.common.files import replace_durably
+from pretrain.common.folder_lock import folder_lock
 from pretrain.common.ranks import on_rank_zero
 from pretrain.config.run import Config
 from pretrain.telemetry.throughput import choose_precision as measure_precision
 
-SECONDS_FOR_CHOICE = 5.0
-"""How long a precision file that another run creates may stay empty."""
+SECONDS_FOR_ANOTHER = 600.0
+"""How long to wait for another run that measures; it takes a second or two."""
 
 
 def _ranks_here() -> int:
@@ -80,8 +79,8 @@ def choose_precision(config: Config, state: dict[str, Any] | None) -> str:
 def shared_choice(path: Path | None, device: str, measure: Callable[[], str]) -> str:
     """Return the precision that the first of several runs has measured.
 
-    Two measurements on a busy machine may differ, and the runs of one comparison must not. Runs that start at
-    once all measure, and the first to write decides.
+    Two measurements on a busy machine may differ, and the runs of one comparison must not. Of runs that start
+    at once one measures, and the others wait for it.
 
     Args:
         path: a file for each type of device is made from it, PATH-cpu or PATH-cuda; None: measure.
@@ -94,15 +93,11 @@ def shared_choice(path: Path | None, device: str, measure: Callable[[], str]) ->
     file = path.with_name(f"{path.name}-{device}")
     try:
         if not file.is_file():
-            own = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
             file.parent.mkdir(parents=True, exist_ok=True)
-            text = measure() + "\n"
-            try:
-                own.write_text(text)
-                _create_first(file, text, own)
-            finally:
-                own.unlink(missing_ok=True)
-        precision = _read_choice(file)
+            with folder_lock(file.parent, SECONDS_FOR_ANOTHER, part=file.name):
+                if not file.is_file():
+                    replace_durably(file, f"{measure()}\n".encode())
+        precision = file.read_text().strip()
     except OSError as error:
         raise UserError(
             f"train.precision_file: {file} cannot be used ({error.strerror}); name another, or set "
@@ -111,23 +106,3 @@ def shared_choice(path: Path | None, device: str, measure: Callable[[], str]) ->
     if precision not in ("fp32", "bf16"):
         raise UserError(f"train.precision_file: {file} says {precision!r}, not fp32 or bf16; remove it")
     return precision
-
-
-def _create_first(file: Path, text: str, own: Path) -> None:
-    """Create `file` with `text`, which `own` holds too, unless another process has created it first."""
-    with suppress(FileExistsError):
-        try:
-            os.link(own, file)  # whole or not at all
-        except FileExistsError:
-            raise
-        except OSError:  # no hard links there: CIFS, exFAT, many FUSE file systems
-            with open(file, "x") as created:
-                created.write(text)
-
-
-def _read_choice(file: Path) -> str:
-    """Read the first run's choice. Without hard links the file is empty for a moment after its creation."""
-    end = time.monotonic() + SECONDS_FOR_CHOICE
-    while not (text := file.read_text().strip()) and time.monotonic() < end:
-        time.sleep(0.01)
-    return text
