@@ -179,7 +179,7 @@ def test_mistakes_are_named(tmp_path, models):
         (("averaged", bert), {"pooling": "cls"}, "averaged takes no pooling"),
         (("whitening", bert), {"source": str(tmp_path / "none")}, "--source .* there is no such file"),
         (("whitening", bert), {"source": text, "dimensions": "33"}, r"vary in \d+ of 32 dimensions"),
-        (("whitening", "test_embed:embed_sentences"), {"source": text}, "is a function"),
+        (("whitening", "finetune.encoders.embed:embed_sentences"), {"source": text}, "is a function"),
         (("whitening", bert), {"source": text, "dimensions": "one"}, "--dimensions 'one'"),
     ):
         with pytest.raises(UserError, match=match):
