@@ -35,7 +35,7 @@ from augment.text.parsed import ParsedSentence
 FOLDER = Path(__file__).parent / "readings"
 TREEBANKS = tuple(f"UD/English-EWT/en_ewt-ud-{part}.conllu.gz" for part in ("test", "train", "dev"))
 """The others are for rules that change few sentences of the first."""
-CHINESE = ("UD/Chinese/zh_gsdsimp-ud-dev.conllu.gz", "UD/Chinese/zh_gsdsimp-ud-test.conllu.gz")
+CHINESE = ("UD/Chinese/zh_gsdsimp-ud-test.conllu.gz", "UD/Chinese/zh_gsdsimp-ud-dev.conllu.gz")
 USED = FOLDER / "used.tsv"
 """Group and id of the sentences that rules were read and mended on, of which no fresh row is made."""
 PER_RULE = 50
@@ -81,11 +81,7 @@ FEWER = {"colors": 46}
 AIM = {"pi": 0.1, "mv": 0.1, "dn": 0.1, "neg": 0.1}
 AIM_OF_OTHERS = 0.2
 """The largest share of outputs that may be wrong."""
-ABOVE_AIM = {
-    ("chinese", "mv"): 10,
-    ("chinese", "dn"): 12,
-    ("chinese", "neg"): 13,
-}
+ABOVE_AIM = {("chinese", "dn"): 8, ("chinese", "neg"): 8}
 """Rules that miss the aim, with what is wrong today: they may not become worse."""
 
 

@@ -17,6 +17,18 @@ _POS = {
 
 # name: (text, parse as "word/TAG/relation/head" with heads from 1 and 0 for the root)
 SENTENCES = {
+    "actor": ("王明饰演主角。", "王明/NR/nsubj/2 饰演/VV/ROOT/0 主角/NN/obj/2 。/PU/punct/2"),
+    "planted": ("这里种植有树。", "这里/NN/nsubj/2 种植/VV/ROOT/0 有/VE/xcomp/2 树/NN/obj/2 。/PU/punct/2"),
+    "lies": ("1993年，学校位于北京。",
+     "1993/CD/nummod/2 年/NT/nmod:tmod/5 ，/PU/punct/2 学校/NN/nsubj/5 位于/VV/ROOT/0 北京/NR/obj/5 。/PU/punct/5"),
+    "so": ("所以他去了北京。", "所以/AD/advmod/3 他/PN/nsubj/3 去/VV/ROOT/0 了/AS/aux/3 北京/NR/obj/3 。/PU/punct/3"),
+    "spread fast": ("消息传得很快。", "消息/NN/nsubj/2 传/VV/ROOT/0 得/SP/mark/5 很/AD/advmod/5 快/VA/ccomp/2 。/PU/punct/2"),
+    "good to": ("他对人好。", "他/PN/nsubj/4 对/P/case/3 人/NN/obl/4 好/VA/ROOT/0 。/PU/punct/4"),
+    "all along": ("他一直去北京。", "他/PN/nsubj/3 一直/AD/advmod/3 去/VV/ROOT/0 北京/NR/dobj/3 。/PU/punct/3"),
+    "only will": ("他只会去北京。", "他/PN/nsubj/4 只/AD/advmod/4 会/VV/aux:modal/4 去/VV/ROOT/0 北京/NR/obj/4 "
+                  "。/PU/punct/4"),
+    "once also": ("他曾经也任总理。", "他/PN/nsubj/4 曾经/AD/advmod/4 也/AD/advmod/4 任/VV/ROOT/0 总理/NN/dobj/4 "
+                  "。/PU/punct/4"),
     "went": ("他去了北京。", "他/PN/nsubj/2 去/VV/ROOT/0 了/AS/aux:asp/2 北京/NR/dobj/2 。/PU/punct/2"),
     "went UD": ("他去了北京。", "他/PN/nsubj/2 去/VV/ROOT/0 了/AS/aux/2 北京/NR/obj/2 。/PU/punct/2"),
     "likes not": ("他不喜欢咖啡。", "他/PN/nsubj/3 不/AD/neg/3 喜欢/VV/ROOT/0 咖啡/NN/dobj/3 。/PU/punct/3"),
@@ -134,9 +146,9 @@ def outcomes(augmentation, name, **parameters):
         ("teacher", "她不是老师。"),
         ("taken", "书没有被他拿走。"),
         ("must", "他不必走。"),
-        ("says", "他不说他去。"),
+        ("says", "他没有说他去。"),
         ("question", "他不去北京？"),
-        ("quotes", "他不说“不”字https://x.org/不。"),
+        ("quotes", "他没有说“不”字https://x.org/不。"),
     ],
 )
 def test_negation_and_double_negation(name, expected):
@@ -159,13 +171,23 @@ def test_negation_and_double_negation(name, expected):
         ("again and again", "他并非不断学习。"),
         ("made", "她没有将人变成猪。"),
         ("named", "他没有被国王封为公爵。"),
+        ("actor", "王明没有饰演主角。"),
+        ("planted", "这里没有种植树。"),
+        ("lies", "1993年，学校不位于北京。"),
+        ("good to", "他对人不好。"),
+        ("only will", "他不只会去北京。"),
+        ("once also", "他也未曾任总理。"),
     ],
 )
 def test_the_negation_stands_before_all_that_it_reaches(name, expected):
     assert outcomes(neg, name) == {expected}
 
 
-@pytest.mark.parametrize("name", ["worth", "not until", "in order to"])
+def test_what_concludes_is_not_denied():
+    assert outcomes(dn, "so") == {None}
+
+
+@pytest.mark.parametrize("name", ["worth", "not until", "in order to", "spread fast"])
 def test_clauses_that_take_no_negation_are_denied_as_a_whole(name):
     assert outcomes(neg, name) == {phrase + SENTENCES[name][0] for phrase in PHRASES}
     assert outcomes(dn, name) == {None}
@@ -180,21 +202,22 @@ def test_text_without_a_verb():
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("went", {f"他{modal}去了北京。" for modal in ("应该", "应当", "可能", "也许")}),
-        ("good", {f"天气{modal}很好。" for modal in ("应该", "应当", "可能", "也许")}),
-        ("teacher", {f"她{modal}是老师。" for modal in ("应该", "应当", "可能", "也许")}),
-        ("taken", {f"书{modal}被他拿走了。" for modal in ("应该", "应当", "可能", "也许")}),
-        ("gone", {f"他{modal}已经去北京了。" for modal in ("应该", "应当", "可能", "也许")}),
-        ("from", {f"他{modal}从北京来。" for modal in ("应该", "应当", "可能", "也许")}),
+        ("went", {f"他{modal}去了北京。" for modal in ("可能", "也许")}),
+        ("good", {f"天气{modal}很好。" for modal in ("应该", "可能", "也许")}),
+        ("teacher", {f"她{modal}是老师。" for modal in ("应该", "可能", "也许")}),
+        ("taken", {f"书{modal}被他拿走了。" for modal in ("可能", "也许")}),
+        ("gone", {f"他{modal}已经去北京了。" for modal in ("应该", "可能", "也许")}),
+        ("from", {f"他{modal}从北京来。" for modal in ("可能", "也许")}),
         (
             "says",
-            {
-                f"他{modal}说他去。"
-                for modal in ("不能不", "不会不", "必须", "不得不", "应该", "应当", "可能", "也许")
-            },
+            {f"他{modal}说他去。" for modal in ("可能", "也许")},
         ),
+        ("also", {f"他们都{modal}去北京。" for modal in ("不能不", "不会不", "不得不", "可能", "也许")}),
+        ("all along", {f"他{modal}一直去北京。" for modal in ("可能", "也许")}),
+        ("actor", {f"王明{modal}饰演主角。" for modal in ("可能", "也许")}),
+        ("no money", {f"{head}我没有钱。" for head in HEADS}),
         ("in order to", {f"{head}他省钱，以买房。" for head in HEADS}),
-        ("fond", {f"他{modal}非常喜欢咖啡。" for modal in ("应该", "应当", "可能", "也许")}),
+        ("fond", {f"他{modal}非常喜欢咖啡。" for modal in ("应该", "可能", "也许")}),
         ("must", {f"{head}他必须走。" for head in HEADS}),
         ("likes not", {f"{head}他不喜欢咖啡。" for head in HEADS}),
         ("question", {None}),
