@@ -115,7 +115,7 @@ PyObject* draws_reduce(PyObject* self, PyObject*) {
 PyObject* draws_set_state(Draws* self, PyObject* state) {
     unsigned long long bits, chances;
     if (!PyTuple_Check(state) || !PyArg_ParseTuple(state, "KK", &bits, &chances)) {
-        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "the state of draws is a pair of numbers");
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "the state of draws must be a pair of numbers");
         return nullptr;
     }
     self->state = bits;

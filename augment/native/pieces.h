@@ -241,7 +241,7 @@ PyObject* pieces_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
     Bytes characters(given), spaced(given_spaced);
     if (!characters || !spaced) return nullptr;
     if (spaced.size<uint8_t>() != characters.size<int32_t>()) {
-        PyErr_SetString(PyExc_ValueError, "every token needs its characters, and whether a space is the first");
+        PyErr_SetString(PyExc_ValueError, "characters and spaced need one item for each token");
         return nullptr;
     }
     Pieces* self = reinterpret_cast<Pieces*>(type->tp_alloc(type, 0));
@@ -284,7 +284,7 @@ PyObject* pieces_rows(Pieces* self, PyObject* arguments) {
     for (Py_ssize_t number = 0; whole_offsets && given && number < count; ++number)
         whole_offsets = offsets.as<int64_t>()[number] <= offsets.as<int64_t>()[number + 1];
     if (!whole_offsets || (PyList_GET_SIZE(before) && PyList_GET_SIZE(before) != count)) {
-        PyErr_SetString(PyExc_ValueError, "texts, origins and their tokens do not belong together");
+        PyErr_SetString(PyExc_ValueError, "texts, origins and their tokens do not match");
         return nullptr;
     }
     self->inside->turn();
@@ -362,7 +362,7 @@ PyObject* pieces_learn(Pieces* self, PyObject* arguments) {
     if (!PyArg_ParseTuple(arguments, "pO!O!", &opens, &PyList_Type, &pieces, &PyList_Type, &tokens)) return nullptr;
     const Py_ssize_t count = PyList_GET_SIZE(pieces);
     if (PyList_GET_SIZE(tokens) != count) {
-        PyErr_SetString(PyExc_ValueError, "every piece needs its tokens");
+        PyErr_SetString(PyExc_ValueError, "pieces and tokens must have the same length");
         return nullptr;
     }
     for (Py_ssize_t number = 0; number < count; ++number) {
@@ -428,7 +428,7 @@ PyObject* pieces_spell_pairs(Pieces* self, PyObject* arguments) {
         int one, other, joined;
         if (!PyTuple_Check(PyList_GET_ITEM(merges, rank)) ||
             !PyArg_ParseTuple(PyList_GET_ITEM(merges, rank), "iii", &one, &other, &joined)) {
-            if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "merges are tuples of three numbers");
+            if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a merge must be a tuple of three numbers");
             return nullptr;
         }
         speller->add(one, other, {static_cast<int32_t>(rank), joined});

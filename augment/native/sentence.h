@@ -72,7 +72,7 @@ Py_ssize_t length_of(Sentence* self) {
         if (whole) count = PyTuple_GET_SIZE(column);
     }
     if (whole) return count;
-    PyErr_SetString(PyExc_TypeError, "a ParsedSentence has a string and tuples of one length");
+    PyErr_SetString(PyExc_TypeError, "a ParsedSentence needs a string and tuples of one length");
     return -1;
 }
 

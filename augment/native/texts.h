@@ -36,7 +36,7 @@ PyObject* look_alike(PyObject*, PyObject* arguments) {
             if (PyErr_Occurred()) return nullptr;
             continue;
         }
-        if (!PyUnicode_Check(like)) return PyErr_Format(PyExc_TypeError, "letters like others are strings");
+        if (!PyUnicode_Check(like)) return PyErr_Format(PyExc_TypeError, "similar letters must be strings");
         if (bits == 1) bits = reinterpret_cast<Draws*>(draws)->bits() >> 1 | 1ull << 63;
         const uint64_t share = bits & 0x1FFFFF;
         bits >>= 21;

@@ -119,7 +119,7 @@ def word_vectors(path: str, limit: int) -> WordVectors:
     file = Path(path).expanduser()
     if not file.is_file():
         raise AugmentationError(
-            f"the word vectors {path} are no file: give one in GloVe's or word2vec's text format"
+            f"the word vectors {path} are not a file: give one in GloVe's or word2vec's text format"
         )
     try:
         with (gzip.open if file.suffix == ".gz" else open)(
@@ -129,7 +129,7 @@ def word_vectors(path: str, limit: int) -> WordVectors:
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise AugmentationError(
             f"the word vectors {path} cannot be read as text ({error}): give GloVe's or word2vec's text "
-            "format, no binary one"
+            "format, not a binary file"
         ) from error
     if len(words) < 2:
         raise AugmentationError(
@@ -152,7 +152,7 @@ def _read(lines: TextIO, path: str, limit: int) -> tuple[list[str], np.ndarray]:
             length = np.linalg.norm(vector)
         if not np.isfinite(length):
             raise AugmentationError(
-                f"the word vectors {path}, line {number}: {word!r} has something else than numbers"
+                f"the word vectors {path}, line {number}: {word!r} has something other than numbers behind it"
             )
         if length == 0:
             continue

@@ -38,7 +38,7 @@ def build(
     text_steps = [step for step in specification.augmentations if step.is_text]
     if encoder is None and text_steps:
         raise AugmentationError(
-            f"{text_steps[0].name} works on text, and there are only tokens here: prepare the corpus with "
+            f"{text_steps[0].name} works on text, but this data has only tokens: prepare the corpus with "
             "--annotate MODEL, which keeps text and parse beside the tokens"
         )
     _require(specification.augmentations, spec)

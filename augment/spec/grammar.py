@@ -267,7 +267,7 @@ def _parse_value(text: str, parameter: Parameter, where: str) -> Any:
         ) from None
     if parameter.choices and value not in parameter.choices:
         raise AugmentationError(
-            f"{where}: {parameter.name}={text} is none of {', '.join(parameter.choices)} "
+            f"{where}: {parameter.name}={text} is not one of {', '.join(parameter.choices)} "
             f"({parameter.meaning})" + _nearest(text, list(parameter.choices))
         )
     low = -inf if parameter.low is None else parameter.low

@@ -94,7 +94,7 @@ class WordNet:
                 return archive.read(member)
         except (OSError, ValueError, StopIteration, zipfile.BadZipFile) as error:
             raise AugmentationError(
-                f"{self.path} is no WordNet that can be read: it has no usable {name} ({error})"
+                f"{self.path} cannot be read as WordNet: it has no usable {name} ({error})"
             ) from error
 
     def synsets(self, lemma: str, pos: str, most: int | None = None) -> tuple[Synset, ...]:

@@ -115,6 +115,6 @@ def _wordnet_lines(path: Path) -> Iterator[list[str]]:
             members = [name for name in archive.namelist() if name.rsplit("/", 1)[-1] in _WORDNET_FILES]
             texts = [archive.read(member).decode("utf-8") for member in members]
     if not texts:
-        raise AugmentationError(f"{path} is no WordNet: it has none of {', '.join(_WORDNET_FILES)}")
+        raise AugmentationError(f"{path} is not a WordNet folder: it has none of {', '.join(_WORDNET_FILES)}")
     for text in texts:
         yield text.splitlines()

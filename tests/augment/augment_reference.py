@@ -1,4 +1,4 @@
-"""Plain Python, one sequence and one token at a time: what the vectorised ones must equal exactly."""
+"""Compute token augmentations in plain Python, one token at a time: the vectorised ones must equal these."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MARKS = np.arange(10, 16, dtype=np.int32)
 
 
 def vocabulary() -> Vocabulary:
-    """1,000 ids, the first six special; ids ending in 7 continue a word; 10 to 15 are punctuation marks."""
+    """Return 1,000 ids: six special, those ending in 7 continue words, 10 to 15 are punctuation marks."""
     special = np.zeros(SIZE, dtype=bool)
     special[:6] = True
     word_start = np.arange(SIZE) % 10 != 7
@@ -28,7 +28,7 @@ def vocabulary() -> Vocabulary:
 
 
 def random_batch(rng: np.random.Generator, lengths: list[int], specials: float = 0.0) -> Ragged:
-    """[CLS] content [SEP] of the given content lengths; a share of the content tokens is [SEP] or [DEL]."""
+    """Return [CLS] content [SEP] of given content lengths; a share of the content is [SEP] or [DEL]."""
     rows = []
     for length in lengths:
         content = rng.integers(6, SIZE, length)
@@ -39,7 +39,7 @@ def random_batch(rng: np.random.Generator, lengths: list[int], specials: float =
 
 
 def random_lengths(rng: np.random.Generator, count: int) -> list[int]:
-    """Edge lengths 0..12, around 1/rate = 20, and long ones."""
+    """Return the edge lengths 0 to 12, some around 1/rate = 20, and long ones."""
     return [*range(13), 18, 19, 20, 21, 22, *rng.integers(0, 200, count).tolist(), 510]
 
 
@@ -102,7 +102,7 @@ def del_word(content: list[int], key: int, rate: float = 0.7) -> list[int]:
 
 
 def spans(size: int, key: int, count: int, rate: float, room: int, multiple: int) -> list[tuple[int, int]]:
-    """(start, length) of each span that the sequence has, rising."""
+    """Return (start, length) of each span that the sequence has, rising."""
     length = size * rate
     used = count
     if length < 1:
@@ -176,7 +176,7 @@ def span(
 
 
 def words(content: list[int]) -> list[list[int]]:
-    """Specials alone; a token ending in 7 goes on with the word before it, unless that is special."""
+    """Return words: a special token alone; a token ending in 7 joins a word before it."""
     found: list[list[int]] = []
     for token in content:
         if token >= 6 and token % 10 == 7 and found and found[-1][0] >= 6:
@@ -187,7 +187,7 @@ def words(content: list[int]) -> list[list[int]]:
 
 
 def draw_words(pieces: list[list[int]], key: int, count: int) -> set[int]:
-    """`count` words that are not special; word 0 is [CLS], so these are numbered from 1."""
+    """Draw `count` words that are not special; word 0 is [CLS], so these are numbered from 1."""
     eligible = [number for number, word in enumerate(pieces) if word[0] >= 6]
     eligible.sort(key=lambda number: (token_bits(key, number + 1) >> 1, number))
     return set(eligible[:count])

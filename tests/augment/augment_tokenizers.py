@@ -1,4 +1,4 @@
-"""Small tokenizers of the three families, trained on a few sentences."""
+"""Train small tokenizers of the three families on a few sentences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPECIAL = {
 
 
 def byte_level(size: int = 420, delete: bool = True) -> Any:
-    """Byte-level BPE without a leading space, as GPT-2 and RoBERTa have it."""
+    """Return a byte-level BPE without a leading space, as GPT-2 and RoBERTa have it."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     backend = Tokenizer(models.BPE())
@@ -33,7 +33,7 @@ def byte_level(size: int = 420, delete: bool = True) -> Any:
 
 
 def word_piece(size: int = 400, lowercase: bool = True, delete: bool = True) -> Any:
-    """WordPiece, as BERT has it."""
+    """Return a WordPiece tokenizer, as BERT has it."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
     backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
@@ -44,7 +44,7 @@ def word_piece(size: int = 400, lowercase: bool = True, delete: bool = True) -> 
 
 
 def metaspace(size: int = 260, delete: bool = True) -> Any:
-    """Unigram with SentencePiece's mark, as XLM-R has it."""
+    """Return a Unigram tokenizer with SentencePiece's mark, as XLM-R has it."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     backend = Tokenizer(models.Unigram())

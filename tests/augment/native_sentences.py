@@ -1,4 +1,4 @@
-"""What the tests of compiled code share: sentences made by hand, the names of methods, a call's outcome."""
+"""Share hand-made sentences, the names of methods, and a call's outcome with the tests of compiled code."""
 
 from parse_builder import parse as by_hand
 
@@ -17,7 +17,7 @@ METHODS = ["word", "children", "subtree", "relation", "verb", "auxiliaries", "su
 
 
 def outcome(function, *arguments):
-    """What a call gives, or the kind of error that it raises."""
+    """Return what a call gives, or the kind of error that it raises."""
     try:
         return function(*arguments)
     except Exception as error:

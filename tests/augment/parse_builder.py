@@ -1,5 +1,4 @@
-"""Parses written by hand: "word/TAG/relation/head" for every word, in Universal Dependencies or in ClearNLP's
-labels."""
+"""Write parses by hand, in Universal Dependencies or ClearNLP's labels: "word/TAG/relation/head"."""
 
 from __future__ import annotations
 
@@ -22,8 +21,9 @@ _AUXILIARY = ("aux", "aux:pass", "auxpass", "cop")
 
 
 def parse(text: str, annotation: str) -> ParsedSentence:
-    """annotation: for every word of `text`, in order, TAG/relation/head, head being the 1-based number of a
-    word, 0 for the root; the words themselves are found in the text: "word/TAG/relation/head". Lemmas are the
+    """Build the parse of a text from "word/TAG/relation/head" for every word, in order.
+
+    head is the 1-based number of a word, 0 for the root. The words are found in the text. Lemmas are the
     lower-case words.
     """
     starts, ends, tags, pos, heads, deps = [], [], [], [], [], []
@@ -56,8 +56,10 @@ def parse(text: str, annotation: str) -> ParsedSentence:
 
 
 def tagged(text: str, annotation: str = "") -> ParsedSentence:
-    """Words with tags, "word/TAG", every one hanging on the first; or split at spaces, all "NN", for rules
-    that read no tags."""
+    """Build a sentence of words with tags, "word/TAG", each depending on the first.
+
+    Without tags the text is split at spaces, all "NN", for rules that read no tags.
+    """
     fields = annotation.split() or [f"{word}/NN" for word in text.split()]
     return parse(
         text,

@@ -1,5 +1,7 @@
-"""Random parses, a function of a number: sentences of a small grammar, most with errors in them that no
-parser makes, and others of words, tags and relations that have nothing to do with each other.
+"""Make random parses, each from a number.
+
+Some are sentences of a small grammar, most with errors that no parser makes; others are unrelated words, tags
+and relations.
 """
 
 from __future__ import annotations
@@ -80,8 +82,7 @@ CHINESE_POS = {"V": "VERB", "N": "NOUN", "P": "ADP", "A": "ADV", "L": "ADP", "B"
 
 
 def random_parse(seed: int, language: str = "en") -> ParsedSentence:
-    """The sentence of a number: of up to some thirty words, with a forest over them that need not be
-    projective."""
+    """Return the sentence of a number: up to some thirty words, with a forest that need not be projective."""
     chance = random.Random(seed)
     if language != "en":
         return _sentence(chance, _unrelated(chance, CHINESE_WORDS, CHINESE_RELATIONS), language)
@@ -107,11 +108,10 @@ def random_parse(seed: int, language: str = "en") -> ParsedSentence:
 
 
 class _Grammar:
-    """Rows [word, tag, relation, head] of sentences with subjects, auxiliaries, negations, quotes,
-    coordination and clauses.
+    """Make rows [word, tag, relation, head] of sentences.
 
-    Every method appends words and answers with the number of the head, which its caller makes depend on
-    something.
+    They have subjects, auxiliaries, negations, quotes, coordination and clauses. Every method appends words
+    and returns the number of the head, whose own head its caller sets.
     """
 
     def __init__(self, chance: random.Random, clearnlp: bool):
@@ -143,7 +143,7 @@ class _Grammar:
         return len(self.rows) - 1
 
     def on(self, head: int, words) -> None:
-        """Those of some words that have no head yet get one."""
+        """Give those of some words that have no head yet one."""
         for i in words:
             if self.rows[i][3] is None and i != head:
                 self.rows[i][3] = head
@@ -185,7 +185,7 @@ class _Grammar:
         return noun
 
     def clause(self, depth: int, relative: bool = False) -> int:
-        """Of a subject, auxiliaries, negations and a verb, or of a copula and what it says."""
+        """Append a subject, auxiliaries, negations and a verb, or a copula and its complement."""
         chance, first = self.chance, len(self.rows)
         passive = chance.random() < 0.15
         subject = "nsubj:pass" if passive else "nsubj"
@@ -236,8 +236,10 @@ class _Grammar:
 
 
 def _unrelated(chance: random.Random, words: dict[str, str], relations: list[str]) -> list[list]:
-    """Rows of up to 16 words in a forest of one or two trees: in random order, each on one before it, often
-    the nearest."""
+    """Return rows of up to 16 words in one or two trees, in random order.
+
+    Each word depends on one before it, often the nearest.
+    """
     order = list(range(chance.randrange(17)))
     rows: list[list] = []
     for _ in order:
@@ -274,8 +276,7 @@ def _word(chance: random.Random, words: dict[str, str], tag: str) -> str:
 
 
 def _sentence(chance: random.Random, rows: list[list], language: str) -> ParsedSentence:
-    """Rows written as text: words that stand together as in English or Chinese, with a space too many or too
-    few now and then."""
+    """Write rows as text, spaced as in English or Chinese, sometimes with a space too many or too few."""
     text = chance.choice(["", "", "", "", " ", '"'])
     starts, ends, tags, pos, lemmas = [], [], [], [], []
     capital = chance.random() < 0.8

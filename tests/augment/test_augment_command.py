@@ -1,4 +1,4 @@
-"""`python -m augment` as a user runs it."""
+"""Run `python -m augment` as a user does."""
 
 import gzip
 import json
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess:
-    """In a process of its own: a second each, so only where standard input or the exit status counts."""
+    """Run it in its own process, which takes a second: for standard input and the exit status."""
     return subprocess.run(
         [sys.executable, "-m", "augment", *arguments],
         capture_output=True,
@@ -30,7 +30,7 @@ def run(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProces
 
 @pytest.fixture
 def call(monkeypatch, capsys):
-    """In this process: (exit status, standard output, standard error)."""
+    """Run it in this process: (exit status, standard output, standard error)."""
 
     def command(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setenv("COLUMNS", "160")

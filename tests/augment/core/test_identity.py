@@ -1,4 +1,4 @@
-"""Identities: one number for equal sequences, whatever the batch, and different ones for all that differ."""
+"""Identities are equal for equal sequences, in any batch, and differ for all others."""
 
 import augment_reference as reference
 import numpy as np
@@ -11,7 +11,7 @@ MASK64 = (1 << 64) - 1
 
 
 def by_hand(tokens: list[int]) -> int:
-    """The sum of a(token) * b(position), with the words drawn one by one."""
+    """Return the sum of a(token) * b(position), with the words drawn one by one."""
     total = 0
     for position, token in enumerate(tokens):
         total += reference.derive(token, "identity", "token") * reference.derive(
@@ -22,7 +22,7 @@ def by_hand(tokens: list[int]) -> int:
 
 
 def short_sequences(seed: int, count: int, vocabulary: int = 4, longest: int = 6) -> Ragged:
-    """Few tokens and short: full of duplicates, permutations, prefixes and empty sequences."""
+    """Return short sequences of few tokens: full of duplicates, permutations, prefixes and empty ones."""
     random = np.random.default_rng(seed)
     return Ragged.from_sequences(
         [random.integers(0, vocabulary, random.integers(0, longest + 1)) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Counter-based randomness: equal to scalar references, independent of the batch, and uniform."""
+"""Counter-based randomness equals scalar references, does not depend on the batch, and is uniform."""
 
 import augment_reference as reference
 import numpy as np

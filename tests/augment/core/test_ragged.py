@@ -1,4 +1,4 @@
-"""Ragged batches against lists of lists."""
+"""Ragged batches equal lists of lists."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a tokenizer's vocabulary says of words and special tokens."""
+"""A vocabulary knows the words and special tokens of its tokenizer."""
 
 import augment_tokenizers
 import numpy as np

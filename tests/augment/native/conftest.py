@@ -1,4 +1,4 @@
-"""What the tests of compiled code share: sentences, and `ParsedSentence` with its methods in Python."""
+"""Share fixtures for compiled code: sentences, and `ParsedSentence` with its methods in Python."""
 
 import dataclasses
 import importlib.util
@@ -33,7 +33,7 @@ def _built():
 
 @pytest.fixture(scope="session")
 def plain_sentence():
-    """`ParsedSentence` with its methods in Python, from its module loaded once more."""
+    """Return a converter to a `ParsedSentence` with methods in Python, from its module loaded once more."""
     spec = importlib.util.spec_from_file_location("augment.parsed_in_python", parsed.__file__)
     module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:

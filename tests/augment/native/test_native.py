@@ -96,7 +96,7 @@ def test_letters_like_others_are_those_in_python():
 
 
 def _runs_of_words(rng: random.Random) -> str:
-    """Words, marks and white space of all kinds, at random."""
+    """Return words, marks and white space of all kinds, at random."""
     letters = "abzABZ09_éßİǅ北١²\u0301.,.;:-'\"()“”[]/$€😀"
     spaces = (" ", " ", " ", "  ", "\n", "\t ", "\xa0", "\u2003", "\x1c", "\u200b")
     words = (

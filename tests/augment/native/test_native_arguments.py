@@ -1,5 +1,4 @@
-"""Arguments that make no sense: what is compiled for text augmentations raises an error, and none of them
-ends the process."""
+"""Wrong arguments make compiled code raise an error, and never end the process."""
 
 import json
 import os
@@ -199,7 +198,7 @@ RAISED = (
 
 @pytest.fixture(scope="module")
 def attempts():
-    """What came of each, in a process of its own."""
+    """Return the outcome of each attempt, made in a separate process."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", ATTEMPTS, json.dumps(WRONG + ODD)]
     run = subprocess.run(

@@ -38,7 +38,7 @@ def _items(rng: random.Random, size: int):
 
 
 def _call(rng: random.Random) -> tuple:
-    """A method of draws, and its arguments."""
+    """Return a method of draws, and its arguments."""
     kind = rng.choice(["bits", "uniform", "below", "chance", "chance", "choice", "sample"])
     if kind == "below":
         return kind, rng.choice([0, -3, 1, 2, 7, 2**32, 2**40, rng.randrange(1, 2 ** rng.randrange(1, 41))])

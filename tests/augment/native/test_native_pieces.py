@@ -1,4 +1,4 @@
-"""Compiled tokens of pieces are those of the counterpart in Python."""
+"""Compiled `Pieces` give the tokens of those in Python."""
 
 import itertools
 import random
@@ -15,11 +15,10 @@ CLS, SEP = 0, 1
 
 
 class _Letters:
-    """A tokenizer: two letters to a token, another one at the beginning of a text unless `alike`; é does not
-    stand alone.
+    """Tokenize two letters to a token, another one at the beginning of a text unless `alike`.
 
-    In front of a full stop there is a token for no character, as byte-level tokenizers have one for a space
-    by itself.
+    é does not stand alone. In front of a full stop there is a token for no character, as byte-level
+    tokenizers have one for a space by itself.
     """
 
     def __init__(self, alike: bool):
@@ -54,8 +53,7 @@ class _Letters:
 
 
 def _rows(pieces, letters: _Letters, texts, origins, tokens: Ragged) -> tuple[list, set, set, list]:
-    """The two calls of `TextEncoder._by_pieces`: rows and the pieces to learn of the first, rows of the
-    second."""
+    """Make the two calls of `TextEncoder._by_pieces`: rows and pieces to learn, then rows again."""
     first, opening, inside = pieces.rows(texts, origins, tokens.ids, tokens.offsets, [])
     assert len(first) == len(texts) and (None in first or not (opening or inside))
     for opens, missing in ((True, sorted(opening)), (False, sorted(inside))):
@@ -66,7 +64,7 @@ def _rows(pieces, letters: _Letters, texts, origins, tokens: Ragged) -> tuple[li
 
 
 def _whole(rows: list, letters: _Letters, texts: list[str], room: int) -> list[list[int]]:
-    """Rows, those for the tokenizer by it."""
+    """Return the rows, with those that the tokenizer must make."""
     return [
         letters(text, room) if row is None else np.frombuffer(row, np.int32).tolist()
         for row, text in zip(rows, texts)
@@ -86,7 +84,7 @@ NO_TOKENS = Ragged(np.zeros(0, np.int32), np.zeros(1, np.int64))
 @pytest.mark.parametrize("room", [10**6, 3, 1, 0, -2])
 @pytest.mark.parametrize("alike", [True, False])
 def test_rows_of_pieces_are_those_in_python(alike, room, most):
-    """Of texts without others that they were made from."""
+    """Compare texts without origins."""
     rng, letters = random.Random(room + most), _Letters(alike)
     both = [
         kind(letters.characters, letters.spaced, alike, CLS, SEP, room, most)
@@ -110,8 +108,11 @@ def test_rows_of_pieces_are_those_in_python(alike, room, most):
 @pytest.mark.parametrize("room", [10**6, 4])
 @pytest.mark.parametrize("alike", [True, False])
 def test_rows_of_texts_made_from_others_are_those_in_python(alike, room, most):
-    """The one in Python takes pieces from the origins of all texts: rows may differ in who makes them, not in
-    their tokens."""
+    """Compare texts with origins.
+
+    The Python class takes pieces from the origins of all texts: other rows may be left to the tokenizer, but
+    the tokens are the same.
+    """
     rng, letters = random.Random(most), _Letters(alike)
     both = [
         kind(letters.characters, letters.spaced, alike, CLS, SEP, room, most)

@@ -18,7 +18,7 @@ from pretrain.data.annotation import Annotation, pack
 
 
 def _fresh(sentence: ParsedSentence) -> ParsedSentence:
-    """One whose children have not been looked up."""
+    """Return a copy whose children have not been looked up."""
     return dataclasses.replace(sentence)
 
 
@@ -127,7 +127,7 @@ def _annotated(members: dict[str, bytes], compiled: bool, language: str = "en") 
 
 @pytest.fixture(scope="module")
 def annotated(sentences):
-    """(compiled, in Python, as they were packed) of every sentence."""
+    """Return (compiled, in Python, as packed) of every sentence."""
     given = [dataclasses.replace(sentence, language="en") for sentence in sentences]
     members = pack(given)
     return list(zip(_annotated(members, True), _annotated(members, False), given, strict=True))

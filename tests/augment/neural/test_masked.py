@@ -1,5 +1,4 @@
-"""Words by a masked language model, with tiny random ones: which words may come where, and how often each is
-drawn."""
+"""Words from tiny random masked language models: which may come where, and how often each is drawn."""
 
 import pickle
 import re
@@ -135,7 +134,7 @@ def many(text, model, count, **parameters):
 
 
 def one(sentence, own, model, *parameters):
-    """A sentence alone."""
+    """Augment a sentence alone."""
     return contextual([sentence], [own], model, *parameters)[0]
 
 
@@ -193,7 +192,7 @@ def test_insertion(bert, roberta):
 
 
 def test_words_are_drawn_from_the_models_distribution(bert):
-    """One word masked, by hand: frequencies of 4,000 draws against softmax over the words allowed."""
+    """Compare frequencies of 4,000 draws for one masked word with softmax over the allowed words."""
     lm, tokenizer = load_masked_lm(bert)
     found = many("He saw", bert, 4000, rate=0.5)
     first = [new.split()[0].lower() for new in found if new.endswith(" saw")]
@@ -228,7 +227,7 @@ def test_a_sentence_does_not_know_its_batch(bert, roberta):
 
 @pytest.fixture(scope="module")
 def wide(bert, tmp_path_factory):
-    """Matrices large enough for a library to cut them in different ways."""
+    """Return a model with matrices large enough for a library to cut them in different ways."""
     folder = tmp_path_factory.mktemp("wide")
     tokenizer = load_masked_lm(bert).tokenizer
     torch.manual_seed(1)
@@ -245,7 +244,7 @@ def wide(bert, tmp_path_factory):
 
 
 def test_scores_are_the_same_to_the_bit_whoever_shares_the_batch(wide):
-    """Alone, in any place, beside any others: not only the drawn word is the same."""
+    """Compare scores alone, in any place, beside any others: not only the drawn word is the same."""
     loaded = on_device(load_masked_lm(wide))
     random = np.random.default_rng(0)
     sequences = [
@@ -272,7 +271,7 @@ def test_scores_are_the_same_to_the_bit_whoever_shares_the_batch(wide):
 
 
 def test_byte_level_words(roberta):
-    """Whole words of a model with capitals: none without its space inside a text, none that ends a word."""
+    """Check whole words of a model with capitals: none without its space inside a text, no word's end."""
     known = {
         token[1:].lower() for token in load_masked_lm(roberta).tokenizer.get_vocab() if token.startswith("Ġ")
     }

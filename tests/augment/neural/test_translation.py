@@ -1,5 +1,4 @@
-"""Rewriting by encoder-decoders, with tiny random ones: real loading and generation, whatever the words
-are."""
+"""Tiny random encoder-decoders rewrite sentences: real loading and generation, whatever the words."""
 
 import numpy as np
 import pytest
@@ -70,7 +69,7 @@ def tokenizer():
 
 
 def save(folder, kind, config, seed, end):
-    """A random model whose outputs end: `end` is added to the score of the end token."""
+    """Save a random model whose outputs end: `end` is added to the score of the end token."""
     torch.manual_seed(seed)
     model = kind(config)
     if hasattr(model, "final_logits_bias"):
@@ -114,7 +113,7 @@ def some_draws(count, name="x"):
 
 
 def one(function, sentence, own, *models, **settings):
-    """A sentence alone."""
+    """Augment a sentence alone."""
     return function([sentence], [own], *models, **settings)[0]
 
 
@@ -133,7 +132,7 @@ def beams_of(folder, text, beams=5):
 
 
 def test_back_translation_is_two_models_one_after_the_other(there, back):
-    """A batch with padding against the library's search for one text at a time, twice."""
+    """Compare a padded batch with the library's search for one text at a time, twice."""
     results = back_translation(SENTENCES, some_draws(5), there, back, max_length=64)
     for text, result in zip(TEXTS, results):
         pivots = beams_of(there, text) if text else []

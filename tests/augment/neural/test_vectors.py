@@ -1,5 +1,4 @@
-"""Words by their neighbours in a small file of vectors: which are near by hand, formats, and what is
-refused."""
+"""Words are replaced by neighbours in a small file of vectors: nearness by hand, formats, and refusals."""
 
 import gzip
 import os
@@ -130,7 +129,7 @@ def test_insertion(glove):
 
 
 def test_formats(glove, tmp_path):
-    """GloVe's, word2vec's, both zipped, trailing blanks and CRLF: the same words and vectors."""
+    """Read GloVe's and word2vec's format, both zipped, trailing blanks and CRLF: equal vectors."""
     plain = word_vectors(glove, 1000)
     body = [f"{word} {vector}" for word, vector in lines()]
     versions = {
@@ -162,7 +161,7 @@ def test_a_byte_order_mark_belongs_to_no_word(tmp_path):
 @pytest.mark.filterwarnings("error")
 def test_numbers_that_overflow_are_one_message(tmp_path):
     (tmp_path / "vectors.txt").write_text("dog 1 2\ncat 1e30 1e30\n")
-    with pytest.raises(AugmentationError, match="line 2: 'cat' has something else than numbers"):
+    with pytest.raises(AugmentationError, match="line 2: 'cat' has something other than numbers"):
         word_vectors(str(tmp_path / "vectors.txt"), 100)
 
 
@@ -190,11 +189,11 @@ def test_files_are_read_once(glove, monkeypatch):
     ("content", "message"),
     [
         (b"", "0 words of letters"),
-        (b"dog 1 2\ncat 1 x\n", "line 2: 'cat' has something else than numbers"),
-        (b"dog 1 2\ncat nan 1\n", "line 2: 'cat' has something else than numbers"),
+        (b"dog 1 2\ncat 1 x\n", "line 2: 'cat' has something other than numbers"),
+        (b"dog 1 2\ncat nan 1\n", "line 2: 'cat' has something other than numbers"),
         (b"dog 1 2\ncat 1\n", "line 2: a word and 2 numbers"),
         (b"dog\n", "line 1: a word and 1 numbers"),
-        (b"2 3\ndog \x80\xff\xfe", "cannot be read as text.*no binary one"),
+        (b"2 3\ndog \x80\xff\xfe", "cannot be read as text.*not a binary file"),
     ],
 )
 def test_files_that_do_not_serve(tmp_path, content, message):
@@ -213,7 +212,7 @@ def test_what_is_missing_is_said_when_a_pipeline_is_built(glove, monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
     with pytest.raises(AugmentationError, match=f"needs word vectors.*path=FILE, or in {VARIABLE}"):
         build_texts("random-word-embedding")
-    with pytest.raises(AugmentationError, match="the word vectors /no/file are no file"):
+    with pytest.raises(AugmentationError, match="the word vectors /no/file are not a file"):
         build_texts("none|random-word-embedding:path=/no/file")
     monkeypatch.setenv(VARIABLE, glove)
     texts = build_texts("random-word-embedding").texts(

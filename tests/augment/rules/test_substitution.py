@@ -41,7 +41,7 @@ def test_what_is_missing_is_said(tmp_path, small_wordnet):
     shutil.copytree(small_wordnet, incomplete)
     (incomplete / "data.verb").unlink()
     for path in (tmp_path / "nowhere", incomplete):
-        with pytest.raises(AugmentationError, match=r"no WordNet that can be read"):
+        with pytest.raises(AugmentationError, match=r"cannot be read as WordNet"):
             WordNet(path)
 
 

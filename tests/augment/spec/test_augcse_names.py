@@ -1,4 +1,4 @@
-"""AugCSE's augmentations by the paper's names: all in the catalogue, and in the documentation's table."""
+"""All of AugCSE's augmentations, by the paper's names, are in the catalogue and in the docs' table."""
 
 from pathlib import Path
 

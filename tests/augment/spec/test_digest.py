@@ -1,4 +1,4 @@
-"""The digest that tells what was made by other rules."""
+"""The digest changes with every file of rules."""
 
 import hashlib
 import shutil

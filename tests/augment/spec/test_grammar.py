@@ -1,4 +1,4 @@
-"""Specifications: what they mean, what they refuse, and the pipelines made of them."""
+"""Specifications parse, refuse what is wrong, and become pipelines."""
 
 import dataclasses
 import pickle

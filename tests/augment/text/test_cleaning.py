@@ -1,5 +1,4 @@
-"""Cleaning: what it does to text, and that a tokenizer which cleans gives raw text the tokens of clean
-text."""
+"""Cleaning changes text as documented, and a tokenizer that cleans gives raw text the same tokens."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ LETTERS = [
 
 
 def nasty(count: int, seed: int = 0) -> list[str]:
-    """Texts full of controls, odd white space and letters that are composed or taken apart."""
+    """Return texts full of controls, odd white space and letters that are composed or taken apart."""
     choose = random.Random(seed)
     pieces = [
         CONTROLS,
@@ -123,7 +122,7 @@ def test_cleaning_is_put_on_once_and_taken_off_without_a_trace(backend):
 
 @pytest.mark.parametrize("is_compiled", [False, True])
 def test_texts_are_encoded_fast_and_as_the_tokenizer_does(backend, is_compiled, monkeypatch):
-    """Look-up of words goes on with a tokenizer that cleans, whatever an augmentation writes."""
+    """Look words up with a tokenizer that cleans, whatever an augmentation writes."""
     if not is_compiled:
         monkeypatch.setattr("augment.text.encoder.native", None)
     elif compiled.native is None:

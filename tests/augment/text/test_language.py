@@ -1,4 +1,4 @@
-"""A parser is refused for text in another script than its language's: one message, and no parse."""
+"""A parser is refused for text in a script other than its language's, with one message and no parse."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Strings to tokens by `TextEncoder`: what the tokenizer itself gives."""
+"""`TextEncoder` gives the tokens that the tokenizer gives."""
 
 import pickle
 import random
@@ -28,7 +28,7 @@ TEXTS = [
 
 @pytest.fixture(params=["compiled", "python"])
 def both_kinds(request, monkeypatch):
-    """Encoders with their pieces compiled, and with those in Python."""
+    """Use encoders with compiled pieces, then with those in Python."""
     if request.param == "python":
         monkeypatch.setattr("augment.text.encoder.native", None)
     elif native is None:
@@ -40,7 +40,7 @@ def both_kinds(request, monkeypatch):
     "make", [augment_tokenizers.byte_level, augment_tokenizers.word_piece, augment_tokenizers.metaspace]
 )
 def test_encoder_gives_the_tokens_of_the_tokenizer(make):
-    """By pieces or whole: what stands beside a word does not change it, and what would is not taken apart."""
+    """Encode by pieces or whole, with words that neighbours must not change."""
     tokenizer = make()
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     encoder = TextEncoder(tokenizer.backend_tokenizer, vocabulary.cls_id, vocabulary.sep_id, 1000)
@@ -117,8 +117,7 @@ WHOLE = {"line feeds become spaces", "with added words", "with an added line fee
 @pytest.mark.usefixtures("both_kinds")
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_encoder_takes_any_text(name, monkeypatch):
-    """Random texts of what parts words, alone and with the tokens of the texts that they were made from; it
-    forgets at times."""
+    """Encode random texts, alone and with the tokens of their origins; memories are small, so it forgets."""
     monkeypatch.setattr("augment.text.encoder.MOST_PIECES", 100)
     monkeypatch.setattr("augment.text.words.MOST_WORDS", 100)
     tokenizer = TOKENIZERS[name]()

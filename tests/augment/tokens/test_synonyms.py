@@ -1,4 +1,4 @@
-"""Synonym tables: sources, matching of whole words against a plain search, and substitution."""
+"""Synonym tables read their sources, match whole words as a plain search does, and substitute."""
 
 import gzip
 import json
@@ -144,7 +144,7 @@ def test_substitution_takes_whole_words_up_to_the_rate(family, rate):
 
 
 def _align(row, view, places, table) -> set[int]:
-    """Numbers of replaced tokens under which `view` is `row` with some words replaced by synonyms."""
+    """Return numbers of replaced tokens under which `view` is `row` with words replaced by synonyms."""
     states = {(0, 0): {0}}
     answers = set()
     while states:

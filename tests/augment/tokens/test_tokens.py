@@ -1,4 +1,4 @@
-"""Token augmentations: equal to plain Python references, and with the properties that the papers state."""
+"""Token augmentations equal plain Python references, and have the properties that the papers state."""
 
 import dataclasses
 from itertools import pairwise
@@ -131,7 +131,7 @@ def test_del_word_by_hand():
 
 @pytest.mark.parametrize("length", [1, 2, 3, 8, 19, 20, 27, 100, 510])
 def test_del_span_deletes_a_quarter(length):
-    """5 spans of 5%: exactly a quarter of the tokens up to rounding, and at most five [DEL]."""
+    """Check 5 spans of 5%: exactly a quarter of the tokens up to rounding, and at most five [DEL]."""
     batch = Ragged.from_sequences([[CLS, *range(6, 6 + length), SEP]] * 200)
     result = rules.del_span(batch, keys_for(batch), VOCABULARY)
     for index in range(len(batch)):
@@ -160,7 +160,7 @@ def test_reorder_keeps_the_tokens_and_moves_about_half(length):
 
 
 def test_reorder_swaps_spans_of_unequal_length():
-    """13 tokens, spans of 2.6: 2 or 3. One pair of unequal spans A, B: 'x A y B z' becomes 'x B y A z'."""
+    """Swap spans of 2.6 of 13 tokens, 2 or 3 each: 'x A y B z' becomes 'x B y A z'."""
     batch = Ragged.from_sequences([[CLS, *range(6, 19), SEP]] * 400)
     keys = keys_for(batch)
     starts, lengths = draw_spans(keys, np.full(400, 13), 2, 0.2, np.full(400, 13), 2)
@@ -250,8 +250,7 @@ def test_crop_of_a_range_draws_lengths_evenly_and_apart_from_places():
 
 
 def test_span_lengths_have_the_beta_distribution():
-    """Mean and variance of Beta(4, 2) and Beta(2, 4) between 32 and 132 tokens, and the whole distribution
-    against scipy's."""
+    """Compare lengths with Beta(4, 2) and Beta(2, 4), by moments and with scipy's distribution."""
     stats = pytest.importorskip("scipy.stats")
     count = 20_000
     batch = Ragged.from_sequences([[CLS, *range(6, 206), SEP]] * count)
@@ -288,8 +287,7 @@ def test_span_in_documents_of_any_length():
 
 
 def test_delete_takes_whole_words():
-    """Share of words, rounded up; what stays is words of the sentence in order; the tokenizer's pieces go
-    together."""
+    """Check the share, rounded up, and that whole words of the sentence stay, in order."""
     batch = Ragged.from_sequences([[CLS, 20, 27, 30, 40, 47, 57, 60, 10, SEP]] * 300)
     for rate, gone in ((0.05, 1), (0.2, 1), (0.21, 2), (1.0, 4)):
         result = rules.delete(batch, keys_for(batch), VOCABULARY, rate=rate)

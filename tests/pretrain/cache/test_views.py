@@ -203,7 +203,7 @@ def test_what_is_missing_is_one_message_before_data_is_prepared(
     )
     with pytest.raises(error, match=said):
         start_data.find_data(settings)
-    assert error is AugmentationError or "the word vectors /no/file are no file" in capfd.readouterr().err
+    assert error is AugmentationError or "the word vectors /no/file are not a file" in capfd.readouterr().err
 
 
 def test_views_that_are_there_need_no_models(tmp_path, monkeypatch):
