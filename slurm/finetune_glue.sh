@@ -7,7 +7,7 @@
 #
 # Runs that have all that is asked for are not submitted again, so the same command goes on after failures. Runs of MNLI from
 # which others start (--mnli_init) are an array of their own, and the others wait for it. A run that is preempted or reaches
-# its time limit saves, is requeued and goes on. ARRAY_LIMIT=N keeps at most N runs going at once.
+# its time limit saves, is requeued and resumes. ARRAY_LIMIT=N keeps at most N runs going at once.
 
 #SBATCH --job-name=glue
 #SBATCH --nodes=1
@@ -20,7 +20,7 @@
 
 set -uo pipefail
 
-EXIT_REQUEUE=75  # the run was asked to leave and has saved (pretrain/common/shutdown.py)
+EXIT_REQUEUE=75  # the run was asked to stop and has saved (pretrain/common/shutdown.py)
 say() { echo "[$(date '+%F %T')] finetune_glue: $*"; }
 enter() {  # project folder: environment and import path
   project=$1
@@ -81,14 +81,14 @@ if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then
   number=(--run_numbers "$SLURM_ARRAY_TASK_ID")
 fi
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_ON_NODE:-1}}}
-wish='' pid=''
-leave() {
-  wish=$1
-  say "$2: asking the run to save and leave"
+request='' pid=''
+stop() {
+  request=$1
+  say "$2: asking the run to save and stop"
   [[ -n $pid ]] && kill -USR1 "$pid" 2>/dev/null
 }
-trap 'leave time-limit "the time limit is near (USR1)"' USR1
-trap 'leave terminate "SIGTERM"' TERM
+trap 'stop time-limit "the time limit is near (USR1)"' USR1
+trap 'stop terminate "SIGTERM"' TERM
 say "start $((${SLURM_RESTART_COUNT:-0} + 1)) of $job on $(hostname)"
 # A step: Slurm tells steps, and not this script, that the job is preempted. exec: signals to the task reach Python itself.
 srun --nodes=1 --ntasks=1 bash -c 'exec python -m finetune.glue "$@"' run "$@" "${number[@]}" &
@@ -100,5 +100,5 @@ while :; do
   kill -0 "$pid" 2>/dev/null || break  # a trap interrupts wait: look whether the run has really ended
 done
 ((code == 0)) && exit 0
-[[ -z $wish && $code == "$EXIT_REQUEUE" ]] && wish="asked to save"
-end_job "$code" "$wish" "the same command, which goes on from what is saved"
+[[ -z $request && $code == "$EXIT_REQUEUE" ]] && request="asked to save"
+end_job "$code" "$request" "the same command, which resumes from what is saved"

@@ -51,9 +51,9 @@ for flag in "$@"; do
 done
 
 # Near the time limit, on preemption and when cancelled the work is simply stopped: every finished task is kept.
-wish=''
+request=''
 stop() {
-  wish=$1
+  request=$1
   say "$2: stopping; finished tasks are kept"
   kill -TERM "$pid" 2>/dev/null
 }
@@ -75,5 +75,5 @@ done
 if ((code == 0)); then
   exit 0
 fi
-[[ $wish == time-limit ]] || wish=  # SIGTERM without a preemption is a wish to end
-end_job "$code" "$wish" "the same sbatch command; finished tasks are not redone"
+[[ $request == time-limit ]] || request=  # SIGTERM without a preemption is a request to end
+end_job "$code" "$request" "the same sbatch command; finished tasks are not redone"

@@ -6,7 +6,7 @@
 #          slurm/pretrain_clear.sh --config configs/clear_base.yaml --data DIR
 #
 # One process per GPU, or one per node where there is none. The run folder is runs/JOBNAME-JOBID unless --run names
-# another; a requeued job keeps its id, and with it the folder, and goes on from its newest checkpoint.
+# another; a requeued job keeps its id, and with it the folder, and resumes from its newest checkpoint.
 # docs/slurm.md tells what happens on preemption, at the time limit and on failures.
 
 #SBATCH --job-name=clear
@@ -21,7 +21,7 @@
 
 set -uo pipefail
 
-EXIT_REQUEUE=75       # a rank that was asked to leave, has saved, and wants to go on (pretrain/common/shutdown.py)
+EXIT_REQUEUE=75       # a rank was asked to stop, has saved, and asks for a requeue (pretrain/common/shutdown.py)
 RESTARTS_WITHOUT_PROGRESS=3
 
 say() { echo "[$(date '+%F %T')] pretrain_clear: $*"; }
@@ -58,7 +58,7 @@ while (($#)); do
   esac
   shift
 done
-((restarts)) && resume=auto  # whatever the first start came from, a restart goes on with what this job has saved
+((restarts)) && resume=auto  # whatever the first start came from, a restart resumes from what this job has saved
 mkdir -p "$run" || exit 1
 
 # ---- crash-loop guard: a job that restarts and restarts without a new checkpoint would burn its nodes for ever ----
@@ -90,15 +90,15 @@ export CLEAR_EXTENSIONS=${CLEAR_EXTENSIONS:-${TMPDIR:-/tmp}/torch-extensions-$(i
 step=(srun --nodes="$nodes" --cpus-per-task="$((cpus > 0 ? cpus : 1))")
 [[ -n ${SLURM_GPUS_ON_NODE:-} ]] && step+=(--gres="gpu:$gpus" --gpu-bind=none)
 
-# ---- signals: note the wish, pass it to the ranks as USR1, keep waiting for them ----
-wish='' srun_pid='' interrupted=''
-leave() {
-  interrupted=1 wish=$1
-  say "$2: asking the ranks to save and leave"
+# ---- signals: note the request, pass it to the ranks as USR1, keep waiting for them ----
+request='' srun_pid='' interrupted=''
+stop() {
+  interrupted=1 request=$1
+  say "$2: asking the ranks to save and stop"
   [[ -n $srun_pid ]] && kill -USR1 "$srun_pid" 2>/dev/null
 }
-trap 'leave time-limit "the time limit is near (USR1)"' USR1
-trap 'leave terminate "SIGTERM"' TERM
+trap 'stop time-limit "the time limit is near (USR1)"' USR1
+trap 'stop terminate "SIGTERM"' TERM
 
 run_step() {  # srun in the background and `wait`: bash runs a trap only between commands, and wait is one it interrupts
   local code=0 previous
@@ -116,7 +116,7 @@ run_step() {  # srun in the background and `wait`: bash runs a trap only between
 }
 
 # ---- extensions that DeepSpeed compiles: once per node, before the ranks ----
-# A process killed while it compiles leaves a file `lock` on which every later start waits without a word. Whoever holds
+# A process killed while it compiles leaves a file `lock` for which every later start waits silently. Whoever holds
 # the flock is the only one building on its node, so a lock that is there then has no owner any more.
 # shellcheck disable=SC2016
 run_step "${step[@]}" --ntasks="$nodes" --ntasks-per-node=1 bash -c '
@@ -130,13 +130,13 @@ names = [\"ShareMemCommBuilder\"] if device._name == \"cpu\" else [\"FusedAdamBu
 for name in names:
     device.create_op_builder(name).load(verbose=False)
 " >"$TORCH_EXTENSIONS_DIR/build.log" 2>&1 || { tail -n 20 "$TORCH_EXTENSIONS_DIR/build.log"; exit 1; }
-' || [[ -n $wish ]] || say "warning: DeepSpeed's extensions did not build ahead on every node; the ranks will try themselves"
+' || [[ -n $request ]] || say "warning: DeepSpeed's extensions did not build ahead on every node; the ranks will try themselves"
 
 # ---- the ranks ----
 code=$EXIT_REQUEUE
-if [[ -z $wish ]]; then
+if [[ -z $request ]]; then
   say "start $((restarts + 1)) of job $job: $nodes nodes x $per_node processes, $cpus cores each, newest checkpoint" \
-    "in $run: $newest; leave with  touch $run/stop  or  scancel -s USR1 $job"
+    "in $run: $newest; stop it with  touch $run/stop  or  scancel -s USR1 $job"
   # shellcheck disable=SC2016
   run_step "${step[@]}" --ntasks="$((nodes * per_node))" --ntasks-per-node="$per_node" --kill-on-bad-exit=0 --wait=60 \
     bash -c '
@@ -154,5 +154,5 @@ if ((code == 0)); then
   say "done: $run"
   exit 0
 fi
-[[ -z $wish && $code == "$EXIT_REQUEUE" ]] && wish="asked to save"
-end_job "$code" "$wish" "sbatch $submitted ${flags[*]-} --run $run"
+[[ -z $request && $code == "$EXIT_REQUEUE" ]] && request="asked to save"
+end_job "$code" "$request" "sbatch $submitted ${flags[*]-} --run $run"

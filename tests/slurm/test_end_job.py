@@ -16,7 +16,15 @@ FIELDS = (
 
 
 def end_job(
-    tmp_path, code=1, wish="", state="RUNNING", restarts=0, preempted="None", before=0, refuses=False, **names
+    tmp_path,
+    code=1,
+    request="",
+    state="RUNNING",
+    restarts=0,
+    preempted="None",
+    before=0,
+    refuses=False,
+    **names,
 ):
     """What end_job says, its exit status, and the jobs that it asked scontrol to requeue."""
     asked = tmp_path / "asked"
@@ -27,9 +35,7 @@ def end_job(
         f'echo "$3" >>{asked}.shown\ncat {tmp_path / "fields"}\n'
     )
     stub.chmod(0o755)
-    script = (
-        f'say() {{ echo "$*"; }}; sleep() {{ :; }}; source {JOB}; end_job {code} "{wish}" "the same command"'
-    )
+    script = f'say() {{ echo "$*"; }}; sleep() {{ :; }}; source {JOB}; end_job {code} "{request}" "again"'
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", **names}
     environment |= {"SLURM_RESTART_COUNT": str(before)} if before else {}
     done = subprocess.run(["bash", "-uc", script], env=environment, capture_output=True, text=True)
@@ -47,22 +53,22 @@ def test_a_task_of_an_array_requeues_itself_and_no_other(tmp_path):
 @pytest.mark.parametrize(
     "given,words,requeued",
     [
-        ({"wish": "time-limit"}, "requeueing 7 (time-limit", True),
+        ({"request": "time-limit"}, "requeueing 7 (time-limit", True),
         ({"preempted": "2026-01-02T11:00:00"}, "requeueing 7 (preempted at 2026-01-02T11:00:00", True),
         # of an earlier start
         ({"preempted": "2026-01-02T09:00:00"}, "failed (exit status 1): not requeued", False),
         ({}, "failed (exit status 1): not requeued", False),
-        ({"state": "COMPLETING", "wish": "terminate"}, "cancelled or timed out, not requeued", False),
+        ({"state": "COMPLETING", "request": "terminate"}, "cancelled or timed out, not requeued", False),
         ({"state": "CANCELLED"}, "not requeued", False),
         ({"state": "COMPLETING", "restarts": 1}, "Slurm has requeued the job", False),
         ({"state": "PENDING", "restarts": 1}, "Slurm has requeued the job", False),
         (
-            {"state": "RUNNING", "restarts": 2, "before": 1, "wish": "terminate"},
+            {"state": "RUNNING", "restarts": 2, "before": 1, "request": "terminate"},
             "Slurm has requeued the job",
             False,
         ),
         ({"state": "COMPLETING", "restarts": 1, "before": 1}, "not requeued", False),
-        ({"wish": "time-limit", "refuses": True}, "could not requeue", True),
+        ({"request": "time-limit", "refuses": True}, "could not requeue", True),
     ],
 )
 def test_a_job_is_requeued_once_or_says_why_not(tmp_path, given, words, requeued):
