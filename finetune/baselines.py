@@ -1,8 +1,8 @@
-"""Baselines without training: what a trained encoder must beat, as folders that sentence-transformers loads.
+"""Make baselines without training, which a trained encoder must beat, for sentence-transformers to load.
 
-    python -m finetune.baselines lsa --data PREPARED --out FOLDER              latent semantic analysis of the training corpus
-    python -m finetune.baselines averaged MODEL --out FOLDER                   the mean of a model's input word vectors
-    python -m finetune.baselines whitening MODEL --source TEXT --out FOLDER    a model's sentence vectors, whitened
+    python -m finetune.baselines lsa --data PREPARED --out FOLDER              latent semantic analysis
+    python -m finetune.baselines averaged MODEL --out FOLDER                   mean of input word vectors
+    python -m finetune.baselines whitening MODEL --source TEXT --out FOLDER    sentence vectors, whitened
 
 The first two are one vector a token of the vocabulary, and the mean of them is the sentence's. For LSA
 (Deerwester and others
@@ -292,7 +292,7 @@ def _whiten(
     opened = open_model(model, pooling)
     if opened.pooling == "function":
         raise UserError(
-            f"{opened.name} is a function, of which no folder can be made; whiten a model's folder or hub name"
+            f"{opened.name} is a function: no folder can be made of it; whiten a model's folder or hub name"
         )
     vectors = opened.encode(texts)
     matrix, bias = whitening(vectors, dimensions)

@@ -7,10 +7,10 @@ entailed, neutral ones included, stands against the entailed one; similarity is 
 vectors; the set is ANLI's round 1 *training* set. Both are given: `entailment_nearer` as in the text (by
 cosine), `as_coded` as in the code. A tie is not nearer.
 
-    ANLI      round 1, train; where that is not there its dev and test sets, and the result is marked incomplete
+    ANLI      round 1, train; without it, dev and test, and the result is marked incomplete
     SNLI      SentEval's test split, three hypotheses a premise
     MNLI      dev matched
-    triplets  SimCSE's csv file of premise, entailment, contradiction; the smaller one derived from SNLI where it is not there
+    triplets  SimCSE's csv file of premise, entailment, contradiction; without it, the smaller one from SNLI
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def write(evaluation: Evaluation, folder: Path) -> Path:
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        replace_durably(path, to_json(_without_nan(content)))
+        replace_durably(path, to_json(without_nan(content)))
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; name another folder with --out") from error
     return path
@@ -192,12 +192,12 @@ def finish(evaluation: Evaluation, model: EmbeddingModel, out: str) -> None:
     print(f"  {evaluation.seconds:.0f} s; all figures: {write(evaluation, folder_for(model, out))}")
 
 
-def _without_nan(value: Any) -> Any:
-    """NaN as null: JSON has none, and what reads it may be anything."""
+def without_nan(value: Any) -> Any:
+    """Replace NaN and infinity by None: JSON has neither."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
-        return {key: _without_nan(item) for key, item in value.items()}
+        return {key: without_nan(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_nan(item) for item in value]
+        return [without_nan(item) for item in value]
     return value

@@ -1,14 +1,13 @@
-"""What augmentations do to real sentences, each to the sentences that it changes: a table, JSON, and samples
-to read.
+"""Measure what augmentations do to real sentences: a table, JSON, and samples to read.
 
-    python -m finetune.augmentation_quality runs/NAME --text sentences.txt --parser en_core_web_sm --out quality
-    python -m finetune.augmentation_quality bert-base-uncased --pooling mean --text sentences.txt.gz --aug 'pi;mv;delete:rate=0.2'
+    python -m finetune.augmentation_quality runs/NAME --text sentences.txt --out quality
+    python -m finetune.augmentation_quality bert-base-uncased --text sentences.txt.gz --aug 'pi;mv;subs'
 
 For every augmentation of the catalogue that needs no model of its own (SDA's rules in both variants): the
 share of sentences that it changes, and of those the mean cosine similarity under the encoder, the change of
 its masked-language loss under fixed masks, and the overlap of words (`finetune.augmentation_quality.measures`
-has the definitions). Whether outputs are right is read by
-people: tests/augment/readings.
+has the definitions). Each figure is of the sentences that the augmentation changes. People judge whether
+outputs are right: tests/augment/readings.
 
 --out holds table.md, results.json, samples.md (the first five changed sentences in an order drawn once), and
 kept/: the parses of the sentences, and the figures of each augmentation, by the sentences that it wrote. The
@@ -39,7 +38,7 @@ from finetune.augmentation_quality.measures import Cosines, MaskedLosses, change
 from finetune.encoders.models import open_model
 from finetune.files import known_name, read_sentences, spaced
 from finetune.geometry.augmentations import AugmentedSentences, Rewriting
-from finetune.results import slug
+from finetune.results import slug, without_nan
 from pretrain.common.cli import as_count, require_writable, run
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably, to_json
@@ -202,7 +201,7 @@ def measure_all(
     missing = [name for name in written if not quality.kept(written[name]).is_file()]
     total, done, began = sum(quality.work(written[name]) for name in missing), 0.0, time.perf_counter()
     for name in missing:
-        replace_durably(quality.kept(written[name]), to_json(_without_nan(quality.measure(written[name]))))
+        replace_durably(quality.kept(written[name]), to_json(without_nan(quality.measure(written[name]))))
         done += quality.work(written[name])
         _say("measured", done, total, began, name)
     figures = {name: json.loads(quality.kept(rewriting).read_text()) for name, rewriting in written.items()}
@@ -319,12 +318,6 @@ def _mean(name: str, values: np.ndarray) -> dict[str, float]:
         return {name: float("nan"), f"{name}_error": float("nan")}
     error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
     return {name: float(values.mean()), f"{name}_error": error}
-
-
-def _without_nan(figures: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key: None if isinstance(value, float) and np.isnan(value) else value for key, value in figures.items()
-    }
 
 
 def _cell(value: float | None, how: str) -> str:

@@ -1,9 +1,10 @@
 """What augmentations change in sentences: rate of change, similarity, masked-language loss, overlap of words.
 
-    rate      AugCSE's perturbation rate (Tang et al. 2022): sentences that differ after the comparison of `pretrain.cache` (white
-              space and forms of quotes aside); of augmentations of tokens, sentences with other tokens
+    rate      AugCSE's perturbation rate (Tang et al. 2022): sentences whose text differs in more than white
+              space and forms of quotes; of augmentations of tokens, sentences with other tokens
     cosine    of the vectors of sentence and augmented sentence (AugCSE, section 6.1)
-    loss      AugCSE takes the difference of GPT-2's perplexities; here the encoder's own masked-language loss of hidden words
+    loss      the encoder's own masked-language loss of hidden words, where AugCSE takes the difference of
+              GPT-2's perplexities
     jaccard   words that both have / words that either has (Jaccard 1912, as SDA, section 6.3)
 
 All but the rate are means over sentences that change.

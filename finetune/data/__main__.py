@@ -1,7 +1,7 @@
-"""Where the evaluation data lies: one folder, `--data DIR` or the environment's CLEAR_DATA.
+"""Check and complete the folder of evaluation data: `--data DIR`, or the environment's CLEAR_DATA.
 
-    python -m finetune.data check DIR                                  which sets are there and complete
-    python -m finetune.data fetch GLUE/RTE DIR [--source FOLDER]       get one from the hub, or from a copy of it
+    python -m finetune.data check DIR                               which sets are there and complete
+    python -m finetune.data fetch GLUE/RTE DIR [--source FOLDER]    get one from the hub, or a copy of it
 
     SentEval/   SentEval's data/downstream (STS, SICK, MR, CR, SUBJ, MPQA, SST, TREC, MRPC, SNLI) and probing/
     GLUE/       one folder a task, the official tsv files
@@ -27,8 +27,8 @@ from pretrain.common.errors import UserError
 def main(*words: str, sets: str = "", source: str = "", replace: bool | str = False) -> int:
     """Which evaluation sets a data folder holds, and getting what it lacks.
 
-    check DIR        print for every set whether it is complete, incomplete, missing or damaged, and where to get it. The
-                     exit status is 0 when all are complete, 1 otherwise.
+    check DIR        print for every set whether it is complete, incomplete, missing or damaged, and where to
+                     get it. The exit status is 0 when all are complete, 1 otherwise.
     fetch SET DIR    write a set of the hub in the folder's layout.
 
     Args:

@@ -1,9 +1,10 @@
 """The geometry of an encoder's sentence vectors: `python -m finetune.geometry MODEL [MODEL ...]`.
 
-    sts           alignment (STS-B pairs scored above 4), uniformity and isotropy (all STS-B sentences; dev and test)
-    neighbourhood purity of and distance to the top K, on StackOverflow (VaSCL, figure 2a) or other labelled sets
+    sts           alignment (STS-B pairs scored above 4), uniformity and isotropy (all sentences of STS-B)
+    neighbourhood purity of and distance to the top K, on StackOverflow (VaSCL, figure 2a) or another set
     nli           premise-entailment against premise-contradiction distances (VaSCL, figure 2b)
-    augmentation  per augmentation: similarity, pseudo-perplexity, isomorphism (AugCSE, appendix A.13 and A.14); PCA and t-SNE
+    augmentation  per augmentation: similarity, pseudo-perplexity, isomorphism (AugCSE, appendix A.13 and
+                  A.14); PCA and t-SNE
 
 Numbers go to RUN/report/geometry-POOLING.json (results/NAME/ for models that are no run), figures and
 TensorBoard projector files into the folder geometry-POOLING/ beside it. `python -m finetune.report` draws

@@ -1,13 +1,12 @@
 """SentEval's classifier, many at once: every fold and every L2 value of a task in one batched optimisation.
 
-A fit of SentEval (tools/classifier.py) is a logistic regression, or a network with one hidden layer, trained in
-mini-batches by a torch optimizer and stopped when the accuracy on held-out rows no longer rises. A task needs up to 410 of
-them, each of a few thousand steps that take microseconds of arithmetic and a hundred microseconds of overhead. Two facts
-make them one computation without changing what each computes:
+A fit of SentEval (tools/classifier.py) is a logistic regression, or a network with one hidden layer, trained
+in mini-batches by a torch optimizer and stopped when the accuracy on held-out rows no longer rises. A task
+needs up to 410 of them, each of a few thousand steps that take microseconds of arithmetic and a hundred
+microseconds of overhead. Two facts make them one computation without changing what each computes:
 
 - every fit re-seeds NumPy and torch with the same number, so fits over equally many rows draw the same
-  permutations and
-  start from the same weights;
+  permutations and start from the same weights;
 - torch's optimizers (Adam, RMSprop, ...) are elementwise, so one optimizer over stacked weights is many
   optimizers.
 

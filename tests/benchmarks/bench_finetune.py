@@ -1,7 +1,7 @@
 """Fine-tuning in real (non-padding) tokens/s beside `transformers.Trainer` and its padding collator: same
 model, same data.
 
-    python tests/benchmarks/bench_finetune.py [--task MRPC] [--model FOLDER] [--steps 10] [--rounds 5] [--precision fp32]
+    python tests/benchmarks/bench_finetune.py [--task MRPC] [--model FOLDER] [--steps 10] [--rounds 5]
 
 Both sides take batches of the task's recipe (MRPC: 16 pairs) from GLUE's training set under CLEAR_DATA,
 shuffled, tokenised beforehand; AdamW, no clipping. They take turns of `--steps` steps, the first of which is

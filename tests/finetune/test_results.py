@@ -2,11 +2,13 @@
 not."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from finetune.encoders.models import open_model
+from finetune.encoders.source import ModelSource
 from finetune.results import Evaluation, TaskResult, read, sample_std, slug, write
 from pretrain.common.errors import UserError
 
@@ -49,8 +51,7 @@ def test_newer_weights_replace_older_results(tmp_path):
     model.mkdir()
     weights = model / "model.safetensors"
     weights.write_bytes(b"1")
-    opened = open_model(embed)
-    opened = type(opened)(**{**vars(opened), "folder": model})
+    opened = replace(open_model(embed), source=ModelSource("model", str(model)))
     write(evaluation("MR", 70.0, model=opened), out)
     weights.write_bytes(b"22")
     path = write(evaluation("CR", 80.0, model=opened), out)
