@@ -37,7 +37,7 @@ from finetune.encoders.models import EmbeddingModel
 from finetune.geometry import measures
 from pretrain.common.errors import UserError
 from pretrain.data.masking import Masked, mask_tokens
-from pretrain.data.microbatches import count_micro_batches, cut, pack, select_positions
+from pretrain.data.microbatches import count_micro_batches, cut_and_pack
 from pretrain.data.worker import clip
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.modules import evaluation_mode
@@ -242,15 +242,16 @@ def _losses(encoder: SentenceEncoder, masked: Masked) -> np.ndarray:
     device = next(encoder.parameters()).device
     lengths = masked.batch.lengths
     budget = max(LOGIT_TOKENS, int(lengths.max(initial=1)))
-    numbers = np.arange(len(masked.positions), dtype=np.int32)
-    found = np.empty(len(numbers))
+    # in the place of each hidden token's label its number, which says where its loss belongs
+    numbered = Masked(masked.batch, masked.positions, np.arange(len(masked.positions)))
+    tokens = torch.from_numpy(masked.labels).long()
+    found = np.empty(len(masked.positions))
     with evaluation_mode(encoder):
-        for part in cut(lengths, count_micro_batches(lengths, budget)):
-            ids, sizes = pack(masked.batch, part, device)
-            positions, labels = select_positions(masked.batch, part, masked.positions, masked.labels)
-            _, places = select_positions(masked.batch, part, masked.positions, numbers)
-            logits = encoder.mlm_logits(encoder(ids, sizes)[positions.to(device)]).float()
-            found[places.numpy()] = cross_entropy(logits, labels.to(device), reduction="none").cpu().numpy()
+        for row in cut_and_pack(numbered, count_micro_batches(lengths, budget), device):
+            logits = encoder.mlm_logits(encoder(row.ids, row.lengths)[row.positions]).float()
+            places = row.labels.cpu()
+            losses = cross_entropy(logits, tokens[places].to(device), reduction="none")
+            found[places.numpy()] = losses.cpu().numpy()
     return found
 
 

@@ -171,10 +171,10 @@ def logits_of(model: Classifier, data: Encoded, token_budget: int, precision: st
 
 def _forward(model: Classifier, data: Encoded, rows: np.ndarray, precision: str) -> Tensor:
     device = model.output.weight.device
-    ids, lengths = pack(data.tokens, rows, device)
-    types = None if data.token_types is None else pack(data.token_types, rows, device)[0]
+    row = pack(data.tokens, rows, device)
+    types = None if data.token_types is None else pack(data.token_types, rows, device).ids
     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-        return model(ids, lengths, types)
+        return model(row.ids, row.lengths, types)
 
 
 class FineTuning:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.core.keys import token_bits, uniform_per_sequence
-from augment.core.ragged import Ragged
+from augment.core.ragged import Ragged, segment_indices
 from augment.core.selection import choose, count_per_sequence
 from augment.core.vocabulary import Vocabulary
 from pretrain.common.errors import UserError
@@ -45,6 +45,21 @@ class Masked:
     batch: Ragged
     positions: np.ndarray
     labels: np.ndarray
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens in each sequence, int64[N]."""
+        return self.batch.lengths
+
+    def take(self, order: np.ndarray) -> Masked:
+        """Return the sequences numbered by `order` (int64[K]), in that order."""
+        batch = self.batch
+        first = np.searchsorted(self.positions, batch.offsets[order])
+        counts = np.searchsorted(self.positions, batch.offsets[order + 1]) - first
+        chosen = segment_indices(first, counts)
+        taken = batch.take(order)
+        moved = np.repeat(taken.offsets[:-1] - batch.offsets[order], counts)
+        return Masked(taken, self.positions[chosen] + moved, self.labels[chosen])
 
     def slice(self, start: int, stop: int) -> Masked:
         """Return sequences start to stop - 1; of the tokens only the positions are copied."""

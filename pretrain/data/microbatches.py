@@ -1,21 +1,59 @@
-"""Cutting a rank's sequences into micro-batches of about equal numbers of tokens."""
+"""Micro-batches: a rank's sequences, cut into packed rows of about equal numbers of tokens.
+
+A step's micro-batches are made once, here; every pass over them runs the same objects.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from augment.core.ragged import Ragged
 from pretrain.common.errors import UserError
+from pretrain.data.masking import Masked
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MicroBatch:
+    """A packed row: sequences end to end, without padding, for one forward pass of the encoder.
+
+    ids: int64[T], on the device.
+    lengths: int64[n], tokens of each sequence, on the CPU.
+    rows: int64[n], on the device: the number of each sequence among those that were cut.
+    positions, labels: int64[P], on the device, of a masking: the places in `ids` of the tokens to predict,
+        and the tokens; else None.
+    keys: uint64[n], one for each sequence, for draws that depend on nothing else (`augment.core.keys`).
+    seed: of the random state (dropout) in which every pass over it runs; None: as the state happens to be.
+    """
+
+    ids: Tensor
+    lengths: Tensor
+    rows: Tensor
+    positions: Tensor | None = None
+    labels: Tensor | None = None
+    keys: np.ndarray | None = None
+    seed: int | None = None
+
+
+def micro_seed(*path: int) -> int:
+    """Return the seed of the random state in which a micro-batch runs.
+
+    It is derived, not stored, so that neither a second pass nor a resumed run has any random state to
+    restore. path: seed of the run, step, rank, number of the pass, number of the micro-batch.
+    """
+    return int(np.random.SeedSequence(path).generate_state(1, np.uint64)[0] >> 1)
 
 
 def count_micro_batches(lengths: np.ndarray, budget: int) -> int:
-    """Fewest micro-batches of at most `budget` tokens into which sequences of these lengths (int64[R]) can be
-    cut.
+    """Return the fewest micro-batches of at most `budget` tokens that sequences can be cut into.
 
-    The count that `cut` needs, with balanced cuts in order of length; 0 for no sequences.
+    lengths: int64[R]. The count is what `cut` needs, with its balanced cuts in order of length; 0 for no
+    sequences.
 
     Raises:
         UserError: one sequence alone is longer than the budget.
@@ -40,39 +78,64 @@ def cut(lengths: np.ndarray, count: int) -> list[np.ndarray]:
 
     Returns a list of int64 arrays of row numbers; with fewer sequences than parts some are empty. Sorting
     puts equal lengths together, which packed attention runs as one dense product.
+
+    >>> [part.tolist() for part in cut(np.array([9, 2, 4, 3]), 2)]
+    [[1, 3, 2], [0]]
     """
     order = np.argsort(lengths, kind="stable")
     return [order[part] for part in _balanced(lengths[order], count)]
 
 
-def pack(batch: Ragged, part: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """The sequences `part` of `batch` as one row of ids, int64[T] on `device`, and their lengths, int64[n] on
-    the CPU.
+def pack(
+    sequences: Ragged | Masked,
+    rows: np.ndarray,
+    device: torch.device,
+    keys: np.ndarray | None = None,
+    seed: int | None = None,
+) -> MicroBatch:
+    """Pack the sequences numbered by `rows` (int64[n]) into one row; keys: uint64, of all sequences.
 
     A rank may have fewer sequences than micro-batches; an empty one runs all the same (the encoder takes it,
     with zero gradients), since collectives demand equal counts.
+
+    >>> tokens = Ragged.from_sequences([[1, 7, 8, 2], [1, 9, 2]])
+    >>> row = pack(tokens, np.array([1, 0]), torch.device("cpu"))
+    >>> row.ids.tolist(), row.lengths.tolist(), row.rows.tolist()
+    ([1, 9, 2, 1, 7, 8, 2], [3, 4], [1, 0])
     """
-    chosen = batch.take(part)
-    return torch.from_numpy(chosen.ids).to(device, torch.long, non_blocking=True), torch.from_numpy(
-        chosen.lengths
+
+    def on_device(values: np.ndarray) -> Tensor:
+        return torch.from_numpy(values).to(device, torch.long, non_blocking=True)
+
+    chosen = sequences.take(rows)
+    masked = isinstance(chosen, Masked)
+    tokens = chosen.batch if masked else chosen
+    return MicroBatch(
+        on_device(tokens.ids),
+        torch.from_numpy(tokens.lengths),
+        on_device(rows),
+        on_device(chosen.positions) if masked else None,
+        on_device(chosen.labels) if masked else None,
+        None if keys is None else keys[rows],
+        seed,
     )
 
 
-def select_positions(
-    batch: Ragged, part: np.ndarray, positions: np.ndarray, labels: np.ndarray
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Select the masked positions (sorted int64[P]) of `batch` in the sequences `part`, numbered as packed.
+def cut_and_pack(
+    sequences: Ragged | Masked,
+    count: int,
+    device: torch.device,
+    keys: np.ndarray | None = None,
+    seeds: Sequence[int] | None = None,
+) -> list[MicroBatch]:
+    """Cut sequences into `count` micro-batches, and pack each.
 
-    Returns int64[p] positions into `batch.take(part).ids` and int64[p] labels.
+    seeds: where each is to run in a random state of its own, what tells this pass from others (`micro_seed`).
     """
-    first = np.searchsorted(positions, batch.offsets[part])
-    stop = np.searchsorted(positions, batch.offsets[part + 1])
-    counts = stop - first
-    starts = np.cumsum(batch.lengths[part]) - batch.lengths[part]
-    offsets = np.cumsum(counts) - counts
-    chosen = np.repeat(first - offsets, counts) + np.arange(int(counts.sum()))
-    shift = np.repeat(starts - batch.offsets[part], counts)
-    return torch.from_numpy(positions[chosen] + shift), torch.from_numpy(labels[chosen].astype(np.int64))
+    return [
+        pack(sequences, rows, device, keys, None if seeds is None else micro_seed(*seeds, index))
+        for index, rows in enumerate(cut(sequences.lengths, count))
+    ]
 
 
 def _balanced(ordered: np.ndarray, count: int) -> list[slice]:

@@ -108,9 +108,14 @@ class WholeObjective(nn.Module):
         return any(weight > 0 for name, weight in self.weights(step).items() if name != "mlm")
 
     def active_sequence_terms(self, step: int) -> dict[str, Objective]:
-        """The terms whose loss is computed sequence by sequence, where its weight is not 0."""
+        """Return the terms whose loss is computed sequence by sequence, where its weight is not 0."""
         weights = self.weights(step)
         return {name: term for name, term in self.sequence_terms.items() if weights[term.sequence_term] > 0}
+
+    def sequence_passes(self, step: int) -> list[tuple[str, str]]:
+        """Return (term, role) of every view that an active sequence loss reads."""
+        active = self.active_sequence_terms(step)
+        return [(name, role) for name, term in active.items() for role in term.sequence_roles]
 
     @property
     def is_local(self) -> bool:

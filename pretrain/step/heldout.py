@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -19,11 +19,12 @@ from pretrain.config.run import Config
 from pretrain.data.annotation import Sentences
 from pretrain.data.damage import known_damaged
 from pretrain.data.masking import Masked, mask_tokens
-from pretrain.data.microbatches import count_micro_batches, cut, pack, select_positions
+from pretrain.data.microbatches import MicroBatch, count_micro_batches, cut, pack
 from pretrain.data.pipelines import build_for
 from pretrain.data.shards import DamagedShard, ShardReader
 from pretrain.data.worker import clip
 from pretrain.model.modules import evaluation_mode
+from pretrain.step.model import EmbedForUse, MaskedLoss
 
 PARTNER_OF_ITSELF = "crop:rate=0.7"  # the view to be found where training's are told apart by dropout alone
 PARTNER_TEMPERATURE = 0.05  # SimCSE's; the same for all objectives, so that their held-out losses compare
@@ -117,12 +118,9 @@ class Heldout:
         return result
 
     def _masked_loss(self, engine) -> float:
-        batch = self.masked.batch
         total = torch.zeros((), dtype=torch.float64, device=engine.device)
-        for part in _my_share(batch, self.budget):
-            ids, lengths = pack(batch, part, engine.device)
-            positions, labels = select_positions(batch, part, self.masked.positions, self.masked.labels)
-            total += engine.module("mlm", ids, lengths, positions.to(engine.device), labels.to(engine.device))
+        for row in _my_share(self.masked, self.budget, engine.device):
+            total += engine.module(MaskedLoss(row))
         dist.all_reduce(total)
         return total.item() / max(1, len(self.masked.positions))
 
@@ -132,9 +130,8 @@ def embed_sharded(engine, sequences: Ragged, budget: int) -> np.ndarray:
     each."""
     vectors = torch.zeros(len(sequences), engine.module.encoder.hidden_size, device=engine.device)
     with torch.no_grad():
-        for part in _my_share(sequences, budget):
-            ids, lengths = pack(sequences, part, engine.device)
-            vectors[torch.from_numpy(part).to(engine.device)] = engine.module("vectors", ids, lengths)
+        for row in _my_share(sequences, budget, engine.device):
+            vectors[row.rows] = engine.module(EmbedForUse(row))
     dist.all_reduce(vectors)
     return vectors.cpu().numpy()
 
@@ -174,10 +171,12 @@ def find_partners(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
     return float(np.mean(own > similarity.max(1))), float(loss.mean())
 
 
-def _my_share(batch: Ragged, budget: int) -> list[np.ndarray]:
-    world, rank = dist.get_world_size(), dist.get_rank()
-    count = -(-count_micro_batches(batch.lengths, budget) // world) * world
-    return cut(batch.lengths, count)[rank::world]
+def _my_share(sequences: Ragged | Masked, budget: int, device: torch.device) -> Iterator[MicroBatch]:
+    """Yield every W-th micro-batch: equally many on every rank."""
+    world, rank, lengths = dist.get_world_size(), dist.get_rank(), sequences.lengths
+    count = -(-count_micro_batches(lengths, budget) // world) * world
+    for part in cut(lengths, count)[rank::world]:
+        yield pack(sequences, part, device)
 
 
 def read_sound(

@@ -1,25 +1,30 @@
-"""The module that DeepSpeed wraps: encoder and objective, entered by stage.
+"""The module that DeepSpeed wraps: encoder and objective, entered by requests.
 
-All work goes through `forward(stage, ...)`, because the engine's forward is where ZeRO-3 gathers parameters.
+All work goes through `SentenceModel.forward(request)`, because the engine's forward is where ZeRO-3 gathers
+parameters. A request says what to compute and of what; its class says how, and the type of the answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pretrain.data.microbatches import MicroBatch
 from pretrain.losses.mlm import masked_lm_loss
 from pretrain.model.encoder import SentenceEncoder
 from pretrain.model.precision import DTYPES
-from pretrain.objectives import BatchContext, WholeObjective
+from pretrain.objectives import BatchContext, Views, WholeObjective
+
+Answer = TypeVar("Answer")
 
 
 class SentenceModel(nn.Module):
-    """Encoder + objective.
+    """Encoder and objective.
 
     Parameters stay float32; the encoder's forward runs under autocast in `precision`. (Measured against
     bfloat16 weights the recast costs little, and ZeRO then accumulates and reduces in float32 at every
@@ -37,73 +42,126 @@ class SentenceModel(nn.Module):
                 if id(parameter) not in shared:
                     parameter.requires_grad_(False)
 
-    def forward(self, stage: str, *inputs):
-        stages: dict[str, Callable] = {
-            "embed": self._embed,
-            "vectors": self._vectors,
-            "condition": self._condition,
-            "sequence": self._sequence,
-            "relate": self._relate,
-            "momentum": self._momentum,
-            "idle": self._idle,
-            "mlm": self._mlm,
-        }
-        return stages[stage](*inputs)
+    def forward(self, request: Request[Answer]) -> Answer:
+        return request.answer(self)
 
-    def _autocast(self, device: torch.device) -> AbstractContextManager:
+    def autocast(self, row: MicroBatch) -> AbstractContextManager:
+        """Return the encoder's precision for a packed row, and seed the row's random state.
+
+        A second pass over the row then meets the same dropout.
+        """
+        if row.seed is not None:
+            torch.manual_seed(row.seed)
+        device = row.ids.device.type
         if self.precision == "fp32":
-            return torch.autocast(device.type, enabled=False)
-        return torch.autocast(device.type, dtype=DTYPES[self.precision])
+            return torch.autocast(device, enabled=False)
+        return torch.autocast(device, dtype=DTYPES[self.precision])
 
-    def _embed(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """Packed ids int64[T] and lengths int64[n] (on the CPU) -> sentence vectors float32[n, d]."""
-        with self._autocast(ids.device):
-            vectors = self.encoder.embed(ids, lengths)
+
+class Request(ABC, Generic[Answer]):
+    """One computation of a `SentenceModel`."""
+
+    @abstractmethod
+    def answer(self, model: SentenceModel) -> Answer: ...
+
+
+@dataclass(frozen=True)
+class Embed(Request[Tensor]):
+    """Embed a packed row: sentence vectors float32[n, d] (float64 from a float64 model)."""
+
+    row: MicroBatch
+
+    def answer(self, model: SentenceModel) -> Tensor:
+        with model.autocast(self.row):
+            vectors = model.encoder.embed(self.row.ids, self.row.lengths)
         return vectors if vectors.dtype == torch.float64 else vectors.float()
 
-    def _vectors(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """As `_embed`, and through the head that is kept for use, if any: the vectors that are evaluated and
-        exported."""
-        head = self.objective.kept_head
-        return self._embed(ids, lengths) if head is None else head(self._embed(ids, lengths))
 
-    def _momentum(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """As `_embed`, by the encoder that follows the trained one, without dropout."""
-        with torch.no_grad(), self._autocast(ids.device):
-            follower = self.objective.momentum_encoder()
-            return follower.copy.embed(ids, lengths).float()
+@dataclass(frozen=True)
+class EmbedForUse(Request[Tensor]):
+    """Embed a packed row as evaluations and exports do: `Embed`, and the head that is kept, if any."""
 
-    def _relate(self, views: Tensor, context: BatchContext) -> dict[str, Tensor]:
-        """views: float32[V, N, d], in the order of the objective's roles."""
-        with torch.autocast(views.device.type, enabled=False):
-            return self.objective.relate(dict(zip(self.objective.roles, views)), context)
+    row: MicroBatch
 
-    def _condition(self, views: Tensor, context: BatchContext) -> dict[str, dict[str, Tensor]]:
-        with torch.autocast(views.device.type, enabled=False):
-            return self.objective.conditions(dict(zip(self.objective.roles, views)), context)
+    def answer(self, model: SentenceModel) -> Tensor:
+        vectors, head = Embed(self.row).answer(model), model.objective.kept_head
+        return vectors if head is None else head(vectors)
 
-    def _sequence(
-        self,
-        term: str,
-        role: str,
-        ids: Tensor,
-        lengths: Tensor,
-        condition: Tensor | None,
-        keys: np.ndarray,
-        seed: int,
-    ) -> Tensor:
-        """Sum over the sequences of the term's loss (`Objective.sequence_loss`)."""
-        with self._autocast(ids.device):
-            return self.objective.terms[term].sequence_loss(
-                self.encoder, role, ids, lengths, condition, keys, seed
+
+@dataclass(frozen=True)
+class EmbedByMomentum(Request[Tensor]):
+    """Embed a packed row by the encoder that follows the trained one, without dropout or gradients."""
+
+    row: MicroBatch
+
+    def answer(self, model: SentenceModel) -> Tensor:
+        with torch.no_grad(), model.autocast(self.row):
+            return model.objective.momentum_encoder().copy.embed(self.row.ids, self.row.lengths).float()
+
+
+@dataclass(frozen=True)
+class MaskedLoss(Request[Tensor]):
+    """Sum the cross-entropies over a row's masked positions: a scalar."""
+
+    row: MicroBatch
+
+    def answer(self, model: SentenceModel) -> Tensor:
+        row = self.row
+        with model.autocast(row):
+            hidden = model.encoder.forward_packed(row.ids, row.lengths)
+            return masked_lm_loss(model.encoder, hidden, row.positions, row.labels)
+
+
+@dataclass(frozen=True)
+class SequenceLoss(Request[Tensor]):
+    """Sum a term's loss over the sequences of a row (`Objective.sequence_loss`): a scalar.
+
+    condition: [n, c], what the sequences' losses are conditioned on, or None.
+    """
+
+    term: str
+    role: str
+    row: MicroBatch
+    condition: Tensor | None
+
+    def answer(self, model: SentenceModel) -> Tensor:
+        row, term = self.row, model.objective.terms[self.term]
+        with model.autocast(row):
+            return term.sequence_loss(
+                model.encoder, self.role, row.ids, row.lengths, self.condition, row.keys, row.seed
             )
 
-    def _idle(self, device: torch.device) -> Tensor:
-        with torch.autocast(device.type, enabled=False):
-            return self.objective.untrained_heads_touch(self.encoder.hidden_size, device)
 
-    def _mlm(self, ids: Tensor, lengths: Tensor, positions: Tensor, labels: Tensor) -> Tensor:
-        """Sum of cross-entropies over the masked positions (int64[P], into ids; labels int64[P])."""
-        with self._autocast(ids.device):
-            hidden = self.encoder.forward_packed(ids, lengths)
-            return masked_lm_loss(self.encoder, hidden, positions, labels)
+@dataclass(frozen=True)
+class Relate(Request[dict[str, Tensor]]):
+    """Compute the sentence-level losses, by name, of the whole global batch's vectors."""
+
+    views: Views
+    context: BatchContext
+
+    def answer(self, model: SentenceModel) -> dict[str, Tensor]:
+        with torch.autocast(self.context.groups.device.type, enabled=False):
+            return model.objective.relate(self.views, self.context)
+
+
+@dataclass(frozen=True)
+class Condition(Request[dict[str, dict[str, Tensor]]]):
+    """Compute what sequence losses are conditioned on: term -> role -> [N, c]."""
+
+    views: Views
+    context: BatchContext
+
+    def answer(self, model: SentenceModel) -> dict[str, dict[str, Tensor]]:
+        with torch.autocast(self.context.groups.device.type, enabled=False):
+            return model.objective.conditions(self.views, self.context)
+
+
+@dataclass(frozen=True)
+class Idle(Request[Tensor]):
+    """Compute a zero that depends on every head, for steps without sentence-level losses."""
+
+    device: torch.device
+
+    def answer(self, model: SentenceModel) -> Tensor:
+        with torch.autocast(self.device.type, enabled=False):
+            return model.objective.untrained_heads_touch(model.encoder.hidden_size, self.device)

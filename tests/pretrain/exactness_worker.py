@@ -26,13 +26,13 @@ from augment.core.ragged import Ragged
 from pretrain.config.run import validate_config
 from pretrain.data.batch import RankBatch, View
 from pretrain.data.masking import Masked
-from pretrain.data.microbatches import count_micro_batches
+from pretrain.data.microbatches import count_micro_batches, cut_and_pack
 from pretrain.losses.virtual_adversarial import sequence_noise
 from pretrain.model.encoder import build_encoder
 from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, build_objective
 from pretrain.step.engine import build_engine, start_processes
-from pretrain.step.model import SentenceModel
+from pretrain.step.model import Embed, MaskedLoss, Relate, SentenceModel
 from pretrain.step.whole_batch import WholeBatch
 
 # isort: split
@@ -405,39 +405,22 @@ def build(case: str, stage: int, precision: str, dropout: float):
 def replayed(engine, batch: RankBatch, seed: int, budget: int, config) -> dict:
     """Gradients with every micro-batch's graph kept alive, one rank: the same layout, the same dropout, one
     backward."""
-    from augment.core.ragged import Ragged as R
-    from pretrain.data.microbatches import cut, select_positions
-    from pretrain.step.whole_batch import micro_seed
-
     model = engine.module
     for p in model.parameters():
         p.grad = None
-    views = R.concatenate([view.tokens for view in batch.views.values()])
-    rows = cut(views.lengths, count_micro_batches(views.lengths, budget))
-    vectors = torch.zeros(len(views), WIDTH)
-    for index, part in enumerate(rows):
-        torch.manual_seed(micro_seed(seed, batch.step, 0, 0, index))
-        chosen = views.take(part)
-        vectors = vectors.index_put(
-            (torch.from_numpy(part),),
-            model("embed", torch.from_numpy(chosen.ids).long(), torch.from_numpy(chosen.lengths)),
-        )
+    vectors = torch.zeros(len(batch.views) * N, WIDTH)
+    views = Ragged.concatenate([view.tokens for view in batch.views.values()])
+    count = count_micro_batches(views.lengths, budget)
+    for row in cut_and_pack(views, count, engine.device, seeds=(seed, batch.step, 0, 0)):
+        vectors = vectors.index_put((row.rows,), model(Embed(row)))
     same = {role: torch.from_numpy(view.identities) for role, view in batch.views.items()}
     context = BatchContext(batch.step, 0.0, torch.zeros(N, dtype=torch.long), same, {}, None, seed)
-    total = (
-        model("relate", vectors.unflatten(0, (2, N)), context)["contrastive"]
-        * config.objective.contrastive.weight
-    )
+    by_role = dict(zip(batch.views, vectors.unflatten(0, (-1, N))))
+    total = model(Relate(by_role, context))["contrastive"] * config.objective.contrastive.weight
     masked = batch.masked[0]
-    for index, part in enumerate(
-        cut(masked.batch.lengths, count_micro_batches(masked.batch.lengths, budget))
-    ):
-        torch.manual_seed(micro_seed(seed, batch.step, 0, 1, index))
-        chosen = masked.batch.take(part)
-        positions, labels = select_positions(masked.batch, part, masked.positions, masked.labels)
-        total = total + model(
-            "mlm", torch.from_numpy(chosen.ids).long(), torch.from_numpy(chosen.lengths), positions, labels
-        ) / len(masked.positions)
+    count = count_micro_batches(masked.lengths, budget)
+    for row in cut_and_pack(masked, count, engine.device, seeds=(seed, batch.step, 0, 1)):
+        total = total + model(MaskedLoss(row)) / len(masked.positions)
     total.backward()
     return {n: p.grad.double().clone() for n, p in model.named_parameters() if p.grad is not None}
 

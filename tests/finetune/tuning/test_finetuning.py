@@ -94,8 +94,9 @@ def test_packed_logits_and_gradients_equal_the_padded_librarys(folders, kind):
     assert (data.token_types is not None) == (kind == "bert")
     packed = build_classifier(source, 3, dropout=0.0, seed=5).eval()
     order = np.arange(len(PAIRS))
-    ids, lengths = pack(data.tokens, order, torch.device("cpu"))
-    token_types = None if data.token_types is None else pack(data.token_types, order, torch.device("cpu"))[0]
+    row = pack(data.tokens, order, torch.device("cpu"))
+    ids, lengths = row.ids, row.lengths
+    token_types = None if data.token_types is None else pack(data.token_types, order, torch.device("cpu")).ids
     logits = packed(ids, lengths, token_types)
     loss_of(logits, torch.from_numpy(targets), regression=False).backward()
 

@@ -1,0 +1,139 @@
+"""What a step runs, and what all ranks agree on before it: its passes and their micro-batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from augment.core.keys import sequence_keys
+from augment.core.ragged import Ragged
+from pretrain.data.batch import RankBatch
+from pretrain.data.masking import Masked
+from pretrain.data.microbatches import MicroBatch, count_micro_batches, cut_and_pack
+from pretrain.objectives import WholeObjective
+
+VIEWS, MOMENTUM = "views", "momentum"  # names of passes; others are those of a masking or a sequence loss
+_VIEWS, _MASKED, _SEQUENCE = 0, 1, 16  # what tells the passes' random states apart
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """Sequences of this rank that one encoder reads, in micro-batches of at most `budget` tokens.
+
+    keys, seeds: as `cut_and_pack` takes them.
+    """
+
+    sequences: Ragged | Masked
+    budget: int
+    seeds: tuple[int, ...] | None = None
+    keys: np.ndarray | None = None
+
+    def micro_batches(self, count: int, device: torch.device) -> list[MicroBatch]:
+        return cut_and_pack(self.sequences, count, device, self.keys, self.seeds)
+
+
+def masking(copy: int) -> str:
+    """Return the name of the pass over a masking."""
+    return f"masking {copy}"
+
+
+def sequence_loss(term: str, role: str) -> str:
+    """Return the name of the pass of a term's sequence loss over a view."""
+    return f"{term} {role}"
+
+
+def passes_of(
+    batch: RankBatch, objective: WholeObjective, budget: int, seed: int, rank: int
+) -> dict[str, Pass]:
+    """Return the passes of a step by name: the same names on every rank.
+
+    Losses whose weight is 0 at this step have none. A sequence loss keeps two graphs where others keep one,
+    so its micro-batches have half the budget.
+    """
+    step = batch.step
+    tokens = {role: view.tokens for role, view in batch.views.items()}
+    passes = {}
+    if objective.needs_views(step):
+        views = Ragged.concatenate([tokens[role] for role in objective.roles])
+        passes[VIEWS] = Pass(views, budget, (seed, step, rank, _VIEWS))
+        if objective.momentum_role:
+            passes[MOMENTUM] = Pass(tokens[objective.momentum_role], budget)
+    if objective.weights(step).get("mlm", 0) > 0:
+        for copy, masked in enumerate(batch.masked):
+            passes[masking(copy)] = Pass(masked, budget, (seed, step, rank, _MASKED + copy))
+    for number, (term, role) in enumerate(objective.sequence_passes(step)):
+        keys = sequence_keys(seed, step, batch.sequence_ids, number, "sequence-loss")
+        seeds = (seed, step, rank, _SEQUENCE + number)
+        passes[sequence_loss(term, role)] = Pass(tokens[role], max(1, budget // 2), seeds, keys)
+    return passes
+
+
+@dataclass(frozen=True, eq=False)
+class StepPlan:
+    """The numbers of a step: those of one rank or, merged, of all ranks together.
+
+    micro_batches: pass -> how many; merged the largest, because collectives demand equal counts.
+    tokens: pass -> tokens that go forward and backward; merged the sum.
+    masked_tokens: tokens to predict, of each masking; merged the sums.
+    leave: the wish to stop, as a number; merged the largest.
+    substitutions: how many damaged chunks were replaced; merged the sum.
+    sequences: name -> int64[n], a number for each sequence: "length", "label", "identity ROLE",
+        "present ROLE"; merged int64[N], rank by rank, which is lane by lane.
+
+    >>> one = StepPlan({"views": 2}, {"views": 90}, [7], 0, 0, {"length": torch.tensor([40, 50])})
+    >>> two = StepPlan({"views": 3}, {"views": 99}, [8], 1, 0, {"length": torch.tensor([49, 50])})
+    >>> whole = one.merge(torch.stack([one.to_tensor(), two.to_tensor()]))
+    >>> whole.micro_batches, whole.tokens, whole.masked_tokens, whole.leave
+    ({'views': 3}, {'views': 189}, [15], 1)
+    >>> whole.sequences["length"].tolist()
+    [40, 50, 49, 50]
+    """
+
+    micro_batches: dict[str, int]
+    tokens: dict[str, int]
+    masked_tokens: list[int]
+    leave: int
+    substitutions: int
+    sequences: dict[str, Tensor]
+
+    @staticmethod
+    def of_rank(batch: RankBatch, objective: WholeObjective, passes: dict[str, Pass], leave: int) -> StepPlan:
+        """Return this rank's own numbers."""
+        lengths = {name: part.sequences.lengths for name, part in passes.items()}
+        sequences = {"length": batch.original.lengths}
+        for role in objective.roles:
+            sequences[f"identity {role}"] = batch.views[role].identities
+            sequences[f"present {role}"] = batch.views[role].present
+        if batch.labels is not None:
+            sequences["label"] = batch.labels
+        return StepPlan(
+            {name: count_micro_batches(lengths[name], part.budget) for name, part in passes.items()},
+            {name: int(of.sum()) for name, of in lengths.items() if name != MOMENTUM},
+            [len(masked.positions) for masked in batch.masked],
+            leave,
+            len(batch.substitutions),
+            {name: torch.from_numpy(numbers.astype(np.int64)) for name, numbers in sequences.items()},
+        )
+
+    def to_tensor(self) -> Tensor:
+        """Return all numbers as one int64[K], for one all-gather; `merge` knows their order."""
+        counts = [*self.micro_batches.values(), *self.tokens.values(), *self.masked_tokens]
+        head = torch.tensor([*counts, self.leave, self.substitutions])
+        return torch.cat([head, *self.sequences.values()])
+
+    def merge(self, every: Tensor) -> StepPlan:
+        """Merge all ranks' tensors, int64[W, K]; the sequences' numbers stay on their device."""
+        width = len(self.micro_batches) + len(self.tokens) + len(self.masked_tokens) + 2
+        counts = iter(every[:, :width].cpu().numpy().T)  # one host sync
+        columns = every[:, width:].unflatten(1, (len(self.sequences), -1)).transpose(0, 1).flatten(1)
+        return StepPlan(
+            {name: int(next(counts).max()) for name in self.micro_batches},
+            {name: int(next(counts).sum()) for name in self.tokens},
+            [int(next(counts).sum()) for _ in self.masked_tokens],
+            int(next(counts).max()),
+            int(next(counts).sum()),
+            dict(zip(self.sequences, columns)),
+        )
