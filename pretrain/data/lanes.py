@@ -19,28 +19,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from augment.core.keys import derive
 from pretrain.common.errors import UserError
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_A = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_B = np.uint64(0x94D049BB133111EB)
 _ROUNDS = 4
 # Domains of the hash, so that two uses of one (seed, epoch, chunk) never share random bits.
 _ORDER_OF_CHUNKS, _ORDER_IN_CHUNK, _REPLACEMENT = 1, 2, 3
 
 
 def hash_words(*words: int | np.ndarray) -> np.ndarray:
-    """A uint64 hash of integers, broadcast against each other: splitmix64's finaliser (Steele et al., 2014),
-    folded over the words in order. Python ints may be negative or wide; they are taken modulo 2^64."""
-    state: np.ndarray = np.zeros(1, dtype=np.uint64)
-    for word in words:
-        if not isinstance(word, np.ndarray):
-            word = np.array([int(word) & 0xFFFFFFFFFFFFFFFF], dtype=np.uint64)
-        state = (state ^ word.astype(np.uint64, copy=False)) + _GOLDEN
-        state = (state ^ (state >> np.uint64(30))) * _MIX_A
-        state = (state ^ (state >> np.uint64(27))) * _MIX_B
-        state = state ^ (state >> np.uint64(31))
-    return state
+    """Return a uint64 hash of integers, broadcast against each other and taken modulo 2^64."""
+    return derive(np.zeros(1, dtype=np.uint64), *words)
 
 
 def permute(index: np.ndarray, size: np.ndarray, key: np.ndarray) -> np.ndarray:
