@@ -10,30 +10,18 @@ nothing of /dev/shm, which is 64 MB in a default container.
 
 from __future__ import annotations
 
-import atexit
-import gc
 import itertools
-import os
-import pickle
-import signal
-import threading
-import time
-import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
 
 import numpy as np
-import torch
-from torch.utils.data import DataLoader, Dataset
 
-from augment.core.errors import AugmentationError
 from pretrain.common.errors import UserError
 from pretrain.config.run import Config
 from pretrain.data.batch import NEGATIVE, BatchSpec, RankBatch, label_names
 from pretrain.data.damage import known_damaged, substitution_key
 from pretrain.data.lanes import Lanes
+from pretrain.data.processes import WorkerProcesses
 from pretrain.data.shards import ShardReader
 from pretrain.data.worker import BlockMaker
 
@@ -42,7 +30,6 @@ from pretrain.data.worker import BlockMaker
 # first batch.
 BLOCK_SEQUENCES = 4096
 BLOCK_TOKENS = 1 << 20
-_PARENT_POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -113,14 +100,13 @@ class Loader:
         _check_views(reader, spec)
         self.settings, self.position = settings, position
         self.lanes = Lanes(reader.chunk_sizes, settings.seed, settings.global_batch, settings.lanes)
-        self.groups = _split_lanes(*self.lanes.slice_of(position.rank, position.world_size), settings.workers)
-        largest = max(stop - start for start, stop in self.groups)
-        self.block_steps = _block_steps(
-            largest * self.lanes.per_lane, reader.num_tokens / reader.num_sequences
-        )
+        groups = _split_lanes(*self.lanes.slice_of(position.rank, position.world_size), settings.workers)
+        largest = max(stop - start for start, stop in groups)
+        block_steps = _block_steps(largest * self.lanes.per_lane, reader.num_tokens / reader.num_sequences)
+        self.items = _BlockItems(position.start_step, position.stop_step, block_steps, groups)
         # A lane is in one chunk at a time, and crosses into others within a block; with a little room to
         # spare.
-        chunks_a_lane = 1 + self.block_steps * self.lanes.per_lane * reader.num_chunks / reader.num_sequences
+        chunks_a_lane = 1 + block_steps * self.lanes.per_lane * reader.num_chunks / reader.num_sequences
         self.maker = BlockMaker(
             reader,
             self.lanes,
@@ -147,30 +133,13 @@ class Loader:
 
     def __iter__(self) -> Iterator[RankBatch]:
         if self.settings.workers == 0:
-            return self._batches(map(self._make, self._items()))
+            return self._batches(itertools.starmap(self.maker.make, self.items))
         return self._iterate_workers()
-
-    def _make(self, item: tuple[int, int, int, int]) -> RankBatch:
-        return self.maker.make(*item)
-
-    def _items(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yield what each block is of: (first step, stop step, first lane, stop lane).
-
-        Worker w always gets the same group of lanes (round robin).
-        """
-        for first, stop in self._steps_of_blocks():
-            for lane_start, lane_stop in self.groups:
-                yield first, stop, lane_start, lane_stop
-
-    def _steps_of_blocks(self) -> Iterator[tuple[int, int]]:
-        last = self.position.stop_step
-        for first in range(self.position.start_step, last, self.block_steps):
-            yield first, min(first + self.block_steps, last)
 
     def _batches(self, blocks: Iterator[RankBatch]) -> Iterator[RankBatch]:
         listed = set(map(substitution_key, self.position.recorded))
-        for first, stop in self._steps_of_blocks():
-            parts = [next(blocks) for _ in self.groups]
+        for first, stop in self.items.steps():
+            parts = [next(blocks) for _ in self.items.groups]
             for step in range(first, stop):
                 batch = RankBatch.concatenate([self._of_step(part, step, stop - first) for part in parts])
                 new = [row for row in batch.substitutions if substitution_key(row) not in listed]
@@ -188,7 +157,8 @@ class Loader:
         )
 
     def _iterate_workers(self) -> Iterator[RankBatch]:
-        processes = _Processes(self)
+        settings = self.settings
+        processes = WorkerProcesses(self.maker, self.items, settings.workers, settings.prefetch)
         try:
             for batch in self._batches(processes):
                 yield batch
@@ -197,158 +167,28 @@ class Loader:
             processes.close()
 
 
-class _Processes:
-    """The blocks, from worker processes, in order."""
+@dataclass(frozen=True)
+class _BlockItems:
+    """What each block is of: (first step, stop step, first lane, stop lane); counted, a run may have millions.
 
-    def __init__(self, loader: Loader) -> None:
-        import webdataset  # noqa: F401 - before forking: loaded once, its memory shared
+    The groups of lanes take turns, and so do the workers: a worker always gets the same group.
+    """
 
-        source = DataLoader(
-            _Blocks(loader.maker),
-            batch_size=None,
-            sampler=_Items(loader),
-            num_workers=loader.settings.workers,
-            collate_fn=_as_it_is,
-            prefetch_factor=loader.settings.prefetch,
-            worker_init_fn=partial(_start_worker, os.getpid()),
-            # fork: a worker shares the parent's pages and starts in milliseconds; it never touches a device.
-            multiprocessing_context="fork",
-            # DataLoader draws a base seed. From the global generator that would shift every dropout mask
-            # after it, and by how much would depend on the number of workers and restarts.
-            generator=torch.Generator(),
-        )
-        self._iterator: Iterator[Any] | None = iter(source)
-        self._workers = list(self._iterator._workers)
-        self._waiting = False
-        # At a worker's death DataLoader's handler of SIGCHLD raises wherever the training process stands, in
-        # the middle of a step too. This one raises only while a block is waited for. It is needed then: a
-        # worker that dies while it writes leaves half a block in the pipe, for whose other half the parent
-        # would wait for ever.
-        self._theirs = None
-        if threading.current_thread() is threading.main_thread():
-            self._theirs = signal.signal(signal.SIGCHLD, self._child_ended)
-        # Workers ignore SIGTERM, with which multiprocessing ends its children at exit and then waits for
-        # them. Registered after DataLoader's own clean-up, so run before it.
-        atexit.register(self.close)
+    start: int
+    stop: int
+    block_steps: int
+    groups: list[tuple[int, int]]
 
-    def __iter__(self) -> _Processes:
-        return self
-
-    def __next__(self) -> RankBatch:
-        self._waiting = True
-        try:
-            self.require_workers()
-            result = next(self._iterator)
-        except RuntimeError:
-            self.require_workers()
-            raise
-        finally:
-            self._waiting = False
-        if isinstance(result, _Failure):
-            result.reraise()
-        return result
-
-    def _child_ended(self, number: int, frame: object) -> None:
-        if self._waiting:
-            self.require_workers()
-
-    def require_workers(self) -> None:
-        """Raises: UserError when a worker has died; what it had in hand will never come."""
-        dead = next((worker for worker in self._workers if worker.exitcode), None)
-        if dead is None:
-            return
-        if dead.exitcode < 0:
-            name = signal.Signals(-dead.exitcode).name
-            how = f"was killed by {name}" + (
-                ", as the kernel does when memory runs out" if name == "SIGKILL" else ""
-            )
-        else:
-            how = f"ended with status {dead.exitcode}"
-        count = len(self._workers)
-        fewer = f"; if memory ran out, with --data.workers {count - 1} (now {count}), which changes no batch"
-        raise UserError(
-            f"loader worker {dead.pid} {how}. Go on with the same command and --resume auto{fewer}"
-        )
-
-    def close(self) -> None:
-        """Tell the workers to stop, and wait for them: a fraction of a second, at most the block in hand."""
-        atexit.unregister(self.close)
-        self._iterator = None  # DataLoader's iterator shuts its workers down when it is dropped
-        for worker in self._workers:  # one that waits for a lock that a dead one holds
-            if worker.is_alive():
-                worker.kill()
-        if self._theirs is not None and signal.getsignal(signal.SIGCHLD) == self._child_ended:
-            signal.signal(signal.SIGCHLD, self._theirs)
-        self._theirs = None
-
-
-class _Items:
-    """The loader's items as a sampler: counted lazily, a run may have millions."""
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
+    def steps(self) -> Iterator[tuple[int, int]]:
+        """Yield the first and the stop step of the blocks."""
+        for first in range(self.start, self.stop, self.block_steps):
+            yield first, min(first + self.block_steps, self.stop)
 
     def __iter__(self) -> Iterator[tuple[int, int, int, int]]:
-        return self._loader._items()
+        return (steps + lanes for steps in self.steps() for lanes in self.groups)
 
     def __len__(self) -> int:
-        return -(-len(self._loader) // self._loader.block_steps) * len(self._loader.groups)
-
-
-class _Blocks(Dataset):
-    """The maker as DataLoader wants it."""
-
-    def __init__(self, maker: BlockMaker) -> None:
-        self._maker = maker
-
-    def __getitem__(self, item: tuple[int, int, int, int]) -> RankBatch | _Failure:
-        try:
-            return self._maker.make(*item)
-        except Exception as error:
-            return _Failure(error)
-
-
-class _Failure:
-    """An exception on its way home. DataLoader would wrap the message in the worker's traceback and lose the
-    type."""
-
-    def __init__(self, error: Exception) -> None:
-        self.trace = traceback.format_exc()
-        try:
-            pickle.loads(pickle.dumps(error))
-            self.error = error
-        except Exception:  # an exception class that does not survive the trip
-            self.error = RuntimeError(f"{type(error).__name__}: {error}")
-
-    def reraise(self) -> None:
-        if not isinstance(self.error, (UserError, AugmentationError)):
-            self.error.add_note(f"In a loader worker:\n{self.trace}")
-        raise self.error
-
-
-def _as_it_is(block: RankBatch | _Failure) -> RankBatch | _Failure:
-    return block
-
-
-def _start_worker(parent: int, worker: int) -> None:
-    # Signals meant for the training process reach its children too: Ctrl-C goes to the whole process group,
-    # Slurm sends SIGUSR1 to every process of a step, and the deepspeed launcher terminates loader workers
-    # first, while the rank is still saving. A worker ends when its parent tells it to, or is gone.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # augmentations of text tokenise here: one core a worker
-    gc.freeze()  # the parent's objects: a collection that looked at them would copy their pages
-    signal.set_wakeup_fd(-1)  # the parent's, if it had one: this process must not write into it
-    threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
-
-
-def _end_with_parent(parent: int) -> None:
-    """Leave as soon as the parent is dead. DataLoader's own watchdog looks only between items, and then waits
-    for its queue to be emptied by a reader that no longer exists.
-    """
-    while os.getppid() == parent:
-        time.sleep(_PARENT_POLL_SECONDS)
-    os._exit(1)
+        return -(-(self.stop - self.start) // self.block_steps) * len(self.groups)
 
 
 def _check_settings(settings: LoaderSettings, position: Position) -> None:
@@ -382,9 +222,10 @@ def _check_views(reader: ShardReader, spec: BatchSpec) -> None:
 
 
 def _split_lanes(start: int, stop: int, workers: int) -> list[tuple[int, int]]:
-    """The rank's lanes in G neighbouring groups, as equal as they can be; G is the largest divisor of the
-    number of workers that leaves none without a lane, so that round robin brings every group to the same
-    workers each time.
+    """Split the rank's lanes into G neighbouring groups, as equal as they can be.
+
+    G is the largest divisor of the number of workers that leaves none without a lane, so that round robin
+    brings every group to the same workers each time.
     """
     groups = next(g for g in range(max(workers, 1), 0, -1) if max(workers, 1) % g == 0 and g <= stop - start)
     bounds = start + np.arange(groups + 1) * (stop - start) // groups
