@@ -16,6 +16,9 @@ MODULES = (  # in alphabetical order
     "augment.text.inflection",
     "augment.text.parsed",
     "pretrain.data.batch",
+    "pretrain.data.microbatches",
+    "pretrain.objectives.base",
+    "pretrain.step.plan",
 )
 
 

@@ -1,5 +1,4 @@
-"""`--annotate MODEL`: the texts of a chunk through a spaCy pipeline, once, for the shard to keep beside the
-tokens."""
+"""Parse the texts of a chunk with spaCy once, for the shard to keep beside the tokens (`--annotate`)."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from pretrain.data.shards import write_atomically
 
 
 def describe_parser(model: str) -> dict[str, str]:
-    """What the manifest says of a parser ("auto": `find_parser`'s): name, version, language.
+    """Describe a parser for the manifest: name, version, language ("auto" is `find_parser`'s).
 
     Raises: UserError when it is not there, or has no tagger or no dependency parser.
     """
@@ -48,9 +47,10 @@ def check_corpus(texts: Sequence[str], parser: dict[str, str]) -> None:
 
 
 def longest_text(max_length: int) -> int:
-    """Characters of a text that are kept and parsed. Augmentations work on whole texts, and only then are
-    tokens cut to `max_length`; so this is far above any sentence of a corpus that suits `max_length`, and
-    bounds the work on documents.
+    """Return how many characters of a text are kept and parsed.
+
+    Augmentations work on whole texts, and only then are tokens cut to `max_length`; so this is far above any
+    sentence of a corpus that suits `max_length`, and bounds the work on documents.
     """
     return min(MOST_CHARACTERS, 64 * max_length)
 
@@ -71,8 +71,7 @@ class Annotator:
         self.parser, self.longest, self.folder = parser, longest_text(max_length), folder
 
     def members(self, texts: Sequence[str], sequences: Ragged, counts: Counter[str]) -> dict[str, bytes]:
-        """Members of the shard (`pretrain.data.annotation`) for the texts of N stored sequences, none for an
-        empty sequence."""
+        """Return the members of the shard for the texts of N stored sequences; an empty sequence has none."""
         kept = [text if length else "" for text, length in zip(texts, sequences.lengths.tolist())]
         counts["texts_too_long_to_parse_whole"] += sum(len(text) > self.longest for text in kept)
         kept = [_head(text, self.longest) for text in kept]
@@ -115,7 +114,7 @@ class Annotator:
 
 
 def _head(text: str, longest: int) -> str:
-    """A text, cut before a word where it is too long."""
+    """Cut a text before a word where it is too long."""
     if len(text) <= longest:
         return text
     cut = text.rfind(" ", 0, longest + 1)

@@ -7,7 +7,8 @@ Of every stored sequence (row k * C + c is column c of record k) a chunk of anno
     words.u16             how many words each has
     word_starts.u16, word_ends.u16      of every word, in characters of its text
     word_heads.u16        the word it depends on, in its text
-    word_tags.u16, word_relations.u8, word_lemmas.u16   rows of the chunk's tables; lemma 0 is the word in lower case
+    word_tags.u16, word_relations.u8, word_lemmas.u16   rows of the chunk's tables; lemma 0 is the word in
+                          lower case
     tables.json           {"tags": [[tag, part of speech], ...], "relations": [...], "lemmas": [...]}
 
 11 bytes a word and the text; nothing is decoded before a rule asks for the sentence.
@@ -99,8 +100,10 @@ class Annotation:
         return self._texts[self._text_ends[row] : self._text_ends[row + 1]].decode()
 
     def __getitem__(self, row: int) -> ParsedSentence:
-        """The sentence of a row; without words where the row has no text, or one longer than
-        `MOST_CHARACTERS`."""
+        """Return the sentence of a row.
+
+        It has no words where the row has no text, or one longer than `MOST_CHARACTERS`.
+        """
         if self._compiled is not None:
             return self._compiled.sentence(row)
         text = self.text(row)
@@ -136,8 +139,10 @@ def _tables(data: bytes) -> tuple[list[list[str]], list[str], list[str]]:
 
 
 def _characters(texts: bytes, ends: np.ndarray) -> np.ndarray:
-    """int64[N]: characters of each text. ends: int64[N + 1], in bytes. Raises: ValueError for texts that are
-    no UTF-8 or cut."""
+    """Count the characters of each text: int64[N].
+
+    ends: int64[N + 1], in bytes. Raises: ValueError for texts that are not UTF-8, or are cut.
+    """
     if (np.diff(ends) < 0).any():
         raise ValueError("the ends of the texts do not rise")
     if texts.isascii():
@@ -188,8 +193,10 @@ def _check_words(
 
 
 class _Lemmas(Sequence[str]):
-    """The lemmas of a stored sentence, made as they are asked for: a rule reads a few, and all would take as
-    long as the rest."""
+    """The lemmas of a stored sentence, made when they are asked for.
+
+    A rule reads a few, and all would take as long as the rest.
+    """
 
     __slots__ = ("_ends", "_numbers", "_starts", "_table", "_text")
 
@@ -235,8 +242,10 @@ class Sentences(Sequence[ParsedSentence]):
 
 
 def pack(sentences: Sequence[ParsedSentence]) -> dict[str, bytes]:
-    """The members of an annotated chunk, by name. Raises ValueError for more than 256 relations or 65,535
-    lemmas or tags."""
+    """Pack sentences into the members of an annotated chunk, by name.
+
+    Raises: ValueError for more than 256 relations, or 65,535 lemmas or tags.
+    """
     tags: dict[tuple[str, str], int] = {}
     relations: dict[str, int] = {}
     lemmas: dict[str, int] = {}

@@ -1,5 +1,4 @@
-"""`ChunkCache`: the chunks that some lanes are reading, side by side in one array, so that a batch is one
-gather."""
+"""Keep the chunks that some lanes are reading side by side in one array, so that a batch is one gather."""
 
 from __future__ import annotations
 
@@ -93,8 +92,10 @@ class ChunkCache:
         self._lookup[chunk] = slot
 
     def places(self, chunk: np.ndarray, index: np.ndarray) -> np.ndarray:
-        """Where record index[i] of chunk[i] lies (int64[n] both; the chunks are loaded), until the next
-        `load`: int64[n]."""
+        """Return where record index[i] of chunk[i] lies, until the next `load`: int64[n].
+
+        chunk, index: int64[n]; the chunks are loaded.
+        """
         return self._lookup.take(chunk) * self._records + index
 
     def gather(self, places: np.ndarray, column: int = 0) -> Ragged:
@@ -105,17 +106,19 @@ class ChunkCache:
         return Ragged(ids, offsets_of(lengths))
 
     def sentences(self, places: np.ndarray, column: int | np.ndarray = 0) -> Sentences:
-        """Text and parse of the records at `places`, until the next `load`: n, of one column or of one each
-        (int64[n])."""
+        """Return text and parse of the records at `places`, until the next `load`.
+
+        column: one for all, or one for each, int64[n].
+        """
         slot, row = np.divmod(places, self._records)
         return Sentences(self._annotations, slot, row * self._columns + column)
 
     def numbers(self, places: np.ndarray) -> np.ndarray:
-        """The records' numbers in their split: uint64[n]."""
+        """Return the records' numbers in their split: uint64[n]."""
         return self._numbers.take(places)
 
     def labels(self, places: np.ndarray) -> np.ndarray:
-        """The records' labels, of data that has them: int64[n]."""
+        """Return the records' labels, of data that has them: int64[n]."""
         return self._labels.take(places).astype(np.int64)
 
     def _take_slot(self, needed: set[int]) -> int:

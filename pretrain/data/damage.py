@@ -29,8 +29,7 @@ def substitution_key(row: dict[str, Any]) -> tuple[int, int, int, int]:
 
 
 def known_damaged(rows: Iterable[dict[str, Any]]) -> dict[int, str]:
-    """Return the chunks that recorded substitutions, or recorded held-out chunks, name as damaged, with the
-    reason."""
+    """Return chunk -> reason of the damaged chunks that records of a run name."""
     rows = list(rows)
     passed = {int(chunk): _RECORDED for row in rows for chunk in row.get("passed", ())}
     return passed | {int(row["chunk"]): row["reason"] for row in rows}
@@ -51,8 +50,7 @@ def describe_substitution(row: dict[str, Any]) -> str:
 def describe_record(
     reader: ShardReader, rows: Sequence[dict[str, Any]], verb: str = "replaced"
 ) -> str | None:
-    """Return what a resumed run says of the chunks that its record names as damaged; None where there are
-    none.
+    """Describe the chunks that a run's record names as damaged; None where it names none.
 
     Reads up to 100 of them, to name those that have been repaired. verb: what the run does with them.
     """
@@ -77,8 +75,10 @@ def describe_record(
 
 
 def first_sound(reader: ShardReader) -> Chunk:
-    """Read the first chunk that can be read, to look at what the data is like. Raises: DamagedShard where
-    none can."""
+    """Read the first chunk that can be read, to look at what the data is like.
+
+    Raises: DamagedShard where none can.
+    """
     for chunk in range(reader.num_chunks - 1):
         with suppress(DamagedShard):
             return reader.read(chunk)

@@ -23,8 +23,7 @@ _FEWEST = 50  # draws that tell anything
 
 
 def of_cache(manifest: dict[str, Any]) -> list[str]:
-    """A line for each augmentation that changed none of the sentences which drew it, from the counts of a
-    cache."""
+    """List the augmentations that changed none of the sentences which drew them, by a cache's counts."""
     counts = manifest["cache"]["rates"]
     return [
         _line(name, column, found["drawn"], len(of_column))
@@ -35,8 +34,10 @@ def of_cache(manifest: dict[str, Any]) -> list[str]:
 
 
 def of_sentences(pipelines: Iterable[tuple[str, Pipeline]], sentences: Sequence[ParsedSentence]) -> list[str]:
-    """The same for (view, pipeline), tried on a sample of sentences; augmentations by a model take too long
-    to be tried."""
+    """List the augmentations of (view, pipeline) that change nothing in a sample of sentences.
+
+    Augmentations by a model take too long to be tried.
+    """
     sample = [sentences[row] for row in range(0, len(sentences), max(1, len(sentences) // SAMPLE))][:SAMPLE]
     keys = np.arange(len(sample), dtype=np.uint64)
     lines = []

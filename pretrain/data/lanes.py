@@ -81,8 +81,10 @@ def permute(index: np.ndarray, size: np.ndarray, key: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _EpochOrder:
-    """One epoch's order of chunks: position p of the epoch lies in chunk order[searchsorted(ends, p,
-    'right')]."""
+    """One epoch's order of chunks.
+
+    Position p of the epoch lies in chunk order[searchsorted(ends, p, 'right')].
+    """
 
     order: np.ndarray  # int64[C]
     ends: np.ndarray  # int64[C], cumulative sizes in that order
@@ -156,11 +158,11 @@ class Lanes:
         return rank * share, (rank + 1) * share
 
     def epoch_of(self, step: int | np.ndarray) -> int | np.ndarray:
-        """The epoch that a step belongs to, counted from 0."""
+        """Return the epoch that a step belongs to, counted from 0."""
         return step // self.steps_per_epoch
 
     def draw(self, step: int, lane_start: int, lane_stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """The sequences that lanes [lane_start, lane_stop) give at a step, lane after lane.
+        """Draw the sequences that lanes [lane_start, lane_stop) give at a step, lane after lane.
 
         Returns:
             (chunk, index): int64[n] each, n = (lane_stop - lane_start) * B / L; the sequence is number
@@ -185,8 +187,10 @@ class Lanes:
         return np.concatenate(chunks), np.concatenate(indices)
 
     def replacements(self, epoch: int, chunk: int, attempts: int) -> np.ndarray:
-        """The chunks to try, in order, in place of a damaged one: int64[attempts], seeded by (epoch, chunk)
-        alone."""
+        """Return the chunks to try, in order, in place of a damaged one: int64[attempts].
+
+        They depend on the seed, the epoch and the damaged chunk alone.
+        """
         words = hash_words(self.seed, _REPLACEMENT, epoch, chunk, np.arange(attempts, dtype=np.uint64))
         return (words % np.uint64(self.chunk_sizes.size)).astype(np.int64)
 

@@ -169,7 +169,7 @@ class Loader:
 
 @dataclass(frozen=True)
 class _BlockItems:
-    """What each block is of: (first step, stop step, first lane, stop lane); counted, a run may have millions.
+    """What each block is of: (first step, stop step, first lane, stop lane). A run may have millions.
 
     The groups of lanes take turns, and so do the workers: a worker always gets the same group.
     """

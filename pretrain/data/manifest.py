@@ -159,14 +159,12 @@ def read_manifest(folder: str | Path) -> dict:
 
 
 def preparation_of(manifest: dict) -> int | None:
-    """The version of preparation that made the data; None of data that no preparation made
-    (`shards.write_folder`)."""
+    """Return the version of preparation that made the data; None of data that no preparation made."""
     return manifest.get("preparation", 1 if manifest.get("config") or manifest.get("cache") else None)
 
 
 def outdated(folder: str | Path, manifest: dict) -> str | None:
-    """One line that says so of data made by an earlier version of preparation, and how to make it anew; else
-    None."""
+    """Say in one line that an earlier version made the data, and how to make it anew; else None."""
     found = preparation_of(manifest)
     if found is None or found >= PREPARATION:
         return None
@@ -197,8 +195,7 @@ def _faults(error: ValidationError) -> str:
 
 
 def require_files(folder: str | Path, manifest: dict) -> None:
-    """Compare the size of every shard, of all splits, with the manifest: one look at each file, before
-    anything is computed.
+    """Compare the size of every shard with the manifest: one look at each file, before anything is computed.
 
     Raises: UserError that names the folder and the first few shards that are missing or of another size.
     """

@@ -86,9 +86,10 @@ def mask_tokens(
     mask: float = 0.8,
     random: float = 0.1,
 ) -> Masked:
-    """Choose `rate` of every sequence's ordinary tokens; of these hide `mask` behind [MASK], replace `random`
-    by a random ordinary token and leave the rest as they are (BERT, Devlin et al. 2019, section 3.1 and
-    appendix A.1).
+    """Hide some of every sequence's ordinary tokens, for the model to predict.
+
+    Of `rate` of them, `mask` are hidden behind [MASK], `random` replaced by a random ordinary token, and the
+    rest left as they are (BERT, Devlin et al. 2019, section 3.1 and appendix A.1).
 
     How many: a sequence of n ordinary (not special) tokens gives floor(rate * n + u), u uniform per sequence,
     as in fairseq's RoBERTa (`MaskTokensDataset`), so the expected share is exactly `rate` at every length,

@@ -1,5 +1,4 @@
-"""Augmentation pipelines for prepared data: with its tokenizer, and with its text where a specification needs
-that."""
+"""Build augmentation pipelines for prepared data, with its tokenizer and, where they need it, its text."""
 
 from __future__ import annotations
 
@@ -21,15 +20,14 @@ from pretrain.data.shards import ShardReader
 def synonyms_for(
     specs: Iterable[str], path: Path | str | None, tokenizer: Any, vocabulary: Vocabulary
 ) -> SynonymTable | None:
-    """The synonym table (`SynonymTable.load`) if any of the specifications needs one: loading it takes
-    seconds."""
+    """Load the synonym table if any of the specifications needs one: loading takes seconds."""
     return SynonymTable.load(path, tokenizer, vocabulary) if any(map(needs_synonyms, specs)) else None
 
 
 def build_for(
     reader: ShardReader, spec: str, vocabulary: Vocabulary, synonyms: SynonymTable | None
 ) -> Pipeline:
-    """The pipeline of a specification for views of this data.
+    """Build the pipeline of a specification for views of this data.
 
     Raises:
         AugmentationError: the specification is wrong, or what it needs is missing.

@@ -89,7 +89,7 @@ class WorkerProcesses:
             self.require_workers()
 
     def require_workers(self) -> None:
-        """Raises: UserError when a worker has died; what it had in hand will never come."""
+        """Raise UserError when a worker has died: what it was making will never come."""
         dead = next((worker for worker in self._workers if worker.exitcode), None)
         if dead is None:
             return

@@ -1,5 +1,4 @@
-"""Shards: plain webdataset tars whose samples are chunks of some 64 thousand tokens, and the manifest that
-lists them.
+"""Read and write shards: plain webdataset tars of chunks of some 64 thousand tokens, and their manifest.
 
 A prepared folder::
 
@@ -43,8 +42,10 @@ _OFFSET, _BYTES, _SEQUENCES, _TOKENS, _HASH = range(5)  # columns of a shard's c
 
 
 class DamagedShard(UserError):
-    """A chunk that is missing, cut short or altered. Attributes: file (str, with the data folder), chunk
-    (int), reason (str)."""
+    """A chunk that is missing, cut short or altered.
+
+    Attributes: file (str, with the data folder), chunk (int), reason (str).
+    """
 
     def __init__(self, file: str, chunk: int, reason: str):
         self.file, self.chunk, self.reason = str(file), int(chunk), reason
@@ -231,7 +232,7 @@ class ShardWriter:
 
 
 def split_summary(shards: list[dict]) -> dict:
-    """The manifest's entry of one split, from its shards' records."""
+    """Summarise one split for the manifest, from its shards' records."""
     rows = [row for shard in shards for row in shard["chunks"]]
     return {
         "sequences": sum(row[_SEQUENCES] for row in rows),
@@ -253,8 +254,7 @@ def write_folder(
     columns: tuple[str, ...] = ("text",),
     labels: dict[str, np.ndarray] | None = None,
 ) -> dict:
-    """Write sequences that are tokenised already as a prepared folder, in the order given; returns the
-    manifest.
+    """Write tokenised sequences as a prepared folder, in the order given; return the manifest.
 
     For data that comes from elsewhere, and for trying things out: `pretrain.prepare` is the way from text
     to shards. Every sequence counts as one sentence that begins after its first (special) token.
@@ -293,8 +293,10 @@ def write_folder(
 
 
 def chunk_bounds(lengths: np.ndarray, chunk_tokens: int) -> np.ndarray:
-    """int64[C+1]: sequences `bounds[c]:bounds[c+1]` make chunk c, of about `chunk_tokens` tokens; none is
-    empty."""
+    """Return where chunks of about `chunk_tokens` tokens begin and end: int64[C + 1].
+
+    Sequences `bounds[c]:bounds[c + 1]` make chunk c; none is empty.
+    """
     if len(lengths) == 0:
         return np.zeros(1, np.int64)
     ends = np.cumsum(lengths)
@@ -398,8 +400,10 @@ class ShardReader:
     def _out_of_range(
         self, count: int, tokens: np.ndarray, starts: list[np.ndarray], labels: np.ndarray | None
     ) -> str | None:
-        """What is out of range in a chunk whose bytes are as they were written: a hash says nothing of who
-        wrote them."""
+        """Say what is out of range in a chunk whose bytes are as they were written.
+
+        A hash does not say who wrote them.
+        """
         if tokens.min(initial=0) < 0:
             return f"token {tokens.min()} is negative"
         if len(starts[0]) and starts[0][0] != 0:

@@ -1,5 +1,4 @@
-"""Tokenizers: train one on a sample, or take an existing one and give it [DEL]; load and identify what was
-saved."""
+"""Train a tokenizer on a sample, or take an existing one and give it [DEL]; load and identify it."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ _WORDPIECE_ROLES = {"unk_token": "[UNK]"}
 
 
 def round_vocabulary(size: int) -> int:
-    """The next multiple of 64, for tensor cores."""
+    """Return the next multiple of 64, for tensor cores."""
     return -(-size // 64) * 64
 
 
@@ -41,8 +40,7 @@ def train_tokenizer(
     max_length: int = 512,
     exact: bool = False,
 ) -> Any:
-    """Train byte-level BPE (`bpe`) or WordPiece (`wordpiece`) and return a transformers
-    PreTrainedTokenizerFast.
+    """Train byte-level BPE (`bpe`) or WordPiece (`wordpiece`); return a PreTrainedTokenizerFast.
 
     Special tokens have the lowest ids: [PAD] [CLS] [SEP] [MASK] [DEL], and [UNK] for WordPiece.
     `tokenizer(text)` gives [CLS] text [SEP]. A byte-level tokenizer puts a blank before the text, so that a
@@ -93,7 +91,7 @@ def train_tokenizer(
 
 
 def _alphabet(texts: list[str], normalizer: Any, limit: int = 2000) -> list[str]:
-    """The most frequent characters of the normalised texts, sorted; rarer ones become [UNK]."""
+    """Return the most frequent characters of the normalised texts, sorted; rarer ones become [UNK]."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(normalizer.normalize_str(text))
@@ -113,8 +111,9 @@ def _batched(texts: Iterator[str], size: int = 1000) -> Iterator[list[str]]:
 
 
 def _canonical(tokenizer: Tokenizer, special: list[str], wordpiece: bool, exact: bool) -> Tokenizer:
-    """The same tokenizer with ids that do not depend on a hash map's iteration order, padded to a multiple of
-    64; it cleans.
+    """Renumber a tokenizer's tokens, so that ids do not depend on a hash map's order; it cleans.
+
+    The vocabulary is padded to a multiple of 64.
 
     WordPiece matching does not look at the numbers, so they are handed out again: special tokens, then
     pieces by length and spelling.
@@ -155,7 +154,7 @@ def _wrap(tokenizer: Tokenizer, roles: dict[str, str], max_length: int) -> Any:
 
 
 def adopt_tokenizer(place: str, max_length: int) -> Any:
-    """An existing tokenizer (folder or Hugging Face name) with [DEL] added if it lacks it.
+    """Load an existing tokenizer (folder or Hugging Face name), with [DEL] added if it lacks it.
 
     Raises: UserError if it cannot be opened, has no fast version, lacks a special token that pretraining
     needs, or does not put [CLS] text [SEP] around a text.
@@ -192,8 +191,7 @@ def adopt_tokenizer(place: str, max_length: int) -> Any:
 
 
 def cleaning_tokenizer(tokenizer: Any) -> Any:
-    """Return a transformers fast tokenizer as one that cleans text as preparation does
-    (`augment.text.cleaning`).
+    """Make a transformers fast tokenizer clean text as preparation does (`augment.text.cleaning`).
 
     It is a plain PreTrainedTokenizerFast: classes such as BertTokenizer build a normalizer of their own when
     they are loaded.
@@ -242,7 +240,7 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
 
 
 def load_tokenizer(path: str | Path) -> Any:
-    """The transformers fast tokenizer of a prepared folder, of its tokenizer/ folder, or of any model folder.
+    """Load the transformers fast tokenizer of a prepared folder, its tokenizer/ folder, or any model folder.
 
     Raises: UserError if there is none.
     """
@@ -259,8 +257,7 @@ def load_tokenizer(path: str | Path) -> Any:
 
 
 def tokenizer_hash(path: str | Path) -> str:
-    """Return the sha256 of what decides the token ids of clean text: of the tokenizer.json below `path`, keys
-    sorted.
+    """Hash what decides the token ids of clean text: the tokenizer.json below `path`, keys sorted (sha256).
 
     Left out are padding and truncation, which `transformers` rewrites when it saves, and the cleaning: a
     tokenizer is the same with and without it, so that data and checkpoints from before tokenizers cleaned go
@@ -280,8 +277,9 @@ def tokenizer_hash(path: str | Path) -> str:
 
 
 def encode(tokenizer: Tokenizer, texts: list[str], batch: int = 4096) -> Ragged:
-    """Token ids of texts, without special tokens. `tokenizer`: the `tokenizers` object, with no padding or
-    truncation.
+    """Return the token ids of texts, without special tokens.
+
+    tokenizer: the `tokenizers` object, without padding or truncation.
 
     In batches, because an Encoding costs some hundred bytes a token until it is let go.
     """

@@ -112,8 +112,10 @@ class BlockMaker:
     def _source(
         self, spec: ViewSpec, original: Ragged, places: np.ndarray, ids: np.ndarray
     ) -> tuple[Ragged, np.ndarray, np.ndarray | None]:
-        """What a view is made of, the column that each sequence of it is from (int64[n]), and, for a column
-        of negatives, where there is one: bool[n].
+        """Return what a view is made of, as (sequences, columns, there).
+
+        columns: int64[n], the column that each sequence is from. there: bool[n], of a column of negatives,
+        where there is one; else None.
         """
         columns = self.reader.columns
         if spec.column not in columns[1:]:
@@ -167,9 +169,11 @@ class BlockMaker:
         lane_start: int,
         lane_stop: int,
     ) -> list[dict]:
-        """Point draws from damaged chunks, in place, at others: the first good one of the sequence that
-        `Lanes.replacements` gives for (epoch, chunk), at the same index modulo its size. Depends on the order
-        of the data and on which chunks are good, not on who reads.
+        """Point draws from damaged chunks, in place, at others; return the substitutions.
+
+        A draw goes to the first good chunk that `Lanes.replacements` gives for (epoch, chunk), at the same
+        index modulo its size. That depends on the order of the data and on which chunks are good, not on who
+        reads.
         """
         shape = (stop_step - first_step, lane_stop - lane_start, -1)
         drawn = chunk.reshape(shape).copy()
@@ -200,8 +204,7 @@ class BlockMaker:
         )
 
     def _replacement(self, epoch: int, chunk: int, needed: set[int]) -> tuple[int, list[int]]:
-        """The chunk to read in place of a damaged one, and the damaged chunks that would have come before
-        it."""
+        """Return the chunk to read in place of a damaged one, and the damaged chunks that come before it."""
         passed: list[int] = []
         for candidate in self.lanes.replacements(epoch, chunk, _ATTEMPTS).tolist():
             if candidate not in self._damaged:
@@ -241,9 +244,10 @@ class BlockMaker:
 
 
 def _label(spec: ViewSpec, pipeline: Pipeline, keys: np.ndarray, source: Ragged, view: Ragged) -> np.ndarray:
-    """What was done to each sequence of a labelled view, int64[n]: the number of the alternative that it took
-    in "a|b|c", and A, the number of augmentations, where it came out as it was (AugCSE's label correction,
-    Tang et al. 2022, section 4.2).
+    """Label what was done to each sequence of a labelled view: int64[n].
+
+    A label is the number of the alternative taken in "a|b|c", or A, the number of augmentations, where the
+    sequence came out unchanged (AugCSE's label correction, Tang et al. 2022, section 4.2).
     """
     names = label_names(spec)
     numbers = np.array([names.index(name) for name in alternatives(spec.augmentation)], dtype=np.int64)
@@ -253,9 +257,10 @@ def _label(spec: ViewSpec, pipeline: Pipeline, keys: np.ndarray, source: Ragged,
 
 
 def clip(view: Ragged, max_length: int | None) -> Ragged:
-    """Cut sequences longer than max_length behind their first max_length - 1 tokens and end them with their
-    own last one ([SEP]): augmentations that lengthen (`subs`, `repeat`) may pass what the model takes. int32
-    ids as they came; the same object where nothing is too long.
+    """Cut sequences longer than max_length, and end them with their own last token ([SEP]).
+
+    Augmentations that lengthen (`subs`, `repeat`) may pass what the model takes. int32 ids as they came; the
+    same object where nothing is too long.
     """
     lengths = view.lengths
     if max_length is None or len(view) == 0 or int(lengths.max()) <= max_length:

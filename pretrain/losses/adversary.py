@@ -1,5 +1,4 @@
-"""AugCSE's antagonistic discriminator (Tang et al. 2022): which augmentation was it? The encoder learns that
-none can tell."""
+"""AugCSE's adversary (Tang et al. 2022): it tells augmentations, and the encoder learns to hide them."""
 
 from __future__ import annotations
 
@@ -15,8 +14,9 @@ FORMS = ("code", "paper")
 
 
 def reverse_gradient(values: Tensor, scale: float) -> Tensor:
-    """The values; in the backward pass the gradient times -scale (Ganin and Lempitsky 2015; AugCSE, appendix
-    A.4).
+    """Return the values; in the backward pass multiply the gradient by -scale.
+
+    Gradient reversal is Ganin and Lempitsky's (2015); AugCSE, appendix A.4.
 
     AugCSE's alpha of -1 is a scale of +1.
     """
@@ -36,8 +36,7 @@ class _ReverseGradient(torch.autograd.Function):
 
 
 class Discriminator(nn.Module):
-    """Logits of the augmentations, from the projected vectors of a sentence and its augmentation side by
-    side.
+    """Tells the augmentation from projected vectors of a sentence and its augmentation, side by side.
 
     form "code" (the authors' repository, training/discriminator.py, two layers):
         dropout, Linear(in, 2 in), tanh, dropout, Linear(2 in, outputs), tanh: logits lie in (-1, 1).
@@ -83,8 +82,9 @@ class Discriminator(nn.Module):
 
 
 def discriminator_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Binary cross-entropy of each output against the one-hot label, the mean over N x outputs (equation 2;
-    not a softmax).
+    """Return the mean over N x outputs of binary cross-entropies against the one-hot label (equation 2).
+
+    It is not a softmax.
 
     logits: [N, outputs]. labels: int64[N]. With the "code" form's logits in (-1, 1) the least possible loss
     is log(1 + exp(-1)) = 0.313.

@@ -1,5 +1,4 @@
-"""Contrastive losses over a whole batch of sentence vectors, in tiles: memory grows with N, never with N
-squared.
+"""Contrastive losses over a whole batch of sentence vectors, in tiles: memory grows with N, not N squared.
 
 Every loss here is a softmax over candidates, anchor by anchor:
 
@@ -38,8 +37,10 @@ class Adjustment(Protocol):
 
 @dataclass(frozen=True)
 class Identities:
-    """Who is who, so that no sentence is pushed away from itself: a candidate with the text of an anchor, or
-    of the anchor's positive, is no negative of it. An anchor's own positive always stays.
+    """Which texts are equal, so that no sentence is pushed away from itself.
+
+    A candidate with the text of an anchor, or of the anchor's positive, is no negative of it. An anchor's own
+    positive always stays.
 
     Identities are hashes of texts, on the device of the vectors. anchors: int64[A]. candidates: int64[C].
     positives: int64[A], of each anchor's positive, or None where that has the identity of its anchor.
@@ -50,8 +51,10 @@ class Identities:
     positives: Tensor | None = None
 
     def exclude(self, logits: Tensor, own: Tensor, start: int, stop: int) -> None:
-        """Set the logits [stop - start, C] of false negatives to minus infinity; own: int64[stop - start,
-        1]."""
+        """Set the logits [stop - start, C] of false negatives to minus infinity.
+
+        own: int64[stop - start, 1].
+        """
         same = self.candidates == self.anchors[start:stop, None]
         if self.positives is not None:
             same |= self.candidates == self.positives[start:stop, None]
@@ -117,8 +120,9 @@ def info_nce(
     negative_identities: Tensor | None = None,
     tile: int | None = None,
 ) -> Tensor:
-    """InfoNCE in one direction (SimCSE, Gao et al. 2021, equations 1 and 5): every positive, and every vector
-    of `negatives`, is a candidate of every anchor.
+    """Compute InfoNCE in one direction (SimCSE, Gao et al. 2021, equations 1 and 5).
+
+    Every positive, and every vector of `negatives`, is a candidate of every anchor.
 
     Args:
         anchors, positives: [N, d]; row i of `positives` is the positive of row i of `anchors`.
@@ -177,9 +181,10 @@ def symmetric_info_nce(
     positive_identities: Tensor | None = None,
     tile: int | None = None,
 ) -> Tensor:
-    """Half of InfoNCE from anchors to positives and half of it from positives to anchors (CLIP, Radford et
-    al. 2021, figure 3; the "ranking" loss of AugCSE's code, Tang et al. 2022). Arguments and result as
-    `info_nce`.
+    """Compute the mean of InfoNCE from anchors to positives and from positives to anchors.
+
+    It is CLIP's loss (Radford et al. 2021, figure 3), and the "ranking" loss of AugCSE's code (Tang et al.
+    2022). Arguments and result as `info_nce`.
     """
     _check_same_shape("symmetric_info_nce", anchors, positives)
     with torch.autocast(anchors.device.type, enabled=False):

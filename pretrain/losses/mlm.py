@@ -1,5 +1,4 @@
-"""Masked language modelling (Devlin et al. 2019), computed on the masked positions only and in bounded
-memory.
+"""Masked language modelling (Devlin et al. 2019), on the masked positions only and in bounded memory.
 
 Of a batch's tokens 15% are masked, so the vocabulary projection, the widest product of a small model, runs on
 15% of the rows.
@@ -69,8 +68,10 @@ def masked_lm_loss(
 
 
 def _agreed_count(encoder: SentenceEncoder, tiles: int) -> int:
-    """The largest number of tiles over ranks where ZeRO-3 gathers weights, a collective that all ranks must
-    enter equally often; ranks that need fewer run empty ones. One small reduction, and none at other stages.
+    """Return the largest number of tiles over ranks where ZeRO-3 gathers weights.
+
+    That is a collective, which all ranks must enter equally often: a rank that needs fewer tiles runs empty
+    ones. It costs one small reduction, and none at other stages.
     """
     output = encoder.lm.get_output_embeddings().weight
     if not hasattr(output, "ds_id") or not dist.is_initialized() or dist.get_world_size() == 1:
@@ -88,8 +89,9 @@ def _round_up(positions: Tensor, labels: Tensor, device_type: str) -> tuple[Tens
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
-    """Sum over rows of -log softmax(logits)[label]; logits [P, V], labels int64[P]; float32, or float64 from
-    float64.
+    """Sum -log softmax(logits)[label] over rows: float32, or float64 from float64.
+
+    logits: [P, V]. labels: int64[P].
 
     Half-precision logits are read in float32. The gradient, softmax - onehot, is made in the forward pass in
     the logits' dtype, and is all that is kept: autograd's own chain would hold float32 copies of [P, V] three

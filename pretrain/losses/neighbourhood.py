@@ -1,6 +1,7 @@
-"""VaSCL's losses (Zhang et al. 2022, "Virtual Augmentation Supported Contrastive Learning"): nearest
-neighbours in the whole batch, the virtual augmentation that is hardest to tell from them, and the
-neighbourhood loss.
+"""VaSCL's losses (Zhang et al. 2022, "Virtual Augmentation Supported Contrastive Learning").
+
+They are the nearest neighbours in the whole batch, the virtual augmentation that is hardest to tell from
+them, and the neighbourhood loss.
 
 What the authors' code does where it departs from the paper is said at each function, and is what is done
 here. Similarities are cosines (of the head's outputs), except where neighbours are chosen: there, dot
@@ -34,8 +35,7 @@ def nearest_neighbours(
     identities: Tensor | None = None,
     groups: Tensor | None = None,
 ) -> Tensor:
-    """The k nearest of every vector among the others (N(i), section 3.2), nearest first: int64[N, k], without
-    gradient.
+    """Find the k nearest of every vector among the others, nearest first: int64[N, k] (N(i), section 3.2).
 
     By the dot product of the vectors as they are, not normalised, which is what the authors' code takes for
     the paper's "similarity". A vector is no neighbour of itself. A row with fewer than k others to choose
@@ -83,14 +83,17 @@ def virtual_augmentation(
     radius: float,
     generator: torch.Generator,
 ) -> Tensor:
-    """The perturbation of each vector that best hides it among its neighbours (equations 2 and 3), delta*
-    float[N, d], detached.
+    """Find the perturbation that best hides each vector among its neighbours: delta* float[N, d], detached.
+
+    Equations 2 and 3.
 
     With e the vectors without gradient and z = h(e) / ||h(e)||:
 
         start d0 uniform on (-1/2, 1/2)^d, then of length 1            (code; the paper: isotropic Gaussian)
-        g = gradient by d0 of the sum over i of l_i, at h(e + radius d0)     (one evaluation; the code's xi is the radius)
-        l_i = -log( exp(zd_i . z_i / t) / ( exp(zd_i . z_i / t) + sum over k in N(i) of exp(zd_i . z_k / t) ) )
+        g = gradient by d0 of the sum over i of l_i, at h(e + radius d0)     (one evaluation; the code's xi is
+            the radius)
+        l_i = -log( exp(zd_i . z_i / t)
+                    / ( exp(zd_i . z_i / t) + sum over k in N(i) of exp(zd_i . z_k / t) ) )
         delta* = radius g / ||g||, row by row; d0 is discarded
 
     A row whose gradient is exactly 0 has no direction to ascend: there delta* is radius d0, so its length is
@@ -165,8 +168,9 @@ def softmax_over_listed(
     temperature: float,
     tile: int | None = None,
 ) -> Tensor:
-    """Mean over anchors [A, D] of -log softmax at candidates[positives], int64[A], over it and
-    candidates[negatives].
+    """Compute the mean over anchors [A, D] of -log softmax at the positive candidate.
+
+    The softmax is over candidates[positives], int64[A], and candidates[negatives].
 
     candidates: [C, D]. negatives: int64[A, E], `NONE` where there is none. As
     `contrastive.softmax_over_candidates`, for few candidates an anchor.
@@ -182,8 +186,9 @@ def softmax_over_listed(
 
 
 class ListedSoftmax(torch.autograd.Function):
-    """The loss above with its exact gradient, made in the same pass; the first of `listed` int64[A, 1 + E] is
-    the positive.
+    """The loss above with its exact gradient, made in the same pass.
+
+    The first column of `listed`, int64[A, 1 + E], is the positive.
 
     On CUDA the candidates' gradient is summed in no fixed order, unless `torch.use_deterministic_algorithms`
     is on.

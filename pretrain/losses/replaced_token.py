@@ -1,5 +1,4 @@
-"""DiffCSE's replaced-token detection (Chuang et al. 2022, equation 3): which tokens did the generator
-change?"""
+"""DiffCSE's replaced-token detection (Chuang et al. 2022, equation 3): which tokens were changed?"""
 
 from __future__ import annotations
 

@@ -34,8 +34,7 @@ def unit_vectors(vectors: Tensor) -> Tensor:
 
 
 def directions(gradient: Tensor, otherwise: Tensor) -> Tensor:
-    """Rows of `gradient` [N, d] divided by their Euclidean norm; rows that are all 0 are taken from
-    `otherwise` [N, d].
+    """Divide the rows of `gradient` [N, d] by their Euclidean norm; take rows of 0 from `otherwise` [N, d].
 
     Exact for gradients of any size: a saturated softmax has entries of 1e-25, whose squares float32 does not
     hold.

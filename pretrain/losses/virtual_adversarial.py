@@ -1,7 +1,7 @@
-"""The virtual adversarial loss of V-advCSE (Ko): how far sentence vectors move under the worst small change
-of the word embeddings.
+"""V-advCSE's virtual adversarial loss (Ko): how far vectors move under the worst small change of the words.
 
-    r ~ N(0, sigma^2);  K times: g = gradient by r of F(f(x; w_), f(x + r; w)),  r <- projection(r + eta g)     (algorithm 1)
+    r ~ N(0, sigma^2)     (algorithm 1)
+    K times: g = gradient by r of F(f(x; w_), f(x + r; w)),  r <- projection(r + eta g)
     loss = F(f(x; w_), f(x + r; w))
 
 No code was published. Options and defaults follow those of the packages archinetai/smart-pytorch and
@@ -33,8 +33,7 @@ GUARD = 1e-6
 
 
 def divergence(p_logits: Tensor, q_logits: Tensor, kind: str = "js", reduction: str = "sum") -> Tensor:
-    """F between p = softmax(p_logits), perturbed, and q = softmax(q_logits), clean, over the last axis (the
-    features).
+    """Compute F between p = softmax(p_logits), perturbed, and q = softmax(q_logits), clean, over features.
 
     Values and gradients are those of smart-pytorch and vat-pytorch; sg is stop-gradient, KL(a || b) = sum a
     (log a - log b):
@@ -85,7 +84,7 @@ def project_noise(
 
         "smart":        s / (||s|| + 1e-6), s = r + eta g     (SMARTLoss of the packages)
         "ball":         s brought back to the nearest point with ||s|| <= radius     (algorithm 1, line 6)
-        "closed-form":  radius g / ||g||_2 for "l2", radius sign(g) for "inf"     (appendix A; r and eta do not matter)
+        "closed-form":  radius g / ||g||_2 for "l2", radius sign(g) for "inf"     (appendix A; no r, no eta)
 
     After "smart" every token's noise has a norm of about 1, whatever the gradient was: where g is small
     against r / eta, its direction is the start's. In "closed-form" a gradient of 0 gives a noise of 0.
@@ -140,8 +139,7 @@ def adversarial_noise(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """The noise [T, H], detached, after K steps of projected ascent on `objective` (algorithm 1, lines 3 to
-    7).
+    """Return the noise [T, H], detached, after K steps of projected ascent (algorithm 1, lines 3 to 7).
 
     Args:
         objective: noise -> scalar to raise; a sum over rows, so that no row's gradient depends on how many
@@ -179,8 +177,7 @@ def adversarial_noise(
 def sequence_noise(
     keys: np.ndarray, lengths: Tensor, width: int, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """Standard normal float32[T, width], each number a hash of (key of its sequence, position in it,
-    feature).
+    """Draw standard normals float32[T, width], each a hash of (key of its sequence, position in it, feature).
 
     The hash is that of `augment.core.keys`, of 32 bits, made on `device`: the bits are the same everywhere,
     the normals (Box and Muller 1958) to rounding. keys: uint64[n]. lengths: int64[n], their sum T.
@@ -199,8 +196,10 @@ def sequence_noise(
 
 
 def _mix32(bits: Tensor) -> Tensor:
-    """MurmurHash3's 32-bit finaliser (Appleby), in place; int32, whose right shift keeps the sign, hence the
-    masks."""
+    """Apply MurmurHash3's 32-bit finaliser (Appleby), in place.
+
+    int32, whose right shift keeps the sign, hence the masks.
+    """
     bits ^= (bits >> 16) & 0xFFFF
     bits *= _signed(0x85EBCA6B)
     bits ^= (bits >> 13) & 0x7FFFF

@@ -27,7 +27,7 @@ class Family:
     """Our name of a size -> the config's names for it."""
 
     def usable_positions(self, config: PreTrainedConfig) -> int:
-        """The longest sequence, special tokens included, that has a position for every token."""
+        """Return the longest sequence, special tokens included, that has a position for every token."""
         return config.max_position_embeddings - self.first_position(config)
 
 
@@ -87,14 +87,14 @@ FAMILIES: dict[str, Family] = {
 
 
 def family_of(model_type: str) -> Family:
-    """The family, or a UserError that lists the supported ones."""
+    """Return the family of a model type, or raise a UserError that lists the supported ones."""
     if model_type not in FAMILIES:
         raise UserError(f"model type '{model_type}' is not supported; choose one of {', '.join(FAMILIES)}.")
     return FAMILIES[model_type]
 
 
 def architecture_of(config: PreTrainedConfig) -> dict[str, Any]:
-    """What a model is, in our names of its sizes: type, layers, hidden_size, ..., dropout, attention_dropout.
+    """Describe a model in our names of its sizes: type, layers, hidden_size, ..., attention_dropout.
 
     `config_from` the other way round. Where a size goes by several of the library's names it is the largest.
     """
@@ -120,7 +120,7 @@ def set_dropout(config: PreTrainedConfig, dropout: float | None, attention_dropo
 
 
 def config_from(architecture: Mapping[str, Any], tokenizer: Any) -> PreTrainedConfig:
-    """The Hugging Face config of a model to be trained from scratch with `tokenizer`.
+    """Return the Hugging Face config of a model to be trained from scratch with `tokenizer`.
 
     `architecture` has `type` (a key of `FAMILIES`), any of layers, hidden_size, heads, intermediate_size,
     max_positions (usable length of a sequence), dropout, attention_dropout, and any further key of that

@@ -1,5 +1,4 @@
-"""Packed attention: sequences of any lengths laid end to end in one row [1, T], each attending only to
-itself.
+"""Packed attention: sequences end to end in one row [1, T], each attending only to itself.
 
 Padding would multiply the work of every linear layer by (longest / mean length); a block-diagonal mask over
 the row would make attention quadratic in T. Here the linear layers see a row without padding, and attention
@@ -100,8 +99,9 @@ def packed_attention(
     deterministic: bool | None = None,
     **_: object,
 ) -> tuple[Tensor, None]:
-    """transformers' attention interface. query, key, value: [1, heads, T, head size]; returns [1, T, heads,
-    head size].
+    """Attend within each sequence of a packed row: transformers' attention interface.
+
+    query, key, value: [1, heads, T, head size]; returns [1, T, heads, head size].
 
     `sliding_window` follows the library's convention: a token sees those at a distance of at most
     sliding_window - 1.
@@ -177,7 +177,7 @@ def _attend_variable_length(
 
 
 def _variable_length_kernel(query: Tensor, dropout: float) -> Callable[..., Tensor] | None:
-    """The fastest kernel that computes what was asked; None: dense attention by length, which always does."""
+    """Choose the fastest kernel that computes what was asked; None: dense attention by length."""
     if query.device.type != "cuda" or query.dtype not in _HALF or query.shape[-1] > 256:
         return None
     if dropout > 0.0:
@@ -233,7 +233,7 @@ def _flash_attn_kernel(
 
 
 def _packed_mask(*_: object, attention_mask: Tensor | None = None, **__: object) -> None:
-    """transformers' mask interface: the layout says everything, so there is no mask to build."""
+    """Build no mask: transformers' mask interface, where the layout already says everything."""
     if attention_mask is not None:
         raise UserError(
             "packed attention takes no attention_mask: sequences are laid end to end without padding. Call "

@@ -91,14 +91,18 @@ class SentenceEncoder(nn.Module):
     def embed(
         self, ids: Tensor, lengths: Tensor, pooling: str | None = None, edit: EditEmbeddings | None = None
     ) -> Tensor:
-        """Sentence vectors [N, H], float32 (float64 from a float64 model), by `pooling` or its own; `edit` as
-        in `states`."""
+        """Return sentence vectors [N, H], float32 (float64 from a float64 model).
+
+        pooling: None for the encoder's own. edit: as in `states`.
+        """
         pooling = check_pooling(pooling or self.pooling)
         return self.vectors(self.states(ids, lengths, SECOND_STATE[pooling], edit=edit), pooling)
 
     def vectors(self, states: PackedStates, pooling: str) -> Tensor:
-        """Sentence vectors [N, H] of hidden states: pooled, and through its head, if it has one, where
-        `pooling` is its own."""
+        """Pool hidden states into sentence vectors [N, H].
+
+        They go through the encoder's head, if it has one, where `pooling` is its own.
+        """
         vectors = pool(states, pooling)
         return vectors if self.head is None or pooling != self.pooling else self.head(vectors)
 
@@ -108,8 +112,7 @@ class SentenceEncoder(nn.Module):
 
     @property
     def has_token_types(self) -> bool:
-        """Whether the model tells a pair's second text by its token types (BERT, ELECTRA; RoBERTa does
-        not)."""
+        """Whether the model marks a pair's second text by token types (BERT, ELECTRA; RoBERTa does not)."""
         return self.lm.config.model_type in ("bert", "electra") and self.lm.config.type_vocab_size > 1
 
     def states(
@@ -120,10 +123,11 @@ class SentenceEncoder(nn.Module):
         token_types: Tensor | None = None,
         edit: EditEmbeddings | None = None,
     ) -> PackedStates:
-        """Last hidden states and, if `second` is an index (0: embeddings, i: output of layer i, -2: last but
-        one), that one's. `token_types`: int64[T], for models that have them; all 0 when not given. `edit`:
-        what becomes of the output [T, H] of the embedding block (words and positions, after norm and
-        dropout), in the order of `ids`.
+        """Return the last hidden states and, where `second` is given, those of that layer.
+
+        second: 0 for the embeddings, i for the output of layer i, -2 for the last but one. token_types:
+        int64[T], for models that have them; all 0 when not given. edit: changes the output [T, H] of the
+        embedding block (words and positions, after norm and dropout), in the order of `ids`.
 
         On CPU the row is filled up with padding that belongs to no sequence, so that rows of a thousand
         lengths have a few dozen shapes (see `pretrain.common.memory`). An empty batch is a row of filler,
@@ -178,8 +182,7 @@ class SentenceEncoder(nn.Module):
     def _embeddings_edited(
         self, edit: EditEmbeddings | None, tokens: int, restore: Tensor | None, token_order: Tensor | None
     ) -> Iterator[None]:
-        """Inside, the embedding block's output row [1, tokens + filler, H] passes through `edit`, in the
-        order of the input."""
+        """Pass the embedding block's output [1, tokens + filler, H] through `edit`, in the input's order."""
         if edit is None:
             yield
             return
@@ -222,8 +225,7 @@ class SentenceEncoder(nn.Module):
 
 
 def build_encoder(architecture: Mapping[str, Any], tokenizer: Any, pooling: str = "mean") -> SentenceEncoder:
-    """A randomly initialised encoder of the given sizes (keys: see
-    `pretrain.model.architectures.config_from`).
+    """Build a randomly initialised encoder of the given sizes (keys: `architectures.config_from`).
 
     Draws from torch's global generator: seed it first. Parameters are float32.
     """
@@ -239,7 +241,9 @@ def load_encoder(
     dropout: float | None = None,
     attention_dropout: float | None = None,
 ) -> SentenceEncoder:
-    """The encoder in a Hugging Face folder, or of a hub name, for use with `tokenizer`; parameters float32.
+    """Load the encoder in a Hugging Face folder, or of a hub name, for use with `tokenizer`.
+
+    Parameters are float32.
 
     `dropout`, `attention_dropout`: instead of the checkpoint's own; None: its own.
 
@@ -291,7 +295,7 @@ def _check_loaded(lm: PreTrainedModel, report: Mapping[str, Any], source: str | 
 
 
 def check_tokenizer(rows: int, tokenizer: Any, source: str | Path, role: str = "encoder") -> None:
-    """Same token, same id, wherever the checkpoint brings its own tokenizer; by counts otherwise.
+    """Check that each token has the checkpoint's id, where that has a tokenizer; else compare counts.
 
     Args:
         rows: How many tokens the checkpoint has an embedding for.
@@ -319,8 +323,10 @@ def check_tokenizer(rows: int, tokenizer: Any, source: str | Path, role: str = "
 
 
 def _own_vocabulary(source: str | Path) -> dict[str, int] | None:
-    """Token -> id of a checkpoint's own tokenizer; None: it brings none. (For a folder without one the
-    library makes one up.)"""
+    """Return token -> id of a checkpoint's own tokenizer; None where it brings none.
+
+    (For a folder without one the library makes one up.)
+    """
     folder = Path(source)
     if folder.is_dir() and not any(
         any(folder.glob(name)) for name in ("tokenizer.json", "vocab.*", "*.model")

@@ -1,5 +1,4 @@
-"""Heads on sentence vectors: trained beside the encoder in float32; an export has none but one that is kept
-for use."""
+"""Heads on sentence vectors, trained beside the encoder in float32; an export keeps at most one."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ Statistics = tuple[tuple[Tensor, Tensor], ...]
 
 
 class ProjectionHead(nn.Module):
-    """The projection g between sentence vectors and the contrastive loss (Chen et al. 2020, "SimCLR", section
-    2.1).
+    """The projection g before the contrastive loss (Chen et al. 2020, "SimCLR", section 2.1).
 
     `layers` linear maps with an activation between each two: in -> hidden -> ... -> out. With `batch_norm`,
     hidden layers are batch-normalised before their activation. It sees the vectors of the whole global batch,
@@ -82,8 +80,7 @@ class ProjectionHead(nn.Module):
 
     @torch.no_grad()
     def statistics(self, vectors: Tensor) -> Statistics:
-        """The batch statistics that `vectors` [N, in] have in each batch norm, as constants; running ones
-        stay untouched."""
+        """Return the statistics of `vectors` [N, in] in each batch norm, as constants; running ones stay."""
         norms = self._norms()
         for norm in norms:
             norm.recording = True
@@ -96,8 +93,7 @@ class ProjectionHead(nn.Module):
 
     @contextmanager
     def with_statistics(self, statistics: Statistics) -> Iterator[None]:
-        """Within, every batch norm uses these constants instead of the batch's statistics, and running ones
-        stay untouched.
+        """Let every batch norm use these constants instead of the batch's statistics; running ones stay.
 
         A part of a batch then comes out as in the whole of it, and no vector's gradient passes through the
         others'.
@@ -118,8 +114,7 @@ class ProjectionHead(nn.Module):
 
 
 class WholeBatchNorm(nn.BatchNorm1d):
-    """Batch norm over the whole global batch, whose statistics can be fixed
-    (`ProjectionHead.with_statistics`)."""
+    """Batch norm over the global batch; its statistics can be fixed (`ProjectionHead.with_statistics`)."""
 
     recording = False
     fixed: tuple[Tensor, Tensor] | None = None
@@ -135,8 +130,7 @@ class WholeBatchNorm(nn.BatchNorm1d):
 
 
 def simcse_head(size: int, initializer_range: float | None = 0.02) -> ProjectionHead:
-    """Linear(d, d), tanh: SimCSE's "MLP pooler" (Gao et al. 2021), new and not the checkpoint's; BERT's
-    initialisation."""
+    """Build Linear(d, d), tanh: SimCSE's "MLP pooler" (Gao et al. 2021), new, with BERT's initialisation."""
     return ProjectionHead(
         size, size, size, layers=1, output_activation="tanh", initializer_range=initializer_range
     )
@@ -159,9 +153,10 @@ def vascl_head(size: int, out_features: int = 128, initializer_range: float | No
 
 
 def batch_norm_head(size: int, initializer_range: float | None = 0.02) -> ProjectionHead:
-    """Linear(d, 2d), batch norm, ReLU, Linear(2d, d), batch norm without weight and bias; maps without bias
-    (DiffCSE's code, Chuang et al. 2022; AugCSE's has the same, with torch's own initialisation:
-    `initializer_range=None`).
+    """Build Linear(d, 2d), batch norm, ReLU, Linear(2d, d), batch norm without weight and bias.
+
+    Maps have no bias. It is the head of DiffCSE's code (Chuang et al. 2022); AugCSE's is the same with
+    torch's own initialisation (`initializer_range=None`).
     """
     return ProjectionHead(
         size,

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 
 class MomentumEncoder(nn.Module):
-    """A copy of `source` that is never trained and runs without dropout; `follow` moves it towards the
-    source.
+    """A copy of `source` that is never trained and has no dropout; `follow` moves it towards the source.
 
     Its parameters are saved with the model's. With ZeRO 3 both are cut in the same way, and each rank moves
     its part.

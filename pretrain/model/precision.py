@@ -45,8 +45,7 @@ class LossScale:
             self._divisor = 1.0
 
     def update(self, finite: bool) -> None:
-        """After a step: halve at an overflow (the step was skipped), double after `growth_interval` good
-        steps.
+        """Halve the scale after an overflow (a skipped step), double it after `growth_interval` good steps.
 
         Raises:
             FloatingPointError: the scale fell below 2**-14; the loss itself is not finite.

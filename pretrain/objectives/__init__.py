@@ -37,8 +37,7 @@ SYSTEMS = {
 def build_objective(
     config: Config, encoder: SentenceEncoder, tokenizer: Any = None, number_of_labels: int = 0
 ) -> WholeObjective:
-    """What `objective.name` asks for, heads freshly initialised; call it before the encoder is wrapped by an
-    engine.
+    """Build what `objective.name` asks for, heads freshly initialised, before an engine wraps the encoder.
 
     Args:
         tokenizer: for objectives that edit sentences (diffcse).
@@ -60,8 +59,7 @@ def build_objective(
 
 
 def view_specs(config: Config) -> list[ViewSpec]:
-    """The views that training with this configuration makes, in the order in which the objective will want
-    them.
+    """Return the views that training with this configuration makes, in the order of the objective's roles.
 
     Raises:
         UserError: a view that needs an augmentation of its own has none.
@@ -73,12 +71,12 @@ def view_specs(config: Config) -> list[ViewSpec]:
 
 
 def _system(part: str) -> tuple[type[Objective], str]:
-    """The class of a summand of the objective's name, and the name of its losses' section."""
+    """Return the class of a summand of the objective's name, and the name of its losses' section."""
     return (SYSTEMS[part], part) if part in SYSTEMS else _plug_in(part)
 
 
 def _plug_in(name: str) -> tuple[type[Objective], str]:
-    """The class FILE.py:CLASS and a name for its losses' section."""
+    """Return the class FILE.py:CLASS, and a name for its losses' section."""
     match = PLUG_IN.match(name)
     try:
         module = import_file(match["file"])

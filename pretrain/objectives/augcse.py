@@ -23,9 +23,10 @@ from pretrain.objectives.parts import joint, pair
 
 
 class Augcse(Objective):
-    """AugCSE: the symmetric contrastive loss of two dropout views, and lambda times the loss of a
-    discriminator that reads [P(x); P(aug(x))] and tells the augmentation, through gradient reversal (alpha =
-    -1): the encoder is to hide it.
+    """AugCSE: a symmetric contrastive loss, and lambda times the loss of a discriminator of augmentations.
+
+    The discriminator reads [P(x); P(aug(x))] and tells the augmentation. Its gradient is reversed (alpha
+    = -1), so that the encoder learns to hide it.
 
     Projection and its batch norm see originals and augmentations together. A label says which augmentation
     was drawn, or that it changed nothing. The discriminator's dropout is the same on every rank.

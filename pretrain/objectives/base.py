@@ -1,13 +1,14 @@
 """What an objective is: losses of the sentence vectors of a whole global batch, written as in the papers.
 
 An objective owns its heads and says, of the sentence vectors of the WHOLE global batch, what its losses are.
-It knows nothing of micro-batches, ranks or memory: `pretrain.step.whole_batch` sees to it that the gradient
-is that of the whole batch. What it declares beside that:
+It knows nothing of micro-batches, ranks or memory: `pretrain.step.whole_batch` makes sure that the gradient
+is that of the whole batch. What it declares:
 
-roles           the views it embeds of each sequence: "anchor", "positive" ...; `augment.*` says how each is made
+roles           the views it embeds of each sequence: "anchor", "positive" ...; `augment.*` says how each is
+                made
 relate          its sentence-level losses
-sequence_loss   a loss of one sequence at a time (a perturbed forward pass, replaced-token detection), which may be
-                conditioned on a vector that depends on the whole batch
+sequence_loss   a loss of one sequence at a time (a perturbed forward pass, replaced-token detection), which
+                may be conditioned on a vector that depends on the whole batch
 momentum        an encoder that follows the trained one and is not trained
 """
 
@@ -41,7 +42,8 @@ class BatchContext:
     itself).
     labels: int64[N] of the labelled view, or None.
     seed: of whatever is random in an objective: the same on every rank.
-    condition_gradients: name -> gradient of the sequence losses with respect to `Objective.conditions`.
+    condition_gradients: name -> gradient of the sequence losses with respect to `Objective.conditions`;
+        surrogates: scalars that carry it through the heads (`condition`).
     measures: where `relate` may leave numbers for the metrics.
     """
 
@@ -57,7 +59,7 @@ class BatchContext:
     measures: dict[str, float] = field(default_factory=dict)
 
     def generator(self, purpose: int = 0) -> torch.Generator:
-        """A generator on the CPU, the same on every rank at this step; `purpose` tells several apart."""
+        """Return a generator on the CPU, the same on every rank at a step; `purpose` tells several apart."""
         seed = np.random.SeedSequence([self.seed, self.step, purpose]).generate_state(1, np.uint64)[0]
         return torch.Generator().manual_seed(int(seed >> 1))
 
@@ -65,15 +67,18 @@ class BatchContext:
         return None if self.identities is None else self.identities[role]
 
     def condition(self, name: str, values: Tensor) -> None:
-        """Let the sequence losses' gradient flow into `values`, what `Objective.conditions` returned under
-        that name."""
+        """Let the sequence losses' gradient flow into `values`.
+
+        They are what `Objective.conditions` returned under that name, with gradients.
+        """
         if name in self.condition_gradients:
             self.surrogates.append((values * self.condition_gradients[name]).sum())
 
 
 class Objective(nn.Module):
-    """Base of all objectives; its submodules are the heads, in float32, dropped at export but for
-    `kept_head`.
+    """Base of all objectives: the losses of a system, and its heads.
+
+    Its submodules are the heads: float32, and dropped at export but for `kept_head`.
 
     Subclass it in a file of your own and train with `--objective FILE.py:CLASS`; it is built as CLASS(config,
     encoder), with `config.objective.options` for its settings.
@@ -82,6 +87,16 @@ class Objective(nn.Module):
     smallest_batch: the fewest sequences that its losses are defined for.
     sequence_roles: roles whose views `sequence_loss` reads, in passes of their own.
     momentum_role: the role that the momentum encoder embeds, if it has one.
+
+    >>> class Near(Objective):
+    ...     def weights(self, step):
+    ...         return {"near": 1.0}
+    ...
+    ...     def relate(self, views, context):
+    ...         return {"near": (views["anchor"] - views["positive"]).norm(dim=1).mean()}
+    >>> views = {"anchor": torch.tensor([[1.0, 0.0], [0.0, 1.0]]), "positive": torch.zeros(2, 2)}
+    >>> Near().relate(views, context=None)
+    {'near': tensor(1.)}
     """
 
     roles: tuple[str, ...] = ("anchor", "positive")
@@ -92,17 +107,16 @@ class Objective(nn.Module):
 
     @classmethod
     def roles_of(cls, config: Config) -> tuple[str, ...]:
-        """The roles under a configuration: the data is opened before the model is built."""
+        """Return the roles under a configuration: the data is opened before the model is built."""
         return cls.roles
 
     @classmethod
     def labelled_role_of(cls, config: Config) -> str | None:
-        """The role whose augmentation it must know (`BatchContext.labels`), if any."""
+        """Return the role whose augmentation the objective must know (`BatchContext.labels`), if any."""
         return None
 
     def require_positions(self, longest: int) -> None:
-        """Refuse sequences of `longest` tokens where a model of the objective's own takes fewer; called at
-        the start.
+        """Refuse sequences of `longest` tokens at the start, where a model of its own takes fewer.
 
         Raises:
             UserError: they are too long; the message names the setting.
@@ -118,19 +132,23 @@ class Objective(nn.Module):
 
     @property
     def kept_head(self) -> ProjectionHead | None:
-        """The head whose output is the sentence vector in use: evaluated in training, exported, judged. None:
-        the vector in use is the pooled one. One linear map of d to d with bias, and tanh
-        (`pretrain.model.heads.simcse_head`)."""
+        """The head whose output is the sentence vector in use: evaluated in training, and exported.
+
+        None: the vector in use is the pooled one. It is one linear map of d to d with bias, and tanh
+        (`pretrain.model.heads.simcse_head`).
+        """
         return None
 
     def negatives(self, batch: int) -> int:
-        """How many negatives an anchor has in a batch of so many sequences, for what is shown; 0: the
-        objective has none."""
+        """Return how many negatives an anchor has in a batch of so many sequences, for display; 0: none."""
         return 0
 
     def conditions(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
-        """What `sequence_loss` is conditioned on: role -> [N, c]. Called without gradients, before `relate`,
-        which must hand the same values, with gradients, to `BatchContext.condition`."""
+        """Return what `sequence_loss` is conditioned on: role -> [N, c].
+
+        Called without gradients, before `relate`, which must hand the same values, with gradients, to
+        `BatchContext.condition`.
+        """
         return {}
 
     def sequence_loss(
@@ -143,8 +161,9 @@ class Objective(nn.Module):
         keys: np.ndarray,
         seed: int,
     ) -> Tensor:
-        """SUM over sequences of the loss `sequence_term`, of packed ids int64[T], lengths int64[n] on the
-        CPU.
+        """Sum the loss `sequence_term` over the sequences of a packed row.
+
+        ids: int64[T]. lengths: int64[n], on the CPU.
 
         condition: [n, c], the sequences' rows of `conditions()[role]`, or None. keys: uint64[n], for draws
         that depend on the sequence and step alone (`augment.core.keys`). seed: of the random state (dropout)
@@ -153,18 +172,18 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def sequence_scale(self, sequences: int, tokens: int) -> float:
-        """Factor on the sum of `sequence_loss` over the global batch's sequences and tokens, all
-        `sequence_roles` together."""
+        """Return the factor on the sum of `sequence_loss` over the global batch, all roles together."""
         return 1.0 / max(1, sequences)
 
     def idle(self, device: torch.device) -> Tensor:
-        """A zero that depends on every parameter that `relate` does not reach, for steps at which weights are
-        0."""
+        """Return a zero that depends on every parameter that `relate` does not reach, for idle steps."""
         return torch.zeros((), device=device)
 
     def remember(self, vectors: Tensor, identities: Tensor) -> None:
-        """The momentum encoder's vectors of `momentum_role`, float32[N, d], and their texts' identities
-        int64[N], after the step's losses."""
+        """Take the momentum encoder's vectors of `momentum_role` after the step's losses.
+
+        vectors: float32[N, d]. identities: int64[N], of their texts.
+        """
 
 
 @contextmanager

@@ -24,9 +24,10 @@ from pretrain.objectives.parts import joint, pair
 
 
 class Diffcse(Objective):
-    """DiffCSE: a frozen generator edits both views' sentences, and a discriminator, a second encoder that
-    starts as a copy of the trained one, must find the edits; where its first token's embedding would be, it
-    reads the projected sentence vector.
+    """DiffCSE: SimCSE, and a discriminator that must find the tokens which a frozen generator has replaced.
+
+    The discriminator is a second encoder that starts as a copy of the trained one. In place of its first
+    token's embedding it reads the projected sentence vector.
 
     As in the public code: the generator's dropout is on; with `replacement: argmax` every position may
     change. Padding counts nowhere (in the code it does, so that its loss depends on the padding's width). The
@@ -124,8 +125,9 @@ class Diffcse(Objective):
 
     @torch.no_grad()
     def edit(self, ids: Tensor, lengths: Tensor, keys: np.ndarray) -> Tensor:
-        """The generator's version of packed ids int64[T]; what is masked depends on a sequence's key
-        (uint64[n]) alone.
+        """Return the generator's version of packed ids, int64[T].
+
+        What is masked depends on a sequence's key (uint64[n]) alone.
 
         A token that the generator does not know is shown to it as [MASK], and stays what it is.
         """
@@ -187,7 +189,7 @@ def _load_generator(source: str | None, tokenizer, encoder: SentenceEncoder) -> 
 
 
 def _positions(generator: nn.Module) -> int:
-    """The longest sequence that the generator takes, special tokens included."""
+    """Return the longest sequence that the generator takes, special tokens included."""
     config = generator.config
     if config.model_type in FAMILIES:
         return FAMILIES[config.model_type].usable_positions(config)

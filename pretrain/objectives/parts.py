@@ -12,8 +12,7 @@ from pretrain.objectives.base import BatchContext
 
 
 def joint(head: nn.Module, views: Sequence[Tensor]) -> Tensor:
-    """`head` over all views in one call, so that a batch norm in it sees them together: V x [N, d] -> [V, N,
-    e]."""
+    """Apply `head` to all views at once, so that a batch norm sees them all: V x [N, d] -> [V, N, e]."""
     return head(torch.cat(list(views))).unflatten(0, (len(views), -1))
 
 
@@ -23,8 +22,7 @@ def local_groups(settings: Term, context: BatchContext) -> Tensor | None:
 
 
 def pair(settings: Term, context: BatchContext, positive: str = "positive") -> dict[str, Tensor | None]:
-    """What a loss of anchors and positives wants to know of the batch (arguments of
-    `losses.contrastive.info_nce`)."""
+    """Return what a loss of anchors and positives needs to know of the batch (for `info_nce`)."""
     return {
         "groups": local_groups(settings, context),
         "anchor_identities": context.identity("anchor"),

@@ -17,9 +17,10 @@ WITH_NEGATIVE = ("anchor", "positive", "negative")
 
 
 class Simcse(Objective):
-    """SimCSE: a sentence is its own positive (dropout alone tells the views apart, `--aug none`), or,
-    supervised, an NLI premise's is the entailed hypothesis and its hard negative the contradicting one (data
-    with columns).
+    """SimCSE: a sentence is its own positive, under other dropout (`--aug none`).
+
+    Supervised, on data with columns, the positive of an NLI premise is the entailed hypothesis, and its hard
+    negative the contradicting one.
 
     Equation 1 and, with hard negatives, 5: as the public code has it, every row sees all hard negatives, and
     only its own has `hard_negative_logit` added. The MLP head is trained only, and the vector in use is the
@@ -75,9 +76,10 @@ class Simcse(Objective):
 
 
 class Sda(Objective):
-    """SDA (Zhu et al.): a discrete augmentation as positive, the own negation as a relaxed negative (equation
-    4; the printed one lacks the -log). Where an augmentation did not apply, the positive is the sentence
-    under other dropout, and there is no negation.
+    """SDA (Zhu et al.): a discrete augmentation as positive, the own negation as a relaxed negative.
+
+    Equation 4; the printed one lacks the -log. Where an augmentation did not apply, the positive is the
+    sentence under other dropout, and there is no negation.
     """
 
     @classmethod
@@ -110,9 +112,10 @@ class Sda(Objective):
 
 
 class Esimcse(Objective):
-    """ESimCSE (Wu et al. 2022): the positive repeats words (`--augment.positive repeat`), so that length does
-    not betray it, and a queue of earlier batches, embedded by a momentum encoder without dropout, adds
-    negatives (equation 4).
+    """ESimCSE (Wu et al. 2022): SimCSE with repeated words, and a queue of negatives.
+
+    The positive repeats words (`--augment.positive repeat`), so that length does not give it away. The queue
+    holds earlier batches, embedded by a momentum encoder without dropout (equation 4).
     """
 
     def __init__(self, config: Config, encoder: SentenceEncoder):
@@ -154,8 +157,10 @@ class Esimcse(Objective):
 
 
 class Declutr(Objective):
-    """DeCLUTR (Giorgi et al. 2021): an anchor span and the mean vector of several positive spans of the same
-    document are neighbours under NT-Xent (equation 4), beside masked language modelling; no head.
+    """DeCLUTR (Giorgi et al. 2021): spans of one document are neighbours, beside masked language modelling.
+
+    An anchor span and the mean vector of several positive spans are compared by NT-Xent (equation 4), without
+    a head.
     """
 
     @classmethod

@@ -18,8 +18,7 @@ RADIUS_OF_WORD = 0.01
 
 
 class Vadvcse(Objective):
-    """V-advCSE: SimCSE's loss, and lambda times how far the output moves under the worst small change of the
-    embeddings.
+    """V-advCSE: SimCSE's loss, and lambda times how far outputs move under the worst change of words.
 
     Both passes of a sentence share their dropout, or the distance would measure that; batch norm uses the
     statistics that the clean batch has, as constants, and its running ones are not touched by the extra

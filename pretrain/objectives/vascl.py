@@ -14,9 +14,10 @@ from pretrain.objectives.parts import joint, local_groups, stacked_identities
 
 
 class Vascl(Objective):
-    """VaSCL: NT-Xent of two dropout views (equation 1) and the neighbourhood-constrained loss of a virtual
-    augmentation (equations 2 to 5), through a head d -> d -> 128 without biases. Neighbours are those of the
-    whole global batch.
+    """VaSCL: NT-Xent of two dropout views, and the neighbourhood-constrained loss of a virtual augmentation.
+
+    Equations 1, and 2 to 5, through a head d -> d -> 128 without biases. Neighbours are those of the whole
+    global batch.
 
     `grad_to_encoder: code`: the sentence vector under the virtual augmentation is detached, as in the public
     code, so that the neighbourhood loss shapes the head alone; `paper`: it trains the encoder too, as

@@ -1,5 +1,4 @@
-"""All that a run learns: masked language modelling and any number of sentence-level objectives, summed with
-weights."""
+"""All that a run learns: a weighted sum of masked language modelling and sentence-level objectives."""
 
 from __future__ import annotations
 
@@ -16,8 +15,10 @@ from pretrain.objectives.base import BatchContext, Objective, Views
 
 
 class Terms(nn.Module):
-    """Objectives by name. (torch's own ModuleDict has methods, such as `clear`, whose names it cannot
-    hold.)"""
+    """Objectives by name.
+
+    (torch's own ModuleDict has methods, such as `clear`, whose names it cannot hold.)
+    """
 
     def __init__(self, terms: dict[str, Objective]):
         super().__init__()
@@ -38,8 +39,9 @@ class Terms(nn.Module):
 
 
 class WholeObjective(nn.Module):
-    """The sum of the `terms`' losses and the masked-language loss (Devlin et al. 2019; with `copies: 2`
-    CLEAR's Double MLM).
+    """The sum of the `terms`' losses and the masked-language loss (Devlin et al. 2019).
+
+    With `mlm.copies: 2` the latter is CLEAR's Double MLM.
 
     roles: the views of all terms, each embedded once, whoever reads it. masked_copies: maskings of each
     sequence.
@@ -81,8 +83,7 @@ class WholeObjective(nn.Module):
                 )
 
     def require_positions(self, longest: int) -> None:
-        """Refuse sequences that are too long for a model of any term; found now, not on one rank at some
-        step."""
+        """Refuse sequences that are too long for a model of any term, before the first step."""
         for term in self.terms.values():
             term.require_positions(longest)
 
@@ -124,12 +125,14 @@ class WholeObjective(nn.Module):
         return bool(scopes) and all(scope == "local" for scope in scopes)
 
     def pool(self, global_batch: int, world: int) -> int:
-        """Sequences that an anchor is compared with, itself among them, where `world` ranks share the global
-        batch."""
+        """Return how many sequences an anchor is compared with, itself among them.
+
+        world: ranks that share the global batch.
+        """
         return global_batch // (world if self.is_local else 1)
 
     def negatives(self, batch: int) -> int:
-        """The most negatives that any term has for an anchor; 0 where none has any."""
+        """Return the most negatives that any term has for an anchor; 0 where none has any."""
         return max((term.negatives(batch) for term in self.terms.values()), default=0)
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
@@ -167,7 +170,7 @@ class WholeObjective(nn.Module):
                 term.remember(vectors, identities)
 
     def untrained_heads_touch(self, hidden_size: int, device: torch.device) -> Tensor:
-        """A zero that depends on every head's parameters, for steps whose sentence-level weights are 0.
+        """Return a zero that depends on every head's parameters, for steps without sentence-level losses.
 
         Every parameter then has a gradient on every rank at every step, which ZeRO's partitioned reductions
         want.

@@ -40,7 +40,7 @@ OURS = {
 
 
 def deepspeed_config(config: Config, world_size: int) -> dict[str, Any]:
-    """The engine's JSON: ours, with the recipe's `deepspeed:` merged over it.
+    """Return the engine's JSON: ours, with the recipe's `deepspeed:` merged over it.
 
     Raises:
         UserError: `deepspeed:` sets a key that contradicts the tree (both are named), or that DeepSpeed does
@@ -80,8 +80,9 @@ def _merge(ours: dict[str, Any], theirs: dict[str, Any], prefix: str) -> None:
 
 
 def start_processes(patience: int = 600, seconds: int = 1800) -> None:
-    """Join the process group that RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR/PORT describe; alone where
-    they are not set.
+    """Join the process group that RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT describe.
+
+    Where they are not set, this process is alone.
 
     Args:
         patience: seconds to wait for the other ranks to arrive and to connect.
@@ -148,7 +149,7 @@ def build_operators() -> None:
 
 
 def device() -> torch.device:
-    """This process's device."""
+    """Return this process's device."""
     return (
         torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
         if torch.cuda.is_available()
@@ -157,8 +158,10 @@ def device() -> torch.device:
 
 
 def build_engine(module: nn.Module, config: Config):
-    """Wrap `module` in a DeepSpeed engine with our optimizer; `engine.step()` skips an update that is not
-    finite."""
+    """Wrap `module` in a DeepSpeed engine with our optimizer.
+
+    `engine.step()` skips an update that is not finite.
+    """
     import deepspeed
 
     module.to(device())

@@ -71,8 +71,10 @@ class AskedFor(dict):
         return AskedFor(dict(super().items()), self.path, self.asked)
 
     def unknown(self) -> list[tuple[str, str]]:
-        """(section's path, key) of what was given and never asked for. A section of which nothing was asked
-        has been handed on whole, to a model that refuses unknown keys itself."""
+        """Return (section's path, key) of what was given and never read.
+
+        A section of which nothing was read was handed on whole, to a model that refuses unknown keys itself.
+        """
         if self.path and not self.asked[self.path]:
             return []
         found = [(self.path, key) for key in self if key not in self.asked[self.path]]
@@ -126,7 +128,7 @@ def _refuse_offload(zero: Any) -> None:
 
 
 def _fault(fault: Any, model: str, options: dict[str, Any]) -> str:
-    """A fault that one of DeepSpeed's models found, with the option's full name."""
+    """Word a fault that one of DeepSpeed's models found, with the option's full name."""
     path = [str(part) for part in fault["loc"]]
     prefix = next((found for found in _sections(options) if _has(options, [*found, *path])), [])
     section = ".".join([*prefix, *path[:-1], ""]) if prefix or path[1:] else ""
@@ -145,7 +147,7 @@ def _nearest(key: str, section: str, known: set[str]) -> str:
 
 
 def _fields(name: str, path: list[str]) -> set[str]:
-    """The fields of the section at a path below DeepSpeed's model of that name."""
+    """Return the fields of the section at a path below DeepSpeed's model of that name."""
     from deepspeed.runtime.config_utils import DeepSpeedConfigModel
 
     def below(model: Any) -> Iterator[Any]:

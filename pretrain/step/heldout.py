@@ -126,8 +126,7 @@ class Heldout:
 
 
 def embed_sharded(engine, sequences: Ragged, budget: int) -> np.ndarray:
-    """Sentence vectors in use, float32[N, d], of `sequences`, computed by all ranks together, whole on
-    each."""
+    """Embed sequences on all ranks together: the vectors in use, float32[N, d], whole on each rank."""
     vectors = torch.zeros(len(sequences), engine.module.encoder.hidden_size, device=engine.device)
     with torch.no_grad():
         for row in _my_share(sequences, budget, engine.device):
@@ -137,8 +136,10 @@ def embed_sharded(engine, sequences: Ragged, budget: int) -> np.ndarray:
 
 
 def text_embedder(engine, tokenizer, max_length: int, budget: int) -> Callable[[list[str]], np.ndarray]:
-    """A function from sentences to vectors float32[N, d] for an evaluator; call it on every rank with the
-    same sentences."""
+    """Return a function from sentences to vectors, float32[N, d], for an evaluator.
+
+    Call it on every rank with the same sentences.
+    """
 
     def embed(sentences: list[str]) -> np.ndarray:
         encoded = tokenizer(

@@ -76,8 +76,7 @@ class Lamb(torch.optim.Optimizer):
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
-    """Learning rate of optimizer step `step` (from 0): linear warm-up, then the schedule's decay to 0 at
-    `steps`.
+    """Return the learning rate of optimizer step `step` (from 0): warm-up, then decay to 0 at `steps`.
 
     A pure function of the step, so that a resumed run has no scheduler state to lose.
     """
