@@ -1,21 +1,12 @@
-"""The loader on real shards: the same batches whoever makes them, damage, signals, and leaving without a
-trace."""
+"""The loader on real shards: the same batches whoever makes them, and what is refused."""
 
 from __future__ import annotations
-
-import os
-import signal
-import subprocess
-import sys
-import textwrap
-import time
-from pathlib import Path
 
 import loader_helpers as helpers
 import numpy as np
 import pytest
 import torch
-from loader_helpers import assert_same, assert_same_run, batches, damage
+from loader_helpers import assert_same, assert_same_run, batches
 
 from augment.core.errors import AugmentationError
 from augment.core.keys import sequence_keys
@@ -23,28 +14,12 @@ from augment.core.ragged import Ragged
 from augment.spec.build import build
 from pretrain.common.errors import UserError
 from pretrain.data import loader as loader_module
-from pretrain.data.batch import RankBatch, ViewSpec, label_names, number_of_labels
+from pretrain.data.batch import ViewSpec, label_names, number_of_labels
 from pretrain.data.masking import mask_tokens
-from pretrain.data.shards import DamagedShard, ShardReader, write_folder
-from pretrain.data.worker import BlockMaker, clip
+from pretrain.data.shards import ShardReader, write_folder
+from pretrain.data.worker import clip
 
-SEQUENCES, CHUNK_TOKENS = 500, 400
-STEPS = 25  # two epochs of ten steps and a half
-
-
-@pytest.fixture
-def folder(tmp_path) -> Path:
-    sequences = helpers.some_sequences(SEQUENCES)
-    write_folder(
-        tmp_path, {"train": sequences}, helpers.SIZE, 40, chunk_tokens=CHUNK_TOKENS, chunks_per_shard=6
-    )
-    return tmp_path
-
-
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    """Blocks of a few steps, so that a run of 25 is many of them."""
-    monkeypatch.setattr(loader_module, "BLOCK_SEQUENCES", 100)
+SEQUENCES, CHUNK_TOKENS, STEPS = 500, 400, 25  # of tests/pretrain/data/conftest.py: 2.5 epochs
 
 
 def test_batches_are_what_the_shards_and_the_keys_say(folder):
@@ -185,159 +160,6 @@ def test_the_random_state_of_the_training_process_is_untouched(folder):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-# ---- damage ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("how,words", [("flip", "sha256"), ("truncate", "cut short"), ("remove", "missing")])
-def test_damage_is_refused_by_name(folder, workers, how, words):
-    damage(folder, how)
-    with pytest.raises(DamagedShard, match=f"shard-00000.*{words}"):
-        batches(folder, workers=workers)
-
-
-@pytest.mark.parametrize("how", ["flip", "truncate", "remove"])
-def test_damage_is_replaced_the_same_way_whoever_reads(folder, how):
-    damaged, _ = damage(folder, how)
-    expected = batches(folder, damaged="skip")
-    for world_size, workers in ((2, 0), (4, 0), (1, 2), (2, 2)):
-        ranks = [
-            batches(folder, damaged="skip", rank=rank, world_size=world_size, workers=workers)
-            for rank in range(world_size)
-        ]
-        for number, batch in enumerate(expected):
-            assert_same(RankBatch.concatenate([rank[number] for rank in ranks]), batch)
-    listed = [entry for batch in expected for entry in batch.substitutions]
-    assert 0 < len({entry["chunk"] for entry in listed}) <= damaged
-    # Once an epoch, lane and chunk, at the first step where the lane meets it.
-    places = [(entry["epoch"], entry["lane"], entry["chunk"]) for entry in listed]
-    assert len(places) == len(set(places))
-    assert all(entry["step"] == batch.step for batch in expected for entry in batch.substitutions)
-    assert not {entry["replacement"] for entry in listed} & {entry["chunk"] for entry in listed}
-
-
-def test_replaced_draws_come_from_the_replacement_alone(folder):
-    good = batches(folder)
-    damage(folder, "flip")
-    sizes = ShardReader(folder).chunk_sizes
-    first = np.concatenate([[0], np.cumsum(sizes)])
-    replaced = {}
-    changed = 0
-    for before, after in zip(good, batches(folder, damaged="skip")):
-        for entry in after.substitutions:
-            replaced[(entry["epoch"], entry["chunk"])] = entry["replacement"]
-        differ = before.sequence_ids != after.sequence_ids
-        was = np.searchsorted(first, before.sequence_ids, side="right") - 1
-        now = np.searchsorted(first, after.sequence_ids, side="right") - 1
-        assert np.array_equal(differ, was == 2)
-        if differ.any():
-            other = replaced[(after.epoch, 2)]
-            assert (now[differ] == other).all()
-            index = (before.sequence_ids[differ] - np.uint64(first[2])).astype(np.int64)
-            assert np.array_equal(
-                after.sequence_ids[differ].astype(np.int64) - first[other], index % sizes[other]
-            )
-        changed += int(differ.sum())
-    assert changed > 0
-
-
-def test_resumed_after_a_repair_the_run_stays_the_same(folder):
-    _, good = damage(folder, "flip")
-    expected = batches(folder, damaged="skip")
-    listed = [entry for batch in expected for entry in batch.substitutions]
-    (folder / "train" / "shard-00000.tar").write_bytes(good)
-    for start in range(0, STEPS, 4):
-        recorded = [entry for entry in listed if entry["step"] < start]
-        if not recorded:
-            continue
-        for batch, again in zip(
-            expected[start:], batches(folder, recorded=recorded, start_step=start, workers=2), strict=True
-        ):
-            assert_same(batch, again)  # with what is listed: only what the record lacks
-
-
-def test_damage_between_two_starts_is_listed_at_the_first_step(folder):
-    good = batches(folder)
-    damage(folder, "flip")
-    first = int(np.flatnonzero([(sequences_of_chunk(folder, batch) == 2).any() for batch in good])[0])
-    start = first + 1  # lanes are in the middle of the chunk
-    again = batches(folder, start_step=start, damaged="skip", workers=1)
-    silent = [
-        batch.step
-        for batch, before in zip(again, good[start:])
-        if not np.array_equal(batch.sequence_ids, before.sequence_ids) and not known_by(again, batch)
-    ]
-    # no batch differs from what the sound data gives without an entry at its step or before
-    assert not silent
-    entries = again[0].substitutions
-    assert entries and all(entry["step"] == start and entry["under_way"] for entry in entries)
-    # On going on from there with that record, nothing is listed twice and the data is the same.
-    recorded = [row for batch in again[:2] for row in batch.substitutions]
-    more = batches(folder, start_step=start + 2, damaged="skip", recorded=recorded)
-    for mine, theirs in zip(again[2:], more, strict=True):
-        assert_same(mine, theirs)
-
-
-def sequences_of_chunk(folder: Path, batch: RankBatch) -> np.ndarray:
-    first = np.concatenate([[0], np.cumsum(ShardReader(folder).chunk_sizes)])
-    return np.searchsorted(first, batch.sequence_ids, side="right") - 1
-
-
-def known_by(run: list[RankBatch], batch: RankBatch) -> bool:
-    """Whether an entry up to this batch's step is of its epoch."""
-    return any(
-        entry["epoch"] == batch.epoch
-        for earlier in run
-        if earlier.step <= batch.step
-        for entry in earlier.substitutions
-    )
-
-
-def test_a_repaired_chunk_does_not_become_a_replacement(folder):
-    """The chunk that would stand in for a damaged one was damaged too: repaired, it is still passed over."""
-    loader = helpers.make_loader(folder)
-    stand_in = int(loader.lanes.replacements(0, 2, 1)[0])
-    path = folder / "train" / f"shard-{stand_in // 6:05d}.tar"
-    sound = path.read_bytes()
-    reader = ShardReader(folder)
-    for chunk in {2, stand_in}:
-        shard = folder / "train" / f"shard-{chunk // 6:05d}.tar"
-        content = bytearray(shard.read_bytes())
-        content[int(reader._offset[chunk] + reader._bytes[chunk] // 2)] ^= 1
-        shard.write_bytes(content)
-    run = batches(folder, damaged="skip")
-    first = next(batch.step for batch in run if any(entry["chunk"] == 2 for entry in batch.substitutions))
-    recorded = [entry for batch in run[: first + 1] for entry in batch.substitutions]
-    assert any(stand_in in entry["passed"] for entry in recorded)
-    repaired = bytearray(path.read_bytes())
-    start, size = int(reader._offset[stand_in]), int(reader._bytes[stand_in])
-    repaired[start : start + size] = sound[start : start + size]
-    path.write_bytes(repaired)
-    for batch, again in zip(
-        run[first + 1 :], batches(folder, damaged="skip", start_step=first + 1, recorded=recorded)
-    ):
-        assert np.array_equal(batch.sequence_ids, again.sequence_ids)
-
-
-def test_a_recorded_chunk_is_replaced_where_damage_is_refused_but_new_damage_is_refused(folder):
-    damage(folder, "flip")
-    run = batches(folder, damaged="skip")
-    recorded = [entry for batch in run[:12] for entry in batch.substitutions]
-    for mine, theirs in zip(run[12:], batches(folder, start_step=12, recorded=recorded), strict=True):
-        assert np.array_equal(mine.sequence_ids, theirs.sequence_ids)
-    replacement = recorded[0]["replacement"]
-    (folder / "train" / f"shard-{replacement // 6:05d}.tar").unlink()
-    with pytest.raises(DamagedShard, match=r"missing.*--data\.damaged skip"):
-        batches(folder, start_step=12, recorded=recorded)
-
-
-def test_nothing_good_left(folder):
-    for path in (folder / "train").glob("*.tar"):
-        path.write_bytes(b"")
-    with pytest.raises(UserError, match="were the 100 chunks tried in its place"):
-        batches(folder, damaged="skip")
-
-
 # ---- what is refused ---------------------------------------------------------------------------------------
 
 
@@ -392,141 +214,3 @@ def test_views_longer_than_the_model_are_cut(folder):
             longest = max(longest, int(tokens.lengths.max()))
             assert (tokens.ids[tokens.offsets[1:] - 1] == helpers.SEP).all()
     assert longest == 40
-
-
-# ---- processes ---------------------------------------------------------------------------------------------
-
-
-def test_leaving_early_stops_the_workers(folder):
-    before = helpers.children()
-    iterator = iter(helpers.make_loader(folder, workers=2, stop_step=10_000_000))
-    next(iterator)
-    assert len(helpers.children() - before) == 2
-    started = time.monotonic()
-    iterator.close()
-    assert not helpers.children() - before
-    assert time.monotonic() - started < 5
-
-
-def test_signals_meant_for_the_training_process_do_not_stop_workers(folder):
-    expected = batches(folder)
-    before = helpers.children()
-    iterator = iter(helpers.make_loader(folder, workers=2))
-    run = [next(iterator)]
-    for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
-        for pid in helpers.children() - before:
-            os.kill(pid, number)
-        run.append(next(iterator))
-    run += iterator
-    for mine, theirs in zip(run, expected, strict=True):
-        assert_same(mine, theirs)
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("moment", range(4))
-def test_a_killed_worker_is_one_error_at_the_next_batch(folder, workers, moment):
-    """Whenever it dies: while the training process computes, which nothing interrupts, or while it waits."""
-    before = helpers.children()
-    handler = signal.getsignal(signal.SIGCHLD)
-    iterator = iter(helpers.make_loader(folder, workers=workers, stop_step=10_000_000))
-    for _ in range(moment):
-        next(iterator)
-    next(iterator)
-    victim = sorted(helpers.children() - before)[-1]
-    os.kill(victim, signal.SIGKILL)
-    end = time.monotonic() + 0.3
-    # "a step": an exception in here would be one in the middle of a backward pass
-    while time.monotonic() < end:
-        sum(range(1000))
-    said = rf"loader worker {victim} was killed by SIGKILL.*--resume auto.*--data.workers {workers - 1}"
-    with pytest.raises(UserError, match=said):
-        next(iterator)
-    iterator.close()
-    assert not helpers.children() - before and time.monotonic() < end + 60
-    if callable(handler):  # before the first loader of a process there is none, then DataLoader's
-        assert signal.getsignal(signal.SIGCHLD) == handler
-
-
-def test_a_worker_that_dies_while_it_is_waited_for_is_reported(folder, monkeypatch):
-    """It dies with the lock of the pipe in its hand, half of a block written: nothing more will come."""
-    original = BlockMaker.make
-
-    def make(self, first, *rest):
-        if first >= 8:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return original(self, first, *rest)
-
-    monkeypatch.setattr(BlockMaker, "make", make)
-    began = time.monotonic()
-    with pytest.raises(UserError, match="was killed by SIGKILL"):
-        list(helpers.make_loader(folder, workers=2, stop_step=1000))
-    assert time.monotonic() - began < 30
-
-
-def test_children_of_others_do_not_disturb_the_loader(folder):
-    iterator = iter(helpers.make_loader(folder, workers=1))
-    next(iterator)
-    for status in (0, 3):
-        subprocess.run([sys.executable, "-c", f"import sys; sys.exit({status})"])
-        next(iterator)
-    iterator.close()
-
-
-SCRIPT = """
-    import sys, time
-    sys.path.insert(0, {helpers!r})
-    import loader_helpers as helpers
-    iterator = iter(helpers.make_loader({folder!r}, workers=2, stop_step=10_000_000))
-    next(iterator)
-    print(*helpers.children(), flush=True)
-    {ending}
-"""
-
-
-def start(folder: Path, ending: str) -> tuple[subprocess.Popen, list[int]]:
-    text = textwrap.dedent(SCRIPT).format(
-        helpers=str(Path(__file__).parents[1]), folder=str(folder), ending=ending
-    )
-    root = Path(__file__).resolve().parents[3]
-    process = subprocess.Popen(
-        [sys.executable, "-c", text], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    workers = [int(pid) for pid in process.stdout.readline().split()]
-    if len(workers) != 2:
-        process.kill()
-        raise AssertionError(process.communicate()[1])
-    return process, workers
-
-
-def running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def wait_until_gone(pids: list[int], seconds: float) -> list[int]:
-    limit = time.monotonic() + seconds
-    while time.monotonic() < limit and any(map(running, pids)):
-        time.sleep(0.05)
-    return [pid for pid in pids if running(pid)]
-
-
-def test_workers_die_with_a_killed_parent(folder):
-    """Its queues are full when it is killed: the workers wait to write what nothing reads any more."""
-    process, workers = start(folder, "time.sleep(600)")
-    time.sleep(0.5)
-    process.kill()
-    process.wait()  # not communicate: workers that outlive their parent hold its pipes open
-    left = wait_until_gone(workers, 10)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    assert left == []
-
-
-@pytest.mark.parametrize("ending,status", [("sys.exit(3)", 3), ("raise ValueError('boom')", 1)])
-def test_leaving_the_program_in_the_middle_does_not_hang(folder, ending, status):
-    process, workers = start(folder, ending)
-    process.communicate(timeout=60)
-    assert process.returncode == status
-    assert wait_until_gone(workers, 5) == []

@@ -54,11 +54,6 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    monkeypatch.setattr(loader_module, "BLOCK_SEQUENCES", 100)
-
-
 def test_shards_hold_columns_and_labels(folder):
     stored, labels = some_records(RECORDS)
     reader = ShardReader(folder)

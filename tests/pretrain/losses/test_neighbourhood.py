@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from test_contrastive import TILES, Largest, peak_memory, restart_peak, same_with_gradients, vectors
+from test_contrastive import TILES, same_with_gradients, vectors
+from test_contrastive_memory import Largest, peak_memory, restart_peak
 from torch.nn.functional import cross_entropy, normalize
 
 from pretrain.common.errors import UserError

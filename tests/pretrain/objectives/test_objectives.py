@@ -5,7 +5,8 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from exactness_worker import CASES, LABELS, VOCABULARY, WIDTH, FakeTokenizer, build
+from exactness_cases import CASES
+from exactness_worker import LABELS, VOCABULARY, WIDTH, FakeTokenizer, build
 from run_helpers import command, curve, finish, start
 
 from finetune.encoders.models import open_model

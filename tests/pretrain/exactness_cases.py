@@ -1,0 +1,199 @@
+"""Settings under which gradients are held against the float64 reference, and the batch of that test."""
+
+import numpy as np
+
+from augment.core.ragged import Ragged
+from pretrain.data.batch import RankBatch, View
+from pretrain.data.masking import Masked
+
+VOCABULARY, PAD, CLS, SEP, MASK, WIDTH = 96, 0, 1, 2, 3, 32
+N = 16  # sequences of the global batch
+LABELS, SEED = 4, 5
+
+ALONE = {"mlm": {"weight": 0.0}}  # without the masked-language loss
+CASES = {
+    "mlm": {"objective": {"name": "mlm"}},
+    "double_mlm": {"objective": {"name": "mlm", "mlm": {"copies": 2}}},
+    "clear_mean": {},
+    "clear_cls": {"model": {"pooling": "cls"}, "objective": {"contrastive": {"weight": 0.7}}},
+    "clear_batch_norm": {"objective": {"contrastive": {"projection_batch_norm": True}}},
+    "clear_no_head": {"objective": {"contrastive": {"projection_layers": 0}}},
+    "clear_local": {"objective": {"contrastive": {"scope": "local"}}},
+    "contrastive_only": {"objective": ALONE},
+    # Gradients so small that float16 loses them unless each loss that passes through it is scaled.
+    "faint_mlm": {"objective": {"name": "mlm", "mlm": {"weight": 1e-7}}},
+    "faint_contrastive": {"objective": {"contrastive": {"weight": 1e-7}, **ALONE}},
+    "not_yet": {"objective": {"contrastive": {"start_step": 100}}},
+    "simcse": {"objective": {"name": "simcse", **ALONE}},
+    "simcse_symmetric": {"objective": {"name": "simcse", "simcse": {"form": "symmetric", "head": "none"}}},
+    "simcse_all": {"objective": {"name": "simcse", "simcse": {"form": "2n-2"}, **ALONE}},
+    "simcse_supervised": {
+        "objective": {
+            "name": "simcse",
+            "simcse": {"hard_negatives": True, "hard_negative_logit": 0.5},
+            **ALONE,
+        }
+    },
+    "sda": {"objective": {"name": "sda", **ALONE}},
+    "sda_no_negatives": {"objective": {"name": "sda", "sda": {"negatives": False}, **ALONE}},
+    "declutr": {"objective": {"name": "declutr"}},
+    "esimcse": {"objective": {"name": "esimcse", **ALONE}},
+    "esimcse_local": {"objective": {"name": "esimcse", "esimcse": {"queue": 0.0, "scope": "local"}, **ALONE}},
+    "vascl": {"objective": {"name": "vascl", "vascl": {"neighbours": 4, "radius": 2.0}, **ALONE}},
+    "vascl_paper": {
+        "objective": {
+            "name": "vascl",
+            "vascl": {"neighbours": 4, "radius": 2.0, "grad_to_encoder": "paper"},
+            **ALONE,
+        }
+    },
+    "vascl_local": {
+        "objective": {
+            "name": "vascl",
+            "vascl": {"neighbours": 4, "radius": 2.0, "grad_to_encoder": "paper", "scope": "local"},
+            **ALONE,
+        }
+    },
+    "augcse": {"objective": {"name": "augcse", "augcse": {"discriminator_weight": 0.5}, **ALONE}},
+    "augcse_local": {
+        "objective": {"name": "augcse", "augcse": {"discriminator_weight": 0.5, "scope": "local"}, **ALONE}
+    },
+    "augcse_paper": {
+        "objective": {
+            "name": "augcse",
+            "augcse": {"discriminator_weight": 0.5, "discriminator": "paper", "alpha": 3.0},
+            **ALONE,
+        }
+    },
+    "augcse_order": {
+        "objective": {
+            "name": "augcse",
+            "augcse": {"discriminator_weight": 0.5, "labels": "order", "positive": "augmented"},
+            **ALONE,
+        }
+    },
+    "augcse_bool": {
+        "objective": {"name": "augcse", "augcse": {"discriminator_weight": 0.5, "labels": "bool"}, **ALONE}
+    },
+    "vadvcse": {
+        "objective": {
+            "name": "vadvcse",
+            "vadvcse": {"adversarial_weight": 0.1, "sigma": 1e-2, "step_size": 1.0},
+            **ALONE,
+        }
+    },
+    "vadvcse_ball": {
+        "objective": {
+            "name": "vadvcse",
+            "vadvcse": {
+                "adversarial_weight": 0.5,
+                "sigma": 1e-2,
+                "projection": "closed-form",
+                "norm": "l2",
+                "radius": 0.3,
+                "divergence": "kl",
+                "reduction": "mean",
+                "clean_gradient": False,
+            },
+            **ALONE,
+        }
+    },
+    "vadvcse_two_steps": {
+        "objective": {
+            "name": "vadvcse",
+            "vadvcse": {
+                "adversarial_weight": 2e3,
+                "sigma": 1e-2,
+                "projection": "ball",
+                "norm": "l2",
+                "radius": 0.3,
+                "divergence": "symmetric-kl",
+                "steps": 2,
+                "step_size": 50.0,
+                "reduction": "mean",
+                "distribution": "vector",
+            },
+            **ALONE,
+        }
+    },
+    "diffcse": {"objective": {"name": "diffcse", "diffcse": {"replaced_token_weight": 0.5}, **ALONE}},
+    "diffcse_sample": {
+        "objective": {"name": "diffcse", "diffcse": {"replaced_token_weight": 0.5, "replacement": "sample"}}
+    },
+    "clear+vadvcse": {
+        "objective": {
+            "name": "clear+vadvcse",
+            "vadvcse": {"weight": 0.3, "adversarial_weight": 1e-3, "sigma": 1e-2, "step_size": 1.0},
+        }
+    },
+}
+
+
+def make_batch(seed: int, copies: int, roles: tuple[str, ...]) -> dict:
+    """A global batch: every part as lists of token lists, views, identities and present by role.
+
+    Two ranks' shares are uneven: sequences of the second half are longer, so it needs more micro-batches.
+    Maskings are uneven
+    too: each hides more tokens than the one before.
+    """
+    rng = np.random.default_rng(seed)
+
+    def sequence(length):
+        return [CLS, *rng.integers(5, VOCABULARY, length).tolist(), SEP]
+
+    originals = [sequence(rng.integers(1, 14) + (6 if row >= N // 2 else 0)) for row in range(N)]
+    masked = []
+    for copy in range(copies):
+        rows, positions = [], []
+        for row in originals:
+            chosen = sorted(
+                rng.choice(
+                    np.arange(1, len(row) - 1), max(1, len(row) // (6 - 3 * copy)), replace=False
+                ).tolist()
+            )
+            rows.append([MASK if i in chosen else token for i, token in enumerate(row)])
+            positions.append(chosen)
+        masked.append((rows, positions))
+    same = np.arange(N)
+    same[[3, 9, 14]] = [0, 0, 5]  # duplicates, on both ranks
+    return {
+        "originals": originals,
+        "masked": masked,
+        "views": {
+            role: [sequence(rng.integers(1, 9) + (5 if row >= N // 2 else 0)) for row in range(N)]
+            for role in roles
+        },
+        "identities": {role: same + 100 * (number > 1) for number, role in enumerate(roles)},
+        "present": {
+            role: np.ones(N, bool) if number < 2 else rng.random(N) < 0.7 for number, role in enumerate(roles)
+        },
+        "labels": rng.integers(0, LABELS, N),
+    }
+
+
+def share(whole: dict, rank: int, world: int, step: int) -> RankBatch:
+    """This rank's consecutive share of the batch, in the system's own types."""
+    part = slice(rank * N // world, (rank + 1) * N // world)
+    masked = []
+    for rows, positions in whole["masked"]:
+        batch = Ragged.from_sequences(rows[part])
+        where = [batch.offsets[i] + p for i, chosen in enumerate(positions[part]) for p in chosen]
+        labels = [whole["originals"][part][i][p] for i, chosen in enumerate(positions[part]) for p in chosen]
+        masked.append(Masked(batch, np.array(where, np.int64), np.array(labels, np.int32)))
+    return RankBatch(
+        step=step,
+        epoch=0,
+        sequence_ids=np.arange(N, dtype=np.uint64)[part],
+        original=Ragged.from_sequences(whole["originals"][part]),
+        masked=masked,
+        views={
+            role: View(
+                Ragged.from_sequences(rows[part]),
+                whole["identities"][role][part],
+                whole["present"][role][part],
+            )
+            for role, rows in whole["views"].items()
+        },
+        labels=whole["labels"][part],
+        substitutions=[],
+    )
