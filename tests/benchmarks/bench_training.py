@@ -289,7 +289,7 @@ def three_forwards(corpus: Ragged, tokenizer, options: argparse.Namespace) -> Tu
         optimizer.step()
         optimizer.zero_grad()
         position += 1
-        return original.num_tokens + sum(view.tokens.num_tokens for view in views.values())
+        return original.num_tokens + sum(view.num_tokens for view in views)
 
     return lambda steps: timed(step, steps)
 
