@@ -46,7 +46,7 @@ class TextEncoder:
         self._added_tokens = [token.content for token in self.tokenizer.get_added_tokens_decoder().values()]
         self._added = re.compile("|".join(map(re.escape, self._added_tokens)) or "(?!)")
         self._words = words_between_spaces(self._clean_tokenizer)
-        self._pieces = self._no_pieces()
+        self._pieces = self._empty_pieces()
 
     def __call__(
         self, texts: Sequence[str], origins: Sequence[str] = (), tokens: Ragged | None = None
@@ -68,9 +68,9 @@ class TextEncoder:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._pieces = self._no_pieces()
+        self._pieces = self._empty_pieces()
 
-    def _no_pieces(self) -> Any:
+    def _empty_pieces(self) -> Any:
         """Return `Pieces` that have met none, compiled if possible; None if texts must stay whole."""
         if self._words is None:
             return None

@@ -63,8 +63,8 @@ class Pieces:
         cut_opening, cut_inside = self._cut(origins, Ragged(ids, offsets)) if origins else ({}, {})
         split = [text.split(" ") for text in texts]
         # recalls pieces from before
-        self._opening.lacking({pieces[0] for pieces in split}.difference(cut_opening))
-        self._inside.lacking(set(chain.from_iterable(split)).difference(cut_inside))
+        self._opening.missing({pieces[0] for pieces in split}.difference(cut_opening))
+        self._inside.missing(set(chain.from_iterable(split)).difference(cut_inside))
         rows: list[bytes | None] = []
         opening: set[str] = set()
         inside: set[str] = set()

@@ -48,7 +48,7 @@ class Memory(dict[str, bytes | None]):
             self._before = dict(self)
             self.clear()
 
-    def lacking(self, strings: Iterable[str]) -> list[str]:
+    def missing(self, strings: Iterable[str]) -> list[str]:
         """Return the strings that are not here, after recalling those from before."""
         absent = [string for string in strings if string not in self]
         recalled = {string: self._before[string] for string in absent if string in self._before}
@@ -74,7 +74,7 @@ class Words(ABC):
         special = {token["content"] for token in settings["added_tokens"]} | {
             settings["model"].get("unk_token")
         }
-        # tokens at which another word begins (`_apart`)
+        # tokens at which another word begins (`_split_tokens`)
         self._begins = np.zeros(max(vocabulary.values()) + 1, dtype=bool)
         # int32: the characters of text that each token stands for, without spaces
         self.characters = np.full(len(self._begins), _NOT_TEXT, dtype=np.int32)
@@ -90,14 +90,14 @@ class Words(ABC):
         """Return the token ids of each piece; None where they cannot be split from those beside it."""
         known = self._known
         known.turn()
-        parted = [self.part(piece) for piece in pieces]
-        missing = known.lacking({word for words in parted for word in words})
-        known.update(zip(missing, self.encode(missing), strict=True))
-        found = [[known[word] for word in words] for words in parted]
+        split = [self.split(piece) for piece in pieces]
+        new = known.missing({word for words in split for word in words})
+        known.update(zip(new, self.encode(new), strict=True))
+        found = [[known[word] for word in words] for words in split]
         return [None if None in tokens else b"".join(tokens) for tokens in found]
 
     @abstractmethod
-    def part(self, piece: str) -> list[str]:
+    def split(self, piece: str) -> list[str]:
         """Return the words of a piece, each with its own tokens; the whole piece where they are not known."""
 
     @abstractmethod
@@ -115,7 +115,7 @@ class Words(ABC):
     def shape(self, token: str) -> tuple[bool, int]:
         """Return whether another word begins at a token, and how many characters it has, spaces aside."""
 
-    def _apart(self, words: list[str], opening: str, before: str, skip: int) -> list[bytes | None]:
+    def _split_tokens(self, words: list[str], opening: str, before: str, skip: int) -> list[bytes | None]:
         """Return the tokens of words, split from those of one text.
 
         The text begins with `opening` and has `before` in front of each word; that takes the first `skip`
@@ -130,7 +130,7 @@ class Words(ABC):
             return [row[start:end] for start, end in zip((4 * (starts + skip)).tolist(), ends)]
         if len(words) == 1:
             return [None]
-        return [tokens for word in words for tokens in self._apart([word], opening, before, skip)]
+        return [tokens for word in words for tokens in self._split_tokens([word], opening, before, skip)]
 
 
 class ByteLevelWords(Words):
@@ -141,24 +141,28 @@ class ByteLevelWords(Words):
     def __init__(self, tokenizer: Any, settings: dict[str, Any]):
         super().__init__(tokenizer, settings)
         # Pieces stay whole where the normalizer changes letters before words are split ("IT'S").
-        self._parts = all(step in _LEAVES_ASCII for step in _normalizers(settings))
+        self._splits = all(step in _LEAVES_ASCII for step in _normalizers(settings))
         self.opens_alike = bool(settings["pre_tokenizer"].get("add_prefix_space"))
 
-    def part(self, piece: str) -> list[str]:
+    def split(self, piece: str) -> list[str]:
         if self.opens_alike and piece[0] != " ":
             piece = " " + piece
-        if self._parts and piece.isascii() and (piece.isalpha() or (piece[0] == " " and piece[1:].isalpha())):
+        if (
+            self._splits
+            and piece.isascii()
+            and (piece.isalpha() or (piece[0] == " " and piece[1:].isalpha()))
+        ):
             return [piece]  # most pieces; the expression would find the same
-        return _BYTE_LEVEL_WORD.findall(piece) if self._parts and is_plain(piece) else [piece]
+        return _BYTE_LEVEL_WORD.findall(piece) if self._splits and is_plain(piece) else [piece]
 
     def encode(self, words: list[str]) -> list[bytes | None]:
         # The "a" keeps the tokenizer from adding a blank in front. A line feed, which is a token by itself,
         # comes before each word, so that no word opens the text.
-        return self._apart(words, "a", "\n", 1)
+        return self._split_tokens(words, "a", "\n", 1)
 
     def spelling(self, settings: dict[str, Any]) -> tuple[str, tuple[Any, ...]] | None:
         model = settings["model"]
-        if not self._parts or model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
+        if not self._splits or model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
             return None
         vocabulary = model["vocab"]
         ids = {_as_bytes(token): number for token, number in vocabulary.items()}
@@ -190,12 +194,12 @@ class BertWords(Words):
         self._inside = settings["model"]["continuing_subword_prefix"]
         super().__init__(tokenizer, settings)
 
-    def part(self, piece: str) -> list[str]:
+    def split(self, piece: str) -> list[str]:
         return _BERT_WORD.findall(piece) if is_plain(piece) else [piece]
 
     def encode(self, words: list[str]) -> list[bytes | None]:
         plain = [word for word in words if is_plain(word)]
-        found = dict(zip(plain, self._apart(plain, "", " ", 0), strict=True))
+        found = dict(zip(plain, self._split_tokens(plain, "", " ", 0), strict=True))
         others = [word for word in words if word not in found]
         found.update(zip(others, encode(self._tokenizer, others), strict=True))
         return [found[word] for word in words]
