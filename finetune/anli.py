@@ -59,8 +59,7 @@ _LABELS = {
 
 @dataclass(frozen=True)
 class Corpus:
-    """A training set: where it may lie below the data folder, its rows as published, how often it is seen in
-    an epoch."""
+    """Describe a training set: where it lies, its rows as published, how often an epoch sees it."""
 
     name: str
     places: tuple[str, ...]
@@ -167,8 +166,7 @@ def main(
 
 @dataclass(frozen=True)
 class Sets:
-    """What is trained on (set name -> examples) and judged on ("R1 dev" -> examples), and what is not as
-    published."""
+    """Hold what is trained on (set name -> examples), what is evaluated ("R1 dev" -> examples), and notes."""
 
     train: dict[str, Examples]
     judged: dict[str, Examples]
@@ -252,8 +250,10 @@ DATA_SETS = tuple(
 
 
 def epoch_rows(counts: list[int], weights: list[int], seed: int, epoch: int) -> np.ndarray:
-    """int64[sum(counts * weights)]: the rows of an epoch, shuffled, over sets of these sizes laid end to
-    end."""
+    """Return the shuffled rows of an epoch, int64[sum(counts * weights)].
+
+    The rows are those of sets of these sizes laid end to end.
+    """
     starts = np.cumsum([0, *counts[:-1]])
     repeated = [
         np.tile(np.arange(start, start + count), weight)

@@ -74,8 +74,7 @@ def averaged_vectors(source: ModelSource) -> np.ndarray:
 
 
 def save(vectors: np.ndarray, tokenizer_folder: str | Path, out: str | Path) -> None:
-    """Write a sentence-transformers folder whose sentence vector is the mean of `vectors` over the sentence's
-    tokens."""
+    """Write a sentence-transformers folder whose sentence vector is the mean of its tokens' `vectors`."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
@@ -88,8 +87,7 @@ def save(vectors: np.ndarray, tokenizer_folder: str | Path, out: str | Path) -> 
 
 
 def whitening(vectors: np.ndarray, dimensions: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """The map x -> x W + b of Su et al. 2021, "Whitening Sentence Representations", section 3 and algorithm
-    1.
+    """Return the map x -> x W + b that whitens vectors (Su et al. 2021, section 3 and algorithm 1).
 
     W = U diag(1 / sqrt(s)), its first columns, where U diag(s) U' is the covariance of the vectors, s
     falling; b = -mean W.
@@ -184,8 +182,10 @@ def _sentence_transformer(model: EmbeddingModel) -> Any:
 
 
 def source_sentences(source: str, count: int) -> list[str]:
-    """At most `count` sentences of a prepared folder (its first; they are shuffled) or a text file (evenly
-    spaced)."""
+    """Return at most `count` sentences of a prepared folder or a text file.
+
+    A prepared folder gives its first ones, which are shuffled; a text file gives evenly spaced ones.
+    """
     if not Path(source).is_dir():
         return spaced(read_sentences(Path(source), "source"), count)
     from pretrain.data.shards import ShardReader

@@ -1,5 +1,4 @@
-"""Short-text clustering, as VaSCL (Zhang et al. 2022) and PairSupCon report it: `python -m
-finetune.clustering MODEL`.
+"""Evaluate short-text clustering as VaSCL (Zhang et al. 2022) and PairSupCon report it.
 
 k-means over the raw vectors, with as many clusters as classes; ten trials (random_state 0 to 9) of ten
 restarts each (n_init was 10 by default in the scikit-learn of the papers and is 1 now); accuracy under the
@@ -63,8 +62,9 @@ class LabelledTexts:
 
 
 def read(path: Path) -> LabelledTexts:
-    """A csv file with the columns text and label, read by the csv rules: quotes, commas and line ends inside
-    a text are text.
+    """Read a csv file with the columns text and label.
+
+    By the csv rules: quotes, commas and line ends inside a text are text.
 
     Raises:
         UserError: a column missing, a row with more or fewer cells, a row without label, fewer than two
@@ -102,8 +102,7 @@ DATA_SETS = tuple(map(_data_set, SETS))
 
 
 def hungarian_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
-    """Share of texts whose cluster is matched to their class, under the one-to-one matching that makes it
-    greatest.
+    """Return the share of texts whose cluster is matched to their class, under the best one-to-one matching.
 
     Args:
         labels, clusters: int64[N]. Where there are more clusters than classes, or fewer, the surplus stays
@@ -144,8 +143,10 @@ class PlusPlus:
         return points[chosen]
 
     def _distances(self, rows: Sequence[int]) -> np.ndarray:
-        """Squared distances of the points `rows` to all points, [R, N], computed in float64 and kept in the
-        points' type."""
+        """Return squared distances of the points `rows` to all points, [R, N].
+
+        They are computed in float64 and kept in the points' type.
+        """
         found = -2 * (self._wide[rows] @ self._wide.T)
         found += self._squares[rows][:, None]
         found += self._squares
@@ -153,8 +154,10 @@ class PlusPlus:
 
 
 def trial(vectors: np.ndarray, data: LabelledTexts, seed: int, restarts: int = RESTARTS) -> dict[str, float]:
-    """Accuracy, NMI, AMI and ARI (x 100) of one k-means over vectors float32[N, d], the best of `restarts` by
-    inertia."""
+    """Return accuracy, NMI, AMI and ARI (x 100) of one k-means over vectors float32[N, d].
+
+    It is the best of `restarts` by inertia.
+    """
     means = KMeans(data.classes, init=PlusPlus(), n_init=restarts, max_iter=300, random_state=seed)
     clusters = means.fit(vectors).labels_
     return {

@@ -1,5 +1,4 @@
-"""AugCSE's probe of linguistic acceptability (Tang et al. 2022, table 1): `python -m finetune.cola_probe
-MODEL`.
+"""Evaluate AugCSE's probe of linguistic acceptability (Tang et al. 2022, table 1).
 
 A logistic regression on frozen sentence vectors, trained on CoLA's training set; accuracy on its validation
 set. The paper says no more; its code fits scikit-learn's LogisticRegression(multi_class="multinomial",
@@ -33,8 +32,9 @@ ITERATIONS = 1000
 
 
 def read(path: Path) -> tuple[list[str], np.ndarray]:
-    """(sentences, labels int64[N]) of a train.tsv or dev.tsv: source, 0 or 1, the author's mark, sentence; no
-    header.
+    """Read (sentences, labels int64[N]) of a train.tsv or dev.tsv.
+
+    Columns without a header: source, 0 or 1, the author's mark, sentence.
 
     Raises:
         UserError: a line with other columns, or labels of one kind only.
@@ -60,8 +60,10 @@ def read(path: Path) -> tuple[list[str], np.ndarray]:
 def probe(
     train: np.ndarray, train_labels: np.ndarray, dev: np.ndarray, dev_labels: np.ndarray
 ) -> tuple[dict[str, float], bool]:
-    """({accuracy, matthews, train_accuracy} x 100, whether the fit converged) of vectors float32[N, d] and
-    labels int64[N]."""
+    """Fit a classifier on vectors float32[N, d] and labels int64[N]; return (scores, converged).
+
+    The scores are {accuracy, matthews, train_accuracy} x 100.
+    """
     regression = LogisticRegression(C=INVERSE_PENALTY, max_iter=ITERATIONS)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)

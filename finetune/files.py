@@ -86,8 +86,9 @@ def known_name(
     plain: Callable[[str], str] = str.lower,
     aliases: Mapping[str, str] | None = None,
 ) -> str:
-    """`name` as `known` writes it; two names are the same where `plain` makes them so. `aliases`: plain name
-    -> known one.
+    """Return `name` as `known` writes it; two names are the same where `plain` makes them so.
+
+    aliases: plain name -> known one.
 
     Raises:
         UserError: no such `kind` of thing; the message names the nearest, and all.
@@ -119,8 +120,9 @@ def parse_json(text: str) -> Any:
 
 
 def csv_columns(path: Path, *columns: str) -> list[tuple[str, ...]]:
-    """Cells of these columns, row by row, by the csv rules: quotes, commas and line ends inside a text are
-    text.
+    """Return the cells of these columns, row by row.
+
+    By the csv rules: quotes, commas and line ends inside a text are text.
 
     Raises:
         UserError: no csv file in UTF-8, a column missing, or a row with more or fewer cells than the first
@@ -168,8 +170,9 @@ def json_rows(path: Path, *keys: str) -> list[tuple[int, tuple[str, ...]]]:
 
 
 def lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
-    """Lines without their line ends. Only \\n ends a line: str.splitlines would also cut at a form feed or
-    U+2028.
+    """Read lines without their line ends.
+
+    Only \\n ends a line: str.splitlines would also cut at a form feed or U+2028.
 
     Raises:
         UserError: the file is not text in that encoding.

@@ -1,5 +1,7 @@
-"""Whether the Hugging Face hub answers, asked once before a data set is loaded: its library asks for
-minutes."""
+"""Ask once whether the Hugging Face hub answers, before a data set is loaded.
+
+The hub's own library tries for minutes.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Few-shot intent classification, as VaSCL (Zhang et al. 2022, section 4.2.1) describes it: `python -m
-finetune.intents MODEL`.
+"""Evaluate few-shot intent classification as VaSCL (Zhang et al. 2022, section 4.2.1) describes it.
 
 The encoder is frozen; a linear softmax layer on the raw vectors is trained with Adam (learning rate 1e-4,
 batch 32, 1,000 iterations) on K examples a class; another K a class choose the iteration, out of every
@@ -117,8 +116,10 @@ def read(name: str, data: str | Path | None = None) -> Intents:
 
 
 def samples(labels: np.ndarray, shots: int, splits: int = SPLITS) -> list[Sample]:
-    """The fixed splits of examples with `labels` int64[N], as the module's description says; rows in random
-    order."""
+    """Return the fixed splits of examples with `labels` int64[N], rows in random order.
+
+    The module's description says how they are drawn.
+    """
     members = [np.flatnonzero(labels == number) for number in range(labels.max() + 1)]
     found = []
     for split in range(splits):
@@ -135,8 +136,10 @@ def samples(labels: np.ndarray, shots: int, splits: int = SPLITS) -> list[Sample
 
 
 def mini_batches(count: int, split: int, iterations: int) -> list[np.ndarray]:
-    """Row numbers of `iterations` mini-batches over `count` rows: reshuffled each pass, the last batch of a
-    pass is short."""
+    """Return the row numbers of `iterations` mini-batches over `count` rows.
+
+    Reshuffled each pass; the last batch of a pass is short.
+    """
     random = np.random.RandomState([SEED, split, count])
     batches: list[np.ndarray] = []
     while len(batches) < iterations:
@@ -146,8 +149,7 @@ def mini_batches(count: int, split: int, iterations: int) -> list[np.ndarray]:
 
 
 def first_weights(width: int, classes: int, split: int) -> tuple[Tensor, Tensor]:
-    """(weight float32[C, d], bias float32[C]) of torch.nn.Linear(d, C) as it starts under this split's
-    seed."""
+    """Return (weight float32[C, d], bias float32[C]) of a new torch.nn.Linear(d, C) under this seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED + split)
         layer = torch.nn.Linear(width, classes)
@@ -205,8 +207,10 @@ def fit(
 
 
 def _padded_batches(chosen: Sequence[Sample], iterations: int) -> tuple[Tensor, Tensor]:
-    """(rows int64[steps, F, BATCH], weight of each row in the mean float32 of that shape); padding has the
-    weight 0."""
+    """Return (rows int64[steps, F, BATCH], each row's weight in the mean, float32 of that shape).
+
+    Padding has the weight 0.
+    """
     rows = torch.zeros(iterations, len(chosen), BATCH, dtype=torch.int64)
     scale = torch.zeros(iterations, len(chosen), BATCH)
     for number, sample in enumerate(chosen):
@@ -227,8 +231,10 @@ def evaluate(
     shots: Sequence[int] = SHOTS,
     report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> Evaluation:
-    """All splits of all shots of each set, by name as `read` read it; a task NAME-K for every number of
-    shots."""
+    """Evaluate all splits of all shots of each set, by name as `read` read it.
+
+    A task is called NAME-K for every number of shots K.
+    """
     started = time.perf_counter()
     protocol = (
         f"linear layer on frozen raw vectors, Adam {LEARNING_RATE}, batch {BATCH}, {ITERATIONS} iterations, "

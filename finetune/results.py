@@ -1,5 +1,4 @@
-"""What an evaluation found, as a JSON file that `python -m finetune.report` reads, and as a table for the
-terminal.
+"""Write what an evaluation found as a JSON file, which the report reads, and as a table for the terminal.
 
     {"evaluation": "clustering", "model": "runs/clear_micro", "pooling": "mean", "trained_pooling": "mean",
      "protocol": "k-means, 10 restarts x 10 seeds", "complete": true, "notes": [], "seconds": 41.2, "date":
@@ -79,8 +78,7 @@ class Evaluation:
         )
 
     def expect_pooling(self, pooling: str, whose: str) -> None:
-        """Note where the model is judged by another pooling than the figures of the paper; a model with its
-        own is not."""
+        """Note where the pooling is not that of the paper's figures; a model's own modules are left out."""
         if self.pooling not in (pooling, "function", "own modules"):
             self.notes.append(f"{self.pooling} pooling, where {whose} figures are of {pooling} pooling")
 
@@ -110,8 +108,9 @@ def slug(name: str) -> str:
 
 
 def write(evaluation: Evaluation, folder: Path) -> Path:
-    """Write FOLDER/EVALUATION-POOLING.json (pooling's name without blanks), whole or not at all; return its
-    path.
+    """Write FOLDER/EVALUATION-POOLING.json, whole or not at all; return its path.
+
+    Blanks in the pooling's name become hyphens.
 
     Tasks of an earlier file stay beside the new ones where it judged the same weights by the same protocol.
     Another protocol, or another model of that name, gets a file of its own (a digest of both in its name);

@@ -309,8 +309,9 @@ def checked_vectors(vectors: np.ndarray, sentences: list[str], pooling: str) -> 
 
 
 def cosines(vectors: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """float32[P]: cosine of the vectors float32[N, d] in rows `first` and `second` (int64[P]); of a zero
-    vector 0.
+    """Return cosines of vectors float32[N, d] in rows `first` and `second` (int64[P]), float32[P].
+
+    A zero vector's cosine is 0.
 
     Pair by pair and in float32, as SentEval has it (senteval/utils.py: cosine), to the last bit: a sentence
     with itself comes out near 1, not at 1, and the order that this puts among such pairs moves the published

@@ -63,8 +63,10 @@ DATA_SETS = (
 
 
 def correlations(model: EmbeddingModel, pairs: Pairs) -> tuple[float, float]:
-    """(Spearman, Pearson) x 100 of cosine against gold; NaN where either is constant. A zero vector's cosines
-    count as 0."""
+    """Return (Spearman, Pearson) x 100 of cosine against gold; NaN where either is constant.
+
+    A zero vector's cosines count as 0.
+    """
     sentences = distinct_sentences([pairs])
     vectors = checked_vectors(model.encode(sentences), sentences, "")
     scores = score_task([pairs], vectors, {sentence: number for number, sentence in enumerate(sentences)})

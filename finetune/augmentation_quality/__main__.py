@@ -71,8 +71,10 @@ class Quality:
         self._losses: MaskedLosses | None = None
 
     def rewrite(self, specification: str) -> Rewriting:
-        """`AugmentedSentences.rewrite`; what an augmentation with a model wrote is kept, by its
-        specification, the rules and the content of what it reads."""
+        """Rewrite the sentences, as `AugmentedSentences.rewrite`.
+
+        What an augmentation with a model wrote is kept, by its specification, the rules and what it reads.
+        """
         entries = [step.entry for step in parse(specification).augmentations]
         if not any(need.startswith("model:") for entry in entries for need in entry.needs):
             return self.sentences.rewrite(specification)
@@ -98,8 +100,10 @@ class Quality:
         return changed + MASKED_WORK * (changed * self.masked // len(self.order))
 
     def measure(self, rewriting: Rewriting) -> dict[str, Any]:
-        """All figures of one augmentation: percentages, and means over the sentences that it changes. NaN of
-        none."""
+        """Measure one augmentation: percentages, and means over the sentences that it changes.
+
+        NaN where it changes none.
+        """
         which = changed_rows(self.sentences, rewriting)
         figures: dict[str, Any] = {"rate": 100 * len(which) / len(self.order), "changed": len(which)}
         figures |= {
@@ -154,8 +158,7 @@ class Quality:
 
 
 def every_specification() -> list[str]:
-    """Every augmentation of the catalogue that needs no model of its own, at its defaults, and in each of its
-    variants."""
+    """Return every augmentation without a model of its own, at its defaults and in each variant."""
     found = []
     for entry in CATALOGUE.values():
         if any(need.startswith("model:") for need in entry.needs):
@@ -188,8 +191,9 @@ def annotate(texts: Sequence[str], parser: str, folder: Path) -> Sentences:
 def measure_all(
     quality: Quality, specifications: Sequence[str]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """(figures by specification, notes on augmentations that cannot be had here). First all sentences are
-    written, which takes a second for each rule, then measured what has no figures yet.
+    """Return (figures by specification, notes on augmentations that cannot be had here).
+
+    All sentences are written first, which takes a second for each rule; then what has no figures is measured.
     """
     written, notes, began = {}, [], time.perf_counter()
     for number, specification in enumerate(specifications, 1):

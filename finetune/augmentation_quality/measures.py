@@ -55,8 +55,7 @@ def jaccard(first: str, second: str) -> float:
 
 
 class Cosines:
-    """Cosine similarities of sentences to what augmentations make of them; what two make alike is encoded
-    once."""
+    """Compare sentences with their augmentations by cosine; equal augmentations are encoded once."""
 
     def __init__(self, sentences: AugmentedSentences):
         self.sentences = sentences
@@ -85,8 +84,10 @@ class Cosines:
 
 @dataclass(frozen=True)
 class Words:
-    """The W words of a row of tokens. names: in lower case, without marks of spaces. starts, ends: in tokens
-    of the row."""
+    """Hold the W words of a row of tokens.
+
+    names: in lower case, without marks of spaces. starts, ends: in tokens of the row.
+    """
 
     names: list[str]
     starts: np.ndarray
@@ -105,8 +106,7 @@ def words_of_row(row: np.ndarray, tokenizer: object, vocabulary: Vocabulary) -> 
 
 
 def align(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int]]:
-    """Pairs (word of `before`, word of `after`) in the blocks that both have in the same order, as difflib
-    finds them."""
+    """Return pairs (word of `before`, word of `after`) of the matching blocks that difflib finds."""
     blocks = SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
     return [(block.a + k, block.b + k) for block in blocks for k in range(block.size)]
 
@@ -132,16 +132,20 @@ class MaskedLosses:
         self._losses = dict(zip(numbers.tolist(), found))
 
     def rounds(self, number: int, words: int, kept: Sequence[tuple[int, int]]) -> np.ndarray:
-        """The masking that hides each of the words of sentence `number`, int64[words]; kept: `align` with the
-        original."""
+        """Return the masking that hides each word of sentence `number`, int64[words].
+
+        kept: `align` with the original.
+        """
         rounds = np.arange(words)
         for i, j in kept:
             rounds[j] = i
         return (rounds + self._shifts[number]) % MASK_PERIOD
 
     def changes(self, rewriting: Rewriting, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(all words, kept words): mean change a word in nats, augmented - original, of the sentences in
-        `which` that are measured; float64 of those that have a hidden word in both texts, or a kept one.
+        """Return the mean change a word in nats, augmented - original, as (all words, kept words).
+
+        Of the sentences in `which` that are measured; float64 of those that have a hidden word in both texts,
+        or a kept one.
         """
         chosen = which[np.isin(which, self.numbers)]
         rows = rewriting.rows.take(chosen)
@@ -163,8 +167,10 @@ class MaskedLosses:
     def word_losses(
         self, rows: Ragged, words: Sequence[Words], rounds: Sequence[np.ndarray]
     ) -> list[dict[int, float]]:
-        """Of each of N rows: word -> loss in nats, the sum over its tokens, of the words hidden in the
-        measured maskings."""
+        """Return word -> loss in nats, summed over its tokens, for each of N rows.
+
+        Only words hidden in the measured maskings have a loss.
+        """
         batches, positions, owners = [], [], []
         width = max(map(len, rounds), default=0) or 1
         for number in range(MASK_ROUNDS):

@@ -61,8 +61,9 @@ def check(data_set: DataSet, root: Path) -> Status:
 
 
 def choose(names: str) -> list[DataSet]:
-    """Sets by commas: GROUP, GROUP/NAME, or NAME where one set alone has it; all when empty. Case does not
-    matter.
+    """Return the sets of a comma-separated list; all when it is empty.
+
+    A name is GROUP, GROUP/NAME, or NAME where one set alone has it. Case does not matter.
 
     Raises:
         UserError: no such set (the message names the nearest), or several of that name.

@@ -1,5 +1,4 @@
-"""Sets from the Hugging Face hub, written in the layout of the data folder: `python -m finetune.data fetch
-SET DIR`.
+"""Fetch sets from the Hugging Face hub, and write them in the layout of the data folder.
 
 Only sets of which the hub has what the published files hold, or what they were made from: its STS benchmark
 (mteb's) is raw text, where SentEval's files are Moses tokens in lower case, and would be counted as complete
@@ -152,8 +151,10 @@ def _csv(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> bytes:
 
 
 def _tsv(file: str, layout: str) -> Write:
-    """A tsv file; layout: "title=column|title=column|...", "title" alone for what the hub's copy lacks; CoLA
-    has no titles."""
+    """Return a writer of a tsv file.
+
+    layout: "title=column|title=column|...", "title" alone for what the hub's copy lacks; CoLA has no titles.
+    """
     pairs = [part.partition("=") for part in layout.split("|")]
     header = ["\t".join(title for title, _, _ in pairs)] if pairs[0][0] else []
 
@@ -215,8 +216,11 @@ def _anli(number: int) -> HubSet:
 
 
 def _snli(part: str) -> Write:
-    """As SentEval's script writes it: tokens of the Penn Treebank's sed script, in UTF-8 (which SentEval
-    itself, and so `senteval.tasks`, reads as latin-1); pairs without a gold label left out."""
+    """Write SNLI as SentEval's script does; pairs without a gold label are left out.
+
+    Tokens are those of the Penn Treebank's sed script, in UTF-8, which SentEval itself, and so
+    `senteval.tasks`, reads as latin-1.
+    """
 
     def write(rows: list[Row]) -> dict[str, bytes]:
         gold = [row for row in rows if row["label"] is not None]

@@ -146,8 +146,7 @@ def measure_model(
 
 
 def measure_sts(model: EmbeddingModel, pairs: Sequence, evaluation: Evaluation) -> None:
-    """Alignment over pairs with a gold score above 4 (SimCSE, footnote 3), the rest over all distinct
-    sentences."""
+    """Measure alignment over pairs scored above 4 (SimCSE, footnote 3), the rest over all sentences."""
     first = [s for part in pairs for s in part.first]
     second = [s for part in pairs for s in part.second]
     gold = np.concatenate([part.gold for part in pairs])
@@ -186,8 +185,10 @@ def measure_sts(model: EmbeddingModel, pairs: Sequence, evaluation: Evaluation) 
 def measure_neighbourhood(
     model: EmbeddingModel, name: str, texts: Sequence[str], labels: Sequence[str], evaluation: Evaluation
 ) -> None:
-    """Purity (x 100) and distance by top K, by cosine and by Euclidean distance; the headline is cosine's
-    purity at 10."""
+    """Measure purity (x 100) and distance by top K, by cosine and by Euclidean distance.
+
+    The headline is cosine's purity at 10.
+    """
     vectors = model.encode(texts)
     top = [k for k in TOP if k < len(texts)]
     found = {kind: measures.neighbourhood(vectors, labels, top, kind) for kind in measures.DISTANCES}
@@ -206,8 +207,10 @@ def measure_neighbourhood(
 def measure_nli(
     model: EmbeddingModel, triplets: Sequence[tuple[str, str, str]], file: str, evaluation: Evaluation
 ) -> None:
-    """Distances premise-entailment and premise-contradiction; the headline is how often (%) entailment is
-    nearer."""
+    """Measure the distances premise-entailment and premise-contradiction.
+
+    The headline is how often (%) entailment is nearer.
+    """
     sides = [model.encode([triplet[side] for triplet in triplets]) for side in range(3)]
     scores, details = {}, {"triplets": len(triplets), "file": file}
     for kind in measures.DISTANCES:
@@ -243,8 +246,10 @@ def measure_augmentations(
     evaluation: Evaluation,
     where: Path,
 ) -> None:
-    """A task for every augmentation, one for the projections; writes the projector's files. parses: of the
-    sentences, for augmentations of text."""
+    """Measure every augmentation, and the projections; write the projector's files.
+
+    parses: of the sentences, for augmentations of text.
+    """
     augmented = AugmentedSentences(model, sentences, seed, parses)
     if not augmented.has_mlm_head:
         evaluation.notes.append(f"no pseudo-perplexity: {augmented.why_no_perplexity}")
@@ -284,8 +289,10 @@ def measure_augmentations(
 
 
 def project(augmented: AugmentedSentences, made: Sequence[View], seed: int) -> TaskResult:
-    """PCA and t-SNE (scikit-learn) of a sample of originals and all their views; the headline is PCA's share
-    of variance (%)."""
+    """Project a sample of originals and all their views by PCA and t-SNE (scikit-learn).
+
+    The headline is PCA's share of variance (%).
+    """
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
@@ -323,8 +330,7 @@ def project_files(augmented: AugmentedSentences, made: Sequence[View], seed: int
 def _sampled(
     augmented: AugmentedSentences, made: Sequence[View], seed: int
 ) -> tuple[list[str], list[int], np.ndarray]:
-    """(augmentation, sentence number, vector) of the plotted points: every view of a sampled sentence that
-    changes it."""
+    """Return (augmentation, sentence number, vector) of every view of a sampled sentence that changes it."""
     count = len(augmented.sentences)
     chosen = np.sort(np.random.default_rng(seed).choice(count, min(PLOTTED, count), replace=False))
     names, which, vectors = ["original"] * len(chosen), chosen.tolist(), [augmented.vectors[chosen]]
@@ -347,8 +353,10 @@ def figure_folder(folder: Path, evaluation: Evaluation) -> Path:
 def _inputs(
     data: str, wanted: Sequence[str], required: bool, sets: Sequence[str], text: str, count: int, seed: int
 ) -> tuple[dict, list[str]]:
-    """(data by measure, notes on what is missing). Read before any model: a damaged file should not cost the
-    loading."""
+    """Read (data by measure, notes on what is missing).
+
+    Before any model: a damaged file should not cost the loading.
+    """
 
     def sts() -> list:
         root = data_root(data)

@@ -1,5 +1,6 @@
-"""What augmentations do to sentences as an encoder sees them: AugCSE's similarity, perplexity and
-isomorphism, VaSCL's figure 4b.
+"""Measure what augmentations do to sentences as an encoder sees them.
+
+AugCSE's similarity, perplexity and isomorphism; VaSCL's figure 4b.
 
 Each augmentation of the catalogue is compared on the sentences that it changes, as AugCSE's appendix A.14
 does: the share it changes is given beside. A model that runs packed gets the augmented tokens themselves; any
@@ -70,8 +71,10 @@ class Rewriting:
 
 @dataclass(frozen=True)
 class View:
-    """One augmentation of N sentences. changed: bool[N]; vectors: float32[N, d], the original's own where
-    nothing changed."""
+    """Hold one augmentation of N sentences.
+
+    changed: bool[N]; vectors: float32[N, d], the original's own where nothing changed.
+    """
 
     name: str
     rows: Ragged
@@ -179,8 +182,10 @@ class AugmentedSentences:
         return rewriting.texts[number] if number in rewriting.texts else self.text(rewriting.rows[number])
 
     def embed(self, rows: Ragged, texts: Sequence[str]) -> np.ndarray:
-        """Vectors of K sentences, float32[K, d]: of their tokens, or, for a model that does not run packed,
-        of their texts."""
+        """Return vectors of K sentences, float32[K, d].
+
+        They are of the tokens, or, for a model that does not run packed, of the texts.
+        """
         with self.autocast():
             if self.encoder is None:
                 return self._model.encode(texts)
@@ -211,8 +216,9 @@ class AugmentedSentences:
         return self.masked_losses(self.originals)
 
     def masked_losses(self, rows: Ragged) -> np.ndarray:
-        """Masked-language loss (nats) and number of masked tokens of each of N rows, summed over
-        `MASK_ROUNDS` fixed maskings.
+        """Return the masked-language loss (nats) and the number of masked tokens of each of N rows.
+
+        Both are summed over `MASK_ROUNDS` fixed maskings.
 
         Every chosen token is hidden behind [MASK]: none is left as it is or replaced. Returns float64[N, 2].
 

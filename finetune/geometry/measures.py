@@ -39,14 +39,15 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def alignment(first: np.ndarray, second: np.ndarray) -> float:
-    """Mean squared distance of the normalised rows of two [N, d] (Wang and Isola, alpha 2). 0: the same
-    point; 2: unrelated."""
+    """Return the mean squared distance of the normalised rows of two [N, d] (Wang and Isola, alpha 2).
+
+    0: the same point; 2: unrelated.
+    """
     return float(np.square(unit(first) - unit(second)).sum(1).mean())
 
 
 def uniformity(vectors: np.ndarray) -> float:
-    """log of the mean of exp(-2 |x - y|^2) over pairs of different normalised rows of [N, d] (Wang and Isola,
-    t 2).
+    """Return log mean exp(-2 |x - y|^2) over pairs of normalised rows of [N, d] (Wang and Isola, t 2).
 
     0: all in one point; about -4: spread evenly over a sphere of many dimensions.
     """
@@ -61,8 +62,10 @@ def uniformity(vectors: np.ndarray) -> float:
 
 
 def average_cosine(vectors: np.ndarray) -> float:
-    """Mean cosine over pairs of different rows of [N, d] (Ethayarajh's anisotropy baseline). 0: isotropic; 1:
-    one direction."""
+    """Return the mean cosine over pairs of rows of [N, d] (Ethayarajh's anisotropy baseline).
+
+    0: isotropic; 1: one direction.
+    """
     points = unit(vectors)
     count = len(points)
     total = np.square(points.sum(0)).sum() - np.square(points).sum()
@@ -70,8 +73,9 @@ def average_cosine(vectors: np.ndarray) -> float:
 
 
 def partition_ratio(vectors: np.ndarray) -> float:
-    """min Z(c) / max Z(c), Z(c) = sum over rows of exp(c . x), c the eigenvectors of X'X (Mu and Viswanath).
-    1: isotropic.
+    """Return min Z(c) / max Z(c), Z(c) = sum over rows of exp(c . x) (Mu and Viswanath).
+
+    c runs over the eigenvectors of X'X. 1: isotropic.
 
     An eigenvector's sign is arbitrary, so both are tried. Not invariant to scale: pass raw vectors for the
     paper's own figure, `unit` ones to compare encoders whose vectors differ in length.
@@ -84,8 +88,9 @@ def partition_ratio(vectors: np.ndarray) -> float:
 
 
 def isoscore(vectors: np.ndarray) -> float:
-    """IsoScore of [N, d], N > d (Rudman et al., algorithm 1): 1 if the covariance is a multiple of the
-    identity, 0 if of rank 1.
+    """Return the IsoScore of [N, d], N > d (Rudman et al., algorithm 1).
+
+    1 if the covariance is a multiple of the identity, 0 if of rank 1.
 
     The PCA of their step 2 makes the covariance diagonal, so its eigenvalues are all that enters.
 
@@ -110,15 +115,19 @@ def isoscore(vectors: np.ndarray) -> float:
 
 
 def singular_values(vectors: np.ndarray) -> np.ndarray:
-    """Singular values of [N, d] as they are (not centred), falling, float64[min(N, d)]; those that are
-    rounding are set to 0."""
+    """Return the singular values of [N, d], not centred, falling, float64[min(N, d)].
+
+    Those that are rounding are set to 0.
+    """
     values = np.linalg.svd(np.asarray(vectors, np.float64), compute_uv=False)
     return np.where(values > values[0] * SPECTRUM_FLOOR, values, 0.0)
 
 
 def effective_condition_number(values: np.ndarray) -> float:
-    """First singular value over the one at the effective rank, floor(exp(entropy)) (Dubossarsky et al.,
-    equations 2 to 4)."""
+    """Return the first singular value over the one at the effective rank.
+
+    The rank is floor(exp(entropy)) (Dubossarsky et al., equations 2 to 4).
+    """
     positive = values[values > 0]
     if not len(positive):
         return float("nan")
@@ -135,8 +144,10 @@ def harmonic_mean(first: float, second: float) -> float:
 
 @dataclass(frozen=True)
 class SingularValueGap:
-    """value: sum over i of (log a_i - log b_i)^2. compared: how many i, those where both are above
-    rounding."""
+    """Hold a gap of two spectra.
+
+    value: sum over i of (log a_i - log b_i)^2. compared: how many i, those where both are above rounding.
+    """
 
     value: float
     compared: int
@@ -155,8 +166,9 @@ def singular_value_gap(first: np.ndarray, second: np.ndarray) -> SingularValueGa
 
 
 def connection_lengths(points: np.ndarray) -> np.ndarray:
-    """Where components of the Vietoris-Rips filtration of [N, d] die: the minimum spanning tree's edges,
-    falling, [N - 1].
+    """Return the edges of the minimum spanning tree of [N, d], falling, [N - 1].
+
+    There components of the Vietoris-Rips filtration die.
 
     The persistence diagram in dimension 0: every component is born at 0, one never dies. Prim's algorithm,
     O(N d) memory.
@@ -192,8 +204,7 @@ def bottleneck(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def gromov_hausdorff(first: np.ndarray, second: np.ndarray, as_coded: bool = False) -> float:
-    """The bottleneck distance that Patra et al. take for the Gromov-Hausdorff distance of two [N, d]. 0:
-    alike.
+    """Return the bottleneck distance that Patra et al. take for Gromov-Hausdorff of two [N, d]. 0: alike.
 
     Rows are normalised, centred and normalised again, as in iso-study; the diagrams are those of Euclidean
     distances in dimension 0. Twice the Gromov-Hausdorff distance is at least this large (Chazal et al. 2009).

@@ -1,5 +1,6 @@
-"""The papers' geometry figures, from result files, for one model or several side by side; and figures as SVG
-or PNG.
+"""Draw the papers' geometry figures from result files, for one model or several side by side.
+
+Figures are written as SVG or PNG.
 
 alignment_uniformity   SimCSE (Gao et al. 2021), figure 3
 neighbourhood_*        VaSCL (Zhang et al. 2022), figure 2a
@@ -76,8 +77,10 @@ def style():
 
 
 def to_svg(figure: Figure, name: str) -> str:
-    """The figure as an <svg> element for a page: transparent, in the page's text colour, ids its own; the
-    figure is closed."""
+    """Return the figure as an <svg> element for a page, and close the figure.
+
+    Transparent, in the page's text colour, with ids of its own.
+    """
     file = io.StringIO()
     with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -123,8 +126,7 @@ def alignment_uniformity(models: Named) -> Figure | None:
 
 
 def neighbourhood(models: Named, what: str, name: str) -> Figure:
-    """By K, in the set `name`: "purity", the share of true positives in the top K, or "distance", the mean
-    distance to them."""
+    """Plot by K, in the set `name`, "purity" (share of true positives in the top K) or mean "distance"."""
     found = _with(models, f"neighbourhood/{name}")
     figure, axis = plt.subplots()
     for number, (label, task) in enumerate(found):

@@ -131,8 +131,7 @@ def main(
 
 
 def _load_tasks(names: str, data: str) -> tuple[dict[str, TaskData], list[str]]:
-    """The tasks' data, and what is to be said of tasks that are left out because they were not named and are
-    not there."""
+    """Return the tasks' data, and notes on tasks left out: not named, and not there."""
     named = [task_named(name.strip()).name for name in names.split(",") if name.strip()]
     found: dict[str, TaskData] = {}
     notes: list[str] = []

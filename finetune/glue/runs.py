@@ -1,5 +1,7 @@
-"""The runs that GLUE's figures come from: one per task, seed and hyper-parameters, each with a result file of
-its own."""
+"""Compute the runs that GLUE's figures come from.
+
+One per task, seed and hyper-parameters, each with a result file of its own.
+"""
 
 from __future__ import annotations
 
@@ -100,14 +102,15 @@ class Options:
         return runs
 
     def mnli_run(self, seed: int) -> Run:
-        """The run of MNLI whose model is kept. In a sweep it is one of the grid's, that of the recipe's rate
-        and batch."""
+        """Return the run of MNLI whose model is kept.
+
+        In a sweep it is one of the grid's, that of the recipe's rate and batch.
+        """
         lr, batch, warmup = self._recipe("MNLI")
         return Run("MNLI", seed, lr, batch, GRID_WARMUP if self.sweep else warmup)
 
     def start(self, run: Run) -> Run | None:
-        """The run of MNLI, of the same seed, whose model a run starts from; None: it starts from the
-        source."""
+        """Return the run of MNLI, of the same seed, whose model a run starts from; None: the source's."""
         return self.mnli_run(run.seed) if self.mnli_init and run.task in MNLI_STARTS else None
 
     def _recipe(self, task: str) -> tuple[float, int, float]:
@@ -174,8 +177,7 @@ class RunStore:
         return read_result(self._path(run, ".json"))
 
     def predictions(self, run: Run) -> dict[str, np.ndarray] | None:
-        """Test logits float32[N, C] by "TASK/split"; None: not on file, or of other test rows than are there
-        now."""
+        """Return test logits float32[N, C] by "TASK/split"; None: not on file, or of other test rows."""
         wanted = self._test_sets(run.task)
         path = self._path(run, ".predictions")
         if wanted and not path.is_file():
@@ -191,8 +193,9 @@ class RunStore:
         return found["scores"] if found is not None and found["rows"] == self._digest("AX", "dev") else None
 
     def unfinished(self, runs: Sequence[Run]) -> list[Run]:
-        """Those of `runs` (all that an evaluation has) that still have to be computed for what the options
-        ask for.
+        """Return those of `runs` that still have to be computed for what the options ask for.
+
+        runs: all that an evaluation has.
 
         That is a run without figures; a task's best run without predictions, a reported run of MNLI without
         AX's scores (each run of the task counts as that while some have no figures); and a run whose model
@@ -215,8 +218,9 @@ class RunStore:
         return [run for run in runs if run in left]
 
     def compute(self, run: Run, heading: str) -> None:
-        """Fine-tune, or go on where a killed process was, and write the results; a run whose figures and
-        model are on file only answers what is asked beside the figures.
+        """Fine-tune, or continue where a killed process was, and write the results.
+
+        A run whose figures and model are on file only answers what is asked beside the figures.
 
         Raises:
             Interrupted: asked to leave; a checkpoint is beside the results.
@@ -257,8 +261,7 @@ class RunStore:
         print(f"  {run.name}: {what} ({time.monotonic() - begun:.0f} s)", file=sys.stderr, flush=True)
 
     def _train(self, run: Run) -> tuple[Classifier, dict[str, Any]]:
-        """(the model at its best epoch if anything is asked of it, what is to be written as the run's
-        figures)."""
+        """Return (the model at its best epoch if anything is asked of it, the run's figures to write)."""
         sets, options, task = self._sets(run.task), self.options, TASKS[run.task]
         dev = [split for split in task.dev_splits() if split in sets]
         kept = run == options.mnli_run(run.seed)

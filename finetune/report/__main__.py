@@ -1,5 +1,4 @@
-"""One page about runs and models, side by side: `python -m finetune.report RUN_OR_MODEL_OR_RESULTS_FOLDER ...
---out report`.
+"""Write one page about runs and models, side by side.
 
 The papers' tables with their published rows and ours, means over seeds, learning curves, geometry, what
 differs between the recipes, and cost. Reads what evaluations wrote (RUN/report/*.json, results/NAME/*.json)

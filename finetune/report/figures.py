@@ -44,8 +44,7 @@ def curve(subject: Subject, name: str) -> tuple[list[int], list[float]]:
 
 
 def curve_names(systems: Sequence[System]) -> list[str]:
-    """Metrics of which some run has two records or more: those of `CURVES`, then other losses and
-    evaluations."""
+    """Return metrics with two records or more in some run: `CURVES`, then losses and evaluations."""
     counts: dict[str, int] = {}
     for system in systems:
         for member in system.members:

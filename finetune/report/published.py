@@ -1,5 +1,6 @@
-"""The papers' published figures, for the report to set beside ours: every table names its paper, number and
-protocol.
+"""List the papers' published figures, for the report to set beside ours.
+
+Every table names its paper, number and protocol.
 
 Copied from the papers' text, as printed, averages included (some were cut, not rounded, to their last digit;
 see tests/finetune/report/test_report.py). A table's columns say which of our evaluations, tasks and scores

@@ -1,5 +1,4 @@
-"""What the report reads: run folders, models' and results folders, grouped into systems that differ only in
-seed."""
+"""Read run folders and results folders, and group them into systems that differ only in seed."""
 
 from __future__ import annotations
 
@@ -74,8 +73,7 @@ def collect(sources: Sequence[str]) -> list[Subject]:
 
 
 def _joined(subject: Subject, found: dict[Path, Subject]) -> bool:
-    """Give the results of a run that lie elsewhere (--out) to the run, where it is among the sources; whether
-    that was done."""
+    """Give results that lie elsewhere (--out) to their run, if it is a source; return whether it is."""
     if subject.run:
         return False
     model = Path(next(iter(subject.evaluations.values())).model).resolve()
@@ -146,8 +144,7 @@ def _add_results(subject: Subject, folder: Path) -> None:
 
 
 def _add_sts(subject: Subject, path: Path) -> None:
-    """What `python -m finetune.sts --json_file` wrote; not in place of results of the same tasks in
-    report/."""
+    """Add what `python -m finetune.sts --json_file` wrote, unless report/ has results of the same tasks."""
     content = _json(path)
     if not isinstance(content, dict) or not isinstance(content.get("results"), dict):
         raise UserError(f"{path} is not what finetune.sts --json_file writes: it has no results")
@@ -189,8 +186,7 @@ def flat(recipe: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
 
 
 def group(subjects: Sequence[Subject]) -> list[System]:
-    """Systems: runs whose recipes differ in nothing but name, folder and seed, and whose seeds all differ,
-    are one."""
+    """Group runs whose recipes differ only in name, folder and seed, and whose seeds all differ."""
     systems: list[list[Subject]] = []
     keys: dict[str, list[Subject]] = {}
     for subject in subjects:
@@ -226,8 +222,10 @@ def _labels(systems: Sequence[Sequence[Subject]]) -> list[str]:
 
 
 def differences(systems: Sequence[System]) -> dict[str, list[Any]]:
-    """Recipe key -> its value in every system that is a run, for keys whose values differ; None where a
-    recipe lacks it."""
+    """Return recipe key -> its value in every system that is a run, for keys whose values differ.
+
+    None where a recipe lacks the key.
+    """
     recipes = [system.members[0].config for system in systems if system.members[0].run]
     keys = dict.fromkeys(key for recipe in recipes for key in recipe if key not in SEEDLESS)
     table = {key: [recipe.get(key) for recipe in recipes] for key in keys}

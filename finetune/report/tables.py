@@ -38,8 +38,10 @@ AUGMENTATION = (
 
 @dataclass
 class Cell:
-    """A figure. std: over `seeds` if there are several, else the evaluation's own; notes: numbers of the
-    table's notes."""
+    """Hold a figure.
+
+    std: over `seeds` if there are several, else the evaluation's own; notes: numbers of the table's notes.
+    """
 
     value: float | None = None
     std: float | None = None
@@ -133,8 +135,9 @@ def rows_of(systems: Sequence[System]) -> list[View]:
 
 
 def paper_tables(rows: Sequence[View]) -> tuple[list[Table], set[tuple[str, str]]]:
-    """Every paper's table with the rows of ours that have a figure for it; and the (evaluation, task) pairs
-    that are in one."""
+    """Return every paper's table with our rows that have a figure for it, and the tasks used.
+
+    The tasks are pairs (evaluation, task)."""
     used: set[tuple[str, str]] = set()
     return [_paper_table(reference, rows, used) for reference in TABLES], used
 
@@ -362,8 +365,10 @@ def _find(
 
 
 def _cell(table: Table, row: View, found: Sequence[Found | None], digits: int = 2) -> Cell:
-    """One row's figures over its members as mean and standard deviation; members without one are said in a
-    note."""
+    """Return one row's figures over its members as mean and standard deviation.
+
+    A note says which members have none.
+    """
     present = [figure for figure in found if figure is not None]
     if not present:
         return Cell(digits=digits)
@@ -387,8 +392,7 @@ def _cell(table: Table, row: View, found: Sequence[Found | None], digits: int = 
 
 
 def _mark_best(rows: Sequence[Row], better: Sequence[str]) -> None:
-    """Bold in every column for the best of ours, ties as printed included, unless all tie or there is only
-    one."""
+    """Mark the best of ours in every column, ties as printed included, unless all tie."""
     for place, direction in enumerate(better):
         cells = [row.cells[place] for row in rows if row.cells[place].value is not None]
         if len(cells) < 2:
@@ -401,8 +405,10 @@ def _mark_best(rows: Sequence[Row], better: Sequence[str]) -> None:
 
 
 def _evaluation_notes(table: Table, rows: Sequence[View], names: set[str]) -> None:
-    """What complete evaluations have to say, under the table, once for all rows; incomplete ones are in the
-    cells' own notes."""
+    """Add the notes of complete evaluations under the table, once for all rows.
+
+    Those of incomplete ones are in the cells' own notes.
+    """
     said: dict[str, dict[str, None]] = {}
     for row in rows:
         for evaluation in _evaluations(row):

@@ -1,5 +1,4 @@
-"""SentEval (Conneau and Kiela 2018) for any encoder, on current Python and NumPy: the same numbers, in a
-fraction of the time.
+"""Run SentEval (Conneau and Kiela 2018) for any encoder: the same numbers, in a fraction of the time.
 
 `tasks` reads the files, `classifier` runs all fits of a task as one batched optimisation, `protocol` chooses
 hyper-parameters by cross-validation as SentEval does, `relatedness` is its supervised similarity, `evaluate`

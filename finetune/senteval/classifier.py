@@ -59,8 +59,10 @@ class ClassifierSettings:
     seed: int = 1111
 
     def make_optimizer(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
-        """The torch optimizer over `parameters`, without weight decay (which differs between fits: see
-        `_Cohort.step`)."""
+        """Return the torch optimizer over `parameters`, without weight decay.
+
+        Weight decay differs between fits: see `_Cohort.step`.
+        """
         name, *words = self.optimizer.split(",")
         if name not in OPTIMIZERS:
             raise UserError(
@@ -84,7 +86,8 @@ class ClassifierSettings:
 
 @dataclass(frozen=True)
 class PairFeatures:
-    """InferSent's features of N pairs, [u, v, u * v, |u - v|], formed when rows of them are asked for:
+    """Form InferSent's features of N pairs, [u, v, u * v, |u - v|], when rows of them are asked for.
+
     float32[N, 4 d] of a large set would be many times its distinct sentences' vectors.
 
     `vectors` float32[V, d] on the device that shall compute; `first` and `second` int64[N], rows of it, there
@@ -132,8 +135,10 @@ class Fitted:
     classes: int
 
     def predict(self, fit: int, l2: int, features: Tensor) -> np.ndarray:
-        """int64[N]: the class of each row of `features` float32[N, d], by the fit of row set `fit` and L2
-        number `l2`."""
+        """Return the class of each row of `features` float32[N, d], int64[N].
+
+        By the fit of row set `fit` and L2 number `l2`.
+        """
         return _logits(_with_ones(features), self.weights[fit], self.classes)[:, l2].argmax(-1).cpu().numpy()
 
 
@@ -334,8 +339,10 @@ class _Cohort:
 def _initial(
     size: int, classes: int, groups: int, values: int, settings: ClassifierSettings, device: torch.device
 ) -> list[Tensor]:
-    """torch's initial weights of nn.Linear under the seed, the same for every fit, bias as a last row of
-    inputs."""
+    """Return torch's initial weights of nn.Linear under the seed, bias as a last row of inputs.
+
+    They are the same for every fit.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         widths = [size, settings.hidden, classes] if settings.hidden else [size, classes]

@@ -1,5 +1,4 @@
-"""All of SentEval for one model: every distinct sentence of all tasks is encoded once, then each task is
-judged."""
+"""Run all of SentEval for one model; every distinct sentence of all tasks is encoded once."""
 
 from __future__ import annotations
 
@@ -177,8 +176,10 @@ class _VectorTable:
         return np.fromiter((self.index[sentence] for sentence in sentences), np.int64, len(sentences))
 
     def features(self, examples: Examples, splits: Iterable[str]) -> tuple[Tensor, np.ndarray, list[int]]:
-        """(float32[N, f] on the device where classifiers run, labels [N], sizes) of the splits end to end:
-        vectors, or for pairs [|u - v|, u * v]."""
+        """Return (float32[N, f], labels [N], sizes) of the splits end to end.
+
+        On the device where classifiers run: vectors, or for pairs [|u - v|, u * v].
+        """
         parts = [examples.splits[name] for name in splits]
         first = self.lookup([sentence for part in parts for sentence in part.first])
         if parts[0].second is not None:
@@ -251,8 +252,9 @@ def _accuracy_result(accuracy: Accuracy, extra: dict[str, float], which: str) ->
 
 
 def choose_tasks(words: str, protocol: str, setting: str, data: str = "") -> tuple[list[str], list[str]]:
-    """(tasks to run, remarks on those left out) of a comma-separated list, or of "", "all", "sts",
-    "transfer", "probing".
+    """Return (tasks to run, remarks on those left out) of a comma-separated list.
+
+    Or of "", "all", "sts", "transfer", "probing".
 
     A task named by the user must have its data (the error is `load`'s); those of a group that have none are
     left out aloud.

@@ -1,5 +1,4 @@
-"""How SentEval's published files were made from raw text (its data/downstream/get_transfer_data.bash), for
-sets fetched raw."""
+"""Make SentEval's files from raw text, as its data/downstream/get_transfer_data.bash does."""
 
 from __future__ import annotations
 
@@ -39,8 +38,10 @@ _TREEBANK = [
 
 
 def treebank(text: str) -> str:
-    """A line of text as its tokenizer.sed (Robert MacIntyre, Penn Treebank, 1995) writes it: tokens between
-    blanks, one after the last. The sed script's rules in their order."""
+    """Tokenise a line as SentEval's tokenizer.sed does (Robert MacIntyre, Penn Treebank, 1995).
+
+    Tokens stand between blanks, one after the last. The sed script's rules in their order.
+    """
     for pattern, replacement in _TREEBANK:
         text = pattern.sub(replacement, text)
     return text

@@ -1,5 +1,4 @@
-"""How SentEval arrives at an accuracy: which rows choose the L2 value, which stop the training, which are
-tested.
+"""Compute an accuracy as SentEval does: which rows choose the L2 value, stop the training, are tested.
 
 Three schemes, by what splits a data set has (tools/validation.py of the official code, its PyTorch path):
 
@@ -115,8 +114,9 @@ def split(
     setting: Setting,
     grid: tuple[float, ...] = L2_GRID,
 ) -> Accuracy:
-    """Given splits: SST2, SST5, SICK-E, SNLI, probing. features [N, d]: train, dev and test rows in this
-    order, of `sizes`.
+    """Evaluate given splits: SST2, SST5, SICK-E, SNLI, probing.
+
+    features [N, d]: train, dev and test rows in this order, of `sizes`.
 
     The official code fits the best L2 value a second time, from the same seed, to the same weights; here the
     first stands.

@@ -1,5 +1,6 @@
-"""Supervised relatedness: SentEval's SICK-R and STS-B columns (its tools/relatedness.py), which are what
-CLEAR prints.
+"""Evaluate supervised relatedness, SentEval's SICK-R and STS-B columns, which are what CLEAR prints.
+
+SentEval's code: tools/relatedness.py.
 
 A softmax over the scores 1 to 5 of the features [|u - v|, u * v], fitted by mean squared error to a two-point
 distribution whose mean is the gold score (Tai, Socher and Manning 2015); the prediction is the distribution's
@@ -23,8 +24,7 @@ BATCH, EPOCHS_BETWEEN, MAX_EPOCH, TENACITY = 64, 50, 1000, 3
 
 @dataclass(frozen=True)
 class Relatedness:
-    """Correlations x 100 and the mean squared error of the test scores, and the dev correlation that stopped
-    the training."""
+    """Hold correlations x 100 and mean squared error on test, and the dev correlation that stopped it."""
 
     pearson: float
     spearman: float

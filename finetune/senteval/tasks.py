@@ -24,8 +24,10 @@ SNLI_CLASSES = {"entailment": 0, "neutral": 1, "contradiction": 2}
 
 @dataclass(frozen=True)
 class Split:
-    """N examples: sentences, for pairs the second ones, and labels (int64[N] classes, or float64[N]
-    scores)."""
+    """Hold N examples: sentences, for pairs the second ones, and labels.
+
+    labels: int64[N] classes, or float64[N] scores.
+    """
 
     first: list[str]
     second: list[str] | None

@@ -1,5 +1,4 @@
-"""Fine-tuning an encoder on labelled sentences or pairs of sentences, packed: one row of tokens a step, no
-padding.
+"""Fine-tune an encoder on labelled sentences or pairs, packed: one row of tokens a step, no padding.
 
 The head is RoBERTa's (Liu et al. 2019; fairseq's RobertaClassificationHead): dropout, linear d -> d, tanh,
 dropout, linear d -> C, on the first token's last state. Everything random is a function of (seed, epoch) for
@@ -67,8 +66,10 @@ class Recipe:
 
 @dataclass
 class Outcome:
-    """A finished run: `best` is the entry of `curve` whose deciding figure is highest (the first of equal
-    ones)."""
+    """Hold a finished run.
+
+    best: the entry of `curve` whose deciding figure is highest (the first of equal ones).
+    """
 
     best: dict[str, Any]
     curve: list[dict[str, Any]]
@@ -102,8 +103,10 @@ class Classifier(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, ids: Tensor, lengths: Tensor, token_types: Tensor | None = None) -> Tensor:
-        """Packed ids int64[T] and lengths int64[N] (on the CPU) -> logits [N, C], float32 (float64 from a
-        float64 model)."""
+        """Return logits [N, C] of packed ids int64[T] and lengths int64[N] (on the CPU).
+
+        float32; float64 from a float64 model.
+        """
         first = pool(self.encoder.states(ids, lengths, None, token_types), "cls")
         with torch.autocast(first.device.type, enabled=False):
             hidden = torch.tanh(self.dense(self.dropout(first)))
@@ -111,9 +114,10 @@ class Classifier(nn.Module):
 
 
 def build_classifier(source: Source, outputs: int, dropout: float, seed: int) -> Classifier:
-    """A copy of the source's encoder, with this dropout, under a head drawn from `seed`. The masked-language
-    head stays
-    behind: it is part of the copy, but takes no gradient."""
+    """Return a copy of the source's encoder, with this dropout, under a head drawn from `seed`.
+
+    The masked-language head is part of the copy, but takes no gradient.
+    """
     old = source.encoder.lm
     config = copy.deepcopy(old.config)
     set_dropout(config, dropout, dropout)
@@ -139,8 +143,10 @@ def shuffled(count: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def learning_rate(recipe: Recipe, step: int, steps: int) -> float:
-    """Rate of update `step` (from 0) of `steps`: a linear rise over ceil(warmup * steps) updates, a linear
-    fall to 0."""
+    """Return the rate of update `step` (from 0) of `steps`.
+
+    A linear rise over ceil(warmup * steps) updates, then a linear fall to 0.
+    """
     rise = math.ceil(recipe.warmup * steps)
     if step < rise:
         return recipe.lr * (step + 1) / rise

@@ -21,8 +21,10 @@ from pretrain.model.encoder import SentenceEncoder
 
 @dataclass(frozen=True)
 class Source:
-    """What is fine-tuned: an encoder as it was loaded (float32, on the CPU, never changed), and its
-    tokenizer."""
+    """Hold what is fine-tuned: an encoder as it was loaded, and its tokenizer.
+
+    The encoder is float32, on the CPU, and never changed.
+    """
 
     model: EmbeddingModel
     """Its name and folders; pooling "cls", because the head reads the first token."""

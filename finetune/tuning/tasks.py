@@ -1,5 +1,4 @@
-"""GLUE's data: the official tsv files under DATA/GLUE, or the hub's copy; what each task is and how many rows
-it has.
+"""Read GLUE: the official tsv files under DATA/GLUE, or the hub's copy.
 
 The files have no quoting: a quotation mark is part of the text. CoLA's train and dev have no header, MRPC's
 files begin with a byte order mark. Test rows are known to the leaderboard by their place in the file, from 0.
@@ -27,8 +26,10 @@ NLI = ("entailment", "neutral", "contradiction")
 
 @dataclass(frozen=True)
 class GlueTask:
-    """A task. `columns`: header names of the first text, the second (None: single sentences) and the
-    label."""
+    """Describe a task.
+
+    columns: header names of the first text, the second (None: single sentences) and the label.
+    """
 
     name: str
     columns: tuple[str, str | None, str]
@@ -147,8 +148,10 @@ TABLE_1 = ("MNLI", "QNLI", "QQP", "RTE", "SST-2", "MRPC", "CoLA", "STS-B")
 
 @dataclass(frozen=True)
 class Examples:
-    """N rows of a split: texts, for pairs the second ones, and targets if known: int64[N] classes, float32[N]
-    scores 0-5."""
+    """Hold N rows of a split: texts, for pairs the second ones, and targets if known.
+
+    targets: int64[N] classes, float32[N] scores 0-5.
+    """
 
     first: list[str]
     second: list[str] | None
@@ -183,8 +186,7 @@ def task_named(name: str) -> GlueTask:
 
 
 def load(name: str, data: str = "") -> TaskData:
-    """All splits of a task that are there, from DATA/GLUE (or DATA itself), or with `data` "hub" from the
-    hub.
+    """Read all splits of a task that are there, from DATA/GLUE or DATA; with `data` "hub" from the hub.
 
     Raises:
         UserError: a file damaged, a label unknown, no such data folder, or the hub out of reach.
@@ -349,8 +351,10 @@ def _from_hub(task: GlueTask, split: str) -> Examples | None:
 
 
 def prediction_lines(task: GlueTask, logits: np.ndarray) -> list[str]:
-    """Lines of the leaderboard's file for test logits float[N, C]: a header, then index and label word, or
-    STS-B's score."""
+    """Return the lines of the leaderboard's file for test logits float[N, C].
+
+    A header, then index and label word, or STS-B's score.
+    """
     if task.labels:
         words = [task.labels[label] for label in logits.argmax(1)]
     else:
