@@ -57,7 +57,7 @@ class Place:
     frame: str = ""
 
     def takes(self, other: Substitute) -> bool:
-        """Whether a word fits here."""
+        """Return whether a word fits here."""
         if self.uses == "g" and other.uses != "g":
             return False
         if (self.uses == "c" and other.uses == "m") or (self.uses == "m" and other.uses == "c"):
@@ -68,8 +68,8 @@ class Place:
 
 
 def is_part_of_a_name(sentence: ParsedSentence, i: int) -> bool:
-    """Whether word i is part of a name, a URL, a compound with a hyphen, an abbreviation, or (by the parse)
-    of a fixed or phrasal expression, or helps a verb.
+    """Return whether word i is part of a name, a URL, a compound with a hyphen, an abbreviation, or (by the
+    parse) of a fixed or phrasal expression, or helps a verb.
     """
     text, start, end = sentence.text, sentence.starts[i], sentence.ends[i]
     word = text[start:end]
@@ -105,7 +105,7 @@ def place_of(sentence: ParsedSentence, i: int, part: str, relation: str) -> Plac
 
 
 def is_collocated(sentence: ParsedSentence, i: int) -> bool:
-    """Whether word i and its neighbours, or what hangs on it, are an entry of WordNet's."""
+    """Return whether word i and its neighbours, or what hangs on it, are an entry of WordNet's."""
     known = wordnet().collocations
     first, last = max(0, i - 2), min(len(sentence), i + 3)
     words = [sentence.word(j).lower() for j in range(first, last)]
@@ -269,7 +269,7 @@ def _is_infinitive(sentence: ParsedSentence, i: int) -> bool:
 
 
 def _has_preposition(relation: str) -> bool:
-    """Whether a relation is one that a preposition makes: to its noun (UD), to itself (ClearNLP)."""
+    """Return whether a relation is one that a preposition makes: to its noun (UD), to itself (ClearNLP)."""
     return relation == "prep" or _base(relation) in ("nmod", "obl")
 
 

@@ -44,7 +44,7 @@ def phrase(sentence: ParsedSentence, i: int) -> tuple[int, int] | None:
 
 
 def characters(sentence: ParsedSentence, first: int, last: int) -> str:
-    """The text from word `first` to word `last`."""
+    """Return the text from word `first` to word `last`."""
     return sentence.text[sentence.starts[first] : sentence.ends[last]]
 
 
@@ -68,13 +68,13 @@ def sentence_spans(sentence: ParsedSentence) -> list[tuple[int, int]]:
 
 
 def _is_whole(text: str) -> bool:
-    """Whether no quotation mark or bracket, single quotes among them, is open at an end of a text."""
+    """Return whether no quotation mark or bracket, single quotes among them, is open at an end of a text."""
     return balanced(text) and len(_SINGLE_OPENING.findall(text)) == len(_SINGLE_CLOSING.findall(text))
 
 
 def _ends_before(sentence: ParsedSentence, i: int) -> bool:
-    """Whether a sentence may end in front of word i: behind . ! or ?, but no abbreviation or initial, and
-    before a capital; quotes and brackets aside.
+    """Return whether a sentence may end in front of word i: behind . ! or ?, but no abbreviation or initial,
+    and before a capital; quotes and brackets aside.
     """
     before, behind = sentence.text[: sentence.starts[i]], sentence.text[sentence.starts[i] :]
     ended = before.rstrip().rstrip(_CLOSING)
@@ -89,14 +89,14 @@ def _ends_before(sentence: ParsedSentence, i: int) -> bool:
 
 
 def _is_abbreviation(word: str) -> bool:
-    """Whether the full stop behind a word may be its own: "Mr", "No" (as "no" ends sentences), "J" or
+    """Return whether the full stop behind a word may be its own: "Mr", "No" (as "no" ends sentences), "J" or
     "U.S"."""
     initials = word.isupper() and all(len(part) == 1 for part in word.split(".")) and word != "I"
     return initials or word == "No" or word.lower() in _ABBREVIATIONS
 
 
 def is_plural(sentence: ParsedSentence, i: int) -> bool:
-    """Whether the phrase that word i heads is plural: by pronoun, tag, determiner, or coordination by
+    """Return whether the phrase that word i heads is plural: by pronoun, tag, determiner, or coordination by
     "and"."""
     word = sentence.word(i).lower()
     if word in _SINGULAR:
@@ -137,8 +137,8 @@ def person_of(sentence: ParsedSentence, i: int) -> tuple[int, bool]:
 
 
 def subject_of(sentence: ParsedSentence, head: int) -> int | None:
-    """The word that says number and person for the clause that `head` heads: its subject, the one shared with
-    the clause it is coordinated with, or what a relative clause hangs on.
+    """Return the word that says number and person for the clause that `head` heads: its subject, the one
+    shared with the clause it is coordinated with, or what a relative clause hangs on.
     """
     for _ in range(8):
         subject = sentence.subject(head)
@@ -164,7 +164,7 @@ def subject_of(sentence: ParsedSentence, head: int) -> int | None:
 
 
 def finite_form(lemma: str, tense: str, person: int, plural: bool) -> str:
-    """The form of a verb in the "present" or "past" of a person."""
+    """Return the form of a verb in the "present" or "past" of a person."""
     if lemma == "be":
         if tense == "past":
             return "were" if plural or person == 2 else "was"
@@ -182,14 +182,14 @@ def spelled_out(sentence: ParsedSentence, i: int) -> str | None:
 
 
 def finite_verb(sentence: ParsedSentence, head: int) -> int:
-    """The word of a clause that carries its tense: the first auxiliary, else its verb."""
+    """Return the word of a clause that carries its tense: the first auxiliary, else its verb."""
     auxiliaries = sentence.auxiliaries(head)
     verb = sentence.verb(head)
     return min([*auxiliaries, verb]) if auxiliaries else verb
 
 
 def clauses_upward(sentence: ParsedSentence, i: int, head: int) -> list[str]:
-    """The relations on the way from word i up to `head`, that of `head` not among them."""
+    """Return the relations on the way from word i up to `head`, that of `head` not among them."""
     relations = []
     while i != head:
         relations.append(sentence.relation(i))

@@ -129,7 +129,7 @@ def _subjects(sentence: ParsedSentence, head: int) -> list[int]:
 
 
 def _spoken(sentence: ParsedSentence, head: int, verb: int) -> str:
-    """The verb, in the passive with what makes it one: "was sold"."""
+    """Return the verb, in the passive with what makes it one: "was sold"."""
     first = head
     if sentence.relation(head) == "conj" and sentence.tags[head] == "VBN" and not sentence.auxiliaries(head):
         first = sentence.heads[head]  # "was sold and repaired"
@@ -176,7 +176,7 @@ def _is_infinitive(sentence: ParsedSentence, i: int) -> bool:
 
 
 def _has_case(sentence: ParsedSentence, i: int) -> bool:
-    """Whether a preposition stands before a phrase: a time or measure has none."""
+    """Return whether a preposition stands before a phrase: a time or measure has none."""
     return any(sentence.relation(child) == "case" for child in sentence.children(i))
 
 

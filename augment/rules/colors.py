@@ -77,8 +77,9 @@ def _is_of_people(words: list[str], i: int) -> bool:
 
 
 def _is_named(colour: str, noun: str) -> bool:
-    """Whether a colour makes the name of a thing ("black hole") or of a group of people, and says nothing of
-    their looks."""
+    """Return whether a colour makes the name of a thing ("black hole") or of a group of people, and says
+    nothing of their looks.
+    """
     things, groups = _nouns().get(colour, (frozenset(), frozenset()))
     either = {noun.lower(), noun.lower().removesuffix("s")}
     return not either.isdisjoint(things | groups) or (bool(groups) and noun[:1].isupper())

@@ -130,7 +130,7 @@ def _expansions(sentence: ParsedSentence, lower: list[str]) -> list[Edit]:
 
 
 def full_form(sentence: ParsedSentence, lower: list[str], i: int) -> str | None:
-    """The auxiliary that word i is short for ("'ve": "have"); None where it is none, or a possessive.
+    """Return the auxiliary that word i is short for ("'ve": "have"); None where it is none, or a possessive.
 
     lower: the words in lower case, apostrophes straight.
     """
@@ -147,7 +147,7 @@ def full_form(sentence: ParsedSentence, lower: list[str], i: int) -> str | None:
 
 
 def _perfect(sentence: ParsedSentence, lower: list[str], i: int) -> bool:
-    """Whether the verb that an ambiguous 's or 'd belongs to is a participle that "have" goes with."""
+    """Return whether the verb that an ambiguous 's or 'd belongs to is a participle that "have" goes with."""
     for j in range(i + 1, min(i + 4, len(lower))):
         if sentence.pos[j] == "ADV" or lower[j] in ("n't", "not"):
             continue
@@ -214,7 +214,7 @@ def _short_forms(sentence: ParsedSentence, lower: list[str]) -> list[Edit]:
 
 
 def _contracts(sentence: ParsedSentence, lower: list[str], i: int, following: str) -> bool:
-    """Whether the auxiliary i, behind a pronoun, is weak: something that it goes with follows in its
+    """Return whether the auxiliary i, behind a pronoun, is weak: something that it goes with follows in its
     clause."""
     if following in ("PUNCT", "CCONJ", "SCONJ") or sentence.word(i).isupper() or lower[i + 1] == "to":
         return False

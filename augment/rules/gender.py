@@ -84,8 +84,10 @@ def gender_swap(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 
 def _is_possessive(sentence: ParsedSentence, i: int) -> bool:
-    """Whether "her" or "his" belongs to a noun behind it. Tags decide, and where they cannot be right, what
-    follows."""
+    """Return whether "her" or "his" belongs to a noun behind it.
+
+    Tags decide, and where they cannot be right, what follows.
+    """
     tag = sentence.tags[i]
     while i + 1 < len(sentence) and sentence.word(i + 1) in _QUOTES:  # 'his "autobiography"'
         i += 1

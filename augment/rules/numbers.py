@@ -109,7 +109,7 @@ def _is_no_number(match: re.Match, text: str, tag: str) -> bool:
 
 
 def _opens(text: str, start: int) -> bool:
-    """Whether a sentence starts here: the text's first, or behind a full stop that is none of an
+    """Return whether a sentence starts here: the text's first, or behind a full stop that is none of an
     abbreviation."""
     return (
         not text[:start].strip("\"'“‘([ ")
@@ -207,13 +207,13 @@ def _is_year(digits: str) -> bool:
 
 
 def _is_counted(digits: str, before: str, after: str) -> bool:
-    """Whether four digits count what stands behind them: "1984 voters", but "the 1984 elections"."""
+    """Return whether four digits count what stands behind them: "1984 voters", but "the 1984 elections"."""
     of_a_year = before in _DETERMINERS and "1900" < digits != "2000"
     return after in _PLURALS or (after.endswith("s") and not of_a_year)
 
 
 def _around(match: re.Match, text: str) -> tuple[str, str]:
-    """The words before and behind a number, lower-case."""
+    """Return the words before and behind a number, lower-case."""
     before = text[: match.start()].rsplit(None, 1)
     after = re.match(r"\s(\w+)", text[match.end() :])
     word = before[-1].lower().strip('("“,') if before else ""

@@ -185,13 +185,14 @@ def _without_marks(sentence: ParsedSentence, first: int, last: int) -> tuple[int
 
 
 def _is_one_clause(sentence: ParsedSentence, first: int, last: int) -> bool:
-    """Whether no quotation mark, semicolon or end of a sentence stands between two words."""
+    """Return whether no quotation mark, semicolon or end of a sentence stands between two words."""
     return not any(sentence.word(i)[:1] in _PARTING for i in range(first + 1, last))
 
 
 def _is_subordinate(sentence: ParsedSentence, head: int, subject: int) -> bool:
-    """Whether a clause that should be a main one is introduced as a subordinate one or a question: the parser
-    has erred."""
+    """Return whether a clause that should be a main one is introduced as a subordinate one or a question: the
+    parser has erred.
+    """
     before = [child for child in sentence.children(head) if child < subject]
     return any(
         sentence.relation(child) == "mark" or sentence.tags[child] in ("WRB", "WDT", "WP") for child in before
@@ -199,7 +200,7 @@ def _is_subordinate(sentence: ParsedSentence, head: int, subject: int) -> bool:
 
 
 def _is_torn(sentence: ParsedSentence, first: int, last: int) -> bool:
-    """Whether the parser has cut a phrase in two: "Basketball [Tournament]", "the old [man]"."""
+    """Return whether the parser has cut a phrase in two: "Basketball [Tournament]", "the old [man]"."""
     before = sentence.pos[first - 1] if first else "PUNCT"
     if before in ("ADJ", "DET") or (before == sentence.pos[first] == "PROPN"):
         return True
@@ -250,7 +251,7 @@ def _close(sentence: ParsedSentence, first: int, last: int, new: str) -> tuple[i
 
 
 def _joins_pronoun(sentence: ParsedSentence, head: int, span: tuple[int, int]) -> bool:
-    """Whether a phrase of several words holds a pronoun whose case would have to change: "Ann and I"."""
+    """Return whether a phrase of several words holds a pronoun that changes its case: "Ann and I"."""
     joined = [head, *(child for child in sentence.children(head) if sentence.relation(child) == "conj")]
     words = {sentence.word(i).lower() for i in joined}
     return span[0] < span[1] and not words.isdisjoint(_OBJECTIVE.keys() | _NOMINATIVE.keys())
@@ -263,8 +264,8 @@ def _has_comma(text: str) -> bool:
 
 
 def _agreement(sentence: ParsedSentence, root: int, new_subject: int) -> list[Edit] | None:
-    """Edits that put the finite verb, and those coordinated with it that share its subject, in agreement with
-    a new subject, short forms spelled out; None where that cannot be.
+    """Return edits that put the finite verb, and those coordinated with it that share its subject, in
+    agreement with a new subject, short forms spelled out; None where that cannot be.
     """
     person, plural = person_of(sentence, new_subject)
     edits = []
@@ -384,8 +385,9 @@ def _end_of_clause(sentence: ParsedSentence, head: int, verb: int, last: int) ->
 
 
 def _sharing(sentence: ParsedSentence, head: int, verb: int) -> list[int]:
-    """The finite verbs that share the subject of a clause by a conjunction: they stay behind it ("Old, it
-    was, and fell")."""
+    """Return the finite verbs that share the subject of a clause by a conjunction: they stay behind it ("Old,
+    it was, and fell").
+    """
     return [
         child
         for child in sentence.children(head)
@@ -397,7 +399,7 @@ def _sharing(sentence: ParsedSentence, head: int, verb: int) -> list[int]:
 
 
 def _joint_before(sentence: ParsedSentence, head: int, conjoined: int) -> int:
-    """The first word of a coordinated clause, its conjunction included, which may hang on the first
+    """Return the first word of a coordinated clause, its conjunction included, which may hang on the first
     clause."""
     first = sentence.subtree(conjoined)[0]
     joints = [
@@ -409,7 +411,7 @@ def _joint_before(sentence: ParsedSentence, head: int, conjoined: int) -> int:
 
 
 def _opens(sentence: ParsedSentence, first: int) -> bool:
-    """Whether a word starts the text, one of its sentences or a quotation, and with the capital of a
+    """Return whether a word starts the text, one of its sentences or a quotation, and with the capital of a
     sentence."""
     if not sentence.word(first)[:1].isupper():
         return False

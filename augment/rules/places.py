@@ -117,7 +117,7 @@ def _is_whole_name(sentence: ParsedSentence, i: int, j: int, words: list[str]) -
 
 
 def _takes_apposition(sentence: ParsedSentence, i: int, j: int) -> bool:
-    """Whether the name stands by itself, as a noun phrase."""
+    """Return whether the name stands by itself, as a noun phrase."""
     following = j + 1
     if following == len(sentence):
         return True

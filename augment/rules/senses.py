@@ -261,7 +261,7 @@ def _million(lemma: str, part: str) -> float:
 
 
 def _is_formed(one: str, other: str) -> bool:
-    """Whether one is the other with a negating prefix, or with "-less" for "-ful"."""
+    """Return whether one is the other with a negating prefix, or with "-less" for "-ful"."""
     short, long = sorted((one, other), key=len)
     if long.endswith(short) and _PREFIX.fullmatch(long[: -len(short)]):
         return True
@@ -271,7 +271,9 @@ def _is_formed(one: str, other: str) -> bool:
 
 
 def _overlaps(other: str, lemma: str) -> bool:
-    """Whether one is the other with something added to it, or a spelling of it: "first-class" for "class"."""
+    """Return whether one is the other with something added to it, or a spelling of it: "first-class" for
+    "class".
+    """
     if other.isalpha() and lemma.isalpha():
         return other == lemma
     return (

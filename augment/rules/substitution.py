@@ -195,8 +195,9 @@ def _is_described(sentence: ParsedSentence, i: int) -> bool:
 
 
 def _keeps_possessive(sentence: ParsedSentence, i: int, form: str) -> bool:
-    """Whether the possessive behind a plural, if there is one, is that of its new form too: not "women's" to
-    "adults's"."""
+    """Return whether the possessive behind a plural, if there is one, is that of its new form too: not
+    "women's" to "adults's".
+    """
     behind = sentence.text[sentence.ends[i] : sentence.ends[i] + 2].replace("’", "'")
     if sentence.tags[i] != "NNS" or behind[:1] != "'":
         return True
@@ -205,9 +206,9 @@ def _keeps_possessive(sentence: ParsedSentence, i: int, form: str) -> bool:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _published(relation: str, word: str, part: str, tag: str, hint: str) -> tuple[Substitute, ...]:
-    """What the published code draws a word's replacement from: "heads" or "lemmas" of all senses, "code
-    antonyms" of the first sense's first lemma, "code hypernyms" and "code hyponyms" of the first sense; one
-    alone of these three.
+    """Return what the published code draws a word's replacement from: "heads" or "lemmas" of all senses,
+    "code antonyms" of the first sense's first lemma, "code hypernyms" and "code hyponyms" of the first
+    sense; one alone of these three.
     """
     lemma, source = lemma_of(word, tag, hint), wordnet()
     if lemma in _VERBS_OF_GRAMMAR:

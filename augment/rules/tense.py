@@ -77,8 +77,9 @@ def tense(sentence: ParsedSentence, draws: Draws, to: str = "random") -> str | N
 
 
 def _barred_by_time(sentence: ParsedSentence) -> frozenset[str]:
-    """The tenses that a time which the sentence names does not go with: "in 1955" no future, "tomorrow" no
-    past."""
+    """Return the tenses that a time which the sentence names does not go with: "in 1955" no future,
+    "tomorrow" no past.
+    """
     words = [word.lower() for word in sentence.words]
     barred = frozenset()
     for i, word in enumerate(words):
@@ -109,7 +110,9 @@ def _finite_clauses(sentence: ParsedSentence) -> list[tuple[int, int]]:
 
 
 def _shares_auxiliary(sentence: ParsedSentence, finite: int, head: int) -> bool:
-    """Whether a verb is a participle that a tagger has taken for a past: "was convicted and sentenced"."""
+    """Return whether a verb is a participle that a tagger has taken for a past: "was convicted and
+    sentenced".
+    """
     if (
         finite != head
         or sentence.relation(head) != "conj"
@@ -135,7 +138,7 @@ def _tense_of(sentence: ParsedSentence, finite: int) -> str | None:
 
 
 def _change(sentence: ParsedSentence, finite: int, head: int, target: str) -> list[Edit] | None:
-    """Edits that put a clause into a tense; None where the sentence cannot be."""
+    """Return edits that put a clause into a tense; None where the sentence cannot be."""
     word = sentence.word(finite)
     lower = word.lower()
     start, end = sentence.starts[finite], sentence.ends[finite]
@@ -231,7 +234,7 @@ def _with_will(sentence: ParsedSentence, finite: int, head: int) -> list[Edit]:
 
 
 def _without_will(sentence: ParsedSentence, finite: int, head: int, target: str) -> list[Edit] | None:
-    """The next verb takes the tense, or "do" does where it is negated."""
+    """Return the next verb takes the tense, or "do" does where it is negated."""
     subject = subject_of(sentence, head)
     if subject is None or subject > finite:
         return None
@@ -278,7 +281,7 @@ def _contracted(sentence: ParsedSentence, finite: int) -> bool:
 
 
 def _is_cannot(sentence: ParsedSentence, finite: int) -> bool:
-    """Whether a "not" is written together with the word that carries the tense."""
+    """Return whether a "not" is written together with the word that carries the tense."""
     following = finite + 1
     joined = following < len(sentence) and sentence.starts[following] == sentence.ends[finite]
     return joined and sentence.word(following).lower() == "not"

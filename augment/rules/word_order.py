@@ -126,7 +126,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 
 
 def _without(text: str, spans: list[tuple[int, int]], numbers: set[int]) -> str | None:
-    """The text without some of its words, by number, and those that would follow themselves."""
+    """Return the text without some of its words, by number, and those that would follow themselves."""
     last = -1  # the last word kept
     for number, (start, end) in enumerate(spans):
         if number in numbers:
@@ -140,8 +140,8 @@ def _without(text: str, spans: list[tuple[int, int]], numbers: set[int]) -> str 
 
 
 def cut(text: str, spans: list[tuple[int, int]]) -> str:
-    """The text without those spans, in rising order, and without the space in front of each, else (at an
-    opening quote or bracket, or where that has gone already) the one behind.
+    """Return the text without those spans, in rising order, and without the space in front of each, else (at
+    an opening quote or bracket, or where that has gone already) the one behind.
     """
     if native is not None:
         return native.cut(text, spans)
@@ -182,7 +182,7 @@ def _tidied(result: str, text: str, first: str) -> str | None:
 
 
 def _inner(sentence: ParsedSentence, start: int, word: str) -> str:
-    """The first word, which begins at a character, as it is written further on."""
+    """Return the first word, which begins at a character, as it is written further on."""
     i = bisect_left(sentence.starts, start)
     if (
         i < len(sentence)

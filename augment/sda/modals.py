@@ -24,8 +24,8 @@ from augment.sda.english import (
     is_of_title,
     main_clause,
     speaker,
-    with_auxiliary,
 )
+from augment.sda.forms import with_auxiliary
 from augment.text.draws import Draws
 from augment.text.inflection import inflect, lemma_of, may_be_past, participle
 from augment.text.negation import is_base_form, joined_base_forms
@@ -144,7 +144,7 @@ def intensifier_edits(sentence: ParsedSentence, draws: Draws) -> list[Edit] | No
 
 
 def _takes_one(sentence: ParsedSentence, clause: Clause) -> bool:
-    """Whether the clause states something, with its subject before a verb that stands by itself."""
+    """Return whether the clause states something, with its subject before a verb that stands by itself."""
     finite, subject = clause.finite, clause.subject
     if not is_assertion(sentence, clause) or is_joined(sentence, finite) or is_of_title(sentence, finite):
         return False
@@ -230,7 +230,8 @@ def _is_identity(sentence: ParsedSentence, clause: Clause) -> bool:
 
 
 def _add(sentence: ParsedSentence, clause: Clause, modal: str) -> list[Edit] | None:
-    """Edits that put `modal` before the verb: "travelled" becomes "must have travelled" or "had to travel".
+    """Return edits that put `modal` before the verb: "travelled" becomes "must have travelled" or "had to
+    travel".
 
     None where there is a modal verb already, and for what is not finite.
     """
@@ -305,8 +306,8 @@ def _without_did(sentence: ParsedSentence, clause: Clause, modal: str) -> list[E
 
 
 def _is_barred(sentence: ParsedSentence, finite: int, modal: str) -> bool:
-    """Whether a modal verb cannot stand before the finite one: "is to go", "used to go", "had better go";
-    "has to go" takes those without "to" alone.
+    """Return whether a modal verb cannot stand before the finite one: "is to go", "used to go", "had better
+    go"; "has to go" takes those without "to" alone.
     """
     lower = sentence.word(finite).lower()
     following = sentence.word(finite + 1).lower() if finite + 1 < len(sentence) else ""
@@ -318,7 +319,7 @@ def _is_barred(sentence: ParsedSentence, finite: int, modal: str) -> bool:
 def _written(
     sentence: ParsedSentence, clause: Clause, modal: str, verb: str, rest: list[Edit]
 ) -> list[Edit] | None:
-    """The finite word becomes "modal verb"; in a negated clause `verb` follows the `not`."""
+    """Return the finite word becomes "modal verb"; in a negated clause `verb` follows the `not`."""
     start, end = sentence.starts[clause.finite], sentence.ends[clause.finite]
     if clause.negation is None:
         return with_auxiliary(sentence, clause, modal, verb, rest, _STAYING) if verb else None

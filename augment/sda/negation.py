@@ -10,22 +10,18 @@ import re
 from augment.sda.english import (
     FINITE,
     Clause,
-    Edit,
-    affirm,
     clause_of,
     finite_tag,
     is_assertion,
     is_question,
     main_clause,
-    negate,
-    without_word,
-    without_words,
 )
+from augment.sda.forms import affirm, negate, without_word, without_words
 from augment.sda.prefixes import PREFIXES, deniable, prefixed, states_something
 from augment.text.draws import Draws
 from augment.text.negation import assertive, needs_negation
 from augment.text.parsed import ParsedSentence
-from augment.text.word_forms import is_name, like, overlap, word_set
+from augment.text.word_forms import Edit, is_name, like, overlap, word_set
 
 _NEGATIVE = frozenset({"no", "not", "n't", "n’t"})
 _AUXILIARY = frozenset({"aux"})
@@ -98,8 +94,9 @@ def _had_better(sentence: ParsedSentence, clause: Clause) -> bool:
 
 
 def _negated(sentence: ParsedSentence, clause: Clause | None) -> list[Edit] | None:
-    """Edits that negate the main clause by its own words, or, where there is no verb with a tense, what there
-    is."""
+    """Return edits that negate the main clause by its own words, or, where there is no verb with a tense,
+    what there is.
+    """
     if clause is None:
         return None if states_something(sentence) or _is_formula(sentence) else _fragment(sentence)
     is_negative, edits = _without_negation(sentence, clause)
@@ -175,8 +172,9 @@ def _without_not(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
 
 
 def _with_some(sentence: ParsedSentence, negative: int, edits: list[Edit] | None) -> list[Edit] | None:
-    """Edits that take the negative word away, with those that make its "any" a "some"; None where something
-    needs it."""
+    """Return edits that take the negative word away, with those that make its "any" a "some"; None where
+    something needs it.
+    """
     if not edits:
         return None
     words = [word.lower().replace("’", "'") for word in sentence.words]
@@ -214,8 +212,9 @@ def _negative_word(sentence: ParsedSentence, clause: Clause) -> tuple[int | None
 
 
 def _paired(sentence: ParsedSentence, i: int) -> int | None:
-    """The `nor` that goes with the `neither` at word i, -1 where it stands by itself; None where it belongs
-    to a noun."""
+    """Return the `nor` that goes with the `neither` at word i, -1 where it stands by itself; None where it
+    belongs to a noun.
+    """
     if sentence.word(i).lower() == "nor":
         return -1
     nor = [j for j in range(i + 1, len(sentence)) if sentence.word(j).lower() == "nor"]
@@ -283,7 +282,9 @@ def _is_formula(sentence: ParsedSentence) -> bool:
 
 
 def _first_hit(sentence: ParsedSentence) -> list[Edit] | None:
-    """The code's order: from the left, the first negative word, auxiliary or main verb that can be edited."""
+    """Return the code's order: from the left, the first negative word, auxiliary or main verb that can be
+    edited.
+    """
     root = sentence.root
     for i in range(len(sentence)):
         if sentence.word(i).lower() in _NEGATIVE:
@@ -302,7 +303,7 @@ def _first_hit(sentence: ParsedSentence) -> list[Edit] | None:
 
 
 def _remove_at(sentence: ParsedSentence, i: int) -> list[Edit] | None:
-    """The negative word i goes, with what it is written together with."""
+    """Return the negative word i goes, with what it is written together with."""
     if sentence.word(i).lower() == "no":
         edit = _without_no(sentence, i, -1)
         return [edit] if edit else None
@@ -315,7 +316,7 @@ def _remove_at(sentence: ParsedSentence, i: int) -> list[Edit] | None:
 
 
 def _negate_two(sentence: ParsedSentence) -> tuple[list[Edit], int]:
-    """The code's double negation: (edits, how many negations they add or remove, at most 2)."""
+    """Return the code's double negation: (edits, how many negations they add or remove, at most 2)."""
     edits: list[Edit] = []
     count, negated = 0, set()
     lower = sentence.text.lower()

@@ -164,8 +164,9 @@ def _is_fragment(sentence: ParsedSentence, main: Clause) -> bool:
 
 
 def states_something(sentence: ParsedSentence) -> bool:
-    """Whether a text that no main clause was found in has a verb with a tense that is of no subordinate
-    clause."""
+    """Return whether a text that no main clause was found in has a verb with a tense that is of no
+    subordinate clause.
+    """
     if is_question(sentence) or _SPEECH.search(sentence.text, 0, sentence.ends[-1] - 1):
         return False
     for i, tag in enumerate(sentence.tags):
@@ -189,20 +190,21 @@ def _has_quotes(text: str) -> bool:
 
 
 def _is_relative(sentence: ParsedSentence, subject: int) -> bool:
-    """Whether a subject is a relative pronoun or holds one: "..., many of which were"."""
+    """Return whether a subject is a relative pronoun or holds one: "..., many of which were"."""
     first, last = sentence.subtree(subject)
     return not _RELATIVE.isdisjoint(sentence.tags[first : last + 1])
 
 
 def _is_nominal(sentence: ParsedSentence, i: int) -> bool:
-    """Whether word i is a noun that no preposition stands before: a heading, if it is the root."""
+    """Return whether word i is a noun that no preposition stands before: a heading, if it is the root."""
     cases = any(sentence.relation(child) == "case" and child < i for child in sentence.children(i))
     return sentence.pos[i] in ("NOUN", "PROPN", "PRON") and not cases
 
 
 def _first_of(sentence: ParsedSentence, clause: Clause) -> int | None:
-    """The first word of a coordinated clause, its conjunction and punctuation aside; None where nothing parts
-    it off."""
+    """Return the first word of a coordinated clause, its conjunction and punctuation aside; None where
+    nothing parts it off.
+    """
     first = sentence.subtree(clause.head)[0]
     parted = first > 0 and (
         sentence.word(first - 1) in (",", ";", ":", "—", "-") or sentence.pos[first - 1] == "CCONJ"
@@ -213,8 +215,9 @@ def _first_of(sentence: ParsedSentence, clause: Clause) -> int | None:
 
 
 def _behind_adverbial(sentence: ParsedSentence, first: int, head: int | None) -> int | None:
-    """The word behind the comma that ends a subordinate clause which word `first` begins and which depends on
-    `head`."""
+    """Return the word behind the comma that ends a subordinate clause which word `first` begins and which
+    depends on `head`.
+    """
     if head is None or sentence.word(first).lower() not in _ADVERBIAL:
         return None
     for child in sentence.children(head):
@@ -240,8 +243,8 @@ def _starts_sentence(sentence: ParsedSentence, first: int) -> bool:
 
 
 def _is_enclosed(sentence: ParsedSentence) -> bool:
-    """Whether the sentence opens with a quotation mark or bracket that closes behind its root, or nowhere; a
-    single one must close, as it may be an apostrophe ("'Tis true").
+    """Return whether the sentence opens with a quotation mark or bracket that closes behind its root, or
+    nowhere; a single one must close, as it may be an apostrophe ("'Tis true").
     """
     closing = _PAIRS.get(sentence.word(0)) if len(sentence) > 1 else None
     if closing is None:

@@ -89,8 +89,9 @@ def _commas_at_clause(sentence: ParsedSentence, variant: str, comma: str) -> lis
 
 
 def _is_phrase(sentence: ParsedSentence, i: int, first: int) -> bool:
-    """Whether the clause of word i, whose first word is `first`, is none to part off: "to go", "(men) I saw",
-    "of going"."""
+    """Return whether the clause of word i, whose first word is `first`, is none to part off: "to go", "(men)
+    I saw", "of going".
+    """
     relative = sentence.relation(i)[:3] == "acl" and sentence.relation(i) != "acl"
     if relative and sentence.is_english and sentence.tags[first] not in _WH | {"IN"}:
         return True
@@ -103,7 +104,7 @@ def _is_phrase(sentence: ParsedSentence, i: int, first: int) -> bool:
 
 
 def _compares(sentence: ParsedSentence, first: int) -> bool:
-    """Whether a clause is the second part of "as long as I have", "more than I know"."""
+    """Return whether a clause is the second part of "as long as I have", "more than I know"."""
     opening = sentence.word(first).lower()
     return opening == "than" or (
         opening == "as" and first > 1 and sentence.word(first - 2).lower() in ("as", "so", "such")
@@ -111,7 +112,7 @@ def _compares(sentence: ParsedSentence, first: int) -> bool:
 
 
 def _has_no_verb(sentence: ParsedSentence, i: int, first: int) -> bool:
-    """Whether what is called a clause is a phrase without a verb or conjunction: "(put it) alone in a
+    """Return whether what is called a clause is a phrase without a verb or conjunction: "(put it) alone in a
     tank"."""
     return sentence.tags[sentence.verb(i)][:1] not in ("V", "M") and sentence.relation(first) not in (
         "mark",
@@ -121,7 +122,7 @@ def _has_no_verb(sentence: ParsedSentence, i: int, first: int) -> bool:
 
 
 def _is_inserted(sentence: ParsedSentence, i: int, last: int) -> bool:
-    """Whether what the clause of word i depends on goes on behind it: "The dog that bit me ran"."""
+    """Return whether what the clause of word i depends on goes on behind it: "The dog that bit me ran"."""
     if sentence.relation(i)[:3] not in ("acl", "adv") or last + 1 >= len(sentence):
         return False
     return sentence.pos[last + 1] in ("VERB", "AUX")
@@ -174,15 +175,16 @@ def _is_word(sentence: ParsedSentence, i: int) -> bool:
 
 
 def _is_free(sentence: ParsedSentence, place: int) -> bool:
-    """Whether a quotation mark may stand beside the character at `place`: it is none of a word, or lies
-    outside."""
+    """Return whether a quotation mark may stand beside the character at `place`: it is none of a word, or
+    lies outside.
+    """
     if not sentence.is_english or not 0 <= place < len(sentence.text):
         return True
     return not sentence.text[place].isalnum() and sentence.text[place] not in "'’-"
 
 
 def _final(sentence: ParsedSentence, mark: str) -> Edit:
-    """The mark in place of those that end the text, behind a question mark, within closing quotes and
+    """Return the mark in place of those that end the text, behind a question mark, within closing quotes and
     brackets; behind the text where there is none.
     """
     text = sentence.text

@@ -1,0 +1,230 @@
+"""Read Chinese clauses for SDA's rules: their verb, its reach, and whether it tells of an event or a state.
+
+Parses are those of spaCy's Chinese pipelines (tags of the Penn Chinese Treebank: VV, VA, VC, VE, AD) or UD's.
+"""
+
+from __future__ import annotations
+
+from augment.sda import chinese_words as words
+from augment.text.parsed import SUBJECTS, ParsedSentence
+from augment.text.word_forms import Edit
+
+
+def main_verb(sentence: ParsedSentence) -> int | None:
+    """Return the verb, adjective or copula of the root; None where the root is a noun without a copula."""
+    root = sentence.root
+    if root < 0:
+        return None
+    verb = sentence.verb(root)
+    return verb if sentence.tags[verb][:1] == "V" or sentence.pos[verb] in ("VERB", "AUX", "ADJ") else None
+
+
+def is_done(sentence: ParsedSentence, verb: int) -> bool:
+    """Return whether 了 follows the verb."""
+    return verb + 1 < len(sentence) and sentence.word(verb + 1) == "了"
+
+
+def has_complement(sentence: ParsedSentence, verb: int) -> bool:
+    """Return whether 得 and how something is done follow the verb, which 不 would have to deny (传得不快)."""
+    word, end = sentence.word(verb), sentence.ends[verb]
+    if word in words.GETTING:
+        return False
+    return sentence.text[end : end + 1] == "得" or (len(word) > 1 and word[-1] == "得")
+
+
+def is_measured(sentence: ParsedSentence, verb: int) -> bool:
+    """Return whether a number and its unit stand before an adjective (200米长)."""
+    if not verb or not (sentence.pos[verb] == "ADJ" or sentence.tags[verb] == "VA"):
+        return False
+    if sentence.pos[verb + 1 : verb + 2] == ("NUM",):  # 长176千米
+        return True
+    unit = verb - 1
+    numbers = (sentence.relation(child) == "nummod" for child in sentence.children(unit))
+    return sentence.pos[unit] == "NUM" or any(numbers)
+
+
+def having_of(sentence: ParsedSentence, verb: int) -> Edit | None:
+    """Return the edit that takes 有 from behind a verb (种植有, 建有), None where there is none."""
+    word, end = sentence.word(verb), sentence.ends[verb]
+    if len(word) > 1 and word[-1] == "有" and word not in words.HAVING:
+        return end - 1, end, ""
+    behind = verb + 1
+    if behind < len(sentence) and sentence.word(behind) == "有" and sentence.heads[behind] == verb:
+        return sentence.starts[behind], sentence.ends[behind], ""
+    return None
+
+
+def with_preposition(sentence: ParsedSentence, verb: int) -> str:
+    """Return a verb with the 于 behind it, which may be a word of its own."""
+    behind = verb + 1
+    is_own = behind < len(sentence) and sentence.word(behind) == "于" and sentence.heads[behind] == verb
+    return sentence.word(verb) + ("于" if is_own else "")
+
+
+def is_lasting(sentence: ParsedSentence, verb: int) -> bool:
+    """Return whether a verb tells what is so for a while, or where (位于), not where it happened (生于)."""
+    word, behind = with_preposition(sentence, verb), verb + 1
+    if (
+        behind < len(sentence)
+        and sentence.heads[behind] == verb
+        and word + sentence.word(behind) in words.STATES
+    ):
+        return True
+    return word in words.STATES or (len(word) > 1 and word[-1] == "于" and words.BORN.isdisjoint(word))
+
+
+def negation_of(sentence: ParsedSentence, verb: int) -> int | None:
+    """Return the negative word that belongs to the verb, or to its modal verb."""
+    for i in range(verb):
+        if sentence.relation(i) in ("ccomp", "advcl", "conj", "parataxis"):
+            continue  # 没有 of another clause
+        if sentence.word(i) in words.NEGATIVE and sentence.heads[i] in (
+            verb,
+            sentence.root,
+            modal_of(sentence, verb),
+        ):
+            return i
+    return None
+
+
+def modal_of(sentence: ParsedSentence, verb: int) -> int | None:
+    for child in sentence.children(sentence.root):
+        helps = sentence.relation(child)[:3] == "aux" or sentence.word(child) == "即将"
+        if child < verb and sentence.word(child) in words.MODAL and helps:
+            return child
+    return None
+
+
+def first_in_scope(sentence: ParsedSentence, verb: int) -> int:
+    """Return the word that a negation or a modal verb of `verb` goes before: the first behind the subject, or
+    the last comma, that is neither a time nor one of `words.FRONT`.
+    """
+    first = 0
+    passive = next(
+        (i for i in range(verb) if sentence.word(i) == "被" and sentence.heads[i] == sentence.root), verb
+    )
+    subjects = [
+        i for i in sentence.children(sentence.root) if sentence.relation(i) in SUBJECTS and i < passive
+    ]
+    for subject in subjects:  # what follows 被 is the agent, which the negation goes before
+        first = max(end for end in (subject, sentence.subtree(subject)[1]) if end < verb) + 1
+    for i in range(first, verb):
+        is_mark = sentence.pos[i] == "PUNCT" and sentence.word(i) not in "“”‘’（）《》「」、·"
+        ends_clause = sentence.word(i) in words.SUBORDINATE and sentence.deps[i] in ("mark", "case")  # 当…时
+        if is_mark or ends_clause:
+            first = i + 1
+    while first < verb and (end := _front(sentence, first, verb)):
+        first = end
+    return first
+
+
+def _front(sentence: ParsedSentence, i: int, verb: int) -> int:
+    """Return where the time, or word of `words.FRONT`, that begins with word i ends; 0 if there is none.
+    Before `verb`.
+    """
+    head = i  # the phrase that word i opens
+    while head != sentence.heads[head] and i < sentence.heads[head] < verb:
+        head = sentence.heads[head]
+    is_time = (
+        sentence.word(head) in words.TIMES
+        or sentence.deps[head].endswith(":tmod")
+        or sentence.tags[head] == "NT"
+    )
+    is_time = is_time and sentence.word(i) not in ("于", "在")  # 没有于1944年服役
+    if is_time and sentence.pos[head] in ("NOUN", "PROPN", "NUM", "ADV"):
+        return (
+            head
+            + 1
+            + (head + 1 < verb and sentence.deps[head + 1] == "case" and sentence.heads[head + 1] == head)
+        )
+    if sentence.word(i) in ("等", "等等"):  # the end of what stands before
+        return i + 1
+    if (
+        sentence.pos[head] == "NOUN"
+        and sentence.word(head)[-1:] in tuple("内外上下里中间旁侧")
+        and head < verb - 1
+    ):
+        cases = any(sentence.deps[child] == "case" and child < head for child in sentence.children(head))
+        if sentence.relation(head)[:3] == "obl" and not cases:  # 场内设有
+            return head + 1
+    return i + 1 if sentence.word(i) in words.FRONT and sentence.pos[i] != "ADP" else 0  # 将 may be 把
+
+
+def is_clear(sentence: ParsedSentence, first: int) -> bool:
+    """Return whether 不 alone can stand before the word `first`: 不从, 不被, not 不主要."""
+    return sentence.pos[first] in ("ADP", "AUX") or sentence.tags[first] in ("P", "LB", "SB", "BA")
+
+
+def is_subordinate(sentence: ParsedSentence, verb: int) -> bool:
+    """Return whether the verb's clause only says when or what for (…后, 以…), which no rule can deny."""
+    marks = [c for c in sentence.children(verb) if sentence.deps[c] in ("mark", "case")]
+    behind = any(c > verb and sentence.word(c) in words.SUBORDINATE for c in marks)
+    return behind or any(c < verb and sentence.word(c) in ("以", "以便", "来") for c in marks)
+
+
+def is_copula(sentence: ParsedSentence, verb: int) -> bool:
+    return verb != sentence.root or sentence.tags[verb] == "VC"
+
+
+def is_past(sentence: ParsedSentence, verb: int) -> bool:
+    """Return whether the verb tells of something that has happened: 了, 过, a time before it, or a verb of an
+    event."""
+    word = sentence.word(verb)
+    is_passive = any(sentence.word(c) == "被" for c in dependants(sentence, verb) if c < verb)
+    if _is_habit(sentence, verb) or (is_passive and word[0] in "视称认叫"):
+        return False
+    if is_passive:
+        return True
+    if word in words.EVENTS or (len(word) > 1 and (word[-1] in "成到出" or word[0] == "被")):
+        return True
+    done = any(c > verb and sentence.word(c) in ("了", "过", "着") for c in dependants(sentence, verb))
+    if done:
+        return True
+    if is_lasting(sentence, verb):
+        return False
+    behind = verb + 1
+    if behind < len(sentence) and sentence.word(behind) in words.RESULTS and sentence.heads[behind] == verb:
+        return True
+    subject = sentence.subject(sentence.root)
+    named = subject is None or sentence.pos[subject] == "PROPN"
+    return (
+        named
+        or words.PAST.search(sentence.text, 0, sentence.starts[verb]) is not None
+        or (sentence.pos[verb] == "VERB" and words.TOLD.search(sentence.text) is not None)
+    )
+
+
+def _is_habit(sentence: ParsedSentence, verb: int) -> bool:
+    """Return whether an adverb says that something happens again and again."""
+    return any(sentence.word(i) in words.HABITS for i in range(verb))
+
+
+def event_adverb(sentence: ParsedSentence, verb: int) -> int | None:
+    for child in dependants(sentence, verb):
+        if child < verb and sentence.pos[child] == "ADV" and sentence.word(child) in words.EVENT_ADVERBS:
+            return child
+    return None
+
+
+def degree_of(sentence: ParsedSentence, verb: int) -> str | None:
+    """Return the degree adverb right before the verb or adjective."""
+    before = sentence.word(verb - 1) if verb else ""
+    return before if before in words.DEGREE else None
+
+
+def dependants(sentence: ParsedSentence, verb: int) -> list[int]:
+    """Of the verb, and of the root, which is another word where the verb is a copula."""
+    root = sentence.root
+    return sentence.children(verb) if verb == root else [*sentence.children(verb), *sentence.children(root)]
+
+
+def is_state(sentence: ParsedSentence, verb: int) -> bool:
+    return (
+        sentence.tags[verb] in ("VA", "VC", "VE")
+        or sentence.pos[verb] == "ADJ"
+        or sentence.word(verb) in ("是", "有")
+    )
+
+
+def is_question(sentence: ParsedSentence) -> bool:
+    return sentence.text.rstrip("”’』」 ").endswith(("？", "?"))

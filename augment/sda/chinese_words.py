@@ -1,0 +1,104 @@
+"""Words that SDA's rules for Chinese know: how they are negated, and what may stand before them."""
+
+from __future__ import annotations
+
+import re
+
+from augment.text.word_forms import word_set
+
+NEGATIVE = {
+    "不": "", "没": "", "没有": "", "未": "", "并不": "", "并没": "", "并没有": "", "并未": "", "未曾": "曾",
+    "从未": "曾", "尚未": "已", "还没": "已经", "还没有": "已经", "并非": "是", "不是": "是", "不能": "能",
+    "不会": "会", "无法": "能",
+}  # fmt: skip
+"""Negative words that depend on a verb, and what stands where the negation is taken away."""
+POSITIVE = {
+    "没有": "有", "不是": "是", "不能": "能", "不会": "会", "无法": "能", "不应该": "应该", "不可能": "可能",
+    "没": "有",
+    "无": "有", "并无": "有", "毫无": "有", "并非": "是", "而非": "而是", "不为": "为", "不同": "相同",
+}  # fmt: skip
+"""Negative verbs, and their positive."""
+MODAL = word_set("能 能够 应该 应当 可能 会 必须 可以 要 想 愿意 得 需要 该 不能 不会 不得不 即将")
+"""Modal verbs."""
+NOT_NEEDED = {"必须": "不必", "不得不": "不必", "得": "不用", "必需": "不必", "须": "无须", "即将": "不会"}
+"""Modal verbs that 不 does not deny, and their negative."""
+EVENT_ADVERBS = {
+    "已经": "还没",
+    "已": "还没",
+    "曾经": "未曾",
+    "曾": "未曾",
+    "正在": "没在",
+    "正": "没在",
+    "在": "没在",
+}
+"""Adverbs of events, and what they are where the event is negated."""
+ONCE = word_set("曾经 曾")
+"""Those of `EVENT_ADVERBS` that say that something was so."""
+SCOPE = word_set("只 仅 仅仅 只是 单单")
+"""Words that are negated as a whole: 不只, 不仅."""
+AMOUNT = word_set("共 共同 约 大约 分别 至少 各 合共 多")
+"""Words that follow the negation of 有 and 为."""
+FRONT = word_set(
+    "也 都 均 则 就 便 又 还 仍 仍然 依然 却 亦 并 并且 且 而 而且 但 但是 然而 后来 随后 其后 最后 "
+    "最终 终于 目前 现在 当时 一直 从此 至今 迄今 同时 往往 通常 一般 其实 当然 显然 因此 所以 于是 "
+    "另外 此外 几乎 竟 竟然 果然 将 即 后 早 甚至 甚至于 更 乃 既"
+)
+"""Words between the subject and the verb that a negation follows: connectives, adverbs of time
+and of the whole sentence."""
+TIMES = word_set("年 月 日 号 世纪 年代 星期 周 时期 期间 初 末 底 今天 昨天 去年 今年 同年 当年 次年 该年")
+"""Nouns that end an expression of time."""
+PAST = re.compile(
+    r"[0-9０-９一二三四五六七八九〇零十]{2,4}年|月[0-9０-９一二三四五六七八九十]{1,3}日|世纪|年代|去年|昨天|昨日|前年|同年|次年|翌年"
+    r"|当年|该年|当时|后来|随后|其后|之后|不久|终于|最终|最后|首次"
+)
+"""Times that have passed."""
+NO_NEGATION = word_set(
+    "享年 号称 名叫 以至 据说 据悉 如 例如 譬如 如下 共计 总计 即 终年 时年 为期 除 又称 亦称 简称 俗称 而非"
+)
+"""Verbs that no word negates."""
+EVENTS = word_set(
+    "死 去世 逝世 牺牲 出生 发现 成 成为 迫使 使 让 造成 导致 获 获得 取得 夺得 赢得 击败 毕业 成立 "
+    "创立 建立 结束 揭示 失守 抵达 宣布 当选 爆发 完成 战胜 决定 决议 始建 建 开始 宣言 倒闭 陷入 "
+    "离开 攻占 占领 入选 晋级 使得 引起 引发 造就 到达 进入 加入 成功 失败 当上 接任 出任 就任 改任 "
+    "任命 说 说道 表示 指出 补充 补充道 声称 宣称 回答 解释 强调 透露 写道 请 请求 要求 下令 命令 派 "
+    "派遣 送给 交给 提出 发表 发行 推出 出版 播出 上映 饰演 扮演 参演"
+)
+"""Verbs of what happens once; like those that end in 成, 到 and 出 they are negated as past."""
+STATES = word_set(
+    "包括 属 分为 分成 包含 代表 存在 认为 相信 知道 喜欢 爱 希望 觉得 像 姓 叫 值得 意味 意味着 "
+    "适合 适用 符合 需要 具 具备 具有 拥有 含有 享有 持有 带有 富有 占有 含 占 呈 呈现 称 称为 作为 "
+    "指 意为 当作 视为 相当 相同 相似 类似 反映 象征 表明 显示 住"
+)
+"""Verbs of what is so for a while: 不 denies them, whatever the time."""
+BORN = frozenset("生死建设创始产毕成葬逝卒战")
+"""Characters before 于 that tell of an event: 生于, 建于, 毕业于."""
+HAVING = word_set("具有 拥有 含有 享有 持有 带有 富有 占有 没有 所有 只有 仅有 惟有")
+"""Verbs that end in 有 and keep it where they are negated."""
+RESULTS = word_set("成 到 出 完 为 给 入 下 起 掉 走 回 至 上 下来 起来 出来")
+"""Words behind a verb that say what came of it."""
+GETTING = word_set("获得 取得 值得 觉得 懂得 记得 显得 赢得 夺得 博得 使得 难得 求得")
+"""Verbs that end in 得 without the complement that a verb and 得 are for (传得很快)."""
+HABITS = word_set("通常 一般 往往 经常 常 常常 总 总是 每 每年 每天 大多 平时 时常")
+"""Adverbs of what happens again and again."""
+TOLD = re.compile(r"曾|已经|[^为除]了[^解]|[0-9０-９]{3,4}年")
+"""Signs that a sentence tells of the past."""
+CONCLUDING = ("于是", "所以", "因此", "因而", "从而", "故", "可见", "结果", "总之")
+"""Openings that conclude from what stands before them, which no phrase of denial can be."""
+DIRECTIONS = re.compile(r"[东南西北][临邻接连靠毗界至抵到濒]|[临邻接连靠毗界至抵濒]")
+"""Verbs that say what lies on which side."""
+ALIKE = word_set("一样 同样 那么 这么 一般")
+"""Words that compare: the negation goes before the whole comparison."""
+BEFORE_ADJECTIVE = word_set("对 对于 与 和 跟 同 在 于 由 从 为")
+"""Prepositions whose phrase stands before a negated adjective (对人不好)."""
+SUBORDINATE = word_set("后 时 之后 以后 之前 以前 前 的时候 期间 之际 以来")
+"""Words behind a verb that make its clause depend on another."""
+DEGREE = word_set("很 非常 十分 太 最 更 较 比较 极 特别 相当 甚为 颇为 极为 甚 颇")
+"""Adverbs of degree."""
+PERHAPS = word_set("也许 或许 大概 可能 一定 必然")
+"""Adverbs that doubt or insist."""
+BUT = re.compile(r"(?:(?:不过|但是|但|然而|可是|而且|并且|例如|同时|而)，?)?")
+"""A connective that a phrase at the start of the sentence follows."""
+LINKS = word_set("因此 因而 所以 于是 从而 却 又 也 则 并 并且 仍 仍然")
+"""Words that a modal word stands behind."""
+AHEAD = word_set("就 便 还 既 均 即 一直 几乎 终于 至今 往往 通常 一般 最终 从此 长期 曾")
+"""Words that a modal word stands before."""

@@ -1,0 +1,261 @@
+"""Write an English clause in another form: negated, affirmed, with an auxiliary, without a word.
+
+Each function returns edits, (start, end, new text) in characters of the sentence, or None where it knows no
+grammatical way.
+"""
+
+from __future__ import annotations
+
+import re
+
+from augment.sda.english import (
+    BE,
+    FINITE,
+    HAD,
+    NOT,
+    Clause,
+    coordinated,
+    finite_tag,
+    is_infinitive,
+    is_joined,
+    is_of_title,
+    is_question,
+)
+from augment.text.inflection import lemma_of, may_be_past
+from augment.text.parsed import ParsedSentence
+from augment.text.word_forms import Edit, like, word_set
+
+_FULL = {"ca": "can", "wo": "will", "sha": "shall"}  # what is left of can't, won't, shan't
+_MARKS = re.compile(r"[,;:!?\"“”—]")
+# Subjects that say how many, by what denies them; those of neither are denied by the whole sentence alone.
+_NOT_ALL = frozenset({"all", "every", "each", "everyone", "everybody", "everything", "both", "many"})
+_NONE = {"some": "no", "someone": "no one", "somebody": "nobody", "something": "nothing"}
+_COUNTS = _NOT_ALL | _NONE.keys() | {"few", "little", "only", "most", "almost", "nearly"}
+# Adverbs that may stand before "does not", as they are of the sentence and no manner or degree of the verb.
+_BEFORE_NOT = word_set(
+    "actually also always apparently certainly clearly consequently currently eventually evidently "
+    "finally first generally hence however initially just later likely literally maybe nevertheless "
+    "normally now obviously often originally perhaps possibly presumably previously probably really "
+    "reportedly simply sometimes soon still subsequently suddenly supposedly surely then thereby "
+    "therefore though thus too typically ultimately usually"
+)
+
+
+def negate(
+    sentence: ParsedSentence, clause: Clause, before_not: frozenset[str] = frozenset()
+) -> list[Edit] | None:
+    """Return edits that put a `not` into a clause that has none: with `do` before a full verb, whose
+    coordinated verbs take the base form with it ("He came and saw": "did not come and see"). A subject
+    that says how many is denied itself ("Not all men came", "No men came"): "some men did not come" does
+    not deny that some came. before_not: adverbs behind an auxiliary that the `not` follows ("is still not
+    open").
+    """
+    finite = clause.finite
+    word, tag = sentence.word(finite), sentence.tags[finite]
+    lower = word.lower()
+    start, end = sentence.starts[finite], sentence.ends[finite]
+    following = sentence.word(finite + 1).lower() if finite + 1 < len(sentence) else ""
+    if clause.negation is not None or clause.focus or following in NOT or is_of_title(sentence, finite):
+        return None
+    if is_joined(sentence, finite) or _asks_what_is(sentence, clause):
+        return None
+    if following == "yet" and sentence.tags[finite + 2 : finite + 3] == ("TO",):
+        return None  # "has yet to go": has not gone
+    if (counted := _uncounted(sentence, clause)) is not None:
+        return counted or None
+    if lower in HAD and following == "better" and "VB" in sentence.tags[finite + 2 : finite + 3]:
+        # "had better not go"
+        return [(sentence.ends[finite + 1], sentence.ends[finite + 1], like(word, " not"))]
+    if lower == "be" and not clause.auxiliaries and not _opens_clause(sentence, clause):
+        return None  # "So be it", "if need be"
+    if (clause.auxiliaries and tag in FINITE) or lower in BE or tag == "MD":
+        if clause.inverted or _asks(sentence, clause):
+            place = sentence.ends[sentence.subtree(clause.subject)[1]]
+            return [(place, place, like(word, " not"))]
+        if lower == "can":
+            return [(start, end, like(word, "cannot"))]
+        if following in before_not and finite + 2 < len(sentence):
+            end = sentence.ends[finite + 1]
+        return [(end, end, like(word, " not"))]
+    tag = finite_tag(sentence, clause)
+    if tag in ("VBZ", "VBP", "VBD"):
+        base = lemma_of(word, tag, sentence.lemmas[finite])
+        if tag == "VBD" and base == lower and not may_be_past(word):
+            return None  # the parse has no base form for it, or it is no past at all
+        if base == "do" and (finite + 1 == len(sentence) or sentence.pos[finite + 1] == "PUNCT"):
+            return [(end, end, like(word, " not"))]  # "I do."
+        auxiliary = {"VBZ": "does", "VBP": "do", "VBD": "did"}[tag]
+        rest = [
+            (
+                sentence.starts[i],
+                sentence.ends[i],
+                like(sentence.word(i), lemma_of(sentence.word(i), tag, sentence.lemmas[i])),
+            )
+            for i in coordinated(sentence, clause, tag)
+        ]
+        return with_auxiliary(sentence, clause, f"{auxiliary} not", base, rest, _BEFORE_NOT)
+    if tag == "VB" and clause.subject is None and not is_infinitive(sentence, clause):
+        return [(start, end, like(word, f"do not {lower}"))]  # an imperative
+    if tag in ("VB", "VBG", "VBN"):  # to go, going, gone: nothing finite, `not` stands before
+        first = finite - 1 if tag == "VB" and finite and sentence.tags[finite - 1] == "TO" else finite
+        place, opening = sentence.starts[first], sentence.word(first)
+        if (
+            opening[:1].isupper()
+            and not opening.isupper()
+            and not any(letter.isalnum() for letter in sentence.text[:place])
+        ):
+            return [(place, place + 1, "Not " + sentence.text[place].lower())]
+        return [(place, place, "NOT " if opening.isupper() else "not ")]
+    return None
+
+
+def _asks(sentence: ParsedSentence, clause: Clause) -> bool:
+    """Return whether a form of "be" stands before its subject to ask; the question mark may be missing."""
+    finite, subject = clause.finite, clause.subject
+    if subject is None or subject < finite or sentence.word(finite).lower() not in BE:
+        return False
+    opens = all(sentence.pos[i] in ("PUNCT", "INTJ", "CCONJ") for i in range(finite))
+    return is_question(sentence) or (opens and sentence.pos[subject] == "PRON")
+
+
+def _asks_what_is(sentence: ParsedSentence, clause: Clause) -> bool:
+    """Return whether "be" asks for what its subject is, where or how much: no answer denies that.
+
+    A question mark may be missing.
+    """
+    inverted = clause.subject is not None and clause.subject > clause.finite
+    if (
+        clause.auxiliaries
+        or not (inverted or is_question(sentence))
+        or sentence.word(clause.verb).lower() not in BE
+    ):
+        return False
+    return any(tag[:1] == "W" for tag in sentence.tags[: clause.finite])
+
+
+def _uncounted(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
+    """Return edits that deny a subject which says how many; [] where there is no way to, None where it does
+    not say.
+    """
+    if clause.subject is None or clause.subject > clause.finite or clause.inverted:
+        return None
+    first = sentence.subtree(clause.subject)[0]
+    lower = sentence.word(first).lower()
+    if lower not in _COUNTS:
+        return None
+    if lower not in _NOT_ALL and lower not in _NONE:
+        return []
+    if sentence.heads[first] != clause.subject and first != clause.subject:
+        return None
+    following = sentence.tags[first + 1] if first + 1 < len(sentence) else ""
+    start, end, word = sentence.starts[first], sentence.ends[first], sentence.word(first)
+    if lower in _NOT_ALL:
+        return [(start, end, like(word[:1], f"not {lower}"))]
+    if following == "CD" or (lower == "some" and following == "DT"):
+        return None  # "some 300 men"
+    new = (
+        "none"
+        if lower == "some" and (first == clause.subject or sentence.pos[first + 1] == "ADP")
+        else _NONE[lower]
+    )
+    return [(start, end, like(word[:1], new))]
+
+
+def with_auxiliary(
+    sentence: ParsedSentence,
+    clause: Clause,
+    auxiliary: str,
+    verb: str,
+    rest: list[Edit],
+    staying: frozenset[str],
+) -> list[Edit] | None:
+    """Return the edits that put "auxiliary verb" for the finite verb: the auxiliary before the adverbs that
+    stand before the verb, those of `staying` and what stands before them aside ("He highly values it":
+    "does not highly value").
+    """
+    finite = first = clause.finite
+    while (
+        first and _goes_with(sentence, clause, first - 1) and sentence.word(first - 1).lower() not in staying
+    ):
+        first -= 1
+    if first < finite:
+        begin, last = sentence.subtree(first)
+        first = begin if last < finite else first  # "very often quotes"
+    if first == finite or (clause.subject is not None and clause.subject >= first):
+        return in_place(sentence, clause, f"{auxiliary} {verb}", rest)
+    word, place = sentence.word(finite), sentence.starts[first]
+    if sentence.word(first)[:1].isupper() and not word.isupper():
+        return None
+    auxiliary = like(word, auxiliary) if word.isupper() else auxiliary
+    return [
+        (place, place, f"{auxiliary} "),
+        (sentence.starts[finite], sentence.ends[finite], like(word, verb)),
+        *rest,
+    ]
+
+
+def _goes_with(sentence: ParsedSentence, clause: Clause, i: int) -> bool:
+    adverb = sentence.tags[i] in ("RB", "RBR") and sentence.relation(i) == "advmod"
+    return adverb and sentence.heads[i] in (clause.head, clause.verb) and sentence.word(i).lower() not in NOT
+
+
+def _opens_clause(sentence: ParsedSentence, clause: Clause) -> bool:
+    """Return whether nothing but adverbs and punctuation stands before the finite verb, as in imperatives, or
+    it has a "to".
+    """
+    before = range(sentence.subtree(clause.head)[0], clause.finite)
+    return clause.subject is None and all(
+        sentence.pos[i] in ("ADV", "PUNCT", "INTJ", "CCONJ") or sentence.tags[i] == "TO" for i in before
+    )
+
+
+def in_place(sentence: ParsedSentence, clause: Clause, new: str, rest: list[Edit]) -> list[Edit] | None:
+    """Return the edits that put `new` for the finite verb; where a subject follows it ('said John', "Here
+    comes the bus"), `new` stands behind the subject, as nothing but a form of "be" inverts by itself.
+    """
+    finite, subject = clause.finite, clause.subject
+    start, end = sentence.starts[finite], sentence.ends[finite]
+    word = sentence.word(finite)
+    if subject is None or subject < finite or word.lower() in BE:
+        return [(start, end, like(word, new)), *rest]
+    first, last = sentence.subtree(subject)
+    named = sentence.text[sentence.starts[first] : sentence.ends[last]]
+    if first != finite + 1 or _MARKS.search(named) or rest or word[:1].isupper():
+        return None
+    return [(start, sentence.ends[last], f"{named} {new}")]
+
+
+def affirm(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
+    """Return edits that take the `not` out of a negated clause: "does not go" becomes "does go"."""
+    i = clause.negation
+    if i is None:
+        return None
+    word, before = sentence.word(i).lower(), sentence.word(i - 1).lower()
+    if word != "not":  # n't, written together with its verb
+        if before == "ai":
+            return None
+        joined = (
+            sentence.starts[i - 1],
+            sentence.ends[i],
+            like(sentence.word(i - 1), _FULL.get(before, before)),
+        )
+        return [joined] if sentence.ends[i - 1] == sentence.starts[i] else None
+    return [without_word(sentence, i)]
+
+
+def without_word(sentence: ParsedSentence, i: int) -> Edit:
+    """Return the edit that deletes word i with the space before it; where it opens the text, a quotation or a
+    bracket, with the space behind it, and the next word gets its capital.
+    """
+    return without_words(sentence, i, i)
+
+
+def without_words(sentence: ParsedSentence, first: int, last: int) -> Edit:
+    """Return the edit that deletes words `first` to `last`, as `without_word` does one."""
+    start, end = sentence.starts[first], sentence.ends[last]
+    if start and sentence.text[start - 1] == " ":
+        return start - 1, end, ""
+    if not sentence.text[:start][-1:].isalnum() and last + 1 < len(sentence):
+        following = sentence.starts[last + 1]
+        return start, following + 1, like(sentence.word(first)[:1], sentence.text[following])
+    return start, end, ""
