@@ -124,7 +124,7 @@ def _cache(**flags: str) -> int:
             **options,
         )
     except KeyboardInterrupt:
-        print("interrupted; run the same command again to go on from here", file=sys.stderr)
+        print("interrupted; run the same command again to resume", file=sys.stderr)
         return 130
     print(summary(manifest, asked.out))
     return 0

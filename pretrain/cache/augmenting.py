@@ -44,7 +44,7 @@ class Augmented:
 
     def counts(self) -> dict[str, Counter[str]]:
         """Count how often each augmentation was drawn, and with what outcome."""
-        # of one that is there twice: together
+        # an augmentation that is named twice is counted once
         found: dict[str, Counter[str]] = {name: Counter() for name in self.names}
         for number, name in enumerate(self.names):
             outcome = np.bincount(self.outcome[self.taken == number], minlength=len(OUTCOMES)).tolist()

@@ -1,7 +1,7 @@
 """The stages of `pretrain.cache`, as datatrove pipeline steps: one task a shard and copy, then the manifest.
 
-Chunks go to chunks: a record of the cache stands where its sentence stood in the data, in the same split, so
-that nothing is sorted, and what comes out depends on data, specifications and seed alone.
+Each chunk becomes a chunk, and a record of the cache has the place that its sentence has in the data.
+Nothing is sorted, and the result depends on data, specifications and seed alone.
 """
 
 from __future__ import annotations

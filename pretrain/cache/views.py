@@ -103,7 +103,7 @@ def make(config: Config) -> None:
         if made.get("content") != content:
             raise UserError(
                 f"{folder} has views of other data than {config.data_folder} has now: remove that folder, "
-                "and they are made anew"
+                "and they are made again"
             )
         _require_same_resources(config, columns, folder, made.get("resources", {}))
         return
@@ -134,7 +134,7 @@ def _require_same_resources(
         if now is not None and made.get(name, now) != now:
             raise UserError(
                 f"{folder} has views that were made with another {name} ({made[name][:12]}) than {where} is "
-                f"now ({now[:12]}): put that one back, or remove the folder, and the views are made anew"
+                f"now ({now[:12]}): restore that one, or remove the folder, and the views are made again"
             )
 
 

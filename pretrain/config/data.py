@@ -12,7 +12,7 @@ _WEIGHT = re.compile(r"^(.*[^@])@(\d+(?:\.\d+)?)$")
 
 
 class Source(BaseModel):
-    """One corpus of a mixture. Written short as `PLACE` or `PLACE@WEIGHT`."""
+    """One corpus of a mixture; `PLACE` or `PLACE@WEIGHT` for short."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -91,15 +91,15 @@ class DataConfig(BaseModel):
         "sentence",
         description="sentence: every sequence is one sentence; sequence: full sentences of a document, "
         "packed up to max_length, crossing into the next document after an extra separator (RoBERTa's "
-        "FULL-SENTENCES); document: every sequence is a document, cut behind max_length; record: a line of "
+        "FULL-SENTENCES); document: every sequence is a document, cut at max_length; record: a line of "
         "a text file, or a row of another source with a text and optionally a positive, a negative, an "
-        "augmented text and a label, as it is",
+        "augmented text and a label, unchanged",
     )
     max_length: int = Field(64, ge=8, description="longest sequence in tokens, special tokens included")
     long_sentences: Literal["auto", "truncate", "split", "drop"] = Field(
         "auto",
         description="a sentence (of records: a text) longer than max_length; auto: split (units sequence "
-        "and document, which take nothing else) or truncate; dropping a text drops its record. Counted in "
+        "and document, which allow nothing else) or truncate; dropping a text drops its record. Counted in "
         "the manifest either way",
     )
     tokenizer: str | None = Field(
@@ -126,7 +126,7 @@ class DataConfig(BaseModel):
     min_words: int = Field(
         4,
         ge=1,
-        description="shorter sentences are no prose, and are dropped; characters count in Chinese and the "
+        description="shorter sentences are not prose and are dropped; characters count in Chinese and the "
         "like. (In units sequence and document: see min_prose. Records are never dropped)",
     )
     min_letters: float = Field(
@@ -140,8 +140,7 @@ class DataConfig(BaseModel):
         ge=0,
         le=1,
         description="units sequence and document, whose running text stays whole: smallest share of a "
-        "document's characters that stand in sentences of prose; a document below is dropped, others "
-        "lose nothing",
+        "document's characters in sentences of prose; a document with less is dropped, others stay whole",
     )
     dedup: Literal["exact", "minhash", "none"] = Field(
         "exact",
@@ -152,11 +151,11 @@ class DataConfig(BaseModel):
     seed: int = Field(
         0, ge=0, description="seed of the shuffle, the held-out choice and the weights' sampling"
     )
-    chunk_tokens: int = Field(65536, ge=64, description="tokens in a chunk, about")
+    chunk_tokens: int = Field(65536, ge=64, description="approximate tokens in a chunk")
     bucket_megabytes: float = Field(
         64,
         gt=0,
-        description="most text that a shard-writing task holds at a time; it needs 0.3 GB and 8 times that",
+        description="most text that a shard-writing task holds at a time; it needs 0.3 GB plus 8 times that",
     )
 
     annotate: str | None = Field(

@@ -403,7 +403,7 @@ class ObjectiveConfig(Section):
 def unused(name: str, keys: Iterable[str]) -> list[str]:
     """Return those of the dotted keys that no objective in the sum `name` reads.
 
-    `objective.mlm` is everyone's. An objective of one's own may derive from any of ours, so beside one
+    `objective.mlm` is everyone's. An objective of your own may derive from any of ours, so beside one
     nothing is unused.
     """
     parts = name.split("+")

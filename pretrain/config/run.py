@@ -43,7 +43,7 @@ class LoadingConfig(Section):
     cache: int = Field(
         0,
         ge=0,
-        description="0: all views are augmented anew in every epoch; k: positives, negatives and "
+        description="0: all views are augmented again in every epoch; k: positives, negatives and "
         "labelled augmentations are made once, k of every sentence, and kept beside the data "
         "(pretrain.cache)",
     )
@@ -243,9 +243,9 @@ class CheckpointConfig(Section):
     keep: int = Field(2, ge=1, description="newest checkpoints kept")
     resume: str = Field(
         "never",
-        description="auto: go on from the newest good checkpoint of the run folder, from the beginning "
-        "if it has none at all, and stop if it has some and none is good; never: refuse a run folder that "
-        "has any; or a checkpoint folder. Flag --resume",
+        description="auto: resume from the newest good checkpoint of the run folder, start from the "
+        "beginning if it has none at all, and stop if it has some and none is good; never: refuse a run "
+        "folder that has any; or a checkpoint folder. Flag --resume",
     )
     accept: str | None = Field(
         None,

@@ -8,8 +8,8 @@
 Memory does not grow with the corpus: a task holds 0.3 GB (Python and its libraries) plus, while reading, one
 run of 32 MB, while writing shards eight times its part of a bucket, which is `bucket_megabytes` (64) at most:
 0.8 GB. Measured: 0.39 GB for 207 MB of text in 16 buckets of 13 MB, 0.60 GB with buckets of 42 MB. The
-tokenizer's sample is bounded by `tokenizer_megabytes`. The disk holds the cleaned text once more while the
-work goes on, and of units sequence and document 4 bytes a token besides.
+tokenizer's sample is bounded by `tokenizer_megabytes`. Until the work is done, the disk holds the cleaned
+text once more, and of units sequence and document 4 bytes a token too.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class PrepareFlags(BaseModel):
 
     out: Path = Field(description="folder for the tokenizer, the shards and the manifest")
     config: Path | None = Field(
-        None, description="YAML with any of the data keys, or a training recipe; flags win over it"
+        None, description="YAML with any of the data keys, or a training recipe; flags override it"
     )
-    overwrite: bool = Field(False, description="make the folder anew if it was prepared with another config")
+    overwrite: bool = Field(False, description="remove data of another config, and prepare it again")
     progress: bool = Field(True, description="show progress bars")
 
 
@@ -71,7 +71,7 @@ def _prepare(**flags: str) -> int:
             config, out, **options.model_dump(), overwrite=asked.overwrite, progress=asked.progress
         )
     except KeyboardInterrupt:
-        print("interrupted; run the same command again to go on from here", file=sys.stderr)
+        print("interrupted; run the same command again to resume", file=sys.stderr)
         return 130
     print(summary(manifest, out))
     return 0

@@ -1,4 +1,4 @@
-"""The external sort behind shuffling and de-duplication: records scattered into K buckets by their hash.
+"""Sort externally, for shuffling and de-duplication: records are scattered into K buckets by their hash.
 
 A reading task writes run files, each sorted by bucket, with an index in front; a bucket is then the
 concatenation of its slices over all runs. Equal texts have equal hashes, so all copies meet in one bucket,

@@ -93,14 +93,14 @@ _LOST_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2)
 
 
 class _WorkerLost(BaseException):
-    """Like KeyboardInterrupt: passes whatever handles ordinary errors on its way."""
+    """Like KeyboardInterrupt, this passes handlers of ordinary errors."""
 
 
 @contextlib.contextmanager
 def _worker_watch(work: Path, options: ExecutorOptions) -> Iterator[None]:
     """End a local stage when a worker process has died.
 
-    A process pool never notices that the kernel has killed a worker for want of memory: it waits for the
+    A process pool never notices that the kernel has killed a worker that ran out of memory: it waits for the
     lost task for ever. So a thread looks every few seconds, and interrupts the wait, by a signal of its own:
     SIGINT is ignored in what a shell script starts in the background.
 
@@ -130,9 +130,9 @@ def _worker_watch(work: Path, options: ExecutorOptions) -> Iterator[None]:
         yield
     except _WorkerLost:
         raise UserError(
-            f"The process of task {lost[0]} was killed, most likely for want of memory. Use fewer --workers "
-            "or a smaller --bucket_megabytes, and run the same command again: finished tasks are not redone "
-            "(a new bucket size begins anew)."
+            f"The process of task {lost[0]} was killed, most likely because memory ran out. Use fewer "
+            "--workers or a smaller --bucket_megabytes, and run the same command again: finished tasks are "
+            "not redone (with a new bucket size, all are)."
         ) from None
     finally:
         done.set()
@@ -147,7 +147,7 @@ def _executor(job: Job, work: Path, options: ExecutorOptions) -> Any:
         from datatrove.executor import LocalPipelineExecutor
 
         # Imported once, in the server that workers are forked from: webdataset brings torch, a second and 200
-        # MB, which each worker of each stage would pay anew.
+        # MB, which each worker of each stage would pay again.
         multiprocess.set_forkserver_preload(["pretrain.prepare.stages.build", "webdataset"])
         workers = min(options.parallel, job.tasks)
         return LocalPipelineExecutor(job.steps, tasks=job.tasks, workers=workers, logging_dir=logs)

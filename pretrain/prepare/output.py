@@ -22,7 +22,7 @@ def make_once(
     plan: Callable[[Path], list[Job]],
     progress: bool = True,
 ) -> dict:
-    """Make prepared data in the folder `out` where it is not there, or go on with what was interrupted.
+    """Make prepared data in the folder `out` unless it exists, or resume what was interrupted.
 
     find: returns the manifest of a finished result, or None. plan: returns the jobs to run; it gets the work
     folder when the folder is locked.

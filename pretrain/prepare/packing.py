@@ -150,7 +150,7 @@ def full_sentences(
 ) -> Packed:
     """Pack sentences, in order, into sequences [CLS] s1 s2 ... [SEP] s1' ... [SEP].
 
-    A sequence has at most `max_length` tokens; [SEP] ends it, and stands between documents.
+    A sequence has at most `max_length` tokens; [SEP] ends it and separates documents.
 
     Args:
         sentences: Ragged without special tokens, none longer than max_length - 2.

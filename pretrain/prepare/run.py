@@ -52,8 +52,8 @@ def prepare(
 
     A folder that holds the finished result of the same config is left as it is; an unfinished one is resumed.
     Shards do not depend on `executor` (local, slurm, ray), `workers`, `options` (the other fields of
-    `ExecutorOptions`) or interruptions. overwrite: make a folder anew that has another config; its data is
-    removed when the folder is locked and every source has been found.
+    `ExecutorOptions`) or interruptions. overwrite: prepare a folder again that has another config;
+    its data is removed when the folder is locked and every source has been found.
 
     Raises: UserError for bad input, a full disk, a folder that is taken, or failed tasks.
     """
@@ -141,7 +141,7 @@ def _refuse_other_config(out: Path, found: dict, wanted: dict, what: str) -> Non
         raise UserError(
             f"{out} {what} with another config: {key} is {found.get(key)!r} there and {wanted[key]!r} now"
             + (f" ({len(differing) - 1} more keys differ)" if len(differing) > 1 else "")
-            + ". Choose another --out, or give --overwrite true to make it anew."
+            + ". Choose another --out, or give --overwrite true to prepare it again."
         )
 
 
@@ -174,8 +174,8 @@ def _unfinished_plan(config: DataConfig, tasks: list[Task], work: Path) -> Plan:
         plan = None
     if plan is None or plan.preparation != PREPARATION:
         raise UserError(
-            f"{out} holds an unfinished preparation by another version of this program, which cannot go on "
-            "with it. Give --overwrite true to begin anew, choose another --out, or finish it with that "
+            f"{out} holds an unfinished preparation by another version of this program, which cannot "
+            "resume it. Give --overwrite true to start again, choose another --out, or finish it with that "
             "version."
         )
     found, wanted = (settings.model_dump(mode="json") for settings in (plan.config, config))
@@ -183,7 +183,7 @@ def _unfinished_plan(config: DataConfig, tasks: list[Task], work: Path) -> Plan:
     if plan.tasks != tasks:
         raise UserError(
             f"The sources have changed since the unfinished preparation in {out} began. Give --overwrite "
-            "true to begin anew."
+            "true to start again."
         )
     return plan
 

@@ -37,7 +37,7 @@ _OPENERS = _words(
     "there here what who where why how some many most all each both other another one no not after because "
     "under over according later meanwhile today thus therefore moreover furthermore"
 )
-# Of those, the words that hardly ever go on with a sentence after an abbreviation: without capitals they
+# Of those, the words that hardly ever continue a sentence after an abbreviation: without capitals they
 # alone decide.
 _SUBJECTS = _words(
     "the this these those it he she they we you i his her their our my there however meanwhile"
@@ -75,7 +75,7 @@ def split_sentences(line: str) -> list[str]:
     A sentence ends at . ! ? … 。！？ and their Hindi, Urdu and Arabic kin, closing quotes included. It does not
     end after titles, initials, inner abbreviations and list numbers. After "etc.", "U.S." and the like it
     ends only if a word that commonly opens a sentence follows. Before a lower-case letter it ends after a
-    full stop behind a common word, and where sentences are written in lower case.
+    full stop after a common word, and where sentences are written in lower case.
 
     >>> split_sentences('It is " red . " He met Mr. Smith .')
     ['It is " red . "', 'He met Mr. Smith .']
@@ -89,7 +89,7 @@ def split_sentences(line: str) -> list[str]:
             continue  # inside of what closes the sentence before
         following = line[end : end + 1]
         if following.isupper() and line[mark] == "." and line[mark + 1] == " ":
-            # The common case, decided as `ends` would: a full stop behind a plain word, before a capital
+            # The common case, decided as `ends` would: a full stop after a plain word, before a capital
             # letter.
             behind = mark - 1 if line[mark - 1] == " " else mark
             word = line[line.rfind(" ", start, behind) + 1 : behind]
@@ -137,7 +137,7 @@ class _Paragraph:
     def ends(self, start: int, mark: int, behind: int, following: int) -> bool:
         """Return whether the mark at `mark` ends the sentence that began at `start`.
 
-        behind: behind the mark, its closers and blank. following: the same, behind closers that stand alone
+        behind: after the mark, its closers and blank. following: the same, after closers that stand alone
             too.
         """
         line = self.line
@@ -175,7 +175,7 @@ class _Paragraph:
     def _word_ends(
         self, word: str, start: int, mark: int, following: int, next_character: str, lowered: bool
     ) -> bool:
-        """Return whether a full stop behind `word` ends a sentence, and is not part of an abbreviation."""
+        """Return whether a full stop after `word` ends a sentence, and is not part of an abbreviation."""
         lower = word.lower()
         if len(word) == 1 and word.isalpha() and word.isascii():
             return self._opens(following, lowered)  # an initial: "J. Smith"; but "World War I. The"
@@ -212,7 +212,7 @@ class _Paragraph:
         return self._lowered
 
     def _goes_on_after_speech(self, position: int) -> bool:
-        """Return whether a sentence goes on behind a closing quote: `he said`, `said the king`."""
+        """Return whether a sentence continues after a closing quote: `he said`, `said the king`."""
         found = _NEXT_WORDS.match(self.line, position)
         return found is not None and (found[1] in _SPEECH or found[2] in _SPEECH)
 

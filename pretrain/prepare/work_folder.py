@@ -76,7 +76,7 @@ class Plan(BaseModel, WorkFile):
 
 
 class Decision(BaseModel, WorkFile):
-    """The document `key` is held out or not, whatever its hash says; cut: only its last sentences are."""
+    """The document `key` is held out or not, in place of what its hash says; cut: its last sentences are."""
 
     place: ClassVar[str] = "decision.json"
 

@@ -83,7 +83,7 @@ def _plan_source(number: int, source: Source, records: bool) -> list[Task]:
 
 def _empty(path: Path | str) -> UserError:
     return UserError(
-        f"source {path} is empty: there is no text to prepare. Check the path, or the download behind it."
+        f"source {path} is empty: there is no text to prepare. Check the path, or download it again."
     )
 
 

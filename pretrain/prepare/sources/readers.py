@@ -114,7 +114,7 @@ def numbered_documents(task: Task) -> Iterator[tuple[int, str]]:
     """Yield the documents of a text file in the task's layout, each with its position.
 
     A position is the byte at which a document begins in a plain file, and the number of its first line (from
-    0) in a compressed one. `where` makes words of it.
+    0) in a compressed one. `where` puts it into words.
     """
     group = {"lines": _lines, "paragraphs": _paragraphs, "passages": _passages}[task.layout]
     if not _is_compressed(task.place):

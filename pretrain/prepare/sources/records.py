@@ -155,9 +155,8 @@ def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], Use
                     "by other_fields: ignore"
                 )
         elif column in found.values():
-            raise fault(
-                f"the {column} is there twice: {', '.join(f for f in fields if meant.get(f) == column)}"
-            )
+            names = ", ".join(name for name in fields if meant.get(name) == column)
+            raise fault(f"there are two columns for {column}: {names}")
         else:
             found[field] = column
     if "text" not in found.values():

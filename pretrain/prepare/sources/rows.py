@@ -104,7 +104,7 @@ def _numbered_rows(task: Task, stream: BinaryIO) -> Iterator[tuple[int, list[str
     """
     # Bytes that are not UTF-8 become halves of surrogate pairs, which `is_unicode` finds in their row.
     text = io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline="")
-    if task.kind == "tsv":  # has no quotes: a field is what stands between tabs
+    if task.kind == "tsv":  # has no quotes: a field is what lies between tabs
         reader = csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
     else:
         reader = csv.reader(text, strict=True)
@@ -139,7 +139,7 @@ def _parquet_rows(task: Task, choose: Choose) -> Iterator[tuple[int, Row | Broke
     except (OSError, pyarrow.ArrowException) as error:
         place = where(task, position)
         raise UserError(
-            f"source {place}, or soon behind it: cannot be read ({error}). Download it again."
+            f"source {place}, or soon after it: cannot be read ({error}). Download it again."
         ) from error
 
 

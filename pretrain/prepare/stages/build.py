@@ -77,7 +77,7 @@ class Pack(PlannedStep):
     ) -> tuple[Ragged, np.ndarray, np.ndarray]:
         """Encode the S sentences of documents as T running texts, without those that `Resolve` listed.
 
-        A running text is a document, or what of it stands between two sentences that were taken out.
+        A running text is a document, or the part of it between two sentences that were taken out.
 
         Returns: (tokens of the sentences; int64[S], running text of each; int64[T], place in `rows` of each
         running text).

@@ -43,7 +43,7 @@ class TextEncoder:
         """Return the tokens of texts, without special ones.
 
         All texts are clean: to clean them again would take a quarter of the time. It would change something
-        only beside a special token that stands in a text ("[MASK]"), since the parts between are stripped.
+        only beside a special token inside a text ("[MASK]"), since the parts between are stripped.
         """
         parts = []
         for start in range(0, len(texts), _BATCH):

@@ -2,8 +2,8 @@
 
 Documents are held out by a hash of their text, so that the choice depends on nothing else; of a few documents
 that may choose none, or all. Then a rule decides. The document with the smallest hash is held out, the one
-with the largest is not, whatever the share; of a single document the last sentences are held out, the share
-of them that `heldout` says and at least one. Duplicates of a document share its hash, hence its split.
+with the largest is not, for any share. Of a single document the last sentences are held out: the share
+`heldout` of them, and at least one. Duplicates of a document share its hash, hence its split.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class Merge(PlannedStep):
         if self.config.heldout and not summaries["heldout"]["sequences"]:
             raise UserError(
                 f"No held-out sequence came out of {self.plan.described}: its text is too little, or what "
-                "was held out fell to long_sentences or a weight below 1, or stands in training text too. "
+                "was held out was dropped by long_sentences or a weight below 1, or is in training text too. "
                 "Give more text, or --heldout 0."
             )
         return summaries

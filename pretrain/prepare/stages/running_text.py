@@ -1,7 +1,7 @@
 """Stages of the units `sequence` and `document`, whose sentences stay together as running text.
 
 Running text has no holes. So what is left out of training is whole documents: those with too little prose
-(`stages.read.Scatter`) and duplicates of others (`stages.choose`). A sentence that stands in training text is
+(`stages.read.Scatter`) and duplicates of others (`stages.choose`). A sentence of training text is
 never held out too: it is taken out of the held-out documents, which part there.
 
 The sequences of a document follow each other as they are packed, and copies of it (a source's weight) lie in

@@ -166,7 +166,7 @@ GOOD = '{"text": "Good.", "label": 1}\n'
             GOOD + '{"text": "x", "postive": "y"}\n',
             r"line 2: there is no column 'postive'; did you mean 'positive'",
         ),
-        ("a.jsonl", '{"text": "x", "sent0": "y"}\n', r"line 1: the text is there twice: text, sent0"),
+        ("a.jsonl", '{"text": "x", "sent0": "y"}\n', r"line 1: there are two columns for text: text, sent0"),
         ("a.jsonl", GOOD + "\n\n" + '{"text": \n', r"line 4: not JSON"),
         ("a.jsonl", GOOD + '"text"\n', r"line 2: not a JSON object"),
         (
