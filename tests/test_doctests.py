@@ -15,9 +15,11 @@ MODULES = (  # in alphabetical order
     "augment.text.draws",
     "augment.text.inflection",
     "augment.text.parsed",
+    "pretrain.config.data",
     "pretrain.data.batch",
     "pretrain.data.microbatches",
     "pretrain.objectives.base",
+    "pretrain.prepare.packing",
     "pretrain.step.plan",
 )
 

@@ -12,7 +12,12 @@ _WEIGHT = re.compile(r"^(.*[^@])@(\d+(?:\.\d+)?)$")
 
 
 class Source(BaseModel):
-    """One corpus of a mixture; `PLACE` or `PLACE@WEIGHT` for short."""
+    """One corpus of a mixture; `PLACE` or `PLACE@WEIGHT` for short.
+
+    >>> source = Source.model_validate("wiki.txt@0.5")
+    >>> source.source, source.weight
+    ('wiki.txt', 0.5)
+    """
 
     model_config = ConfigDict(extra="forbid")
 

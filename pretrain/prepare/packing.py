@@ -156,6 +156,15 @@ def full_sentences(
         sentences: Ragged without special tokens, none longer than max_length - 2.
         documents: int64[N]; where the label changes, the next document begins.
         first: bool[N], as `fit_sentences` gives it.
+
+    Three sentences, the third of another document ([CLS] is 1, [SEP] is 2):
+
+    >>> sentences = Ragged.from_sequences([[11, 12], [21], [31, 32, 33]])
+    >>> packed = full_sentences(sentences, np.array([0, 0, 1]), np.ones(3, bool), 9, cls_id=1, sep_id=2)
+    >>> [packed.sequences[row].tolist() for row in range(len(packed.sequences))]
+    [[1, 11, 12, 21, 2, 31, 32, 33, 2]]
+    >>> packed.sentence_starts.tolist(), packed.document_starts.tolist()
+    ([1, 3, 5], [1, 5])
     """
     count = len(sentences)
     if not count:
