@@ -95,7 +95,7 @@ def train(
             telemetry.log(progress.step, {"evaluation": scores})
             best = progress.note_scores(scores)
 
-        request = NONE if last else result.leave
+        request = NONE if last else result.request
         if last or request or best or _is_due(progress.step, config.checkpoint.every):
             progress.loss_scale = scale.state() if scale is not None else {}
             progress.window, progress.monitor = log.window.state(), log.monitor.memory()

@@ -3,7 +3,7 @@
 What a batch holds is decided by `lanes`, `worker` and the keys; this file only decides who makes it and when.
 Each of G groups of workers serves its own share of the rank's lanes, so that a chunk is read, and kept in
 memory, by one worker, and an item of work is a block of consecutive steps for such a share, some thousands of
-sequences in one vectorised pass. Blocks come home through a pipe, as plain arrays of 16 to 18 bytes a source
+sequences in one vectorised pass. Blocks arrive through a pipe, as plain arrays of 16 to 18 bytes a source
 token: that costs the training process some 10 ns a token (tests/benchmarks/bench_loader.py), and needs
 nothing of /dev/shm, which is 64 MB in a default container.
 """

@@ -129,7 +129,7 @@ class Diffcse(Objective):
 
         What is masked depends on a sequence's key (uint64[n]) alone.
 
-        A token that the generator does not know is shown to it as [MASK], and stays what it is.
+        A token that the generator does not know is shown to it as [MASK], and stays unchanged.
         """
         if not len(ids):
             return ids

@@ -1,4 +1,4 @@
-"""Judging a model on held-out sequences: masked-language loss, and whether a view finds its partner."""
+"""Evaluate a model on held-out sequences: masked-language loss, and whether a view finds its partner."""
 
 from __future__ import annotations
 

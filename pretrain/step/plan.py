@@ -78,7 +78,7 @@ class StepPlan:
     micro_batches: pass -> how many; merged the largest, because collectives demand equal counts.
     tokens: pass -> tokens that go forward and backward; merged the sum.
     masked_tokens: tokens to predict, of each masking; merged the sums.
-    leave: the wish to stop, as a number; merged the largest.
+    request: to stop (`pretrain.common.shutdown`); merged the largest.
     substitutions: how many damaged chunks were replaced; merged the sum.
     sequences: name -> int64[n], a number for each sequence: "length", "label", "identity ROLE",
         "present ROLE"; merged int64[N], rank by rank, which is lane by lane.
@@ -86,7 +86,7 @@ class StepPlan:
     >>> one = StepPlan({"views": 2}, {"views": 90}, [7], 0, 0, {"length": torch.tensor([40, 50])})
     >>> two = StepPlan({"views": 3}, {"views": 99}, [8], 1, 0, {"length": torch.tensor([49, 50])})
     >>> whole = one.merge(torch.stack([one.to_tensor(), two.to_tensor()]))
-    >>> whole.micro_batches, whole.tokens, whole.masked_tokens, whole.leave
+    >>> whole.micro_batches, whole.tokens, whole.masked_tokens, whole.request
     ({'views': 3}, {'views': 189}, [15], 1)
     >>> whole.sequences["length"].tolist()
     [40, 50, 49, 50]
@@ -95,12 +95,14 @@ class StepPlan:
     micro_batches: dict[str, int]
     tokens: dict[str, int]
     masked_tokens: list[int]
-    leave: int
+    request: int
     substitutions: int
     sequences: dict[str, Tensor]
 
     @staticmethod
-    def of_rank(batch: RankBatch, objective: WholeObjective, passes: dict[str, Pass], leave: int) -> StepPlan:
+    def of_rank(
+        batch: RankBatch, objective: WholeObjective, passes: dict[str, Pass], request: int
+    ) -> StepPlan:
         """Return this rank's own numbers."""
         lengths = {name: part.sequences.lengths for name, part in passes.items()}
         sequences = {"length": batch.original.lengths}
@@ -113,7 +115,7 @@ class StepPlan:
             {name: count_micro_batches(lengths[name], part.budget) for name, part in passes.items()},
             {name: int(of.sum()) for name, of in lengths.items() if name != MOMENTUM},
             [len(masked.positions) for masked in batch.masked],
-            leave,
+            request,
             len(batch.substitutions),
             {name: torch.from_numpy(numbers.astype(np.int64)) for name, numbers in sequences.items()},
         )
@@ -121,7 +123,7 @@ class StepPlan:
     def to_tensor(self) -> Tensor:
         """Return all numbers as one int64[K], for one all-gather; `merge` knows their order."""
         counts = [*self.micro_batches.values(), *self.tokens.values(), *self.masked_tokens]
-        head = torch.tensor([*counts, self.leave, self.substitutions])
+        head = torch.tensor([*counts, self.request, self.substitutions])
         return torch.cat([head, *self.sequences.values()])
 
     def merge(self, every: Tensor) -> StepPlan:

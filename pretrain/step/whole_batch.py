@@ -54,7 +54,7 @@ class StepResult:
     views: float32[views, N, d], the global batch's sentence vectors, or None where the step needed none.
     tokens, masked_tokens: over the global batch; tokens counts each forward-and-backward token once.
     micro_batches: (views, masked), a rank.
-    leave: the largest wish to leave over ranks.
+    request: to stop, the largest over ranks (`pretrain.common.shutdown`).
     lengths: int64[N], tokens of each original sequence of the global batch.
     substitutions: of all ranks (`RankBatch.substitutions`).
     """
@@ -65,7 +65,7 @@ class StepResult:
     tokens: int
     masked_tokens: int
     micro_batches: tuple[int, int]
-    leave: int
+    request: int
     lengths: Tensor
     substitutions: list[dict]
 
@@ -103,15 +103,15 @@ class WholeBatch:
     def objective(self) -> WholeObjective:
         return self.engine.module.objective
 
-    def compute(self, batch: RankBatch, leave: int = 0) -> StepResult:
+    def compute(self, batch: RankBatch, request: int = 0) -> StepResult:
         """Accumulate the gradient of the objective on the global batch of which `batch` is this rank's share.
 
-        `leave` is this rank's wish to stop, as a number; the result carries the largest over ranks (it rides
-        on the reduction of the plan, which is there anyway).
+        request: this rank's request to stop, as a number. The result has the largest over ranks, which the
+            plan's all-gather finds at no further cost.
         """
         weights = self.objective.weights(batch.step)
         passes = passes_of(batch, self.objective, self.budget, self.seed, self.rank)
-        mine = StepPlan.of_rank(batch, self.objective, passes, leave)
+        mine = StepPlan.of_rank(batch, self.objective, passes, request)
         plan = mine.merge(self._gather(mine.to_tensor()))
         rows = {
             name: part.micro_batches(plan.micro_batches[name], self.device) for name, part in passes.items()
@@ -137,7 +137,7 @@ class WholeBatch:
             sum(plan.tokens.values()),
             sum(plan.masked_tokens),
             (plan.micro_batches.get(VIEWS, 0), plan.micro_batches.get(masking(0), 0)),
-            plan.leave,
+            plan.request,
             plan.sequences["length"].cpu(),
             self._substitutions(batch) if plan.substitutions else [],
         )
