@@ -21,7 +21,7 @@ $(INSTALLED): setup.py constraints.txt $(wildcard augment/native/*)
 	touch $@
 
 demo: $(INSTALLED)
-	$(BIN)/python -m pretrain.demo --corpus "$(CORPUS)" $(if $(DATA),--sts "$(DATA)")
+	$(BIN)/python -m pretrain.demo --source "$(CORPUS)" $(if $(DATA),--eval-data "$(DATA)")
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest

@@ -1,6 +1,6 @@
 """Adversarial NLI: fine-tune an encoder as Nie et al. do, and judge it on rounds 1, 2 and 3.
 
-    python -m finetune.anli MODEL --data DIR
+    python -m finetune.anli MODEL --eval-data DIR
 
 Nie et al. 2020, "Adversarial NLI", and their code (facebookresearch/anli: src/nli/training.py and
 script/example_scripts/train_roberta.sh): SNLI + MNLI + FEVER-NLI + ANLI, in which the three rounds are
@@ -19,18 +19,20 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from augment.core.ragged import Ragged
 from finetune.files import data_root, find, json_rows
+from finetune.flags import Encoder, EvalData, Out, Precision
 from finetune.results import Evaluation, TaskResult, folder_for, sample_std, table, write
 from finetune.sets import DataSet, parts
 from finetune.tuning.finetuning import FineTuning, Interrupted, Recipe, choose_precision, read_result
 from finetune.tuning.labelled import Encoded, Source, encode_examples, open_source
 from finetune.tuning.tasks import NLI, Examples, load
-from pretrain.common.cli import as_count, as_rate, require_writable, run
+from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably, to_json
 from pretrain.common.shutdown import EXIT_CODES, Shutdown
@@ -96,47 +98,33 @@ TRAINING = (
 
 
 def main(
-    model: str,
-    data: str = "",
-    seeds: str = "1",
-    epochs: str = "2",
-    max_train: str = "0",
-    lr: str = "",
-    batch_size: str = "",
-    precision: str = "auto",
-    token_budget: str = "16384",
-    out: str = "",
+    model: Encoder,
+    *,
+    eval_data: EvalData = "",
+    seeds: cli.Count = 1,
+    epochs: cli.Count = RECIPE.epochs,
+    max_train: cli.Natural = 0,
+    lr: cli.Rate = RECIPE.lr,
+    batch_size: cli.Count = RECIPE.batch_size,
+    precision: Precision = "auto",
+    token_budget: Annotated[int, Field(ge=MAX_LENGTH)] = 16384,
+    out: Out = "",
 ) -> int:
-    """Fine-tune an encoder on NLI as Nie et al. do and judge it on ANLI; a stopped command goes on where it
-    was.
+    """Fine-tune an encoder on NLI as Nie et al. do, evaluate it on ANLI; once stopped, it can continue.
 
     Training sets that are not there are left out, and the result is marked incomplete.
 
     Args:
-        model: a run folder, an export, a Hugging Face folder of BERT, RoBERTa or ModernBERT type, or a hub
-            name.
-        data: folder that holds ANLI/, and NLI/ or GLUE/ to train on; the environment's CLEAR_DATA when not
-            given.
         seeds: how many; figures are their mean.
         epochs, max_train: fewer epochs, or training examples of each set, for a quick trial; the result is
             marked incomplete.
         lr, batch_size: in place of Nie et al.'s 1e-5 and 128, which are for hundreds of millions of
             parameters; marked too.
-        precision: auto (bf16 on a GPU, else fp32), fp32 or bf16.
         token_budget: most tokens of one forward pass; bounds memory.
-        out: folder for results; not given: RUN/report, or results/MODEL. Each seed's file is in its anli/.
     """
-    require_writable(out)
-    seed_count, most = as_count(seeds, "seeds", 1), as_count(max_train, "max_train")
-    budget = as_count(token_budget, "token_budget", MAX_LENGTH)
-    recipe = replace(
-        RECIPE,
-        epochs=as_count(epochs, "epochs", 1),
-        lr=as_rate(lr) or RECIPE.lr,
-        batch_size=as_count(batch_size, "batch_size", 1) if batch_size else RECIPE.batch_size,
-    )
+    recipe = replace(RECIPE, epochs=epochs, lr=lr, batch_size=batch_size)
     chosen = choose_precision(precision)
-    sets = load_sets(data, most)
+    sets = load_sets(eval_data, max_train)
     source = open_source(model)
     folder = folder_for(source.model, out)
     shutdown = Shutdown(folder, watch_file=False)
@@ -145,17 +133,17 @@ def main(
             source,
             sets,
             recipe,
-            seed_count,
+            seeds,
             folder / "anli",
             chosen,
-            budget,
+            token_budget,
             wish=lambda: EXIT_CODES.get(shutdown.requested(), 0),
         )
     except Interrupted as interrupted:
         print("stopped; what is done is kept, and the same command goes on from there", file=sys.stderr)
         return interrupted.code
-    if most:
-        result.incomplete(f"at most {most:,} training examples of each set")
+    if max_train:
+        result.incomplete(f"at most {max_train:,} training examples of each set")
     for name in ("epochs", "lr", "batch_size"):
         if getattr(recipe, name) != getattr(RECIPE, name):
             result.incomplete(f"{name} {getattr(recipe, name):g} in place of {getattr(RECIPE, name):g}")
@@ -382,4 +370,4 @@ def _judge(
 
 
 if __name__ == "__main__":
-    run(main, positional=1)
+    cli.run(main)

@@ -15,10 +15,11 @@ their mean is 0 and their covariance the identity.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import Field
 from scipy import sparse
 from scipy.sparse import linalg
 from sklearn.decomposition import TruncatedSVD
@@ -28,8 +29,9 @@ from augment.core.pretrained import pretrained
 from finetune.encoders.models import NO_CODE, SAFE_WEIGHTS, EmbeddingModel, open_model
 from finetune.encoders.source import ModelSource, names_function, resolve
 from finetune.files import read_sentences, spaced
+from finetune.flags import Model, Pooling
 from finetune.geometry.measures import SPECTRUM_FLOOR
-from pretrain.common.cli import as_count, require_writable, run
+from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.export.sentence_transformers import layer_weights
 from pretrain.model.architectures import FAMILIES
@@ -224,83 +226,78 @@ def _counts(data: Path, sentences: int) -> tuple[sparse.csr_matrix, list[int]]:
     return matrix, list(tokenizer.all_special_ids)
 
 
-def main(
-    kind: str,
-    model: str = "",
-    out: str = "",
-    data: str = "",
-    source: str = "",
-    pooling: str = "",
-    dimensions: str = "",
-    sentences: str = "200000",
-) -> int:
-    """Make a baseline's folder; judge it like any model: `python -m finetune.senteval FOLDER`.
+Dimensions = Annotated[int, Field(ge=2)]
+
+
+def lsa(*, data: str, out: str, dimensions: Dimensions = 256, sentences: Dimensions = 200_000) -> int:
+    """Make a folder of latent semantic analysis: a vector for each token of a prepared corpus.
 
     Args:
-        kind: lsa (latent semantic analysis of a prepared corpus), averaged (mean of a model's input word
-            vectors) or whitening (a model's sentence vectors, mapped to mean 0 and covariance 1 over the
-            source's sentences).
-        model: for averaged and whitening, a run, an export, a Hugging Face or (whitening only)
-            sentence-transformers folder or hub name.
-        out: folder to write.
-        data: for lsa, a prepared folder (python -m pretrain.prepare).
-        source: for whitening, the sentences that it is fitted on: a prepared folder, or a text file, one a
-            line (.gz too).
-        pooling: for whitening, as in other evaluations; not given: what the model was trained for. Su et al.:
-            first-last.
-        dimensions: of lsa (256 when not given); kept by whitening (all that vary when not given).
-        sentences: of the corpus or source, at most.
+        data: prepared data (python -m pretrain.prepare).
+        out: folder to write; evaluate it like any model: python -m finetune.senteval OUT.
+        dimensions: of the vectors.
+        sentences: of the corpus, at most.
     """
-    if kind not in ("lsa", "averaged", "whitening"):
-        raise UserError(f"unknown baseline {kind!r}; choose lsa, averaged or whitening")
-    if not out:
-        raise UserError("give --out, the folder to write")
-    require_writable(out)
-    for name, value in (("dimensions", dimensions or "2"), ("sentences", sentences)):
-        as_count(value, name, 2)
-    needed = {"lsa": ("data",), "averaged": ("model",), "whitening": ("model", "source")}[kind]
-    for name, value in (("model", model), ("data", data), ("source", source), ("pooling", pooling)):
-        if name in needed and not value:
-            raise UserError(f"{kind} needs {'a model' if name == 'model' else f'--{name}'}; --help says more")
-        if value and name not in (*needed, *(("pooling",) if kind == "whitening" else ())):
-            raise UserError(
-                f"{kind} takes no {name}, and was given {value!r}; --help says what each baseline takes"
-            )
-    function = kind == "whitening" and names_function(model)
-    found = resolve(model) if model and not function else None
-    if found and Path(out).resolve() == Path(found.location).resolve():
-        raise UserError(f"--out {out} is the model's own folder; name another")
-    if kind == "whitening":
-        return _whiten(found or model, source, pooling, int(dimensions or 0), int(sentences), out)
-    if kind == "lsa":
-        vectors, tokenizer = (
-            lsa_vectors(data, int(dimensions or 256), int(sentences)),
-            Path(data) / "tokenizer",
-        )
-    else:
-        vectors, tokenizer = averaged_vectors(found), found.location
-    save(vectors, tokenizer, out)
-    print(f"{kind}: {vectors.shape[0]:,} tokens x {vectors.shape[1]} in {out}")
-    return 0
+    return _save_vectors("lsa", lsa_vectors(data, dimensions, sentences), Path(data) / "tokenizer", out)
 
 
-def _whiten(
-    model: ModelSource | str, source: str, pooling: str, dimensions: int, sentences: int, out: str
+def averaged(model: Model, *, out: str) -> int:
+    """Make a folder of a model's input word vectors, of which a sentence's vector is the mean.
+
+    Args:
+        out: folder to write; evaluate it like any model: python -m finetune.senteval OUT.
+    """
+    found = _resolve(model, out)
+    return _save_vectors("averaged", averaged_vectors(found), found.location, out)
+
+
+def whiten(
+    model: Model,
+    *,
+    source: str,
+    out: str,
+    pooling: Pooling = "",
+    dimensions: Dimensions | None = None,
+    sentences: Dimensions = 200_000,
 ) -> int:
+    """Make a folder of a model with a linear map behind it: mean 0 and covariance 1 over sentences.
+
+    Args:
+        source: the sentences that it is fitted on: prepared data, or a text file, one a line (.gz too).
+        out: folder to write; evaluate it like any model: python -m finetune.senteval OUT.
+        pooling: as in other evaluations; Su et al.: first-last.
+        dimensions: kept of those that vary; without it, all.
+        sentences: of the source, at most.
+    """
+    found = model if names_function(model) else _resolve(model, out)
     # before the model: a missing file should not cost the loading
     texts = source_sentences(source, sentences)
-    opened = open_model(model, pooling)
+    opened = open_model(found, pooling)
     if opened.pooling == "function":
         raise UserError(
             f"{opened.name} is a function: no folder can be made of it; whiten a model's folder or hub name"
         )
     vectors = opened.encode(texts)
-    matrix, bias = whitening(vectors, dimensions)
+    matrix, bias = whitening(vectors, dimensions or 0)
     save_whitened(opened, matrix, bias, out)
     kept = f"{matrix.shape[1]} of {matrix.shape[0]} dimensions"
     print(f"whitening: {kept}, {opened.pooling} pooling, fitted on {len(texts):,} sentences, in {out}")
     return 0
 
 
+def _save_vectors(kind: str, vectors: np.ndarray, tokenizer: str | Path, out: str) -> int:
+    save(vectors, tokenizer, out)
+    print(f"{kind}: {vectors.shape[0]:,} tokens x {vectors.shape[1]} in {out}")
+    return 0
+
+
+def _resolve(model: str, out: str) -> ModelSource:
+    """Find a model; raises UserError if `out` is its own folder."""
+    found = resolve(model)
+    if Path(out).resolve() == Path(found.location).resolve():
+        raise UserError(f"--out {out} is the model's own folder; name another")
+    return found
+
+
 if __name__ == "__main__":
-    run(main, positional=2)
+    cli.run(lsa=lsa, averaged=averaged, whitening=whiten)

@@ -26,9 +26,10 @@ from threadpoolctl import threadpool_limits
 
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import csv_columns, find, known_name
+from finetune.flags import EvalData, Model, Out, Pooling
 from finetune.results import Evaluation, TaskResult, finish, sample_std
 from finetune.sets import DataSet, parts
-from pretrain.common.cli import as_count, require_writable, run
+from pretrain.common import cli
 from pretrain.common.errors import UserError
 
 SETS = {  # name: (texts, classes) as published
@@ -251,36 +252,29 @@ def check_name(name: str) -> str:
 
 
 def main(
-    model: str,
-    tasks: str = "",
-    pooling: str = "",
-    data: str = "",
-    max_length: str = str(MAX_LENGTH),
-    out: str = "",
+    model: Model,
+    *,
+    tasks: cli.Names = (),
+    pooling: Pooling = "",
+    eval_data: EvalData = "",
+    max_length: cli.Natural = MAX_LENGTH,
+    out: Out = "",
 ) -> int:
     """Short-text clustering: k-means, 10 restarts x 10 seeds; Hungarian accuracy, NMI, AMI, ARI.
 
     Args:
-        model: a run folder, an export, a Hugging Face or sentence-transformers folder or hub name, or
-            file.py:function.
-        tasks: sets by commas: agnews, searchsnippets, stackoverflow, biomedical, tweet, googlenews_TS (these
-            six when not given), googlenews_T, googlenews_S.
-        pooling: cls, mean, first-last, embedding-last or last-two; not given: the pooling that the model was
-            trained for.
-        data: folder that holds clustering/; the environment's CLEAR_DATA when not given.
+        tasks: sets by commas: agnews, searchsnippets, stackoverflow, biomedical, tweet, googlenews_TS (without
+            it, these six), googlenews_T, googlenews_S.
         max_length: tokens that texts are cut to, as in VaSCL's code; 0 leaves them whole.
-        out: folder for the result file; not given: RUN/report, or results/MODEL.
     """
-    require_writable(out)
-    longest = as_count(max_length, "max_length")
-    names = [check_name(name.strip()) for name in tasks.split(",") if name.strip()] or list(SIX)
+    names = list(map(check_name, tasks or SIX))
     for name in names:  # before the model: a missing file should not cost the loading
-        find(data, "clustering", f"{name}.csv")
-    opened = open_model(model, pooling, max_length=longest or None)
-    result = evaluate(opened, names, data, longest or None)
+        find(eval_data, "clustering", f"{name}.csv")
+    opened = open_model(model, pooling, max_length=max_length or None)
+    result = evaluate(opened, names, eval_data, max_length or None)
     finish(result, opened, out)
     return 0
 
 
 if __name__ == "__main__":
-    run(main, positional=1)
+    cli.run(main)

@@ -22,8 +22,9 @@ from sklearn.metrics import matthews_corrcoef
 
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import find, lines
+from finetune.flags import EvalData, Model, Out, Pooling
 from finetune.results import Evaluation, TaskResult, finish
-from pretrain.common.cli import require_writable, run
+from pretrain.common import cli
 from pretrain.common.errors import UserError
 
 SIZES = {"train": 8551, "dev": 1043}
@@ -107,25 +108,15 @@ def evaluate(model: EmbeddingModel, data: str | Path | None = None) -> Evaluatio
     return evaluation
 
 
-def main(model: str, pooling: str = "", data: str = "", out: str = "") -> int:
-    """AugCSE's CoLA probe: a logistic regression on frozen sentence vectors, accuracy on the validation set.
-
-    Args:
-        model: a run folder, an export, a Hugging Face or sentence-transformers folder or hub name, or
-            file.py:function.
-        pooling: cls, mean, first-last, embedding-last or last-two; not given: the pooling that the model was
-            trained for.
-        data: folder that holds GLUE/CoLA; the environment's CLEAR_DATA when not given.
-        out: folder for the result file; not given: RUN/report, or results/MODEL.
-    """
-    require_writable(out)
+def main(model: Model, *, pooling: Pooling = "", eval_data: EvalData = "", out: Out = "") -> int:
+    """AugCSE's CoLA probe: a logistic regression on frozen vectors, accuracy on the validation set."""
     for part in SIZES:  # before the model: a missing file should not cost the loading
-        find(data, "GLUE", "CoLA", f"{part}.tsv")
+        find(eval_data, "GLUE", "CoLA", f"{part}.tsv")
     opened = open_model(model, pooling)
-    result = evaluate(opened, data)
+    result = evaluate(opened, eval_data)
     finish(result, opened, out)
     return 0
 
 
 if __name__ == "__main__":
-    run(main, positional=1)
+    cli.run(main)

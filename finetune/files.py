@@ -1,6 +1,6 @@
 """Find and read the files of the data folder: paths, csv, lines of text, JSON.
 
-The data folder is `--data DIR`, or else the environment's CLEAR_DATA. `finetune.data` describes its layout.
+The data folder is `--eval-data DIR`, or else the environment's CLEAR_DATA. `finetune.data` describes its layout.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def data_root(data: str | Path | None = None) -> Path:
     named = str(data) if data else os.environ.get("CLEAR_DATA", "")
     if not named:
         raise UserError(
-            "no evaluation data: give --data DIR, or set CLEAR_DATA to the folder that holds SentEval/, "
+            "no evaluation data: give --eval-data DIR, or set CLEAR_DATA to the folder that holds SentEval/, "
             "GLUE/, ..."
         )
     folder = Path(named)
     if not folder.is_dir():
         raise UserError(
-            f"the data folder {folder} is not there; --data DIR or CLEAR_DATA must name one that is"
+            f"the data folder {folder} is not there; --eval-data DIR or CLEAR_DATA must name one that is"
         )
     return folder
 

@@ -32,9 +32,10 @@ from torch.nn import functional
 
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import csv_columns, find, known_name, lines, parse_json
+from finetune.flags import EvalData, Model, Out, Pooling
 from finetune.results import Evaluation, TaskResult, finish, sample_std
 from finetune.sets import DataSet, Part, parts
-from pretrain.common.cli import require_writable, run
+from pretrain.common import cli
 from pretrain.common.errors import UserError
 
 SETS = {  # name: (examples to sample from, test examples, classes to sample from) as published
@@ -441,35 +442,28 @@ def check_name(name: str) -> str:
 
 
 def main(
-    model: str, tasks: str = "", shots: str = "5,10,20", pooling: str = "", data: str = "", out: str = ""
+    model: Model,
+    *,
+    tasks: cli.Names = (),
+    shots: tuple[cli.Count, ...] = SHOTS,
+    pooling: Pooling = "",
+    eval_data: EvalData = "",
+    out: Out = "",
 ) -> int:
-    """Few-shot intent classification: a linear layer on frozen vectors, five fixed splits, mean ± standard
-    deviation.
+    """Few-shot intent classification: a linear layer on frozen vectors, five fixed splits.
 
     Args:
-        model: a run folder, an export, a Hugging Face or sentence-transformers folder or hub name, or
-            file.py:function.
-        tasks: sets by commas: SNIPS, BANKING77, CLINC150, HWU64 (these four when not given), ATIS.
+        tasks: sets by commas: SNIPS, BANKING77, CLINC150, HWU64 (without it, these four), ATIS.
         shots: training examples a class, by commas.
-        pooling: cls, mean, first-last, embedding-last or last-two; not given: the pooling that the model was
-            trained for.
-        data: folder that holds intents/; the environment's CLEAR_DATA when not given.
-        out: folder for the result file; not given: RUN/report, or results/MODEL.
     """
-    require_writable(out)
-    names = [check_name(name.strip()) for name in tasks.split(",") if name.strip()] or list(FOUR)
-    numbers = [word.strip() for word in shots.split(",") if word.strip()]
-    if not numbers or not all(word.isdecimal() and int(word) > 0 for word in numbers):
-        raise UserError(
-            f"--shots {shots!r}: give whole numbers of examples a class, by commas, such as 5,10,20"
-        )
+    names = list(map(check_name, tasks or FOUR))
     # before the model: a missing file should not cost its loading
-    loaded = {name: read(name, data) for name in names}
+    loaded = {name: read(name, eval_data) for name in names}
     opened = open_model(model, pooling)
-    result = evaluate(opened, loaded, [int(word) for word in numbers])
+    result = evaluate(opened, loaded, shots)
     finish(result, opened, out)
     return 0
 
 
 if __name__ == "__main__":
-    run(main, positional=1)
+    cli.run(main)

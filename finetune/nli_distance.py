@@ -25,9 +25,10 @@ import numpy as np
 
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import csv_columns, data_root, find, json_rows, known_name, lines
+from finetune.flags import EvalData, Model, Out, Pooling
 from finetune.results import Evaluation, TaskResult, finish
 from finetune.sets import DataSet, parts
-from pretrain.common.cli import require_writable, run
+from pretrain.common import cli
 from pretrain.common.errors import UserError
 
 TASKS = ("ANLI", "SNLI", "MNLI", "triplets")
@@ -249,23 +250,17 @@ DATA_SETS = (
 )
 
 
-def main(model: str, tasks: str = "", pooling: str = "", data: str = "", out: str = "") -> int:
-    """How often the entailed hypothesis is nearer to its premise than the contradicting one, and mean
-    similarities.
+def main(
+    model: Model, *, tasks: cli.Names = (), pooling: Pooling = "", eval_data: EvalData = "", out: Out = ""
+) -> int:
+    """How often the entailed hypothesis is nearer to its premise than the contradicting one.
 
     Args:
-        model: a run folder, an export, a Hugging Face or sentence-transformers folder or hub name, or
-            file.py:function.
-        tasks: ANLI, SNLI, MNLI, triplets, by commas; all four when not given.
-        pooling: cls, mean, first-last, embedding-last or last-two; not given: the pooling that the model was
-            trained for.
-        data: folder that holds ANLI/, SentEval/SNLI and NLI/; the environment's CLEAR_DATA when not given.
-        out: folder for the result file; not given: RUN/report, or results/MODEL.
+        tasks: ANLI, SNLI, MNLI, triplets, by commas; without it, all four.
     """
-    require_writable(out)
-    names = [check_name(name.strip()) for name in tasks.split(",") if name.strip()] or list(TASKS)
+    names = list(map(check_name, tasks or TASKS))
     # before the model: a missing file should not cost its loading
-    loaded = {name: load(name, data) for name in names}
+    loaded = {name: load(name, eval_data) for name in names}
     opened = open_model(model, pooling)
     result = evaluate(opened, loaded)
     finish(result, opened, out)
@@ -273,4 +268,4 @@ def main(model: str, tasks: str = "", pooling: str = "", data: str = "", out: st
 
 
 if __name__ == "__main__":
-    run(main, positional=1)
+    cli.run(main)

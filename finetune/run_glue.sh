@@ -2,7 +2,7 @@
 # Fine-tune one model on all of GLUE, task after task; stopped at any point, the same command goes on.
 #
 #   finetune/run_glue.sh MODEL [flags of finetune.glue]
-#   finetune/run_glue.sh runs/clear_micro --data DIR --tasks RTE,MRPC,CoLA
+#   finetune/run_glue.sh runs/clear_micro --eval-data DIR --tasks RTE,MRPC,CoLA
 #
 # A task that fails does not keep the others from running. On a Slurm cluster: slurm/finetune_glue.sh, all runs at once.
 
@@ -17,17 +17,17 @@ project=$(cd "$(dirname "$0")/.." && pwd)
 export PYTHONPATH=$project${PYTHONPATH:+:$PYTHONPATH}
 
 # The plan checks every flag before anything long; its lines are: number, task, seed, rate, batch, state, start.
-plan=$(python -m finetune.glue "$@" --plan) || exit
+plan=$(python -m finetune.glue plan "$@") || exit
 failed=()
 for task in $(cut -f 2 <<<"$plan" | uniq); do
   numbers=$(awk -F '\t' -v task="$task" '$2 == task && $6 == "to do" {print $1}' <<<"$plan" | paste -sd ,)
   [[ -n $numbers ]] || continue
-  python -m finetune.glue "$@" --run_numbers "$numbers"
+  python -m finetune.glue train "$@" --run-numbers "$numbers"
   code=$?
   ((code >= 75)) && exit "$code"  # it was asked to leave: 75 USR1, 130 Ctrl-C, 143 terminate
   ((code)) && failed+=("$task")
 done
-python -m finetune.glue "$@" --gather || exit
+python -m finetune.glue gather "$@" || exit
 if ((${#failed[@]})); then
   echo "failed: ${failed[*]}; the reasons are above" >&2
   exit 1

@@ -5,7 +5,7 @@ correlation over all pairs of a task at once ("all"). SentEval's other aggregati
 and pair-weighted ("wmean") mean over a task's subsets, and Pearson's correlation are computed beside it,
 since papers differ in which they print and the difference reaches ten points (STS13 most).
 
-    python -m finetune.sts MODEL --pooling cls,mean --data DATA
+    python -m finetune.sts MODEL --pooling cls,mean --eval-data DATA
 
 Scores go to RUN/report/sts-POOLING.json (results/NAME for other models), where `python -m finetune.report`
 finds them. `finetune.senteval` has the same scores among its own; this command compares poolings of one
@@ -28,9 +28,10 @@ from scipy import stats
 
 from finetune.encoders.models import EmbeddingModel, open_model, require_finite
 from finetune.files import known_name, lines, senteval_folder
+from finetune.flags import EvalData, Model, Out
 from finetune.results import Evaluation, TaskResult, folder_for, write
 from finetune.sets import SENTEVAL, DataSet, Part
-from pretrain.common.cli import as_bool, as_count, require_writable, run
+from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably, to_json
 
@@ -143,7 +144,9 @@ class StsEvaluator:
         if task not in self._loaded:
             missing = self._missing(task)
             if missing:
-                where = f"{missing[0]} is not there" if self.data else "--data and CLEAR_DATA name no folder"
+                where = (
+                    f"{missing[0]} is not there" if self.data else "--eval-data and CLEAR_DATA name no folder"
+                )
                 raise UserError(
                     f"{task}: {where}; the data folder must hold SentEval's downstream files as SentEval/STS "
                     "and SentEval/SICK (SentEval's get_transfer_data.bash makes them)"
@@ -188,7 +191,7 @@ class StsEvaluator:
         chosen = list(tasks) if tasks is not None else self.available()
         if not chosen:
             raise UserError(
-                f"no STS task found under {self.data or 'nothing (neither --data nor CLEAR_DATA is given)'}; "
+                f"no STS task found under {self.data or 'nothing (neither --eval-data nor CLEAR_DATA is given)'}; "
                 "the data folder must hold SentEval/STS and SentEval/SICK"
             )
         for task in chosen:
@@ -419,45 +422,41 @@ POOLINGS = ("cls", "mean")
 """What is judged where no pooling is named and the model does not bring its own."""
 
 
-def evaluate_model(
-    model: str,
+def main(
+    model: Model,
+    *,
+    tasks: cli.Names = (),
     pooling: str = "",
-    data: str = "",
-    tasks: str = "",
-    token_budget: str = "16384",
-    detail: bool | str = False,
-    out: str = "",
+    eval_data: EvalData = "",
+    detail: bool = False,
+    token_budget: cli.Count = 16384,
+    out: Out = "",
     json_file: str = "",
 ) -> None:
     """Print the STS scores of an encoder (Spearman x 100 over all pairs of a task, cosine, no regressor).
 
     Args:
-        model: a run folder, an export, a Hugging Face or sentence-transformers folder or hub name, or
-            file.py:function.
-        pooling: poolings to judge, by commas, or "all": cls, mean, first-last, embedding-last, last-two; cls
-            and mean when not given. Alone, "pooler": cls through the checkpoint's own pooler. Functions and
+        tasks: task names by commas; without it, all that the data folder holds.
+        pooling: poolings by commas, or "all": cls, mean, first-last, embedding-last, last-two; without it, cls
+            and mean. Alone, "pooler": cls through the checkpoint's own pooler. Functions and
             sentence-transformers models bring their own.
-        data: folder holding SentEval/STS and SentEval/SICK; the environment's CLEAR_DATA when not given.
-        tasks: task names by commas; all that the data folder holds when not given.
-        token_budget: most tokens in one forward pass; halve it when memory runs out.
         detail: also print every aggregation and every subset.
-        out: where results go, a file for each pooling; RUN/report or results/NAME when not given.
+        token_budget: most tokens in one forward pass; halve it when memory runs out.
+        out: folder for results, a file for each pooling; without it, RUN/report or results/MODEL.
         json_file: write all scores into this one file instead.
     """
     from finetune.encoders.embed import parse_poolings
 
-    require_writable(out)
     if json_file:
-        require_writable(Path(json_file).parent, "--json_file")
+        cli.require_writable(Path(json_file).parent, "--json-file")
         if Path(json_file).is_dir():
-            raise UserError(f"--json_file {json_file}: a folder; name a file in it")
-    evaluator = StsEvaluator(data or None)
+            raise UserError(f"--json-file {json_file}: a folder; name a file in it")
+    evaluator = StsEvaluator(eval_data or None)
     poolings = parse_poolings(pooling) if pooling else []
     started = time.monotonic()
     # Before the model: a mistyped name should not cost the loading.
-    chosen = evaluator.choose([task.strip() for task in tasks.split(",") if task.strip()] or None)
-    budget, in_detail = as_count(token_budget, "token_budget", 1), as_bool(detail, "detail")
-    opened = open_model(model, poolings[0] if poolings else "", budget, quiet=len(poolings) != 1)
+    chosen = evaluator.choose(tasks or None)
+    opened = open_model(model, poolings[0] if poolings else "", token_budget, quiet=len(poolings) != 1)
     if opened.head is not None and opened.encode_poolings is not None and len(poolings) != 1:
         print(
             f"note: {opened.name} keeps a head: {opened.trained_pooling} pooling is judged through it, "
@@ -473,7 +472,7 @@ def evaluate_model(
             lambda sentences: several(sentences, poolings or POOLINGS), chosen
         )
     print(headline_table(results))
-    if in_detail:
+    if detail:
         for name, scores in results.items():
             label = f"{name} pooling" if several else name
             print(f"\n{label}: Spearman (rho) and Pearson (r) x 100\n{detail_table(scores)}")
@@ -488,4 +487,4 @@ def evaluate_model(
 
 
 if __name__ == "__main__":
-    run(evaluate_model, positional=1)
+    cli.run(main)

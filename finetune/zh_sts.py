@@ -17,10 +17,11 @@ import numpy as np
 
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import find, known_name, lines
+from finetune.flags import EvalData, Model, Out, Pooling
 from finetune.results import Evaluation, TaskResult, finish
 from finetune.sets import DataSet, parts
 from finetune.sts import Pairs, checked_vectors, distinct_sentences, score_task
-from pretrain.common.cli import require_writable, run
+from pretrain.common import cli
 from pretrain.common.errors import UserError
 
 TASKS = {"STS-B-zh": ("cnsd-sts-test.txt", 1361), "STS-B-zh-dev": ("cnsd-sts-dev.txt", 1458)}
@@ -98,29 +99,24 @@ def evaluate(
     return evaluation
 
 
-def main(model: str, tasks: str = "", pooling: str = "", data: str = "", out: str = "") -> int:
+def main(
+    model: Model, *, tasks: cli.Names = (), pooling: Pooling = "", eval_data: EvalData = "", out: Out = ""
+) -> int:
     """Chinese STS-B: Spearman's correlation of cosine with the gold score, test and dev.
 
     Args:
-        model: a run folder, an export, a Hugging Face or sentence-transformers folder or hub name, or
-            file.py:function.
-        tasks: STS-B-zh (test), STS-B-zh-dev, by commas; both when not given.
-        pooling: cls, mean, first-last, embedding-last or last-two; not given: the pooling that the model was
-            trained for.
-        data: folder that holds zh/STS-B; the environment's CLEAR_DATA when not given.
-        out: folder for the result file; not given: RUN/report, or results/MODEL.
+        tasks: STS-B-zh (test), STS-B-zh-dev, by commas; without it, both.
     """
-    require_writable(out)
-    names = [name.strip() for name in tasks.split(",") if name.strip()] or list(TASKS)
+    names = list(tasks or TASKS)
     for name in names:
         known_name(name, TASKS, "task", plain=str)
         # before the model: a missing file should not cost the loading
-        find(data, "zh", "STS-B", TASKS[name][0])
+        find(eval_data, "zh", "STS-B", TASKS[name][0])
     opened = open_model(model, pooling)
-    result = evaluate(opened, names, data)
+    result = evaluate(opened, names, eval_data)
     finish(result, opened, out)
     return 0
 
 
 if __name__ == "__main__":
-    run(main, positional=1)
+    cli.run(main)

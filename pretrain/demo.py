@@ -13,34 +13,32 @@ import time
 from pathlib import Path
 
 import pretrain.common.environment  # noqa: F401  (quiet children)
-from pretrain.common.cli import run
+from pretrain.common import cli
 from pretrain.common.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "configs" / "demo.yaml"
 
 
-def main(
-    corpus: str = "embedded", sts: str | None = None, folder: str | None = None, data: str | None = None
-) -> int:
-    """Prepare `corpus`, pretrain with --aug del-span,reorder, evaluate and export.
+def main(*, source: str = "embedded", eval_data: str = "", run: str = "", data: str = "") -> int:
+    """Prepare a corpus, pretrain with --aug del-span,reorder, evaluate and export.
 
     Args:
-        corpus: `embedded`, or a text, jsonl or parquet file or glob, or a Hugging Face dataset.
-        sts: folder with SentEval's STS data, for an evaluation on STS.
-        folder: run folder; a demo that was interrupted goes on from its last checkpoint.
-        data: where the prepared data goes.
+        source: `embedded`, or a text, jsonl or parquet file or glob, or a Hugging Face dataset.
+        eval_data: folder of the benchmarks, for an evaluation on STS.
+        run: run folder; a demo that was interrupted continues from its last checkpoint.
+        data: folder for the prepared data.
     """
     started = time.monotonic()
-    tag = "demo" if corpus == "embedded" else "demo-" + hashlib.sha256(corpus.encode()).hexdigest()[:8]
-    folder, data = folder or f"runs/{tag}", data or f"data/{tag}"
+    tag = "demo" if source == "embedded" else "demo-" + hashlib.sha256(source.encode()).hexdigest()[:8]
+    folder, data = run or f"runs/{tag}", data or f"data/{tag}"
     if (Path(folder) / "report" / "summary.json").exists():
         raise UserError(
             f"{folder} holds a finished demo; remove it to run another, or use it: python -m finetune.sts "
             f"{folder}"
         )
     step(1, "prepare: clean, split, de-duplicate, train a tokenizer, write shards")
-    call("-m", "pretrain.prepare", "--config", str(RECIPE), "--source", corpus, "--out", data)
+    call("-m", "pretrain.prepare", "--config", str(RECIPE), "--source", source, "--out", data)
     step(2, "pretrain: masked language modelling + contrastive loss, augmented on the fly; evaluate; export")
     call(
         "--log_level",
@@ -56,16 +54,16 @@ def main(
         folder,
         "--resume",
         "auto",
-        *(["--sts", sts] if sts else []),
+        *(["--eval-data", eval_data] if eval_data else []),
         launcher="deepspeed",
     )
     if not (Path(folder) / "report" / "summary.json").exists():
         raise UserError("the run was stopped before its end; the same command goes on with it")
     report = json.loads((Path(folder) / "report" / "summary.json").read_text())
-    if sts:
+    if eval_data:
         step(3, "judge: seven semantic textual similarity tasks, Spearman x 100")
-        call("-m", "finetune.sts", folder, "--data", sts)
-    step(4 if sts else 3, f"done in {(time.monotonic() - started) / 60:.1f} minutes")
+        call("-m", "finetune.sts", folder, "--eval-data", eval_data)
+    step(4 if eval_data else 3, f"done in {(time.monotonic() - started) / 60:.1f} minutes")
     print(f"  encoder        {report['export']}  (transformers and sentence-transformers load it as is)")
     print(f"  run            {folder}  (metrics.jsonl, tensorboard, checkpoints, best)")
     print(f"  data           {data}")
@@ -90,4 +88,4 @@ def call(*words: str, launcher: str | None = None) -> None:
 
 
 if __name__ == "__main__":
-    run(main, lambda: main.__doc__ or "")
+    cli.run(main)

@@ -2,25 +2,27 @@
 
 The batch comes out of the loader that training uses, with the configuration that training would use, so what
 is shown for --step N is what step N of that run trains on.
+
+    python -m pretrain.inspect --data DATA --aug del-span,reorder
+    python -m pretrain.inspect --config runs/NAME/config.yaml --step 1200 --rank 1 --world-size 2
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from augment.core.errors import AugmentationError
 from augment.core.identity import equal_sequences, sequence_identities
 from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
 from pretrain.common import cli
 from pretrain.common.errors import UserError
-from pretrain.config.run import DEFAULT_RECIPE, Config, load_config
+from pretrain.config.run import DEFAULT_RECIPE, Config, flags, load_config
 from pretrain.data.batch import BatchSpec, RankBatch, ViewSpec, label_names
 from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masked, Masking
@@ -29,39 +31,32 @@ from pretrain.data.pipelines import synonyms_for
 from pretrain.data.shards import MANIFEST, ShardReader
 from pretrain.start.length_shortcut import LengthShortcut, measure_lengths
 
-HELP = """\
-python -m pretrain.inspect: a training batch as the model will see it, decoded
-
-  python -m pretrain.inspect --data DATA --aug del-span,reorder
-  python -m pretrain.inspect --config runs/NAME/config.yaml --step 1200 --rank 1 --world-size 2
-
-  --config FILE      the recipe, or the config.yaml of a run; default: what `pretrain/main.py` would take
-  --step N           which step of that run (default 0; any step costs the same)
-  --show N           sequences to decode (default 3)
-  --rank, --world-size   whose share of the global batch (default 0 of 1: all of it)
-  --split NAME       train or heldout (default train)
-  and every key of the configuration, as for training: --data, --aug, --train.global_batch ...
-"""
-
 
 def inspect(
+    *,
     config: str | None = None,
-    step: str = "0",
-    show: str = "3",
-    rank: str = "0",
-    world_size: str = "1",
-    split: str = "train",
+    step: cli.Natural = 0,
+    show: cli.Natural = 3,
+    rank: cli.Natural = 0,
+    world_size: cli.Count = 1,
+    split: Literal["train", "heldout"] = "train",
     **overrides: Any,
 ) -> None:
-    """Print one batch; HELP says what the flags mean.
+    """Print a training batch as the model will see it, decoded.
+
+    Args:
+        config: the recipe, or the config.yaml of a run; without one, what training would take.
+        step: which step of that run; any step costs the same.
+        show: sequences to decode.
+        rank, world_size: whose share of the global batch.
+        split: train or heldout.
+        overrides: any key of the configuration, as for training.
 
     Raises:
         UserError: a flag, the configuration, or the data is wrong.
     """
-    numbers = {"step": step, "show": show, "rank": rank, "world-size": world_size}
-    wanted, shown, number, world = (_whole(name, value) for name, value in numbers.items())
-    if number >= world:
-        raise UserError(f"--rank {number} of --world-size {world}: ranks count from 0 to {world - 1}")
+    if rank >= world_size:
+        raise UserError(f"--rank {rank} of --world-size {world_size}: ranks count from 0 to {world_size - 1}")
     settings = load_config(config or DEFAULT_RECIPE, overrides)
     # these import transformers: seconds, so not for --help and wrong flags
     from pretrain.cache.views import trains_on
@@ -79,14 +74,14 @@ def inspect(
     tokenizer = load_tokenizer(reader.tokenizer_path)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     views = view_specs(settings)
-    batch = load_batch(settings, reader, tokenizer, vocabulary, views, wanted, number, world)
+    batch = load_batch(settings, reader, tokenizer, vocabulary, views, step, rank, world_size)
     console = Console(highlight=False, markup=False)
     console.width = max(console.width, 110)  # the table's; lines wrap where the terminal does
     console.print(
         f"{settings.data_folder}/{split}: {reader.num_sequences:,} {described(reader)}, "
         f"{reader.num_tokens:,} tokens, {reader.num_chunks:,} chunks\n"
         f"step {batch.step}, epoch {batch.epoch} of {reader.num_sequences // settings.train.global_batch:,} "
-        f"steps, rank {number} of {world}: {len(batch.original):,} of {settings.train.global_batch:,} "
+        f"steps, rank {rank} of {world_size}: {len(batch.original):,} of {settings.train.global_batch:,} "
         "sequences"
     )
     for entry in batch.substitutions:
@@ -100,7 +95,7 @@ def inspect(
         console.print(line, soft_wrap=True)
     if lengths := _lengths(settings, reader, tokenizer, vocabulary, views):
         console.print(f"lengths: {lengths}", soft_wrap=True)
-    for row in range(min(shown, len(batch.original))):
+    for row in range(min(show, len(batch.original))):
         console.print()
         for line in sequence_lines(batch, row, tokenizer, views, names):
             console.print(line, soft_wrap=True)
@@ -312,27 +307,7 @@ def _same(first: Ragged, second: Ragged) -> float:
     return float(equal_sequences(first, second).mean())
 
 
-def _whole(name: str, text: str) -> int:
-    if not str(text).isdigit() or (name == "world-size" and int(text) == 0):
-        raise UserError(
-            f"--{name} {text}: a whole number is needed" + (", at least 1" if name == "world-size" else "")
-        )
-    return int(text)
-
-
-def main() -> None:
-    """The command line."""
-    cli.run(_inspect, lambda: HELP)
-
-
-def _inspect(**flags: Any) -> None:
-    try:
-        inspect(
-            **{name.replace("-", "_") if "." not in name else name: value for name, value in flags.items()}
-        )
-    except AugmentationError as error:
-        raise UserError(str(error)) from error
-
-
 if __name__ == "__main__":
-    main()
+    cli.run(
+        inspect, keys=flags, first=("config", "data", "aug", "step", "show", "rank", "world_size", "split")
+    )

@@ -26,7 +26,7 @@ from pretrain.common import cli
 from pretrain.common.files import replace_durably
 from pretrain.common.ranks import on_rank_zero
 from pretrain.common.shutdown import Shutdown
-from pretrain.config.run import DEFAULT_RECIPE, SHORT_FLAGS, Config, describe, load_config, to_yaml
+from pretrain.config.run import DEFAULT_RECIPE, Config, flags, load_config, to_yaml
 from pretrain.data.batch import BatchSpec
 from pretrain.data.lanes import require_divisible
 from pretrain.data.loader import Loader, LoaderSettings, Position
@@ -49,16 +49,15 @@ from pretrain.telemetry.run import Telemetry
 from pretrain.trainer import save_checkpoint, train
 
 
-def main(config: str | None = None, dry_run: bool = False, **overrides: str) -> int:
+def main(*, config: str | None = None, dry_run: bool = False, **overrides: str) -> int:
     """Train, evaluate, checkpoint and export one run; return the exit code.
 
     Args:
         config: YAML recipe; without one, configs/clear_micro.yaml. configs/clear_base.yaml is the paper's.
         dry_run: two steps, one evaluation, one checkpoint and one export in RUN.dry-run, then stop.
-        overrides: any key of the config, dotted (`--train.lr 1e-4`), or a short flag (`--aug`, `--data`,
-            `--run` ...).
+        overrides: any key of the config, dotted (`--train.lr 1e-4`), or one of SHORT_FLAGS (`--aug`).
     """
-    recipe, dry_run = config or DEFAULT_RECIPE, cli.as_bool(dry_run, "dry-run")
+    recipe = config or DEFAULT_RECIPE
     settings = load_config(recipe, overrides)
     summary.quiet_libraries()
     check_sources(settings)
@@ -143,14 +142,5 @@ def run(config: Config, default_recipe: str | Path | None, stop_step: int | None
     return code
 
 
-def help_text() -> str:
-    """The page that --help prints."""
-    short = ", ".join(f"--{flag} = --{key}" for flag, key in SHORT_FLAGS.items())
-    return (
-        f"{__doc__}\nFlags: --config RECIPE.yaml, --dry-run, and any key below.\nShort: {short}\n\n"
-        + cli.key_table(describe())
-    )
-
-
 if __name__ == "__main__":
-    cli.run(main, help_text)
+    cli.run(main, keys=flags)

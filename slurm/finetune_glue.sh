@@ -3,7 +3,7 @@
 # --sweep), and a last job that gathers the figures. Start it with bash, on a login node:
 #
 #   slurm/finetune_glue.sh [flags of sbatch] -- MODEL [flags of finetune.glue]
-#   slurm/finetune_glue.sh --gpus=1 --time=08:00:00 --account=NAME -- runs/clear_base --data DIR --predict
+#   slurm/finetune_glue.sh --gpus=1 --time=08:00:00 --account=NAME -- runs/clear_base --eval-data DIR --predict
 #
 # Runs that have all that is asked for are not submitted again, so the same command goes on after failures. Runs of MNLI from
 # which others start (--mnli_init) are an array of their own, and the others wait for it. A run that is preempted or reaches
@@ -41,7 +41,7 @@ if [[ -z ${CLEAR_GLUE_PROJECT:-} ]]; then
   shift
   enter "$(cd "$(dirname "$0")/.." && pwd)"
   # Checks every flag, the model and the data, before anything is in the queue. Number, task, seed, rate, batch, state, start.
-  plan=$(python -m finetune.glue "$@" --plan) || exit
+  plan=$(python -m finetune.glue plan "$@") || exit
   export CLEAR_GLUE_PROJECT=$project
   numbers() {  # of the runs still to do: those from which others still to do start, or the rest; joined by commas
     awk -F '\t' -v which="$1" '
@@ -66,7 +66,7 @@ if [[ -z ${CLEAR_GLUE_PROJECT:-} ]]; then
   fi
   after=()
   ((${#jobs[@]})) && after=(--dependency="afterany:$(IFS=:; echo "${jobs[*]}")")
-  gather=$(submit "${flags[@]}" "${after[@]}" --job-name=glue-gather --output=slurm-%x-%j.out "$0" "$@" --gather)
+  gather=$(submit "${flags[@]}" "${after[@]}" --job-name=glue-gather --output=slurm-%x-%j.out "$0" gather "$@")
   [[ -n $gather ]] || exit 1
   say "figures: job $gather, when they are done"
   exit 0
@@ -76,9 +76,8 @@ fi
 enter "$CLEAR_GLUE_PROJECT"
 # shellcheck source-path=SCRIPTDIR source=job.sh
 source "$project/slurm/job.sh"
-number=()
 if [[ -n ${SLURM_ARRAY_TASK_ID:-} ]]; then
-  number=(--run_numbers "$SLURM_ARRAY_TASK_ID")
+  set -- train "$@" --run-numbers "$SLURM_ARRAY_TASK_ID"
 fi
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_ON_NODE:-1}}}
 request='' pid=''
@@ -91,7 +90,7 @@ trap 'stop time-limit "the time limit is near (USR1)"' USR1
 trap 'stop terminate "SIGTERM"' TERM
 say "start $((${SLURM_RESTART_COUNT:-0} + 1)) of $job on $(hostname)"
 # A step: Slurm tells steps, and not this script, that the job is preempted. exec: signals to the task reach Python itself.
-srun --nodes=1 --ntasks=1 bash -c 'exec python -m finetune.glue "$@"' run "$@" "${number[@]}" &
+srun --nodes=1 --ntasks=1 bash -c 'exec python -m finetune.glue "$@"' run "$@" &
 pid=$!
 code=0
 while :; do

@@ -3,7 +3,7 @@
 # writes the table. Start it with bash, on a login node:
 #
 #   slurm/sweep.sh [flags of sbatch] -- FILE.yaml [flags of pretrain.sweep]
-#   slurm/sweep.sh --gpus=1 --time=08:00:00 --account=NAME -- configs/sweeps/augcse_table7.yaml --init MODEL --data DIR --sts DIR
+#   slurm/sweep.sh --gpus=1 --time=08:00:00 --account=NAME -- configs/sweeps/augcse_table7.yaml --init MODEL --data DIR --eval-data DIR
 #   slurm/sweep.sh --nodes=4 --gpus-per-node=8 -- configs/sweeps/clear_table1.yaml --data DIR
 #
 # Each task is a job of slurm/pretrain_clear.sh, on as many nodes and devices as the flags ask for: it saves, is requeued and goes
@@ -42,7 +42,7 @@ if [[ -z ${CLEAR_SWEEP_PROJECT:-} ]]; then
   enter "$(cd "$(dirname "$0")/.." && pwd)"
   script=$project/slurm/sweep.sh
   # Checks the file and every flag before anything is in the queue. Number, row, seed, state, stage, folder.
-  plan=$(python -m pretrain.sweep "$@" --plan) || exit
+  plan=$(python -m pretrain.sweep plan "$@") || exit
   export CLEAR_SWEEP_PROJECT=$project
   numbers() {  # of the runs still to do of a stage, joined by commas
     awk -F '\t' -v stage="$1" '$4 != "done" && $5 == stage {print $1}' <<<"$plan" | paste -sd ,
@@ -60,7 +60,7 @@ if [[ -z ${CLEAR_SWEEP_PROJECT:-} ]]; then
   if [[ -n $second ]]; then
     if [[ -n $first ]]; then  # what decides the search is evaluated by one job, not by every task
       # shellcheck disable=SC2046
-      last=$(submit ${flags[@]+"${flags[@]}"} $(after "$last") --job-name=sweep-search --output=slurm-%x-%j.out "$script" "$@" --gather)
+      last=$(submit ${flags[@]+"${flags[@]}"} $(after "$last") --job-name=sweep-search --output=slurm-%x-%j.out "$script" gather "$@")
       [[ -n $last ]] || exit 1
       say "search: job $last"
     fi
@@ -70,7 +70,7 @@ if [[ -z ${CLEAR_SWEEP_PROJECT:-} ]]; then
     say "runs of the winners: array job $last ($second)"
   fi
   # shellcheck disable=SC2046
-  last=$(submit ${flags[@]+"${flags[@]}"} $(after "$last") --job-name=sweep-gather --output=slurm-%x-%j.out "$script" "$@" --gather)
+  last=$(submit ${flags[@]+"${flags[@]}"} $(after "$last") --job-name=sweep-gather --output=slurm-%x-%j.out "$script" gather "$@")
   [[ -n $last ]] || exit 1
   say "table: job $last, when they are done"
   exit 0
@@ -81,7 +81,7 @@ enter "$CLEAR_SWEEP_PROJECT"
 if [[ -z ${SLURM_ARRAY_TASK_ID:-} ]]; then
   exec srun --nodes=1 --ntasks=1 python -m pretrain.sweep "$@"
 fi
-words=$(python -m pretrain.sweep "$@" --words_of "$SLURM_ARRAY_TASK_ID") || exit
+words=$(python -m pretrain.sweep plan "$@" --words-of "$SLURM_ARRAY_TASK_ID") || exit
 if [[ -z $words ]]; then
   say "run $SLURM_ARRAY_TASK_ID is done"
   exit 0

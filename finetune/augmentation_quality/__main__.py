@@ -23,9 +23,10 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
 from augment.core.errors import AugmentationError
 from augment.core.ragged import Ragged, offsets_of
@@ -36,15 +37,14 @@ from augment.spec.resources import resource_hash, resources
 from augment.text.parsed import find_parser
 from finetune.augmentation_quality.measures import Cosines, MaskedLosses, changed_rows, jaccard
 from finetune.encoders.models import open_model
-from finetune.files import known_name, read_sentences, spaced
+from finetune.files import read_sentences, spaced
+from finetune.flags import Model, Pooling
 from finetune.geometry.augmentations import AugmentedSentences, Rewriting
 from finetune.results import slug, without_nan
-from pretrain.common.cli import as_count, require_writable, run
-from pretrain.common.errors import UserError
+from pretrain.common import cli
 from pretrain.common.files import replace_durably, to_json
 from pretrain.data.annotate import Annotator, describe_parser
 from pretrain.data.annotation import Annotation, Sentences
-from pretrain.model.precision import DTYPES
 
 FORMAT = 2  # of what is kept
 SAMPLES = 5
@@ -239,54 +239,44 @@ def samples(figures: dict[str, dict[str, Any]]) -> str:
 
 
 def main(
-    model: str,
-    text: str = "",
+    model: Model,
+    *,
+    text: Path,
     parser: str = "",
-    pooling: str = "",
-    out: str = "augmentation_quality",
     aug: str = "",
     also: str = "",
-    sentences: str = "10000",
-    masked: str = "1000",
-    precision: str = "fp32",
-    seed: str = "0",
+    sentences: Annotated[int, Field(ge=10)] = 10_000,
+    masked: cli.Natural = 1000,
+    pooling: Pooling = "",
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32",
+    seed: cli.Natural = 0,
+    out: Path = Path("augmentation_quality"),
 ) -> None:
-    """Measure augmentations on real sentences: rate of change, similarity, masked-language loss, overlap of
-    words.
+    """Measure augmentations on real sentences: rate of change, similarity, masked loss, overlap of words.
 
-    model: the encoder: a run folder, an export, a Hugging Face or sentence-transformers folder or name,
-    file.py:function.
-    text: the sentences, one a line (.gz too).
-    parser: a spaCy pipeline, by name or folder; without it $CLEAR_PARSER, else one that is installed.
-    pooling: cls, mean, first-last, embedding-last, last-two; what the model was trained for when not given.
-    out: folder for the table, the figures, the samples, and what is kept.
-    aug: augmentations, separated by semicolons: "pi;mv:variant=code;subs"; all that need no model of their
-    own when not given.
-    also: the same, beside those: "contextual:model=FOLDER;back-translation:forward=A:back=B".
-    sentences: how many, evenly spaced over the file.
-    masked: how many of the sentences are measured under masks; 0 for none.
-    precision: of the encoder's products: fp32, bf16 or fp16.
-    seed: of augmentations, maskings, and the order in which samples and masked sentences are taken.
+    Args:
+        text: the sentences, one a line (.gz too).
+        parser: a spaCy pipeline, by name or folder; without it $CLEAR_PARSER, else one that is installed.
+        aug: augmentations, separated by semicolons: "pi;mv:variant=code;subs"; without it, all that need no
+            model of their own.
+        also: the same, beside those: "contextual:model=FOLDER;back-translation:forward=A:back=B".
+        sentences: how many, evenly spaced over the file.
+        masked: how many of the sentences are measured under masks; 0 for none.
+        precision: of the encoder's products: fp32, bf16 or fp16.
+        seed: of augmentations, maskings, and the order in which samples and masked sentences are taken.
+        out: folder for the table, the figures, the samples, and what is kept.
     """
-    require_writable(out)
-    count, under_masks = as_count(sentences, "sentences", 10), as_count(masked, "masked")
-    drawn = as_count(seed, "seed")
-    known_name(precision, tuple(DTYPES), "precision", plain=str)
-    if not text:
-        raise UserError("--text is missing: a file of sentences, one a line (.gz too)")
     specifications = list(dict.fromkeys([*(_listed(aug) or every_specification()), *_listed(also)]))
     for specification in specifications:  # before any work
         parse(specification)
-    chosen = spaced(read_sentences(Path(text), "text"), count)
+    chosen = spaced(read_sentences(text, "text"), sentences)
     pipeline = find_parser(parser)
-    folder = Path(out)
+    folder = out
     (folder / "kept").mkdir(parents=True, exist_ok=True)
     parses = annotate(chosen, pipeline, folder / "kept")
     opened = open_model(model, pooling)
-    augmented = AugmentedSentences(opened, chosen, drawn, parses, precision)
-    quality = Quality(
-        augmented, pipeline, under_masks, folder / "kept", f"{opened.identity} {opened.pooling}"
-    )
+    augmented = AugmentedSentences(opened, chosen, seed, parses, precision)
+    quality = Quality(augmented, pipeline, masked, folder / "kept", f"{opened.identity} {opened.pooling}")
     figures, notes = measure_all(quality, specifications)
     notes = [*augmented.notes, *notes] + [augmented.why_no_perplexity] * bool(augmented.why_no_perplexity)
     settings = {
@@ -295,9 +285,9 @@ def main(
         "precision": precision,
         "parser": describe_parser(pipeline),
     }
-    settings |= {"text": Path(text).name}
-    settings |= {"sentences": len(chosen), "masked": under_masks, "seed": drawn, "notes": notes}
-    made = table(figures, augmented.has_mlm_head and bool(under_masks))
+    settings |= {"text": text.name}
+    settings |= {"sentences": len(chosen), "masked": masked, "seed": seed, "notes": notes}
+    made = table(figures, augmented.has_mlm_head and bool(masked))
     replace_durably(folder / "results.json", to_json({**settings, "augmentations": figures}))
     replace_durably(folder / "table.md", made.encode())
     replace_durably(folder / "samples.md", samples(figures).encode())
@@ -339,4 +329,4 @@ def _say(what: str, done: float, total: float, began: float, name: str = "") -> 
 
 
 if __name__ == "__main__":
-    run(main, positional=1)
+    cli.run(main)

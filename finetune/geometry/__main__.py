@@ -17,22 +17,25 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
+from pydantic import Field
 
 from augment.spec.grammar import needs_text
 from augment.text.parsed import ParsedSentence, find_parser, parse_texts
 from finetune import intents
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import csv_columns, data_root, find, known_name, read_sentences, spaced
+from finetune.flags import EvalData, Pooling
 from finetune.geometry import measures, plots
 from finetune.geometry.augmentations import AugmentedSentences, View, compare, default_specifications, views
 from finetune.geometry.projector import write_projector
 from finetune.nli_distance import read_triplets
 from finetune.results import Evaluation, TaskResult, folder_for, slug, table, write
 from finetune.sts import StsEvaluator
-from pretrain.common.cli import as_count, require_writable, run
+from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably
 from pretrain.telemetry.monitors import effective_rank
@@ -60,54 +63,47 @@ PROTOCOL = (
 
 def geometry(
     *models: str,
-    pooling: str = "",
-    data: str = "",
-    out: str = "",
-    measure: str = "",
+    measure: cli.Names = (),
+    pooling: Pooling = "",
+    eval_data: EvalData = "",
     aug: str = "",
     text: str = "",
+    sentences: Annotated[int, Field(ge=10)] = 1000,
+    neighbours: cli.Names = ("stackoverflow",),
     parser: str = "",
-    sentences: str = "1000",
-    neighbours: str = "stackoverflow",
-    seed: str = "0",
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0,
+    out: str = "",
 ) -> None:
     """Measure the geometry of encoders' sentence vectors.
 
-    models: run folders, exports, Hugging Face or sentence-transformers folders or names, file.py:function.
-    pooling: cls, mean, first-last, embedding-last, last-two; what the model was trained for when not given.
-    data: folder with SentEval/, clustering/ and NLI/; the environment's CLEAR_DATA when not given.
-    out: where results go; RUN/report or results/NAME when not given. Several models get a folder each in it.
-    measure: some of sts, neighbourhood, nli, augmentation, by commas; all that have data when not given.
-    aug: augmentations, separated by semicolons: "del-span,reorder;subs;yoda"; all of tokens when not given.
-    text: sentences to augment, one a line (.gz too); those of STS-B when not given.
-    parser: for augmentations of text, a spaCy pipeline, by name or folder; without it $CLEAR_PARSER, else an
-    installed one.
-    sentences: how many of them, evenly spaced. The Gromov-Hausdorff distance as coded takes at most 2,000 of
-    them.
-    neighbours: sets for the neighbourhoods, by commas: of clustering/, and SNIPS, BANKING77, CLINC150, HWU64,
-        ATIS of intents/. VaSCL's figure is of stackoverflow alone.
-    seed: of augmentations, maskings, samples and t-SNE.
+    Args:
+        models: run folders, exports, Hugging Face or sentence-transformers folders or names, file.py:function.
+        measure: some of sts, neighbourhood, nli, augmentation, by commas; without it, all that have data.
+        aug: augmentations, separated by semicolons: "del-span,reorder;subs;yoda"; without it, all of tokens.
+        text: sentences to augment, one a line (.gz too); without it, those of STS-B.
+        sentences: how many of them, evenly spaced. The Gromov-Hausdorff distance as coded takes at most 2,000
+            of them.
+        neighbours: sets for the neighbourhoods, by commas: of clustering/, and SNIPS, BANKING77, CLINC150,
+            HWU64, ATIS of intents/. VaSCL's figure is of stackoverflow alone.
+        parser: for augmentations of text, a spaCy pipeline, by name or folder; without it $CLEAR_PARSER, else
+            an installed one.
+        seed: of augmentations, maskings, samples and t-SNE.
+        out: folder for results; without it, RUN/report or results/MODEL. Several models get a folder each.
     """
-    require_writable(out)
-    if not models:
-        raise UserError("name a model: python -m finetune.geometry RUN_OR_MODEL ...; --help says more")
-    count, chosen_seed = as_count(sentences, "sentences", 10), as_count(seed, "seed", 0, 2**31 - 1)
-    wanted = [name.strip() for name in measure.split(",") if name.strip()]
-    for name in wanted:
+    for name in measure:
         known_name(name, MEASURES, "measure", plain=str)
-    sets = [name.strip() for name in neighbours.split(",") if name.strip()]
-    sets = [name.upper() if name.upper() in intents.SETS else name for name in sets]
+    sets = [name.upper() if name.upper() in intents.SETS else name for name in neighbours]
     specifications = [one.strip() for one in aug.split(";") if one.strip()]
     # every mistake is found here, before any work
     of_text = [one for one in specifications if needs_text(one)]
-    inputs, missing = _inputs(data, wanted or list(MEASURES), bool(wanted), sets, text, count, chosen_seed)
+    inputs, missing = _inputs(eval_data, measure or MEASURES, bool(measure), sets, text, sentences, seed)
     if of_text and "augmentation" in inputs:
         chosen, source_of_text, _ = inputs["augmentation"]
         inputs["augmentation"] = chosen, source_of_text, list(parse_texts(chosen, find_parser(parser)))
     for source in models:
         model = open_model(source, pooling)
         folder = folder_for(model, Path(out) / slug(source) if out and len(models) > 1 else out)
-        evaluation = measure_model(model, inputs, specifications, chosen_seed, folder)
+        evaluation = measure_model(model, inputs, specifications, seed, folder)
         evaluation.notes += missing
         path = write(evaluation, folder)
         print(table(evaluation))
@@ -429,4 +425,4 @@ def _say(model: EmbeddingModel, what: str) -> None:
 
 
 if __name__ == "__main__":
-    run(geometry, positional=-1)
+    cli.run(geometry)

@@ -1,8 +1,8 @@
 """Fine-tune an encoder on GLUE by RoBERTa's recipe, and report medians over seeds of the best epochs.
 
-    python -m finetune.glue MODEL --data DIR                             CLEAR's tasks, WNLI and AX, 5 seeds
-    python -m finetune.glue MODEL --data DIR --tasks RTE,MRPC --sweep    RoBERTa's grid of rates and batches
-    python -m finetune.glue MODEL --data hub --predict                   and the leaderboard's files
+    python -m finetune.glue MODEL --eval-data DIR                             CLEAR's tasks, WNLI and AX, 5 seeds
+    python -m finetune.glue MODEL --eval-data DIR --tasks RTE,MRPC --sweep    RoBERTa's grid of rates and batches
+    python -m finetune.glue MODEL --eval-data hub --predict                   and the leaderboard's files
 
 Liu et al. 2019, section 5.1 and table 10: AdamW (0.9, 0.98), eps 1e-6, weight decay 0.1, dropout 0.1, 6 % of
 warm-up, linear decay, 10 epochs, the best epoch by the task's metric, median of five seeds. Rate and batch of
@@ -14,16 +14,20 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from pydantic import BaseModel, Field
+
+from finetune.flags import Encoder, EvalData, Out, Precision
 from finetune.glue.runs import EPOCHS, MAX_LENGTH, Options, Run, RunStore, choose
 from finetune.results import Evaluation, TaskResult, folder_for, sample_std, table, write
 from finetune.tuning.finetuning import Interrupted, choose_precision
 from finetune.tuning.labelled import open_source
 from finetune.tuning.tasks import TABLE_1, TASKS, TaskData, load, prediction_lines, task_named
-from pretrain.common.cli import as_bool, as_count, as_rate, require_writable, run
+from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably
 from pretrain.common.shutdown import EXIT_CODES, Shutdown
@@ -32,107 +36,145 @@ SEEDS = 5
 """What RoBERTa and CLEAR report the median of."""
 
 
-def main(
-    model: str,
-    tasks: str = "",
-    data: str = "",
-    seeds: str = "5",
-    sweep: bool | str = False,
-    mnli_init: bool | str = False,
-    predict: bool | str = False,
-    epochs: str = "10",
-    max_train: str = "0",
-    lr: str = "",
-    batch_size: str = "",
-    precision: str = "auto",
-    token_budget: str = "16384",
-    out: str = "",
-    run_numbers: str = "",
-    gather: bool | str = False,
-    plan: bool | str = False,
-) -> int:
-    """Fine-tune an encoder on GLUE by RoBERTa's recipe; every run has a result file, and a stopped command
-    goes on.
+class GlueFlags(BaseModel):
+    """Flags of every command here."""
 
-    Args:
-        model: a run folder, an export, a Hugging Face folder of BERT, RoBERTa or ModernBERT type, or a hub
-            name.
-        tasks: names by commas: MNLI, QNLI, QQP, RTE, SST-2, MRPC, CoLA, STS-B, WNLI, AX (answered by MNLI's
-            model); all that the data has when not given.
-        data: folder that holds GLUE/ with the official tsv files, or "hub"; the environment's CLEAR_DATA when
-            not given.
-        seeds: how many; the figure is the median over them, each at its best epoch.
-        sweep: try rates 1e-5, 2e-5, 3e-5 with batches of 16 and 32, and report the setting with the best
-            median.
-        mnli_init: start RTE, MRPC and STS-B from the model of MNLI of the same seed (RoBERTa's dev figures do
-            not); with sweep from that of the recipe's rate and batch. MNLI's models of this setting are kept
-            beside the results in any case.
-        predict: also write the test sets' predictions, of the best seed, in the leaderboard's format.
-        epochs, max_train: fewer epochs or training examples, for a quick trial; the result is marked
-            incomplete.
-        lr, batch_size: in place of the recipe's, for all tasks.
-        precision: auto (bf16 on a GPU, else fp32), fp32 or bf16.
-        token_budget: most tokens of one forward pass; bounds memory.
-        out: folder for results; not given: RUN/report, or results/MODEL. Each run's file is in its glue/.
-        run_numbers: do only the runs of these numbers, by commas, from 0 (job arrays). plan: list the runs, a
-            line each: number, task, seed, rate, batch, "done" or "to do", number of the run whose model it
-            starts from or "-".
-        gather: do no runs, report on those that are there.
-    """
-    require_writable(out)
-    options = Options(
-        as_count(seeds, "seeds", 1),
-        as_bool(sweep, "sweep"),
-        as_bool(mnli_init, "mnli_init"),
-        as_bool(predict, "predict"),
-        as_count(epochs, "epochs", 1),
-        as_count(max_train, "max_train", 0),
-        as_rate(lr),
-        as_count(batch_size, "batch_size", 1) if batch_size else 0,
-        choose_precision(precision),
-        as_count(token_budget, "token_budget", MAX_LENGTH),
+    eval_data: EvalData = Field("", description="folder of the benchmarks, or hub; without it, CLEAR_DATA's")
+    tasks: cli.Names = Field(
+        (),
+        description="names by commas: MNLI, QNLI, QQP, RTE, SST-2, MRPC, CoLA, STS-B, WNLI, AX (answered by "
+        "MNLI's model); without it, all that the data has",
     )
-    if options.sweep and (options.lr or options.batch_size):
-        raise UserError(
-            "--sweep tries its own rates and batches: leave --lr and --batch_size out, or --sweep"
-        )
-    found, notes = _load_tasks(tasks, data)
-    if options.mnli_init and "MNLI" not in found:
-        raise UserError("--mnli_init starts from the model of MNLI: add MNLI to --tasks")
-    runs = options.runs(list(found))
-    for number in filter(None, run_numbers.split(",")):
-        if not (number.isdecimal() and int(number) < len(runs)):
-            raise UserError(
-                f"--run_numbers {number!r}: there are {len(runs)} runs, 0 to {len(runs) - 1}; --plan "
-                "lists them"
-            )
-    source = open_source(model)
-    folder = folder_for(source.model, out)
-    shutdown = Shutdown(folder, watch_file=False)
-    store = RunStore(source, found, options, folder / "glue", lambda: EXIT_CODES.get(shutdown.requested(), 0))
-    if as_bool(plan, "plan"):
-        _print_plan(store, runs)
-        return 0
-    try:
-        if run_numbers:
-            _compute(store, runs, [runs[int(number)] for number in run_numbers.split(",") if number])
-            return 0
-        if not as_bool(gather, "gather"):
-            compute_all(store, runs)
-        result, chosen = summarise(store, runs, list(found), notes)
-        if options.predict:
-            write_predictions(store, chosen, folder / "predictions", result)
-    except Interrupted as interrupted:
-        print("stopped; what is done is kept, and the same command goes on from there", file=sys.stderr)
-        return interrupted.code
-    print(table(result))
-    print(f"  {result.seconds:.0f} s of fine-tuning; all figures: {write(result, folder)}")
+    seeds: cli.Count = Field(
+        5, description="how many; the figure is the median over them, each at its best epoch"
+    )
+    sweep: bool = Field(
+        False,
+        description="try rates 1e-5, 2e-5, 3e-5 with batches of 16 and 32, and report the setting with the "
+        "best median",
+    )
+    mnli_init: bool = Field(
+        False,
+        description="start RTE, MRPC and STS-B from the model of MNLI of the same seed (RoBERTa's dev figures "
+        "do not); with sweep from that of the recipe's rate and batch. MNLI's models of this setting are "
+        "kept beside the results in any case",
+    )
+    predict: bool = Field(
+        False,
+        description="also write the test sets' predictions, of the best seed, in the leaderboard's format",
+    )
+    epochs: cli.Count = Field(EPOCHS, description="fewer, for a quick trial; the result is marked incomplete")
+    lr: cli.Rate | None = Field(None, description="learning rate of all tasks, in place of the recipe's")
+    batch_size: cli.Count | None = Field(None, description="of all tasks, in place of the recipe's")
+    precision: Precision = Field("auto", description="auto (bf16 on a GPU, else fp32), fp32 or bf16")
+    out: Out = Field(
+        "", description="folder for results; without it, RUN/report or results/MODEL. Runs' files: its glue/"
+    )
+    max_train: cli.Natural = Field(
+        0, description="training examples at most, for a quick trial; the result is marked incomplete"
+    )
+    token_budget: int = Field(
+        16384, ge=MAX_LENGTH, description="most tokens of one forward pass; bounds memory"
+    )
+
+
+def glue(model: Encoder, *, flags: GlueFlags) -> int:
+    """Fine-tune an encoder on GLUE by RoBERTa's recipe; once stopped, the same command continues."""
+    return _report(_open(model, flags), compute=True)
+
+
+def plan(model: Encoder, *, flags: GlueFlags) -> int:
+    """List the runs: number, task, seed, rate, batch, "done" or "to do", and the run it starts from or "-"."""
+    work = _open(model, flags)
+    _print_plan(work.store, work.runs)
     return 0
 
 
-def _load_tasks(names: str, data: str) -> tuple[dict[str, TaskData], list[str]]:
+def train(model: Encoder, *, run_numbers: tuple[int, ...] = (), flags: GlueFlags) -> int:
+    """Do runs and report nothing.
+
+    Args:
+        run_numbers: only the runs of these numbers, as `plan` lists them, by commas (job arrays).
+    """
+    work = _open(model, flags)
+    for number in run_numbers:
+        if not 0 <= number < len(work.runs):
+            raise UserError(
+                f"--run-numbers {number}: there are {len(work.runs)} runs, 0 to {len(work.runs) - 1}; `plan` "
+                "lists them"
+            )
+    chosen = [work.runs[number] for number in run_numbers]
+    return _until_stopped(partial(_compute, work.store, work.runs, chosen or work.runs))
+
+
+def gather(model: Encoder, *, flags: GlueFlags) -> int:
+    """Report on the runs that are done; do none."""
+    return _report(_open(model, flags), compute=False)
+
+
+class _Work(NamedTuple):
+    store: RunStore
+    runs: list[Run]
+    tasks: list[str]
+    notes: list[str]
+    folder: Path
+
+
+def _open(model: str, flags: GlueFlags) -> _Work:
+    """Read the data and the model, and find what is done; every mistake is found here."""
+    options = Options(
+        flags.seeds,
+        flags.sweep,
+        flags.mnli_init,
+        flags.predict,
+        flags.epochs,
+        flags.max_train,
+        flags.lr or 0.0,
+        flags.batch_size or 0,
+        choose_precision(flags.precision),
+        flags.token_budget,
+    )
+    if options.sweep and (options.lr or options.batch_size):
+        raise UserError(
+            "--sweep tries its own rates and batches: leave --lr and --batch-size out, or --sweep"
+        )
+    found, notes = _load_tasks(flags.tasks, flags.eval_data)
+    if options.mnli_init and "MNLI" not in found:
+        raise UserError("--mnli-init starts from the model of MNLI: add MNLI to --tasks")
+    source = open_source(model)
+    folder = folder_for(source.model, flags.out)
+    shutdown = Shutdown(folder, watch_file=False)
+    store = RunStore(source, found, options, folder / "glue", lambda: EXIT_CODES.get(shutdown.requested(), 0))
+    return _Work(store, options.runs(list(found)), list(found), notes, folder)
+
+
+def _report(work: _Work, compute: bool) -> int:
+    """Do the runs that are left, if asked, then summarise all."""
+
+    def summarised() -> None:
+        if compute:
+            compute_all(work.store, work.runs)
+        result, chosen = summarise(work.store, work.runs, work.tasks, work.notes)
+        if work.store.options.predict:
+            write_predictions(work.store, chosen, work.folder / "predictions", result)
+        print(table(result))
+        print(f"  {result.seconds:.0f} s of fine-tuning; all figures: {write(result, work.folder)}")
+
+    return _until_stopped(summarised)
+
+
+def _until_stopped(work: Callable[[], None]) -> int:
+    try:
+        work()
+    except Interrupted as interrupted:
+        print("stopped; what is done is kept, and the same command goes on from there", file=sys.stderr)
+        return interrupted.code
+    return 0
+
+
+def _load_tasks(names: Sequence[str], data: str) -> tuple[dict[str, TaskData], list[str]]:
     """Return the tasks' data, and notes on tasks left out: not named, and not there."""
-    named = [task_named(name.strip()).name for name in names.split(",") if name.strip()]
+    named = [task_named(name).name for name in names]
     found: dict[str, TaskData] = {}
     notes: list[str] = []
     for name in dict.fromkeys(named or TASKS):
@@ -158,7 +200,7 @@ def _load_tasks(names: str, data: str) -> tuple[dict[str, TaskData], list[str]]:
         del found["AX"]
     if not found:
         raise UserError(
-            "no GLUE task is there; --data must name a folder that holds GLUE/CoLA, GLUE/RTE, ..., or be hub"
+            "no GLUE task is there; --eval-data must name a folder that holds GLUE/CoLA, GLUE/RTE, ..., or be hub"
         )
     return found, notes
 
@@ -320,4 +362,4 @@ def write_predictions(store: RunStore, chosen: Mapping[str, Run], folder: Path, 
 
 
 if __name__ == "__main__":
-    run(main, positional=1)
+    cli.run(glue, plan=plan, train=train, gather=gather)

@@ -26,24 +26,19 @@ from finetune.report.tables import (
     paper_tables,
     rows_of,
 )
-from pretrain.common.cli import require_writable, run
-from pretrain.common.errors import UserError
+from pretrain.common import cli
 from pretrain.common.files import replace_durably, to_json
 
 
-def report(*sources: str, out: str = "report", title: str = "Sentence encoders") -> None:
+def report(*sources: str, out: Path = Path("report"), title: str = "Sentence encoders") -> None:
     """Write one report about runs and models.
 
-    sources: run folders, model folders, folders of result files, or folders that hold several of these. Runs
-        that differ only in seed become one row: mean and standard deviation.
-    out: folder for report.html, report.md, report.json and figures/.
-    title: the report's heading.
+    Args:
+        sources: run folders, model folders, folders of result files, or folders that hold several of these.
+            Runs that differ only in seed become one row: mean and standard deviation.
+        out: folder for report.html, report.md, report.json and figures/.
+        title: the report's heading.
     """
-    require_writable(out)
-    if not sources:
-        raise UserError(
-            "name runs or results: python -m finetune.report RUN_OR_RESULTS_FOLDER ... [--out report]"
-        )
     systems = group(collect(sources))
     rows = rows_of(systems)
     papers, used = paper_tables(rows)
@@ -57,7 +52,7 @@ def report(*sources: str, out: str = "report", title: str = "Sentence encoders")
     empty = [table for table in papers if not table.ours]
     drawn = draw(systems, rows)
     figures = {"Learning curves": drawn["curves"], "Geometry": drawn["geometry"]}
-    folder = Path(out)
+    folder = out
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     paths: dict[str, dict[str, str]] = {}
     for section, named in figures.items():
@@ -102,4 +97,4 @@ def _introduction(systems: Sequence[System], now: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    run(report, positional=-1)
+    cli.run(report)

@@ -3,55 +3,45 @@
 from __future__ import annotations
 
 import sys
+from typing import Literal
 
 from finetune.encoders.models import open_model
+from finetune.flags import EvalData, Model, Out, Pooling
 from finetune.results import finish
-from finetune.senteval.evaluate import PROTOCOLS, choose_tasks, evaluate, read_tasks
-from finetune.senteval.protocol import SETTINGS
-from pretrain.common.cli import as_count, require_writable, run
-from pretrain.common.errors import UserError
+from finetune.senteval.evaluate import choose_tasks, evaluate, read_tasks
+from pretrain.common import cli
 
 
 def main(
-    model: str,
+    model: Model,
+    *,
     tasks: str = "",
-    protocol: str = "simcse",
-    setting: str = "test",
-    pooling: str = "",
-    data: str = "",
-    seed: str = "1111",
-    hidden: str = "0",
-    out: str = "",
+    protocol: Literal["simcse", "senteval", "clear"] = "simcse",
+    setting: Literal["test", "dev"] = "test",
+    pooling: Pooling = "",
+    eval_data: EvalData = "",
+    seed: cli.Natural = 1111,
+    hidden: cli.Natural = 0,
+    out: Out = "",
 ) -> int:
     """Similarity, transfer, relatedness and probing tasks of SentEval on frozen sentence vectors.
 
     Args:
-        model: a run folder, an export, a Hugging Face or sentence-transformers folder or hub name, or
-            file.py:function.
-        tasks: names by commas, or sts, transfer, probing, all; not given: what the protocol's papers print.
+        tasks: names by commas, or sts, transfer, probing, all; without it, what the protocol's papers print.
         protocol: simcse (Spearman over all pairs of a task), senteval (Pearson, mean over subsets) or clear
-            (as senteval, with SICK-R and STS-B supervised). All six aggregations are in the result file,
-            whichever is the headline.
+            (as senteval, with SICK-R and STS-B supervised). All six aggregations are in the result file.
         setting: test (10 folds, Adam; what papers report) or dev (5 folds, RMSprop, fewer passes; SimCSE's
             during training).
-        pooling: cls, mean, first-last, embedding-last or last-two; not given: the pooling that the model was
-            trained for.
-        data: folder that holds SentEval/; the environment's CLEAR_DATA when not given.
         seed: of the classifiers' weights and order of examples.
         hidden: width of a hidden layer in the classifiers; 0: logistic regression.
-        out: folder for the result file; not given: RUN/report, or results/MODEL.
     """
-    require_writable(out)
-    for name, value, known in (("protocol", protocol, PROTOCOLS), ("setting", setting, SETTINGS)):
-        if value not in known:
-            raise UserError(f"--{name} {value!r}: choose one of {', '.join(known)}")
-    numbers = as_count(seed, "seed"), as_count(hidden, "hidden")
-    chosen, remarks = choose_tasks(tasks, protocol, setting, data)
+
+    chosen, remarks = choose_tasks(tasks, protocol, setting, eval_data)
     for remark in remarks:
         print(f"note: {remark}", file=sys.stderr)
-    read = read_tasks(chosen, data)  # before the model: a missing file should not cost the loading
+    read = read_tasks(chosen, eval_data)  # before the model: a missing file should not cost the loading
     opened = open_model(model, pooling)
-    result = evaluate(opened, read, protocol, setting, *numbers)
+    result = evaluate(opened, read, protocol, setting, seed, hidden)
     for remark in remarks:
         result.notes.append(remark)
     finish(result, opened, out)
@@ -59,4 +49,4 @@ def main(
 
 
 if __name__ == "__main__":
-    run(main, positional=1)
+    cli.run(main)

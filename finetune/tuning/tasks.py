@@ -18,7 +18,7 @@ from finetune.sets import DataSet, Part
 from pretrain.common.errors import UserError
 
 HUB = "nyu-mll/glue"
-WITHOUT_NETWORK = "give --data DIR, a folder that holds GLUE/ with the official tsv files"
+WITHOUT_NETWORK = "give --eval-data DIR, a folder that holds GLUE/ with the official tsv files"
 ZERO_ONE = ("0", "1")
 ENTAILMENT = ("entailment", "not_entailment")
 NLI = ("entailment", "neutral", "contradiction")

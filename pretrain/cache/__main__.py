@@ -23,18 +23,16 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from pretrain.cache.run import cache
 from pretrain.common import cli
-from pretrain.common.errors import UserError
-from pretrain.config.validation import faults, nearest, rows, typed_fields
 from pretrain.data import idle_augmentations
 from pretrain.prepare.executors import ExecutorOptions
 
 
 class CacheFlags(BaseModel):
-    """Flags of the command, beside those of `ExecutorOptions`."""
+    """What to augment, and how; where it runs is in `ExecutorOptions`."""
 
     data: Path = Field(description="prepared data; with --annotate for augmentations of text")
     out: Path = Field(description="folder for the shards, the tokenizer and the manifest")
@@ -86,49 +84,28 @@ def summary(manifest: dict, out: Path) -> str:
     return "\n".join(lines)
 
 
-def help_text() -> str:
-    """Every flag with its type, default and meaning."""
-    parts = [(__doc__ or "").rstrip(), "Flags:\n\n" + cli.key_table(rows(CacheFlags))]
-    return "\n\n".join([*parts, "Where it runs:\n\n" + cli.key_table(rows(ExecutorOptions))])
-
-
-def _cache(**flags: str) -> int:
-    own, execution = set(CacheFlags.model_fields), set(ExecutorOptions.model_fields)
-    for key in flags:
-        if key not in own | execution:
-            raise UserError(f"unknown flag --{key}" + nearest(key, sorted(own | execution), "--"))
-    for key in ("data", "out"):
-        if key not in flags:
-            raise UserError(
-                f"--{key} is missing: python -m pretrain.cache --data DATA --aug 'a|b|c' --out CACHE"
-            )
-    try:
-        asked = CacheFlags(
-            **typed_fields(CacheFlags, {key: text for key, text in flags.items() if key in own})
-        )
-    except ValidationError as error:
-        raise UserError(faults(error, lambda key: f"unknown flag --{key}")) from None
-    options = typed_fields(ExecutorOptions, {key: text for key, text in flags.items() if key in execution})
-    meant = {"augmented": asked.aug, "positive": asked.positive, "negative": asked.negative}
+def main(*, flags: CacheFlags, where: ExecutorOptions) -> int:
+    """Augment prepared data once, into records to train on."""
+    meant = {"augmented": flags.aug, "positive": flags.positive, "negative": flags.negative}
     columns = {column: spec for column, spec in meant.items() if spec is not None}
     try:
         manifest = cache(
-            asked.data,
-            asked.out,
+            flags.data,
+            flags.out,
             columns,
-            asked.seed,
-            asked.resample,
-            asked.synonyms,
-            asked.unchanged,
-            asked.progress,
-            **options,
+            flags.seed,
+            flags.resample,
+            flags.synonyms,
+            flags.unchanged,
+            flags.progress,
+            **where.model_dump(),
         )
     except KeyboardInterrupt:
         print("interrupted; run the same command again to resume", file=sys.stderr)
         return 130
-    print(summary(manifest, asked.out))
+    print(summary(manifest, flags.out))
     return 0
 
 
 if __name__ == "__main__":
-    cli.run(_cache, help_text)
+    cli.run(main)

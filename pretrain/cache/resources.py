@@ -39,4 +39,4 @@ def _load(*specs: str) -> None:
 
 
 if __name__ == "__main__":
-    cli.run(_load, positional=-1)
+    cli.run(_load)

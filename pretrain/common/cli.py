@@ -1,43 +1,272 @@
-"""Command lines: flags reach the configuration as the raw strings that were typed, errors are one message."""
+"""One command line for every command: a function's signature is its flags, its docstring is their help.
+
+    def main(model: str, *, tasks: Names = (), seeds: Count = 1, sweep: bool = False) -> int: ...
+    cli.run(main)                        python -m package.module MODEL --tasks a,b --sweep
+    cli.run(check=check, fetch=fetch)    python -m package.module check ...
+
+Parameters before the `*` may be given as bare words, the others are flags. Annotations say how a text is read
+(`typed_values.typed`, then pydantic); a parameter annotated with a pydantic model stands for the model's
+fields, each a flag. Fire calls the function, this module checks the words first: fire takes a wrong flag for
+the next call, `subs,reorder` for a tuple and `2026_11` for a number.
+"""
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import os
-import shutil
+import re
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable
+import typing
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
 import fire
 from fire.decorators import SetParseFn
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from augment.core.errors import AugmentationError
 from pretrain.common.errors import UserError
+from pretrain.common.typed_values import default_text, nearest, type_name, typed
+
+Count = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
+Rate = Annotated[float, Field(gt=0, lt=1)]
+Names = tuple[str, ...]
+"""Words between commas."""
+
+SHOWN = 10
+"""Flags on the short help page."""
+WIDTH = 80
 
 
-def run(function: Callable, help_text: Callable[[], str] | None = None, positional: int = 0) -> None:
-    """Run `function` with the flags of the command line and exit with the status that it returns.
+class Flag(NamedTuple):
+    """A flag, or a word that may stand without one. `default`: "required" without one."""
 
-    Values stay raw strings (fire would turn `subs,reorder` into a tuple and `2026_11` into a number).
-    `--help` prints `help_text()`, or else what the function's signature and docstring say. A UserError prints
-    its message alone and exits with status 2; so does a flag that the function does not have, with the
-    nearest name. `positional`: how many words may stand without a flag, -1 for any number (the function then
-    takes *args).
+    name: str
+    kind: str
+    default: str
+    meaning: str
+
+    @classmethod
+    def of_model(cls, model: type[BaseModel]) -> list[Flag]:
+        """Return the flags that a flat model's fields are."""
+        return [
+            cls(name, type_name(field.annotation), default_text(field), field.description or "")
+            for name, field in model.model_fields.items()
+        ]
+
+    @property
+    def typed_as(self) -> str:
+        """The flag as people type it."""
+        return "--" + self.name.replace("_", "-")
+
+
+class Command:
+    """A function as a command.
+
+    Args:
+        name: what is typed to start it, as "python -m pretrain.sweep plan".
+        keys: the flags of the function's `**` parameter, as (name, type, default, meaning); the function is
+            given their texts as they were typed.
+        first: names of the flags that the short help shows, in this order; the signature's first ten.
+    """
+
+    def __init__(self, function: Callable, name: str, keys: Iterable[tuple] = (), first: Sequence[str] = ()):
+        self.function, self.name, self.first = function, name, first
+        self.kinds: dict[str, Any] = {}
+        self.models: dict[str, type[BaseModel]] = {}
+        self.words: list[str] = []
+        self.flags: dict[str, Flag] = {}
+        self.takes_more_words = False
+        hints, meanings = typing.get_type_hints(function, include_extras=True), _meanings(function)
+        for name, parameter in inspect.signature(function).parameters.items():
+            kind = hints.get(name, str)
+            if parameter.kind is parameter.VAR_KEYWORD:
+                self.flags |= {key: Flag(key, *row) for key, *row in keys if key not in self.flags}
+            elif isinstance(kind, type) and issubclass(kind, BaseModel):
+                self.models[name] = kind
+                self.flags |= {flag.name: flag for flag in Flag.of_model(kind)}
+            elif parameter.kind is parameter.VAR_POSITIONAL:
+                self.takes_more_words = True
+                self.words.append(name)
+            else:
+                self.kinds[name] = kind
+                default = parameter.default
+                text = "required" if default is parameter.empty else _text(default)
+                field = FieldInfo.from_annotation(kind)
+                meaning = meanings.get(name) or field.description or ""
+                self.flags[name] = Flag(name, type_name(kind), text, meaning)
+                if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+                    self.words.append(name)
+
+    @property
+    def usage(self) -> str:
+        """The line that shows how the command is written."""
+        words = [f"{name.upper()}..." if name not in self.flags else name.upper() for name in self.words]
+        words = [
+            word if self.flags.get(name, Flag("", "", "required", "")).default == "required" else f"[{word}]"
+            for name, word in zip(self.words, words)
+        ]
+        needed = [
+            f"{flag.typed_as} {flag.name.upper()}"
+            for flag in self.flags.values()
+            if flag.default == "required" and flag.name not in self.words
+        ]
+        return " ".join([self.name, *words, *needed, "[--flag value ...]"])
+
+    def read(self, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+        """Return the words beyond the named ones, and the text of every flag.
+
+        Raises:
+            UserError: a flag that there is not, with the nearest; a flag without its value; a stray word; one
+                that is missing.
+        """
+        texts: dict[str, str] = {}
+        bare: list[str] = []
+        position = 0
+        while position < len(words):
+            word, position = words[position], position + 1
+            if not _is_flag(word):
+                bare.append(word)
+                continue
+            name, equals, text = word.lstrip("-").partition("=")
+            name = name.replace("-", "_")
+            kind = self._kind(name)
+            following = words[position] if position < len(words) else None
+            if not equals and kind == "bool" and (following or "").lower() not in ("true", "false"):
+                text = "true"
+            elif not equals:
+                if following is None or _is_flag(following):
+                    raise UserError(f"{word} needs a value: {word} VALUE, or {word}=VALUE")
+                text, position = following, position + 1
+            texts[name] = text
+        return self._place(bare, texts), texts
+
+    def _place(self, bare: list[str], texts: dict[str, str]) -> list[str]:
+        """Give bare words the names of their parameters; return those that are left for `*`."""
+        named = [name for name in self.words if name in self.flags]
+        for name, word in zip(named, bare):
+            if name in texts:
+                raise UserError(f"{name.upper()} is given twice: {texts[name]!r} and {word!r}")
+            texts[name] = word
+        left = bare[len(named) :]
+        if left and (not self.takes_more_words or "-" in left):  # fire would end the call at a dash
+            raise UserError(f"unexpected word {left[0]!r}; flags are --name value. {self._how}")
+        if self.takes_more_words and not left:
+            raise UserError(f"{self.words[-1].upper()} is missing; write {self.usage}")
+        for flag in self.flags.values():
+            if flag.default == "required" and flag.name not in texts:
+                what = flag.name.upper() if flag.name in self.words else flag.typed_as
+                raise UserError(f"{what} is missing; write {self.usage}")
+        return left
+
+    @property
+    def _how(self) -> str:
+        return f"{self.name} --help lists the flags"
+
+    def _kind(self, name: str) -> str:
+        """Return the type of a flag, in words; raises UserError if there is no such flag."""
+        if name in self.flags:
+            return self.flags[name].kind
+        for known, flag in self.flags.items():  # a key of a mapping; a section, as YAML
+            if known.startswith(f"{name}.") or (flag.kind == "dict" and name.startswith(f"{known}.")):
+                return "dict"
+        hint = nearest(name, self.flags, "--").replace("_", "-")
+        raise UserError(f"unknown flag --{name.replace('_', '-')}{hint}. {self._how}")
+
+    def __call__(self, *words: str, **texts: str) -> Any:
+        """Read every flag by its type and call the function.
+
+        Raises:
+            UserError: values that are not of their type; one message names them all.
+        """
+        require_writable(texts.get("out", ""))
+        wrong: list[str] = []
+        values: dict[str, Any] = {}
+        for name, kind in self.kinds.items():
+            if name in texts:
+                try:
+                    values[name] = TypeAdapter(kind).validate_python(self._typed(name, texts.pop(name), kind))
+                except ValidationError as error:
+                    wrong.append(_said(error, name))
+        for name, model in self.models.items():
+            given = {
+                key: self._typed(key, texts.pop(key), field.annotation)
+                for key, field in model.model_fields.items()
+                if key in texts
+            }
+            try:
+                values[name] = model(**given)
+            except ValidationError as error:
+                wrong.append(_said(error))
+        if wrong:
+            raise UserError("; ".join(wrong) + f". {self._how}")
+        positional = [values.pop(name) for name in self.words if name in values] if words else []
+        return self.function(*positional, *words, **values, **texts)
+
+    def _typed(self, name: str, text: str, kind: Any) -> Any:
+        value = typed(text, kind, f"--{name}")
+        return tuple(filter(None, value)) if kind == Names else value
+
+    def short_help(self) -> str:
+        """Return the usage line, what the command does, and the flags that matter first, a line each."""
+        words = [self.flags[name] for name in self.words if name in self.flags]
+        flags = [flag for flag in self.flags.values() if flag not in words]
+        first = [self.flags[name] for name in self.first if name in self.flags] or flags[:SHOWN]
+        lines = [(flag.name.upper(), flag.meaning) for flag in words]
+        lines += [(flag.typed_as, flag.meaning) for flag in first]
+        column = max((len(name) for name, _ in lines), default=0) + 4
+        listed = [f"  {name:{column - 2}s}{_shortened(meaning, WIDTH - column)}" for name, meaning in lines]
+        left = len(flags) - len(first)
+        more = f"{left} more flags: --help all" if left else "--help all says more of each"
+        about = textwrap.fill(_summary(self.function), WIDTH)
+        return "\n".join([f"usage: {self.usage}", "", about, "", *listed, "", more])
+
+    def full_help(self) -> str:
+        """Return the module's text, and every flag with its type, its default and all that it means."""
+        about = inspect.getdoc(inspect.getmodule(self.function)) or ""
+        doc = inspect.cleandoc(self.function.__doc__ or "").split("Args:")[0].rstrip()
+        listed = key_table(
+            flag._replace(name=flag.name.upper() if flag.name in self.words else flag.typed_as)
+            for flag in self.flags.values()
+        )
+        return "\n\n".join(part for part in (f"usage: {self.usage}", doc, about, listed) if part)
+
+
+def run(
+    function: Callable | None = None,
+    /,
+    *,
+    keys: Callable[[], Iterable[tuple]] = tuple,
+    first: Sequence[str] = (),
+    **commands: Callable,
+) -> None:
+    """Run a command with the words of the command line and exit with the status that it returns.
+
+    function: what runs where the first word is not one of `commands`; without it, that word must be one.
+    A UserError prints its message alone and exits with status 2. `keys`, `first`: see Command.
     """
     # the deepspeed launcher adds it
-    arguments = [a for a in sys.argv[1:] if not a.startswith("--local_rank")]
+    words = [word for word in sys.argv[1:] if not word.startswith("--local_rank")]
+    code: Any = 0
     try:
-        if any(a in ("--help", "-h", "help") for a in arguments):
-            print(help_text() if help_text is not None else signature_help(function))
-            sys.exit(0)
-        _check(arguments, function, positional)
-        code = fire.Fire(
-            SetParseFn(str)(function), command=arguments, name=function.__name__, serialize=lambda _: None
-        )
+        program = _program()
+        chosen = commands.get(words[0]) if words else None
+        if chosen is not None:
+            command: Command | None = Command(chosen, f"{program} {words[0]}", keys(), first)
+            words = words[1:]
+        else:
+            command = Command(function, program, keys(), first) if function is not None else None
+        if {"--help", "-h", "help", "--help=all"} & set(words):
+            print(_help(command, program, commands if chosen is None else {}, words))
+        elif command is None:
+            raise UserError(_no_command(program, words, commands))
+        else:
+            code = _call(command, words, commands)
     except BrokenPipeError:  # the reader of a pipe (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
@@ -58,7 +287,25 @@ def run(function: Callable, help_text: Callable[[], str] | None = None, position
             )
         elif not getattr(error, "told", False):
             raise
-    code = code if isinstance(code, int) else 0
+    _exit(code if isinstance(code, int) else 0)
+
+
+def _call(command: Command, words: Sequence[str], commands: Iterable[str]) -> Any:
+    """Check the words, and have fire call the command with them."""
+    for word in words:
+        name = word.lstrip("-").split("=")[0]
+        if _is_flag(word) and name in commands and name not in command.flags:
+            raise UserError(f"{name} is a command, not a flag: {_program()} {name} ...")
+    left, texts = command.read(words)
+    arguments = [*left, *(f"--{name}={text}" for name, text in texts.items())]
+
+    def call(*words: str, **texts: str) -> Any:
+        return command(*words, **texts)
+
+    return fire.Fire(SetParseFn(str)(call), command=arguments, name=command.name, serialize=lambda _: None)
+
+
+def _exit(code: int) -> None:
     if code and "torch" in sys.modules and sys.modules["torch"].distributed.is_initialized():
         # Other ranks may wait in a collective: nothing here may wait for them, not even an orderly end of the
         # process group.
@@ -66,6 +313,48 @@ def run(function: Callable, help_text: Callable[[], str] | None = None, position
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def _help(command: Command | None, program: str, commands: dict[str, Callable], words: Sequence[str]) -> str:
+    everything = "all" in words or "--help=all" in words
+    pages = []
+    if command is not None:
+        pages.append(command.full_help() if everything else command.short_help())
+    if commands:
+        width = max(map(len, commands)) + 2
+        listed = [
+            f"  {name:{width}s}{_shortened(_summary(one), WIDTH - width - 2)}"
+            for name, one in commands.items()
+        ]
+        pages.append("\n".join([f"{program} COMMAND ..., each with its own --help:", *listed]))
+    return "\n\n".join(pages)
+
+
+def _no_command(program: str, words: Sequence[str], commands: Iterable[str]) -> str:
+    unknown = f"unknown command {words[0]!r}" + nearest(words[0], commands) if words else "no command"
+    return f"{unknown}; write {program} {'|'.join(commands)} ..."
+
+
+def _program() -> str:
+    """What people typed to start this process: "python -m pretrain.sweep"."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is None or spec.name.startswith("pytest"):
+        return f"python {sys.argv[0]}"
+    return "python -m " + spec.name.removesuffix(".__main__")
+
+
+def _is_flag(word: str) -> bool:
+    """A number below zero and a bare dash are values."""
+    return word.startswith("-") and len(word) > 1 and not re.match(r"-\.?\d", word)
+
+
+def _said(error: ValidationError, name: str = "") -> str:
+    """What is wrong with the value of the flag `name`, or with those of a model's fields."""
+    return "; ".join(
+        f"--{(name or str(fault['loc'][0])).replace('_', '-')}: "
+        f"{fault['msg'].removeprefix('Value error, ')} (got {fault['input']!r})"
+        for fault in error.errors()
+    )
 
 
 def tell_first(error: Exception) -> None:
@@ -102,94 +391,40 @@ def complain(error: Exception) -> None:
     print(f"\n{where}error: {error}", file=sys.stderr, flush=True)
 
 
-def _check(arguments: list[str], function: Callable, positional: int) -> None:
-    """Refuse what fire would take in silence: stray words, flags that the function does not have, arguments
-    left out.
+def _text(default: Any) -> str:
+    if default in ("", None, ()):
+        return "none"
+    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
 
-    A word is a flag, the value of the flag before it, or one of at most `positional` (-1: any number of) bare
-    words.
-    """
-    flags, bare, after_flag = set(), 0, False
-    for word in arguments:
-        # to fire, the end of one call and the start of the next: what follows would be ignored
-        if word == "-":
-            raise UserError("unexpected argument '-'; --help lists the flags")
-        if word.startswith("-") and not word[1:2].isdigit():
-            flags.add(word.lstrip("-").split("=")[0].replace("-", "_"))
-            after_flag = "=" not in word
-        elif after_flag:
-            after_flag = False
-        elif positional < 0 or bare < positional:
-            bare += 1
+
+def _summary(function: Callable) -> str:
+    """Return the first paragraph of a function's docstring, as one line."""
+    return " ".join(inspect.cleandoc(function.__doc__ or "").split("\n\n")[0].split())
+
+
+def _shortened(meaning: str, width: int) -> str:
+    """Return a text that fits on a line: whole, or its first clause, or as many words as fit."""
+    for text in (meaning.rstrip("."), re.split(r"[;.] ", meaning)[0]):
+        if len(text) <= width:
+            return text
+    return textwrap.shorten(meaning, width, placeholder=" ...", break_on_hyphens=False)
+
+
+def _meanings(function: Callable) -> dict[str, str]:
+    """Return what a docstring says of each parameter, under "Args:"; one entry may name several."""
+    section = inspect.cleandoc(function.__doc__ or "").partition("Args:\n")[2].split("\n\n")[0]
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in section.splitlines():
+        entry = re.match(r" {4}(\w+(?:, \w+)*): (.*)", line)
+        if entry:
+            names = entry[1].split(", ")
+            found |= dict.fromkeys(names, entry[2])
+        elif line.startswith(" " * 8):
+            found |= {name: f"{found[name]} {line.strip()}" for name in names}
         else:
-            raise UserError(
-                f"unexpected argument {word!r}: flags are written --key value or --key=value; --help "
-                "lists them"
-            )
-    parameters = inspect.signature(function).parameters
-    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        for name in sorted(flags - set(parameters)):
-            near = difflib.get_close_matches(name, parameters, n=1, cutoff=0.0)[0]
-            raise UserError(f"unknown flag --{name}; did you mean --{near}? --help lists them")
-    needed = [
-        name
-        for name, p in parameters.items()
-        if p.default is inspect.Parameter.empty and p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
-    ]
-    missing = [name for name in needed[bare:] if name not in flags]
-    if missing:
-        raise UserError(f"{missing[0].upper()} is missing; --help says what goes where")
-
-
-def signature_help(function: Callable) -> str:
-    """The help page of a command: its usage line, its docstring, and the default of every flag."""
-    module = inspect.getmodule(function)
-    program = (
-        module.__spec__.name if module is not None and module.__spec__ is not None else function.__name__
-    )
-    program = program.removesuffix(".__main__")
-    words, defaults = [], []
-    for name, parameter in inspect.signature(function).parameters.items():
-        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            words.append(f"{name.upper()}...")
-        elif parameter.default is inspect.Parameter.empty:
-            words.append(name.upper())
-        else:
-            defaults.append(
-                f"  --{name} {parameter.default!r}" if parameter.default not in ("", None) else f"  --{name}"
-            )
-    usage = " ".join(["python -m", program, *words, "[--flag value ...]"])
-    return f"{usage}\n\n{inspect.getdoc(function)}\n\nFlags and defaults:\n" + "\n".join(defaults)
-
-
-def as_bool(value: bool | str, flag: str) -> bool:
-    """A switch's value: given alone it is true."""
-    text = str(value).lower()
-    if text not in ("true", "false", "1", "0", "yes", "no"):
-        raise UserError(
-            f"--{flag} is a switch: give it alone, or as --{flag}=true or --{flag}=false, not {value!r}"
-        )
-    return text in ("true", "1", "yes")
-
-
-def as_count(value: int | str, flag: str, least: int = 0, most: int | None = None) -> int:
-    """A flag's whole number, from `least` to `most`."""
-    text = str(value)
-    if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
-        allowed = f", {least} or more" if most is None else f" from {least} to {most}"
-        raise UserError(f"--{flag} {text!r}: give a whole number{allowed}")
-    return int(text)
-
-
-def as_rate(value: str, flag: str = "lr") -> float:
-    """A flag's learning rate; 0.0 where it is not given."""
-    try:
-        rate = float(value) if value else 0.0
-    except ValueError:
-        rate = -1.0
-    if not 0 <= rate < 1 or (value and rate == 0):  # nan is not within either
-        raise UserError(f"--{flag} {value!r}: give a learning rate such as 2e-5")
-    return rate
+            names = []
+    return found
 
 
 def require_writable(place: str | Path, name: str = "--out") -> None:
@@ -214,11 +449,11 @@ def require_writable(place: str | Path, name: str = "--out") -> None:
     raise UserError(f"{name} {place}: {there} {fault}; name another place")
 
 
-def key_table(rows: list[tuple[str, str, str, str]]) -> str:
-    """Rows of (key, type, default, meaning) as text for a terminal."""
-    width = max(60, shutil.get_terminal_size((110, 24)).columns)
+def key_table(flags: Iterable[Flag]) -> str:
+    """Return flags as text: name, type and default on one line, the meaning below."""
     lines = []
-    for key, kind, default, meaning in rows:
-        lines.append(f"  --{key} {kind} (default {default or repr(default)})")
-        lines += textwrap.wrap(meaning, width - 8, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    for flag in flags:
+        default = "required" if flag.default == "required" else f"default {flag.default}"
+        lines.append(f"  {flag.name} {flag.kind} ({default})")
+        lines += textwrap.wrap(flag.meaning, WIDTH - 8, initial_indent=" " * 8, subsequent_indent=" " * 8)
     return "\n".join(lines)

@@ -7,7 +7,6 @@ its type, default and meaning for `--help`; the texts there are the field descri
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,17 +17,10 @@ from augment.core.errors import AugmentationError
 from augment.spec.grammar import parse as parse_augmentation
 from pretrain.common.errors import UserError
 from pretrain.common.run_folder import named_model
+from pretrain.common.typed_values import NONE_IS_A_VALUE, default_text, faults, nearest, type_name, typed
 from pretrain.config.data import DataConfig
 from pretrain.config.objectives import ObjectiveConfig, Section, readers, unused
-from pretrain.config.validation import (
-    NONE_IS_A_VALUE,
-    default_text,
-    faults,
-    read_yaml,
-    type_at,
-    type_name,
-    typed,
-)
+from pretrain.config.validation import read_yaml, type_at
 
 
 class LoadingConfig(Section):
@@ -232,7 +224,9 @@ class EvaluateConfig(Section):
         1000, ge=2, description="held-out sequences among which a view must find its partner"
     )
     sts: Path | None = Field(
-        None, description="folder with SentEval's STS data; none: CLEAR_DATA; absent: no STS. Flag --sts"
+        None,
+        description="folder of the benchmarks; none: CLEAR_DATA; without SentEval's STS data in it, no "
+        "evaluation by STS. Flag --eval-data",
     )
 
 
@@ -313,18 +307,10 @@ SHORT_FLAGS = {
     "objective": "objective.name",
     "resume": "checkpoint.resume",
     "run": "folder",
-    "sts": "evaluate.sts",
+    "eval_data": "evaluate.sts",
     "steps": "train.steps",
 }
-ELSEWHERE_KNOWN_AS = {
-    "batch_size": "'train.global_batch' (sequences a step over all ranks)",
-    "learning_rate": "'train.lr'",
-    "epochs": "'train.steps'; the epochs that it makes are said at the start",
-    "seeds": "'train.seed', of one run; several in turn: python -m pretrain.sweep --config RECIPE "
-    "--seeds 1,2",
-    "gradient_accumulation_steps": "'train.micro_batch_tokens'; micro-batches are cut by tokens",
-}
-
+"""Flags that stand for a key: those that a command line names most often."""
 
 DEFAULT_RECIPE = Path(__file__).resolve().parents[2] / "configs" / "clear_micro.yaml"
 """The recipe of a command without --config: one that any machine can train, on text that any machine has."""
@@ -347,7 +333,8 @@ def load_config(recipe: str | Path | None, overrides: dict[str, Any]) -> Config:
     tree: dict[str, Any] = {}
     where = "flags"
     if recipe is not None:
-        where, tree = str(recipe), read_yaml(Path(recipe))
+        tree = read_yaml(Path(recipe))
+        where = where if recipe == DEFAULT_RECIPE else str(recipe)  # nobody named the default's file
     recipes_own = dict(tree.get("train") or {}) if isinstance(tree.get("train"), dict | None) else {}
     for key, value in overrides.items():
         _set(tree, SHORT_FLAGS.get(key, key), value)
@@ -394,19 +381,13 @@ def validate_config(tree: dict[str, Any], where: str) -> Config:
 
 
 def unknown_key(key: str) -> str:
-    """Return the message for a key that does not exist, with the nearest that does."""
-    if key.split(".")[-1] in ELSEWHERE_KNOWN_AS:
-        return f"unknown key {key!r}: here it is {ELSEWHERE_KNOWN_AS[key.split('.')[-1]]}"
-    known = [name for name, *_ in describe()] + [*SHORT_FLAGS, "config", "dry-run"]
-    last = [name.split(".")[-1] for name in known]
-    near = difflib.get_close_matches(key, known, 1, 0.75)
-    if not near:  # the right name in a wrong section, or without one
-        match = difflib.get_close_matches(key.split(".")[-1], last, 1, 0.7)
-        near = [known[last.index(match[0])]] if match else difflib.get_close_matches(key, known, 1, 0.5)
-    return f"unknown key {key!r}" + (f", did you mean {near[0]!r}?" if near else "; --help lists the keys")
+    """Return the message for a key that the tree does not have, naming the nearest that it has."""
+    return f"unknown key {key}" + nearest(key, [name for name, *_ in describe()])
 
 
 def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
+    if type_at(Config, dotted) is None:
+        raise UserError(f"unknown flag --{dotted}" + nearest(dotted, [name for name, *_ in flags()], "--"))
     parts = dotted.split(".")
     node = tree
     for depth, part in enumerate(parts[:-1]):
@@ -430,6 +411,12 @@ def describe(model: type[BaseModel] = Config, prefix: str = "") -> list[tuple[st
         else:
             rows.append((prefix + name, type_name(kind), default_text(field), field.description or ""))
     return rows
+
+
+def flags() -> list[tuple[str, str, str, str]]:
+    """Return every flag that names a key, short ones first, as (name, type, default, meaning)."""
+    keys = {key: row for key, *row in describe()}
+    return [(name, *keys[key]) for name, key in (SHORT_FLAGS | dict(zip(keys, keys))).items()]
 
 
 def to_yaml(config: Config) -> str:

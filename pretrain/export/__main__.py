@@ -16,16 +16,17 @@ Reads a checkpoint's safetensors: no GPU, no DeepSpeed, no process group. The fo
 from __future__ import annotations
 
 from pretrain.common import cli
-from pretrain.common.errors import UserError
 from pretrain.export.folder import export, read_policy
 
 
-def main(run: str | None = None, out: str | None = None, step: str = "latest") -> int:
-    """Export a checkpoint of the run folder `run`; see the module's description."""
-    if run is None:
-        raise UserError(
-            "name a run folder: python -m pretrain.export runs/NAME [--step latest|best|N] [--out FOLDER]"
-        )
+def main(run: str, *, step: str = "latest", out: str | None = None) -> int:
+    """Write a trained encoder as a folder that transformers and sentence-transformers load.
+
+    Args:
+        run: run folder.
+        step: checkpoint: latest, best, or the number of its step.
+        out: folder to write; without it, RUN/export, or RUN/best for the best.
+    """
     folder = export(run, out, step)
     policy = read_policy(folder)
     kept = f", through the head in {policy['kept_head']['folder']}" if policy.get("kept_head") else ""
@@ -35,4 +36,4 @@ def main(run: str | None = None, out: str | None = None, step: str = "latest") -
 
 
 if __name__ == "__main__":
-    cli.run(main, lambda: __doc__, positional=1)
+    cli.run(main)

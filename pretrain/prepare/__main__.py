@@ -22,8 +22,9 @@ from pydantic import BaseModel, Field, ValidationError
 
 from pretrain.common import cli
 from pretrain.common.errors import UserError
+from pretrain.common.typed_values import faults, nearest, typed
 from pretrain.config.data import DataConfig, Source
-from pretrain.config.validation import faults, nearest, read_yaml, rows, typed_fields
+from pretrain.config.validation import read_yaml
 from pretrain.prepare.executors import ExecutorOptions
 
 
@@ -38,48 +39,31 @@ class PrepareFlags(BaseModel):
     progress: bool = Field(True, description="show progress bars")
 
 
-_SHORT = {"source": "sources"}
-
-
-def main() -> None:
-    """Read the flags, prepare, print what came out, and exit: with status 2 for bad input, 130 when
-    interrupted."""
-    cli.run(_prepare, help_text)
-
-
-def _prepare(**flags: str) -> int:
+def main(*, flags: PrepareFlags, where: ExecutorOptions, **data: str) -> int:
+    """Turn raw text into a tokenizer and shuffled, de-duplicated shards."""
     from pretrain.prepare.run import prepare
 
-    flags = {_SHORT.get(key, key): value for key, value in flags.items()}
-    own, data_keys, run_keys = (
-        set(model.model_fields) for model in (PrepareFlags, DataConfig, ExecutorOptions)
-    )
-    for key in flags:
-        if key not in data_keys | run_keys | own:
-            raise UserError(
-                f"unknown flag --{key}" + nearest(key, [*_SHORT, *own, *sorted(data_keys | run_keys)], "--")
-            )
-    if "out" not in flags:
-        raise UserError("--out is missing: the folder to prepare into, as --out data/NAME")
-    asked = _validate(PrepareFlags, _typed(PrepareFlags, flags))
-    tree = _recipe(asked.config) if asked.config is not None else {}
-    config = _validate(DataConfig, tree | _typed(DataConfig, flags))
-    options = _validate(ExecutorOptions, _typed(ExecutorOptions, flags))
-    out = asked.out
+    tree = _recipe(flags.config) if flags.config is not None else {}
+    if "source" in data:
+        data["sources"] = data.pop("source")
+    fields = DataConfig.model_fields
+    tree |= {key: typed(text, fields[key].annotation, f"--{key}") for key, text in data.items()}
+    config = _validate(tree)
     try:
         manifest = prepare(
-            config, out, **options.model_dump(), overwrite=asked.overwrite, progress=asked.progress
+            config, flags.out, **where.model_dump(), overwrite=flags.overwrite, progress=flags.progress
         )
     except KeyboardInterrupt:
         print("interrupted; run the same command again to resume", file=sys.stderr)
         return 130
-    print(summary(manifest, out))
+    print(summary(manifest, flags.out))
     return 0
 
 
-def _typed(model: type[BaseModel], flags: dict[str, str]) -> dict[str, Any]:
-    """The flags that are fields of a model, as values."""
-    return typed_fields(model, {key: text for key, text in flags.items() if key in model.model_fields})
+def data_flags() -> list[cli.Flag]:
+    """Return the flags that say what the data is: keys of a recipe, the sources as one text."""
+    flags = cli.Flag.of_model(DataConfig)
+    return [flag._replace(name="source") if flag.name == "sources" else flag for flag in flags]
 
 
 def _recipe(path: Path) -> dict[str, Any]:
@@ -89,16 +73,12 @@ def _recipe(path: Path) -> dict[str, Any]:
     return data.get("prepare") or {} if isinstance(data, dict) else tree
 
 
-def _validate(model: type[BaseModel], tree: dict[str, Any]) -> Any:
+def _validate(tree: dict[str, Any]) -> DataConfig:
     try:
-        return model(**tree)
+        return DataConfig(**tree)
     except ValidationError as error:
-        known = (
-            [*model.model_fields, *Source.model_fields] if model is DataConfig else list(model.model_fields)
-        )
-        raise UserError(
-            faults(error, lambda key: f"unknown key {key}" + nearest(key.split(".")[-1], known))
-        ) from None
+        known = [*DataConfig.model_fields, *Source.model_fields]
+        raise UserError(faults(error, lambda key: f"unknown key {key}" + nearest(key, known))) from None
 
 
 def summary(manifest: dict, out: Path) -> str:
@@ -132,20 +112,7 @@ def summary(manifest: dict, out: Path) -> str:
     return "\n".join(lines)
 
 
-def help_text() -> str:
-    """Every flag with its type, default and meaning, from the models."""
-    data = [("source" if name == "sources" else name, *rest) for name, *rest in rows(DataConfig)]
-    # Keys of a source are no flags; key_table writes dashes in front of every name.
-    source = cli.key_table(rows(Source)).replace("  --", "  ")
-    parts = [
-        (__doc__ or "").rstrip(),
-        "Flags:\n\n" + cli.key_table(rows(PrepareFlags)),
-        "What the data is:\n\n" + cli.key_table(data),
-        "Keys of a source, in YAML (sources: [{source: ..., weight: ...}]):\n\n" + source,
-        "Where it runs:\n\n" + cli.key_table(rows(ExecutorOptions)),
-    ]
-    return "\n\n".join(parts)
-
+FIRST = ("out", "source", "config", "unit", "max_length", "vocabulary", "annotate", "executor", "workers")
 
 if __name__ == "__main__":
-    main()
+    cli.run(main, keys=data_flags, first=(*FIRST, "overwrite"))

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from pretrain.common.errors import UserError
-from pretrain.config.validation import nearest
+from pretrain.common.typed_values import nearest
 
 OFFLOAD = (
     "offload_optimizer",
@@ -141,9 +141,8 @@ def _fault(fault: Any, model: str, options: dict[str, Any]) -> str:
 
 
 def _nearest(key: str, section: str, known: set[str]) -> str:
-    return nearest(key, sorted(known - {key}), f"deepspeed.{section}").replace(
-        "; --help lists the keys", "; DeepSpeed's documentation lists its options"
-    )
+    hint = nearest(key, sorted(known - {key}), f"deepspeed.{section}")
+    return hint or "; DeepSpeed's documentation lists its options"
 
 
 def _fields(name: str, path: list[str]) -> set[str]:

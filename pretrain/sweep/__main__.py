@@ -1,8 +1,9 @@
 """Several runs of one or more recipes, and a table of them beside the paper's figures.
 
-    python -m pretrain.sweep configs/sweeps/augcse_table7.yaml --init MODEL --data DIR --sts DIR
+    python -m pretrain.sweep configs/sweeps/augcse_table7.yaml --init MODEL --data DIR --eval-data DIR
     python -m pretrain.sweep configs/sweeps/clear_table3.yaml --recipes micro --data DIR --dry-run
     python -m pretrain.sweep --config configs/simcse_bert.yaml --seeds 1,11,42,68,421
+    python -m pretrain.sweep plan configs/sweeps/augcse_table7.yaml --data DIR
     slurm/sweep.sh --gpus=1 --time=08:00:00 -- configs/sweeps/augcse_table7.yaml --init MODEL --data DIR
 
 Runs are trained one after another, each by pretrain/main.py; those that are done are skipped, half-done ones
@@ -20,10 +21,13 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
-from pretrain.common.cli import as_bool, require_writable
-from pretrain.common.cli import run as run_command
+from pydantic import BaseModel, Field
+
+from pretrain.common import cli
 from pretrain.common.errors import UserError
+from pretrain.config.run import flags as keys
 from pretrain.sweep.file import Sweep, expand, read_sweep, replaced, sweep_of
 from pretrain.sweep.runs import ROOT, Left, Plan, Run, Trainer, remaining_seconds, slug, unequal_inputs
 from pretrain.sweep.table import LIGHT, Judged, collect, evaluate, judged, metric, pending, write
@@ -32,101 +36,127 @@ from pretrain.telemetry.formats import format_seconds
 Judge = Callable[[list[Judged], dict[str, str]], None]
 
 
-def main(
+class SweepFlags(BaseModel):
+    """Flags of every command here, beside any key of the configuration."""
+
+    config: str = Field("", description="a recipe in place of a sweep file")
+    seeds: cli.Names = Field((), description="by commas, in place of the file's")
+    out: Path = Field(Path("runs/sweeps"), description="folder for runs and tables")
+    rows: cli.Names = Field((), description="only rows whose names hold one of these words, by commas")
+    recipes: str = Field("", description="this size of the file's recipes: micro for configs/*_micro.yaml")
+    evaluations: cli.Names = Field(
+        (),
+        description="which evaluations to run beside sts and geometry, by commas, or all; the others are "
+        "listed as commands, and the table takes in their figures once they are there",
+    )
+    launch: str = Field(
+        "",
+        description="what starts pretrain/main.py: 'deepspeed --num_gpus 8', 'torchrun --standalone "
+        "--nproc-per-node 8'; without it, one process",
+    )
+    clean: bool = Field(False, description="remove the checkpoints of finished runs; best/, export/ stay")
+
+
+def sweep(
     file: str = "",
-    config: str = "",
-    seeds: str = "",
-    out: str = "runs/sweeps",
-    recipes: str = "",
-    rows: str = "",
-    dry_run: bool | str = False,
-    executor: str = "local",
-    launch: str = "",
-    evaluations: str = "",
-    clean: bool | str = False,
-    plan: bool | str = False,
-    run_numbers: str = "",
-    words_of: str = "",
-    gather: bool | str = False,
+    *,
+    flags: SweepFlags,
+    dry_run: bool = False,
+    executor: Literal["local", "slurm"] = "local",
     **overrides: str,
 ) -> int:
     """Train the runs of a sweep file, or of one recipe with several seeds, and tabulate them.
 
     Args:
         file: a sweep file, as those under configs/sweeps.
-        config: a recipe in place of a sweep file.
-        seeds: by commas, in place of the file's.
-        out: folder for runs and tables.
-        recipes: the recipes of this size in place of the file's: micro for configs/*_micro.yaml.
-        rows: only the rows whose names hold one of these words, by commas.
         dry_run: two steps of every row, and a report of which rows start.
-        executor: local, or slurm: the same as slurm/sweep.sh, sbatch's own flags from the environment
-            (SBATCH_ACCOUNT ...).
-        launch: what starts pretrain/main.py, as "deepspeed --num_gpus 8" or "torchrun --standalone
-            --nproc-per-node 8"; one process when not given.
-        evaluations: of those that the file's columns want beside sts and geometry, which to run, by commas,
-            or all; the others are listed as commands, and their figures are in the table as soon as they are
-            there.
-        clean: remove the checkpoints of finished runs (best/ and export/ stay).
-        plan: list the runs, a line each: number, row, seed, done or begun or to do, first or second (after a
-            search), folder.
-        run_numbers: only the runs of these numbers, by commas, and no table.
-        words_of: print the flags of pretrain/main.py for the run of this number, a line each; nothing if it
-            is done.
-        gather: no training: evaluate what is done and tabulate.
-        overrides: any key of the configuration, for all runs (--data, --init, --sts, --train.steps ...).
+        executor: local, or slurm, which is slurm/sweep.sh; sbatch reads its variables (SBATCH_ACCOUNT).
     """
-    if bool(file) == bool(config):
+    if executor == "slurm":
+        return _submit()
+    work = _open(file, flags, overrides, seeds=1 if dry_run else None)
+    return _until_stopped(work.try_out if dry_run else work.run)
+
+
+def plan(file: str = "", *, flags: SweepFlags, words_of: cli.Natural | None = None, **overrides: str) -> int:
+    """List the runs: number, row, seed, state (done, begun, to do), stage (second: after a search), folder.
+
+    Args:
+        file: a sweep file, as those under configs/sweeps.
+        words_of: print instead the flags of pretrain/main.py for the run of this number, one a line; nothing
+            if it is done.
+    """
+    runs = _open(file, flags, overrides, quick=True).plan
+    for line in runs.lines() if words_of is None else _words(runs, words_of):
+        print(line)
+    return 0
+
+
+def train(file: str = "", *, flags: SweepFlags, run_numbers: tuple[int, ...] = (), **overrides: str) -> int:
+    """Train runs and make no table.
+
+    Args:
+        file: a sweep file, as those under configs/sweeps.
+        run_numbers: only the runs of these numbers, as `plan` lists them, by commas.
+    """
+    work = _open(file, flags, overrides)
+    numbers = [_existing(number, work.plan) for number in run_numbers] or range(len(work.plan.tasks))
+    return _until_stopped(partial(work.train, numbers))
+
+
+def gather(file: str = "", *, flags: SweepFlags, **overrides: str) -> int:
+    """Evaluate the runs that are done and write the table; train nothing.
+
+    Args:
+        file: a sweep file, as those under configs/sweeps.
+    """
+    return _until_stopped(_open(file, flags, overrides).finish)
+
+
+def _open(
+    file: str, flags: SweepFlags, overrides: dict[str, str], seeds: int | None = None, quick: bool = False
+) -> _Work:
+    """Read a sweep and what is done of it. seeds: only so many. quick: neither evaluate nor comment."""
+    if bool(file) == bool(flags.config):
         raise UserError(
             "name a sweep file, as configs/sweeps/clear_table1.yaml, or one recipe with --config; not both"
         )
-    if executor not in ("local", "slurm"):
-        raise UserError(f"--executor {executor!r}: choose local or slurm")
-    if executor == "slurm":
-        return _submit()
-    require_writable(out)
-    path = Path(file or config)
+    path = Path(file or flags.config)
     sweep = read_sweep(path) if file else sweep_of(path)
-    if seeds:
-        sweep = _with_seeds(sweep, seeds)
-    if as_bool(dry_run, "dry_run"):
-        sweep = sweep.model_copy(update={"seeds": sweep.seeds[:1]})
-    data = overrides.get("sts") or overrides.get("evaluate.sts") or os.environ.get("CLEAR_DATA", "")
+    if flags.seeds:
+        sweep = _with_seeds(sweep, flags.seeds)
+    sweep = sweep.model_copy(update={"seeds": sweep.seeds[:seeds]})
+    data = overrides.get("eval_data") or overrides.get("evaluate.sts") or os.environ.get("CLEAR_DATA", "")
     environment = _environment(data)
-    folder, table = Path(out).resolve(), slug(path.stem)
-    entries = expand(sweep, path.parent if file else Path("."), overrides, recipes)
-    if rows:
-        wanted = [word.strip().lower() for word in rows.split(",") if word.strip()]
+    folder = flags.out.resolve()
+    entries = expand(sweep, path.parent if file else Path("."), overrides, flags.recipes)
+    if flags.rows:
+        wanted = [word.lower() for word in flags.rows]
         entries = [entry for entry in entries if any(word in entry.name.lower() for word in wanted)]
         if not entries:
-            raise UserError(f"--rows {rows!r}: no row is called so; there are {', '.join(sweep.rows)}")
-    trainer = Trainer(shlex.split(launch), environment, _say)
+            raise UserError(
+                f"--rows {','.join(flags.rows)}: no row is called so; there are {', '.join(sweep.rows)}"
+            )
+    trainer = Trainer(shlex.split(flags.launch), environment, _say)
     judge = None
-    if data and not (as_bool(plan, "plan") or words_of):  # lists must be quick
+    if data and not quick:
         judge = partial(evaluate, environment=environment, say=_say, leave_if_asked=trainer.leave_if_asked)
-    everything = Plan(entries, sweep.seeds, folder, partial(_score, sweep, judge))
-    if as_bool(plan, "plan"):
-        print("\n".join(everything.lines()))
-        return 0
-    if words_of:
-        return _print_words(everything, words_of)
-    for key in replaced(sweep, overrides):
-        print(f"note: --{key} is set for all runs, in place of what the file says", file=sys.stderr)
-    for entry in (entry for entry in entries if entry.row.kind == "start" and not judged(entry, [], folder)):
-        print(
-            f"not judged: {entry.name}: {entry.points[0].recipe.name} starts from random weights; --init "
-            "names a model"
-        )
-    cleans = as_bool(clean, "clean")
-    work = _Work(sweep, everything, trainer, judge, folder, table)
+    runs = Plan(entries, sweep.seeds, folder, partial(_score, sweep, judge))
+    if not quick:
+        for key in replaced(sweep, overrides):
+            print(f"note: --{key} is set for all runs, in place of what the file says", file=sys.stderr)
+        starts = [entry for entry in entries if entry.row.kind == "start"]
+        for entry in (entry for entry in starts if not judged(entry, [], folder)):
+            print(
+                f"not judged: {entry.name}: {entry.points[0].recipe.name} starts from random weights; --init "
+                "names a model"
+            )
+    return _Work(sweep, runs, trainer, judge, flags, slug(path.stem))
+
+
+def _until_stopped(work: Callable[[], int]) -> int:
     try:
-        if as_bool(dry_run, "dry_run"):
-            return work.try_out()
-        if run_numbers:
-            return work.train(_numbers(run_numbers, everything))
-        if not as_bool(gather, "gather"):
-            work.train(range(len(everything.tasks)))
-        return work.finish(evaluations, cleans)
+        return work()
     except Left as left:
         print("stopped; what is done is kept, and the same command goes on from there", file=sys.stderr)
         return left.code
@@ -135,15 +165,16 @@ def main(
 class _Work:
     """A sweep under way. judge: evaluates models (`table.evaluate`); None: there is no data to judge by."""
 
-    def __init__(self, sweep: Sweep, plan: Plan, trainer: Trainer, judge: Judge | None, out: Path, name: str):
-        self.sweep, self.plan, self.trainer, self.judge, self.out, self.name = (
-            sweep,
-            plan,
-            trainer,
-            judge,
-            out,
-            name,
-        )
+    def __init__(
+        self, sweep: Sweep, plan: Plan, trainer: Trainer, judge: Judge | None, flags: SweepFlags, name: str
+    ):
+        self.sweep, self.plan, self.trainer, self.judge = sweep, plan, trainer, judge
+        self.out, self.name, self.flags = plan.out, name, flags
+
+    def run(self) -> int:
+        """Train, evaluate and tabulate; returns 1 if a run failed."""
+        self.train(range(len(self.plan.tasks)))
+        return self.finish()
 
     def train(self, numbers: Sequence[int]) -> int:
         """Train the tasks of these numbers; returns 1 if one failed. One failure does not stop the others."""
@@ -168,7 +199,7 @@ class _Work:
             _say(f"failed: {name}: {words}")
         return 1 if self.trainer.failures else 0
 
-    def finish(self, evaluations: str, clean: bool) -> int:
+    def finish(self) -> int:
         """Evaluate, tabulate, say what is still to be evaluated; returns 1 if a run failed."""
         models = [
             model
@@ -176,7 +207,7 @@ class _Work:
             if entry.row.kind == "start" or entry.runs
             for model in judged(entry, self.plan.chosen(entry), self.out)
         ]
-        chosen = LIGHT | _choose(evaluations, self.sweep)
+        chosen = LIGHT | _choose(self.flags.evaluations, self.sweep)
         for entry in (entry for entry in self.plan.entries if entry.runs):
             if names := unequal_inputs(runs := self.plan.chosen(entry)):
                 _say(
@@ -186,11 +217,11 @@ class _Work:
                     "same command trains them again"
                 )
         if self.judge is None:
-            _say("no evaluation: name a folder with SentEval's data with --sts, or by CLEAR_DATA")
+            _say("no evaluation: --eval-data, or CLEAR_DATA, names the folder of the benchmarks")
         else:
             self.judge(models, chosen)
         print(write(self.sweep, collect(self.sweep, self.plan, self.out), self.out / self.name))
-        if clean:
+        if self.flags.clean:
             for model in (model for model in models if model.run is not None):
                 shutil.rmtree(model.run.folder / "checkpoints", ignore_errors=True)
         if commands := pending(self.sweep, models):
@@ -226,8 +257,8 @@ def _score(sweep: Sweep, judge: Judge | None, run: Run) -> float | None:
     if sweep.select == "dev":
         if run.dev is None:
             raise UserError(
-                f"{run.folder} has no STS-B dev score, by which its search is decided: name the STS data "
-                "with --sts or CLEAR_DATA, remove that folder, and run the sweep again"
+                f"{run.folder} has no STS-B dev score, by which its search is decided: name the "
+                "benchmarks with --eval-data or CLEAR_DATA, remove that folder, and run the sweep again"
             )
         return run.dev
     model = Judged(str(run.folder / "best"), run.config.model.pooling, run.folder / "sweep", run)
@@ -244,12 +275,8 @@ def _environment(data: str) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": path} | ({"CLEAR_DATA": str(Path(data).resolve())} if data else {})
 
 
-def _choose(words: str, sweep: Sweep) -> dict[str, str]:
-    names = (
-        list(sweep.evaluations)
-        if words == "all"
-        else [word.strip() for word in words.split(",") if word.strip()]
-    )
+def _choose(words: Sequence[str], sweep: Sweep) -> dict[str, str]:
+    names = list(sweep.evaluations) if words == ("all",) else words
     if unknown := [name for name in names if name not in sweep.evaluations]:
         raise UserError(
             f"--evaluations {unknown[0]!r}: this sweep has {', '.join(sweep.evaluations) or 'none'}"
@@ -257,31 +284,23 @@ def _choose(words: str, sweep: Sweep) -> dict[str, str]:
     return {name: sweep.evaluations[name] for name in names}
 
 
-def _with_seeds(sweep: Sweep, text: str) -> Sweep:
-    numbers = [word.strip() for word in text.split(",")]
-    if not all(number.isdecimal() for number in numbers) or len(set(numbers)) < len(numbers):
-        raise UserError(f"--seeds {text!r}: give different whole numbers by commas, as 1,11,42")
-    return sweep.model_copy(update={"seeds": list(map(int, numbers))})
+def _with_seeds(sweep: Sweep, words: Sequence[str]) -> Sweep:
+    if not all(word.isdecimal() for word in words) or len(set(words)) < len(words):
+        raise UserError(f"--seeds {','.join(words)}: give different whole numbers by commas, as 1,11,42")
+    return sweep.model_copy(update={"seeds": list(map(int, words))})
 
 
-def _numbers(text: str, plan: Plan) -> list[int]:
-    for number in text.split(","):
-        if not (number.isdecimal() and int(number) < len(plan.tasks)):
-            raise UserError(
-                f"--run_numbers {number!r}: there are {len(plan.tasks)} runs, from 0; --plan lists them"
-            )
-    return list(map(int, text.split(",")))
+def _existing(number: int, plan: Plan) -> int:
+    if not 0 <= number < len(plan.tasks):
+        raise UserError(f"there are {len(plan.tasks)} runs, from 0, and no run {number}; `plan` lists them")
+    return number
 
 
-def _print_words(plan: Plan, number: str) -> int:
-    run = plan.resolve(plan.tasks[_numbers(number, plan)[0]])
+def _words(plan: Plan, number: int) -> list[str]:
+    run = plan.resolve(plan.tasks[_existing(number, plan)])
     if run is None:
-        raise UserError(
-            f"run {number} is of the winner of a search that is not finished; --plan lists its runs"
-        )
-    if run.state != "done":
-        print("\n".join(run.words(run.folder)))
-    return 0
+        raise UserError(f"run {number} is of the winner of an unfinished search; `plan` lists its runs")
+    return run.words(run.folder) if run.state != "done" else []
 
 
 def _submit() -> int:
@@ -299,4 +318,18 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    run_command(main, positional=1)
+    first = (
+        "words_of",
+        "run_numbers",
+        "data",
+        "init",
+        "eval_data",
+        "out",
+        "rows",
+        "recipes",
+        "seeds",
+        "config",
+        "launch",
+        "dry_run",
+    )
+    cli.run(sweep, keys=keys, first=first, plan=plan, train=train, gather=gather)

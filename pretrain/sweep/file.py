@@ -27,9 +27,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from pretrain.common.errors import UserError
+from pretrain.common.typed_values import faults
 from pretrain.config.objectives import ObjectiveConfig, readers, unused
 from pretrain.config.run import SHORT_FLAGS, Config, load_config
-from pretrain.config.validation import faults, read_yaml
+from pretrain.config.validation import read_yaml
 
 Overrides = dict[str, str]
 """Dotted key of the configuration -> its value as typed on the command line."""

@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import pytest
+from commands import call
 from finetuning_helpers import save_model, sentence
 from real_data import needs_data
 
@@ -177,7 +178,7 @@ def test_a_round_keeps_its_weight_where_other_sets_are_missing(source, tmp_path,
 def test_another_recipe_is_asked_for_and_said(source, tmp_path):
     data = write_anli(tmp_path / "data", training=("snli",))
     words = {"epochs": "1", "lr": "1e-3", "batch_size": "8", "max_train": "6"}
-    anli.main(str(source.model.folder), data=data, out=str(tmp_path / "out"), **words)
+    call(anli.main, str(source.model.folder), eval_data=data, out=str(tmp_path / "out"), **words)
     result = json.loads(next((tmp_path / "out").glob("anli*.json")).read_text())
     said = "\n".join(result["notes"])
     for words in (

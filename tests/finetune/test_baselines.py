@@ -3,6 +3,7 @@ paper's algorithm."""
 
 import numpy as np
 import pytest
+from commands import call
 from model_folders import save_bert, save_run, save_wide_bert
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfTransformer
@@ -50,7 +51,7 @@ def test_lsa_is_scikit_learns(prepared):
 
 
 def test_averaged_vectors_are_means_of_the_input_rows(folder, tmp_path):
-    baselines.main("averaged", str(folder), str(tmp_path / "averaged"))
+    call(baselines.averaged, folder, out=tmp_path / "averaged")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     table = baselines.averaged_vectors(resolve(folder))
     text = "a man rides the horse"
@@ -140,7 +141,7 @@ def test_whitened_folders_load_everywhere(models, tmp_path, kind, pooling):
         "pooling": pooling,
         "dimensions": "16",
     }
-    baselines.main("whitening", str(models[kind]), **words)
+    call(baselines.whiten, str(models[kind]), **words)
     base = open_model(models[kind], pooling)
     vectors = base.encode(list(dict.fromkeys(TEXTS)))
     whitened, mean, matrix = papers_whitening(vectors, 16)
@@ -161,7 +162,7 @@ def test_whitening_on_a_prepared_folder(prepared, models, tmp_path):
     assert baselines.source_sentences(str(data), 1000) == [tokenizer.decode(row[1:-1]) for row in rows]
     assert len(baselines.source_sentences(str(data), 25)) == 25
     words = {"source": str(data), "out": str(tmp_path / "white"), "pooling": "mean", "dimensions": "8"}
-    baselines.main("whitening", str(models["bert"]), **words)
+    call(baselines.whiten, str(models["bert"]), **words)
     vectors = open_model(tmp_path / "white").encode(baselines.source_sentences(str(data), 1000))
     np.testing.assert_allclose(vectors.mean(0), 0, atol=1e-3)
     np.testing.assert_allclose(vectors.T @ vectors / len(vectors), np.eye(8), atol=1e-3)
@@ -170,21 +171,20 @@ def test_whitening_on_a_prepared_folder(prepared, models, tmp_path):
 def test_mistakes_are_named(tmp_path, models):
     (tmp_path / "text").write_text("\n".join(TEXTS) + "\n")
     text, bert = str(tmp_path / "text"), str(models["bert"])
-    for words, flags, match in (
-        (("svd",), {}, "choose lsa, averaged or whitening"),
-        (("lsa",), {}, "--data"),
-        (("averaged",), {}, "needs a model"),
-        (("whitening", bert), {}, "needs --source"),
-        (("lsa", bert), {"data": "x"}, "lsa takes no model"),
-        (("averaged", bert), {"pooling": "cls"}, "averaged takes no pooling"),
-        (("whitening", bert), {"source": str(tmp_path / "none")}, "--source .* there is no such file"),
-        (("whitening", bert), {"source": text, "dimensions": "33"}, r"vary in \d+ of 32 dimensions"),
-        (("whitening", "finetune.encoders.embed:embed_sentences"), {"source": text}, "is a function"),
-        (("whitening", bert), {"source": text, "dimensions": "one"}, "--dimensions 'one'"),
+    for function, words, flags, match in (
+        (baselines.lsa, (), {}, "--data is missing"),
+        (baselines.averaged, (), {}, "MODEL is missing"),
+        (baselines.whiten, (bert,), {}, "--source is missing"),
+        (baselines.lsa, (bert,), {"data": "x"}, "unexpected word"),
+        (baselines.averaged, (bert,), {"pooling": "cls"}, "unknown flag --pooling"),
+        (baselines.whiten, (bert,), {"source": tmp_path / "none"}, "--source .* there is no such file"),
+        (baselines.whiten, (bert,), {"source": text, "dimensions": "33"}, r"vary in \d+ of 32 dimensions"),
+        (baselines.whiten, ("finetune.encoders.embed:embed_sentences",), {"source": text}, "is a function"),
+        (baselines.whiten, (bert,), {"source": text, "dimensions": "one"}, "--dimensions: .*integer"),
     ):
         with pytest.raises(UserError, match=match):
-            baselines.main(*words, **flags, out=str(tmp_path / "x"))
-    with pytest.raises(UserError, match="--out"):
-        baselines.main("lsa")
+            call(function, *words, **flags, out=tmp_path / "x")
+    with pytest.raises(UserError, match="--out is missing"):
+        call(baselines.lsa, data="x")
     with pytest.raises(UserError, match="the model's own folder"):
-        baselines.main("whitening", str(models["run"]), source=text, out=str(models["run"] / "export"))
+        call(baselines.whiten, str(models["run"]), source=text, out=str(models["run"] / "export"))

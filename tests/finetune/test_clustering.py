@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from commands import call
 from real_data import DATA, needs_data
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score, normalized_mutual_info_score
@@ -107,7 +108,12 @@ def test_command_writes_results_and_marks_other_sizes(tmp_path, monkeypatch, cap
     seen = []
     monkeypatch.setitem(sys.modules, "words", type(sys)("words"))
     sys.modules["words"].embed = lambda sentences: seen.extend(sentences) or two_words(sentences)
-    assert clustering.main("words:embed", tasks="tweet", data=str(tmp_path), out=str(tmp_path / "out")) == 0
+    assert (
+        call(
+            clustering.main, "words:embed", tasks="tweet", eval_data=str(tmp_path), out=str(tmp_path / "out")
+        )
+        == 0
+    )
     assert "." in seen and "" not in seen  # VaSCL's code fills an empty text so
     content = json.loads((tmp_path / "out" / "clustering-function.json").read_text())
     task = content["tasks"]["tweet"]
@@ -127,11 +133,11 @@ def test_command_writes_results_and_marks_other_sizes(tmp_path, monkeypatch, cap
 
 def test_mistakes_are_one_message(tmp_path):
     with pytest.raises(UserError, match="did you mean 'tweet'"):
-        clustering.main("unused", tasks="tweets", data=str(tmp_path))
+        call(clustering.main, "unused", tasks="tweets", eval_data=str(tmp_path))
     with pytest.raises(UserError, match="is not there"):
-        clustering.main("unused", tasks="tweet", data=str(tmp_path))
-    with pytest.raises(UserError, match="max_length"):
-        clustering.main("unused", tasks="tweet", data=str(tmp_path), max_length="many")
+        call(clustering.main, "unused", tasks="tweet", eval_data=str(tmp_path))
+    with pytest.raises(UserError, match="--max-length"):
+        call(clustering.main, "unused", tasks="tweet", eval_data=str(tmp_path), max_length="many")
     assert clustering.check_name("GoogleNews") == "googlenews_TS"
 
 

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from commands import call
 from real_data import DATA, needs_data
 from scipy.optimize import minimize
 
@@ -67,7 +68,7 @@ def test_command(tmp_path, monkeypatch):
     sys.modules["words"].embed = lambda sentences: np.array(
         [[len(s), s.count("w")] for s in sentences], np.float32
     )
-    assert cola_probe.main("words:embed", data=str(tmp_path), out=str(tmp_path / "out")) == 0
+    assert call(cola_probe.main, "words:embed", eval_data=str(tmp_path), out=str(tmp_path / "out")) == 0
     content = json.loads((tmp_path / "out" / "cola_probe-function.json").read_text())
     assert content["tasks"]["CoLA"]["metric"] == "accuracy" and content["tasks"]["CoLA"]["value"] == 100
     assert content["complete"] is False and "60 sentences here, 8,551 as published" in content["notes"][0]

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from commands import call
 from real_data import needs_data
 
 from finetune import intents
@@ -169,8 +170,13 @@ def test_command_writes_a_task_for_every_number_of_shots(tmp_path, monkeypatch, 
     monkeypatch.setitem(sys.modules, "words", type(sys)("words"))
     sys.modules["words"].embed = embed
     assert (
-        intents.main(
-            "words:embed", tasks="SNIPS,ATIS", shots="5,20", data=str(data), out=str(tmp_path / "out")
+        call(
+            intents.main,
+            "words:embed",
+            tasks="SNIPS,ATIS",
+            shots="5,20",
+            eval_data=str(data),
+            out=str(tmp_path / "out"),
         )
         == 0
     )
@@ -194,7 +200,9 @@ def test_every_file_is_read_once(tmp_path, monkeypatch):
     monkeypatch.setattr(intents, "ITERATIONS", 5)
     monkeypatch.setattr(intents, "VALIDATE_EVERY", 5)
     monkeypatch.setattr(intents, "open_model", lambda *_: open_model(embed))
-    intents.main("unused", tasks="SNIPS,HWU64", shots="5", data=str(data), out=str(tmp_path / "out"))
+    call(
+        intents.main, "unused", tasks="SNIPS,HWU64", shots="5", eval_data=str(data), out=str(tmp_path / "out")
+    )
     assert opened and len(opened) == len(set(opened))
 
 
@@ -212,10 +220,10 @@ def test_result_does_not_depend_on_other_sets_or_shots(tmp_path, monkeypatch):
 def test_mistakes_are_one_message(tmp_path):
     data = layout(tmp_path)
     with pytest.raises(UserError, match="did you mean 'BANKING77'"):
-        intents.main("unused", tasks="banking", data=str(data))
+        call(intents.main, "unused", tasks="banking", eval_data=str(data))
     for shots in ("", "five", "0", "5;10"):
         with pytest.raises(UserError, match="--shots"):
-            intents.main("unused", tasks="SNIPS", shots=shots, data=str(data))
+            call(intents.main, "unused", tasks="SNIPS", shots=shots, eval_data=str(data))
     (data / "intents" / "SNIPS" / "test" / "label").write_text("class0\n")
     with pytest.raises(UserError, match=r"30 lines in seq\.in but 1 in label"):
         read("SNIPS", data)

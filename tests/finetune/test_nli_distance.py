@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import call
 from real_data import DATA, needs_data
 
 from finetune import files, nli_distance
@@ -112,7 +113,7 @@ def test_command(tmp_path, monkeypatch):
     data = layout(tmp_path / "data")
     monkeypatch.setitem(sys.modules, "words", type(sys)("words"))
     sys.modules["words"].embed = letters
-    assert nli_distance.main("words:embed", data=str(data), out=str(tmp_path / "out")) == 0
+    assert call(nli_distance.main, "words:embed", eval_data=str(data), out=str(tmp_path / "out")) == 0
     content = json.loads((tmp_path / "out" / "nli_distance-function.json").read_text())
     assert list(content["tasks"]) == list(TASKS) and content["complete"] is False
     assert content["tasks"]["SNLI"]["value"] == content["tasks"]["SNLI"]["scores"]["entailment_nearer"]
@@ -123,14 +124,14 @@ def test_every_file_is_read_once(tmp_path, monkeypatch):
     for module in (files, nli_distance):
         monkeypatch.setattr(module, "lines", lambda path: opened.append(path) or lines(path))
     monkeypatch.setattr(nli_distance, "open_model", lambda *_: open_model(letters))
-    nli_distance.main("unused", data=str(data), out=str(tmp_path / "out"))
+    call(nli_distance.main, "unused", eval_data=str(data), out=str(tmp_path / "out"))
     assert len(opened) == len(set(opened)) == 6
 
 
 def test_mistakes_are_one_message(tmp_path):
     data = layout(tmp_path)
     with pytest.raises(UserError, match="did you mean 'SNLI'"):
-        nli_distance.main("unused", tasks="SLNI", data=str(data))
+        call(nli_distance.main, "unused", tasks="SLNI", eval_data=str(data))
     (data / "NLI" / "mnli_dev.jsonl").write_text('{"premise": "a"}\n')
     with pytest.raises(UserError, match="line 1: expected JSON with the keys premise, hypothesis, label"):
         load("MNLI", data)

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from commands import call
 from model_folders import save_bert, save_run
 from real_data import DATA, needs_data
 from scipy import stats
@@ -267,8 +268,13 @@ def folders(tmp_path_factory):
 
 
 def command(model, layout, tmp_path, **flags):
-    sts.evaluate_model(
-        str(model), data=str(layout), tasks="STS13, SICK-R", json_file=str(tmp_path / "scores.json"), **flags
+    call(
+        sts.main,
+        str(model),
+        eval_data=str(layout),
+        tasks="STS13, SICK-R",
+        json_file=str(tmp_path / "scores.json"),
+        **flags,
     )
     return json.loads((tmp_path / "scores.json").read_text())["results"]
 
@@ -313,11 +319,11 @@ def test_the_command_takes_models_that_bring_their_vectors(folders, layout, tmp_
 def test_the_place_of_a_json_file_is_made_or_refused_before_the_model_is_opened(layout, tmp_path):
     place = tmp_path / "new" / "scores.json"
     (tmp_path / "embed.py").write_text("import numpy\ndef f(texts): return numpy.eye(len(texts), 4)\n")
-    sts.evaluate_model(f"{tmp_path}/embed.py:f", data=str(layout), tasks="SICK-R", json_file=str(place))
+    call(sts.main, f"{tmp_path}/embed.py:f", eval_data=str(layout), tasks="SICK-R", json_file=str(place))
     assert json.loads(place.read_text())["results"]["function"]["SICK-R"]["pairs"] == 25
     for wrong, said in ((place / "x.json", "is not a folder"), (place.parent, "a folder; name a file in it")):
         with pytest.raises(UserError, match=rf"--json_file \S+: .*{said}"):
-            sts.evaluate_model("no/such/model", data=str(layout), json_file=str(wrong))
+            call(sts.main, "no/such/model", eval_data=str(layout), json_file=str(wrong))
 
 
 def test_the_command_pools_types_that_run_padded_only(layout, tmp_path):

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from commands import call
 from real_data import DATA, needs_data
 from scipy import stats
 
@@ -74,13 +75,13 @@ def test_command(tmp_path, monkeypatch, capsys):
         write(tmp_path / "zh" / "STS-B" / file)
     monkeypatch.setitem(sys.modules, "words", type(sys)("words"))
     sys.modules["words"].embed = letters
-    assert zh_sts.main("words:embed", data=str(tmp_path), out=str(tmp_path / "out")) == 0
+    assert call(zh_sts.main, "words:embed", eval_data=str(tmp_path), out=str(tmp_path / "out")) == 0
     content = json.loads((tmp_path / "out" / "zh_sts-function.json").read_text())
     assert list(content["tasks"]) == ["STS-B-zh", "STS-B-zh-dev"] and content["complete"] is False
     assert "40 pairs here, 1,361 as published" in content["notes"][0]
     assert "STS-B-zh: Spearman" in capsys.readouterr().err
     with pytest.raises(UserError, match="did you mean 'STS-B-zh-dev'"):
-        zh_sts.main("words:embed", tasks="STS-B-dev", data=str(tmp_path))
+        call(zh_sts.main, "words:embed", tasks="STS-B-dev", eval_data=str(tmp_path))
 
 
 @needs_data("zh/STS-B")

@@ -13,6 +13,8 @@ from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
 from pretrain import inspect as inspection
 from pretrain.cache.run import cache
+from pretrain.common import cli
+from pretrain.config.run import flags
 from pretrain.data.batch import ViewSpec
 from pretrain.data.shards import ShardReader, write_folder
 from pretrain.data.tokenizer import load_tokenizer, save_tokenizer, tokenizer_hash, train_tokenizer
@@ -48,7 +50,7 @@ def recipe(tmp_path, folder):
 def run(monkeypatch, capsys, *arguments) -> tuple[int, str, str]:
     monkeypatch.setattr(sys, "argv", ["inspect", *map(str, arguments)])
     with pytest.raises(SystemExit) as left:
-        inspection.main()
+        cli.run(inspection.inspect, keys=flags)
     captured = capsys.readouterr()
     return left.value.code or 0, captured.out, captured.err
 
@@ -235,15 +237,15 @@ def test_objectives_without_views_and_the_heldout_split(monkeypatch, capsys, rec
 @pytest.mark.parametrize(
     "flags,words",
     [
-        (["--step", "-1"], "--step -1: a whole number is needed"),
-        (["--world-size", "0"], "--world-size 0: a whole number is needed, at least 1"),
+        (["--step", "-1"], "--step: Input should be greater than or equal to 0"),
+        (["--world-size", "0"], "--world-size: Input should be greater than or equal to 1"),
         (["--rank", "2", "--world-size", "2"], "ranks count from 0 to 1"),
         (["--aug", "del-spam"], "did you mean 'del-span'"),
-        (["--train.global_bach", "4"], "did you mean 'train.global_batch'"),
+        (["--train.global_bach", "4"], "did you mean --train.global-batch?"),
         (["--world-size", "3"], "data.lanes = 4 cannot be shared equally by 3 ranks"),
         (["--train.global_batch", "800"], "600 sequences, fewer than one global batch"),
         (["--model.max_positions", "32"], "the model takes 32"),
-        (["--split", "test"], "has no split 'test'"),
+        (["--split", "test"], "--split: Input should be 'train' or 'heldout'"),
         (["--data", "/nowhere"], "python -m pretrain.prepare"),
         (["--aug", "subs", "--augment.synonyms", "/nowhere"], "/nowhere"),
     ],
@@ -255,4 +257,4 @@ def test_mistakes_are_one_message(monkeypatch, capsys, recipe, flags, words):
 
 def test_help(monkeypatch, capsys):
     code, out, _ = run(monkeypatch, capsys, "--help")
-    assert code == 0 and "--step N" in out
+    assert code == 0 and "--step" in out

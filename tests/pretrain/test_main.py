@@ -130,11 +130,11 @@ def test_help_everywhere(module):
     )
     assert done.returncode == 0, done.stderr
     page = done.stdout + done.stderr
-    assert len(page.splitlines()) > 8 and "Traceback" not in page
+    assert len(page.splitlines()) > 6 and "Traceback" not in page
 
 
 def test_help_lists_every_key_with_type_default_and_meaning():
-    words = [sys.executable, str(ROOT / "pretrain" / "main.py"), "--help"]
+    words = [sys.executable, str(ROOT / "pretrain" / "main.py"), "--help", "all"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     for text in (
         "--train.lr float (default 0.0006)",

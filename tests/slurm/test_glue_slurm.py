@@ -28,7 +28,7 @@ def words(tmp_path_factory):
 
     model = save_model(tmp_path_factory.mktemp("model"), "bert")
     data = write_glue(tmp_path_factory.mktemp("data"))
-    return [model, "--data", data, "--precision", "fp32"]
+    return [model, "--eval-data", data, "--precision", "fp32"]
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_run_that_is_asked_to_leave_is_requeued_and_goes_on(submit, tmp_path):
 def test_a_run_that_fails_is_not_requeued(submit, tmp_path, words):
     broken = tmp_path / "data"
     shutil.copytree(words[2], broken)
-    flags = ("--data", broken, "--tasks", "CoLA,STS-B", "--seeds", "1", "--epochs", "1")
+    flags = ("--eval-data", broken, "--tasks", "CoLA,STS-B", "--seeds", "1", "--epochs", "1")
     jobs, _ = submit(*flags, sbatch=["--begin=now+15"])
     (broken / "GLUE" / "CoLA" / "dev.tsv").write_text("damaged\n")
     wait(lambda: jobs and set(states(jobs[0])) == {"FAILED"}, tmp_path)

@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from commands import call
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from augment.text.parsed import without_parse
@@ -153,7 +154,7 @@ def test_the_command(folders, parser, tmp_path, monkeypatch):
         "out": str(tmp_path / "out"),
         "pooling": "mean",
     }
-    aq.main(str(folders["bert"]), **where, aug="number-words;repeat;del-word", masked="20")
+    call(aq.main, str(folders["bert"]), **where, aug="number-words;repeat;del-word", masked="20")
     found = json.loads((tmp_path / "out" / "results.json").read_text())
     rows = found["augmentations"]
     numbers = rows["number-words"]
@@ -183,12 +184,12 @@ def test_the_command(folders, parser, tmp_path, monkeypatch):
 
     monkeypatch.setattr(aq.Quality, "measure", again)
     monkeypatch.setattr("pretrain.data.annotate.Annotator._parse", again)
-    aq.main(str(folders["bert"]), **where, aug="number-words;repeat;del-word", masked="20")
+    call(aq.main, str(folders["bert"]), **where, aug="number-words;repeat;del-word", masked="20")
     assert json.loads((tmp_path / "out" / "results.json").read_text()) == found
     with pytest.raises(AssertionError, match="made again"):
-        aq.main(str(folders["bert"]), **where, aug="repeat:rate=0.9", masked="20")
-    with pytest.raises(UserError, match="--masked 'x'"):
-        aq.main(str(folders["bert"]), **where, masked="x")
+        call(aq.main, str(folders["bert"]), **where, aug="repeat:rate=0.9", masked="20")
+    with pytest.raises(UserError, match="--masked: Input should be a valid integer"):
+        call(aq.main, str(folders["bert"]), **where, masked="x")
 
 
 def test_an_encoder_without_tokenizer_or_masked_language_head(parser, tmp_path):
@@ -202,7 +203,7 @@ def test_an_encoder_without_tokenizer_or_masked_language_head(parser, tmp_path):
         f"{tmp_path / 'mine.py'}:embed",
         {"text": str(tmp_path / "texts.txt"), "parser": parser, "out": str(tmp_path)},
     )
-    aq.main(model, **where, aug="number-words;del-word", also="crop;number-words|none")
+    call(aq.main, model, **where, aug="number-words;del-word", also="crop;number-words|none")
     found = json.loads((tmp_path / "results.json").read_text())
     before, after = [(len(text), text.count("s"), 1) for text in (TEXTS[0], TEXTS[0].replace("2", "two"))]
     cosine = np.dot(before, after) / np.linalg.norm(before) / np.linalg.norm(after)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import datasets
 import pytest
+from commands import call
 from real_data import DATA, needs_data
 
 from finetune.data import __main__ as data_command
@@ -24,7 +25,7 @@ def own_cache(tmp_path, monkeypatch):
 
 
 def test_data_root_and_find(tmp_path, monkeypatch):
-    with pytest.raises(UserError, match="give --data DIR, or set CLEAR_DATA"):
+    with pytest.raises(UserError, match="give --eval-data DIR, or set CLEAR_DATA"):
         data_root()
     with pytest.raises(UserError, match="is not there; --data DIR or CLEAR_DATA"):
         data_root(tmp_path / "none")
@@ -182,12 +183,12 @@ def test_senteval_in_its_own_layout(tmp_path):
 
 
 def test_check_command(tmp_path, capsys):
-    assert data_command.main("check", str(tmp_path), sets="zh") == 1
+    assert call(data_command.check, str(tmp_path), sets="zh") == 1
     printed = capsys.readouterr().out
     assert "zh/STS-B  missing" in printed and f"fetch zh/STS-B {tmp_path}" in printed
-    for wrong in (("look",), (), ("fetch", "x"), ("check", "a", "b")):
+    for command, words in ((data_command.fetch, ["x"]), (data_command.check, ["a", "b"])):
         with pytest.raises(UserError):
-            data_command.main(*wrong)
+            call(command, *words)
 
 
 def test_help_and_mistakes_on_the_command_line(tmp_path):
@@ -200,7 +201,7 @@ def test_help_and_mistakes_on_the_command_line(tmp_path):
         )
 
     shown = called("--help")
-    assert shown.returncode == 0 and "fetch SET DIR" in shown.stdout and "--source" in shown.stdout
+    assert shown.returncode == 0 and "fetch  Get a set" in shown.stdout
     wrong = called("check", str(tmp_path), "--set", "zh")
     assert wrong.returncode == 2 and "did you mean --sets" in wrong.stderr and "Traceback" not in wrong.stderr
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import datasets
 import pytest
+from commands import call
 from huggingface_hub import constants
 from real_data import DATA, needs_data
 
@@ -224,11 +225,11 @@ def test_files_that_are_there_stay_unless_replaced(tmp_path, capsys, monkeypatch
     path = tmp_path / "zh" / "STS-B" / "cnsd-sts-dev.txt"
     path.parent.mkdir(parents=True)
     path.write_text("old")
-    assert data_command.main("fetch", "zh/sts-b", str(tmp_path), source=str(source)) == 0
+    assert call(data_command.fetch, "zh/sts-b", str(tmp_path), source=str(source)) == 0
     printed = capsys.readouterr()
     assert path.read_text() == "old" and "is there already; --replace" in printed.err
     assert "zh/STS-B  " in printed.out
-    data_command.main("fetch", "zh/sts-b", str(tmp_path), source="~/hub", replace=True)
+    call(data_command.fetch, "zh/sts-b", str(tmp_path), source="~/hub", replace=True)
     assert path.read_text().startswith("dev-0000||new")
 
 
@@ -282,4 +283,4 @@ def test_fetch_mistakes_are_one_message(tmp_path):
         fetch("GLUE/RTE", tmp_path, str(source))
     assert (tmp_path / "GLUE" / "RTE" / "train.tsv").is_file()  # what could be had is there
     with pytest.raises(UserError, match="fetch them one by one"):
-        data_command.main("fetch", "GLUE", str(tmp_path))
+        call(data_command.fetch, "GLUE", str(tmp_path))

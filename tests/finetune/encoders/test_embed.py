@@ -149,7 +149,9 @@ def test_the_sts_command(folder, tmp_path):
     rows = [f"g\tf\ty\t{n}\t{n % 6}\t{a}\t{b}\n" for n, (a, b) in pairs]
     (benchmark / "sts-dev.csv").write_text("".join(rows))
     output = tmp_path / "scores.json"
-    done = run_sts(folder, "--pooling", "cls,mean", "--data", tmp_path, "--json_file", output, "--detail")
+    done = run_sts(
+        folder, "--pooling", "cls,mean", "--eval-data", tmp_path, "--json_file", output, "--detail"
+    )
     assert done.returncode == 0, done.stderr
     assert not list(tmp_path.glob("sts-*.json")), "one file in place of the report's"
     lines = done.stdout.splitlines()
@@ -162,9 +164,9 @@ def test_the_sts_command(folder, tmp_path):
 
 def test_the_sts_command_refuses_bad_input_in_one_message(folder, tmp_path):
     for arguments, message in (
-        ((folder, "--data", tmp_path), "no STS task found"),
-        ((folder, "--data", tmp_path, "--tasks", "STS-B-def"), "did you mean"),
-        ((folder, "--pooling", "max", "--data", tmp_path, "--tasks", ""), "unknown pooling 'max'"),
+        ((folder, "--eval-data", tmp_path), "no STS task found"),
+        ((folder, "--eval-data", tmp_path, "--tasks", "STS-B-def"), "did you mean"),
+        ((folder, "--pooling", "max", "--eval-data", tmp_path, "--tasks", ""), "unknown pooling 'max'"),
     ):
         done = run_sts(*arguments)
         assert done.returncode == 2

@@ -5,6 +5,7 @@ import csv
 import numpy as np
 import pytest
 import torch
+from commands import call
 from model_folders import make_tokenizer, save_bert
 from real_data import DATA, needs_data
 from scipy.spatial.distance import cdist
@@ -185,7 +186,15 @@ def data(tmp_path_factory):
 def test_the_command_writes_numbers_figures_and_projector_files(folder, data, tmp_path, monkeypatch):
     monkeypatch.setattr(geometry, "PLOTTED", 20)
     aug = "reorder;del-span,reorder"
-    geometry.geometry(str(folder), pooling="mean", data=str(data), out=str(tmp_path), sentences="40", aug=aug)
+    call(
+        geometry.geometry,
+        str(folder),
+        pooling="mean",
+        eval_data=str(data),
+        out=str(tmp_path),
+        sentences="40",
+        aug=aug,
+    )
     evaluation = read(tmp_path / "geometry-mean.json")
     assert list(evaluation.tasks) == [
         "alignment",
@@ -233,8 +242,13 @@ def test_augmentations_of_text_are_measured_from_a_parse(folder, data, tmp_path,
 
     monkeypatch.setattr(geometry, "parse_texts", parse)
     where = {"pooling": "mean", "data": str(data), "out": str(tmp_path), "text": str(tmp_path / "texts.txt")}
-    geometry.geometry(
-        str(folder), **where, measure="augmentation", aug="number-words; reorder", parser="mine"
+    call(
+        geometry.geometry,
+        str(folder),
+        **where,
+        measure="augmentation",
+        aug="number-words; reorder",
+        parser="mine",
     )
     assert asked == [(texts, "mine")]
     tasks = read(tmp_path / "geometry-mean.json").tasks
@@ -249,7 +263,7 @@ def test_augmentations_of_text_are_measured_from_a_parse(folder, data, tmp_path,
     assert found["gromov_hausdorff"] == pytest.approx(measures.gromov_hausdorff(before, after), abs=1e-6)
     assert set(tasks["projection"].details["tsne"]) == {"original", "number-words", "reorder"}
     # of tokens: nothing is parsed
-    geometry.geometry(str(folder), **where, measure="augmentation", aug="reorder")
+    call(geometry.geometry, str(folder), **where, measure="augmentation", aug="reorder")
     assert len(asked) == 1
 
 
@@ -265,7 +279,7 @@ def test_more_sentences_than_one_measure_takes_are_measured_by_the_others(
         "sentences": "20000",
         "text": str(tmp_path / "texts.txt"),
     }
-    geometry.geometry(str(folder), pooling="mean", data=str(data), out=str(tmp_path), **flags)
+    call(geometry.geometry, str(folder), pooling="mean", eval_data=str(data), out=str(tmp_path), **flags)
     found = read(tmp_path / "geometry-mean.json")
     task = found.tasks["augmentation/reorder"]
     assert task.details["sentences"] > 7 and {"gromov_hausdorff", "gromov_hausdorff_as_coded"} <= set(
@@ -302,7 +316,7 @@ def test_neighbourhoods_of_intents(data, tmp_path):
     body = "return np.array([[t.count(c) for c in 'abcklm'] for t in texts], float) + 0.01"
     model.write_text(f"import numpy as np\ndef embed(texts):\n    {body}\n")
     flags = {"measure": "neighbourhood", "neighbours": "stackoverflow,snips", "out": str(tmp_path / "out")}
-    geometry.geometry(f"{model}:embed", data=str(tmp_path), **flags)
+    call(geometry.geometry, f"{model}:embed", eval_data=str(tmp_path), **flags)
     task = read(tmp_path / "out" / "geometry-function.json").tasks["neighbourhood/SNIPS"]
     # not the one of an unseen class
     assert (task.details["points"], task.details["classes"]) == (24 + 9 + 11, 3)
@@ -321,7 +335,7 @@ def test_what_is_missing_is_said_and_an_explicit_wish_is_an_error(data, tmp_path
         (data / "NLI" / "nli_triplets_from_snli.csv").read_text()
     )
     with pytest.raises(UserError, match=r"clustering/stackoverflow\.csv is not there"):
-        geometry.geometry("missing", data=str(tmp_path / "data"), measure="neighbourhood")
+        call(geometry.geometry, "missing", eval_data=str(tmp_path / "data"), measure="neighbourhood")
     module = tmp_path / "letters_model.py"
     lines = (
         "import numpy as np",
@@ -329,7 +343,7 @@ def test_what_is_missing_is_said_and_an_explicit_wish_is_an_error(data, tmp_path
         "    return np.array([[len(t), t.count('a')] for t in texts], float)",
     )
     module.write_text("\n".join(lines) + "\n")
-    geometry.geometry(f"{module}:embed", data=str(tmp_path / "data"), out=str(tmp_path / "out"))
+    call(geometry.geometry, f"{module}:embed", eval_data=str(tmp_path / "data"), out=str(tmp_path / "out"))
     evaluation = read(tmp_path / "out" / "geometry-function.json")
     assert list(evaluation.tasks) == ["nli"]
     assert sum(note.startswith("without ") for note in evaluation.notes) == 3
@@ -346,17 +360,17 @@ def test_what_is_missing_is_said_and_an_explicit_wish_is_an_error(data, tmp_path
 )
 def test_bad_flags_are_one_message(flags, message, data):
     with pytest.raises((UserError, AugmentationError), match=message):
-        geometry.geometry("missing", data=str(data), **flags)
+        call(geometry.geometry, "missing", eval_data=str(data), **flags)
 
 
 def test_damaged_files_are_one_message(tmp_path):
     (tmp_path / "NLI").mkdir()
     (tmp_path / "NLI" / "nli_triplets_from_snli.csv").write_text("sent0,sent1\na,b\n")
     with pytest.raises(UserError, match="must name sent0, sent1 and hard_neg"):
-        geometry.geometry("missing", data=str(tmp_path), measure="nli")
+        call(geometry.geometry, "missing", eval_data=str(tmp_path), measure="nli")
     (tmp_path / "NLI" / "nli_triplets_from_snli.csv").write_text("sent0,sent1,hard_neg\na,b,\n")
     with pytest.raises(UserError, match="row 1 lacks a sentence"):
-        geometry.geometry("missing", data=str(tmp_path), measure="nli")
+        call(geometry.geometry, "missing", eval_data=str(tmp_path), measure="nli")
 
 
 def test_figures_in_a_page_follow_its_colour_and_keep_their_ids_apart(tmp_path):

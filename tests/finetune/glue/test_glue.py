@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import call
 
 from finetune.glue import __main__ as glue
 from finetune.glue.runs import FAIRSEQ
@@ -18,9 +19,10 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_all_tasks_with_predictions(folders, data, tmp_path, capsys):
-    code = glue.main(
+    code = call(
+        glue.glue,
         str(folders["bert"]),
-        data=str(data),
+        eval_data=str(data),
         seeds="2",
         epochs="1",
         lr="1e-3",
@@ -75,9 +77,10 @@ def test_all_tasks_with_predictions(folders, data, tmp_path, capsys):
         assert words in notes
     # Everything is on file: the same command computes nothing.
     capsys.readouterr()
-    again = glue.main(
+    again = call(
+        glue.glue,
         str(folders["bert"]),
-        data=str(data),
+        eval_data=str(data),
         seeds="2",
         epochs="1",
         lr="1e-3",
@@ -97,7 +100,7 @@ def test_the_slurm_script_submits_the_starts_first(folders, data, tmp_path):
     sbatch.chmod(0o755)
     path = os.pathsep.join([str(sbatch.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
     flags = [
-        "--data",
+        "--eval-data",
         data,
         "--tasks",
         "CoLA,RTE,MNLI",
@@ -117,19 +120,19 @@ def test_the_slurm_script_submits_the_starts_first(folders, data, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     submitted = (tmp_path / "submitted").read_text().splitlines()
-    assert ["--array=0,1" in submitted[0], "--array=2,3,4,5" in submitted[1], "--gather" in submitted[2]] == [
+    assert ["--array=0,1" in submitted[0], "--array=2,3,4,5" in submitted[1], " gather " in submitted[2]] == [
         True
     ] * 3
     assert "--dependency=afterok:1 " in submitted[1] and "--dependency=afterany:1:2 " in submitted[2]
 
 
 def test_runs_by_number_are_gathered(folders, data, tmp_path, capsys):
-    words = {"data": str(data), "tasks": "rte,CoLA", "seeds": "2", "epochs": "1", "out": str(tmp_path)}
-    assert glue.main(str(folders["bert"]), **words, plan=True) == 0
+    words = {"eval_data": str(data), "tasks": "rte,CoLA", "seeds": "2", "epochs": "1", "out": str(tmp_path)}
+    assert call(glue.plan, str(folders["bert"]), **words) == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert rows[2] == ["2", "CoLA", "1", "1e-05", "16", "to do", "-"]
-    assert glue.main(str(folders["bert"]), **words, run_numbers="2,0") == 0
-    assert glue.main(str(folders["bert"]), **words, gather=True) == 0
+    assert call(glue.train, str(folders["bert"]), **words, run_numbers="2,0") == 0
+    assert call(glue.gather, str(folders["bert"]), **words) == 0
     printed = capsys.readouterr().out
     assert "RTE: 1 of 2 runs are done" in printed
     assert "CoLA: 1 of 2 runs are done" in printed
@@ -141,7 +144,7 @@ def test_a_killed_command_goes_on_by_the_shell_script(folders, data, tmp_path):
     """Killed outright in the middle of a run, then started again, it gives the figures of an unbroken one."""
     words = [
         folders["bert"],
-        "--data",
+        "--eval-data",
         data,
         "--tasks",
         "RTE",
@@ -188,23 +191,24 @@ def test_a_killed_command_goes_on_by_the_shell_script(folders, data, tmp_path):
 def test_bad_input_is_one_message(folders, data, tmp_path):
     model = str(folders["bert"])
     for words, message in (
-        ({"seeds": "none"}, "--seeds 'none'"),
-        ({"lr": "fast"}, "--lr 'fast'"),
-        ({"precision": "fp8"}, "--precision 'fp8'"),
+        ({"seeds": "none"}, "--seeds: Input should be a valid integer"),
+        ({"lr": "fast"}, "--lr: Input should be a valid number"),
+        ({"precision": "fp8"}, "--precision: Input should be 'auto'"),
         ({"tasks": "RTE,MRCP"}, "did you mean 'MRPC'"),
         ({"tasks": "AX"}, "add MNLI"),
         ({"tasks": "RTE", "mnli_init": True}, "add MNLI to --tasks"),
         ({"sweep": True, "lr": "1e-5"}, "--sweep tries its own"),
-        ({"run_numbers": "99"}, "there are 45 runs"),
-        ({"token_budget": "100"}, "512 or more"),
+        ({"token_budget": "100"}, "greater than or equal to 512"),
     ):
         with pytest.raises(UserError, match=message):
-            glue.main(model, **{"data": str(data), "out": str(tmp_path), **words})
+            call(glue.glue, model, **{"eval_data": str(data), "out": str(tmp_path), **words})
+    with pytest.raises(UserError, match="there are 45 runs"):
+        call(glue.train, model, eval_data=str(data), out=str(tmp_path), run_numbers="99")
     for function in ("my_encoder.py:embed", "package.module:embed"):
         with pytest.raises(UserError, match=r"a function cannot be fine-tuned.*run folder"):
-            glue.main(function, tasks="RTE", data=str(data), out=str(tmp_path))
+            call(glue.glue, function, tasks="RTE", eval_data=str(data), out=str(tmp_path))
     with pytest.raises(UserError, match=r"no such|is not there|cannot load"):
-        glue.main(str(tmp_path / "nothing"), tasks="RTE", data=str(data), out=str(tmp_path))
+        call(glue.glue, str(tmp_path / "nothing"), tasks="RTE", eval_data=str(data), out=str(tmp_path))
     (tmp_path / "GLUE" / "RTE").mkdir(parents=True)
     with pytest.raises(UserError, match="RTE: no train and no dev set in the data folder's GLUE/"):
-        glue.main(model, tasks="RTE", data=str(tmp_path), out=str(tmp_path))
+        call(glue.glue, model, tasks="RTE", eval_data=str(tmp_path), out=str(tmp_path))

@@ -5,6 +5,7 @@ import json
 import re
 
 import pytest
+from commands import call
 from made_runs import make_result, make_run, rows_of, tables_of
 
 from finetune import sts
@@ -146,8 +147,8 @@ def test_the_commands_in_the_readmes_order_show_sts(tmp_path, monkeypatch):
     (benchmark / "sts-test.csv").write_text("".join(rows))
     run = save_run(save_bert(tmp_path / "bert"), tmp_path / "run", "mean")
     monkeypatch.chdir(tmp_path)
-    sts.evaluate_model(str(run), data="data")
-    sts.evaluate_model("bert", "mean", data="data")
+    call(sts.main, str(run), eval_data="data")
+    call(sts.main, "bert", pooling="mean", eval_data="data")
     assert sorted(path.name for path in (run / "report").iterdir()) == ["sts-cls.json", "sts-mean.json"]
     assert (tmp_path / "results" / "bert" / "sts-mean.json").is_file()
     tables, _ = tables_of(run)

@@ -226,7 +226,7 @@ def test_the_command(folder, tmp_path):
         "TREC,MRPC",
         "--setting",
         "dev",
-        "--data",
+        "--eval-data",
         str(folder),
         "--out",
         str(tmp_path / "out"),

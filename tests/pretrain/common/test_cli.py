@@ -1,41 +1,88 @@
-"""The command-line runner: raw strings, one message for every mistake, help from the signature."""
+"""The command line: flags from the signature, typed values, one message for every mistake, short help."""
+
+from pathlib import Path
+from typing import Literal
 
 import pytest
+from pydantic import BaseModel, Field
 
-from pretrain.common.cli import as_bool, as_count, as_rate, run
+from pretrain.common.cli import Count, Names, Rate, run
 from pretrain.common.errors import UserError
 
 
-def example(model: str, tasks: str = "all", seed: str = "1", *rest: str) -> int:
-    """Judge MODEL.
+class Where(BaseModel):
+    executor: Literal["local", "slurm"] = Field("local", description="where it runs")
+    memory_gb: int = Field(4, ge=1, description="memory of a task")
+
+
+def example(
+    model: str,
+    *,
+    eval_data: Path | None = None,
+    tasks: Names = (),
+    seeds: Count = 1,
+    lr: Rate | None = None,
+    sweep: bool = False,
+    where: Where,
+) -> int:
+    """Evaluate MODEL.
 
     Args:
-        tasks: names by commas.
+        model: a run folder.
+        tasks: names by commas, which may be
+            continued.
+        seeds, lr: numbers.
     """
-    print(repr((model, tasks, seed, rest)))
-    if tasks == "none":
+    print(repr((model, eval_data and str(eval_data), tasks, seeds, lr, sweep, where.memory_gb)))
+    if tasks == ("none",):
         raise UserError("there is nothing to do")
-    return 3 if tasks == "fail" else 0
+    return 3 if tasks == ("fail",) else 0
+
+
+def check(eval_data: str) -> None:
+    """Check a folder."""
+    print("check", eval_data)
+
+
+def overridden(config: str = "", *, dry_run: bool = False, **keys: str) -> None:
+    """Train."""
+    print(repr((config, dry_run, keys)))
+
+
+def keys():
+    return [
+        ("train.lr", "float", "0.1", "learning rate"),
+        ("train.mask_some", "bool", "False", "a switch"),
+        ("deepspeed", "dict", "", "options"),
+    ]
 
 
 @pytest.fixture
 def call(monkeypatch, capsys):
-    """(exit status, standard output, standard error) of `example` with these words."""
+    """(exit status, standard output, standard error) of a command with these words."""
 
-    def words(*arguments, positional=1, function=example):
+    def words(*arguments, function=example, **options):
         monkeypatch.setattr("sys.argv", ["example", *arguments])
         with pytest.raises(SystemExit) as leaving:
-            run(function, positional=positional)
+            run(function, **options)
         captured = capsys.readouterr()
         return leaving.value.code, captured.out, captured.err
 
     return words
 
 
-def test_values_are_the_strings_that_were_typed(call):
-    assert call("2026_11", "--tasks", "a,b")[:2] == (0, "('2026_11', 'a,b', '1', ())\n")
-    assert call("--model=x", "--tasks=1e-3")[:2] == (0, "('x', '1e-3', '1', ())\n")
-    assert call("x", "--seed", "-1")[:2] == (0, "('x', 'all', '-1', ())\n")
+@pytest.mark.parametrize(
+    "words,values",
+    [
+        (["2026_11", "--tasks", "a,b,"], ("2026_11", None, ("a", "b"), 1, None, False, 4)),
+        (["--model=x", "--eval-data", "d", "--sweep"], ("x", "d", (), 1, None, True, 4)),
+        (["--sweep", "x", "--eval_data=d", "--memory-gb", "9"], ("x", "d", (), 1, None, True, 9)),
+        (["x", "--sweep=no", "--lr", "2e-5", "--seeds", "3"], ("x", None, (), 3, 2e-5, False, 4)),
+        (["-", "--sweep", "false", "--tasks=-"], ("-", None, ("-",), 1, None, False, 4)),
+    ],
+)
+def test_values_are_read_by_their_types(call, words, values):
+    assert call(*words)[:2] == (0, f"{values!r}\n")
 
 
 def test_the_functions_status_and_errors_are_the_commands(call):
@@ -49,53 +96,94 @@ def test_the_functions_status_and_errors_are_the_commands(call):
     [
         ((), "MODEL is missing"),
         (("--tasks", "a"), "MODEL is missing"),
-        (("x", "--taks", "a"), "did you mean --tasks?"),
-        (("x", "y"), "unexpected argument 'y'"),
-        (("x", "-"), "unexpected argument '-'"),
+        (("x", "--taks", "a"), "unknown flag --taks; did you mean --tasks?"),
+        (("x", "--data", "a"), "its name here is --eval-data"),
+        (("x", "--memory_bg", "1"), "did you mean --memory-gb?"),
+        (("x", "y"), "unexpected word 'y'"),
+        (("x", "-"), "unexpected word '-'"),
+        (("x", "--model", "y"), "MODEL is given twice"),
+        (("x", "--tasks"), "--tasks needs a value"),
+        (("x", "--tasks", "--sweep"), "--tasks needs a value"),
+        (("x", "--sweep=maybe"), "--sweep: Input should be a valid boolean"),
+        (("x", "--seeds", "0"), "--seeds: Input should be greater than or equal to 1 (got '0')"),
+        (("x", "--seeds", "1.5"), "--seeds: Input should be a valid integer"),
+        (("x", "--lr", "fast"), "--lr: Input should be a valid number"),
+        (("x", "--lr", "nan"), "--lr: Input should be"),
+        (("x", "--executor", "moon"), "--executor: Input should be 'local' or 'slurm'"),
+        (("x", "--seeds", "a", "--memory_gb", "0"), "--memory-gb: Input should be greater"),
     ],
 )
 def test_mistakes_are_one_message(call, words, said):
     code, out, error = call(*words)
     assert code == 2 and said in error and "Traceback" not in error and not out
+    assert len(error.strip().splitlines()) == 1
 
 
-def test_help_is_made_of_signature_and_docstring(call):
-    code, out, _ = call("--help")
-    assert code == 0 and "MODEL" in out and "names by commas" in out and "--tasks 'all'" in out
+def test_short_help_has_ten_flags_a_line_each_and_full_help_all(call):
+    def many(model: str, *, a=1, b=2, c=3, d=4, e=5, f=6, g=7, h=8, i=9, j=10, last: Count = 11) -> None:
+        """Do it.
+
+        Args:
+            model: a model.
+            a: the first, of which there is much more to be said than the width of a terminal's line allows.
+            last: the last, of which there is much more to be said than the width of a terminal's line allows.
+        """
+
+    code, out, _ = call("--help", function=many)
+    lines = out.splitlines()
+    assert code == 0 and lines[0].startswith("usage: ") and lines[0].endswith(" MODEL [--flag value ...]")
+    assert len([line for line in lines if line.startswith("  --")]) == 10 and "--last" not in out
+    assert "1 more flags: --help all" in out and max(map(len, lines[1:])) <= 80
+    for words in (["--help", "all"], ["--help=all"], ["x", "--help", "all"]):
+        whole = " ".join(call(*words, function=many)[1].split())
+        assert "--last int (default 11)" in whole and "terminal's line allows." in whole
+    assert "--b" in call("-h", function=many, first=("b",))[1]
 
 
 def test_any_number_of_words_where_the_function_takes_them(call):
-    def many(*names: str) -> None:
-        print(names)
+    def many(*names: str, out: str = "x") -> None:
+        """Do it."""
+        print(names, out)
 
-    assert call("a", "b", "c", positional=-1, function=many)[:2] == (0, "('a', 'b', 'c')\n")
+    assert call("a", "b", "--out", "c", function=many)[:2] == (0, "('a', 'b') c\n")
+    assert "NAMES..." in call("--help", function=many)[1]
+    assert (
+        "unexpected word '-'" in call("a", "-", "b", function=many)[2]
+        or call("a", "-", function=many)[0] == 2
+    )
+
+
+def test_keys_reach_the_function_as_they_were_typed(call):
+    words = ["r.yaml", "--dry-run", "--train.lr", "1e-3", "--train.mask-some", "--deepspeed.a.b", "none"]
+    code, out, _ = call(*words, function=overridden, keys=keys)
+    given = {"train.lr": "1e-3", "train.mask_some": "true", "deepspeed.a.b": "none"}
+    assert (code, out) == (0, f"{('r.yaml', True, given)!r}\n")
+    assert "did you mean --train.lr?" in call("--train.lrr", "1", function=overridden, keys=keys)[2]
+    assert "did you mean --train.lr?" in call("--lr", "1", function=overridden, keys=keys)[2]
+    assert "--train.lr float (default 0.1)" in call("--help", "all", function=overridden, keys=keys)[1]
+
+
+def test_sub_commands(call):
+    assert call("check", "d", function=None, check=check)[:2] == (0, "check d\n")
+    assert call("x", check=check)[0] == 0 and call("check", "d", check=check)[1] == "check d\n"
+    for words, said in (
+        ((), "no command; write"),
+        (("chekc", "d"), "unknown command 'chekc'; did you mean check?"),
+        (("check",), "EVAL_DATA is missing"),
+        (("check", "--data", "d"), "its name here is --eval-data"),
+    ):
+        code, _, error = call(*words, function=None, check=check)
+        assert code == 2 and said in error
+    assert "check is a command, not a flag" in call("x", "--check", check=check)[2]
+    for function in (None, example):
+        assert "check  Check a folder" in call("--help", function=function, check=check)[1]
+    assert "check EVAL_DATA" in call("check", "--help", function=None, check=check)[1]
 
 
 def test_interrupting_is_said(call):
     def stopped() -> None:
+        """Stop."""
         raise KeyboardInterrupt
 
     code, _, error = call(function=stopped)
     assert code == 130 and "interrupted" in error
-
-
-def test_switches():
-    assert as_bool(True, "f") and as_bool("yes", "f") and not as_bool("False", "f")
-    with pytest.raises(UserError, match="--f is a switch"):
-        as_bool("maybe", "f")
-
-
-def test_numbers():
-    assert as_count("0", "f") == 0 and as_count(7, "f", 7, 7) == 7
-    for value, least, most, allowed in (
-        ("x", 0, None, ", 0 or more"),
-        ("1.5", 1, None, ", 1 or more"),
-        ("-1", 0, None, ", 0 or more"),
-        ("9", 2, 8, " from 2 to 8"),
-    ):
-        with pytest.raises(UserError, match=f"--f '{value}': give a whole number{allowed}"):
-            as_count(value, "f", least, most)
-    assert as_rate("") == 0.0 and as_rate("2e-5") == 2e-5
-    for value in ("fast", "0", "1", "-1e-5", "nan"):
-        with pytest.raises(UserError, match="give a learning rate such as 2e-5"):
-            as_rate(value)

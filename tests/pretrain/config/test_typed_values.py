@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 import yaml
+from commands import call
 from pydantic import BaseModel, TypeAdapter
 
 from pretrain.cache import __main__ as cache_command
 from pretrain.common.errors import UserError
+from pretrain.common.typed_values import NONE_IS_A_VALUE, typed
 from pretrain.config.data import DataConfig
 from pretrain.config.run import Config, load_config
-from pretrain.config.validation import NONE_IS_A_VALUE, read_yaml, type_at, typed
+from pretrain.config.validation import read_yaml, type_at
 from pretrain.prepare import __main__ as prepare_cli
 from pretrain.prepare.executors import ExecutorOptions
 from pretrain.sweep.file import expand, read_sweep, text_of
@@ -131,7 +133,9 @@ def test_flags_of_preparation_and_of_a_cache(tmp_path, capsys):
         "\n\n".join(f"A sentence of number {n} stands here." for n in range(40))
     )
     data = tmp_path / "data"
-    code = prepare_cli._prepare(
+    code = call(
+        prepare_cli.main,
+        keys=prepare_cli.data_flags(),
         source=str(tmp_path / "text.txt"),
         out=str(data),
         dedup="none",
@@ -142,7 +146,8 @@ def test_flags_of_preparation_and_of_a_cache(tmp_path, capsys):
         heldout="0.2",
     )
     assert code == 0 and read_yaml(data / "manifest.json")["config"]["dedup"] == "none"
-    made = cache_command._cache(
+    made = call(
+        cache_command.main,
         data=str(data),
         out=str(tmp_path / "cache"),
         aug="del-word|reorder",
@@ -160,7 +165,7 @@ def test_flags_of_preparation_and_of_a_cache(tmp_path, capsys):
     ):
         given = {"data": str(data), "out": str(tmp_path / "other"), "aug": "del-word|reorder"} | flags
         with pytest.raises(UserError) as caught:
-            cache_command._cache(**given)
+            call(cache_command.main, **given)
         assert all(word in str(caught.value) for word in words)
 
 

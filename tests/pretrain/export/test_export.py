@@ -354,12 +354,12 @@ def test_command_line(tmp_path, capsys, monkeypatch):
     def status(*words):
         monkeypatch.setattr("sys.argv", ["export", *words])
         with pytest.raises(SystemExit) as leaving:
-            run(main, positional=1)
+            run(main)
         return leaving.value.code
 
     assert status(str(tmp_path), "--out", str(tmp_path / "out")) == 0
     assert "exported step 7" in capsys.readouterr().out
-    assert status() == 2 and "name a run folder" in capsys.readouterr().err
+    assert status() == 2 and "RUN is missing" in capsys.readouterr().err
     assert status("--help") == 0 and "checkpoint" in capsys.readouterr().out
     assert status(str(tmp_path), "--stp", "3") == 2 and "did you mean --step?" in capsys.readouterr().err
 

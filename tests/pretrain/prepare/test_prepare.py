@@ -14,11 +14,12 @@ import pytest
 from prepare_helpers import config, digest, make_corpus, texts_of
 
 from augment.text.cleaning import without_cleaning
+from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.config.data import DataConfig
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import tokenizer_hash
-from pretrain.prepare.__main__ import main
+from pretrain.prepare.__main__ import data_flags, main
 from pretrain.prepare.run import find_or_prepare, prepare
 from pretrain.prepare.sentences import sentences_of
 
@@ -29,7 +30,7 @@ def run(arguments: list[str]) -> int:
     """The command line's exit status."""
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
         patch.setattr(sys, "argv", ["prepare", *arguments])
-        main()
+        cli.run(main, keys=data_flags)
     return ended.value.code
 
 
@@ -202,9 +203,9 @@ def test_a_corpus_without_sentences(tmp_path):
 
 
 def test_help_names_every_key(capsys):
-    assert run(["--help"]) == 0
+    assert run(["--help", "all"]) == 0
     text = capsys.readouterr().out
-    assert all(f"--{name}" in text for name in DataConfig.model_fields if name != "sources")
+    assert all(f"--{name.replace('_', '-')}" in text for name in DataConfig.model_fields if name != "sources")
     assert "--source list (default embedded)" in text and "--executor" in text and "--partition" in text
     assert "pretrain.config.data" not in text and "Source(" not in text
     assert "\n    python -m pretrain.prepare --source embedded --out data/embedded\n" in text

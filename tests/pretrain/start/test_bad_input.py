@@ -34,14 +34,14 @@ def refused(words: list[str], *needles: str) -> str:
 def test_unknown_flag_names_the_nearest(tiny_data, tmp_path):
     refused(
         command(tiny_data, tmp_path / "run", train__learning_rat="1"),
-        "train.learning_rat",
-        "did you mean 'train.lr'",
+        "train.learning-rat",
+        "did you mean --train.lr?",
     )
     assert not (tmp_path / "run").exists()
 
 
 def test_stray_word(tiny_data, tmp_path):
-    refused([*command(tiny_data, tmp_path / "run"), "del-span"], "unexpected argument 'del-span'")
+    refused([*command(tiny_data, tmp_path / "run"), "del-span"], "unexpected word 'del-span'")
 
 
 def test_missing_corpus(tmp_path):

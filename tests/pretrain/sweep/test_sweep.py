@@ -90,7 +90,7 @@ def test_runs_are_trained_once_and_tabulated_beside_the_paper(tmp_path):
         tmp_path, rows=rows, columns={"STS-B": "sts.STS-B"}, seeds=[1, 3], paper_reports="the best of five"
     )
     # evaluations are there already: the stand-in has written them
-    said = sweep(tmp_path, path, "--sts", tmp_path, expect=1)
+    said = sweep(tmp_path, path, "--eval-data", tmp_path, expect=1)
     assert "4 runs: 0 done, 0 begun, 4 to do" in said
     assert said.count("failed: bad, seed") == 2 and "error: unlucky" in said
     found = json.loads((tmp_path / "out" / "sweep" / "results.json").read_text())
@@ -114,7 +114,7 @@ def test_runs_are_trained_once_and_tabulated_beside_the_paper(tmp_path):
     assert "|  | paper | 62.50 |" in table and "| of others | paper | 50.00 |" in table
     assert "the best of five" in table
     assert "good, seed 1: 1 alarms, the first at step 2: collapsing" in table
-    again = sweep(tmp_path, path, "--sts", tmp_path, expect=1)
+    again = sweep(tmp_path, path, "--eval-data", tmp_path, expect=1)
     assert "4 runs: 2 done, 0 begun, 2 to do; about" in again
     starts = [
         (folder.name[:4], (folder / "starts.txt").read_text())
@@ -155,13 +155,13 @@ def test_evaluations_are_announced_one_by_one(tmp_path):
 
 def test_a_search_decides_by_dev_and_its_winner_gets_all_seeds(tmp_path):
     path = write_sweep(tmp_path, search={"train.lr": [1e-4, 2e-4]}, seeds=[1, 2, 3])
-    said = sweep(tmp_path, path, "--sts", tmp_path)
+    said = sweep(tmp_path, path, "--eval-data", tmp_path)
     assert "4 runs" in said
     found = json.loads((tmp_path / "out" / "sweep" / "results.json").read_text())
     assert found["rows"][0]["search"] == {"by": "dev", "best": "lr 0.0002", "points": 2}
     assert [run["figures"]["STS-B dev"] for run in found["rows"][0]["runs"]] == [91, 92, 93]
-    assert "every" not in sweep(tmp_path, path, "--plan")
-    lines = [line.split("\t") for line in sweep(tmp_path, path, "--plan").splitlines()]
+    assert "every" not in sweep(tmp_path, "plan", path)
+    lines = [line.split("\t") for line in sweep(tmp_path, "plan", path).splitlines()]
     assert [(line[0], line[2], line[3], line[4]) for line in lines] == [
         ("0", "1", "done", "first"),
         ("1", "1", "done", "first"),
@@ -191,22 +191,27 @@ def test_an_interrupted_sweep_saves_and_goes_on(tmp_path):
 
 def test_one_recipe_with_several_seeds_and_single_runs_by_number(tmp_path):
     recipe = ROOT / "configs" / "simcse_micro.yaml"
-    said = sweep(tmp_path, "--config", recipe, "--seeds", "1,11", "--run_numbers", "1", "--train.lr", "1e-3")
+    said = sweep(
+        tmp_path, "train", "--config", recipe, "--seeds", "1,11", "--run-numbers", "1", "--train.lr", "1e-3"
+    )
     assert "1 runs" in said and not (tmp_path / "out" / "simcse-micro").exists()
     runs = list((tmp_path / "out" / "runs").iterdir())
     assert len(runs) == 1 and runs[0].name.startswith("simcse-micro-seed11-")
     flags = sweep(
-        tmp_path, "--config", recipe, "--seeds", "1,11", "--words_of", "0", "--train.lr", "1e-3"
+        tmp_path, "plan", "--config", recipe, "--seeds", "1,11", "--words-of", "0", "--train.lr", "1e-3"
     ).splitlines()
     assert f"--config={recipe}" in flags and "--train.seed=1" in flags and "--train.lr=1e-3" in flags
     assert (
-        sweep(tmp_path, "--config", recipe, "--seeds", "1,11", "--words_of", "1", "--train.lr", "1e-3") == ""
+        sweep(
+            tmp_path, "plan", "--config", recipe, "--seeds", "1,11", "--words-of", "1", "--train.lr", "1e-3"
+        )
+        == ""
     )
     assert "there are 2 runs" in sweep(
-        tmp_path, "--config", recipe, "--seeds", "1,11", "--words_of", "2", expect=2
+        tmp_path, "plan", "--config", recipe, "--seeds", "1,11", "--words-of", "2", expect=2
     )
-    assert "did you mean 'train.lr'" in sweep(tmp_path, "--config", recipe, "--train.lrr", "1", expect=2)
-    assert "no evaluation" in sweep(tmp_path, "--config", recipe, "--gather")
+    assert "did you mean --train.lr?" in sweep(tmp_path, "--config", recipe, "--train.lrr", "1", expect=2)
+    assert "no evaluation" in sweep(tmp_path, "gather", "--config", recipe)
 
 
 def test_a_dry_run_says_which_rows_start(tmp_path):
@@ -253,7 +258,7 @@ def test_slurm_submits_an_array_of_what_is_to_do_and_a_last_job(tmp_path, cluste
         "--parsable --gpus=1 --dependency=afterany:102 --array=2",
         "--parsable --gpus=1 --dependency=afterany:103 --job-name=sweep-gather --output=slurm-%x-%j.out",
     ]
-    assert [call.endswith("--gather") for call in calls] == [False, True, False, True]
+    assert [" gather " in call for call in calls] == [False, True, False, True]
 
 
 def test_a_task_of_the_array_is_a_job_of_the_training_script(tmp_path, cluster):

@@ -19,7 +19,7 @@ from pretrain.sweep.file import expand, read_sweep, replaced
             ["one", "STS-b", "did you mean 'STS-B'"],
         ),
         ({"recipe": "simcse_mikro.yaml"}, ["no recipe", "simcse_mikro.yaml"]),
-        ({"rows": {"one": {"set": {"train.lrr": 1}}}}, ["row 'one'", "did you mean 'train.lr'"]),
+        ({"rows": {"one": {"set": {"train.lrr": 1}}}}, ["row 'one'", "did you mean --train.lr?"]),
         (
             {"rows": {"one": {"set": {"augment.positive": "tomorrow"}}}},
             ["row 'one'", "no augmentation 'tomorrow'"],

@@ -1,0 +1,28 @@
+"""Flags that mean the same in every evaluation."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+Model = Annotated[
+    str,
+    Field(description="run, export, Hugging Face or sentence-transformers model (folder or name), file.py:f"),
+]
+Encoder = Annotated[
+    str,
+    Field(description="run, export or Hugging Face model (folder or name), of BERT, RoBERTa or ModernBERT"),
+]
+Pooling = Annotated[
+    str,
+    Field(
+        description="cls, mean, first-last, embedding-last, last-two; without it, the pooling that the model "
+        "was trained with"
+    ),
+]
+EvalData = Annotated[str, Field(description="folder of the benchmarks; without it, CLEAR_DATA's")]
+Precision = Annotated[
+    Literal["auto", "fp32", "bf16"], Field(description="auto (bf16 on a GPU, else fp32), fp32 or bf16")
+]
+Out = Annotated[str, Field(description="folder for results; without it, RUN/report or results/MODEL")]

@@ -1,0 +1,164 @@
+"""From what people type to typed values, and from types to the words of a help text."""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from pretrain.common.errors import UserError
+
+NONE_IS_A_VALUE = "none is a value"
+"""Marks a field, by `Annotated[str, NONE_IS_A_VALUE]`, in which `none` is a text like any other (`--aug
+none`)."""
+
+OTHER_NAMES = {
+    "batch_size": ("train.global_batch", "sequences a step, over all ranks"),
+    "learning_rate": ("train.lr", ""),
+    "epochs": ("train.steps", "a run prints at its start how many epochs they are"),
+    "seeds": ("train.seed", "for several: python -m pretrain.sweep --config RECIPE --seeds 1,2"),
+    "gradient_accumulation_steps": ("train.micro_batch_tokens", "micro-batches are cut by tokens"),
+    "data": ("eval_data", "the folder of the benchmarks; --data is prepared data"),
+    "sts": ("eval_data", "the folder of the benchmarks"),
+    "corpus": ("source", ""),
+    "sources": ("source", ""),
+    "folder": ("run", "the run folder"),
+}
+"""What other programs, or earlier versions of this one, call a flag or key: its name here, and a remark."""
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Return the value of a YAML text. `where`: what the error calls it.
+
+    Raises: UserError if it is not YAML, or is nested deeper than the parser can follow.
+    """
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise UserError(f"{where} is not a recipe: its YAML is nested too deeply") from None
+    except ValueError as error:  # a number or date of the right shape that is none: 2026-13-45
+        raise UserError(f"{where} is not YAML: {error}") from None
+
+
+def typed(text: str, kind: Any, flag: str) -> Any:
+    """Return what `text`, typed behind a flag, means for a field of type `kind` (None: the field is unknown).
+
+        mlp|none    none        -> "none"               int|none    none     -> None
+        str         [draft]     -> "[draft]"            list        [a, b]   -> ["a", "b"]
+        tuple       0.9,0.98    -> ["0.9", "0.98"]      Any         5e8      -> 500000000
+
+    What is not decided here stays text; pydantic converts it. A field of any type is YAML.
+
+    Raises: UserError for a field of any type whose text is not YAML.
+    """
+    members = _members(kind)
+    own = {
+        value
+        for member in members
+        if typing.get_origin(member) is Literal
+        for value in typing.get_args(member)
+    }
+    own |= (
+        {"none", "None"}
+        if any(NONE_IS_A_VALUE in getattr(member, "__metadata__", ()) for member in members)
+        else set()
+    )
+    if any(getattr(member, "__origin__", member) is Any for member in members):
+        return None if text in {"none", "None"} - own else _any_value(text, flag)
+    if type(None) in members and text in {"none", "None", "null"} - own:
+        return None
+    origins = {typing.get_origin(member) or member for member in members}
+    nested = bool(origins & {list, tuple, dict}) or any(
+        isinstance(o, type) and issubclass(o, BaseModel) for o in origins
+    )
+    if nested and text[:1] in ("[", "{"):
+        try:
+            return parse_yaml(text, flag)
+        except UserError:
+            return text  # a glob that begins with a bracket; or pydantic says what the field wants
+    if tuple in origins:
+        return [part.strip() for part in text.strip("()").split(",")]
+    return text
+
+
+def _members(kind: Any) -> list[Any]:
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return [member for part in typing.get_args(kind) for member in _members(part)]
+    return [kind]
+
+
+def _any_value(text: str, flag: str) -> Any:
+    """A YAML value; YAML 1.1 would read 5e8 as a string."""
+    value = parse_yaml(text, f"{flag} {text}")
+    if isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            return value
+        return int(number) if number.is_integer() else number
+    return value
+
+
+def faults(error: ValidationError, unknown_key: Callable[[str], str]) -> str:
+    """Every fault that pydantic found, as "key: what (got value)", with "; " between.
+
+    unknown_key: the message for a dotted key that the model does not have.
+    """
+
+    def text(fault: Any) -> str:
+        key = ".".join(map(str, fault["loc"]))
+        if fault["type"] == "extra_forbidden":
+            return unknown_key(key)
+        what = fault["msg"].removeprefix("Value error, ")
+        if fault["type"] == "value_error":  # our own words: they say which key
+            return what
+        return f"{key}: {what} (got {fault['input']!r})"
+
+    return "; ".join(map(text, error.errors()))
+
+
+def nearest(key: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return what to say behind "unknown key": "; did you mean NAME?", or nothing."""
+    known = list(known)
+    last = key.split(".")[-1]
+    other, remark = OTHER_NAMES.get(last, ("", ""))
+    if other in known:
+        return f"; its name here is {prefix}{other}" + (f" ({remark})" if remark else "")
+    lasts = [name.split(".")[-1] for name in known]
+    near = difflib.get_close_matches(key, known, 1, 0.75)
+    if not near:  # the right name in a wrong section, or without one
+        match = difflib.get_close_matches(last, lasts, 1, 0.7)
+        near = [known[lasts.index(match[0])]] if match else difflib.get_close_matches(key, known, 1, 0.5)
+    return f"; did you mean {prefix}{near[0]}?" if near else ""
+
+
+def type_name(kind: Any) -> str:
+    """A type in the words of a help text: `a|b` for a choice, `list` whatever it holds, `none` for null."""
+    origin = typing.get_origin(kind)
+    if origin is Literal:
+        return "|".join(map(str, typing.get_args(kind)))
+    if origin in (typing.Union, types.UnionType):
+        return "|".join(map(type_name, typing.get_args(kind)))
+    if origin is Annotated:
+        return type_name(kind.__origin__)
+    if kind is type(None):
+        return "none"
+    return getattr(origin or kind, "__name__", str(kind))
+
+
+def default_text(field: FieldInfo) -> str:
+    """A field's default as one would write it; "required" without one."""
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    if value is None:
+        return "none"
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
