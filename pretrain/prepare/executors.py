@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pretrain.common.errors import UserError
 from pretrain.common.processes import python_path
-from pretrain.config.validation import faults
+from pretrain.common.typed_values import faults
 from pretrain.prepare.progress import Stage, dead_task, forget_workers
 
 

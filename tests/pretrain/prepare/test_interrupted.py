@@ -58,7 +58,7 @@ def _start(arguments: list[str]) -> subprocess.Popen:
         "import pretrain.prepare.sources.planning as c, pretrain.prepare.run as p\n"
         "import pretrain.prepare.__main__ as cli\n"
         "c.TASK_BYTES, p._SMALL_BUCKET = 30000, 50000\n"
-        "cli.main()\n"
+        "cli.cli.run(cli.main, keys=cli.data_flags)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen([sys.executable, "-c", code, *arguments], env=environment, start_new_session=True)
@@ -107,7 +107,7 @@ def test_a_worker_that_the_kernel_kills_is_noticed(tmp_path, background):
         "            if rank == 2: os.kill(os.getpid(), signal.SIGKILL)\n"
         "            yield document\n"
         "s.ReadSource = Killed\n"
-        "if __name__ == '__main__': cli.main()\n"
+        "if __name__ == '__main__': cli.cli.run(cli.main, keys=cli.data_flags)\n"
     )
     (tmp_path / "run.py").write_text(code)
     arguments = ["--source", str(corpus), "--vocabulary", "320", "--progress", "false", "--workers", "2"]
