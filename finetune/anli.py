@@ -5,9 +5,9 @@
 Nie et al. 2020, "Adversarial NLI", and their code (facebookresearch/anli: src/nli/training.py and
 script/example_scripts/train_roberta.sh): SNLI + MNLI + FEVER-NLI + ANLI, in which the three rounds are
 repeated 10, 20 and 10 times in every epoch; pairs of at most 156 tokens, batch 128, 2 epochs, learning rate
-1e-5, AdamW with eps 1e-8 and no weight decay, 10 % of warm-up, gradients clipped at 1. The model is judged on
-the dev sets every 2,000 updates and after each epoch; test figures are of the one with the best dev accuracy
-over all rounds. Dev sets are never trained on.
+1e-5, AdamW with eps 1e-8 and no weight decay, 10 % of warm-up, gradients clipped at 1. The model is
+evaluated on the dev sets every 2,000 updates and after each epoch; test figures are of the one with the best
+dev accuracy over all rounds. Dev sets are never trained on.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ TRAINING = (
         1,
         _STANFORD,
     ),
-    # In FEVER-NLI's files the claim, which is to be judged, is called the query.
+    # In FEVER-NLI's files the claim to be verified is called the query.
     Corpus(
         "FEVER",
         ("NLI/nli_fever/train_fitems.jsonl", "NLI/train_fitems.jsonl"),
@@ -140,7 +140,7 @@ def main(
             wish=lambda: EXIT_CODES.get(shutdown.requested(), 0),
         )
     except Interrupted as interrupted:
-        print("stopped; what is done is kept, and the same command goes on from there", file=sys.stderr)
+        print("stopped; finished work is kept, and the same command continues from there", file=sys.stderr)
         return interrupted.code
     if max_train:
         result.incomplete(f"at most {max_train:,} training examples of each set")
@@ -157,7 +157,7 @@ class Sets:
     """Hold what is trained on (set name -> examples), what is evaluated ("R1 dev" -> examples), and notes."""
 
     train: dict[str, Examples]
-    judged: dict[str, Examples]
+    evaluation: dict[str, Examples]
     notes: list[str]
 
 
@@ -168,10 +168,10 @@ def load_sets(data: str = "", max_train: int = 0) -> Sets:
         UserError: no training set at all, a round's dev or test missing, or a damaged file.
     """
     root, notes = data_root(data), []
-    judged = {}
+    evaluated = {}
     for split in ("dev", "test"):
         for name in ROUNDS:
-            judged[f"{name} {split}"] = rows = read_jsonl(find(data, "ANLI", name, f"{split}.jsonl"), KEYS)
+            evaluated[f"{name} {split}"] = rows = read_jsonl(find(data, "ANLI", name, f"{split}.jsonl"), KEYS)
             if len(rows) != EVALUATION_SIZES[name]:
                 notes.append(
                     f"ANLI {name}: {split} has {len(rows):,} rows here, {EVALUATION_SIZES[name]:,} as "
@@ -197,7 +197,7 @@ def load_sets(data: str = "", max_train: int = 0) -> Sets:
         )
     if missing:
         notes.append(f"trained without {', '.join(missing)}, which are not here")
-    return Sets(train, judged, notes)
+    return Sets(train, evaluated, notes)
 
 
 def read_jsonl(path: Path, keys: tuple[str, str, str]) -> Examples:
@@ -271,12 +271,12 @@ def evaluate(
         return encode_examples(source, rows.first, rows.second, rows.targets, MAX_LENGTH)
 
     parts = [encoded(rows) for rows in sets.train.values()]
-    judged = {name: encoded(rows) for name, rows in sets.judged.items()}
+    evaluated = {name: encoded(rows) for name, rows in sets.evaluation.items()}
     train = _joined(parts)
     counts = [len(part) for part in parts]
     weights = [corpus.weight for corpus in TRAINING if corpus.name in sets.train]
     digest = hashlib.sha256()
-    for part in (train, *judged.values()):
+    for part in (train, *evaluated.values()):
         digest.update(part.tokens.ids.tobytes() + part.tokens.offsets.tobytes() + part.targets.tobytes())
     settings = asdict(recipe) | {
         "precision": precision,
@@ -302,7 +302,7 @@ def evaluate(
                 len(NLI),
                 recipe,
                 seed,
-                lambda logits: _judge(logits, judged, "dev"),
+                lambda logits: _accuracies(logits, evaluated, "dev"),
                 precision=precision,
                 token_budget=token_budget,
                 rows=lambda seed, epoch: epoch_rows(counts, weights, seed, epoch),
@@ -314,7 +314,7 @@ def evaluate(
             )
             outcome = training.run()
             training.load(outcome.weights)
-            test = _judge(training.logits, judged, "test")[1]
+            test = _accuracies(training.logits, evaluated, "test")[1]
             entry = {
                 "settings": settings | {"seed": seed},
                 "best": outcome.best,
@@ -356,12 +356,12 @@ def _joined(parts: list[Encoded]) -> Encoded:
     )
 
 
-def _judge(
-    logits: Callable[[Encoded], np.ndarray], judged: dict[str, Encoded], split: str
+def _accuracies(
+    logits: Callable[[Encoded], np.ndarray], evaluated: dict[str, Encoded], split: str
 ) -> tuple[float, dict[str, float]]:
     """Accuracy x 100 in each round, and over the rows of all three, which is what decides."""
     correct = {
-        name: logits(judged[f"{name} {split}"]).argmax(1) == judged[f"{name} {split}"].targets
+        name: logits(evaluated[f"{name} {split}"]).argmax(1) == evaluated[f"{name} {split}"].targets
         for name in ROUNDS
     }
     scores = {name: 100 * float(np.mean(hits)) for name, hits in correct.items()}

@@ -2,7 +2,7 @@
 
 The encoder is frozen; a linear softmax layer on the raw vectors is trained with Adam (learning rate 1e-4,
 batch 32, 1,000 iterations) on K examples a class; another K a class choose the iteration, out of every
-hundredth; the test set is judged there. Training and validation files are merged before sampling. Five
+hundredth; the test set is evaluated there. Training and validation files are merged before sampling. Five
 splits; accuracy, mean and sample standard deviation.
 
 The paper fixed its splits but published neither them nor its code. Ours depend on nothing but SEED, the

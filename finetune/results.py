@@ -61,7 +61,7 @@ class Evaluation:
     complete: bool = True
     seconds: float = 0.0
     source: str = ""
-    """`EmbeddingModel.identity` of what was judged."""
+    """`EmbeddingModel.identity` of what was evaluated."""
 
     @classmethod
     def of(cls, evaluation: str, model: EmbeddingModel, protocol: str) -> Evaluation:
@@ -112,7 +112,7 @@ def write(evaluation: Evaluation, folder: Path) -> Path:
 
     Blanks in the pooling's name become hyphens.
 
-    Tasks of an earlier file stay beside the new ones where it judged the same weights by the same protocol.
+    Tasks of an earlier file stay beside the new ones where it is of the same weights and protocol.
     Another protocol, or another model of that name, gets a file of its own (a digest of both in its name);
     newer weights of the same model replace the file.
 

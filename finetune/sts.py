@@ -404,8 +404,8 @@ def detail_table(scores: StsResults) -> str:
 
 def evaluation_of(model: EmbeddingModel, pooling: str, scores: StsResults) -> Evaluation:
     """The scores of one pooling as the report reads them; Spearman over all pairs is the headline."""
-    judged = replace(model, pooling=pooling)
-    evaluation = Evaluation.of("sts", judged, "cosine, Spearman over all pairs of a task at once")
+    evaluated = replace(model, pooling=pooling)
+    evaluation = Evaluation.of("sts", evaluated, "cosine, Spearman over all pairs of a task at once")
     for task, score in scores.items():
         plain = {key: float(value) for key, value in score.items() if key not in ("subsets", "pairs")}
         evaluation.tasks[task] = TaskResult(
@@ -419,7 +419,7 @@ def evaluation_of(model: EmbeddingModel, pooling: str, scores: StsResults) -> Ev
 
 
 POOLINGS = ("cls", "mean")
-"""What is judged where no pooling is named and the model does not bring its own."""
+"""The poolings evaluated where none is named and the model does not bring its own."""
 
 
 def main(
@@ -459,7 +459,7 @@ def main(
     opened = open_model(model, poolings[0] if poolings else "", token_budget, quiet=len(poolings) != 1)
     if opened.head is not None and opened.encode_poolings is not None and len(poolings) != 1:
         print(
-            f"note: {opened.name} keeps a head: {opened.trained_pooling} pooling is judged through it, "
+            f"note: {opened.name} keeps a head: {opened.trained_pooling} pooling goes through it, "
             "others without it",
             file=sys.stderr,
         )

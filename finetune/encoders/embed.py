@@ -38,7 +38,7 @@ def parse_poolings(names: str) -> list[str]:
     if given == [POOLER]:
         return given
     if POOLER in given:
-        raise UserError(f"--pooling {names}: {POOLER} is judged alone; give it in a command of its own")
+        raise UserError(f"--pooling {names}: {POOLER} is evaluated alone; give it in a command of its own")
     chosen = [check_pooling(name) for name in given]
     if not chosen:
         raise UserError(f"no pooling given; choose from {', '.join(POOLINGS)}, or all")
@@ -135,7 +135,7 @@ def load_pooler(source: str | Path) -> ProjectionHead:
     """The pooler in a Hugging Face folder or of a hub name: a linear map of d to d and tanh, float32.
 
     In BERT's checkpoints next-sentence prediction trained it; in those of SimCSE it is the head of the
-    contrastive loss, which supervised models are judged with (`princeton-nlp/sup-simcse-bert-base-uncased`;
+    contrastive loss, which its supervised models keep (`princeton-nlp/sup-simcse-bert-base-uncased`;
     SimCSE's `--pooler cls`).
 
     Raises:

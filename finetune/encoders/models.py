@@ -38,7 +38,7 @@ EmbedFunction = Callable[[list[str]], np.ndarray]
 
 @dataclass(frozen=True)
 class EmbeddingModel:
-    """An encoder to be judged."""
+    """An encoder that is opened for evaluation."""
 
     name: str
     """What reports call it."""
@@ -121,7 +121,7 @@ def open_model(
     Args:
         model: see the module's description.
         pooling: name of `pretrain.model.pooling` ("" means the pooling that the model was trained for; where
-            it does not say, mean, which is said aloud), or "pooler": the first token's state through the
+            it does not say, mean, with a note), or "pooler": the first token's state through the
             checkpoint's own pooler. Not for functions and sentence-transformers models, which bring their
             own.
         token_budget: most tokens of one packed forward pass; batch_size: sentences of one padded pass, for

@@ -346,7 +346,7 @@ def _own_tokenizer(model: EmbeddingModel) -> Any:
         tokenizer = pretrained(AutoTokenizer, model.source.location)
         Vocabulary.from_tokenizer(tokenizer)
     except (OSError, ValueError, KeyError, AugmentationError):
-        return None  # said aloud by the caller, which makes one
+        return None  # the caller makes one, and notes it
     return tokenizer
 
 

@@ -167,7 +167,7 @@ def _until_stopped(work: Callable[[], None]) -> int:
     try:
         work()
     except Interrupted as interrupted:
-        print("stopped; what is done is kept, and the same command goes on from there", file=sys.stderr)
+        print("stopped; finished work is kept, and the same command continues from there", file=sys.stderr)
         return interrupted.code
     return 0
 

@@ -223,7 +223,7 @@ class RunStore:
         A run whose figures and model are on file only answers what is asked beside the figures.
 
         Raises:
-            Interrupted: asked to leave; a checkpoint is beside the results.
+            Interrupted: a stop was requested; a checkpoint is beside the results.
             UserError: see FineTuning.
         """
         begun = time.monotonic()

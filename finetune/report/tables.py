@@ -121,7 +121,7 @@ class Found:
 
 
 def rows_of(systems: Sequence[System]) -> list[View]:
-    """One row a system and pooling; the pooling is named where a system was judged by several."""
+    """One row a system and pooling; the pooling is named where a system was evaluated with several."""
     rows = []
     for system in systems:
         poolings = list(

@@ -257,7 +257,7 @@ def choose_tasks(words: str, protocol: str, setting: str, data: str = "") -> tup
     Or of "", "all", "sts", "transfer", "probing".
 
     A task named by the user must have its data (the error is `load`'s); those of a group that have none are
-    left out aloud.
+    left out with a note.
 
     Raises:
         UserError: an unknown name, or nothing left.

@@ -24,7 +24,7 @@ BATCH, EPOCHS_BETWEEN, MAX_EPOCH, TENACITY = 64, 50, 1000, 3
 
 @dataclass(frozen=True)
 class Relatedness:
-    """Hold correlations x 100 and mean squared error on test, and the dev correlation that stopped it."""
+    """Hold correlations x 100 and mean squared error on test, and the dev correlation at the end."""
 
     pearson: float
     spearman: float

@@ -50,7 +50,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class Task:
-    """A task: where its files are, how many examples they hold as published, how it is judged."""
+    """A task: where its files are, how many examples they hold as published, how it is evaluated."""
 
     name: str
     scheme: str

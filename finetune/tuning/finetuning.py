@@ -81,10 +81,10 @@ class Outcome:
 
 
 class Interrupted(Exception):
-    """The run was asked to leave and has saved; `code` is the process's exit status."""
+    """The run was asked to stop and has saved its state; `code` is the process's exit status."""
 
     def __init__(self, code: int):
-        super().__init__(f"asked to leave (exit status {code})")
+        super().__init__(f"asked to stop (exit status {code})")
         self.code = code
 
 
@@ -194,7 +194,7 @@ class FineTuning:
         precision: "fp32" or "bf16" (autocast; weights and optimizer stay float32).
         token_budget: most tokens of one forward pass; a batch that is larger is split and its gradients
             added.
-        checkpoint: file for going on after a stop; removed when the run is done. Written at the first step
+        checkpoint: file to continue from; removed when the run is done. Written at the first step
             boundary `checkpoint_seconds` after the last, and when `wish()`, an exit status, is not 0; then
             Interrupted is raised.
         initial: state of a Classifier's encoder to start from, in place of the source's.
@@ -376,8 +376,8 @@ class FineTuning:
             # What saved it did not ask for the best epoch's model, which the last epoch's must not stand in
             # for.
             self.report(
-                f"  {self.checkpoint.name} lacks the best epoch's model, which is asked for now: from "
-                "the start"
+                f"  {self.checkpoint.name} lacks the best epoch's model, which is requested now: starting "
+                "anew"
             )
             return
         self.model.load_state_dict(state["model"])
@@ -385,7 +385,7 @@ class FineTuning:
         self.best_weights = state["best_weights"]
         for name in self._PLAIN:
             setattr(self, name, state[name])
-        self.report(f"  going on at update {self.step} of {self.steps} ({self.checkpoint.name})")
+        self.report(f"  continuing at update {self.step} of {self.steps} ({self.checkpoint.name})")
 
 
 def write_tensors(path: Path, state: Mapping[str, Any]) -> None:

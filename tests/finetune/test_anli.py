@@ -195,7 +195,7 @@ def test_another_recipe_is_asked_for_and_said(source, tmp_path):
 @needs_data("ANLI")
 def test_real_rounds_have_the_published_rows():
     sets = anli.load_sets()
-    assert sum(len(rows) for name, rows in sets.judged.items() if name.endswith("dev")) == 3200
+    assert sum(len(rows) for name, rows in sets.evaluation.items() if name.endswith("dev")) == 3200
     assert not any("ANLI" in note and ("dev has" in note or "test has" in note) for note in sets.notes)
-    for rows in sets.judged.values():
+    for rows in sets.evaluation.values():
         assert np.bincount(rows.targets).min() > 250  # about a third each

@@ -98,7 +98,7 @@ def test_a_run_that_is_asked_to_leave_is_requeued_and_goes_on(submit, tmp_path):
     assert list((tmp_path / "out" / "glue").glob("*.checkpoint"))
     time.sleep(6)  # sooner, and the node refuses it: it still holds its last credential as revoked
     command("scontrol", "update", f"jobid={jobs[0]}_0", "StartTime=now")
-    wait(lambda: "going on at update" in log.read_text(), tmp_path)
+    wait(lambda: "continuing at update" in log.read_text(), tmp_path)
 
 
 def test_a_run_that_fails_is_not_requeued(submit, tmp_path, words):

@@ -112,7 +112,7 @@ def test_poolings_are_parsed():
     assert parse_poolings("all") == list(POOLINGS)
     assert parse_poolings("mean, cls,mean") == ["mean", "cls"]
     assert parse_poolings("pooler") == ["pooler"]
-    with pytest.raises(UserError, match="pooler is judged alone"):
+    with pytest.raises(UserError, match="pooler is evaluated alone"):
         parse_poolings("cls,pooler")
     with pytest.raises(UserError, match="unknown pooling 'median'"):
         parse_poolings("cls,median")
