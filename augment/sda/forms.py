@@ -30,6 +30,7 @@ _MARKS = re.compile(r"[,;:!?\"“”—]")
 # Subjects that say how many, by what denies them; those of neither are denied by the whole sentence alone.
 _NOT_ALL = frozenset({"all", "every", "each", "everyone", "everybody", "everything", "both", "many"})
 _NONE = {"some": "no", "someone": "no one", "somebody": "nobody", "something": "nothing"}
+_DENIED = _NOT_ALL | {"a", "an", "one", "any", "anyone", "anybody", "anything", "even", "much"}
 _COUNTS = _NOT_ALL | _NONE.keys() | {"few", "little", "only", "most", "almost", "nearly"}
 # Adverbs that may stand before "does not", as they are of the sentence and no manner or degree of the verb.
 _BEFORE_NOT = word_set(
@@ -143,14 +144,16 @@ def _uncounted(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
     lower = sentence.word(first).lower()
     if lower not in _COUNTS:
         return None
-    if lower not in _NOT_ALL and lower not in _NONE:
+    if (lower not in _NOT_ALL and lower not in _NONE) or negation_before_subject(
+        sentence, clause
+    ) is not None:
         return []
     if sentence.heads[first] != clause.subject and first != clause.subject:
         return None
     following = sentence.tags[first + 1] if first + 1 < len(sentence) else ""
     start, end, word = sentence.starts[first], sentence.ends[first], sentence.word(first)
     if lower in _NOT_ALL:
-        return [(start, end, like(word[:1], f"not {lower}"))]
+        return [(start, end, like(word, f"not {lower}"))]
     if following == "CD" or (lower == "some" and following == "DT"):
         return None  # "some 300 men"
     new = (
@@ -158,7 +161,23 @@ def _uncounted(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
         if lower == "some" and (first == clause.subject or sentence.pos[first + 1] == "ADP")
         else _NONE[lower]
     )
-    return [(start, end, like(word[:1], new))]
+    return [(start, end, like(word, new))]
+
+
+def negation_before_subject(sentence: ParsedSentence, clause: Clause) -> int | None:
+    """Return the `not` that opens the subject or stands right before it, whatever it depends on: "not all men
+    came", "not a soul". Parsers hang it on the subject or on the verb.
+    """
+    if clause.subject is None or clause.subject > clause.finite:
+        return None
+    first = sentence.subtree(clause.subject)[0]
+    if sentence.word(first).lower() == "not":
+        return first
+    before = first - 1
+    denies = (
+        sentence.word(first).lower() in _DENIED and before >= 0 and sentence.word(before).lower() == "not"
+    )
+    return before if denies and (not before or sentence.word(before - 1).lower() != "or") else None
 
 
 def with_auxiliary(

@@ -16,7 +16,7 @@ from augment.sda.english import (
     is_question,
     main_clause,
 )
-from augment.sda.forms import affirm, negate, without_word, without_words
+from augment.sda.forms import affirm, negate, negation_before_subject, without_word, without_words
 from augment.sda.prefixes import PREFIXES, deniable, prefixed, states_something
 from augment.text.draws import Draws
 from augment.text.negation import assertive, needs_negation
@@ -24,6 +24,7 @@ from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import Edit, is_name, like, overlap, word_set
 
 _NEGATIVE = frozenset({"no", "not", "n't", "n’t"})
+_NOT = _NEGATIVE - {"no"}
 _AUXILIARY = frozenset({"aux"})
 _WITHOUT = {
     "no": "some",
@@ -149,10 +150,12 @@ def _without_negation(sentence: ParsedSentence, clause: Clause) -> tuple[bool, l
     """
     if clause.negation is not None:
         return True, _without_not(sentence, clause)
-    if clause.subject is not None and clause.subject < clause.finite:
-        first = sentence.subtree(clause.subject)[0]
-        if sentence.word(first).lower() == "not":  # "not all men came"
-            return True, [without_word(sentence, first)]
+    before = negation_before_subject(sentence, clause)
+    if before is not None:  # "not all men came"
+        return True, [without_word(sentence, before)]
+    before = _not_before_participle(sentence, clause)
+    if before is not None:
+        return True, _without_plain_not(sentence, before)
     lower = sentence.text.lower()  # first, as the expression takes a while
     if not (any(map(lower.__contains__, _TRACES)) and _ANY_NEGATIVE.search(lower)):
         return False, None
@@ -161,6 +164,28 @@ def _without_negation(sentence: ParsedSentence, clause: Clause) -> tuple[bool, l
     if found is None or sentence.word(found).lower() == "neither":
         return found is not None, edits
     return True, _with_some(sentence, found, edits)
+
+
+def _not_before_participle(sentence: ParsedSentence, clause: Clause) -> int | None:
+    """Return the `not` before the participle of a clause without a tense: "(definitely) not going there"."""
+    finite = clause.finite
+    if sentence.tags[finite] not in ("VBG", "VBN") or finite_tag(sentence, clause) in FINITE:
+        return None
+    own = {clause.head, clause.verb, finite}
+    found = (i for i in range(finite) if sentence.word(i).lower() == "not")
+    return next((i for i in found if i + 1 == finite or sentence.heads[i] in own), None)
+
+
+def _without_plain_not(sentence: ParsedSentence, i: int) -> list[Edit] | None:
+    """Return edits that take away a `not` that is of no verb with a tense; None where nothing is left without
+    it.
+    """
+    if not any(word[:1].isalnum() for number, word in enumerate(sentence.words) if number != i):
+        return None
+    gone = without_word(sentence, i)
+    edits = _with_some(sentence, i, [gone])
+    # "Not any good": "any" gets both its capital and another form
+    return None if edits is None or overlap([gone], edits[1:]) else edits
 
 
 def _is_negative(sentence: ParsedSentence, clause: Clause) -> bool:
@@ -242,9 +267,11 @@ def _fragment(sentence: ParsedSentence) -> list[Edit] | None:
     opening = sentence.word(0).lower()
     if sentence.tags[0][:1] == "W" or (is_question(sentence) and opening == "why"):
         return None
-    if opening == "not":
-        return [without_word(sentence, 0)]
     root = sentence.root
+    found = next((i for i in range(root + 1) if sentence.word(i).lower() in _NOT), None)
+    if found is not None:  # "a not so good idea" has another form without it
+        bound = sentence.word(found).lower() != "not" or (found > 0 and sentence.pos[found - 1] == "DET")
+        return None if bound else _without_plain_not(sentence, found)
     nominal = sentence.pos[root] == "NOUN" and not is_name(sentence, 0)
     nominal = nominal and not sentence.word(root).lower().endswith(("thing", "body", "one"))
     nominal = (

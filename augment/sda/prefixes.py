@@ -92,7 +92,9 @@ def prefixed(
         return [(place, place, prefix + " "), (begin, end, lower_first(sentence, first)), *rest]
     # The first word is edited itself, and by rules that write lower case.
     (start, end, new), *others = early
-    return [(place, place, prefix + " "), (start, end, new[:1].lower() + new[1:]), *others, *rest]
+    in_capitals = len(sentence.word(first)) > 1 and sentence.word(first).isupper()
+    new = new if in_capitals else new[:1].lower() + new[1:]
+    return [(place, place, prefix + " "), (start, end, new), *others, *rest]
 
 
 def deniable(sentence: ParsedSentence, main: Clause) -> tuple[Clause, int] | None:
