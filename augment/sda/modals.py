@@ -25,7 +25,7 @@ from augment.sda.english import (
     main_clause,
     speaker,
 )
-from augment.sda.forms import with_auxiliary
+from augment.sda.forms import negation_before_subject, with_auxiliary
 from augment.text.draws import Draws
 from augment.text.inflection import inflect, lemma_of, may_be_past, participle
 from augment.text.negation import is_base_form, joined_base_forms
@@ -62,6 +62,8 @@ _STATES = word_set(
     "possess remain represent require resemble reside see smell stand stink suit taste understand value weigh"
 )
 _MUST, _HAVE_TO = frozenset({"must"}), frozenset({"have to"})
+# Of a subject that begins with these, "had to" and "could not but" deny a duty or a choice, not the deed.
+_NEGATIVE_SUBJECTS = word_set("no nobody none nothing neither few little hardly scarcely barely nowhere")
 _SPEAKING = frozenset({"i", "we"})
 _POINTING = frozenset({"it", "this", "that"})
 _SOUND_OF_NEGATED = {
@@ -163,6 +165,9 @@ def _sound(sentence: ParsedSentence, clause: Clause, variant: str) -> tuple[str,
         if kind == "DO" and variant == "paper" and _is_state_of_others(sentence, clause):
             kind = "STATE"
         return _SOUND_OF_NEGATED["VBD" if is_past else kind]
+    if _has_negative_subject(sentence, clause):  # "nobody must know" forbids it
+        past = finite_tag(sentence, clause) == "VBD" or lower in HAVE | HAD | PAST_BE
+        return ("must",) if past else ()
     subject = clause.subject
     behind = sentence.tags[clause.auxiliaries[1] if len(clause.auxiliaries) > 1 else clause.verb]
     if clause.auxiliaries and behind == "VBN" and lower in HAVE | HAD:
@@ -176,6 +181,13 @@ def _sound(sentence: ParsedSentence, clause: Clause, variant: str) -> tuple[str,
     if variant == "paper":
         barred |= _misread(sentence, clause)
     return tuple(modal for modal in published if modal not in barred)
+
+
+def _has_negative_subject(sentence: ParsedSentence, clause: Clause) -> bool:
+    if clause.subject is None or clause.subject > clause.finite:
+        return False
+    first = sentence.word(sentence.subtree(clause.subject)[0]).lower()
+    return first in _NEGATIVE_SUBJECTS or negation_before_subject(sentence, clause) is not None
 
 
 def _misread(sentence: ParsedSentence, clause: Clause) -> frozenset[str]:

@@ -1,10 +1,10 @@
-"""What SDA's rules do with a negation that stands before the subject, a participle or a word without a
-verb."""
+"""What SDA's rules do with a negation that stands before the subject, a participle or a word without a verb,
+and with subjects that are negative by themselves."""
 
 import pytest
 from parse_builder import parse
 
-from augment.sda.entries import dn, neg
+from augment.sda.entries import dn, mv, neg
 from augment.text.draws import Draws
 
 BEFORE_SUBJECT = {
@@ -96,3 +96,24 @@ def test_a_counted_subject_keeps_its_capitals(text, negated):
 
 def denials(parsed):
     return {dn(parsed, Draws(key)) for key in range(20)}
+
+
+@pytest.mark.parametrize("opening", ["No", "Few", "Neither"])
+@pytest.mark.parametrize("variant", ["paper", "code"])
+def test_a_negative_subject_takes_must_of_the_past_alone(opening, variant):
+    parsed = parse(f"{opening} men came.", f"{opening}/DT/det/2 men/NNS/nsubj/3 came/VBD/root/0 ././punct/3")
+    found = {mv(parsed, Draws(key), variant=variant) for key in range(40)}
+    assert found - {None} == {f"{opening} men must have come."}
+
+
+@pytest.mark.parametrize("subject", ["Nobody", "Nothing", "None"])
+def test_a_negative_subject_takes_no_modal_verb_in_the_present(subject):
+    """ "Nobody must know" forbids it."""
+    parsed = parse(f"{subject} goes.", f"{subject}/NN/nsubj/2 goes/VBZ/root/0 ././punct/2")
+    assert {mv(parsed, Draws(key)) for key in range(40)} == {None}
+    assert f"{subject} ought to go." in {mv(parsed, Draws(key), phrases="published") for key in range(40)}
+
+
+def test_a_not_before_the_subject_makes_it_negative():
+    parsed = parse("Not everyone agreed.", BEFORE_SUBJECT["of the verb"])
+    assert {mv(parsed, Draws(key)) for key in range(40)} == {"Not everyone must have agreed."}
