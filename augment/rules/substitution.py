@@ -149,15 +149,32 @@ def _with_substitutes(
     sentence: ParsedSentence, kinds: frozenset[tuple[str, str]], relation: str
 ) -> list[tuple[int, tuple[Substitute, ...]]]:
     """Return the words, of some parts of speech and tags, that others may stand for, with these."""
-    find = substitutes if relation in RELATIONS else _published
+    of_sense = relation in RELATIONS
+    find = substitutes if of_sense else _published
     pos, tags, lemmas = sentence.pos, sentence.tags, sentence.lemmas
     found = []
+    said: frozenset[str] = frozenset()
     for i, both in enumerate(zip(pos, tags)):
         if both in kinds:
             others = find(relation, sentence.word(i).lower(), _POS[both[0]], both[1], lemmas[i])
-            if others:
+            if others and of_sense:
+                said = said or _said(sentence)
+                others = tuple(other for other in others if not _is_said(other.lemma, both[1], said))
+                found.append((i, others))
+            elif others:
                 found.append((i, others))
     return found
+
+
+def _said(sentence: ParsedSentence) -> frozenset[str]:
+    """Return the words of a sentence and their lemmas, in lower case."""
+    words = zip(sentence.words, sentence.tags, sentence.lemmas)
+    return frozenset(form for word, tag, hint in words for form in (word.lower(), lemma_of(word, tag, hint)))
+
+
+def _is_said(lemma: str, tag: str, said: frozenset[str]) -> bool:
+    """Return whether a word stands in the sentence already, in any form: not "it was bad, not bad"."""
+    return lemma in said or inflect(lemma, tag) in said
 
 
 def _replacement(
@@ -176,8 +193,7 @@ def _replacement(
         place = place_of(sentence, i, _POS[sentence.pos[i]], relation)
         if place is None:
             return None
-        said = sentence.text.lower().split()
-        fitting = [other.lemma for other in others if place.takes(other) and other.lemma not in said]
+        fitting = [other.lemma for other in others if place.takes(other)]
         if relation == "hypernyms" and _is_described(sentence, i):
             fitting = [lemma for lemma in fitting if lemma not in ("person", "people")]
     form = inflect(draws.choice(fitting), tag) if fitting else None

@@ -184,6 +184,9 @@ def test_antonyms_are_odd(source):
         ("See http://good.com/fast", "See/VB http://good.com/fast/NN", {None}),
         ("No day", "No/DT day/NN", {None}),
         ("the good and bad days", "the/DT good/JJ and/CC bad/JJ days/NNS", {None}),
+        # what the sentence says already, with punctuation on it or in another form
+        ("It was good, not bad.", "It/PRP was/VBD good/JJ ,/, not/RB bad/JJ ./.", {None}),
+        ("For better or worse", "For/IN better/JJR or/CC worse/JJR", {None}),
     ],
 )  # fmt: skip
 def test_antonyms(source, text, tags, expected):
