@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from augment.text.inflection import lemma_of, may_be_past
+from augment.text.inflection import PASTS_THAT_ARE_BASE_FORMS, lemma_of, may_be_past
 from augment.text.parsed import ParsedSentence
 
 BE = frozenset({"am", "is", "are", "was", "were", "'s", "'m", "'re", "’s", "’m", "’re"})
@@ -23,9 +23,7 @@ _SPEAKERS = frozenset({"i", "he", "she", "we", "they"})
 _THIRD = frozenset({"he", "she", "it"})
 _TAKEN_FOR = frozenset({"nsubj", "obj", "iobj", "attr", "obl:npmod", "obl:unmarked", "dep"})
 _OBJECTS = frozenset({"me", "him", "us", "them", "it", "you", "himself", "herself"})
-_ALSO_BASE = frozenset(
-    {"found", "saw", "lay", "fell", "ground", "wound", "bore", "rent", "bound", "have", "do", "are", "am"}
-)
+_ALSO_BASE = PASTS_THAT_ARE_BASE_FORMS | {"have", "do", "are", "am"}
 FINITE = frozenset({"VBZ", "VBP", "VBD", "MD"})
 _OF_OTHER_CLAUSES = frozenset({"acl", "advcl", "ccomp", "xcomp", "conj"})
 _BESIDE = frozenset({"conj", "parataxis", "ccomp", "list"})

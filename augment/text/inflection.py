@@ -36,6 +36,8 @@ _DROPS_E = re.compile(
     r"|[^aeo][aiu]d|[^e]ed|[^o]od|sum|ib|[^aeo]ut|[aeio]th|[^aeiou]in|[cksh]ap|vok|[mv]ot|(?<![eo])not)$"
 )
 _ENDS_IN_IE = word_set("die lie tie vie belie untie underlie overlie")
+PASTS_THAT_ARE_BASE_FORMS = word_set("found saw lay fell ground wound bore rent bound")
+"""Pasts of one verb that are the base form of another: "it bore", "to bore"."""
 _BE = word_set("am is are was were be been being 'm 're ’m ’re")
 _HAVE_AND_DO = {
     "has": "have",

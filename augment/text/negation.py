@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from augment.text.inflection import inflect, lemma_of
+from augment.text.inflection import PASTS_THAT_ARE_BASE_FORMS, inflect, lemma_of
 from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import Edit, like, word_set
 
@@ -73,7 +73,8 @@ def is_base_form(word: str) -> bool:
     return (
         lemma_of(word, "VBD") == word
         or inflect(word, "VBD") == word
-        or word in ("be", "found", "saw", "lay", "fell")
+        or word == "be"
+        or word in PASTS_THAT_ARE_BASE_FORMS
     )
 
 

@@ -128,6 +128,16 @@ def test_contractions(text, annotation, expected):
         ("He did not eat or ½.", "He/PRP/nsubj/4 did/VBD/aux/4 not/RB/advmod/4 eat/VB/root/0 or/CC/cc/6 "
                                  "½/VB/conj/4 ././punct/4",
          None),
+        # What is the past of another verb is a base form here.
+        ("It did not bore me.",
+         "It/PRP/nsubj/4 did/VBD/aux/4 not/RB/advmod/4 bore/VB/root/0 me/PRP/obj/4 ././punct/4",
+         "It bored me."),
+        ("He did not wound it or ground it.",
+         "He/PRP/nsubj/4 did/VBD/aux/4 not/RB/advmod/4 wound/VB/root/0 it/PRP/obj/4 or/CC/cc/7 "
+         "ground/VB/conj/4 it/PRP/obj/7 ././punct/4", "He wounded it or grounded it."),
+        ("They do not rent it.",
+         "They/PRP/nsubj/4 do/VBP/aux/4 not/RB/advmod/4 rent/VB/root/0 it/PRP/obj/4 ././punct/4",
+         "They rent it."),
         ("Not Bob", "Not/RB/advmod/2 Bob/NNP/root/0", None),
         ("knot http://not.com", "knot/NN/root/0 http://not.com/NN/dep/1", None),
         ("Go", "Go/VB/root/0", None),
