@@ -33,6 +33,8 @@ _PERIODS = word_set(
     "december"
 )
 _YEAR = re.compile(r"1\d{3}s?|20[01]\d")
+_YEAR_OF_PAST_CLAUSE = re.compile(r"20\d\d")
+_DECADE = re.compile(r"(?:1\d|20)\d0s")
 _BEFORE_YEAR = word_set(
     "in by since until from of , january february march april may june july august september october "
     "november december to "
@@ -62,7 +64,7 @@ def tense(sentence: ParsedSentence, draws: Draws, to: str = "random") -> str | N
     current = None if main is None else _tense_of(sentence, main)
     if current is None:
         return None
-    barred = {current} | _barred_by_time(sentence)
+    barred = {current} | _barred_by_time(sentence, current)
     targets = [other for other in _TENSES if other not in barred and to in ("random", other)]
     if not targets:
         return None
@@ -76,9 +78,9 @@ def tense(sentence: ParsedSentence, draws: Draws, to: str = "random") -> str | N
     return rewrite(sentence, edits)
 
 
-def _barred_by_time(sentence: ParsedSentence) -> frozenset[str]:
+def _barred_by_time(sentence: ParsedSentence, current: str) -> frozenset[str]:
     """Return the tenses that a time which the sentence names does not go with: "in 1955" no future,
-    "tomorrow" no past.
+    "tomorrow" no past. "In 2021" and "in the 1990s" are past where the sentence, in tense `current`, is.
     """
     words = [word.lower() for word in sentence.words]
     barred = frozenset()
@@ -86,11 +88,17 @@ def _barred_by_time(sentence: ParsedSentence) -> frozenset[str]:
         following = words[i + 1] if i + 1 < len(words) else ""
         if word in _LONG_AGO or (word == "last" and following in _PERIODS):
             barred |= {"future", "present"}
-        elif _YEAR.fullmatch(word) and i and words[i - 1] in _BEFORE_YEAR:
+        elif i and _is_past_time(word, words[i - 1], current == "past"):
             barred |= {"future"}
         elif word == "tomorrow" or (word == "next" and following in _PERIODS):
             barred |= {"past"}
     return barred
+
+
+def _is_past_time(word: str, before: str, told_in_past: bool) -> bool:
+    if before in _BEFORE_YEAR:
+        return bool(_YEAR.fullmatch(word)) or (told_in_past and bool(_YEAR_OF_PAST_CLAUSE.fullmatch(word)))
+    return told_in_past and before == "the" and bool(_DECADE.fullmatch(word))
 
 
 def _finite_clauses(sentence: ParsedSentence) -> list[tuple[int, int]]:

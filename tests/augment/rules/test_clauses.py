@@ -129,6 +129,11 @@ def test_subject_object_switch(text, annotation, expected):
          "Ounces/NNS/nsubj/2 measure/VBP/root/0 weight/NN/obj/2 ,/,/punct/6 pints/NNS/nsubj/6 "
          "measure/VBP/parataxis/2 volume/NN/obj/6 ././punct/2",
          "Weight, ounces measure, pints measure volume."),
+        # what follows begins with the comma that stands behind the verb
+        ("They saw poverty and who fell home.",
+         "They/PRP/nsubj/2 saw/VBD/root/0 poverty/NN/obj/2 and/CC/nsubj/6 who/WP/dep/4 fell/VBD/conj/2 "
+         "home/NN/obj/6 ././punct/2",
+         "Poverty, they saw, home, and who fell."),
         ("There is one so I left.",
          "There/EX/expl/2 is/VBZ/root/0 one/CD/nsubj/2 so/RB/mark/6 I/PRP/nsubj/6 left/VBD/advcl/2 ././punct/2",
          "One, there is, so I left."),
@@ -250,6 +255,12 @@ def test_yoda(text, annotation, expected):
         ("He left in 1955.", "He/PRP/nsubj/2 left/VBD/root/0 in/IN/case/4 1955/CD/obl/2 ././punct/2",
         "random",
          "He leaves in 1955."),
+        ("He left in 2031.", "He/PRP/nsubj/2 left/VBD/root/0 in/IN/case/4 2031/CD/obl/2 ././punct/2",
+         "future", None),
+        ("He leaves in 2031.", "He/PRP/nsubj/2 leaves/VBZ/root/0 in/IN/case/4 2031/CD/obl/2 ././punct/2",
+         "future", "He will leave in 2031."),
+        ("He left in the 1990s.",
+         "He/PRP/nsubj/2 left/VBD/root/0 in/IN/case/5 the/DT/det/5 1990s/NNS/obl/2 ././punct/2", "future", None),
         ("He left last week.", "He/PRP/nsubj/2 left/VBD/root/0 last/JJ/amod/4 week/NN/obl:tmod/2 "
                                "././punct/2", "random", None),
         ("He leaves tomorrow.", "He/PRP/nsubj/2 leaves/VBZ/root/0 tomorrow/NN/obl:tmod/2 ././punct/2",
