@@ -6,6 +6,7 @@ them `native` is None, and Python gives the same results, slower (docs/augmentat
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import Any
 
@@ -17,10 +18,10 @@ def _load() -> Any:
     if os.environ.get(VARIABLE) == "0":
         return None
     try:
-        from augment import _native
+        module = importlib.import_module("augment._native")
     except ImportError:
         return None
-    return _native if _native.INTERFACE == INTERFACE else None
+    return module if module.INTERFACE == INTERFACE else None
 
 
 native: Any = _load()

@@ -66,8 +66,6 @@ class Ragged:
             return NotImplemented
         return np.array_equal(self.offsets, other.offsets) and np.array_equal(self.ids, other.ids)
 
-    __hash__ = None
-
     @property
     def lengths(self) -> np.ndarray:
         """Return the number of tokens in each sequence, int64[N]."""

@@ -155,7 +155,7 @@ def _marking(tokenizer: Any, tokens: dict[str, int]) -> str:
     if backend is not None and type(backend.model).__name__ == "WordPiece":
         return "##"
     counts = {mark: sum(token.startswith(mark) for token in tokens) for mark in ("##", "Ġ", "▁")}
-    return max(counts, key=counts.get)
+    return max(counts, key=counts.__getitem__)
 
 
 def _kind(token: str, style: str) -> int:

@@ -255,9 +255,9 @@ def _allowed(words: _Words, work: _Work, spot: tuple[int, int], text: str, end: 
         allowed = words.chinese.copy()
     else:
         allowed = (words.behind_space if text[max(start - 1, 0) : start] == " " else words.elsewhere).copy()
-    before = _LAST.search(text[max(start - _SEEN, 0) : start])
-    behind = _NEXT.match(text, end, end + _SEEN)
-    before, behind = (match[1] if match else "" for match in (before, behind))
+    previous = _LAST.search(text[max(start - _SEEN, 0) : start])
+    following = _NEXT.match(text, end, end + _SEEN)
+    before, behind = (match[1] if match else "" for match in (previous, following))
     excluded = [work.sentence.text[slice(*spot)], before, behind]
     if work.sentence.is_english:
         if before.lower() in ("a", "an"):

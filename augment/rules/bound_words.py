@@ -193,7 +193,7 @@ def _place_of_verb(sentence: ParsedSentence, i: int) -> Place | None:
         if kind == "advmod" and child == i + 1 and sentence.tags[child] in ("RP", "IN"):
             return None
     if "xcomp" in kinds or "csubj" in kinds:
-        child = kinds.get("xcomp", kinds.get("csubj"))
+        child = kinds["xcomp" if "xcomp" in kinds else "csubj"]
         if not _is_infinitive(sentence, child) or kinds.keys() & {"nsubj:pass", "aux:pass"}:
             return None
         frame = "object to" if "obj" in kinds else "to"

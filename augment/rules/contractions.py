@@ -99,11 +99,14 @@ def _without_do(sentence: ParsedSentence, i: int, auxiliary: str) -> list[Edit]:
     if base == "be":
         return [(sentence.starts[i - 1], sentence.starts[i + 1], "")] if auxiliary == "do" else []
     joined = joined_base_forms(sentence, verb)
-    forms = [inflect(sentence.word(j).lower(), tag) for j in joined]
-    if form is None or None in forms:
+    others = [
+        (sentence.starts[j], sentence.ends[j], other)
+        for j in joined
+        if (other := inflect(sentence.word(j).lower(), tag)) is not None
+    ]
+    if form is None or len(others) < len(joined):
         return []
     opens = sentence.word(i - 1)[:1].isupper()
-    others = [(sentence.starts[j], sentence.ends[j], other) for j, other in zip(joined, forms)]
     if not between:
         return [(sentence.starts[i - 1], sentence.ends[verb], upper_first(form) if opens else form), *others]
     first = sentence.word(i + 1)

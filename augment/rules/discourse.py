@@ -47,10 +47,10 @@ def discourse_markers(sentence: ParsedSentence, draws: Draws) -> str | None:
         i += 1
     if not found:
         return None
-    i, j, others = draws.choice(found)
+    i, j, alternatives = draws.choice(found)
     start, end = sentence.starts[i], sentence.ends[j]
     old = sentence.text[start:end]
-    new = draws.choice(others)
+    new = draws.choice(alternatives)
     return rewrite(sentence, [(start, end, like(old[:1], new) if old[:1].isupper() else new)])
 
 

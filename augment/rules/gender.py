@@ -188,7 +188,7 @@ def _owns(sentence: ParsedSentence, i: int) -> bool:
 
 @functools.lru_cache(maxsize=1)
 def _pairs() -> dict[str, str]:
-    pairs = {}
+    pairs: dict[str, str] = {}
     for male, female in word_table("gender_pairs.tsv"):
         pairs.setdefault(male, female)
         pairs.setdefault(female, male)

@@ -74,7 +74,7 @@ def look_alike(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str
 
 
 def _with_others(text: str, threshold: int, draws: Draws, urls: list[tuple[int, int]]) -> str:
-    letters = []
+    letters: list[str] = []
     bits = 1
     for letter, similar in zip(text, map(_LOOK_ALIKE.get, text)):
         if similar:
@@ -143,7 +143,8 @@ def _parts(text: str) -> list[str]:
     urls = _urls(text)
     if not urls:
         return _WORDS.split(text)
-    parts, last = [], 0
+    parts: list[str] = []
+    last = 0
     for word in _WORDS.finditer(text):
         if not _inside(word.start(), urls):
             parts += (text[last : word.start()], word[0])

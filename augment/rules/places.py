@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 from augment.core.entry import Entry
 from augment.text.draws import Draws
@@ -42,7 +43,7 @@ def geo_names(sentence: ParsedSentence, draws: Draws) -> str | None:
     already. Preserving. Needs tags.
         "He was born in Portugal." -> "He was born in Portugal, whose capital is Lisbon."
     """
-    tables = _countries(), _cities(), _continents()
+    tables: tuple[dict[str, Any], ...] = _countries(), _cities(), _continents()
     found = [
         place
         for table in tables

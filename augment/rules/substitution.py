@@ -11,8 +11,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from math import ceil
+from typing import Any
 
-from augment.core.entry import Entry, Parameter
+from augment.core.entry import Entry, Meaning, Parameter
 from augment.rules.bound_words import is_part_of_a_name, place_of
 from augment.rules.senses import RELATIONS, Substitute, substitutes
 from augment.text.draws import Draws
@@ -241,7 +242,7 @@ def _published(relation: str, word: str, part: str, tag: str, hint: str) -> tupl
 
 
 def _entry(
-    name: str, function: Callable, description: str, meaning: str, sample: tuple[str, str], **more: object
+    name: str, function: Callable, description: str, meaning: Meaning, sample: tuple[str, str], **more: Any
 ) -> Entry:
     more = {"paper": AUGCSE, "parameters": (), "example": name, **more}
     more["parameters"] = (*more["parameters"], _VARIANT)

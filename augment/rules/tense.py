@@ -83,7 +83,7 @@ def _barred_by_time(sentence: ParsedSentence, current: str) -> frozenset[str]:
     "tomorrow" no past. "In 2021" and "in the 1990s" are past where the sentence, in tense `current`, is.
     """
     words = [word.lower() for word in sentence.words]
-    barred = frozenset()
+    barred: frozenset[str] = frozenset()
     for i, word in enumerate(words):
         following = words[i + 1] if i + 1 < len(words) else ""
         if word in _LONG_AGO or (word == "last" and following in _PERIODS):
@@ -268,11 +268,10 @@ def _without_will(sentence: ParsedSentence, finite: int, head: int, target: str)
             *joined,
         ]
     if lemma == "be":
-        removed = (sentence.ends[finite + 1], sentence.ends[verb], "") if verb == finite + 2 else None
         form = finite_form("be", target, person, plural)
-        if removed is None or (form == "am" and _contracted(sentence, finite)):  # there is no "amn't"
+        if verb != finite + 2 or (form == "am" and _contracted(sentence, finite)):  # there is no "amn't"
             return None
-        return [(start, end, space + form), removed]
+        return [(start, end, space + form), (sentence.ends[finite + 1], sentence.ends[verb], "")]
     return [(start, end, space + finite_form("do", target, person, plural))]
 
 

@@ -145,11 +145,14 @@ def cut(text: str, spans: list[tuple[int, int]]) -> str:
     """
     if native is not None:
         return native.cut(text, spans)
-    parts, position = [], 0
+    parts: list[str] = []
+    position = 0
     for start, end in spans:
         before = text[position:start].rstrip()
         if len(before) == start - position:
-            end = _SPACE.match(text, end).end()
+            behind = _SPACE.match(text, end)
+            assert behind is not None  # it may be empty
+            end = behind.end()
         parts.append(before)
         position = end
     return "".join((*parts, text[position:]))

@@ -86,12 +86,14 @@ def modal_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Ed
     first = first_in_scope(sentence, verb)
     no_place = not first or is_subordinate(sentence, verb) or sentence.word(first - 1) == "将"
     if has_modal or doubted or no_place or negation_of(sentence, verb) is not None:
-        place = words.BUT.match(sentence.text).end()
+        opening = words.BUT.match(sentence.text)
+        assert opening is not None  # it may be empty
+        place = opening.end()
         return [(place, place, draws.choice(_HEADS))]
     first = _place_of_modal(sentence, verb, first)
     place = sentence.starts[first]
     if is_state(sentence, verb) or degree_of(sentence, verb) or event_adverb(sentence, verb) is not None:
-        modals = _MODALS_OF_STATES
+        modals: tuple[str, ...] = _MODALS_OF_STATES
     else:
         subject = sentence.subject(sentence.root)
         acts = (
@@ -168,10 +170,10 @@ def _with_negation(sentence: ParsedSentence, verb: int) -> list[Edit] | None:
     previous = sentence.word(verb - 1) if verb else ""
     before = verb - 1 if previous in words.SCOPE or previous in words.AMOUNT else verb
     adverb = event_adverb(sentence, verb)
-    once = adverb is not None and sentence.word(adverb) in words.ONCE
+    once = adverb if adverb is not None and sentence.word(adverb) in words.ONCE else None
     if word == "有":
-        if once:
-            return [(sentence.starts[adverb], sentence.ends[adverb], "未曾")]
+        if once is not None:
+            return [(sentence.starts[once], sentence.ends[once], "未曾")]
         if previous in ("陆续", "相继", "先后"):
             return None
         lasting = [(end, end + 1, "")] if sentence.text[end : end + 1] == "着" else []
@@ -181,8 +183,8 @@ def _with_negation(sentence: ParsedSentence, verb: int) -> list[Edit] | None:
     if len(word) == 2 and word[0] in "亦也均则即" and word[1] == "为":
         return [(start + 1, end, "不是")]
     if word.endswith("是"):  # 也是 may be one word
-        if once:
-            return [(sentence.starts[adverb], sentence.ends[adverb], "不曾")]
+        if once is not None:
+            return [(sentence.starts[once], sentence.ends[once], "不曾")]
         place = sentence.starts[before] if word == "是" or word in words.SCOPE else end - 1
         return [(place, place, "不")]
     if word == "为" and is_copula(sentence, verb):
@@ -221,18 +223,20 @@ def _with_negation(sentence: ParsedSentence, verb: int) -> list[Edit] | None:
     if whole[-1] == "于" and len(whole) > 1 and not words.BORN.isdisjoint(whole):
         return [(place, place, "并非")]  # 并非建于
     if is_lasting(sentence, verb) or sentence.word(first) == "以":  # 以渔业为主
-        if written in ("正", "正在", "在"):
+        if adverb is not None and written in ("正", "正在", "在"):
             return [(sentence.starts[adverb], sentence.ends[adverb], "并不")]
         if sentence.word(first) in ("把", "将", "被"):
             return [(place, place, "没有")]
         if adverb is None and is_clear(sentence, first):
             return [(start, start, "不")]  # 在印度不属于违法
-    before = {sentence.word(i) for i in range(first, verb)}
+    preceding = {sentence.word(i) for i in range(first, verb)}
     adjective = sentence.pos[verb] == "ADJ" or sentence.tags[verb] == "VA"
-    if adjective and before & words.BEFORE_ADJECTIVE and not before & words.ALIKE:
+    if adjective and preceding & words.BEFORE_ADJECTIVE and not preceding & words.ALIKE:
         place = start  # 对后世影响不深远
     if is_state(sentence, verb) and not becomes:
-        return [(sentence.starts[adverb], sentence.ends[adverb], "不曾")] if once else [(place, place, "不")]
+        return (
+            [(place, place, "不")] if once is None else [(sentence.starts[once], sentence.ends[once], "不曾")]
+        )
     if adverb is None and not is_past(sentence, verb):
         after_and = first > 0 and sentence.word(first - 1) == "并"  # 并 is a part of 并不
         return [(place, place, "不" if after_and or first == verb or is_clear(sentence, first) else "并不")]
@@ -241,7 +245,7 @@ def _with_negation(sentence: ParsedSentence, verb: int) -> list[Edit] | None:
         follows = sentence.word(adverb + 1) if adverb + 1 < len(sentence) else ""
         new = "没" if written == "正" and follows == "在" else words.EVENT_ADVERBS[written]
         negation = sentence.starts[adverb], sentence.ends[adverb], new
-        if once and follows in ("也", "亦", "还", "都", "又"):  # 曾经也: 也未曾
+        if once is not None and follows in ("也", "亦", "还", "都", "又"):  # 曾经也: 也未曾
             negation = sentence.starts[adverb], sentence.ends[adverb + 1], follows + new
     if word == "成" and sentence.text[end : end + 1] != "为":
         return [negation, (start, sentence.ends[verb + 1] if is_done(sentence, verb) else end, "成为")]

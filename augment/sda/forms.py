@@ -71,6 +71,7 @@ def negate(
         return None  # "So be it", "if need be"
     if (clause.auxiliaries and tag in FINITE) or lower in BE or tag == "MD":
         if clause.inverted or _asks(sentence, clause):
+            assert clause.subject is not None  # the finite word stands before it
             place = sentence.ends[sentence.subtree(clause.subject)[1]]
             return [(place, place, like(word, " not"))]
         if lower == "can":

@@ -75,8 +75,8 @@ def double_negation_edits(
         return None
     phrase = draws.choice(PREFIXES[variant, phrases])
     if variant == "code":
-        edits, count = _negate_two(sentence)
-        return (prefixed(sentence, phrase, edits) if count == 1 else edits) or None
+        negated, count = _negate_two(sentence)
+        return (prefixed(sentence, phrase, negated) if count == 1 else negated) or None
     found = deniable(sentence, clause)
     if found is None:
         return None
@@ -193,6 +193,7 @@ def _is_negative(sentence: ParsedSentence, clause: Clause) -> bool:
 
 
 def _without_not(sentence: ParsedSentence, clause: Clause) -> list[Edit] | None:
+    assert clause.negation is not None  # the callers look
     return _with_some(sentence, clause.negation, affirm(sentence, clause))
 
 
@@ -318,7 +319,9 @@ def _first_hit(sentence: ParsedSentence) -> list[Edit] | None:
             edits = _remove_at(sentence, i)
         elif sentence.relation(i) in ("aux", "aux:pass") or i == sentence.verb(root):
             clause = clause_of(sentence, sentence.heads[i] if i != sentence.verb(root) else root)
-            is_negative, edits = _without_negation(sentence, clause) if clause else (True, None)
+            if clause is None:
+                continue
+            is_negative, edits = _without_negation(sentence, clause)
             edits = edits if is_negative else negate(sentence, clause)
         elif i == root:
             edits = _fragment(sentence)

@@ -103,9 +103,9 @@ def deniable(sentence: ParsedSentence, main: Clause) -> tuple[Clause, int] | Non
     ("It rained, and it is not true that he did not come"). None where it would deny more than that clause, or
     tear a quotation from what is said of it.
     """
-    if main.subject is None or main.subject > main.finite or _is_fragment(sentence, main):
+    if main.subject is None or main.subject > main.finite or _is_fragment(sentence, main.head, main.subject):
         return None
-    heads, clause, first = [main.head], main, 0
+    heads, clause, subject, first = [main.head], main, main.subject, 0
     for head in heads:
         joined = [
             child
@@ -121,7 +121,7 @@ def deniable(sentence: ParsedSentence, main: Clause) -> tuple[Clause, int] | Non
                 and other.subject is not None
                 and child > clause.head
             ):
-                clause = other
+                clause, subject = other, other.subject
     if heads[-1] > clause.head:
         full = not clause.auxiliaries and sentence.word(clause.finite).lower() not in BE
         shared = {clause.head, *(coordinated(sentence, clause, finite_tag(sentence, clause)) if full else ())}
@@ -130,17 +130,18 @@ def deniable(sentence: ParsedSentence, main: Clause) -> tuple[Clause, int] | Non
             if other is not None and is_finite(sentence, other):
                 return None  # "was built and opened": denied, what is shared would be torn
     if clause is not main or clause.head != sentence.root:
-        if clause.subject > clause.finite or clause.inverted or _is_relative(sentence, clause.subject):
+        if subject > clause.finite or clause.inverted or _is_relative(sentence, subject):
             return None
-        first = _first_of(sentence, clause)
-        if first is None:
+        found = _first_of(sentence, clause)
+        if found is None:
             return None
+        first = found
     if _has_quotes(sentence.text) and _SPEECH.search(
         sentence.text, sentence.ends[first], sentence.starts[clause.finite]
     ):
         return None
     if any(
-        sentence.relation(child) in ("ccomp", "parataxis") and child < clause.subject
+        sentence.relation(child) in ("ccomp", "parataxis") and child < subject
         for child in sentence.children(clause.head)
     ):
         return None  # "It rained, he said"
@@ -156,12 +157,12 @@ def deniable(sentence: ParsedSentence, main: Clause) -> tuple[Clause, int] | Non
     return clause, first
 
 
-def _is_fragment(sentence: ParsedSentence, main: Clause) -> bool:
+def _is_fragment(sentence: ParsedSentence, head: int, subject: int) -> bool:
     """Return whether the main clause is a reason or condition by itself ("Because it rained.")."""
     return any(
         sentence.relation(child) == "mark" and sentence.word(child).lower() not in _CONNECTIVE
-        for child in sentence.children(main.head)
-        if child < main.subject
+        for child in sentence.children(head)
+        if child < subject
     )
 
 

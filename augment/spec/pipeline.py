@@ -95,11 +95,13 @@ class Pipeline:
             raise ValueError(f"{len(keys)} keys for {len(batch)} sequences: one key per sequence is needed")
         if self.is_identity or len(batch) == 0:
             return batch
-        if self.needs_text and sentences is None:
+        if not self.needs_text:
+            return self.tokens(batch, keys, {})
+        if sentences is None:
             raise AugmentationError(
                 f"{self.name} works on text: the sentences' text and parse are needed, not only tokens"
             )
-        changes = self._changes(keys, sentences) if self.needs_text else {}
+        changes = self._changes(keys, sentences)
         texts = {row: new for row, (_, new) in changes.items()}
         return self.tokens(batch, keys, texts, [old for old, _ in changes.values()])
 
@@ -113,6 +115,7 @@ class Pipeline:
         """
         if texts:
             rows = np.fromiter(texts, np.int64, len(texts))
+            assert self.encoder is not None  # without one there are only tokens
             changed = self.encoder(list(texts.values()), origins, batch.take(rows) if origins else None)
             order = np.arange(len(batch))
             order[rows] = len(batch) + np.arange(len(texts))
@@ -149,7 +152,7 @@ class Pipeline:
                     continue
                 rows = np.flatnonzero(choice == index)
                 numbers = rows.tolist()
-                current = map(sentences.__getitem__, numbers)
+                current: Iterable[ParsedSentence] = map(sentences.__getitem__, numbers)
                 if changed:
                     current = (_current(row, sentences, changed) for row in numbers)
                 applied = _rewritten(step, current, draws_for(stage_keys[rows], step.name))
@@ -196,6 +199,7 @@ def _rewritten(
     step: Bound, sentences: Iterable[ParsedSentence], draws: Sequence[Draws]
 ) -> Iterator[tuple[ParsedSentence, str | None]]:
     """Yield each sentence with its new text, in one call for all or one by one as they are decoded."""
+    assert step.function is not None  # only `none` lacks one, and it is no step on text
     if step.batch:
         batch = list(sentences)
         results = step.function(batch, draws) if batch else []

@@ -110,6 +110,7 @@ class TextEncoder:
         alone = [piece for piece in pieces if len(piece) <= LONGEST_PIECE and self._is_whole(piece)]
         if self._added.search("\n".join(alone)):
             alone = [piece for piece in alone if not self._added.search(piece)]
+        assert self._words is not None  # without it there are no pieces
         found = dict(zip(alone, self._words([before + piece for piece in alone]), strict=True))
         return list(map(found.get, pieces))
 

@@ -143,7 +143,9 @@ def _regular(lemma: str, tag: str) -> str:
 
 def _prefixed(lemma: str, tag: str) -> str | None:
     prefix = _PREFIX.match(lemma) if tag[0] == "V" and lemma not in _NOT_PREFIXED else None
-    form = _irregular().get((lemma[prefix.end() :], tag)) if prefix else None
+    if prefix is None:
+        return None
+    form = _irregular().get((lemma[prefix.end() :], tag))
     return prefix[0] + form if form else None
 
 

@@ -17,7 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from augment.core.compiled import native
 from augment.core.errors import AugmentationError
@@ -88,6 +88,18 @@ class SentenceInPython:
         "text",
     )
 
+    text: str
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+    tags: tuple[str, ...]
+    pos: tuple[str, ...]
+    lemmas: Sequence[str]
+    heads: tuple[int, ...]
+    deps: tuple[str, ...]
+    language: str
+    _children: list[list[int]] | None
+    _copulas: dict[int, int] | None
+
     @property
     def words(self) -> list[str]:
         """Return the words as they stand in the text, str[W]."""
@@ -100,18 +112,20 @@ class SentenceInPython:
 
     def children(self, i: int) -> list[int]:
         """Return the words that depend on word i, left to right."""
-        if self._children is None:
-            lists: list[list[int]] = [[] for _ in self.heads]
+        lists = self._children
+        if lists is None:
+            lists = [[] for _ in self.heads]
             for child, head in enumerate(self.heads):
                 if child != head:
                     lists[head].append(child)
             object.__setattr__(self, "_children", lists)
-        return self._children[i]
+        return lists[i]
 
     def subtree(self, i: int) -> tuple[int, int]:
         """Return the first and last word among word i and all that depend on it, both included."""
         self.children(i)
         children = self._children
+        assert children is not None  # the call has found them
         words = [i]
         for word in words:
             words += children[word]
@@ -133,13 +147,14 @@ class SentenceInPython:
 
     def verb(self, i: int) -> int:
         """Return the verb of the clause that word i heads: its copula if it has one (UD), else i itself."""
-        if self._copulas is None:
-            found: dict[int, int] = {}
+        found = self._copulas
+        if found is None:
+            found = {}
             for child, label in enumerate(self.deps):
                 if label == "cop" and self.heads[child] != child:
                     found.setdefault(self.heads[child], child)
             object.__setattr__(self, "_copulas", found)
-        return self._copulas.get(i, i)
+        return found.get(i, i)
 
     def auxiliaries(self, i: int) -> list[int]:
         """Return the auxiliaries of the clause that word i heads, left to right, without its copula."""
@@ -160,8 +175,14 @@ if native is not None:
     native.set_relations(_CLEARNLP, _BASE, SUBJECTS)
 
 
+if TYPE_CHECKING or native is None:
+    _Sentence = SentenceInPython
+else:
+    _Sentence = native.Sentence
+
+
 @dataclass(frozen=True, slots=True)
-class ParsedSentence(SentenceInPython if native is None else native.Sentence):
+class ParsedSentence(_Sentence):
     """Hold a sentence of W words with its parse.
 
     >>> sentence = ParsedSentence(
@@ -228,7 +249,8 @@ class ParsedSentence(SentenceInPython if native is None else native.Sentence):
         Raises:
             ValueError: two replacements overlap, or one leaves the text.
         """
-        parts, position = [], 0
+        parts: list[str] = []
+        position = 0
         for start, end, new in sorted(replacements, key=_PLACE):
             if not position <= start <= end <= len(self.text):
                 raise ValueError(

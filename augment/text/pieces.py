@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from itertools import chain, compress
+from typing import Any
 
 import numpy as np
 
@@ -72,7 +73,7 @@ class Pieces:
             if before and before[number] is not None:
                 rows.append(before[number])
                 continue
-            found = list(map(cut_inside.get, pieces))
+            found: list[Any] = list(map(cut_inside.get, pieces))  # bytes, None, or ... where unknown
             found[0] = cut_opening.get(pieces[0])
             if None in found:
                 for place, piece in enumerate(pieces):

@@ -40,7 +40,8 @@ class Memory(dict[str, bytes | None]):
 
     def __init__(self, most: int):
         super().__init__()
-        self._most, self._before = most, {}
+        self._most = most
+        self._before: dict[str, bytes | None] = {}
 
     def turn(self) -> None:
         """Forget the strings from before once there are more than `most`."""
@@ -93,7 +94,7 @@ class Words(ABC):
         split = [self.split(piece) for piece in pieces]
         new = known.missing({word for words in split for word in words})
         known.update(zip(new, self.encode(new), strict=True))
-        found = [[known[word] for word in words] for words in split]
+        found: list[list[Any]] = [[known[word] for word in words] for words in split]  # bytes or None
         return [None if None in tokens else b"".join(tokens) for tokens in found]
 
     @abstractmethod

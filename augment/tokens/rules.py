@@ -174,7 +174,7 @@ def crop(
     views belong together.
     """
     sizes = content_sizes(batch, vocabulary)
-    shares = np.float64(rate)
+    shares: np.ndarray | np.float64 = np.float64(rate)
     if min_rate < rate:
         shares = min_rate + (rate - min_rate) * uniform_per_sequence(keys, 1, stream=1)[:, 0]
     kept = np.minimum(np.maximum(round_half_even(sizes * shares), 1), sizes)

@@ -10,6 +10,7 @@ in a hash table of arrays.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -203,7 +204,7 @@ def _forms(tokenizer: Any) -> list:
     # Byte-level tokens include the space. If a tokenizer writes an extra token for it, leave it out.
     if ids(" the") != ids("the") and len(ids(" the")) <= len(ids("the")):
         spaces = [" ", ""]
-    cases = [str]
+    cases: list[Callable[[str], str]] = [str]
     if ids("The") != ids("the"):
         cases = [str, lambda word: word[:1].upper() + word[1:], str.upper]
     return [lambda word, space=space, case=case: space + case(word) for space in spaces for case in cases]
