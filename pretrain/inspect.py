@@ -240,6 +240,7 @@ def rate_lines(
         both = [view.tokens for view in batch.views.values()]
         lines.append(f"both views alike: {_same(*both):.1%} of the sequences")
     if names is not None:
+        assert batch.labels is not None  # the names are of its labels
         shares = np.bincount(batch.labels, minlength=len(names)) / len(texts)
         lines.append("labels: " + ", ".join(f"{share:.1%} {name}" for name, share in zip(names, shares)))
     repeated = len(texts) - len(np.unique(texts))
@@ -277,6 +278,7 @@ def sequence_lines(
     }
     for (name, _), spec in zip(parts[1 + len(batch.masked) :], views):
         if spec.labelled:
+            assert names is not None and batch.labels is not None  # a labelled view gives both
             notes[name] = ("label", names[batch.labels[row]])
         elif not batch.views[spec.role].present[row]:
             notes[name] = ("absent", "the text is in its place")

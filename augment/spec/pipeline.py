@@ -14,7 +14,7 @@ from augment.core.ragged import Ragged
 from augment.spec.grammar import Specification
 from augment.text.draws import Draws, draws_for
 from augment.text.encoder import TextEncoder
-from augment.text.parsed import ParsedSentence, without_parse
+from augment.text.parsed import ParsedSentence, Parses, without_parse
 
 # Tokens augmented at a time: small enough that a stage's arrays stay in the cache, large enough that the
 # hundred or so array operations of a pipeline cost little. Two views of del-span,reorder, one core, million
@@ -80,9 +80,7 @@ class Pipeline:
     def works_on_tokens(self) -> bool:
         return any(map(_works_on_tokens, self.stages))
 
-    def __call__(
-        self, batch: Ragged, keys: np.ndarray, sentences: Sequence[ParsedSentence] | None = None
-    ) -> Ragged:
+    def __call__(self, batch: Ragged, keys: np.ndarray, sentences: Parses | None = None) -> Ragged:
         """Augment a batch; sequences whose text no augmentation changed keep their tokens.
 
         keys: uint64[N], from `keys.sequence_keys`. sentences: the N parses, for a pipeline that `needs_text`.
@@ -136,11 +134,11 @@ class Pipeline:
         draws = bits_per_sequence(derive(keys, stage, "alternative"), 1)[:, 0] >> np.uint64(32)
         return ((draws * np.uint64(len(self.stages[stage]))) >> np.uint64(32)).astype(np.int64)
 
-    def texts(self, keys: np.ndarray, sentences: Sequence[ParsedSentence]) -> dict[int, str]:
+    def texts(self, keys: np.ndarray, sentences: Parses) -> dict[int, str]:
         """Run the steps on text over N sentences: sentence number -> new text, for those that change."""
         return {row: new for row, (_, new) in self._changes(keys, sentences).items()}
 
-    def _changes(self, keys: np.ndarray, sentences: Sequence[ParsedSentence]) -> dict[int, tuple[str, str]]:
+    def _changes(self, keys: np.ndarray, sentences: Parses) -> dict[int, tuple[str, str]]:
         """Return the text before and after, by number, of the sentences that change."""
         changed: dict[int, tuple[str, str]] = {}
         for number, alternatives in enumerate(self.stages):
@@ -187,9 +185,7 @@ def _apply(step: Bound, batch: Ragged, keys: np.ndarray) -> Ragged:
     return batch if step.function is None or step.is_text or len(batch) == 0 else step.function(batch, keys)
 
 
-def _current(
-    row: int, sentences: Sequence[ParsedSentence], changed: Mapping[int, tuple[str, str]]
-) -> ParsedSentence:
+def _current(row: int, sentences: Parses, changed: Mapping[int, tuple[str, str]]) -> ParsedSentence:
     """Return a sentence as it is by now; one that an earlier stage changed has no parse any more."""
     sentence = sentences[row]
     return without_parse(changed[row][1], sentence.language) if row in changed else sentence

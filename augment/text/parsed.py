@@ -17,7 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from augment.core.compiled import native
 from augment.core.errors import AugmentationError
@@ -260,6 +260,14 @@ class ParsedSentence(_Sentence):
             parts += (self.text[position:start], new)
             position = end
         return "".join((*parts, self.text[position:]))
+
+
+class Parses(Protocol):
+    """Parsed sentences by number: a list, or what decodes each as it is asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> ParsedSentence: ...
 
 
 def without_parse(text: str, language: str = "en") -> ParsedSentence:

@@ -67,8 +67,12 @@ def augment(
     max_length: longer ones are cut (`worker.clip`). Texts are compared after `normalise`, and by their
     tokens; where augmentations of tokens come after those of text, by their tokens alone.
     """
-    texts = pipeline.texts(keys, sentences) if pipeline.needs_text else {}
-    origins = {row: sentences.text(row) for row in texts}
+    texts: dict[int, str] = {}
+    origins: dict[int, str] = {}
+    if pipeline.needs_text:
+        assert sentences is not None  # opening the pipeline refused data without parses
+        texts = pipeline.texts(keys, sentences)
+        origins = {row: sentences.text(row) for row in texts}
     normalised = [row for row, text in texts.items() if normalise(text) == normalise(origins[row])]
     outcome = np.full(len(source), NOT_APPLICABLE, dtype=np.int64)
     if pipeline.works_on_tokens:
@@ -78,9 +82,10 @@ def augment(
     else:
         rows = np.array(sorted(texts), dtype=np.int64)
         new, old = ([made[row] for row in rows.tolist()] for made in (texts, origins))
-        tokens = (
-            clip(pipeline.encoder(new, old, source.take(rows)), max_length) if len(rows) else Ragged.empty()
-        )
+        tokens = Ragged.empty()
+        if len(rows):
+            assert pipeline.encoder is not None  # what has new texts works on text, and can encode them
+            tokens = clip(pipeline.encoder(new, old, source.take(rows)), max_length)
     outcome[rows] = CHANGED
     outcome[rows[equal_sequences(source.take(rows), tokens)]] = SAME
     one_stage = len(pipeline.stages) == 1

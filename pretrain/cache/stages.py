@@ -76,7 +76,7 @@ class ShardTask:
     sequences: int
 
 
-class CachePlan(BaseModel, WorkFile):
+class CachePlan(WorkFile):
     """What is made, of which data."""
 
     place: ClassVar[str] = "plan.json"
@@ -87,7 +87,7 @@ class CachePlan(BaseModel, WorkFile):
     tasks: list[ShardTask]
 
 
-class AugmentedShard(BaseModel, WorkFile):
+class AugmentedShard(WorkFile):
     """What came out of a task. shard: its entry in the manifest."""
 
     place: ClassVar[str] = "counts/augment/{rank:05d}.json"

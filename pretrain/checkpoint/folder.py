@@ -35,6 +35,9 @@ TENSOR_FILE = re.compile(r"(?P<series>.+)-\d{5,}\.safetensors")
 FILE_NAME = re.compile(r"\w[\w.-]{0,200}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
+Reason = Literal["damaged", "abandoned"]
+"""Why a checkpoint or an export must not be used any more; the end of its new name."""
+
 
 class CheckpointError(UserError):
     """A checkpoint could not be written, read or trusted; the message says which, why, and what to do."""
@@ -99,7 +102,7 @@ def _named(root: Path, pattern: re.Pattern[str]) -> list[Path]:
         ) from None
 
 
-def set_aside(path: Path, why: Literal["damaged", "abandoned"]) -> Path:
+def set_aside(path: Path, why: Reason) -> Path:
     """Rename a checkpoint that must not be resumed from, and keep it; return its new path."""
     renamed, number = path.with_name(f"{path.name}.{why}"), 1
     while renamed.exists():
@@ -202,7 +205,8 @@ def choose(root: Path) -> Choice | None:
         CheckpointError: one that is newer than any good one cannot be read now or has a newer format; or
             there are checkpoints and none is good. All are named, with what is wrong.
     """
-    root, found = Path(root), []
+    root = Path(root)
+    found: list[tuple[Path, Problem]] = []
     for path in candidates(root):
         problem = problem_with(path)
         if problem is None:

@@ -214,7 +214,7 @@ def _engine_json(view: EngineState, engine, plan: dict[str, list[tuple[TensorEnt
     for name, parameter in view.named_parameters():
         for key, number in view.scalars(parameter).items():
             scalars.setdefault(key, {})[name] = number
-    scheduler = getattr(engine, "lr_scheduler", None)
+    scheduler: Any = getattr(engine, "lr_scheduler", None)
     return {
         "series": {kind: len(items) for kind, items in plan.items()},
         "aliases": view.aliases(),
@@ -406,7 +406,7 @@ def _restore_engine(engine, view: EngineState, content: dict[str, Any]) -> None:
     if len(rates) == len(view.inner.param_groups):
         for group, rate in zip(view.inner.param_groups, rates, strict=True):
             group["lr"] = rate
-    scheduler = getattr(engine, "lr_scheduler", None)
+    scheduler: Any = getattr(engine, "lr_scheduler", None)
     if content["lr_scheduler"] is not None and hasattr(scheduler, "load_state_dict"):
         scheduler.load_state_dict(content["lr_scheduler"])
     saved_scalers = content["loss_scale"]

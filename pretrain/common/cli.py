@@ -368,7 +368,12 @@ def tell_first(error: Exception) -> None:
     else:
         traceback.print_exception(error)
         sys.stderr.flush()
-    error.told = True
+    mark_told(error)
+
+
+def mark_told(error: Exception) -> None:
+    """Mark an error as printed, so that it is not printed again where the program ends."""
+    vars(error)["told"] = True
 
 
 def _is_of_lost_rank(error: Exception) -> bool:

@@ -49,7 +49,7 @@ def on_rank_zero(action: Callable[[], T], hours: float = 48) -> T:
         raise raised
     result, kind, text = message
     if kind is not None:
-        error = kind(text)
-        error.told = True
-        raise error
+        failure = kind(text)
+        cli.mark_told(failure)
+        raise failure
     return result

@@ -48,6 +48,8 @@ def describe_export(policy: dict[str, Any] | None) -> str:
     Returns:
         "" where that names no run.
     """
+    if policy is None:
+        return ""
     try:
         step, progress, steps = policy["step"], policy["progress"], policy["recipe"]["train"]["steps"]
     except (KeyError, TypeError):

@@ -161,6 +161,9 @@ class AugmentConfig(Section):
         return own.get(role.rstrip("0123456789")) or self.spec
 
 
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+
+
 class TrainConfig(Section):
     steps: int = Field(
         1000,
@@ -190,7 +193,7 @@ class TrainConfig(Section):
     eps: float = Field(1e-6, gt=0, description="Adam's epsilon")
     weight_decay: float = Field(0.01, ge=0, description="decoupled weight decay; biases and norms are exempt")
     clip: float = Field(1.0, ge=0, description="largest gradient norm; 0: no clipping")
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+    precision: Precision = Field(
         "auto",
         description="arithmetic of the encoder; parameters, heads and losses stay fp32. auto: bf16 where "
         "a short measurement finds it faster. fp16: GPU, with loss scaling",
@@ -415,7 +418,7 @@ def describe(model: type[BaseModel] = Config, prefix: str = "") -> list[tuple[st
 
 def flags() -> list[tuple[str, str, str, str]]:
     """Return every flag that names a key, short ones first, as (name, type, default, meaning)."""
-    keys = {key: row for key, *row in describe()}
+    keys = {key: (kind, default, meaning) for key, kind, default, meaning in describe()}
     return [(name, *keys[key]) for name, key in (SHORT_FLAGS | dict(zip(keys, keys))).items()]
 
 

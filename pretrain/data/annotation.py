@@ -225,7 +225,7 @@ class _Lemmas(Sequence[str]):
         return tuple, (list(self),)
 
 
-class Sentences(Sequence[ParsedSentence]):
+class Sentences:
     """The parses of n records, one column of each, decoded as they are asked for.
 
     annotations: of the chunks, by number; chunk, row: int64[n], the chunk of each and its row there.

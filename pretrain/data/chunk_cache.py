@@ -87,6 +87,7 @@ class ChunkCache:
         if content.labels is not None:
             self._labels[records] = content.labels
         if self.keep_text:
+            assert content.annotation is not None  # text is kept of annotated data only
             self._annotations[slot] = content.annotation
         self._slot_of[chunk] = slot
         self._lookup[chunk] = slot

@@ -8,7 +8,7 @@ what is idle is said.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from augment.core.keys import derive
 from augment.spec.pipeline import Pipeline
 from augment.text.draws import draws_for
-from augment.text.parsed import ParsedSentence
+from augment.text.parsed import Parses
 
 SAMPLE = 500  # sentences that an augmentation of text is tried on
 _FEWEST = 50  # draws that tell anything
@@ -33,7 +33,7 @@ def of_cache(manifest: dict[str, Any]) -> list[str]:
     ]
 
 
-def of_sentences(pipelines: Iterable[tuple[str, Pipeline]], sentences: Sequence[ParsedSentence]) -> list[str]:
+def of_sentences(pipelines: Iterable[tuple[str, Pipeline]], sentences: Parses) -> list[str]:
     """List the augmentations of (view, pipeline) that change nothing in a sample of sentences.
 
     Augmentations by a model take too long to be tried.
@@ -45,7 +45,7 @@ def of_sentences(pipelines: Iterable[tuple[str, Pipeline]], sentences: Sequence[
         if not pipeline.stages or len(pipeline.stages[0]) == 1 or len(sample) < _FEWEST:
             continue
         for step in pipeline.stages[0]:
-            if not step.is_text or step.batch:
+            if not step.is_text or step.batch or step.function is None:
                 continue
             made = (
                 step.function(sentence, draws)

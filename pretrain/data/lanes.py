@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 
@@ -74,7 +75,8 @@ def permute(index: np.ndarray, size: np.ndarray, key: np.ndarray) -> np.ndarray:
         stay = ~landed
         if not stay.any():
             break
-        todo, x, mask, half, less, size = (a[stay] for a in (todo, x, mask, half, less, size))
+        todo, x, size = todo[stay], x[stay], size[stay]
+        mask, half, less = mask[stay], half[stay], less[stay]
         rounds = [word[stay] for word in rounds]
     return out
 
@@ -156,6 +158,12 @@ class Lanes:
         require_divisible(self.lanes, self.global_batch, world_size)
         share = self.lanes // world_size
         return rank * share, (rank + 1) * share
+
+    @overload
+    def epoch_of(self, step: int) -> int: ...
+
+    @overload
+    def epoch_of(self, step: np.ndarray) -> np.ndarray: ...
 
     def epoch_of(self, step: int | np.ndarray) -> int | np.ndarray:
         """Return the epoch that a step belongs to, counted from 0."""

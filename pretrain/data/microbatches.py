@@ -108,14 +108,14 @@ def pack(
         return torch.from_numpy(values).to(device, torch.long, non_blocking=True)
 
     chosen = sequences.take(rows)
-    masked = isinstance(chosen, Masked)
-    tokens = chosen.batch if masked else chosen
+    masked = chosen if isinstance(chosen, Masked) else None
+    tokens = chosen.batch if isinstance(chosen, Masked) else chosen
     return MicroBatch(
         on_device(tokens.ids),
         torch.from_numpy(tokens.lengths),
         on_device(rows),
-        on_device(chosen.positions) if masked else None,
-        on_device(chosen.labels) if masked else None,
+        None if masked is None else on_device(masked.positions),
+        None if masked is None else on_device(masked.labels),
         None if keys is None else keys[rows],
         seed,
     )

@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -35,7 +35,7 @@ class WorkerProcesses:
     """
 
     def __init__(
-        self, maker: BlockMaker, items: Collection[tuple[int, ...]], workers: int, prefetch: int
+        self, maker: BlockMaker, items: Iterable[tuple[int, int, int, int]], workers: int, prefetch: int
     ) -> None:
         import webdataset  # noqa: F401 - before forking: loaded once, its memory shared
 
@@ -74,6 +74,7 @@ class WorkerProcesses:
         self._waiting = True
         try:
             self.require_workers()
+            assert self._iterator is not None  # until `close`
             result = next(self._iterator)
         except RuntimeError:
             self.require_workers()

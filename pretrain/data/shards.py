@@ -26,6 +26,7 @@ import os
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -135,7 +136,7 @@ class ShardWriter:
         import webdataset  # imports torch: one second, so only where a tar is really written
 
         self.path, self.dtype = Path(path), dtype
-        self.record: dict | None = None
+        self.record: dict[str, Any] = {}  # the manifest's entry, once the shard is complete
         self._suffix, self._code = _DTYPES[dtype]
         self._partial = (temporary or self.path.parent) / f".{self.path.name}.{uuid.uuid4().hex}.partial"
         self._rows: list[list[int]] = []
@@ -266,7 +267,7 @@ def write_folder(
     summaries, width = {}, len(columns)
     for split, sequences in splits.items():
         cuts = chunk_bounds(np.diff(sequences.offsets[::width]), chunk_tokens)
-        records = []
+        records: list[dict[str, Any]] = []
         for first in range(0, len(cuts) - 1, chunks_per_shard):
             with ShardWriter(folder / split / f"shard-{len(records):05d}.tar", dtype) as shard:
                 for start, stop in zip(cuts[first : first + chunks_per_shard], cuts[first + 1 :]):

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ def round_vocabulary(size: int) -> int:
 
 
 def train_tokenizer(
-    texts: Iterator[str],
+    texts: Iterable[str],
     kind: str,
     vocabulary: int,
     lowercase: bool = False,
@@ -57,7 +57,7 @@ def train_tokenizer(
         vocabulary = round_vocabulary(vocabulary)
     roles = {**_ROLES, **(_WORDPIECE_ROLES if wordpiece else {})}
     special = [*roles.values(), DEL]
-    shared = {"vocab_size": vocabulary, "special_tokens": special, "show_progress": False}
+    shared: dict[str, Any] = {"vocab_size": vocabulary, "special_tokens": special, "show_progress": False}
     steps = (
         [normalizers.NFD(), normalizers.Lowercase(), normalizers.StripAccents()]
         if lowercase
@@ -68,12 +68,12 @@ def train_tokenizer(
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=lowercase)
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = decoders.WordPiece(prefix="##")
-        texts = list(texts)
-        alphabet = _alphabet(texts, tokenizer.normalizer)
+        texts = sample = list(texts)
+        alphabet = _alphabet(sample, tokenizer.normalizer)
         # Ties between merges are broken by the pieces' numbers, and the trainer numbers "##x" as it meets
         # them in a randomly seeded map. Named as special tokens they have their numbers beforehand.
         shared["special_tokens"] = [*special, *(f"##{character}" for character in alphabet)]
-        trainer = trainers.WordPieceTrainer(
+        trainer: Any = trainers.WordPieceTrainer(
             **shared, continuing_subword_prefix="##", initial_alphabet=alphabet, limit_alphabet=len(alphabet)
         )
     else:
@@ -99,7 +99,7 @@ def _alphabet(texts: list[str], normalizer: Any, limit: int = 2000) -> list[str]
     return sorted(frequent[:limit])
 
 
-def _batched(texts: Iterator[str], size: int = 1000) -> Iterator[list[str]]:
+def _batched(texts: Iterable[str], size: int = 1000) -> Iterator[list[str]]:
     batch: list[str] = []
     for text in texts:
         batch.append(text)
@@ -283,12 +283,13 @@ def encode(tokenizer: Tokenizer, texts: list[str], batch: int = 4096) -> Ragged:
 
     In batches, because an Encoding costs some hundred bytes a token until it is let go.
     """
-    arrays, lengths = [], []
+    arrays: list[np.ndarray] = []
+    lengths: list[int] = []
     for start in range(0, len(texts), batch):
         ids = [
             e.ids for e in tokenizer.encode_batch_fast(texts[start : start + batch], add_special_tokens=False)
         ]
         lengths += map(len, ids)
         arrays.append(np.fromiter((i for sequence in ids for i in sequence), np.int32, sum(map(len, ids))))
-    ids = np.concatenate(arrays) if arrays else np.empty(0, np.int32)
-    return Ragged(ids, offsets_of(np.array(lengths, np.int64)))
+    tokens = np.concatenate(arrays) if arrays else np.empty(0, np.int32)
+    return Ragged(tokens, offsets_of(np.array(lengths, np.int64)))

@@ -7,6 +7,8 @@ work and never what comes out.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from augment.core.identity import equal_sequences, sequence_identities
@@ -60,7 +62,11 @@ class BlockMaker:
         ]
         self.skip_damaged, self.slots = skip_damaged, slots
         self._damaged = dict(known_damaged)
-        self._cache: ChunkCache | None = None
+
+    @cached_property
+    def _cache(self) -> ChunkCache:
+        keep_text = any(pipeline.needs_text for pipeline in self.pipelines)
+        return ChunkCache(self.reader, self.slots, self.spec.vocabulary.size, keep_text)
 
     def make(self, first_step: int, stop_step: int, lane_start: int, lane_stop: int) -> RankBatch:
         """Make the block of steps [first_step, stop_step) for lanes [lane_start, lane_stop).
@@ -86,8 +92,9 @@ class BlockMaker:
             )
             for copy in range(masking.copies)
         ]
-        views, labels = {}, None
-        identity_of_text = sequence_identities(original) if spec.views else None
+        views: dict[str, View] = {}
+        labels = None
+        identity_of_text = sequence_identities(original) if spec.views else np.empty(0, np.int64)
         for number, (wanted, pipeline) in enumerate(zip(spec.views, self.pipelines)):
             keys = sequence_keys(seed, epochs, ids, number, "augment")
             source, column, there = self._source(wanted, original, places, ids)
@@ -133,9 +140,6 @@ class BlockMaker:
         self, first_step: int, stop_step: int, lane_start: int, lane_stop: int
     ) -> tuple[np.ndarray, list[dict]]:
         """Load what the steps need: (places of the records in the cache, int64[n]; substitutions)."""
-        if self._cache is None:
-            keep_text = any(pipeline.needs_text for pipeline in self.pipelines)
-            self._cache = ChunkCache(self.reader, self.slots, self.spec.vocabulary.size, keep_text)
         chunk, index = self.lanes.draw_steps(first_step, stop_step, lane_start, lane_stop)
         needed = set(np.unique(chunk).tolist())
         # Those that are there first: loading one must not push out another that this block is about to use.

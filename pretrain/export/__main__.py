@@ -29,6 +29,7 @@ def main(run: str, *, step: str = "latest", out: str | None = None) -> int:
     """
     folder = export(run, out, step)
     policy = read_policy(folder)
+    assert policy is not None  # of the export just written
     kept = f", through the head in {policy['kept_head']['folder']}" if policy.get("kept_head") else ""
     print(f"exported step {policy['step']:,} of {run} to {folder} (pooling {policy['pooling']}{kept})")
     print(f"  AutoModel.from_pretrained({str(folder)!r})\n  SentenceTransformer({str(folder)!r})")

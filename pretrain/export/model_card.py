@@ -157,7 +157,7 @@ def _training(policy: dict[str, Any], recipe: dict[str, Any], progress: dict[str
     corpus = ", ".join(Path(source).name if Path(source).is_absolute() else source for source in sources)
     if "sequences" in data:
         corpus += f": {data['sequences']:,} sequences ({data['unit']}), {format_count(data['tokens'])} tokens"
-    rows = [
+    rows: list[tuple[str, ...]] = [
         ("data", corpus),
         ("steps", f"{policy['step']:,} of {train['steps']:,}"),
         ("sequences a step", f"{train['global_batch']:,}"),
@@ -197,7 +197,7 @@ def _scores(records: list[dict[str, Any]], begin: str) -> tuple[tuple[str, ...],
     start = begin if first_step == 0 else f"step {first_step:,}"
     if first_step == last_step:
         return ("measure", start), [(SCORES.get(name, name), f"{value:.4g}") for name, value in last.items()]
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (SCORES.get(name, name), f"{first[name]:.4g}" if name in first else "", f"{value:.4g}")
         for name, value in last.items()
     ]

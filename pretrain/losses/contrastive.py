@@ -338,7 +338,7 @@ class TiledSoftmax(torch.autograd.Function):
                 candidate_gradient.addmm_(weights.T, block / denominator)
             if anchor_gradient is not None:
                 anchor_gradient[start:stop] += torch.mm(weights, candidates).mul_(scale / denominator)
-            if further is not None:
+            if own_gradient is not None:
                 own_gradient[start:stop] = further / denominator
         separate = candidate_gradient if candidate_gradient is not anchor_gradient else None
         ctx.save_for_backward(

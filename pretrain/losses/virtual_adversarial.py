@@ -116,7 +116,7 @@ def project_noise(
         scaled = gradient / largest.where(largest > 0, 1.0)
         return scaled * (radius / _norms(scaled, "l2", lengths).clamp_min(0.5))
     step = noise + step_size * gradient
-    if mode == "smart":
+    if radius is None:  # "smart"
         return step / (_norms(step, norm, lengths) + GUARD)
     if norm == "inf":
         return step.clamp(-radius, radius)

@@ -124,8 +124,9 @@ def packed_attention(
         # tokens: 86 against 32 ms). By mode and not by grad mode: a pass without gradients and its replay
         # with them must give the same numbers. With dropout another kernel runs, and bfloat16 is the faster.
         with torch.autocast("cpu", enabled=False):
-            wide = (x.float() for x in (query, key, value))
-            output = _attend_by_length(*wide, packed_layout, scaling, dropout, half_window)
+            output = _attend_by_length(
+                query.float(), key.float(), value.float(), packed_layout, scaling, dropout, half_window
+            )
         return output.to(query.dtype), None
     return _attend_by_length(query, key, value, packed_layout, scaling, dropout, half_window), None
 

@@ -78,6 +78,7 @@ def _system(part: str) -> tuple[type[Objective], str]:
 def _plug_in(name: str) -> tuple[type[Objective], str]:
     """Return the class FILE.py:CLASS, and a name for its losses' section."""
     match = PLUG_IN.match(name)
+    assert match is not None  # the configuration takes no other names
     try:
         module = import_file(match["file"])
     except UserError as error:

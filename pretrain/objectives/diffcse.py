@@ -91,7 +91,7 @@ class Diffcse(Objective):
 
     def sequence_loss(
         self,
-        encoder: SentenceEncoder,
+        encoder: SentenceEncoder | None,
         role: str,
         ids: Tensor,
         lengths: Tensor,
@@ -99,6 +99,7 @@ class Diffcse(Objective):
         keys: np.ndarray,
         seed: int,
     ) -> Tensor:
+        assert condition is not None  # `conditions` gives one for each role
         edited = self.edit(ids, lengths, keys)
         first = lengths.cumsum(0).to(ids.device) - lengths.to(ids.device)
         hidden = self.discriminator.states(

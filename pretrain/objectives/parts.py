@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,15 @@ def local_groups(settings: Term, context: BatchContext) -> Tensor | None:
     return context.groups if settings.scope == "local" else None
 
 
-def pair(settings: Term, context: BatchContext, positive: str = "positive") -> dict[str, Tensor | None]:
+class Pair(TypedDict):
+    """Keyword arguments of `info_nce`; see there."""
+
+    groups: Tensor | None
+    anchor_identities: Tensor | None
+    positive_identities: Tensor | None
+
+
+def pair(settings: Term, context: BatchContext, positive: str = "positive") -> Pair:
     """Return what a loss of anchors and positives needs to know of the batch (for `info_nce`)."""
     return {
         "groups": local_groups(settings, context),

@@ -139,14 +139,20 @@ class Esimcse(Objective):
 
     def relate(self, views: Views, context: BatchContext) -> dict[str, Tensor]:
         z = joint(self.head, [views["anchor"], views["positive"]])
-        more = {}
+        negatives = negative_identities = None
         if self.momentum_role and (filled := int(self.filled)):
-            more["negatives"] = self.queue[:filled]
+            negatives = self.queue[:filled]
             if context.identities is not None:
-                more["negative_identities"] = self.queue_identities[:filled]
-        return {
-            "esimcse": info_nce(z[0], z[1], self.settings.temperature, **pair(self.settings, context), **more)
-        }
+                negative_identities = self.queue_identities[:filled]
+        loss = info_nce(
+            z[0],
+            z[1],
+            self.settings.temperature,
+            negatives=negatives,
+            negative_identities=negative_identities,
+            **pair(self.settings, context),
+        )
+        return {"esimcse": loss}
 
     @torch.no_grad()
     def remember(self, vectors: Tensor, identities: Tensor) -> None:

@@ -159,7 +159,7 @@ class Texts:
     def decode(self, rows: Sequence[int] | np.ndarray) -> list[str]:
         """Return the texts of some rows."""
         starts, sizes = self.starts[rows].tolist(), self.records["bytes"][rows].tolist()
-        view = memoryview(self.blob)
+        view = self.blob.data
         return [str(view[a : a + n], "utf-8") for a, n in zip(starts, sizes)]
 
 

@@ -110,7 +110,8 @@ def _worker_watch(work: Path, options: ExecutorOptions) -> Iterator[None]:
     if options.executor != "local" or options.parallel == 1 or not main:
         yield
         return
-    done, lost = threading.Event(), []
+    done, caller = threading.Event(), threading.get_ident()
+    lost: list[str] = []
 
     def interrupt(number: int, frame: object) -> None:
         raise _WorkerLost
@@ -121,7 +122,7 @@ def _worker_watch(work: Path, options: ExecutorOptions) -> Iterator[None]:
             task = dead_task(work)
             if task:
                 lost.append(task)
-                signal.pthread_kill(threading.main_thread().ident, _LOST_SIGNAL)
+                signal.pthread_kill(caller, _LOST_SIGNAL)
 
     before = signal.signal(_LOST_SIGNAL, interrupt)
     watcher = threading.Thread(target=watch, daemon=True)
@@ -184,7 +185,8 @@ def _run_slurm(jobs: list[Job], work: Path, options: ExecutorOptions) -> bool:
 
     os.environ["PYTHONPATH"] = python_path()  # sbatch exports the environment to the tasks
     partition = options.partition or _default_partition()
-    previous, executors = None, []
+    previous: Any = None
+    executors = []
     for job in jobs:
         previous = SlurmPipelineExecutor(
             job.steps,

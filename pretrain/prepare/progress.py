@@ -10,9 +10,10 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from loguru import logger
 from rich.console import Console
@@ -114,7 +115,7 @@ class Display:
     even out.
     """
 
-    def __init__(self, work: Path, stages: list[Stage], enabled: bool = True):
+    def __init__(self, work: Path, stages: Sequence[Stage], enabled: bool = True):
         self._work, self._stages = work, stages
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -137,7 +138,7 @@ class Display:
         self._thread.start()
         return self
 
-    def __exit__(self, *failure: object) -> None:
+    def __exit__(self, *failure: Any) -> None:
         self._stop.set()
         self._thread.join()
         self._update()

@@ -18,6 +18,7 @@ import contextlib
 import math
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,7 @@ def _plan(config: DataConfig, tasks: list[Task], work: Path) -> Plan:
 
 def _unfinished_plan(config: DataConfig, tasks: list[Task], work: Path) -> Plan:
     out = work.parent
+    plan: Plan | None
     try:
         plan = Plan.read(work)
     except ValidationError:
@@ -207,7 +209,7 @@ def _jobs(plan: Plan, work: Path) -> list[Job]:
     )
     jobs = []
 
-    def add(title: str, step: Any, sizes: list[int], before: tuple = ()) -> None:
+    def add(title: str, step: Any, sizes: list[int], before: Sequence[Any] = ()) -> None:
         jobs.append(Job(step.stage, title, sizes, [*before, step]))
 
     if config.dedup == "minhash":

@@ -147,7 +147,9 @@ class _Paragraph:
         if mark == start:
             return False  # a mark without a sentence before it
         alone = line[mark - 1] == " "
-        word = _LAST_WORD.search(line, max(start, mark - 24), mark - 1 if alone else mark).group()
+        found = _LAST_WORD.search(line, max(start, mark - 24), mark - 1 if alone else mark)
+        assert found is not None  # the pattern also matches the empty word at the end
+        word = found.group()
         plain = word.isalpha() and word.islower() and word not in _ABBREVIATIONS
         if line[behind - 1] != " ":  # "the end.The next"
             return plain

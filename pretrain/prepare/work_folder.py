@@ -34,12 +34,12 @@ from pretrain.data.shards import write_atomically
 from pretrain.prepare.tasks import Task
 
 
-class WorkFile:
+class WorkFile(BaseModel):
     """A pydantic model that is kept as a JSON file; `place` is its path in the work folder."""
 
     place: ClassVar[str]
 
-    def write(self: Any, work: Path, rank: int = 0) -> None:
+    def write(self, work: Path, rank: int = 0) -> None:
         """Write the file of a task, whole or not at all. Raises: UserError when the disk is full."""
         path = work / self.place.format(rank=rank)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ class WorkFile:
         return (work / cls.place.format(rank=rank)).is_file()
 
     @classmethod
-    def read(cls: Any, work: Path, rank: int = 0) -> Self:
+    def read(cls, work: Path, rank: int = 0) -> Self:
         """Read the file of a task."""
         return cls.model_validate_json((work / cls.place.format(rank=rank)).read_bytes())
 
@@ -62,7 +62,7 @@ class WorkFile:
         return {rank: cls.read(work, rank) for rank in sorted(int(path.stem) for path in paths)}
 
 
-class Plan(BaseModel, WorkFile):
+class Plan(WorkFile):
     """What is made. described: the sources, in words. annotation: of the parser."""
 
     place: ClassVar[str] = "plan.json"
@@ -75,7 +75,7 @@ class Plan(BaseModel, WorkFile):
     annotation: dict[str, str] | None = None
 
 
-class Decision(BaseModel, WorkFile):
+class Decision(WorkFile):
     """The document `key` is held out or not, in place of what its hash says; cut: its last sentences are."""
 
     place: ClassVar[str] = "decision.json"
@@ -113,7 +113,7 @@ class ResolveCounts(_Counts):
     place: ClassVar[str] = "counts/resolve/{rank:05d}.json"
 
 
-class UnreadRows(BaseModel, WorkFile):
+class UnreadRows(WorkFile):
     """named: the first rows that a task could not read, with file, line and reason."""
 
     place: ClassVar[str] = "counts/faults/{rank:05d}.json"
@@ -121,7 +121,7 @@ class UnreadRows(BaseModel, WorkFile):
     named: list[str]
 
 
-class HashRange(BaseModel, WorkFile):
+class HashRange(WorkFile):
     """The smallest and the largest hash of a task's documents, each with the document's key.
 
     Both are None of a task without documents.
@@ -138,7 +138,7 @@ class HashRange(BaseModel, WorkFile):
         self.largest = max(self.largest or (number, key), (number, key))
 
 
-class TaskColumns(BaseModel, WorkFile):
+class TaskColumns(WorkFile):
     """The columns and labels that the records of a task have.
 
     labels: how many, 0 for none. position: of the first record.
@@ -151,7 +151,7 @@ class TaskColumns(BaseModel, WorkFile):
     position: int
 
 
-class Columns(BaseModel, WorkFile):
+class Columns(WorkFile):
     """The columns of the data, and how many labels it has (None: no labels)."""
 
     place: ClassVar[str] = "counts/columns/{rank:05d}.json"
@@ -160,7 +160,7 @@ class Columns(BaseModel, WorkFile):
     labels: int | None = None
 
 
-class TokenizerSize(BaseModel, WorkFile):
+class TokenizerSize(WorkFile):
     """Size of the vocabulary, special tokens included."""
 
     place: ClassVar[str] = "counts/tokenizer/{rank:05d}.json"
@@ -168,7 +168,7 @@ class TokenizerSize(BaseModel, WorkFile):
     vocabulary_size: int
 
 
-class ShuffledShards(BaseModel, WorkFile):
+class ShuffledShards(WorkFile):
     """shards: split -> the manifest's entry of the shard that a task wrote."""
 
     place: ClassVar[str] = "counts/shuffle/{rank:05d}.json"
@@ -176,7 +176,7 @@ class ShuffledShards(BaseModel, WorkFile):
     shards: dict[str, dict[str, Any]]
 
 
-class BuiltShards(BaseModel, WorkFile):
+class BuiltShards(WorkFile):
     """What became of a bucket: its counts, and its shards, unless `ShuffledShards` has them."""
 
     place: ClassVar[str] = "counts/build/{rank:05d}.json"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pretrain.checkpoint import store
-from pretrain.checkpoint.folder import set_aside
+from pretrain.checkpoint.folder import Reason, set_aside
 from pretrain.common.errors import UserError
 from pretrain.common.ranks import on_rank_zero
 from pretrain.export.folder import export, is_export, read_policy
@@ -56,11 +56,8 @@ def _export_best(folder: Path, progress: Progress) -> bool:
     can_export = source.is_dir() and problem is None
     finding = "" if can_export or progress.best_score is None else "is missing"
     if best.exists() and not (can_export and is_export(best)):  # else the export replaces it
-        kind, why = (
-            ("damaged", "is not a whole export")
-            if policy is None
-            else ("abandoned", f"is of step {policy['step']}")
-        )
+        kind: Reason = "damaged" if policy is None else "abandoned"
+        why = "is not a whole export" if policy is None else f"is of step {policy['step']}"
         try:
             finding = f"{why}, and is renamed to {set_aside(best, kind).name}"
         except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -13,7 +13,7 @@ from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably
 from pretrain.common.folder_lock import folder_lock
 from pretrain.common.ranks import on_rank_zero
-from pretrain.config.run import Config
+from pretrain.config.run import Config, Precision
 from pretrain.telemetry.throughput import choose_precision as measure_precision
 
 SECONDS_FOR_ANOTHER = 600.0
@@ -52,7 +52,7 @@ def set_threads(config: Config) -> int:
     return threads
 
 
-def choose_precision(config: Config, state: dict[str, Any] | None) -> str:
+def choose_precision(config: Config, state: dict[str, Any] | None) -> Precision:
     """Return the precision to train in, the same on all ranks. Collective.
 
     It is `train.precision`. Where that is `auto`: what the run used before it was resumed, else what
@@ -66,17 +66,16 @@ def choose_precision(config: Config, state: dict[str, Any] | None) -> str:
         precision = state["config"]["train"]["precision"]
     elif precision == "auto":
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        file = config.train.precision_file
         precision = on_rank_zero(
-            lambda: shared_choice(
-                config.train.precision_file, device.type, lambda: measure_precision(device)[0]
-            )
+            lambda: shared_choice(file, device.type, lambda: measure_precision(device)[0])
         )
     if precision == "fp16" and not torch.cuda.is_available():
         raise UserError("train.precision=fp16 is for GPUs; on a CPU use bf16, fp32 or auto")
     return precision
 
 
-def shared_choice(path: Path | None, device: str, measure: Callable[[], str]) -> str:
+def shared_choice(path: Path | None, device: str, measure: Callable[[], Precision]) -> Precision:
     """Return the precision that the first of several runs has measured.
 
     Two measurements on a busy machine may differ, and the runs of one comparison must not. Of runs that start
@@ -105,4 +104,4 @@ def shared_choice(path: Path | None, device: str, measure: Callable[[], str]) ->
         ) from None
     if precision not in ("fp32", "bf16"):
         raise UserError(f"train.precision_file: {file} says {precision!r}, not fp32 or bf16; remove it")
-    return precision
+    return cast(Precision, precision)

@@ -45,7 +45,7 @@ def resume_from(config: Config, found: inputs.Inputs) -> tuple[Path | None, dict
         choice = _named_checkpoint(Path(requested), checkpoints)
     state = None if choice is None else _state_of(choice.path, config, found)
     on_rank_zero(lambda: _make_run_folder(folder, config.data_folder / "tokenizer"))
-    if choice is None:
+    if choice is None or state is None:  # both or none
         return None, None
     on_rank_zero(lambda: _set_others_aside(choice, state["step"], checkpoints))
     return choice.path, state
@@ -86,7 +86,9 @@ def _named_checkpoint(source: Path, checkpoints: Path) -> checkpoint_folder.Choi
 
 def _set_others_aside(choice: checkpoint_folder.Choice, step: int, checkpoints: Path) -> None:
     """Rename the checkpoints that this resume passes over."""
-    passed = {path: ("damaged", f"it {problem}") for path, problem in choice.damaged}
+    passed: dict[Path, tuple[checkpoint_folder.Reason, str]] = {
+        path: ("damaged", f"it {problem}") for path, problem in choice.damaged
+    }
     if choice.path.parent.resolve() == checkpoints.resolve():
         for path in checkpoint_folder.candidates(checkpoints):
             if checkpoint_folder.step_of(path) > step:

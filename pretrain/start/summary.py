@@ -173,7 +173,9 @@ def print_idle_augmentations(data: Data, telemetry: Telemetry) -> None:
             (role, build_for(data.train, spec, data.vocabulary, data.synonyms))
             for role, spec in specs.items()
         ]
-        lines += idle_augmentations.of_sentences(pipelines, first_sound(data.train).annotation)
+        annotation = first_sound(data.train).annotation
+        assert annotation is not None  # `build_for` refuses augmentations of text for data without it
+        lines += idle_augmentations.of_sentences(pipelines, annotation)
     for line in lines:
         telemetry.say(line)
 

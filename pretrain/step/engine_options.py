@@ -61,7 +61,7 @@ class AskedFor(dict):
     def __iter__(self) -> Iterator[str]:
         return super().__iter__()
 
-    def keys(self) -> KeysView[str]:
+    def keys(self) -> Any:  # a dict's own type of keys cannot be derived from
         return KeysView(self)
 
     def items(self) -> Any:

@@ -16,7 +16,7 @@ from augment.spec.grammar import parse
 from augment.tokens.synonyms import SynonymTable
 from pretrain.common.errors import UserError
 from pretrain.config.run import Config
-from pretrain.data.annotation import Sentences
+from pretrain.data.annotation import Annotation, Sentences
 from pretrain.data.damage import known_damaged
 from pretrain.data.masking import Masked, mask_tokens
 from pretrain.data.microbatches import MicroBatch, count_micro_batches, cut, pack
@@ -210,7 +210,8 @@ def _first_sequences(
     reader: ShardReader, wanted: int, skip_damaged: bool, known: dict[int, str]
 ) -> tuple[Ragged, np.ndarray, Sentences | None, dict[int, str]]:
     parts, ids, have, damaged = [], [], 0, dict(known)
-    annotations, chunks, rows = {}, [], []
+    annotations: dict[int, Annotation] = {}
+    chunks, rows = [], []
     for index in range(reader.num_chunks):
         if index in damaged:
             continue
@@ -222,7 +223,8 @@ def _first_sequences(
             damaged[index] = error.reason
             continue
         parts.append(chunk.sequences)
-        annotations[index] = chunk.annotation
+        if chunk.annotation is not None:
+            annotations[index] = chunk.annotation
         chunks.append(np.full(len(chunk.sequences), index))
         rows.append(np.arange(0, len(chunk.stored), len(chunk.columns)))
         ids.append(chunk.sequence_ids)

@@ -126,6 +126,7 @@ class SequenceLoss(Request[Tensor]):
 
     def answer(self, model: SentenceModel) -> Tensor:
         row, term = self.row, model.objective.terms[self.term]
+        assert row.keys is not None and row.seed is not None  # the loss draws; a view's rows have both
         with model.autocast(row):
             return term.sequence_loss(
                 model.encoder, self.role, row.ids, row.lengths, self.condition, row.keys, row.seed

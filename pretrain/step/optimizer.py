@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,7 +16,7 @@ from pretrain.model.modules import parameter_groups
 def build_optimizer(module: nn.Module, config: TrainConfig, device: torch.device) -> torch.optim.Optimizer:
     """AdamW or LAMB over `module`: fused kernels where the device has them, NVIDIA apex's when it imports."""
     groups = parameter_groups(module, config.weight_decay, config.head_lr_scale)
-    settings = {"lr": config.lr, "betas": config.betas, "eps": config.eps}
+    settings: dict[str, Any] = {"lr": config.lr, "betas": config.betas, "eps": config.eps}
     apex = device.type == "cuda" and has_apex()
     if config.optimizer == "lamb":
         if apex:

@@ -193,8 +193,10 @@ class _Work:
                     "no winner"
                 )
             elif run.state != "done" and self.trainer.train(run, f"[{number}/{len(tasks)}] "):
+                summary = run.summary
+                assert summary is not None  # `train` says that the run is done
                 dev = f", STS-B dev {run.dev:.2f}" if run.dev is not None else ""
-                _say(f"  done in {format_seconds(run.summary['seconds'])}{dev}{_left(known)}")
+                _say(f"  done in {format_seconds(summary['seconds'])}{dev}{_left(known)}")
         for name, words in self.trainer.failures.items():
             _say(f"failed: {name}: {words}")
         return 1 if self.trainer.failures else 0
@@ -222,8 +224,8 @@ class _Work:
             self.judge(models, chosen)
         print(write(self.sweep, collect(self.sweep, self.plan, self.out), self.out / self.name))
         if self.flags.clean:
-            for model in (model for model in models if model.run is not None):
-                shutil.rmtree(model.run.folder / "checkpoints", ignore_errors=True)
+            for run in (model.run for model in models if model.run is not None):
+                shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)
         if commands := pending(self.sweep, models):
             print("To fill the other columns (--evaluations all runs these):", *commands, sep="\n  ")
         print(f"table and figures: {self.out / self.name}")

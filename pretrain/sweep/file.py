@@ -202,7 +202,9 @@ def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "")
             )
             entry = Entry(title, row, ())
             if row.kind != "quoted":
-                recipe = _recipe(folder / (row.recipe or sweep.recipe), size)
+                path = row.recipe or sweep.recipe
+                assert path is not None  # `Sweep` refuses a row without one
+                recipe = _recipe(folder / path, size)
                 axes = sweep.search if row.search is None else row.search
                 searched = _combinations(axes if row.kind == "trained" else {})
                 try:

@@ -221,8 +221,9 @@ class Plan:
         if not entry.searched:
             return 0
         runs = [run_of(entry.name, point, self.seeds[0], self.out) for point in entry.points]
-        scores = [-math.inf if run.failed else self.score(run) for run in runs]
-        if None in scores or max(scores) == -math.inf:
+        found = [-math.inf if run.failed else self.score(run) for run in runs]
+        scores = [score for score in found if score is not None]
+        if len(scores) < len(found) or max(scores) == -math.inf:
             return None
         return max(range(len(scores)), key=scores.__getitem__)
 

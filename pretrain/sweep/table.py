@@ -133,20 +133,17 @@ def evaluate(
 def metric(model: Judged, name: str | list[str]) -> float | None:
     """Return a figure of a model; None: not evaluated (yet)."""
     if isinstance(name, list):
-        values = [metric(model, part) for part in name]
-        return None if None in values else statistics.mean(values)
+        parts = [value for part in name if (value := metric(model, part)) is not None]
+        return statistics.mean(parts) if len(parts) == len(name) else None
     evaluation, _, rest = name.partition(".")
     if name == "dev":
         if model.run is not None:
             return model.run.dev
         evaluation, rest = "sts", "STS-B-dev"
     if evaluation == "run":
-        summary = model.run.summary if model.run is not None else None
-        return (
-            {"seconds_per_step": model.run.seconds_per_step, "best_step": summary["best_step"]}[rest]
-            if summary
-            else None
-        )
+        if model.run is None or not (summary := model.run.summary):
+            return None
+        return {"seconds_per_step": model.run.seconds_per_step, "best_step": summary["best_step"]}[rest]
     path = model.results(evaluation)
     if not path.is_file():
         return None
@@ -211,7 +208,11 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
                 "points": len(entry.points),
             }
         for model in judged(entry, runs, out):
-            of_run = {"figures": figures(model, sweep), "model": model.model, "pooling": model.pooling}
+            of_run: dict[str, Any] = {
+                "figures": figures(model, sweep),
+                "model": model.model,
+                "pooling": model.pooling,
+            }
             if model.run is not None:
                 of_run |= {"seed": model.run.seed, "warnings": model.run.warnings}
             row["runs"].append(of_run)

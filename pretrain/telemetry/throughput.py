@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
@@ -206,7 +207,9 @@ def _work_clock(device: torch.device) -> float:
     return time.process_time() / torch.get_num_threads()
 
 
-def choose_precision(device: torch.device | str, width: int = 256, tokens: int = 2048) -> tuple[str, float]:
+def choose_precision(
+    device: torch.device | str, width: int = 256, tokens: int = 2048
+) -> tuple[Literal["bf16", "fp32"], float]:
     """Measure which of "bf16" and "fp32" trains faster on `device`.
 
     Some CPUs have no bfloat16 instructions and emulate it several times slower; some have units that make it

@@ -75,7 +75,6 @@ def _field_texts(task: Task, source: Source, faults: Faults) -> Iterator[tuple[i
     broken = 0
     good = False
     for position, row in json_rows(task) if task.kind == "jsonl" else table_rows(task, source, choose):
-        why = None
         text = None if isinstance(row, Broken) else row.get(key)
         if isinstance(row, Broken):
             why = row.why
@@ -87,7 +86,7 @@ def _field_texts(task: Task, source: Source, faults: Faults) -> Iterator[tuple[i
             why = f"field {key!r} holds no text, but {str(text)[:60]!r}"
         elif not is_unicode(text):
             why = f"field {key!r} is not Unicode (half of a surrogate pair, or bytes that are not UTF-8)"
-        if why is None:
+        else:
             good = True
             yield position, text
             continue

@@ -19,7 +19,7 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 from pretrain.common.errors import UserError
 from pretrain.prepare.tasks import Task
@@ -28,8 +28,11 @@ COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
 PASSAGE_CHARACTERS = 32768
 _PROBE_BYTES = 1 << 20
 
+Stream = BinaryIO | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile
+"""A file that is read as bytes, decompressed."""
 
-def open_file(path: str | Path) -> BinaryIO:
+
+def open_file(path: str | Path) -> Stream:
     """Open a file as a stream of its decompressed bytes."""
     name = str(path)
     if name.endswith(".gz"):
@@ -85,7 +88,7 @@ def _is_compressed(path: str) -> bool:
     return path.endswith(COMPRESSIONS)
 
 
-def detect_layout(path: Path) -> str:
+def detect_layout(path: Path) -> Literal["lines", "paragraphs"]:
     """Return `paragraphs` if there is a blank line between text in the first megabyte, else `lines`.
 
     Raises: UserError if the file is not UTF-8 text or cannot be decompressed.
@@ -164,7 +167,7 @@ def where(task: Task, position: int) -> str:
     return f"{task.place}, line {line + 1}"
 
 
-def _owned_lines(stream: BinaryIO, begin: int | None, end: int, layout: str) -> Iterator[tuple[int, bytes]]:
+def _owned_lines(stream: Stream, begin: int | None, end: int, layout: str) -> Iterator[tuple[int, bytes]]:
     """Yield (offset, line) of the documents that begin in (begin, end]; begin None: in [0, end].
 
     The line that holds byte `begin` began before it, so it belongs to the range before; a paragraph

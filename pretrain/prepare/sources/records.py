@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from augment.text.cleaning import clean
@@ -59,7 +60,7 @@ def records(task: Task, source: Source) -> Iterator[Record]:
     rows = {"jsonl": _jsonl_rows, "text": _text_rows}.get(task.kind, _table_rows)(task, source)
     first: Record | None = None
     for position, row in rows:
-        record = _record(row, position, lambda what, position=position: _fault(task, position, what))
+        record = _record(row, position, partial(_fault, task, position))
         if first is None:
             first = record
         elif (record.label is None) != (first.label is None):
@@ -104,9 +105,7 @@ def _jsonl_rows(task: Task, source: Source) -> Iterator[tuple[int, dict[str, Any
         row = _whole(task, position, row)
         fields = tuple(row)
         if fields not in known:
-            known[fields] = _columns(
-                fields, source, lambda what, position=position: _fault(task, position, what)
-            )
+            known[fields] = _columns(fields, source, partial(_fault, task, position))
         yield position, {column: row[field] for field, column in known[fields].items()}
 
 
@@ -139,9 +138,9 @@ def _columns(fields: tuple[str, ...], source: Source, fault: Callable[[str], Use
     """Return field -> column, for the fields that a record has."""
     keys = {column: getattr(source, f"{column}_key") for column in (*COLUMNS, LABEL)}
     meant = {key: column for column, key in keys.items()}
-    for field, column in _SIMCSE.items():
-        if keys[column] == column:  # nobody has said otherwise
-            meant.setdefault(field, column)
+    for field, standard in _SIMCSE.items():
+        if keys[standard] == standard:  # nobody has said otherwise
+            meant.setdefault(field, standard)
     found: dict[str, str] = {}
     for field in fields:
         column = meant.get(field)

@@ -13,11 +13,11 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from pretrain.common.errors import UserError
 from pretrain.config.data import Source
-from pretrain.prepare.sources.readers import naming_damage, numbered_documents, open_file, where
+from pretrain.prepare.sources.readers import Stream, naming_damage, numbered_documents, open_file, where
 from pretrain.prepare.tasks import Task
 
 _FIELD_CHARACTERS = 1 << 24  # the csv module's own limit is 131,072
@@ -97,7 +97,7 @@ def _csv_rows(task: Task, choose: Choose) -> Iterator[tuple[int, Row | Broken]]:
                 yield position, {field: row[number] for number, field in chosen}
 
 
-def _numbered_rows(task: Task, stream: BinaryIO) -> Iterator[tuple[int, list[str]]]:
+def _numbered_rows(task: Task, stream: Stream) -> Iterator[tuple[int, list[str]]]:
     """Yield rows that are not blank, each with the number of its first line from 0.
 
     A quoted field may hold line breaks.

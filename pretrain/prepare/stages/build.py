@@ -121,7 +121,7 @@ class Build(Pack):
     def _annotate(self, heartbeat: Heartbeat, counts: Counter[str]) -> Annotate | None:
         if self.config.annotate is None:
             return None
-        annotator = Annotator(self.plan.annotation, self.config.max_length, self.work / "parses")
+        annotator = Annotator(self.annotation, self.config.max_length, self.work / "parses")
 
         def annotate(texts: list[str], sequences: Ragged) -> dict[str, bytes]:
             members = annotator.members(texts, sequences, counts)

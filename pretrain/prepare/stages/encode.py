@@ -37,7 +37,9 @@ class TextEncoder:
         self.cls_id, self.sep_id = (self._special_id(settings[f"{role}_token"]) for role in ("cls", "sep"))
 
     def _special_id(self, token: Any) -> int:
-        return self._tokenizer.token_to_id(token["content"] if isinstance(token, dict) else token)
+        number = self._tokenizer.token_to_id(token["content"] if isinstance(token, dict) else token)
+        assert number is not None  # the tokenizer of a preparation has [CLS] and [SEP]
+        return number
 
     def __call__(self, texts: list[str]) -> Ragged:
         """Return the tokens of texts, without special ones.

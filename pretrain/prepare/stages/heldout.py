@@ -34,7 +34,7 @@ class EnsureSplits(PlannedStep):
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         with self.heartbeat(0):
             found = HashRange.read_all(self.work)
-            decision = _decide([hashes for hashes in found.values() if hashes.smallest], self.config.heldout)
+            decision = _decide(list(found.values()), self.config.heldout)
             if decision is None:
                 return
             decision.write(self.work)
@@ -50,9 +50,10 @@ class EnsureSplits(PlannedStep):
 
 def _decide(found: list[HashRange], share: float) -> Decision | None:
     """Return which document to decide on; None if the hashes fill both splits, or there is no text at all."""
-    if not found:
+    smallest = min((hashes.smallest for hashes in found if hashes.smallest), default=None)
+    largest = max((hashes.largest for hashes in found if hashes.largest), default=None)
+    if smallest is None or largest is None:
         return None
-    smallest, largest = min(hashes.smallest for hashes in found), max(hashes.largest for hashes in found)
     if bk.is_below(smallest[0], share) and not bk.is_below(largest[0], share):
         return None
     if smallest == largest:

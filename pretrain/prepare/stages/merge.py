@@ -40,12 +40,13 @@ class Merge(PlannedStep):
         if not tokenizer.exists():
             os.replace(self.work / "tokenizer", tokenizer)
         vocabulary = TokenizerSize.read(self.work).vocabulary_size
-        columns, annotation = {}, {}
+        columns: dict[str, Any] = {}
+        annotation: dict[str, Any] = {}
         if config.unit == "record":
             columns = Columns.read(self.work).model_dump(exclude_none=True)
         if config.annotate is not None:
             figures = {"words": counts.pop("annotated_words"), "bytes": counts.pop("annotation_bytes")}
-            annotation = {"annotation": {**self.plan.annotation, "texts": WHOLE, **figures}}
+            annotation = {"annotation": {**self.annotation, "texts": WHOLE, **figures}}
         manifest = {
             "format": FORMAT,
             "preparation": PREPARATION,

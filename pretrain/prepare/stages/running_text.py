@@ -102,5 +102,6 @@ def _unmarked(stored: bk.Texts, rows: np.ndarray) -> Packed:
     """Return the sequences of some rows, in this order."""
     lengths = stored.records["bytes"][rows].astype(np.int64) // 4
     tokens = stored.blob.view("<i4").take(segment_indices(stored.starts[rows] // 4, lengths))
-    starts = [np.flatnonzero(tokens & mark) for mark in (_SENTENCE, _DOCUMENT)]
-    return Packed(Ragged((tokens & _IDS).astype(np.int32), offsets_of(lengths)), *starts)
+    sentence_starts, document_starts = (np.flatnonzero(tokens & mark) for mark in (_SENTENCE, _DOCUMENT))
+    sequences = Ragged((tokens & _IDS).astype(np.int32), offsets_of(lengths))
+    return Packed(sequences, sentence_starts, document_starts)

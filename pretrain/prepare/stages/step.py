@@ -51,6 +51,13 @@ class PlannedStep(Step):
     def buckets(self) -> int:
         return self.plan.buckets
 
+    @property
+    def annotation(self) -> dict[str, str]:
+        """Return what the plan says of the parser, of data that is annotated."""
+        annotation = self.plan.annotation
+        assert annotation is not None  # a plan with `config.annotate` has it
+        return annotation
+
     def parts_of(self, runs: list[bk.Run], bucket: int) -> int:
         """Return in how many parts to read a bucket, so that none has more text than `bucket_megabytes`."""
         held = sum(run.text_bytes(bucket) for run in runs)

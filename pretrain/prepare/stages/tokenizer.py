@@ -34,7 +34,7 @@ class MakeTokenizer(PlannedStep):
         texts = bk.load_texts(runs, 0, 0, self.parts_of(runs, 0))  # a random sample: drawn by hash
         chosen = texts.decode(np.arange(0, len(texts.records), max(1, len(texts.records) // 1000)))
         # the columns and the label of a record are lines
-        check_corpus([line for text in chosen for line in text.split("\n")], self.plan.annotation)
+        check_corpus([line for text in chosen for line in text.split("\n")], self.annotation)
 
     def _make(self) -> None:
         config = self.config

@@ -36,17 +36,28 @@ class Shards(contextlib.ExitStack):
         columns = packed.columns
         offsets = packed.sequences.offsets[::columns]
         for start, stop in pairwise(chunk_bounds(np.diff(offsets), self._step.config.chunk_tokens).tolist()):
-            starts = []
-            for values in (packed.sentence_starts, packed.document_starts):
-                low, high = np.searchsorted(values, [offsets[start], offsets[stop]])
-                starts.append(values[low:high] - offsets[start])
+            first, end = offsets[start], offsets[stop]
             sequences = packed.sequences.slice(start * columns, stop * columns)
             labels = None if packed.labels is None else packed.labels[start:stop]
-            annotation = None if annotate is None else annotate(packed.texts(start, stop), sequences)
+            annotation = None
+            if annotate is not None:
+                assert packed.texts is not None  # data that is annotated is packed with its texts
+                annotation = annotate(packed.texts(start, stop), sequences)
             self._writers[split].write(
-                sequences, *starts, columns=columns, labels=labels, annotation=annotation
+                sequences,
+                _starts_within(packed.sentence_starts, first, end),
+                _starts_within(packed.document_starts, first, end),
+                columns=columns,
+                labels=labels,
+                annotation=annotation,
             )
 
     def records(self) -> dict[str, dict]:
         """Return the manifest's entry of each shard, once it is finished."""
         return {split: writer.record for split, writer in self._writers.items()}
+
+
+def _starts_within(starts: np.ndarray, first: int, end: int) -> np.ndarray:
+    """Return the starts in [first, end), counted from `first`; starts: int64, ascending."""
+    low, high = np.searchsorted(starts, [first, end])
+    return starts[low:high] - first
