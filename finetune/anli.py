@@ -277,7 +277,9 @@ def evaluate(
     weights = [corpus.weight for corpus in TRAINING if corpus.name in sets.train]
     digest = hashlib.sha256()
     for part in (train, *evaluated.values()):
-        digest.update(part.tokens.ids.tobytes() + part.tokens.offsets.tobytes() + part.targets.tobytes())
+        digest.update(
+            part.tokens.ids.tobytes() + part.tokens.offsets.tobytes() + part.known_targets.tobytes()
+        )
     settings = asdict(recipe) | {
         "precision": precision,
         "model": source.fingerprint,
@@ -347,10 +349,10 @@ def _task_result(name: str, found: list[dict[str, Any]]) -> TaskResult:
 
 
 def _joined(parts: list[Encoded]) -> Encoded:
-    types = [part.token_types for part in parts]
+    types = [part.token_types for part in parts if part.token_types is not None]
     return Encoded(
         Ragged.concatenate([part.tokens for part in parts]),
-        Ragged.concatenate(types) if types[0] is not None else None,
+        Ragged.concatenate(types) if types else None,
         np.concatenate([part.targets for part in parts]),
         sum(part.cut for part in parts),
     )

@@ -156,6 +156,7 @@ def _sentence_transformer(model: EmbeddingModel) -> Any:
 
     from finetune.encoders.embed import POOLER
 
+    assert model.source is not None  # a function, which has none, cannot be whitened
     source = model.source.location
     if model.pooling == "own modules":
         return SentenceTransformer(source, device="cpu", trust_remote_code=False, model_kwargs=SAFE_WEIGHTS)
@@ -197,7 +198,9 @@ def source_sentences(source: str, count: int) -> list[str]:
     found: list[str] = []
     for chunk in range(reader.num_chunks):
         rows = reader.read(chunk).sequences
-        found += tokenizer.batch_decode([row.tolist() for row in rows], skip_special_tokens=True)
+        found += tokenizer.batch_decode(
+            [rows[n].tolist() for n in range(len(rows))], skip_special_tokens=True
+        )
         if len(found) >= count:
             break
     return found[:count]

@@ -121,7 +121,7 @@ class PlusPlus:
     """
 
     def __init__(self) -> None:
-        self._points: np.ndarray | None = None
+        self._points = np.empty((0, 0))  # none yet
 
     def __call__(self, points: np.ndarray, clusters: int, random_state: np.random.RandomState) -> np.ndarray:
         """The first centres, float[clusters, d], of `points` float32[N, d] or float64[N, d]."""

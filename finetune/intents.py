@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -368,7 +368,7 @@ def _read_clinc(path: Path) -> tuple[list[tuple[str, str]], list[tuple[str, str]
     return _checked(path, parts["train"] + parts["val"]), _checked(path, parts["test"])
 
 
-def _checked(path: Path, examples: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def _checked(path: Path, examples: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     checked = list(examples)
     for number, (text, label) in enumerate(checked, start=1):
         if not text or not label:

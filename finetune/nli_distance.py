@@ -72,8 +72,13 @@ def compare(examples: Iterable[tuple[str, str, str]], remark: str | None = None)
         for other, kind in hypotheses
         if kind != "entailment"
     ]
-    premises, entailed, others, contradicts = ([row[column] for row in rows] for column in range(4))
-    return Comparisons(premises, entailed, others, np.array(contradicts, bool), remark)
+    return Comparisons(
+        [row[0] for row in rows],
+        [row[1] for row in rows],
+        [row[2] for row in rows],
+        np.array([row[3] for row in rows], bool),
+        remark,
+    )
 
 
 def load(name: str, data: str | Path | None = None) -> Comparisons:
@@ -156,9 +161,10 @@ def check_name(name: str) -> str:
 # ----------------------------------------------------------------------------------------------------------
 
 
-def _read_jsonl(path: Path, premise: str) -> list[tuple[str, ...]]:
+def _read_jsonl(path: Path, premise: str) -> list[tuple[str, str, str]]:
     """Return (premise, hypothesis, label) of every row; `premise` is the key of the first."""
-    return [texts for _, texts in json_rows(path, premise, "hypothesis", "label")]
+    rows = json_rows(path, premise, "hypothesis", "label")
+    return [(first, second, label) for _, (first, second, label) in rows]
 
 
 def _anli(data: str | Path | None) -> Comparisons:
@@ -227,7 +233,8 @@ def read_triplets(path: Path) -> list[tuple[str, str, str]]:
     Raises:
         UserError: a column or a sentence missing, or no rows.
     """
-    rows = csv_columns(path, "sent0", "sent1", "hard_neg")
+    columns = csv_columns(path, "sent0", "sent1", "hard_neg")
+    rows = [(premise, entailed, contradicting) for premise, entailed, contradicting in columns]
     for number, row in enumerate(rows, start=1):
         if not all(row):
             raise UserError(f"{path}, row {number} lacks a sentence; the file is damaged")

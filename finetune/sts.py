@@ -390,7 +390,8 @@ def detail_table(scores: StsResults) -> str:
     header += "".join(f"{name:>10}" for name in (f"{kind} {c}" for kind in ("rho", "r") for c in columns))
     lines = [header]
     for task, score in scores.items():
-        figures = [score[f"{kind}_{column}"] for kind in ("spearman", "pearson") for column in columns]
+        values: Mapping[str, object] = score
+        figures = [values[f"{kind}_{column}"] for kind in ("spearman", "pearson") for column in columns]
         printed = "".join(f"{figure:10.2f}" for figure in figures)
         lines.append(task.ljust(22) + f"{score['pairs']:7d}" + printed)
         if len(score["subsets"]) > 1:
@@ -407,7 +408,7 @@ def evaluation_of(model: EmbeddingModel, pooling: str, scores: StsResults) -> Ev
     evaluated = replace(model, pooling=pooling)
     evaluation = Evaluation.of("sts", evaluated, "cosine, Spearman over all pairs of a task at once")
     for task, score in scores.items():
-        plain = {key: float(value) for key, value in score.items() if key not in ("subsets", "pairs")}
+        plain = {key: float(value) for key, value in score.items() if isinstance(value, float)}
         evaluation.tasks[task] = TaskResult(
             "spearman_all", plain["spearman_all"], plain, details={"subsets": score["subsets"]}
         )

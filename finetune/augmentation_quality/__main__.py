@@ -178,7 +178,8 @@ def annotate(texts: Sequence[str], parser: str, folder: Path) -> Sentences:
     """
     described = describe_parser(parser)
     annotator = Annotator(described, 1 << 31, folder)
-    annotations, began, counts = {}, time.perf_counter(), Counter()
+    annotations, began = {}, time.perf_counter()
+    counts: Counter[str] = Counter()
     for number, start in enumerate(range(0, len(texts), PARSED_AT_ONCE)):
         part = texts[start : start + PARSED_AT_ONCE]
         ones = np.ones(len(part), dtype=np.int64)
@@ -279,7 +280,7 @@ def main(
     quality = Quality(augmented, pipeline, masked, folder / "kept", f"{opened.identity} {opened.pooling}")
     figures, notes = measure_all(quality, specifications)
     notes = [*augmented.notes, *notes] + [augmented.why_no_perplexity] * bool(augmented.why_no_perplexity)
-    settings = {
+    settings: dict[str, Any] = {
         "model": opened.name,
         "pooling": opened.pooling,
         "precision": precision,

@@ -16,6 +16,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from typing import Any
 
 import numpy as np
 
@@ -94,7 +95,7 @@ class Words:
     ends: np.ndarray
 
 
-def words_of_row(row: np.ndarray, tokenizer: object, vocabulary: Vocabulary) -> Words:
+def words_of_row(row: np.ndarray, tokenizer: Any, vocabulary: Vocabulary) -> Words:
     """Words of a row (int32[L]) as its vocabulary tells them, special tokens aside."""
     starts = np.flatnonzero(vocabulary.word_starts(row))
     ends = np.append(starts[1:], len(row))
@@ -174,16 +175,16 @@ class MaskedLosses:
         batches, positions, owners = [], [], []
         width = max(map(len, rounds), default=0) or 1
         for number in range(MASK_ROUNDS):
-            ids, hidden, owner = rows.ids.copy(), [], []
+            ids = rows.ids.copy()
+            hidden: list[int] = []
             for k, (of_row, of_rounds) in enumerate(zip(words, rounds)):
                 for w in np.flatnonzero(of_rounds == number).tolist():
                     span = range(rows.offsets[k] + of_row.starts[w], rows.offsets[k] + of_row.ends[w])
                     hidden += span
-                    owner += [k * width + w] * len(span)
+                    owners += [k * width + w] * len(span)
             ids[hidden] = self.sentences.vocabulary.mask_id
             batches.append(Ragged(ids, rows.offsets))
             positions.append(np.array(hidden, dtype=np.int64) + number * rows.num_tokens)
-            owners += owner
         places = np.concatenate(positions)
         labels = rows.ids[places % rows.num_tokens] if len(places) else np.empty(0, np.int32)
         found: list[dict[int, float]] = [{} for _ in range(len(rows))]

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -126,9 +126,11 @@ def measure_model(
         measure_neighbourhood(model, name, texts, labels, evaluation)
     if "nli" in inputs:
         _say(model, "premises, entailments, contradictions")
-        measure_nli(model, *inputs["nli"], evaluation)
+        triplets, file = inputs["nli"]
+        measure_nli(model, triplets, file, evaluation)
     if "augmentation" in inputs:
-        measure_augmentations(model, *inputs["augmentation"], aug, seed, evaluation, where)
+        sentences, source, parses = inputs["augmentation"]
+        measure_augmentations(model, sentences, source, parses, aug, seed, evaluation, where)
     evaluation.seconds = time.perf_counter() - started
     with plots.style():
         for name, draw in plots.all_figures(
@@ -193,7 +195,9 @@ def measure_neighbourhood(
         for k, purity, distance in zip(result.top, result.purity, result.distance, strict=True):
             scores[f"{kind}_purity@{k}"], scores[f"{kind}_distance@{k}"] = 100 * purity, distance
     headline = f"cosine_purity@{10 if 10 in top else top[-1]}"
-    details = {kind: {"top": r.top, "purity": r.purity, "distance": r.distance} for kind, r in found.items()}
+    details: dict[str, Any] = {
+        kind: {"top": r.top, "purity": r.purity, "distance": r.distance} for kind, r in found.items()
+    }
     details |= {"set": name, "points": len(texts), "classes": len(set(labels))}
     evaluation.tasks[f"neighbourhood/{name}"] = TaskResult(
         headline, scores[headline], scores, details=details
@@ -208,7 +212,8 @@ def measure_nli(
     The headline is how often (%) entailment is nearer.
     """
     sides = [model.encode([triplet[side] for triplet in triplets]) for side in range(3)]
-    scores, details = {}, {"triplets": len(triplets), "file": file}
+    scores: dict[str, float] = {}
+    details: dict[str, Any] = {"triplets": len(triplets), "file": file}
     for kind in measures.DISTANCES:
         near, far = (measures.pair_distances(sides[0], side, kind) for side in sides[1:])
         ratios = near[far > 0] / far[far > 0]

@@ -118,8 +118,9 @@ class AugmentedSentences:
         self.vocabulary = Vocabulary.from_tokenizer(self.tokenizer)
         longest = self.encoder.max_positions if self.encoder is not None else None
         self.originals = clip(encode(self.sentences, self.tokenizer, self.vocabulary), longest)
-        self._model, self._longest, self._synonyms = model, longest, None
-        self._text_encoder = None
+        self._model, self._longest = model, longest
+        self._synonyms: SynonymTable | None = None
+        self._text_encoder: TextEncoder | None = None
         if parses is not None:
             ends = (self.vocabulary.cls_id, self.vocabulary.sep_id)
             self._text_encoder = TextEncoder(self.tokenizer.backend_tokenizer, *ends, longest or LONGEST)
@@ -144,6 +145,7 @@ class AugmentedSentences:
         pipeline = build(specification, self.vocabulary, synonyms, self._text_encoder)
         keys = sequence_keys(self.seed, 0, np.arange(len(self.originals), dtype=np.uint64), 0, "augment")
         if pipeline.needs_text and not pipeline.works_on_tokens:
+            assert self.parses is not None  # without them `build` raises
             return self.rewritten(pipeline.name, pipeline.texts(keys, self.parses))
         rows = clip(pipeline(self.originals, keys, self.parses), self._longest)
         return Rewriting(pipeline.name, rows, ~equal_sequences(self.originals, rows), {})
@@ -155,6 +157,7 @@ class AugmentedSentences:
         which = np.array(sorted(texts))
         order = np.arange(len(self.originals))
         order[which] = len(order) + np.arange(len(which))
+        assert self._text_encoder is not None  # as there are texts
         made = clip(self._text_encoder([texts[n] for n in which.tolist()]), self._longest)
         changed = np.isin(np.arange(len(order)), which)
         return Rewriting(name, Ragged.concatenate([self.originals, made]).take(order), changed, texts)
@@ -189,8 +192,8 @@ class AugmentedSentences:
         with self.autocast():
             if self.encoder is None:
                 return self._model.encode(texts)
-            given = _GivenTokens(rows)
-            return embed_sentences(self.encoder, given, range(len(rows)), self._model.pooling)
+            numbers = list(map(str, range(len(rows))))
+            return embed_sentences(self.encoder, _GivenTokens(rows), numbers, self._model.pooling)
 
     def autocast(self) -> AbstractContextManager:
         """For everything that the model computes."""
@@ -255,6 +258,7 @@ def _losses(encoder: SentenceEncoder, masked: Masked) -> np.ndarray:
     with evaluation_mode(encoder):
         for row in cut_and_pack(numbered, count_micro_batches(lengths, budget), device):
             logits = encoder.mlm_logits(encoder(row.ids, row.lengths)[row.positions]).float()
+            assert row.labels is not None  # the rows are masked
             places = row.labels.cpu()
             losses = cross_entropy(logits, tokens[places].to(device), reduction="none")
             found[places.numpy()] = losses.cpu().numpy()
@@ -276,7 +280,7 @@ def compare(sentences: AugmentedSentences, view: View, as_coded: bool = True) ->
         return figures
     before, after = sentences.vectors[which], view.vectors[which]
     cosines = 1 - measures.pair_distances(before, after)
-    share = np.mean([change(sentences.originals[n], view.rows[n]) for n in which])
+    share = np.mean([change(sentences.originals[n], view.rows[n]) for n in which.tolist()])
     spectra = [measures.singular_values(cloud) for cloud in (before, after)]
     conditions = [measures.effective_condition_number(values) for values in spectra]
     gap = measures.singular_value_gap(*spectra)
@@ -330,13 +334,13 @@ def views(
 
 
 class _GivenTokens:
-    """Stands for a tokenizer whose sentences are row numbers of tokens made already."""
+    """Stands for a tokenizer whose sentences are the numbers, written out, of rows of tokens made already."""
 
     def __init__(self, rows: Ragged):
         self.rows = rows
 
-    def __call__(self, numbers: Sequence[int], **_: Any) -> dict[str, list[np.ndarray]]:
-        return {"input_ids": [self.rows[number] for number in numbers]}
+    def __call__(self, numbers: Sequence[str], **_: Any) -> dict[str, list[np.ndarray]]:
+        return {"input_ids": [self.rows[int(number)] for number in numbers]}
 
 
 def _own_tokenizer(model: EmbeddingModel) -> Any:
@@ -354,6 +358,7 @@ def _why_no_perplexity(model: EmbeddingModel, encoder: SentenceEncoder | None) -
     """Why the model has no pseudo-perplexity; "" if it has one."""
     if encoder is None:
         return f"{model.name} does not run as a masked language model here"
+    assert model.source is not None  # the encoder comes from there
     names = pretrained(AutoConfig, model.source.location).architectures or []
     if any(name.endswith(("ForMaskedLM", "ForPreTraining")) for name in names):
         return ""

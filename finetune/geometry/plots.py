@@ -15,6 +15,7 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import matplotlib
 
@@ -205,11 +206,10 @@ def augmentations(models: Named, measure: str) -> Figure | None:
 def scatter(label: str, result: Evaluation, method: str) -> Figure | None:
     """PCA or t-SNE ("pca", "tsne") of a sample of originals and their views, coloured by augmentation."""
     task = result.tasks.get("projection")
-    points = task.details.get(method) if task is not None else None
-    if not points:
+    if task is None or not task.details.get(method):
         return None
     figure, axis = plt.subplots(figsize=(4.6, 4.2))
-    for number, (name, cloud) in enumerate(points.items()):
+    for number, (name, cloud) in enumerate(task.details[method].items()):
         x, y = zip(*cloud, strict=True)
         # Not the ink: a raster image keeps its colours on a dark page.
         colour = "#8a8f94" if name == "original" else COLOURS[(number - 1) % len(COLOURS)]
@@ -228,9 +228,9 @@ def scatter(label: str, result: Evaluation, method: str) -> Figure | None:
 def all_figures(models: Named) -> dict[str, Callable[[], Figure | None]]:
     """Name -> a function that draws it, or gives None without data; draw inside `style()`."""
     figures: dict[str, Callable[[], Figure | None]] = {
-        "alignment_uniformity": lambda: alignment_uniformity(models),
-        "nli_distances": lambda: nli_distances(models),
-        "nli_difference": lambda: nli_difference(models),
+        "alignment_uniformity": partial(alignment_uniformity, models),
+        "nli_distances": partial(nli_distances, models),
+        "nli_difference": partial(nli_difference, models),
     }
     tasks = dict.fromkeys(
         task for _, result in models for task in result.tasks if task.startswith("neighbourhood/")
@@ -238,15 +238,13 @@ def all_figures(models: Named) -> dict[str, Callable[[], Figure | None]]:
     for task in tasks:
         for what in ("purity", "distance"):
             name = task.removeprefix("neighbourhood/")
-            figures[f"neighbourhood_{what}_{name}"] = lambda name=name, what=what: neighbourhood(
-                models, what, name
-            )
+            figures[f"neighbourhood_{what}_{name}"] = partial(neighbourhood, models, what, name)
     for measure in AUGMENTATION_MEASURES:
-        figures[f"augmentation_{measure}"] = lambda measure=measure: augmentations(models, measure)
+        figures[f"augmentation_{measure}"] = partial(augmentations, models, measure)
     for number, (label, result) in enumerate(models):
         for method in ("pca", "tsne"):
             name = method if len(models) == 1 else f"{method}_{number + 1}"
-            figures[name] = lambda label=label, result=result, method=method: scatter(label, result, method)
+            figures[name] = partial(scatter, label, result, method)
     return figures
 
 
@@ -269,7 +267,7 @@ def _with(models: Named, task: str) -> list[tuple[str, TaskResult]]:
 
 
 def _augmentations(models: Named, measure: str) -> list[str]:
-    names = {}
+    names: dict[str, None] = {}
     for _, result in models:
         for name, task in result.tasks.items():
             if name.startswith("augmentation/") and task.scores.get(measure) is not None:

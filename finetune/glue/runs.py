@@ -204,16 +204,16 @@ class RunStore:
         found = {run: self.result(run) for run in runs}
         left = {run for run, result in found.items() if result is None}
         for task in dict.fromkeys(run.task for run in runs):
-            of_task = {run: found[run] for run in runs if run.task == task}
-            reported = predicted = list(of_task)
-            if left.isdisjoint(of_task):
-                _, reported, best = choose(of_task)
+            reported = predicted = [run for run in runs if run.task == task]
+            if left.isdisjoint(reported):
+                done = {run: result for run in reported if (result := found[run]) is not None}
+                _, reported, best = choose(done)
                 predicted = [best]
             if self.options.predict:
                 left |= {run for run in predicted if self.predictions(run) is None}
             if self._answers_diagnostic(task):
                 left |= {run for run in reported if self.diagnostic(run) is None}
-        starts = {self.options.start(run) for run in left} - {None}
+        starts = {start for run in left if (start := self.options.start(run)) is not None}
         left |= {run for run in starts if not self._path(run, ".weights").is_file()}
         return [run for run in runs if run in left]
 
@@ -252,7 +252,7 @@ class RunStore:
             )
         if self._answers_diagnostic(run.task):
             rows = self._encode("AX", self.data["AX"].splits["dev"])
-            scores = scores_of(TASKS["AX"].metrics, self._logits(model, rows).argmax(1), rows.targets)
+            scores = scores_of(TASKS["AX"].metrics, self._logits(model, rows).argmax(1), rows.known_targets)
             self._write(run, ".ax.json", {"rows": self._digest("AX", "dev"), "scores": scores})
         what = "answered"
         if content is not None:
@@ -272,7 +272,7 @@ class RunStore:
             Recipe(run.lr, run.batch_size, options.epochs, run.warmup),
             run.seed,
             lambda logits: _judge(
-                run.task, {split: (logits(sets[split]), sets[split].targets) for split in dev}
+                run.task, {split: (logits(sets[split]), sets[split].known_targets) for split in dev}
             ),
             precision=options.precision,
             token_budget=options.token_budget,

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from finetune.geometry import plots
 from finetune.report.sources import Subject, System
 from finetune.report.tables import View
+from finetune.results import Evaluation
 from pretrain.telemetry.formats import flatten
 
 POINTS = 400
@@ -84,7 +85,7 @@ def learning_curve(systems: Sequence[System], name: str) -> Figure:
     return figure
 
 
-def geometry_rows(rows: Sequence[View]) -> list[tuple[str, object]]:
+def geometry_rows(rows: Sequence[View]) -> list[tuple[str, Evaluation]]:
     """(label, evaluation) of the first member of every row that has a geometry."""
     found = []
     for row in rows:
@@ -106,9 +107,9 @@ def draw(systems: Sequence[System], rows: Sequence[View]) -> dict[str, dict[str,
             sections["curves"][key] = (plots.to_png(figure), plots.to_svg(figure, f"curve-{key}"))[::-1]
         models = geometry_rows(rows)
         for name, make in plots.all_figures(models).items() if models else ():
-            figure = make()
-            if figure is not None:
-                sections["geometry"][name] = (plots.to_png(figure), plots.to_svg(figure, f"geometry-{name}"))[
+            drawn = make()
+            if drawn is not None:
+                sections["geometry"][name] = (plots.to_png(drawn), plots.to_svg(drawn, f"geometry-{name}"))[
                     ::-1
                 ]
     return sections

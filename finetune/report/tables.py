@@ -155,12 +155,11 @@ def _paper_table(reference: ReferenceTable, rows: Sequence[View], used: set[tupl
         if reference.average is not None:
             others = [n for n in range(len(reference.columns)) if n != reference.average]
             for figures in found:
-                present = [figures[n] for n in others]
-                if all(figure is not None for figure in present):  # rounded first, as the papers do
+                present = [figure for n in others if (figure := figures[n]) is not None]
+                if len(present) == len(others):  # rounded first, as the papers do
                     mean = statistics.fmean(round(figure.value, 2) for figure in present)
-                    weak = next(
-                        (figure.evaluation for figure in present if not figure.evaluation.complete), None
-                    )
+                    evaluations = [figure.evaluation for figure in present if figure.evaluation is not None]
+                    weak = next((one for one in evaluations if not one.complete), None)
                     figures[reference.average] = Found(mean, None, weak)
         cells = [_cell(table, row, [figures[n] for figures in found]) for n in range(len(reference.columns))]
         if any(cell.value is not None for cell in cells):
@@ -173,14 +172,14 @@ def _paper_table(reference: ReferenceTable, rows: Sequence[View], used: set[tupl
         )
     for source in dict.fromkeys(row.source for row in reference.rows):
         published = []
-        for row in reference.rows:
-            if row.source == source:
-                spreads = row.spreads or (None,) * len(row.figures)
+        for line in reference.rows:
+            if line.source == source:
+                spreads = line.spreads or (None,) * len(line.figures)
                 digits = 1 if reference.key in ("glue", "clear_senteval", "anli") else 2
                 cells = [
-                    Cell(figure, std, 0, digits) for figure, std in zip(row.figures, spreads, strict=True)
+                    Cell(figure, std, 0, digits) for figure, std in zip(line.figures, spreads, strict=True)
                 ]
-                published.append(Row(row.name, cells))
+                published.append(Row(line.name, cells))
         table.blocks.append(Block(source, published, reference=True))
     return table
 
@@ -394,14 +393,15 @@ def _cell(table: Table, row: View, found: Sequence[Found | None], digits: int = 
 def _mark_best(rows: Sequence[Row], better: Sequence[str]) -> None:
     """Mark the best of ours in every column, ties as printed included, unless all tie."""
     for place, direction in enumerate(better):
-        cells = [row.cells[place] for row in rows if row.cells[place].value is not None]
-        if len(cells) < 2:
+        cells = [row.cells[place] for row in rows]
+        printed = [(cell, round(cell.value, cell.digits)) for cell in cells if cell.value is not None]
+        if len(printed) < 2:
             continue
         choose: Callable[..., float] = max if direction == HIGHER else min
-        best = choose(round(cell.value, cell.digits) for cell in cells)
-        winners = [cell for cell in cells if round(cell.value, cell.digits) == best]
+        best = choose(value for _, value in printed)
+        winners = [cell for cell, value in printed if value == best]
         for cell in winners:
-            cell.best = len(winners) < len(cells)
+            cell.best = len(winners) < len(printed)
 
 
 def _evaluation_notes(table: Table, rows: Sequence[View], names: set[str]) -> None:

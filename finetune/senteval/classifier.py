@@ -215,7 +215,8 @@ class _Cohort:
         if burned:
             self.random.permutation(burned)
         width = inputs.shape[1] - (not isinstance(inputs, PairFeatures))
-        self.parameters = _initial(width, classes, *l2.shape, settings, device)
+        groups, values = l2.shape
+        self.parameters = _initial(width, classes, groups, values, settings, device)
         for parameter in self.parameters:
             parameter.grad = torch.zeros_like(parameter)
         self.optimizer = settings.make_optimizer(self.parameters)

@@ -183,7 +183,7 @@ class _VectorTable:
         parts = [examples.splits[name] for name in splits]
         first = self.lookup([sentence for part in parts for sentence in part.first])
         if parts[0].second is not None:
-            second = self.lookup([sentence for part in parts for sentence in part.second])
+            second = self.lookup([sentence for part in parts for sentence in part.second or ()])
             first = np.concatenate([np.abs(first - second), first * second], 1)
         return torch.from_numpy(first).to(self.device), *_labels(parts)
 
@@ -213,8 +213,10 @@ def _supervised(
     scheme = TASKS[name].scheme
     extra: dict[str, float] = {}
     if scheme == "relatedness":
-        features, scores, sizes = table.features(examples, ("train", "dev", "test"))
-        found = relatedness(features, scores, tuple(sizes), setting.classifier.seed, protocol.early_stop)
+        features, scores, (train, dev, test) = table.features(examples, ("train", "dev", "test"))
+        found = relatedness(
+            features, scores, (train, dev, test), setting.classifier.seed, protocol.early_stop
+        )
         on_dev = f"dev_{protocol.early_stop}"
         figures = {"pearson": found.pearson, "spearman": found.spearman, "mse": found.mse, on_dev: found.dev}
         headline = on_dev if which == "dev" else protocol.sts_headline.split("_")[0]
@@ -237,11 +239,11 @@ def _supervised(
             setting = setting.with_classifier(max_epoch=15, epoch_size=1)
         if name == "WordContent":
             setting = setting.with_classifier(hidden=0)  # a thousand classes: SentEval's exception
-        features, labels, sizes = (table.pairs if snli else table.features)(
+        features, labels, (train, dev, test) = (table.pairs if snli else table.features)(
             examples, ("train", "dev", "test")
         )
         options = {"grid": (1e-9,)} if snli else {}
-        accuracy = split(features, labels, tuple(sizes), examples.classes, setting, **options)
+        accuracy = split(features, labels, (train, dev, test), examples.classes, setting, **options)
     return _accuracy_result(accuracy, extra, which)
 
 

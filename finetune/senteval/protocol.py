@@ -16,6 +16,7 @@ L2.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +38,7 @@ class Setting:
     folds: int
     classifier: ClassifierSettings
 
-    def with_classifier(self, **settings: int) -> Setting:
+    def with_classifier(self, **settings: Any) -> Setting:
         """The same with other settings of the classifier: seed, hidden, ..."""
         return replace(self, classifier=replace(self.classifier, **settings))
 
@@ -83,9 +84,9 @@ def nested(features: Tensor, labels: np.ndarray, classes: int, setting: Setting)
         l2 = np.array(L2_GRID)[chosen[members], None]
         final = fit_all(features, labels, classes, [held[n] for n in members], l2, setting.classifier, length)
         for place, number in enumerate(members):
-            test = outer[number][1]
-            index = torch.from_numpy(test).to(features.device)
-            tests[number] = _percent((final.predict(place, 0, features[index]) == labels[test]).mean())
+            rows = outer[number][1]
+            index = torch.from_numpy(rows).to(features.device)
+            tests[number] = _percent((final.predict(place, 0, features[index]) == labels[rows]).mean())
     dev, test = float(_round(scores.max(1).mean())), float(_round(tests.mean()))
     return Accuracy(dev, test, [L2_GRID[n] for n in chosen])
 

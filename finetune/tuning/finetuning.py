@@ -286,7 +286,7 @@ class FineTuning:
             code = self.wish()
             if self.checkpoint is not None and (code or time.monotonic() - saved >= self.checkpoint_seconds):
                 self.loss_sum = float(losses)
-                self._save()
+                self._save(self.checkpoint)
                 saved = time.monotonic()
             if code:
                 raise Interrupted(code)
@@ -315,7 +315,7 @@ class FineTuning:
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for part in cut(lengths, count_micro_batches(lengths, self.token_budget)):
             logits = _forward(self.model, self.train_set, rows[part], self.precision)
-            targets = torch.from_numpy(self.train_set.targets[rows[part]]).to(self.device)
+            targets = torch.from_numpy(self.train_set.known_targets[rows[part]]).to(self.device)
             loss = loss_of(logits, targets, self.regression) / len(rows)
             loss.backward()
             total += loss.detach()
@@ -359,14 +359,14 @@ class FineTuning:
 
     _PLAIN = ("step", "curve", "loss_sum", "evaluated_at", "seconds", "training_seconds", "tokens")
 
-    def _save(self) -> None:
+    def _save(self, checkpoint: Path) -> None:
         state = {name: getattr(self, name) for name in self._PLAIN}
         state |= {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "best_weights": self.best_weights,
         }
-        write_tensors(self.checkpoint, state)
+        write_tensors(checkpoint, state)
 
     def _restore(self) -> None:
         if self.checkpoint is None or not self.checkpoint.is_file():

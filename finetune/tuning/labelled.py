@@ -50,6 +50,12 @@ class Encoded:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @property
+    def known_targets(self) -> np.ndarray:
+        """Return the targets of examples that training or a score needs them of."""
+        assert self.targets is not None, "these examples have no targets"
+        return self.targets
+
 
 def open_source(model: str | Path) -> Source:
     """Open a run folder, an export, a Hugging Face folder or a hub name for fine-tuning.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -300,10 +301,13 @@ def _data_set(task: GlueTask) -> DataSet:
     splits = {split: split for split in task.sizes} if task.name != "AX" else {"test": "diagnostic"}
     folder = "diagnostic" if task.name == "AX" else task.name
 
+    def count(split: str, root: Path) -> int:
+        rows = read_split(task, split, root)
+        assert rows is not None  # a part is counted where its files are there
+        return len(rows)
+
     def part(split: str, file: str) -> Part:
-        return Part(
-            (f"GLUE/{folder}/{file}.tsv",), task.sizes[split], lambda root: len(read_split(task, split, root))
-        )
+        return Part((f"GLUE/{folder}/{file}.tsv",), task.sizes[split], partial(count, split))
 
     return DataSet(
         f"GLUE/{task.name}",
@@ -339,7 +343,7 @@ def _from_hub(task: GlueTask, split: str) -> Examples | None:
             f"{HUB}/{config} has no column {missing[0]!r} (there are: {', '.join(rows.column_names)})"
         )
     second = list(rows[task.hub_columns[1]]) if len(task.hub_columns) > 1 else None
-    targets = None
+    targets: np.ndarray | None = None
     if not split.startswith("test"):
         targets = np.asarray(rows["label"], np.int64 if task.labels else np.float32)
         if task.labels and not ((targets >= 0) & (targets < len(task.labels))).all():
