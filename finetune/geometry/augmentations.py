@@ -31,7 +31,7 @@ from augment.spec.build import build
 from augment.spec.catalogue import CATALOGUE
 from augment.spec.grammar import needs_synonyms, parse
 from augment.text.encoder import TextEncoder
-from augment.text.parsed import ParsedSentence
+from augment.text.parsed import Parses
 from augment.tokens.synonyms import SynonymTable
 from finetune.encoders.embed import POOLER, embed_sentences
 from finetune.encoders.models import EmbeddingModel
@@ -102,7 +102,7 @@ class AugmentedSentences:
         model: EmbeddingModel,
         sentences: Sequence[str],
         seed: int = 0,
-        parses: Sequence[ParsedSentence] | None = None,
+        parses: Parses | None = None,
         precision: str = "fp32",
     ):
         self.sentences, self.seed, self.notes, self.parses = list(sentences), seed, [], parses
