@@ -23,8 +23,9 @@ $(INSTALLED): setup.py constraints.txt $(wildcard augment/native/*)
 demo: $(INSTALLED)
 	$(BIN)/python -m pretrain.demo --source "$(CORPUS)" $(if $(DATA),--eval-data "$(DATA)")
 
+# One process a core; a test file stays in one, with its fixtures.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow
@@ -33,7 +34,9 @@ test-slurm: $(INSTALLED)
 	$(BIN)/python -m pytest -m slurm
 
 lint: $(INSTALLED)
+	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/mypy
 
 # Not runs/ and data/: they may be months of work.
 clean:

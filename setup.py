@@ -73,6 +73,7 @@ setup(
         "test": [
             "pytest>=8",
             "pytest-timeout>=2",
+            "pytest-xdist>=3.8",
             "ruff",
             "mypy>=2.1",
             "webcolors>=24",
