@@ -263,8 +263,8 @@ def main(
     """Short-text clustering: k-means, 10 restarts x 10 seeds; Hungarian accuracy, NMI, AMI, ARI.
 
     Args:
-        tasks: sets by commas: agnews, searchsnippets, stackoverflow, biomedical, tweet, googlenews_TS (without
-            it, these six), googlenews_T, googlenews_S.
+        tasks: sets by commas: agnews, searchsnippets, stackoverflow, biomedical, tweet, googlenews_TS
+            (without it, these six), googlenews_T, googlenews_S.
         max_length: tokens that texts are cut to, as in VaSCL's code; 0 leaves them whole.
     """
     names = list(map(check_name, tasks or SIX))

@@ -1,6 +1,6 @@
 """Find and read the files of the data folder: paths, csv, lines of text, JSON.
 
-The data folder is `--eval-data DIR`, or else the environment's CLEAR_DATA. `finetune.data` describes its layout.
+The data folder is `--eval-data DIR`, or else the environment's CLEAR_DATA; `finetune.data` describes it.
 """
 
 from __future__ import annotations

@@ -191,7 +191,8 @@ class StsEvaluator:
         chosen = list(tasks) if tasks is not None else self.available()
         if not chosen:
             raise UserError(
-                f"no STS task found under {self.data or 'nothing (neither --eval-data nor CLEAR_DATA is given)'}; "
+                "no STS task found under "
+                f"{self.data or 'nothing (neither --eval-data nor CLEAR_DATA is given)'}; "
                 "the data folder must hold SentEval/STS and SentEval/SICK"
             )
         for task in chosen:
@@ -438,8 +439,8 @@ def main(
 
     Args:
         tasks: task names by commas; without it, all that the data folder holds.
-        pooling: poolings by commas, or "all": cls, mean, first-last, embedding-last, last-two; without it, cls
-            and mean. Alone, "pooler": cls through the checkpoint's own pooler. Functions and
+        pooling: poolings by commas, or "all": cls, mean, first-last, embedding-last, last-two; without it,
+            cls and mean. Alone, "pooler": cls through the checkpoint's own pooler. Functions and
             sentence-transformers models bring their own.
         detail: also print every aggregation and every subset.
         token_budget: most tokens in one forward pass; halve it when memory runs out.

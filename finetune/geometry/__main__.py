@@ -77,7 +77,7 @@ def geometry(
     """Measure the geometry of encoders' sentence vectors.
 
     Args:
-        models: run folders, exports, Hugging Face or sentence-transformers folders or names, file.py:function.
+        models: runs, exports, Hugging Face or sentence-transformers folders or names, file.py:function.
         measure: some of sts, neighbourhood, nli, augmentation, by commas; without it, all that have data.
         aug: augmentations, separated by semicolons: "del-span,reorder;subs;yoda"; without it, all of tokens.
         text: sentences to augment, one a line (.gz too); without it, those of STS-B.

@@ -1,7 +1,7 @@
 """Fine-tune an encoder on GLUE by RoBERTa's recipe, and report medians over seeds of the best epochs.
 
-    python -m finetune.glue MODEL --eval-data DIR                             CLEAR's tasks, WNLI and AX, 5 seeds
-    python -m finetune.glue MODEL --eval-data DIR --tasks RTE,MRPC --sweep    RoBERTa's grid of rates and batches
+    python -m finetune.glue MODEL --eval-data DIR                             GLUE's tasks, 5 seeds
+    python -m finetune.glue MODEL --eval-data DIR --tasks RTE,MRPC --sweep    RoBERTa's grid of settings
     python -m finetune.glue MODEL --eval-data hub --predict                   and the leaderboard's files
 
 Liu et al. 2019, section 5.1 and table 10: AdamW (0.9, 0.98), eps 1e-6, weight decay 0.1, dropout 0.1, 6 % of
@@ -55,9 +55,9 @@ class GlueFlags(BaseModel):
     )
     mnli_init: bool = Field(
         False,
-        description="start RTE, MRPC and STS-B from the model of MNLI of the same seed (RoBERTa's dev figures "
-        "do not); with sweep from that of the recipe's rate and batch. MNLI's models of this setting are "
-        "kept beside the results in any case",
+        description="start RTE, MRPC and STS-B from the model of MNLI of the same seed (RoBERTa's dev "
+        "figures do not); with sweep from that of the recipe's rate and batch. MNLI's models of this "
+        "setting are kept beside the results in any case",
     )
     predict: bool = Field(
         False,
@@ -84,7 +84,7 @@ def glue(model: Encoder, *, flags: GlueFlags) -> int:
 
 
 def plan(model: Encoder, *, flags: GlueFlags) -> int:
-    """List the runs: number, task, seed, rate, batch, "done" or "to do", and the run it starts from or "-"."""
+    """List the runs: number, task, seed, rate, batch, "done" or "to do", and the run it starts from."""
     work = _open(model, flags)
     _print_plan(work.store, work.runs)
     return 0
@@ -200,7 +200,8 @@ def _load_tasks(names: Sequence[str], data: str) -> tuple[dict[str, TaskData], l
         del found["AX"]
     if not found:
         raise UserError(
-            "no GLUE task is there; --eval-data must name a folder that holds GLUE/CoLA, GLUE/RTE, ..., or be hub"
+            "no GLUE task is there; --eval-data must name a folder that holds GLUE/CoLA, GLUE/RTE, ..., "
+            "or be hub"
         )
     return found, notes
 

@@ -27,6 +27,7 @@ from finetune.report.tables import (
     rows_of,
 )
 from pretrain.common import cli
+from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably, to_json
 
 
@@ -39,6 +40,10 @@ def report(*sources: str, out: Path = Path("report"), title: str = "Sentence enc
         out: folder for report.html, report.md, report.json and figures/.
         title: the report's heading.
     """
+    if not sources:
+        raise UserError(
+            "name runs or results: python -m finetune.report RUN_OR_RESULTS_FOLDER ... [--out report]"
+        )
     systems = group(collect(sources))
     rows = rows_of(systems)
     papers, used = paper_tables(rows)

@@ -1,7 +1,8 @@
 """InfoNCE beside sentence-transformers' CachedMultipleNegativesRankingLoss: time and memory of loss and
 gradient.
 
-    python tests/benchmarks/bench_contrastive.py [--sizes 8192 32768] [--width 256] [--rounds 3] [--mini_batches 512 32]
+    python tests/benchmarks/bench_contrastive.py [--sizes 8192 32768] [--width 256] [--rounds 3]
+        [--mini_batches 512 32]
 
 Both take the same N anchors and N positives, float32, temperature 0.05, and give the loss and its gradient by
 the vectors. Theirs reads them through an encoder that hands its input on, so that only the loss is measured;

@@ -1,6 +1,7 @@
 """Unsupervised SimCSE in sentences/s beside `SentenceTransformerTrainer` with MultipleNegativesRankingLoss.
 
-    python tests/benchmarks/bench_simcse.py [--batch 64] [--length 128] [--steps 6] [--rounds 3] [--precision bf16]
+    python tests/benchmarks/bench_simcse.py [--batch 64] [--length 128] [--steps 6] [--rounds 3]
+        [--precision bf16]
 
 Same model (random weights, mean pooling, no head), same sentences, same batch, same precision, cosine / 0.05,
 N - 1 negatives. The peer needs `pip install accelerate`; it tokenizes as it goes, as it always does; ours

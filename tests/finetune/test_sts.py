@@ -322,7 +322,7 @@ def test_the_place_of_a_json_file_is_made_or_refused_before_the_model_is_opened(
     call(sts.main, f"{tmp_path}/embed.py:f", eval_data=str(layout), tasks="SICK-R", json_file=str(place))
     assert json.loads(place.read_text())["results"]["function"]["SICK-R"]["pairs"] == 25
     for wrong, said in ((place / "x.json", "is not a folder"), (place.parent, "a folder; name a file in it")):
-        with pytest.raises(UserError, match=rf"--json_file \S+: .*{said}"):
+        with pytest.raises(UserError, match=rf"--json.file \S+: .*{said}"):
             call(sts.main, "no/such/model", eval_data=str(layout), json_file=str(wrong))
 
 

@@ -82,8 +82,7 @@ def test_negation(name, expected, labels):
         ("Can they go?", "Can/MD/aux/3 they/PRP/nsubj/3 go/VB/root/0 ?/./punct/3", "Can they not go?"),
         ("IS HE OLD?", "IS/VBZ/cop/3 HE/PRP/nsubj/3 OLD/JJ/root/0 ?/./punct/3", "IS HE NOT OLD?"),
         ("HE CAME AND SAW.", "HE/PRP/nsubj/2 CAME/VBD/root/0 AND/CC/cc/4 SAW/VBD/conj/2 ././punct/2",
-        "HE DID NOT COME "
-                                                                                                      "AND SEE."),
+         "HE DID NOT COME AND SEE."),
         ("HE HAD BETTER GO.", "HE/PRP/nsubj/2 HAD/VBD/root/0 BETTER/RBR/advmod/4 GO/VB/xcomp/2 ././punct/2",
          "HE HAD BETTER NOT GO."),
         ("GOING HOME.", "GOING/VBG/root/0 HOME/RB/advmod/1 ././punct/1", "NOT GOING HOME."),

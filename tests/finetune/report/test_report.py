@@ -265,7 +265,7 @@ def test_the_page_stands_alone(tmp_path, capsys):
         metric="spearman_all",
         note="a <b>note</b>",
     )
-    report(str(tmp_path / "runs"), out=str(tmp_path / "out"), title="A & B")
+    report(str(tmp_path / "runs"), out=tmp_path / "out", title="A & B")
     text = (tmp_path / "out" / "report.html").read_text()
     checker = Checker()
     checker.feed(text)

@@ -24,7 +24,8 @@ except UserError as error:
     sys.exit(2)
 total = torch.ones(1)
 dist.all_reduce(total)
-print("ranks", int(total), dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout.total_seconds())
+backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+print("ranks", int(total), backend.options._timeout.total_seconds())
 """
 
 

@@ -43,7 +43,8 @@ if rate == 7 and not saved.exists():  # a long run, which saves when it is asked
     sys.exit(0)
 (run / "report").mkdir(parents=True, exist_ok=True)
 (run / "sweep").mkdir(exist_ok=True)
-(run / "metrics.jsonl").write_text(json.dumps({"step": 4, "evaluation": {"stsb-dev": 70 + 1e5 * rate + seed}}) + "\\n"
+row = {"step": 4, "evaluation": {"stsb-dev": 70 + 1e5 * rate + seed}}
+(run / "metrics.jsonl").write_text(json.dumps(row) + "\\n"
                                    + json.dumps({"step": 2, "warning": "collapsing"}) + "\\n")
 tasks = ["STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R"]
 scores = {task: {"spearman_all": 60.0 + seed} for task in tasks}
