@@ -3,6 +3,7 @@
     python tests/augment/readings.py update      # rewrite the files: changed and new outputs become unread
     python tests/augment/readings.py fresh sda:mv words:colors     # read other sentences of these rules
     python tests/augment/readings.py table       # the share that is wrong by rule, for docs/augmentations.md
+    python tests/augment/readings.py changed     # the share that WordNet's rules change, for the same page
 
 The sentences are those of the test set of UD English-EWT (CLEAR_DATA/UD/English-EWT, CC BY-SA 4.0), on which
 no rule was tuned, and of its training set where those are too few. Chinese is that of UD Chinese-GSDSimp (CC
@@ -238,6 +239,20 @@ def table() -> str:
     return "\n".join(lines)
 
 
+def shares_changed() -> dict[str, list[str]]:
+    """Return the shares of EWT's development set that WordNet's rules change, by default and by the code's
+    variant.
+    """
+    sentences = dict(read_treebank(Path(os.environ["CLEAR_DATA"]) / TREEBANKS[2]))
+    return {
+        rule: [
+            f"{len(apply(rule + variant, sentences)) / len(sentences):.1%}"
+            for variant in ("", ":variant=code")
+        ]
+        for rule in GROUPS["wordnet"]
+    }
+
+
 def sentences_to_read(group: str) -> list[dict[str, ParsedSentence]]:
     """Each treebank's sentences of a length that is read, by id; none with an address of a person or a
     page."""
@@ -257,11 +272,14 @@ def main() -> None:
     if sys.argv[1:] == ["table"]:
         print(table())
         return
+    if sys.argv[1:] == ["changed"]:
+        print("\n".join(f"{rule}: {', '.join(shares)}" for rule, shares in shares_changed().items()))
+        return
     if sys.argv[1:2] == ["fresh"]:
         fresh(sys.argv[2:])
         return
     if sys.argv[1:2] != ["update"] or not set(sys.argv[2:]) <= GROUPS.keys():
-        sys.exit(f"usage: readings.py table | fresh GROUP:RULE ... | update [{' '.join(GROUPS)}]")
+        sys.exit(f"usage: readings.py table | changed | fresh GROUP:RULE ... | update [{' '.join(GROUPS)}]")
     used = load_used()
     for group in sys.argv[2:] or GROUPS:
         known, sentences = load(group), sentences_to_read(group)

@@ -1,6 +1,7 @@
 """What readers said of the augmentations' outputs: it is of the rules as they are, and keeps what is
 promised."""
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -15,11 +16,13 @@ from readings import (
     load,
     most_wrong,
     sentences_to_read,
+    shares_changed,
     table,
 )
 from real_data import needs_data
 
 from augment.spec.catalogue import CATALOGUE
+from finetune.augmentation_quality.__main__ import every_specification
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "augmentations.md"
 
@@ -46,6 +49,18 @@ def test_no_rule_is_wrong_more_often_than_promised(group):
 
 def test_the_documentation_has_the_shares():
     assert table() in DOCS.read_text()
+
+
+@needs_data(*TREEBANKS)
+def test_the_documentation_has_the_shares_that_wordnets_rules_change(whole_wordnet):
+    rows = [re.split(r"\s*\|\s*", line)[1:-1] for line in DOCS.read_text().splitlines()]
+    documented = {row[0].strip("`"): row[3:] for row in rows if len(row) == 5 and row[1].endswith("%")}
+    assert documented == shares_changed()
+
+
+def test_the_page_of_samples_has_every_augmentation():
+    sections = re.findall(r"^## `(.+)`$", DOCS.with_name("augmentation_samples.md").read_text(), re.MULTILINE)
+    assert sorted(sections) == sorted(every_specification())
 
 
 @needs_data(*TREEBANKS, *CHINESE)
