@@ -17,11 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
-from scipy.optimize import linear_sum_assignment
-from sklearn.cluster import KMeans
-from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score, normalized_mutual_info_score
-from sklearn.metrics.cluster import contingency_matrix
 from threadpoolctl import threadpool_limits
 
 from finetune.encoders.models import EmbeddingModel, open_model
@@ -109,6 +104,9 @@ def hungarian_accuracy(labels: np.ndarray, clusters: np.ndarray) -> float:
         labels, clusters: int64[N]. Where there are more clusters than classes, or fewer, the surplus stays
             unmatched.
     """
+    from scipy.optimize import linear_sum_assignment
+    from sklearn.metrics.cluster import contingency_matrix
+
     confusion = contingency_matrix(labels, clusters)
     return float(confusion[linear_sum_assignment(confusion, maximize=True)].sum() / len(labels))
 
@@ -159,6 +157,13 @@ def trial(vectors: np.ndarray, data: LabelledTexts, seed: int, restarts: int = R
 
     It is the best of `restarts` by inertia.
     """
+    from sklearn.cluster import KMeans
+    from sklearn.metrics import (
+        adjusted_mutual_info_score,
+        adjusted_rand_score,
+        normalized_mutual_info_score,
+    )
+
     means = KMeans(data.classes, init=PlusPlus(), n_init=restarts, max_iter=300, random_state=seed)
     clusters = means.fit(vectors).labels_
     return {
@@ -180,6 +185,9 @@ def trials(
 
     A trial in one thread adds its numbers in one order, so that figures do not depend on the number of cores.
     """
+    import sklearn.cluster  # noqa: F401  (before the limits, which hold for libraries that are loaded)
+    import torch
+
     with (
         threadpool_limits(1),
         ThreadPoolExecutor(threads or torch.get_num_threads(), initializer=_one_thread) as pool,

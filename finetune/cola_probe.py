@@ -16,9 +16,6 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import matthews_corrcoef
 
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import find, lines
@@ -65,6 +62,10 @@ def probe(
 
     The scores are {accuracy, matthews, train_accuracy} x 100.
     """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import matthews_corrcoef
+
     regression = LogisticRegression(C=INVERSE_PENALTY, max_iter=ITERATIONS)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)

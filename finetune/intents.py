@@ -24,11 +24,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn import functional
 
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import csv_columns, find, known_name, lines, parse_json
@@ -37,6 +35,9 @@ from finetune.results import Evaluation, TaskResult, finish, sample_std
 from finetune.sets import DataSet, Part, parts
 from pretrain.common import cli
 from pretrain.common.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SETS = {  # name: (examples to sample from, test examples, classes to sample from) as published
     "SNIPS": (13784, 700, 7),
@@ -151,6 +152,8 @@ def mini_batches(count: int, split: int, iterations: int) -> list[np.ndarray]:
 
 def first_weights(width: int, classes: int, split: int) -> tuple[Tensor, Tensor]:
     """Return (weight float32[C, d], bias float32[C]) of a new torch.nn.Linear(d, C) under this seed."""
+    import torch
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED + split)
         layer = torch.nn.Linear(width, classes)
@@ -177,6 +180,8 @@ def fit(
         vectors: float32[N, d]; labels int64[N] in 0 to C - 1. test: float32[M, d]; test_labels int64[M], -1
             always wrong.
     """
+    import torch
+
     count, width = len(chosen), vectors.shape[1]
     started = [first_weights(width, classes, number % SPLITS) for number in range(count)]
     weights = torch.stack(
@@ -186,7 +191,7 @@ def fit(
     rows, scale = _padded_batches(chosen, iterations)
     best = [Fit(float("nan"), -1.0, 0)] * count
     # a column of ones: the bias is a weight like any other
-    with_one = functional.pad(vectors, (0, 1), value=1.0)
+    with_one = torch.nn.functional.pad(vectors, (0, 1), value=1.0)
     for step in range(iterations):
         inputs = with_one[rows[step]]
         # The gradient of the mean cross-entropy, by hand: softmax less one-hot, over the size of the layer's
@@ -212,6 +217,8 @@ def _padded_batches(chosen: Sequence[Sample], iterations: int) -> tuple[Tensor, 
 
     Padding has the weight 0.
     """
+    import torch
+
     rows = torch.zeros(iterations, len(chosen), BATCH, dtype=torch.int64)
     scale = torch.zeros(iterations, len(chosen), BATCH)
     for number, sample in enumerate(chosen):
@@ -222,6 +229,8 @@ def _padded_batches(chosen: Sequence[Sample], iterations: int) -> tuple[Tensor, 
 
 
 def _accuracy(layer: Tensor, vectors: Tensor, labels: Tensor) -> float:
+    import torch
+
     logits = torch.addmm(layer[:, -1], vectors, layer[:, :-1].T)
     return 100 * float((logits.argmax(1) == labels).double().mean())
 
@@ -236,6 +245,8 @@ def evaluate(
 
     A task is called NAME-K for every number of shots K.
     """
+    import torch
+
     started = time.perf_counter()
     protocol = (
         f"linear layer on frozen raw vectors, Adam {LEARNING_RATE}, batch {BATCH}, {ITERATIONS} iterations, "

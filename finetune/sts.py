@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
-from scipy import stats
 
 from finetune.encoders.models import EmbeddingModel, open_model, require_finite
 from finetune.files import known_name, lines, senteval_folder
@@ -334,6 +333,8 @@ def _correlations(similarity: np.ndarray, gold: np.ndarray) -> tuple[float, floa
     """(Spearman, Pearson) x 100; NaN where one side is constant or there are fewer than two pairs."""
     if len(gold) < 2 or np.ptp(similarity) == 0 or np.ptp(gold) == 0:
         return float("nan"), float("nan")
+    from scipy import stats
+
     spearman = stats.spearmanr(similarity, gold).statistic
     pearson = stats.pearsonr(similarity, gold).statistic
     return 100 * float(spearman), 100 * float(pearson)

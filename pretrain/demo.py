@@ -12,8 +12,8 @@ import sys
 import time
 from pathlib import Path
 
-import pretrain.common.environment  # noqa: F401  (quiet children)
 from pretrain.common import cli
+from pretrain.common.environment import choose_accelerator
 from pretrain.common.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,6 +29,7 @@ def main(*, source: str = "embedded", eval_data: str = "", run: str = "", data: 
         run: run folder; a demo that was interrupted continues from its last checkpoint.
         data: folder for the prepared data.
     """
+    choose_accelerator()  # children inherit it
     started = time.monotonic()
     tag = "demo" if source == "embedded" else "demo-" + hashlib.sha256(source.encode()).hexdigest()[:8]
     folder, data = run or f"runs/{tag}", data or f"data/{tag}"

@@ -10,7 +10,7 @@ is shown for --step N is what step N of that run trains on.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from rich.box import SIMPLE
@@ -24,12 +24,12 @@ from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.config.run import DEFAULT_RECIPE, Config, flags, load_config
 from pretrain.data.batch import BatchSpec, RankBatch, ViewSpec, label_names
-from pretrain.data.loader import Loader, LoaderSettings, Position
 from pretrain.data.masking import Masked, Masking
-from pretrain.data.microbatches import count_micro_batches
 from pretrain.data.pipelines import synonyms_for
 from pretrain.data.shards import MANIFEST, ShardReader
-from pretrain.start.length_shortcut import LengthShortcut, measure_lengths
+
+if TYPE_CHECKING:
+    from pretrain.start.length_shortcut import LengthShortcut
 
 
 def inspect(
@@ -58,7 +58,7 @@ def inspect(
     if rank >= world_size:
         raise UserError(f"--rank {rank} of --world-size {world_size}: ranks count from 0 to {world_size - 1}")
     settings = load_config(config or DEFAULT_RECIPE, overrides)
-    # these import transformers: seconds, so not for --help and wrong flags
+    # these import torch and transformers: seconds, so not for --help and wrong flags
     from pretrain.cache.views import trains_on
     from pretrain.data.tokenizer import load_tokenizer
     from pretrain.objectives import view_specs
@@ -104,6 +104,8 @@ def inspect(
 def _lengths(
     settings: Config, reader: ShardReader, tokenizer: Any, vocabulary: Vocabulary, views: list[ViewSpec]
 ) -> LengthShortcut | None:
+    from pretrain.start.length_shortcut import measure_lengths
+
     synonyms = synonyms_for(
         [view.augmentation for view in views], settings.augment.synonyms, tokenizer, vocabulary
     )
@@ -146,6 +148,8 @@ def load_batch(
     world_size: int,
 ) -> RankBatch:
     """The rank's batch of a step, from the same Loader as training's."""
+    from pretrain.data.loader import Loader, LoaderSettings, Position
+
     synonyms = synonyms_for(
         [view.augmentation for view in views], settings.augment.synonyms, tokenizer, vocabulary
     )
@@ -164,6 +168,8 @@ def shape_table(batch: RankBatch, budget: int, views: list[ViewSpec]) -> Table:
     that is used, and, for comparison, the share of real tokens if the batch were padded to its longest
     sequence.
     """
+    from pretrain.data.microbatches import count_micro_batches
+
     headings = (
         "",
         "sequences",

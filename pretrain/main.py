@@ -1,7 +1,6 @@
 """Train a sentence-aware encoder: `deepspeed pretrain/main.py --aug del-span,reorder`.
 
-The whole run on one screen: config, data, model, objective, loop, export. `--help` lists every key of the
-config.
+`--help` lists every key of the config. The run itself is in `pretrain.run`.
 """
 
 import sys
@@ -11,42 +10,12 @@ from pathlib import Path
 if __package__ in (None, ""):
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-import pretrain.common.environment  # noqa: F401  (sets variables that torch and DeepSpeed read when they are imported)
+# first: sets variables that numpy, torch and DeepSpeed read when they are imported
+from pretrain.common.environment import choose_accelerator
 
 # isort: split
-import functools
-import os
-
-import torch
-import torch.distributed as dist
-
-from finetune.sts import StsEvaluator
-from pretrain.checkpoint import store
 from pretrain.common import cli
-from pretrain.common.files import replace_durably
-from pretrain.common.ranks import on_rank_zero
-from pretrain.common.shutdown import Shutdown
-from pretrain.config.run import DEFAULT_RECIPE, Config, flags, load_config, to_yaml
-from pretrain.data.batch import BatchSpec
-from pretrain.data.lanes import require_divisible
-from pretrain.data.loader import Loader, LoaderSettings, Position
-from pretrain.data.masking import Masking
-from pretrain.export.folder import export
-from pretrain.objectives import build_objective
-from pretrain.start import continuity, summary
-from pretrain.start.best import keep_start, repair_best
-from pretrain.start.data import open_data, report_damage
-from pretrain.start.devices import choose_precision, set_threads
-from pretrain.start.encoder import check_sources, make_encoder
-from pretrain.start.evaluation import Evaluation
-from pretrain.start.folder import dry_run_config, empty_run_folder, hold_run_folder
-from pretrain.start.inputs import as_comments
-from pretrain.start.resume import resume_from
-from pretrain.step import engine as engines
-from pretrain.step.model import SentenceModel
-from pretrain.step.progress import Progress
-from pretrain.telemetry.run import Telemetry
-from pretrain.trainer import save_checkpoint, train
+from pretrain.config.run import DEFAULT_RECIPE, flags, load_config
 
 
 def main(*, config: str | None = None, dry_run: bool = False, **overrides: str) -> int:
@@ -59,87 +28,10 @@ def main(*, config: str | None = None, dry_run: bool = False, **overrides: str) 
     """
     recipe = config or DEFAULT_RECIPE
     settings = load_config(recipe, overrides)
-    summary.quiet_libraries()
-    check_sources(settings)
-    engines.start_processes(settings.train.rendezvous_seconds)
-    # before data is prepared: a wrong option, and a number of ranks that does not fit
-    engines.deepspeed_config(settings, dist.get_world_size())
-    require_divisible(settings.data.lanes, settings.train.global_batch, dist.get_world_size())
-    if dry_run:
-        settings = dry_run_config(settings)
-    with hold_run_folder(settings.run_folder):
-        if dry_run:
-            empty_run_folder(settings.run_folder)
-        code = run(settings, None if config else recipe, min(settings.train.steps, 2) if dry_run else None)
-        dist.barrier()
-    dist.destroy_process_group()
-    return code
+    choose_accelerator()
+    from pretrain import run  # seconds: not before the flags and the recipe are checked
 
-
-def run(config: Config, default_recipe: str | Path | None, stop_step: int | None) -> int:
-    """Train in a run folder that this process holds; return the exit code.
-
-    Args:
-        default_recipe: the recipe where the command named none.
-        stop_step: where to stop; None: at `train.steps`.
-    """
-    folder, threads = config.run_folder, set_threads(config)
-    stop_step = stop_step or config.train.steps
-
-    # data, and the checkpoint to resume from
-    data = open_data(config)
-    checkpoint, state = resume_from(config, data.inputs)
-    progress = Progress(**state["progress"]) if state else Progress()
-    config.train.precision = choose_precision(config, state)
-
-    # model, objective, engine
-    torch.manual_seed(config.train.seed)
-    encoder = make_encoder(config, data.tokenizer)
-    longest = encoder.max_positions
-    objective = build_objective(config, encoder, data.tokenizer, data.labels)
-    objective.require_positions(min(longest, data.train.max_length))
-    flops = summary.flops_meter(config, encoder, objective, data)
-    engine = engines.build_engine(SentenceModel(encoder, objective, config.train.precision), config)
-    if checkpoint is not None:
-        store.load(checkpoint, engine, verify=False)  # verified when it was chosen
-        repair_best(folder, progress)
-    recipe = to_yaml(config) + as_comments(data.inputs)
-    on_rank_zero(lambda: replace_durably(folder / "config.yaml", recipe.encode()))
-
-    # batches, evaluation, checkpoints
-    spec = BatchSpec(data.views, Masking.of(config.objective), data.vocabulary, data.synonyms, longest)
-    rank, world = dist.get_rank(), dist.get_world_size()
-    position = Position(progress.step, stop_step, rank, world, progress.substitutions)
-    batches = Loader(data.train, spec, LoaderSettings.of(config), position)
-    sts = StsEvaluator(config.evaluate.sts or os.environ.get("CLEAR_DATA"))
-    evaluate = Evaluation(config, data, engine, sts, progress)
-    save = functools.partial(save_checkpoint, config, engine, data.inputs)
-
-    def keep_best(source: Path) -> None:
-        on_rank_zero(lambda: export(source, folder / "best"))
-
-    # the loop
-    with Telemetry(folder, stop_step, rank, progress.step, progress.tokens, flops) as telemetry:
-        if default_recipe is not None:
-            telemetry.say(summary.describe_default(default_recipe))
-        summary.print_summary(config, data, encoder, objective, progress, checkpoint, threads, telemetry)
-        continuity.print_changes(progress.changes, progress.step, telemetry)
-        report_damage(data, evaluate.heldout, progress, telemetry)
-        summary.print_idle_augmentations(data, telemetry)
-        if progress.step == 0:  # also a pre-flight: an evaluation that cannot run must not fail after a month
-            scores = evaluate()
-            telemetry.log(0, {"evaluation": scores})
-            progress.note_scores(scores)
-            keep_start(folder, functools.partial(save, progress), keep_best)
-        steps = iter(batches)  # forks the workers, which must not have the run's signal handlers
-        shutdown = Shutdown(folder, watch_file=rank == 0)
-        code = train(
-            config, engine, steps, evaluate, save, keep_best, telemetry, shutdown, progress, stop_step
-        )
-    if progress.step == stop_step:
-        on_rank_zero(lambda: export(folder / "checkpoints", folder / "export"))
-        on_rank_zero(lambda: summary.report(config, progress, data.inputs))
-    return code
+    return run.start(settings, None if config else recipe, dry_run)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,8 @@ MAY_IMPORT = {
     "pretrain.data pretrain.objectives pretrain.export pretrain.prepare pretrain.cache pretrain.step",
     "pretrain.trainer": "pretrain.config pretrain.checkpoint pretrain.telemetry pretrain.model pretrain.data "
     "pretrain.step pretrain.start",
-    "pretrain.main": "pretrain finetune",
+    "pretrain.run": "pretrain finetune",
+    "pretrain.main": "pretrain.config pretrain.run",
     "pretrain.inspect": "augment pretrain",
     "pretrain.demo": "",
     "finetune": "augment pretrain.config pretrain.telemetry pretrain.model pretrain.export pretrain.data "

@@ -8,7 +8,6 @@ from typing import Literal
 from finetune.encoders.models import open_model
 from finetune.flags import EvalData, Model, Out, Pooling
 from finetune.results import finish
-from finetune.senteval.evaluate import choose_tasks, evaluate, read_tasks
 from pretrain.common import cli
 
 
@@ -35,6 +34,7 @@ def main(
         seed: of the classifiers' weights and order of examples.
         hidden: width of a hidden layer in the classifiers; 0: logistic regression.
     """
+    from finetune.senteval.evaluate import choose_tasks, evaluate, read_tasks
 
     chosen, remarks = choose_tasks(tasks, protocol, setting, eval_data)
     for remark in remarks:

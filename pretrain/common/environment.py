@@ -44,6 +44,17 @@ def spin_longer_between_kernels() -> None:
         os.environ.update(OMP_WAIT_POLICY="active", GOMP_SPINCOUNT="300000")
 
 
+def choose_accelerator() -> None:
+    """Name the CPU to DeepSpeed where there is no GPU; call before its import.
+
+    It would warn, in every process, that it found nothing else.
+    """
+    import torch  # a second: not where only flags are read
+
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+
 limit_kernel_cache()
 reuse_large_blocks()
 prefer_fast_sorts()
@@ -51,9 +62,3 @@ spin_longer_between_kernels()
 # Tokenizers' threads and forked loader workers do not mix; preparation asks for them itself.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-
-import torch  # noqa: E402  (reads the variables above)
-
-if not torch.cuda.is_available():
-    # or DeepSpeed warns, in every process, that it found nothing else
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")

@@ -16,7 +16,6 @@ Reads a checkpoint's safetensors: no GPU, no DeepSpeed, no process group. The fo
 from __future__ import annotations
 
 from pretrain.common import cli
-from pretrain.export.folder import export, read_policy
 
 
 def main(run: str, *, step: str = "latest", out: str | None = None) -> int:
@@ -27,6 +26,8 @@ def main(run: str, *, step: str = "latest", out: str | None = None) -> int:
         step: checkpoint: latest, best, or the number of its step.
         out: folder to write; without it, RUN/export, or RUN/best for the best.
     """
+    from pretrain.export.folder import export, read_policy
+
     folder = export(run, out, step)
     policy = read_policy(folder)
     assert policy is not None  # of the export just written

@@ -1,0 +1,76 @@
+"""Help and a wrong flag are answered before anything slow is imported, by every command."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from run_helpers import ROOT
+
+SLOW = (
+    "torch",
+    "transformers",
+    "datasets",
+    "spacy",
+    "scipy",
+    "sklearn",
+    "matplotlib",
+    "deepspeed",
+    "sentence_transformers",
+)
+COMMANDS = (
+    "pretrain.main",
+    "pretrain.prepare",
+    "pretrain.cache",
+    "pretrain.inspect",
+    "pretrain.export",
+    "pretrain.sweep",
+    "pretrain.sweep plan",
+    "pretrain.demo",
+    "augment",
+    "finetune.sts",
+    "finetune.zh_sts",
+    "finetune.clustering",
+    "finetune.intents",
+    "finetune.nli_distance",
+    "finetune.cola_probe",
+    "finetune.senteval",
+    "finetune.data check",
+    "finetune.data fetch",
+)
+RUN = f"""
+import atexit, runpy, sys
+
+def report():
+    print("imported:", *(name for name in {SLOW} if name in sys.modules))
+
+atexit.register(report)
+sys.argv = sys.argv[1:]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+
+
+def answer(command: str, flag: str) -> subprocess.CompletedProcess:
+    """Run a command with a flag; the last line says which slow libraries it has imported."""
+    return subprocess.run(
+        [sys.executable, "-c", RUN, *command.split(), flag],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_imports_nothing_slow(command):
+    done = answer(command, "--help")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].split() == ["imported:"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_wrong_flag_imports_nothing_slow(command):
+    done = answer(command, "--no-such-flag=1")
+    assert done.returncode == 2 and "no-such-flag" in done.stderr, done.stderr
+    assert done.stdout.splitlines()[-1].split() == ["imported:"]
