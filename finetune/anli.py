@@ -29,8 +29,8 @@ from finetune.files import data_root, find, json_rows
 from finetune.flags import Encoder, EvalData, Out, Precision
 from finetune.results import Evaluation, TaskResult, folder_for, sample_std, table, write
 from finetune.sets import DataSet, parts
-from finetune.tuning.finetuning import FineTuning, Interrupted, Recipe, choose_precision, read_result
 from finetune.tuning.labelled import Encoded, Source, encode_examples, open_source
+from finetune.tuning.recipe import Interrupted, Recipe
 from finetune.tuning.tasks import NLI, Examples, load
 from pretrain.common import cli
 from pretrain.common.errors import UserError
@@ -122,6 +122,8 @@ def main(
             parameters; marked too.
         token_budget: most tokens of one forward pass; bounds memory.
     """
+    from finetune.tuning.finetuning import choose_precision
+
     recipe = replace(RECIPE, epochs=epochs, lr=lr, batch_size=batch_size)
     chosen = choose_precision(precision)
     sets = load_sets(eval_data, max_train)
@@ -266,6 +268,8 @@ def evaluate(
     Raises:
         Interrupted: `wish`, an exit status, was not 0; the state is saved.
     """
+
+    from finetune.tuning.finetuning import FineTuning, read_result
 
     def encoded(rows: Examples) -> Encoded:
         return encode_examples(source, rows.first, rows.second, rows.targets, MAX_LENGTH)

@@ -15,27 +15,21 @@ their mean is 0 and their covariance the identity.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import torch
 from pydantic import Field
-from scipy import sparse
-from scipy.sparse import linalg
-from sklearn.decomposition import TruncatedSVD
-from transformers import AutoTokenizer
 
 from augment.core.pretrained import pretrained
 from finetune.encoders.models import NO_CODE, SAFE_WEIGHTS, EmbeddingModel, open_model
 from finetune.encoders.source import ModelSource, names_function, resolve
 from finetune.files import read_sentences, spaced
 from finetune.flags import Model, Pooling
-from finetune.geometry.measures import SPECTRUM_FLOOR
 from pretrain.common import cli
 from pretrain.common.errors import UserError
-from pretrain.export.sentence_transformers import layer_weights
-from pretrain.model.architectures import FAMILIES
-from pretrain.model.pooling import SECOND_STATE
+
+if TYPE_CHECKING:
+    from scipy import sparse
 
 
 def lsa_vectors(
@@ -51,6 +45,10 @@ def lsa_vectors(
     tf is the count; idf is 1 + ln((1 + N) / (1 + df)), scikit-learn's smooth one; rows have length 1, as
     there. Special tokens count nothing.
     """
+    from scipy import sparse
+    from scipy.sparse import linalg
+    from sklearn.decomposition import TruncatedSVD
+
     counts, special = _counts(Path(data), sentences)
     if dimensions >= min(counts.shape):
         raise UserError(
@@ -77,8 +75,10 @@ def averaged_vectors(source: ModelSource) -> np.ndarray:
 
 def save(vectors: np.ndarray, tokenizer_folder: str | Path, out: str | Path) -> None:
     """Write a sentence-transformers folder whose sentence vector is the mean of its tokens' `vectors`."""
+    import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+    from transformers import AutoTokenizer
 
     tokenizer = pretrained(AutoTokenizer, tokenizer_folder)
     tokenizer.backend_tokenizer.no_truncation()
@@ -103,6 +103,8 @@ def whitening(vectors: np.ndarray, dimensions: int = 0) -> tuple[np.ndarray, np.
     Raises:
         UserError: fewer dimensions vary than are to be kept.
     """
+    from finetune.geometry.measures import SPECTRUM_FLOOR
+
     mean = vectors.mean(0, dtype=np.float64)
     covariance = np.zeros((len(mean), len(mean)))
     for start in range(0, len(vectors), 8192):  # not a float64 copy of them all
@@ -125,6 +127,7 @@ def whitening(vectors: np.ndarray, dimensions: int = 0) -> tuple[np.ndarray, np.
 
 def save_whitened(model: EmbeddingModel, matrix: np.ndarray, bias: np.ndarray, out: str | Path) -> None:
     """Write the model with the map behind it, a linear layer with bias, as a sentence-transformers folder."""
+    import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Dense
 
@@ -146,6 +149,7 @@ def save_whitened(model: EmbeddingModel, matrix: np.ndarray, bias: np.ndarray, o
 
 def _sentence_transformer(model: EmbeddingModel) -> Any:
     """The same vectors from sentence-transformers' own modules."""
+    import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import (
         Dense,
@@ -155,6 +159,9 @@ def _sentence_transformer(model: EmbeddingModel) -> Any:
     )
 
     from finetune.encoders.embed import POOLER
+    from pretrain.export.sentence_transformers import layer_weights
+    from pretrain.model.architectures import FAMILIES
+    from pretrain.model.pooling import SECOND_STATE
 
     assert model.source is not None  # a function, which has none, cannot be whitened
     source = model.source.location
@@ -191,6 +198,8 @@ def source_sentences(source: str, count: int) -> list[str]:
     """
     if not Path(source).is_dir():
         return spaced(read_sentences(Path(source), "source"), count)
+    from transformers import AutoTokenizer
+
     from pretrain.data.shards import ShardReader
 
     reader = ShardReader(source)
@@ -208,6 +217,9 @@ def source_sentences(source: str, count: int) -> list[str]:
 
 def _counts(data: Path, sentences: int) -> tuple[sparse.csr_matrix, list[int]]:
     """Token counts [sentences, V] of the training split, and the ids of special tokens."""
+    from scipy import sparse
+    from transformers import AutoTokenizer
+
     from pretrain.data.shards import ShardReader
 
     reader = ShardReader(data)

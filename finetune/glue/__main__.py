@@ -17,20 +17,23 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel, Field
 
 from finetune.flags import Encoder, EvalData, Out, Precision
-from finetune.glue.runs import EPOCHS, MAX_LENGTH, Options, Run, RunStore, choose
+from finetune.glue.runs import EPOCHS, MAX_LENGTH, Options, Run, choose
 from finetune.results import Evaluation, TaskResult, folder_for, sample_std, table, write
-from finetune.tuning.finetuning import Interrupted, choose_precision
 from finetune.tuning.labelled import open_source
+from finetune.tuning.recipe import Interrupted
 from finetune.tuning.tasks import TABLE_1, TASKS, TaskData, load, prediction_lines, task_named
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably
 from pretrain.common.shutdown import EXIT_CODES, Shutdown
+
+if TYPE_CHECKING:
+    from finetune.glue.store import RunStore
 
 SEEDS = 5
 """What RoBERTa and CLEAR report the median of."""
@@ -122,6 +125,9 @@ class _Work(NamedTuple):
 
 def _open(model: str, flags: GlueFlags) -> _Work:
     """Read the data and the model, and find what is done; every mistake is found here."""
+    from finetune.glue.store import RunStore
+    from finetune.tuning.finetuning import choose_precision
+
     options = Options(
         flags.seeds,
         flags.sweep,

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from finetune.report.figures import draw
 from finetune.report.page import markdown, page
 from finetune.report.sources import System, collect, group
 from finetune.report.tables import (
@@ -40,6 +39,8 @@ def report(*sources: str, out: Path = Path("report"), title: str = "Sentence enc
         out: folder for report.html, report.md, report.json and figures/.
         title: the report's heading.
     """
+    from finetune.report.figures import draw
+
     if not sources:
         raise UserError(
             "name runs or results: python -m finetune.report RUN_OR_RESULTS_FOLDER ... [--out report]"

@@ -27,6 +27,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from transformers import AutoModelForMaskedLM
 
 from finetune.tuning.labelled import Encoded, Source
+from finetune.tuning.recipe import Interrupted, Recipe
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably
 from pretrain.common.memory import FlatMemory
@@ -45,25 +46,6 @@ Judge = Callable[[Callable[[Encoded], np.ndarray]], tuple[float, Scores]]
 and all scores."""
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """Hyper-parameters. The defaults are RoBERTa's for GLUE (Liu et al. 2019, table 10)."""
-
-    lr: float
-    batch_size: int
-    epochs: int = 10
-    warmup: float = 0.06
-    """Share of all updates over which the rate rises linearly from 0; then it falls linearly to 0."""
-    betas: tuple[float, float] = (0.9, 0.98)
-    eps: float = 1e-6
-    weight_decay: float = 0.1
-    """Not for biases and norms."""
-    clip: float = 0.0
-    """Largest L2 norm of the gradient; 0: no clipping."""
-    dropout: float = 0.1
-    """In the encoder (attention too) and the head, whatever the encoder was trained with."""
-
-
 @dataclass
 class Outcome:
     """Hold a finished run.
@@ -78,14 +60,6 @@ class Outcome:
     """Tokens trained on in a second of training, special ones included; there is no padding."""
     weights: dict[str, Tensor] = field(default_factory=dict)
     """State of the whole classifier at `best`, on the CPU, if it was asked for."""
-
-
-class Interrupted(Exception):
-    """The run was asked to stop and has saved its state; `code` is the process's exit status."""
-
-    def __init__(self, code: int):
-        super().__init__(f"asked to stop (exit status {code})")
-        self.code = code
 
 
 class Classifier(nn.Module):

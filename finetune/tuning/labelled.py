@@ -7,16 +7,17 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from augment.core.ragged import Ragged, offsets_of
-from finetune.encoders.embed import embed_sentences, load_model
 from finetune.encoders.models import EmbeddingModel, distinct
 from finetune.encoders.source import names_function, resolve
 from pretrain.common.errors import UserError
-from pretrain.model.encoder import SentenceEncoder
+
+if TYPE_CHECKING:
+    from pretrain.model.encoder import SentenceEncoder
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ def open_source(model: str | Path) -> Source:
         UserError: a function, nothing there to load, a model type without packed attention, or no fast
             tokenizer.
     """
+    from finetune.encoders.embed import embed_sentences, load_model
+
     if names_function(str(model)):
         raise UserError(
             f"{model}: a function cannot be fine-tuned, its weights are out of reach; give the run folder, "

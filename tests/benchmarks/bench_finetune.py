@@ -29,8 +29,9 @@ import torch
 import transformers
 
 from finetune.glue.runs import FAIRSEQ, MAX_LENGTH
-from finetune.tuning.finetuning import FineTuning, Recipe
+from finetune.tuning.finetuning import FineTuning
 from finetune.tuning.labelled import Encoded, Source, encode_examples, open_source
+from finetune.tuning.recipe import Recipe
 from finetune.tuning.tasks import load
 from pretrain.data.tokenizer import train_tokenizer
 from pretrain.model.encoder import build_encoder

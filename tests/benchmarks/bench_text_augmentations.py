@@ -65,7 +65,7 @@ from augment.spec.pipeline import Pipeline
 from augment.text.draws import draws_for
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import ParsedSentence, find_parser, load_parser, parse_texts
-from finetune.augmentation_quality.__main__ import annotate, every_specification
+from finetune.augmentation_quality.run import annotate, every_specification
 from finetune.files import find
 from pretrain.data.annotation import Annotation, pack
 from pretrain.data.tokenizer import train_tokenizer

@@ -10,8 +10,8 @@ from finetuning_helpers import save_model, sentence
 from real_data import needs_data
 
 from finetune import anli
-from finetune.tuning.finetuning import Interrupted, Recipe
 from finetune.tuning.labelled import open_source
+from finetune.tuning.recipe import Interrupted, Recipe
 from pretrain.common.errors import UserError
 
 SIZES = {"R1": 6, "R2": 8, "R3": 10}

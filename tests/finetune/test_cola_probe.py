@@ -8,6 +8,7 @@ import pytest
 from commands import call
 from real_data import DATA, needs_data
 from scipy.optimize import minimize
+from sklearn.linear_model import LogisticRegression
 
 from finetune import cola_probe
 from finetune.cola_probe import probe, read
@@ -36,9 +37,7 @@ def test_equal_to_the_multinomial_regression_of_the_papers_code():
 
     found = minimize(loss, np.zeros(2 * width + 2), method="BFGS", options={"gtol": 1e-6}).x
     weight, bias = found[: 2 * width].reshape(2, width), found[2 * width :]
-    binary = cola_probe.LogisticRegression(C=cola_probe.INVERSE_PENALTY, tol=1e-10, max_iter=10000).fit(
-        train, labels
-    )
+    binary = LogisticRegression(C=cola_probe.INVERSE_PENALTY, tol=1e-10, max_iter=10000).fit(train, labels)
     np.testing.assert_allclose(binary.coef_[0], weight[1] - weight[0], atol=2e-4)
     np.testing.assert_allclose(binary.intercept_[0], bias[1] - bias[0], atol=2e-4)
     scores, converged = probe(train, labels, dev, dev_labels)

@@ -15,8 +15,9 @@ from finetune.geometry.augmentations import AugmentedSentences
 from finetune.senteval.classifier import ClassifierSettings, PairFeatures, Rows, fit_all
 from finetune.senteval.protocol import L2_GRID, Setting, cross_validated, nested, split
 from finetune.senteval.relatedness import relatedness
-from finetune.tuning.finetuning import FineTuning, Interrupted, Recipe
+from finetune.tuning.finetuning import FineTuning
 from finetune.tuning.labelled import encode_examples, open_source
+from finetune.tuning.recipe import Interrupted, Recipe
 
 pytestmark = [
     pytest.mark.gpu,

@@ -15,6 +15,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from augment.text.parsed import without_parse
 from finetune.augmentation_quality import __main__ as aq
 from finetune.augmentation_quality import measures as am
+from finetune.augmentation_quality import run
 from finetune.encoders.models import open_model
 from finetune.geometry.augmentations import AugmentedSentences
 from pretrain.common.errors import UserError
@@ -182,7 +183,7 @@ def test_the_command(folders, parser, tmp_path, monkeypatch):
     def again(*_):
         raise AssertionError("made again")
 
-    monkeypatch.setattr(aq.Quality, "measure", again)
+    monkeypatch.setattr(run.Quality, "measure", again)
     monkeypatch.setattr("pretrain.data.annotate.Annotator._parse", again)
     call(aq.main, str(folders["bert"]), **where, aug="number-words;repeat;del-word", masked="20")
     assert json.loads((tmp_path / "out" / "results.json").read_text()) == found
@@ -219,6 +220,6 @@ def test_an_encoder_without_tokenizer_or_masked_language_head(parser, tmp_path):
 
 
 def test_every_augmentation_without_a_model_of_its_own():
-    names = aq.every_specification()
+    names = run.every_specification()
     assert {"pi", "pi:variant=code", "neg:variant=code", "del-word", "tense"} <= set(names)
     assert not {"contextual", "back-translation"} & set(names) and len(set(names)) == len(names)

@@ -18,7 +18,7 @@ from augment.core.errors import AugmentationError
 from augment.text.parsed import ParsedSentence
 from finetune.encoders.models import open_model
 from finetune.geometry import __main__ as geometry
-from finetune.geometry import measures, plots
+from finetune.geometry import measures, plots, run
 from finetune.geometry.augmentations import AugmentedSentences, compare, pseudo_perplexity, views
 from finetune.geometry.projector import write_projector
 from finetune.results import read
@@ -184,7 +184,7 @@ def data(tmp_path_factory):
 
 
 def test_the_command_writes_numbers_figures_and_projector_files(folder, data, tmp_path, monkeypatch):
-    monkeypatch.setattr(geometry, "PLOTTED", 20)
+    monkeypatch.setattr(run, "PLOTTED", 20)
     aug = "reorder;del-span,reorder"
     call(
         geometry.geometry,
@@ -395,7 +395,7 @@ def test_figures_in_a_page_follow_its_colour_and_keep_their_ids_apart(tmp_path):
 @needs_data("SentEval/STS/STSBenchmark", "NLI", "clustering")
 def test_real_files_are_read():
     wanted = ["sts", "nli", "neighbourhood"]
-    inputs, missing = geometry._inputs(str(DATA), wanted, True, ["stackoverflow"], "", 10, 0)
+    inputs, missing = run.read_inputs(str(DATA), wanted, True, ["stackoverflow"], "", 10, 0)
     assert not missing
     if "sts" in inputs:
         assert [len(part) for part in inputs["sts"]] == [1379, 1500]

@@ -11,10 +11,12 @@ from real_data import needs_data
 from sklearn.metrics import matthews_corrcoef
 
 from finetune.glue import __main__ as glue
-from finetune.glue.runs import Options, RunStore, choose
+from finetune.glue.runs import Options, choose
+from finetune.glue.store import RunStore
 from finetune.tuning import tasks
-from finetune.tuning.finetuning import Interrupted, build_classifier, logits_of, read_tensors
+from finetune.tuning.finetuning import build_classifier, logits_of, read_tensors
 from finetune.tuning.labelled import encode_examples
+from finetune.tuning.recipe import Interrupted
 
 
 def write_labelled_diagnostics(root):

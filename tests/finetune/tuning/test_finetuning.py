@@ -15,8 +15,9 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 
 from finetune.glue.runs import FAIRSEQ
 from finetune.tuning import finetuning, metrics, tasks
-from finetune.tuning.finetuning import FineTuning, Recipe, build_classifier, learning_rate, loss_of
+from finetune.tuning.finetuning import FineTuning, build_classifier, learning_rate, loss_of
 from finetune.tuning.labelled import encode_examples, open_source
+from finetune.tuning.recipe import Recipe
 from pretrain.common.errors import UserError
 from pretrain.data.microbatches import pack
 

@@ -32,11 +32,20 @@ COMMANDS = (
     "finetune.zh_sts",
     "finetune.clustering",
     "finetune.intents",
+    "finetune.anli",
     "finetune.nli_distance",
     "finetune.cola_probe",
+    "finetune.baselines lsa",
+    "finetune.baselines averaged",
+    "finetune.baselines whitening",
     "finetune.senteval",
+    "finetune.glue",
+    "finetune.glue plan",
     "finetune.data check",
     "finetune.data fetch",
+    "finetune.geometry",
+    "finetune.augmentation_quality",
+    "finetune.report",
 )
 RUN = f"""
 import atexit, runpy, sys

@@ -139,7 +139,7 @@ def test_a_kept_head_is_part_of_the_sentence_vector(tmp_path, pooling, capsys):
     capsys.readouterr()
     mean = open_model(out, "mean")  # another pooling has no head
     assert (
-        "judged by mean pooling, without the head that it keeps" in mean.remark
+        "evaluated with mean pooling, without the head that it keeps" in mean.remark
         and mean.remark in capsys.readouterr().err
     )
     both = model.encode_poolings(SENTENCES, ["mean", pooling])

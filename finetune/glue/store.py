@@ -1,0 +1,300 @@
+"""Compute the runs that GLUE's figures come from, each with a result file of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from finetune.glue.runs import MAX_LENGTH, Options, Run, choose
+from finetune.tuning.finetuning import (
+    REGRESSION,
+    Classifier,
+    FineTuning,
+    build_classifier,
+    logits_of,
+    read_result,
+    read_tensors,
+    write_tensors,
+)
+from finetune.tuning.labelled import Encoded, Source, encode_examples
+from finetune.tuning.metrics import scores_of
+from finetune.tuning.recipe import Recipe
+from finetune.tuning.tasks import TASKS, Examples, TaskData
+from pretrain.common.files import replace_durably, to_json
+
+
+class RunStore:
+    """Runs of one model on one set of data files, and the folder of their results.
+
+    A result's file name ends in a digest of everything that it depends on (model, data, hyper-parameters):
+    nothing that was computed under other circumstances is taken for it, and whatever is there need not be
+    computed again. Beside it lie, where they were asked for, test predictions and AX's scores, each with a
+    digest of the rows that it answers; and the models of `Options.mnli_run`, so that AX, predictions or other
+    tasks' starts can be asked for later without repeating MNLI.
+
+    Args:
+        wish: exit status with which to leave, or 0; see FineTuning.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        data: dict[str, TaskData],
+        options: Options,
+        folder: Path,
+        wish: Callable[[], int] = lambda: 0,
+        checkpoint_seconds: float = 300.0,
+    ):
+        self.source, self.options, self.folder, self.wish = source, options, folder, wish
+        self.checkpoint_seconds = checkpoint_seconds
+        self.data = {name: self._limited(task) for name, task in data.items()}
+        self._digests: dict[tuple[str, str], str] = {}
+        self._encoded: tuple[str, dict[str, Encoded]] = ("", {})
+
+    def result(self, run: Run) -> dict[str, Any] | None:
+        """The figures on file for a run; None: not computed yet.
+
+        Raises:
+            UserError: the file is damaged.
+        """
+        return read_result(self._path(run, ".json"))
+
+    def predictions(self, run: Run) -> dict[str, np.ndarray] | None:
+        """Return test logits float32[N, C] by "TASK/split"; None: not on file, or of other test rows."""
+        wanted = self._test_sets(run.task)
+        path = self._path(run, ".predictions")
+        if wanted and not path.is_file():
+            return None
+        found = read_tensors(path) if wanted else {}
+        if any(name not in found or found[name]["rows"] != self._digest(*name.split("/")) for name in wanted):
+            return None
+        return {name: found[name]["logits"].numpy() for name in wanted}
+
+    def diagnostic(self, run: Run) -> dict[str, float] | None:
+        """A run of MNLI's scores on AX; None: not on file, or of other rows than are there now."""
+        found = read_result(self._path(run, ".ax.json"))
+        return found["scores"] if found is not None and found["rows"] == self._digest("AX", "dev") else None
+
+    def unfinished(self, runs: Sequence[Run]) -> list[Run]:
+        """Return those of `runs` that still have to be computed for what the options ask for.
+
+        runs: all that an evaluation has.
+
+        That is a run without figures; a task's best run without predictions, a reported run of MNLI without
+        AX's scores (each run of the task counts as that while some have no figures); and a run whose model
+        one of these starts from, without it.
+        """
+        found = {run: self.result(run) for run in runs}
+        left = {run for run, result in found.items() if result is None}
+        for task in dict.fromkeys(run.task for run in runs):
+            reported = predicted = [run for run in runs if run.task == task]
+            if left.isdisjoint(reported):
+                done = {run: result for run in reported if (result := found[run]) is not None}
+                _, reported, best = choose(done)
+                predicted = [best]
+            if self.options.predict:
+                left |= {run for run in predicted if self.predictions(run) is None}
+            if self._answers_diagnostic(task):
+                left |= {run for run in reported if self.diagnostic(run) is None}
+        starts = {start for run in left if (start := self.options.start(run)) is not None}
+        left |= {run for run in starts if not self._path(run, ".weights").is_file()}
+        return [run for run in runs if run in left]
+
+    def compute(self, run: Run, heading: str) -> None:
+        """Fine-tune, or continue where a killed process was, and write the results.
+
+        A run whose figures and model are on file only answers what is asked beside the figures.
+
+        Raises:
+            Interrupted: a stop was requested; a checkpoint is beside the results.
+            UserError: see FineTuning.
+        """
+        begun = time.monotonic()
+        model, content = self._kept_model(run), None
+        if model is None:
+            print(
+                f"{heading}{run.name}: {len(self._sets(run.task)['train']):,} examples",
+                file=sys.stderr,
+                flush=True,
+            )
+            model, content = self._train(run)
+        else:
+            print(f"{heading}{run.name}: on file, with its model, which answers", file=sys.stderr, flush=True)
+        if self.options.predict and (tests := self._test_sets(run.task)):
+            write_tensors(
+                self._path(run, ".predictions"),
+                {
+                    name: {
+                        "rows": self._digest(*name.split("/")),
+                        "logits": torch.from_numpy(
+                            self._logits(model, self._encode(name.split("/")[0], rows))
+                        ),
+                    }
+                    for name, rows in tests.items()
+                },
+            )
+        if self._answers_diagnostic(run.task):
+            rows = self._encode("AX", self.data["AX"].splits["dev"])
+            scores = scores_of(TASKS["AX"].metrics, self._logits(model, rows).argmax(1), rows.known_targets)
+            self._write(run, ".ax.json", {"rows": self._digest("AX", "dev"), "scores": scores})
+        what = "answered"
+        if content is not None:
+            self._write(run, ".json", content)
+            what = f"{content['best']['value']:.2f} after epoch {content['best']['epoch']:g}"
+        print(f"  {run.name}: {what} ({time.monotonic() - begun:.0f} s)", file=sys.stderr, flush=True)
+
+    def _train(self, run: Run) -> tuple[Classifier, dict[str, Any]]:
+        """Return (the model at its best epoch if anything is asked of it, the run's figures to write)."""
+        sets, options, task = self._sets(run.task), self.options, TASKS[run.task]
+        dev = [split for split in task.dev_splits() if split in sets]
+        kept = run == options.mnli_run(run.seed)
+        training = FineTuning(
+            self.source,
+            sets["train"],
+            len(task.labels) or REGRESSION,
+            Recipe(run.lr, run.batch_size, options.epochs, run.warmup),
+            run.seed,
+            lambda logits: _judge(
+                run.task, {split: (logits(sets[split]), sets[split].known_targets) for split in dev}
+            ),
+            precision=options.precision,
+            token_budget=options.token_budget,
+            checkpoint=self._path(run, ".checkpoint"),
+            checkpoint_seconds=self.checkpoint_seconds,
+            wish=self.wish,
+            initial=self._initial(run),
+            keep_weights=kept or options.predict or self._answers_diagnostic(run.task),
+        )
+        outcome = training.run()
+        if outcome.weights:
+            training.load(outcome.weights)
+        if kept:
+            write_tensors(self._path(run, ".weights"), outcome.weights)
+        return training.model, {
+            "settings": self._settings(run),
+            "best": outcome.best,
+            "curve": outcome.curve,
+            "seconds": outcome.seconds,
+            "tokens_per_second": outcome.tokens_per_second,
+            "cut": {split: encoded.cut for split, encoded in sets.items() if encoded.cut},
+        }
+
+    def _kept_model(self, run: Run) -> Classifier | None:
+        """The model of a run whose figures are on file, if it was kept."""
+        path = self._path(run, ".weights")
+        if self.result(run) is None or not path.is_file():
+            return None
+        model = build_classifier(
+            self.source, len(TASKS[run.task].labels) or REGRESSION, Recipe.dropout, run.seed
+        )
+        model.load_state_dict(read_tensors(path))
+        return model.to("cuda" if torch.cuda.is_available() else "cpu")
+
+    def _logits(self, model: Classifier, rows: Encoded) -> np.ndarray:
+        return logits_of(model, rows, self.options.token_budget, self.options.precision)
+
+    def _answers_diagnostic(self, task: str) -> bool:
+        """Whether a task's model has AX to answer, with labels."""
+        return task == "MNLI" and "AX" in self.data and "dev" in self.data["AX"].splits
+
+    def _limited(self, data: TaskData) -> TaskData:
+        train, most = data.splits.get("train"), self.options.max_train
+        if not most or train is None or len(train) <= most:
+            return data
+        chosen = np.sort(np.random.default_rng(0).permutation(len(train))[:most])
+        return TaskData(data.task, data.splits | {"train": train.subset(chosen)}, data.missing, data.notes)
+
+    def _sets(self, task: str) -> dict[str, Encoded]:
+        """Training and dev sets, tokenised; kept until another task is asked for."""
+        if self._encoded[0] != task:
+            splits = self.data[task].splits.items()
+            self._encoded = (
+                task,
+                {name: self._encode(task, rows) for name, rows in splits if not name.startswith("test")},
+            )
+        return self._encoded[1]
+
+    def _test_sets(self, task: str) -> dict[str, Examples]:
+        names = [task, "AX"] if task == "MNLI" and "AX" in self.data else [task]
+        splits = [
+            (name, split) for name in names for split in self.data[name].splits if split.startswith("test")
+        ]
+        return {f"{name}/{split}": self.data[name].splits[split] for name, split in splits}
+
+    def _encode(self, task: str, rows: Examples) -> Encoded:
+        # fairseq trains STS-B on scores of 0 to 1 (examples/roberta/preprocess_GLUE_tasks.sh).
+        targets = rows.targets / 5 if rows.targets is not None and not TASKS[task].labels else rows.targets
+        return encode_examples(self.source, rows.first, rows.second, targets, MAX_LENGTH)
+
+    def _initial(self, run: Run) -> dict[str, Tensor] | None:
+        """State of the encoder that a run starts from; None: the source's."""
+        start = self.options.start(run)
+        if start is None:
+            return None
+        path = self._path(start, ".weights")
+        if not path.is_file():
+            self.compute(start, "to start from: ")
+        weights = read_tensors(path)
+        return {
+            name.removeprefix("encoder."): tensor
+            for name, tensor in weights.items()
+            if name.startswith("encoder.")
+        }
+
+    def _settings(self, run: Run) -> dict[str, Any]:
+        options = self.options
+        splits = sorted(split for split in self.data[run.task].splits if not split.startswith("test"))
+        settings = asdict(run) | {
+            "epochs": options.epochs,
+            "max_length": MAX_LENGTH,
+            "precision": options.precision,
+            "model": self.source.fingerprint,
+            "data": {split: self._digest(run.task, split) for split in splits},
+        }
+        start = options.start(run)
+        if start is not None:
+            settings["start"] = self._settings(start)
+        return settings
+
+    def _path(self, run: Run, ending: str) -> Path:
+        digest = hashlib.sha256(json.dumps(self._settings(run), sort_keys=True).encode()).hexdigest()[:10]
+        return self.folder / f"{run.task}-lr{run.lr:g}-batch{run.batch_size}-seed{run.seed}-{digest}{ending}"
+
+    def _digest(self, task: str, split: str) -> str:
+        """Of a split's rows."""
+        if (task, split) not in self._digests:
+            rows = self.data[task].splits[split]
+            targets = None if rows.targets is None else rows.targets.tolist()
+            self._digests[task, split] = hashlib.sha256(
+                json.dumps([rows.first, rows.second, targets]).encode()
+            ).hexdigest()
+        return self._digests[task, split]
+
+    def _write(self, run: Run, ending: str, content: dict[str, Any]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        replace_durably(self._path(run, ending), to_json(content))
+
+
+def _judge(name: str, found: dict[str, tuple[np.ndarray, np.ndarray]]) -> tuple[float, dict[str, float]]:
+    """The deciding figure and all scores, x 100, from each dev split's logits [N, C] and targets."""
+    task = TASKS[name]
+    by_split = {
+        split: scores_of(task.metrics, logits.argmax(1) if task.labels else logits[:, 0], targets)
+        for split, (logits, targets) in found.items()
+    }
+    if name != "MNLI":
+        scores = by_split["dev"]
+        return scores[task.headline], scores
+    halves = {split.removeprefix("dev_"): scores["accuracy"] for split, scores in by_split.items()}
+    mean = sum(halves.values()) / len(halves)
+    return mean, {"accuracy": mean, **halves}
