@@ -241,7 +241,12 @@ def test_augmentations_of_text_are_measured_from_a_parse(folder, data, tmp_path,
         return (unparsed(text) for text in sentences)
 
     monkeypatch.setattr(geometry, "parse_texts", parse)
-    where = {"pooling": "mean", "data": str(data), "out": str(tmp_path), "text": str(tmp_path / "texts.txt")}
+    where = {
+        "pooling": "mean",
+        "eval_data": str(data),
+        "out": str(tmp_path),
+        "text": str(tmp_path / "texts.txt"),
+    }
     call(
         geometry.geometry,
         str(folder),
