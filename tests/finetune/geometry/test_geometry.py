@@ -358,7 +358,7 @@ def test_what_is_missing_is_said_and_an_explicit_wish_is_an_error(data, tmp_path
     ("flags", "message"),
     [
         ({"measure": "nlii"}, "did you mean 'nli'"),
-        ({"sentences": "many"}, "whole number, 10 or more"),
+        ({"sentences": "many"}, "valid integer"),
         ({"text": "nowhere.txt", "measure": "augmentation"}, "no such file"),
         ({"measure": "augmentation", "aug": "del-word;yodaa"}, "did you mean 'yoda'"),
     ],
