@@ -99,11 +99,14 @@ def start(words: list[str], ranks: int = 1) -> list[subprocess.Popen]:
     ]
 
 
+BUSY = 2  # how much longer than on a quiet machine: several tests start processes side by side
+
+
 def outputs_of(processes: list[subprocess.Popen], timeout: int) -> list[str]:
     """What processes print until they end, read side by side: a rank whose pipe is full waits, and the others
     wait for it."""
     with ThreadPoolExecutor(len(processes)) as pool:
-        return list(pool.map(lambda process: process.communicate(timeout=timeout)[0], processes))
+        return list(pool.map(lambda process: process.communicate(timeout=BUSY * timeout)[0], processes))
 
 
 def finish(processes: list[subprocess.Popen], expect: int = 0, timeout: int = 240) -> str:
@@ -126,7 +129,7 @@ def wait_for(
     condition, processes: list[subprocess.Popen], timeout: float = 120, pause: float = 0.002
 ) -> None:
     """Poll until `condition()`, while the processes live."""
-    end = time.monotonic() + timeout
+    end = time.monotonic() + BUSY * timeout
     while not condition():
         dead = [p for p in processes if p.poll() is not None]
         assert not dead, f"ended early with {dead[0].returncode}: {dead[0].communicate()[0][-3000:]}"

@@ -185,7 +185,7 @@ def test_long_sentences_are_counted(tmp_path, policy):
             "unit: Input should be 'sentence', 'sequence', 'document'",
         ),
         (["--source", "embedded", "--out", "o", "--executor", "cloud"], "executor"),
-        (["embedded", "--out", "o"], "unexpected argument 'embedded'"),
+        (["embedded", "--out", "o"], "unexpected word 'embedded'"),
         (["--config", "missing.yaml", "--out", "o"], "no recipe missing.yaml"),
     ],
 )
