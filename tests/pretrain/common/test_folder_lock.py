@@ -250,12 +250,21 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def is_stopped(pid: int) -> bool:
+    """Return whether every thread of a process is suspended: a signal takes its time on a busy machine."""
+    states = [
+        path.read_text().rsplit(")", 1)[1].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")
+    ]
+    return set(states) == {"T"}
+
+
 def test_a_second_run_in_a_folder_is_refused_before_it_touches_anything(tiny_data, tmp_path):
     run = tmp_path / "run"
     first = start(command(tiny_data, run), ranks=2)
     wait_for(lambda: len(records(run)) > 1, first)
     for process in first:  # suspended, so that whatever changes in its folder, the second has done
         process.send_signal(signal.SIGSTOP)
+    wait_for(lambda: all(is_stopped(process.pid) for process in first), first)
     before = tree(run)
     second = start(command(tiny_data, run, checkpoint__resume="auto"), ranks=2)
     output = "".join(outputs_of(second, 200))
