@@ -119,8 +119,8 @@ def raise_if_disk_full(error: OSError, path: Path) -> None:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         raise UserError(
             f"No space left on the disk (or over quota) while writing {path}. Nothing half written is kept: "
-            "free some space or "
-            "choose another --out, and run the same command again; finished parts are not redone."
+            "free some space or choose another --out, and run the same command again; "
+            "finished parts are not redone."
         ) from error
 
 

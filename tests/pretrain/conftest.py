@@ -2,12 +2,11 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from checkpoint_helpers import PlainEngine
-from run_helpers import ROOT, write_corpus
+from run_helpers import ROOT, preparation_of, write_corpus
 
 from pretrain.checkpoint import store
 
@@ -17,25 +16,7 @@ def tiny_data(tmp_path_factory) -> Path:
     """A small prepared corpus, by the command that users have."""
     folder = tmp_path_factory.mktemp("tiny")
     corpus = write_corpus(folder / "corpus.txt")
-    words = [
-        sys.executable,
-        "-m",
-        "pretrain.prepare",
-        "--source",
-        str(corpus),
-        "--out",
-        str(folder / "data"),
-        "--vocabulary",
-        "512",
-        "--max_length",
-        "48",
-        "--heldout",
-        "0.05",
-        "--chunk_tokens",
-        "2048",
-        "--progress",
-        "false",
-    ]
+    words = preparation_of(corpus, folder / "data")
     done = subprocess.run(
         words, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
     )

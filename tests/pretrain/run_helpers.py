@@ -45,6 +45,23 @@ ADJECTIVES = (
 )
 
 
+def preparation_of(corpus: Path, out: Path) -> list[str]:
+    """Return the command line that prepares a small corpus for TINY."""
+    flags = [
+        "--vocabulary",
+        "512",
+        "--max-length",
+        "48",
+        "--heldout",
+        "0.05",
+        "--chunk-tokens",
+        "2048",
+        "--progress",
+        "false",
+    ]
+    return [sys.executable, "-m", "pretrain.prepare", "--source", str(corpus), "--out", str(out), *flags]
+
+
 def write_corpus(path: Path, documents: int = 300, seed: int = 0) -> Path:
     """A text file of made-up prose, a document a paragraph; every sentence is different."""
     rng = random.Random(seed)

@@ -13,9 +13,9 @@ import time
 import pytest
 import slurm_cluster
 import yaml
+from run_helpers import TINY, curve, preparation_of, write_corpus
 from slurm_cluster import ENVIRONMENT, ROOT, needs_a_cluster, states
 
-sys.path.insert(0, str(ROOT / "tests" / "pretrain"))
 SCRIPT = ROOT / "slurm" / "sweep.sh"
 # Nothing is judged here: a table of what the runs say.
 WITHOUT_DATA = {name: value for name, value in ENVIRONMENT.items() if name != "CLEAR_DATA"}
@@ -27,29 +27,8 @@ pytestmark = needs_a_cluster
 @pytest.fixture
 def file(tmp_path):
     """A sweep of two rows and two seeds over a small model and corpus."""
-    from run_helpers import TINY, write_corpus
-
     corpus, data = write_corpus(tmp_path / "corpus.txt"), tmp_path / "data"
-    command(
-        sys.executable,
-        "-m",
-        "pretrain.prepare",
-        "--source",
-        corpus,
-        "--out",
-        data,
-        "--vocabulary",
-        "512",
-        "--max_length",
-        "48",
-        "--heldout",
-        "0.05",
-        "--chunk_tokens",
-        "2048",
-        "--progress",
-        "false",
-        cwd=ROOT,
-    )
+    command(*preparation_of(corpus, data), cwd=ROOT)
     settings = {key: yaml.safe_load(str(value)) for key, value in TINY.items()} | {
         "data.folder": str(data),
         "train.steps": 4,
@@ -85,8 +64,6 @@ def wait(job, folder, seconds=500):
 
 
 def test_an_array_trains_what_one_process_trains_and_the_table_follows(tmp_path, file):
-    from run_helpers import curve
-
     jobs, printed = submit(tmp_path, file)
     try:
         assert len(jobs) == 2 and "(0,1,2,3)" in printed
