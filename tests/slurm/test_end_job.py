@@ -75,4 +75,4 @@ def test_a_job_is_requeued_once_or_says_why_not(tmp_path, given, words, requeued
     said, code, asked = end_job(tmp_path, **given)
     assert words in said and code == 1 and asked == ["7"] * requeued
     assert ("not requeued" in said) == ("not requeued" in words)
-    assert requeued or "Slurm has requeued" in said or "the same command" in said
+    assert requeued or "Slurm has requeued" in said or "To continue: again" in said
