@@ -32,7 +32,7 @@ from finetune.results import Evaluation, TaskResult, folder_for, write
 from finetune.sets import SENTEVAL, DataSet, Part
 from pretrain.common import cli
 from pretrain.common.errors import UserError
-from pretrain.common.files import replace_durably, to_json
+from pretrain.common.files import replace_durably, require_writable, to_json
 
 SEVEN_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
 DEV_TASKS = ("STS-B-dev", "SICK-R-dev")
@@ -451,7 +451,7 @@ def main(
     from finetune.encoders.embed import parse_poolings
 
     if json_file:
-        cli.require_writable(Path(json_file).parent, "--json-file")
+        require_writable(Path(json_file).parent, "--json-file")
         if Path(json_file).is_dir():
             raise UserError(f"--json-file {json_file}: a folder; name a file in it")
     evaluator = StsEvaluator(eval_data or None)

@@ -23,6 +23,7 @@ from finetune.files import data_root
 from finetune.flags import EvalData
 from pretrain.common import cli
 from pretrain.common.errors import UserError
+from pretrain.common.files import require_writable
 
 
 def check(eval_data: EvalData = "", *, sets: str = "") -> int:
@@ -64,7 +65,7 @@ def fetch(name: str, eval_data: EvalData, *, source: str = "", replace: bool = F
     from finetune.data import catalogue
     from finetune.data import fetch as hub
 
-    cli.require_writable(eval_data, "EVAL_DATA")
+    require_writable(eval_data, "EVAL_DATA")
     root = Path(eval_data)
     chosen = catalogue.choose(name)
     if len(chosen) != 1:

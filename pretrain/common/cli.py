@@ -17,10 +17,8 @@ import os
 import re
 import sys
 import textwrap
-import traceback
 import typing
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import fire
@@ -29,7 +27,15 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from augment.core.errors import AugmentationError
+from pretrain.common.error_output import (
+    exit_process,
+    is_lost_connection,
+    is_printed,
+    lost_rank_message,
+    print_error,
+)
 from pretrain.common.errors import UserError
+from pretrain.common.files import require_writable
 from pretrain.common.typed_values import default_text, nearest, type_name, typed
 
 Count = Annotated[int, Field(ge=1)]
@@ -192,7 +198,7 @@ class Command:
                 try:
                     values[name] = TypeAdapter(kind).validate_python(self._typed(name, texts.pop(name), kind))
                 except ValidationError as error:
-                    wrong.append(_said(error, name))
+                    wrong.append(_value_faults(error, name))
         for name, model in self.models.items():
             given = {
                 key: self._typed(key, texts.pop(key), field.annotation)
@@ -202,7 +208,7 @@ class Command:
             try:
                 values[name] = model(**given)
             except ValidationError as error:
-                wrong.append(_said(error))
+                wrong.append(_value_faults(error))
         if wrong:
             raise UserError("; ".join(wrong) + f". {self._how}")
         positional = [values.pop(name) for name in self.words if name in values] if words else []
@@ -271,23 +277,18 @@ def run(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
     except (UserError, AugmentationError) as error:
-        complain(error)
+        print_error(error)
         code = 2
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         code = 130
     except Exception as error:
         code = 1
-        if _is_of_lost_rank(error):
-            complain(
-                UserError(
-                    "another rank has ended, in the middle of what all do together: its own output says why "
-                    f"({str(error).splitlines()[0]}). Then go on with the same command and --resume auto"
-                )
-            )
-        elif not getattr(error, "told", False):
+        if is_lost_connection(error):
+            print_error(UserError(lost_rank_message(error)))
+        elif not is_printed(error):
             raise
-    _exit(code if isinstance(code, int) else 0)
+    exit_process(code if isinstance(code, int) else 0)
 
 
 def _call(command: Command, words: Sequence[str], commands: Iterable[str]) -> Any:
@@ -303,16 +304,6 @@ def _call(command: Command, words: Sequence[str], commands: Iterable[str]) -> An
         return command(*words, **texts)
 
     return fire.Fire(SetParseFn(str)(call), command=arguments, name=command.name, serialize=lambda _: None)
-
-
-def _exit(code: int) -> None:
-    if code and "torch" in sys.modules and sys.modules["torch"].distributed.is_initialized():
-        # Other ranks may wait in a collective: nothing here may wait for them, not even an orderly end of the
-        # process group.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
 
 
 def _help(command: Command | None, program: str, commands: dict[str, Callable], words: Sequence[str]) -> str:
@@ -348,52 +339,13 @@ def _is_flag(word: str) -> bool:
     return word.startswith("-") and len(word) > 1 and not re.match(r"-\.?\d", word)
 
 
-def _said(error: ValidationError, name: str = "") -> str:
-    """What is wrong with the value of the flag `name`, or with those of a model's fields."""
+def _value_faults(error: ValidationError, name: str = "") -> str:
+    """Return what is wrong with the value of the flag `name`, or with those of a model's fields."""
     return "; ".join(
         f"--{(name or str(fault['loc'][0])).replace('_', '-')}: "
         f"{fault['msg'].removeprefix('Value error, ')} (got {fault['input']!r})"
         for fault in error.errors()
     )
-
-
-def tell_first(error: Exception) -> None:
-    """Print an error that this rank is about to tell the others, and mark it as told.
-
-    They end as soon as they hear of it, and a launcher that sees one rank end kills the rest: what is printed
-    only when the error has reached the end of the program may be lost.
-    """
-    if isinstance(error, (UserError, AugmentationError)):
-        complain(error)
-    else:
-        traceback.print_exception(error)
-        sys.stderr.flush()
-    mark_told(error)
-
-
-def mark_told(error: Exception) -> None:
-    """Mark an error as printed, so that it is not printed again where the program ends."""
-    vars(error)["told"] = True
-
-
-def _is_of_lost_rank(error: Exception) -> bool:
-    """Whether a collective failed because another rank is gone: in gloo's or NCCL's words, which have no
-    class of their own."""
-    if not isinstance(error, RuntimeError) or getattr(error, "told", False):
-        return False
-    if "torch" not in sys.modules or not sys.modules["torch"].distributed.is_initialized():
-        return False
-    words = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")
-    return any(word in str(error) for word in words)
-
-
-def complain(error: Exception) -> None:
-    """Print an error's message, with the rank where there are several; nothing where that has been done."""
-    if getattr(error, "told", False):
-        return
-    rank = int(os.environ.get("RANK", 0))
-    where = f"[rank {rank}] " if int(os.environ.get("WORLD_SIZE", 1)) > 1 else ""
-    print(f"\n{where}error: {error}", file=sys.stderr, flush=True)
 
 
 def _text(default: Any) -> str:
@@ -430,28 +382,6 @@ def _meanings(function: Callable) -> dict[str, str]:
         else:
             names = []
     return found
-
-
-def require_writable(place: str | Path, name: str = "--out") -> None:
-    """Refuse a folder that cannot be made or written to, before the work whose results go there.
-
-    The folder is not made: what is refused later would leave it behind. place: "" is a flag that was not
-    given. name: what the message calls it.
-
-    Raises:
-        UserError: the place, or what it would lie in, is no folder, or is not writable.
-    """
-    if not place:
-        return
-    path = Path(place).absolute()
-    try:
-        there = next(part for part in (path, *path.parents) if part.exists())
-        fault = "is not a folder" if not there.is_dir() else "is not writable"
-        if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
-            return
-    except OSError as error:  # a name that is too long, a folder that cannot be looked into
-        there, fault = path, f"cannot be used ({error.strerror})"
-    raise UserError(f"{name} {place}: {there} {fault}; name another place")
 
 
 def key_table(flags: Iterable[Flag]) -> str:

@@ -6,6 +6,3 @@ class UserError(Exception):
 
     Entry points print the message alone, without a traceback, and exit with status 2.
     """
-
-    told: bool = False
-    """Whether it has been printed, by this rank or another: what all ranks agree on is said once."""

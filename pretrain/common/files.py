@@ -1,4 +1,7 @@
-"""Write files that survive a kill and a power cut: written beside their place, fsynced, renamed."""
+"""Write files that survive a kill and a power cut: written beside their place, fsynced, renamed.
+
+And refuse a place that cannot be written to, before there is something to write.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ import os
 import uuid
 from pathlib import Path
 from typing import Any
+
+from pretrain.common.errors import UserError
 
 
 def fsync_folder(folder: Path) -> None:
@@ -58,3 +63,25 @@ def sha256_of(path: Path) -> str:
     """Return the sha256 of a file's content as a hex digest."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def require_writable(place: str | Path, name: str = "--out") -> None:
+    """Refuse a folder that cannot be made or written to, before the work whose results go there.
+
+    The folder is not made: what is refused later would leave it behind. place: "" is a flag that was not
+    given. name: what the message calls it.
+
+    Raises:
+        UserError: the place, or what it would lie in, is no folder, or is not writable.
+    """
+    if not place:
+        return
+    path = Path(place).absolute()
+    try:
+        nearest = next(part for part in (path, *path.parents) if part.exists())
+        fault = "is not a folder" if not nearest.is_dir() else "is not writable"
+        if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
+            return
+    except OSError as error:  # a name that is too long, a folder that cannot be looked into
+        nearest, fault = path, f"cannot be used ({error.strerror})"
+    raise UserError(f"{name} {place}: {nearest} {fault}; name another place")

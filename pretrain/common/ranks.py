@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch.distributed as dist
 
-from pretrain.common import cli
+from pretrain.common.error_output import mark_printed, print_before_sending
 from pretrain.common.errors import UserError
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ def on_rank_zero(action: Callable[[], T], hours: float = 48) -> T:
             raised = error
             kind = type(error) if isinstance(error, UserError) else UserError
             message[1:] = kind, str(error) or type(error).__name__
-            cli.tell_first(error)
+            print_before_sending(error)
     dist.broadcast_object_list(message, src=0, group=group)
     dist.destroy_process_group(group)
     if raised is not None:
@@ -50,6 +50,6 @@ def on_rank_zero(action: Callable[[], T], hours: float = 48) -> T:
     result, kind, text = message
     if kind is not None:
         failure = kind(text)
-        cli.mark_told(failure)
+        mark_printed(failure)
         raise failure
     return result

@@ -7,8 +7,8 @@ import pytest
 from commands import call
 
 from finetune.results import Evaluation, write
-from pretrain.common.cli import require_writable
 from pretrain.common.errors import UserError
+from pretrain.common.files import require_writable
 
 COMMANDS = {
     "sts": "main",

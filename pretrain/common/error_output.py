@@ -1,0 +1,82 @@
+"""Print an error once, although several ranks meet it, and exit without waiting for other ranks."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+from augment.core.errors import AugmentationError
+from pretrain.common.errors import UserError
+
+# gloo's and NCCL's texts; their errors have no class of their own
+_LOST_CONNECTION = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "remote process exited",
+)
+
+
+def print_error(error: Exception) -> None:
+    """Print an error's message, with the rank where there are several; do nothing if it is marked printed."""
+    if is_printed(error):
+        return
+    rank = int(os.environ.get("RANK", 0))
+    where = f"[rank {rank}] " if int(os.environ.get("WORLD_SIZE", 1)) > 1 else ""
+    print(f"\n{where}error: {error}", file=sys.stderr, flush=True)
+
+
+def print_before_sending(error: Exception) -> None:
+    """Print an error that this rank is about to send to the others, and mark it printed.
+
+    The others end as soon as they receive it, and a launcher that sees one rank end kills the rest. An error
+    that is printed only at the end of the program may be lost.
+    """
+    if isinstance(error, (UserError, AugmentationError)):
+        print_error(error)
+    else:
+        traceback.print_exception(error)
+        sys.stderr.flush()
+    mark_printed(error)
+
+
+def mark_printed(error: Exception) -> None:
+    """Mark an error as printed, by this rank or another, so that it is not printed again at the end."""
+    vars(error)["printed"] = True
+
+
+def is_printed(error: Exception) -> bool:
+    """Return whether an error is marked as printed."""
+    return getattr(error, "printed", False)
+
+
+def is_lost_connection(error: Exception) -> bool:
+    """Return whether a collective failed because another rank has ended."""
+    if not isinstance(error, RuntimeError) or is_printed(error) or not _has_process_group():
+        return False
+    return any(text in str(error) for text in _LOST_CONNECTION)
+
+
+def lost_rank_message(error: Exception) -> str:
+    """Return the message for an error that `is_lost_connection`."""
+    return (
+        "another rank ended during a collective operation; its own output says why "
+        f"({str(error).splitlines()[0]}). Then continue with the same command and --resume auto"
+    )
+
+
+def exit_process(code: int) -> None:
+    """Exit with a status; after an error in a run of several ranks, at once.
+
+    The other ranks may wait in a collective, so an orderly end of the process group could wait for ever.
+    """
+    if code and _has_process_group():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def _has_process_group() -> bool:
+    return "torch" in sys.modules and sys.modules["torch"].distributed.is_initialized()
