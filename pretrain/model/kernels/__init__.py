@@ -1,0 +1,68 @@
+"""The encoder layer's operations on packed tokens [T, ...], without padding, and who computes them.
+
+Every implementation is a module with the functions of `Kernels`, all differentiable, that drops the same
+values for the same keys (`pretrain.model.kernels.dropout`). Activations are bfloat16, float16, float32 or
+float64; biases and the norms' parameters are float32 whatever the activations are (float64 for float64), and
+so are their gradients' sums. Statistics, scores and softmax are float32, of float64 values float64.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor
+
+from pretrain.model.attention import PackedLayout
+from pretrain.model.kernels import plain
+from pretrain.model.kernels.dropout import Dropout
+
+
+class Kernels(Protocol):
+    """What a layer asks of an implementation; `dropout` None, or of rate 0, is no dropout."""
+
+    def add_norm(
+        self,
+        x: Tensor,
+        bias: Tensor | None,
+        residual: Tensor | None,
+        weight: Tensor,
+        norm_bias: Tensor | None,
+        eps: float,
+        dropout: Dropout | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Add to the residual stream, and normalise: (sum, normed), both [T, H] of the residual's type.
+
+        sum = residual + dropout(x + bias), without a residual dropout(x + bias) of x's type; normed = layer
+        norm of sum. A caller may use either or both.
+        """
+
+    def norm_dropout(
+        self, x: Tensor, weight: Tensor, norm_bias: Tensor | None, eps: float, dropout: Dropout | None
+    ) -> Tensor:
+        """Return dropout(layer norm(x)): [T, H] -> [T, H] of x's type (the embedding block's end)."""
+
+    def bias_gelu(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """Return gelu(x + bias), in its exact form by erf: [T, I] -> [T, I] of x's type."""
+
+    def gelu_gate(self, x: Tensor) -> Tensor:
+        """Return gelu(x[:, :I]) * x[:, I:]: [T, 2I] -> [T, I] of x's type."""
+
+    def attention(
+        self,
+        qkv: Tensor,
+        layout: PackedLayout,
+        scale: float,
+        half_window: int | None,
+        dropout: Dropout | None,
+    ) -> Tensor:
+        """Let each token attend to its own sequence: [T, 3, heads, D] -> [T, heads, D] of qkv's type.
+
+        half_window: the largest distance that is seen; None: any. scale: of the scores. Filler behind the
+        sequences gives zeros and has zero gradients.
+        """
+
+
+def kernels_for(device: torch.device, dtype: torch.dtype) -> Kernels:
+    """Choose the implementation for activations of this type on this device."""
+    return cast(Kernels, plain)
