@@ -20,7 +20,8 @@ from finetune.files import find, known_name, lines
 from finetune.flags import EvalData, Model, Out, Pooling
 from finetune.results import Evaluation, TaskResult, finish
 from finetune.sets import DataSet, parts
-from finetune.sts import Pairs, checked_vectors, distinct_sentences, score_task
+from finetune.sts.scores import checked_vectors, score_task
+from finetune.sts.tasks import Pairs, distinct_sentences
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from finetune.sts import StsEvaluator
+from finetune.sts.scores import StsEvaluator
 from pretrain.checkpoint import store
 from pretrain.common.files import replace_durably
 from pretrain.common.ranks import on_rank_zero

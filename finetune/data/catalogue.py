@@ -12,10 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from finetune import anli, clustering, intents, nli_distance, sts, zh_sts
+from finetune import anli, clustering, nli_distance, zh_sts
 from finetune.files import locate
+from finetune.intents import sets as intents
 from finetune.senteval import tasks as senteval
 from finetune.sets import DataSet
+from finetune.sts import tasks as sts
 from finetune.tuning import tasks as glue
 from pretrain.common.errors import UserError
 

@@ -20,10 +20,10 @@ from pydantic import Field
 
 from augment.spec.grammar import needs_text
 from augment.text.parsed import find_parser, parse_texts
-from finetune import intents
 from finetune.encoders.models import open_model
 from finetune.files import known_name
 from finetune.flags import EvalData, Pooling
+from finetune.intents import sets as intents
 from finetune.results import folder_for, slug, table, write
 from pretrain.common import cli
 

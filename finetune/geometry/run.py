@@ -12,15 +12,15 @@ import numpy as np
 import torch
 
 from augment.text.parsed import ParsedSentence
-from finetune import intents
 from finetune.encoders.models import EmbeddingModel
 from finetune.files import csv_columns, data_root, find, read_sentences, spaced
 from finetune.geometry import measures, plots
 from finetune.geometry.augmentations import AugmentedSentences, View, compare, default_specifications, views
 from finetune.geometry.projector import write_projector
+from finetune.intents import sets as intents
 from finetune.nli_distance import read_triplets
 from finetune.results import Evaluation, TaskResult
-from finetune.sts import StsEvaluator
+from finetune.sts.tasks import StsFiles
 from pretrain.common.errors import UserError
 from pretrain.common.files import replace_durably
 from pretrain.telemetry.monitors import effective_rank
@@ -296,7 +296,7 @@ def read_inputs(
 
     def sts() -> list:
         root = data_root(data)
-        evaluator = StsEvaluator(root)
+        evaluator = StsFiles(root)
         return [*evaluator.load("STS-B"), *evaluator.load("STS-B-dev")]
 
     def sentences() -> tuple[list[str], str, None]:

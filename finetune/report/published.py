@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from finetune.sts import SEVEN_TASKS, YEAR_SUBSETS
+from finetune.sts.tasks import SEVEN_TASKS, YEAR_SUBSETS
 
 CLEAR = "CLEAR (Wu et al. 2020)"
 VASCL = "VaSCL (Zhang et al. 2022)"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.results import Evaluation, TaskResult, read, slug
-from finetune.sts import OFFICIAL_PAIRS
+from finetune.sts.tasks import OFFICIAL_PAIRS
 from pretrain.common.errors import UserError
 from pretrain.config.validation import read_yaml
 from pretrain.telemetry.metrics_file import read_metrics

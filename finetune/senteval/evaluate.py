@@ -28,8 +28,9 @@ from finetune.senteval.tasks import (
     missing,
     size_notes,
 )
-from finetune.sts import OFFICIAL_PAIRS, SEVEN_TASKS, StsEvaluator, TaskScores
-from finetune.sts import TASKS as STS_TASKS
+from finetune.sts.scores import StsEvaluator, TaskScores
+from finetune.sts.tasks import OFFICIAL_PAIRS, SEVEN_TASKS
+from finetune.sts.tasks import TASKS as STS_TASKS
 from pretrain.common.errors import UserError
 
 
@@ -145,7 +146,7 @@ class TaskData:
 
 
 def read_tasks(tasks: Iterable[str], data: str = "") -> TaskData:
-    """Read the files of tasks of `finetune.sts.TASKS` and `finetune.senteval.tasks.TASKS`.
+    """Read the files of tasks of `finetune.sts.tasks.TASKS` and `finetune.senteval.tasks.TASKS`.
 
     Raises:
         UserError: one is missing or damaged.

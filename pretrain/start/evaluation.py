@@ -24,7 +24,7 @@ class Evaluation:
         """
         Args:
             engine: DeepSpeed engine around a `SentenceModel`.
-            sts: a `finetune.sts.StsEvaluator`; without its data, STS is left out.
+            sts: a `finetune.sts.scores.StsEvaluator`; without its data, STS is left out.
             progress: of the run, which records the held-out chunks that are left out.
 
         Raises:

@@ -68,7 +68,7 @@ def main(
     from finetune.files import data_root, senteval_folder
     from finetune.senteval.evaluate import evaluate, read_tasks
     from finetune.senteval.protocol import SETTINGS
-    from finetune.sts import SEVEN_TASKS
+    from finetune.sts.tasks import SEVEN_TASKS
 
     torch.set_num_threads(int(threads))
     encoder = open_model(model, pooling)

@@ -11,10 +11,10 @@ from pretrain.common.errors import UserError
 from pretrain.common.files import require_writable
 
 COMMANDS = {
-    "sts": "main",
+    "sts.__main__": "main",
     "zh_sts": "main",
     "clustering": "main",
-    "intents": "main",
+    "intents.__main__": "main",
     "cola_probe": "main",
     "nli_distance": "main",
     "anli": "main",

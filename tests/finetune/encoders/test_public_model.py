@@ -13,7 +13,7 @@ from real_data import DATA, needs_data
 from scipy.stats import spearmanr
 
 from finetune.encoders.models import open_model
-from finetune.sts import cosines
+from finetune.sts.scores import cosines
 
 MODEL = os.environ.get("CLEAR_PUBLIC_MODEL", "")
 pytestmark = [

@@ -7,7 +7,7 @@ import pytest
 from real_data import DATA
 
 from finetune.report.published import TABLES
-from finetune.sts import SEVEN_TASKS
+from finetune.sts.tasks import SEVEN_TASKS
 
 CUT = {  # averages that the papers cut to their last digit, or that do not follow from their row
     "RoBERTa-base, [CLS]",
@@ -58,7 +58,11 @@ def test_every_published_figure_stands_in_its_paper():
         ("senteval", "finetune.senteval.tasks", lambda m: {*m.TASKS, *SEVEN_TASKS}),
         ("glue", "finetune.tuning.tasks", lambda m: set(m.TABLE_1)),
         ("clustering", "finetune.clustering", lambda m: set(m.SETS)),
-        ("intents", "finetune.intents", lambda m: {f"{name}-{k}" for name in m.FOUR for k in (5, 10, 20)}),
+        (
+            "intents",
+            "finetune.intents.sets",
+            lambda m: {f"{name}-{k}" for name in m.FOUR for k in (5, 10, 20)},
+        ),
         ("anli", "finetune.anli", lambda m: {*m.ROUNDS, "all"}),
         ("nli_distance", "finetune.nli_distance", lambda m: set(m.TASKS)),
         ("zh_sts", "finetune.zh_sts", lambda m: set(m.TASKS)),

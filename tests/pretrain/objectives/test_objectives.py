@@ -10,7 +10,7 @@ from exactness_worker import LABELS, VOCABULARY, WIDTH, FakeTokenizer, build
 from run_helpers import command, curve, finish, start
 
 from finetune.encoders.models import open_model
-from finetune.sts import StsEvaluator
+from finetune.sts.scores import StsEvaluator
 from pretrain.common.errors import UserError
 from pretrain.config.run import load_config, validate_config
 from pretrain.data.batch import ViewSpec

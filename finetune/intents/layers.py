@@ -1,0 +1,153 @@
+"""Draw the fixed splits of the examples, and train a linear layer on each split, all in one optimisation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SPLITS = 5
+SEED = 0
+LEARNING_RATE = 1e-4
+BATCH = 32
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One split: rows of `Intents.texts` to train on and to validate on."""
+
+    train: np.ndarray
+    validation: np.ndarray
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What one layer reached: accuracies x 100 and the iteration chosen."""
+
+    test: float
+    validation: float
+    iteration: int
+
+
+def samples(labels: np.ndarray, shots: int, splits: int = SPLITS) -> list[Sample]:
+    """Return the fixed splits of examples with `labels` int64[N], rows in random order.
+
+    The module's description says how they are drawn.
+    """
+    members = [np.flatnonzero(labels == number) for number in range(labels.max() + 1)]
+    found = []
+    for split in range(splits):
+        # its stream never changes; numpy's newer generators may
+        random = np.random.RandomState([SEED, split])
+        shuffled = [random.permutation(rows) for rows in members]
+        ends = [(min(shots, math.ceil(len(rows) / 2)), min(2 * shots, len(rows))) for rows in shuffled]
+        train = np.concatenate([rows[:end] for rows, (end, _) in zip(shuffled, ends, strict=True)])
+        validation = np.concatenate(
+            [rows[start:end] for rows, (start, end) in zip(shuffled, ends, strict=True)]
+        )
+        found.append(Sample(train, validation))
+    return found
+
+
+def mini_batches(count: int, split: int, iterations: int) -> list[np.ndarray]:
+    """Return the row numbers of `iterations` mini-batches over `count` rows.
+
+    Reshuffled each pass; the last batch of a pass is short.
+    """
+    random = np.random.RandomState([SEED, split, count])
+    batches: list[np.ndarray] = []
+    while len(batches) < iterations:
+        order = random.permutation(count)
+        batches += [order[start : start + BATCH] for start in range(0, count, BATCH)]
+    return batches[:iterations]
+
+
+def first_weights(width: int, classes: int, split: int) -> tuple[Tensor, Tensor]:
+    """Return (weight float32[C, d], bias float32[C]) of a new torch.nn.Linear(d, C) under this seed."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED + split)
+        layer = torch.nn.Linear(width, classes)
+    return layer.weight.detach(), layer.bias.detach()
+
+
+def fit(
+    vectors: Tensor,
+    labels: Tensor,
+    test: Tensor,
+    test_labels: Tensor,
+    chosen: Sequence[Sample],
+    classes: int,
+    iterations: int,
+    validate_every: int,
+) -> list[Fit]:
+    """Train a layer for every sample, all in one optimisation.
+
+    Weights are stacked [F, C, d + 1] and Adam is elementwise, so that every layer takes the steps that it
+    would take alone, with its own rows in its own mini-batches, up to the order of float32 additions. Sample
+    f counts as split f % SPLITS.
+
+    Args:
+        vectors: float32[N, d]; labels int64[N] in 0 to C - 1. test: float32[M, d]; test_labels int64[M], -1
+            always wrong.
+    """
+    import torch
+
+    count, width = len(chosen), vectors.shape[1]
+    started = [first_weights(width, classes, number % SPLITS) for number in range(count)]
+    weights = torch.stack(
+        [torch.cat([weight, bias[:, None]], 1) for weight, bias in started]
+    ).requires_grad_()
+    optimizer = torch.optim.Adam([weights], lr=LEARNING_RATE)
+    rows, scale = _padded_batches(chosen, iterations)
+    best = [Fit(float("nan"), -1.0, 0)] * count
+    # a column of ones: the bias is a weight like any other
+    with_one = torch.nn.functional.pad(vectors, (0, 1), value=1.0)
+    for step in range(iterations):
+        inputs = with_one[rows[step]]
+        # The gradient of the mean cross-entropy, by hand: softmax less one-hot, over the size of the layer's
+        # own batch.
+        error = torch.softmax(torch.bmm(inputs, weights.detach().transpose(1, 2)), dim=2)
+        error.scatter_add_(
+            2, labels[rows[step]][..., None], error.new_tensor(-1.0).expand(*rows[step].shape, 1)
+        )
+        weights.grad = torch.bmm((error * scale[step][..., None]).transpose(1, 2), inputs)
+        optimizer.step()
+        if (step + 1) % validate_every == 0:
+            for number, sample in enumerate(chosen):
+                layer = weights.detach()[number]
+                part = torch.from_numpy(sample.validation)
+                score = _accuracy(layer, vectors[part], labels[part])
+                if score > best[number].validation:  # of equals the first
+                    best[number] = Fit(_accuracy(layer, test, test_labels), score, step + 1)
+    return best
+
+
+def _padded_batches(chosen: Sequence[Sample], iterations: int) -> tuple[Tensor, Tensor]:
+    """Return (rows int64[steps, F, BATCH], each row's weight in the mean, float32 of that shape).
+
+    Padding has the weight 0.
+    """
+    import torch
+
+    rows = torch.zeros(iterations, len(chosen), BATCH, dtype=torch.int64)
+    scale = torch.zeros(iterations, len(chosen), BATCH)
+    for number, sample in enumerate(chosen):
+        for step, batch in enumerate(mini_batches(len(sample.train), number % SPLITS, iterations)):
+            rows[step, number, : len(batch)] = torch.from_numpy(sample.train[batch])
+            scale[step, number, : len(batch)] = 1 / len(batch)
+    return rows, scale
+
+
+def _accuracy(layer: Tensor, vectors: Tensor, labels: Tensor) -> float:
+    import torch
+
+    logits = torch.addmm(layer[:, -1], vectors, layer[:, :-1].T)
+    return 100 * float((logits.argmax(1) == labels).double().mean())

@@ -1,0 +1,180 @@
+"""Read the intent sets, each in its own published format.
+
+Training and validation files are merged into the examples to sample from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from finetune.files import csv_columns, find, known_name, lines, parse_json
+from finetune.sets import DataSet, Part, parts
+from pretrain.common.errors import UserError
+
+SETS = {  # name: (examples to sample from, test examples, classes to sample from) as published
+    "SNIPS": (13784, 700, 7),
+    "BANKING77": (10003, 3080, 77),
+    "CLINC150": (18000, 4500, 150),
+    "HWU64": (25716, None, 64),
+    "ATIS": (4978, 893, 22),
+}
+FOUR = ("SNIPS", "BANKING77", "CLINC150", "HWU64")
+"""The sets of the paper's table 3."""
+
+
+@dataclass(frozen=True)
+class Intents:
+    """Examples to sample from (N) and test examples (M); classes are numbered in the order of their names.
+
+    A test example whose class has no example to sample from has the number -1.
+    """
+
+    texts: list[str]
+    labels: np.ndarray
+    test_texts: list[str]
+    test_labels: np.ndarray
+    classes: list[str]
+
+
+def read(name: str, data: str | Path | None = None) -> Intents:
+    """The examples of a set of SETS.
+
+    Raises:
+        UserError: unknown set (with the nearest name), a file missing or damaged.
+    """
+    name = check_name(name)
+    if name == "BANKING77":
+        pool, test = (read_csv(find(data, "intents", name, f"{part}.csv")) for part in ("train", "test"))
+    elif name == "CLINC150":
+        pool, test = _read_clinc(find(data, "intents", name, "data_full.json"))
+    else:
+        parts = {part: read_lines(find(data, "intents", name, part)) for part in ("train", "valid", "test")}
+        pool, test = parts["train"] + parts["valid"], parts["test"]
+    classes = sorted({label for _, label in pool})
+    number_of = {label: number for number, label in enumerate(classes)}
+    if len(classes) < 2 or not test:
+        raise UserError(
+            f"{name}: {len(classes)} classes and {len(test)} test examples; the files are damaged"
+        )
+    return Intents(
+        [text for text, _ in pool],
+        np.array([number_of[label] for _, label in pool]),
+        [text for text, _ in test],
+        np.array([number_of.get(label, -1) for _, label in test]),
+        classes,
+    )
+
+
+def check_name(name: str) -> str:
+    """The set's name as SETS has it; case does not matter.
+
+    Raises:
+        UserError: no such set; the message names the nearest.
+    """
+    return known_name(name, SETS, "intent set")
+
+
+def read_lines(folder: Path) -> list[tuple[str, str]]:
+    """(text, label) from the files seq.in and label of one part, a line each."""
+    for file in ("seq.in", "label"):
+        if not (folder / file).is_file():
+            raise UserError(
+                f"{folder / file} is not there; a part of this set is a folder with the files seq.in "
+                "and label"
+            )
+    texts, labels = ([line.strip() for line in lines(folder / file)] for file in ("seq.in", "label"))
+    if len(texts) != len(labels):
+        raise UserError(
+            f"{folder}: {len(texts)} lines in seq.in but {len(labels)} in label; one of them is damaged"
+        )
+    return _checked(folder, zip(texts, labels, strict=True))
+
+
+def read_csv(path: Path) -> list[tuple[str, str]]:
+    """(text, label) from a csv file with the columns text and category."""
+    return _checked(
+        path, [(text.strip(), category.strip()) for text, category in csv_columns(path, "text", "category")]
+    )
+
+
+def _read_clinc(path: Path) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """In-scope (training and validation, test) examples of CLINC150; the out-of-scope lists stay out."""
+    try:
+        content = parse_json(path.read_text(encoding="utf-8"))
+        parts = {
+            part: [(str(text), str(label)) for text, label in content[part]]
+            for part in ("train", "val", "test")
+        }
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path}: not CLINC150's json of train, val and test lists of [text, intent]: {error!r}"
+        ) from error
+    return _checked(path, parts["train"] + parts["val"]), _checked(path, parts["test"])
+
+
+def _checked(path: Path, examples: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    checked = list(examples)
+    for number, (text, label) in enumerate(checked, start=1):
+        if not text or not label:
+            raise UserError(
+                f"{path}, example {number}: {'no text' if not text else 'no label'}; the file is damaged"
+            )
+    return checked
+
+
+def _line_files(name: str, sizes: dict[str, int]) -> DataSet:
+    """Return a set of Few-Shot-Intent-Detection, in the files seq.in and label of each split."""
+    files = {
+        split: ((f"intents/{name}/{split}/seq.in", f"intents/{name}/{split}/label"), rows)
+        for split, rows in sizes.items()
+    }
+    return DataSet(
+        f"intents/{name}",
+        parts(files, lambda texts, _: read_lines(texts.parent)),
+        "github.com/jianguoz/Few-Shot-Intent-Detection",
+    )
+
+
+def _whole(name: str, split: str, files: tuple[str, ...], rows: int, origin: str) -> DataSet:
+    """Return a set whose examples are counted together."""
+
+    def count(root: Path) -> int:
+        found = read(name, root)
+        return len(found.texts) + len(found.test_texts)
+
+    paths = tuple(f"intents/{name}/{file}" for file in files)
+    return DataSet(f"intents/{name}", {split: Part(paths, rows, count)}, origin)
+
+
+_HWU64_FILES = tuple(
+    f"{split}/{file}" for split in ("train", "valid", "test") for file in ("seq.in", "label")
+)
+DATA_SETS = (
+    _line_files("SNIPS", {"train": 13084, "valid": 700, "test": 700}),
+    DataSet(
+        "intents/BANKING77",
+        parts(
+            {
+                "train": (("intents/BANKING77/train.csv",), 10003),
+                "test": (("intents/BANKING77/test.csv",), 3080),
+            },
+            read_csv,
+        ),
+        "github.com/PolyAI-LDN/task-specific-datasets",
+    ),
+    _whole(
+        "CLINC150", "in scope", ("data_full.json",), 22500, "github.com/clinc/oos-eval, data/data_full.json"
+    ),
+    _whole(
+        "HWU64",
+        "all",
+        _HWU64_FILES,
+        SETS["HWU64"][0],
+        "github.com/xliuhw/NLU-Evaluation-Data (25,716 utterances in 64 intents)",
+    ),
+    _line_files("ATIS", {"train": 4478, "valid": 500, "test": 893}),
+)

@@ -1,0 +1,158 @@
+"""Semantic textual similarity: how well cosines between sentence vectors rank pairs as people do.
+
+The protocol is SentEval's, as the SimCSE family reports it: no regressor, cosine similarity, and Spearman's
+correlation over all pairs of a task at once ("all"). SentEval's other aggregations, the unweighted ("mean")
+and pair-weighted ("wmean") mean over a task's subsets, and Pearson's correlation are computed beside it,
+since papers differ in which they print and the difference reaches ten points (STS13 most).
+
+    python -m finetune.sts MODEL --pooling cls,mean --eval-data DATA
+
+Scores go to RUN/report/sts-POOLING.json (results/NAME for other models), where `python -m finetune.report`
+finds them. `finetune.senteval` has the same scores among its own; this command compares poolings of one
+encoder.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from finetune.encoders.models import EmbeddingModel, open_model
+from finetune.flags import EvalData, Model, Out
+from finetune.results import Evaluation, TaskResult, folder_for, write
+from finetune.sts.scores import StsEvaluator, StsResults
+from finetune.sts.tasks import OFFICIAL_PAIRS
+from pretrain.common import cli
+from pretrain.common.errors import UserError
+from pretrain.common.files import replace_durably, require_writable, to_json
+
+
+def headline_table(results: Mapping[str, StsResults]) -> str:
+    """Spearman x 100 over all pairs: a line per pooling, a column per task, the average of the seven last."""
+    tasks = list(next(iter(results.values())))
+    width = max(len(pooling) for pooling in (*results, "pooling"))
+    lines = ["pooling".ljust(width) + "".join(f"{task:>11}" for task in tasks) + f"{'average':>9}"]
+    for pooling, scores in results.items():
+        average = f"{scores.average:9.2f}" if scores.average is not None else f"{'-':>9}"
+        figures = "".join(f"{scores[task]['spearman_all']:11.2f}" for task in tasks)
+        lines.append(pooling.ljust(width) + figures + average)
+    for task in tasks:
+        pairs = next(iter(results.values()))[task]["pairs"]
+        if pairs != OFFICIAL_PAIRS[task]:
+            lines.append(
+                f"note: {task} has {pairs} pairs here, {OFFICIAL_PAIRS[task]} in the official files: not "
+                "comparable with "
+                "published figures"
+            )
+    return "\n".join(lines)
+
+
+def detail_table(scores: StsResults) -> str:
+    """Every aggregation of every task, and every subset: the figures a paper may have printed instead."""
+    columns = ("all", "mean", "wmean")
+    header = "task".ljust(22) + "pairs".rjust(7)
+    header += "".join(f"{name:>10}" for name in (f"{kind} {c}" for kind in ("rho", "r") for c in columns))
+    lines = [header]
+    for task, score in scores.items():
+        values: Mapping[str, object] = score
+        figures = [values[f"{kind}_{column}"] for kind in ("spearman", "pearson") for column in columns]
+        printed = "".join(f"{figure:10.2f}" for figure in figures)
+        lines.append(task.ljust(22) + f"{score['pairs']:7d}" + printed)
+        if len(score["subsets"]) > 1:
+            for name, subset in score["subsets"].items():
+                lines.append(
+                    f"  {name}".ljust(22)
+                    + f"{subset['pairs']:7d}{subset['spearman']:10.2f}{'':20}{subset['pearson']:10.2f}"
+                )
+    return "\n".join(lines)
+
+
+def evaluation_of(model: EmbeddingModel, pooling: str, scores: StsResults) -> Evaluation:
+    """The scores of one pooling as the report reads them; Spearman over all pairs is the headline."""
+    evaluated = replace(model, pooling=pooling)
+    evaluation = Evaluation.of("sts", evaluated, "cosine, Spearman over all pairs of a task at once")
+    for task, score in scores.items():
+        plain = {key: float(value) for key, value in score.items() if isinstance(value, float)}
+        evaluation.tasks[task] = TaskResult(
+            "spearman_all", plain["spearman_all"], plain, details={"subsets": score["subsets"]}
+        )
+        if score["pairs"] != OFFICIAL_PAIRS[task]:
+            evaluation.incomplete(
+                f"{task} has {score['pairs']} pairs here, {OFFICIAL_PAIRS[task]} as published"
+            )
+    return evaluation
+
+
+POOLINGS = ("cls", "mean")
+"""The poolings evaluated where none is named and the model does not bring its own."""
+
+
+def main(
+    model: Model,
+    *,
+    tasks: cli.Names = (),
+    pooling: str = "",
+    eval_data: EvalData = "",
+    detail: bool = False,
+    token_budget: cli.Count = 16384,
+    out: Out = "",
+    json_file: str = "",
+) -> None:
+    """Print the STS scores of an encoder (Spearman x 100 over all pairs of a task, cosine, no regressor).
+
+    Args:
+        tasks: task names by commas; without it, all that the data folder holds.
+        pooling: poolings by commas, or "all": cls, mean, first-last, embedding-last, last-two; without it,
+            cls and mean. Alone, "pooler": cls through the checkpoint's own pooler. Functions and
+            sentence-transformers models bring their own.
+        detail: also print every aggregation and every subset.
+        token_budget: most tokens in one forward pass; halve it when memory runs out.
+        out: folder for results, a file for each pooling; without it, RUN/report or results/MODEL.
+        json_file: write all scores into this one file instead.
+    """
+    from finetune.encoders.embed import parse_poolings
+
+    if json_file:
+        require_writable(Path(json_file).parent, "--json-file")
+        if Path(json_file).is_dir():
+            raise UserError(f"--json-file {json_file}: a folder; name a file in it")
+    evaluator = StsEvaluator(eval_data or None)
+    poolings = parse_poolings(pooling) if pooling else []
+    started = time.monotonic()
+    # Before the model: a mistyped name should not cost the loading.
+    chosen = evaluator.choose(tasks or None)
+    opened = open_model(model, poolings[0] if poolings else "", token_budget, quiet=len(poolings) != 1)
+    if opened.head is not None and opened.encode_poolings is not None and len(poolings) != 1:
+        print(
+            f"note: {opened.name} keeps a head: {opened.trained_pooling} pooling goes through it, "
+            "others without it",
+            file=sys.stderr,
+        )
+    if (several := opened.encode_poolings) is None:
+        results = evaluator.evaluate_poolings(
+            lambda sentences: {opened.pooling: opened.encode(sentences)}, chosen
+        )
+    else:
+        results = evaluator.evaluate_poolings(
+            lambda sentences: several(sentences, poolings or POOLINGS), chosen
+        )
+    print(headline_table(results))
+    if detail:
+        for name, scores in results.items():
+            label = f"{name} pooling" if several else name
+            print(f"\n{label}: Spearman (rho) and Pearson (r) x 100\n{detail_table(scores)}")
+    if json_file:
+        Path(json_file).parent.mkdir(parents=True, exist_ok=True)
+        replace_durably(Path(json_file), to_json({"model": model, "results": results}))
+        return
+    seconds = time.monotonic() - started
+    for name, scores in results.items():
+        evaluation = replace(evaluation_of(opened, name, scores), seconds=seconds / len(results))
+        print(f"all figures: {write(evaluation, folder_for(opened, out))}")
+
+
+if __name__ == "__main__":
+    cli.run(main)

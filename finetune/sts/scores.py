@@ -1,0 +1,147 @@
+"""Score sentence vectors on the STS tasks: cosines, and their correlations with the gold scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypedDict
+
+import numpy as np
+
+from finetune.encoders.models import require_finite
+from finetune.sts.tasks import SEVEN_TASKS, Pairs, StsFiles
+from pretrain.common.errors import UserError
+
+Embed = Callable[[list[str]], np.ndarray]
+EmbedPoolings = Callable[[list[str]], Mapping[str, np.ndarray]]
+
+
+class SubsetScores(TypedDict):
+    """Correlations x 100 over one subset; NaN where all similarities (or all golds) are equal."""
+
+    spearman: float
+    pearson: float
+    pairs: int
+
+
+class TaskScores(TypedDict):
+    """Correlations x 100 of one task; `spearman_all` is the headline. NaN where one is undefined."""
+
+    spearman_all: float
+    pearson_all: float
+    spearman_mean: float
+    pearson_mean: float
+    spearman_wmean: float
+    pearson_wmean: float
+    pairs: int
+    subsets: dict[str, SubsetScores]
+
+
+class StsResults(dict[str, TaskScores]):
+    """Task name to its scores, in the order asked for."""
+
+    @property
+    def average(self) -> float | None:
+        """Mean of the seven headlines, rounded to two decimals first as papers do; None if one is absent."""
+        if any(task not in self for task in SEVEN_TASKS):
+            return None
+        return float(np.mean([round(self[task]["spearman_all"], 2) for task in SEVEN_TASKS]))
+
+
+class StsEvaluator(StsFiles):
+    """Score embedding functions on the STS tasks of a data folder."""
+
+    def evaluate(self, embed: Embed, tasks: Iterable[str] | None = None) -> StsResults:
+        """Score one embedding function.
+
+        Args:
+            embed: distinct sentences, in any order, to vectors [N, d]. Called once, with every distinct
+                sentence of all the tasks, so that no sentence is encoded twice.
+            tasks: task names; all that are available when None.
+
+        Raises:
+            UserError: no task available, a task's data damaged or absent, vectors of the wrong shape, or a
+                vector that is not finite (the sentence is named).
+        """
+        return self.evaluate_poolings(lambda sentences: {"": embed(sentences)}, tasks)[""]
+
+    def evaluate_poolings(
+        self, embed: EmbedPoolings, tasks: Iterable[str] | None = None
+    ) -> dict[str, StsResults]:
+        """As `evaluate`, for several vectors per sentence computed in one pass: pooling name to results."""
+        loaded = {task: self.load(task) for task in self.choose(tasks)}
+        sentences = self.sentences(loaded)
+        index = {sentence: number for number, sentence in enumerate(sentences)}
+        results = {}
+        for pooling, vectors in embed(sentences).items():
+            checked = checked_vectors(vectors, sentences, pooling)
+            scores = {task: score_task(subsets, checked, index) for task, subsets in loaded.items()}
+            results[pooling] = StsResults(scores)
+        return results
+
+
+def checked_vectors(vectors: np.ndarray, sentences: list[str], pooling: str) -> np.ndarray:
+    """float32[N, d], one finite vector for each sentence.
+
+    Raises:
+        UserError: another shape, or a vector that is not finite.
+    """
+    vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+    label = f" ({pooling} pooling)" if pooling else ""
+    if vectors.ndim != 2 or len(vectors) != len(sentences):
+        raise UserError(f"embedding{label}: expected {len(sentences)} vectors, got the shape {vectors.shape}")
+    require_finite(vectors, sentences, f"embedding{label}")
+    return vectors
+
+
+def cosines(vectors: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return cosines of vectors float32[N, d] in rows `first` and `second` (int64[P]), float32[P].
+
+    A zero vector's cosine is 0.
+
+    Pair by pair and in float32, as SentEval has it (senteval/utils.py: cosine), to the last bit: a sentence
+    with itself comes out near 1, not at 1, and the order that this puts among such pairs moves the published
+    figure of STS12 by 1e-4.
+    """
+    found = [
+        np.dot(one, two) / lengths
+        if (lengths := np.linalg.norm(one) * np.linalg.norm(two))
+        else np.float32(0)
+        for one, two in zip(vectors[first], vectors[second])
+    ]
+    return np.array(found, np.float32)
+
+
+def _correlations(similarity: np.ndarray, gold: np.ndarray) -> tuple[float, float]:
+    """(Spearman, Pearson) x 100; NaN where one side is constant or there are fewer than two pairs."""
+    if len(gold) < 2 or np.ptp(similarity) == 0 or np.ptp(gold) == 0:
+        return float("nan"), float("nan")
+    from scipy import stats
+
+    spearman = stats.spearmanr(similarity, gold).statistic
+    pearson = stats.pearsonr(similarity, gold).statistic
+    return 100 * float(spearman), 100 * float(pearson)
+
+
+def score_task(subsets: list[Pairs], vectors: np.ndarray, index: Mapping[str, int]) -> TaskScores:
+    """Correlations of cosines with the gold scores. vectors: float32[N, d]; index: sentence -> row."""
+    similarities, scores = [], {}
+    for pairs in subsets:
+        first = np.fromiter((index[sentence] for sentence in pairs.first), np.int64, len(pairs))
+        second = np.fromiter((index[sentence] for sentence in pairs.second), np.int64, len(pairs))
+        similarities.append(cosines(vectors, first, second))
+        spearman, pearson = _correlations(similarities[-1], pairs.gold)
+        scores[pairs.name] = SubsetScores(spearman=spearman, pearson=pearson, pairs=len(pairs))
+    spearman, pearson = _correlations(np.concatenate(similarities), np.concatenate([p.gold for p in subsets]))
+    each_spearman = [score["spearman"] for score in scores.values()]
+    each_pearson = [score["pearson"] for score in scores.values()]
+    weights = [score["pairs"] for score in scores.values()]
+    return TaskScores(
+        spearman_all=spearman,
+        pearson_all=pearson,
+        spearman_mean=float(np.mean(each_spearman)),
+        pearson_mean=float(np.mean(each_pearson)),
+        spearman_wmean=float(np.average(each_spearman, weights=weights)),
+        pearson_wmean=float(np.average(each_pearson, weights=weights)),
+        pairs=sum(weights),
+        subsets=scores,
+    )

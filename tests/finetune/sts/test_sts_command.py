@@ -1,0 +1,118 @@
+"""The command: several poolings of any encoder, its tables and its files."""
+
+import json
+
+import pytest
+from commands import call
+from model_folders import save_bert, save_run
+from sts_layout import bag_of_words
+
+from finetune.encoders import models
+from finetune.encoders.embed import embed_poolings, load_model
+from finetune.encoders.source import resolve
+from finetune.sts import __main__ as sts
+from finetune.sts.scores import StsEvaluator
+from finetune.sts.tasks import TASKS
+from pretrain.common.errors import UserError
+
+
+def test_tables_print_the_figures_and_warn_of_other_pairs(layout):
+    results = StsEvaluator(layout).evaluate(bag_of_words)
+    table = sts.headline_table({"mean": results})
+    row = table.splitlines()[1].split()
+    figures = [results[task]["spearman_all"] for task in TASKS] + [results.average]
+    assert row == ["mean", *(f"{figure:.2f}" for figure in figures)]
+    assert "STS-B has 30 pairs here, 1379" in table
+    detail = sts.detail_table(results)
+    for task in TASKS:
+        assert f"{results[task]['pearson_wmean']:.2f}" in detail
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A Hugging Face folder, a run trained for cls pooling, a sentence-transformers folder that pools the
+    maximum."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Pooling, Transformer
+
+    root = tmp_path_factory.mktemp("models")
+    bert = save_bert(root / "bert")
+    SentenceTransformer(modules=[Transformer(str(bert)), Pooling(32, "max")], device="cpu").save(
+        str(root / "st")
+    )
+    return {"bert": bert, "run": save_run(bert, root / "run", "cls"), "st": root / "st"}
+
+
+def command(model, layout, tmp_path, **flags):
+    call(
+        sts.main,
+        str(model),
+        eval_data=str(layout),
+        tasks="STS13, SICK-R",
+        json_file=str(tmp_path / "scores.json"),
+        **flags,
+    )
+    return json.loads((tmp_path / "scores.json").read_text())["results"]
+
+
+@pytest.mark.parametrize("kind", ["bert", "run"])
+@pytest.mark.parametrize("pooling", ["", "all", "mean"])
+def test_the_command_judges_several_poolings_of_a_run_or_folder_at_once(
+    folders, layout, tmp_path, capsys, kind, pooling
+):
+    encoder, tokenizer = load_model(resolve(folders[kind]))
+    names = {"": ["cls", "mean"], "mean": ["mean"]}.get(
+        pooling, ["cls", "mean", "first-last", "embedding-last", "last-two"]
+    )
+    expected = StsEvaluator(layout).evaluate_poolings(
+        lambda sentences: embed_poolings(encoder, tokenizer, sentences, names), ["STS13", "SICK-R"]
+    )
+    capsys.readouterr()
+    assert command(folders[kind], layout, tmp_path, pooling=pooling) == expected
+    # about the pooling only where a single one is judged that it was not trained for
+    said = capsys.readouterr().err
+    assert ("was trained with cls pooling and is evaluated with mean" in said) == (
+        kind == "run" and pooling == "mean"
+    )
+    assert "does not say how" not in said
+
+
+def test_the_command_takes_models_that_bring_their_vectors(folders, layout, tmp_path, capsys):
+    module = tmp_path / "encoder_for_sts.py"
+    module.write_text(
+        "import numpy\ndef embed(texts):\n    return numpy.array([[len(t), t.count('a'), 1.0] for t in "
+        "texts])\n"
+    )
+    for model, name in ((folders["st"], "own modules"), (f"{module}:embed", "function")):
+        results = command(model, layout, tmp_path, detail=True)
+        encode = models.open_model(str(model)).encode
+        assert results == {name: StsEvaluator(layout).evaluate(encode, ["STS13", "SICK-R"])}
+        assert f"{name}: Spearman (rho)" in capsys.readouterr().out
+        with pytest.raises(UserError, match="leave the"):
+            command(model, layout, tmp_path, pooling="cls,mean")
+
+
+def test_the_place_of_a_json_file_is_made_or_refused_before_the_model_is_opened(layout, tmp_path):
+    place = tmp_path / "new" / "scores.json"
+    (tmp_path / "embed.py").write_text("import numpy\ndef f(texts): return numpy.eye(len(texts), 4)\n")
+    call(sts.main, f"{tmp_path}/embed.py:f", eval_data=str(layout), tasks="SICK-R", json_file=str(place))
+    assert json.loads(place.read_text())["results"]["function"]["SICK-R"]["pairs"] == 25
+    for wrong, said in ((place / "x.json", "is not a folder"), (place.parent, "a folder; name a file in it")):
+        with pytest.raises(UserError, match=rf"--json.file \S+: .*{said}"):
+            call(sts.main, "no/such/model", eval_data=str(layout), json_file=str(wrong))
+
+
+def test_the_command_pools_types_that_run_padded_only(layout, tmp_path):
+    from model_folders import albert, padded
+
+    folder = albert(tmp_path / "albert")
+    results = command(folder, layout, tmp_path)
+    for pooling in ("cls", "mean"):
+        expected = StsEvaluator(layout).evaluate(
+            lambda sentences, by=pooling: padded(folder, by, sentences), ["SICK-R"]
+        )
+        assert results[pooling]["SICK-R"]["pearson_all"] == pytest.approx(
+            expected["SICK-R"]["pearson_all"], abs=1e-2
+        )
+    with pytest.raises(UserError, match="runs padded only, with cls or mean"):
+        command(folder, layout, tmp_path, pooling="cls,first-last")
