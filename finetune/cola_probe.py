@@ -20,7 +20,7 @@ import numpy as np
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import find, lines
 from finetune.flags import EvalData, Model, Out, Pooling
-from finetune.results import Evaluation, TaskResult, finish
+from finetune.results import Evaluation, TaskResult, finish, folder_for
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 
@@ -114,8 +114,9 @@ def main(model: Model, *, pooling: Pooling = "", eval_data: EvalData = "", out: 
     for part in SIZES:  # before the model: a missing file should not cost the loading
         find(eval_data, "GLUE", "CoLA", f"{part}.tsv")
     opened = open_model(model, pooling)
+    folder = folder_for(opened, out)
     result = evaluate(opened, eval_data)
-    finish(result, opened, out)
+    finish(result, folder)
     return 0
 
 

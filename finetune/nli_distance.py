@@ -26,7 +26,7 @@ import numpy as np
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import csv_columns, data_root, find, json_rows, known_name, lines
 from finetune.flags import EvalData, Model, Out, Pooling
-from finetune.results import Evaluation, TaskResult, finish
+from finetune.results import Evaluation, TaskResult, finish, folder_for
 from finetune.sets import DataSet, parts
 from pretrain.common import cli
 from pretrain.common.errors import UserError
@@ -269,8 +269,9 @@ def main(
     # before the model: a missing file should not cost its loading
     loaded = {name: load(name, eval_data) for name in names}
     opened = open_model(model, pooling)
+    folder = folder_for(opened, out)
     result = evaluate(opened, loaded)
-    finish(result, opened, out)
+    finish(result, folder)
     return 0
 
 

@@ -29,7 +29,7 @@ from typing import Any
 
 from finetune.encoders.models import EmbeddingModel
 from pretrain.common.errors import UserError
-from pretrain.common.files import replace_durably, to_json
+from pretrain.common.files import replace_durably, require_writable, to_json
 
 
 @dataclass
@@ -94,17 +94,24 @@ def sample_std(values: Sequence[float]) -> float | None:
 
 
 def folder_for(model: EmbeddingModel, out: str | Path = "") -> Path:
-    """Where results go: `out`, else the run's report/, else results/NAME here."""
+    """Return the folder for results: `out`, else the run's report/, else results/NAME here.
+
+    Call it before the work whose results go there.
+
+    Raises:
+        UserError: the folder cannot be made or written to.
+    """
     if out:
+        require_writable(out)
         return Path(out)
-    if model.run is not None:
-        return model.run / "report"
-    return Path("results") / slug(model.name)
+    folder = model.run / "report" if model.run is not None else Path("results") / folder_name(model.name)
+    require_writable(folder, "without --out, results go to")
+    return folder
 
 
-def slug(name: str) -> str:
-    """A model's name as that of a folder: what is no letter, digit, dot or hyphen becomes a hyphen."""
-    return re.sub(r"[^\w.-]+", "-", name.rstrip("/")).strip("-.") or "model"
+def folder_name(model: str) -> str:
+    """Return a model's name as a folder's: hyphens replace what is no letter, digit, dot or hyphen."""
+    return re.sub(r"[^\w.-]+", "-", model.rstrip("/")).strip("-.") or "model"
 
 
 def write(evaluation: Evaluation, folder: Path) -> Path:
@@ -185,10 +192,10 @@ def table(evaluation: Evaluation) -> str:
     return "\n".join(lines)
 
 
-def finish(evaluation: Evaluation, model: EmbeddingModel, out: str) -> None:
+def finish(evaluation: Evaluation, folder: Path) -> None:
     """Print the table, write the file, and say where it is."""
     print(table(evaluation))
-    print(f"  {evaluation.seconds:.0f} s; all figures: {write(evaluation, folder_for(model, out))}")
+    print(f"  {evaluation.seconds:.0f} s; all figures: {write(evaluation, folder)}")
 
 
 def without_nan(value: Any) -> Any:

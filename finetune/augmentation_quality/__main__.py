@@ -27,7 +27,7 @@ from finetune.encoders.models import open_model
 from finetune.files import read_sentences, spaced
 from finetune.flags import Model, Pooling
 from pretrain.common import cli
-from pretrain.common.files import replace_durably, to_json
+from pretrain.common.files import replace_durably, require_writable, to_json
 from pretrain.data.annotate import describe_parser
 
 
@@ -62,6 +62,7 @@ def main(
     from finetune.augmentation_quality import run
     from finetune.geometry.augmentations import AugmentedSentences
 
+    require_writable(out)
     specifications = list(dict.fromkeys([*(_listed(aug) or run.every_specification()), *_listed(also)]))
     for specification in specifications:  # before any work
         parse(specification)

@@ -21,7 +21,7 @@ from augment.spec.grammar import parse
 from augment.spec.resources import resource_hash, resources
 from finetune.augmentation_quality.measures import Cosines, MaskedLosses, changed_rows, jaccard
 from finetune.geometry.augmentations import AugmentedSentences, Rewriting
-from finetune.results import slug, without_nan
+from finetune.results import folder_name, without_nan
 from pretrain.common.files import replace_durably, to_json
 from pretrain.data.annotate import Annotator, describe_parser
 from pretrain.data.annotation import Annotation, Sentences
@@ -110,7 +110,7 @@ class Quality:
 
     def _path(self, kind: str, name: str, content: bytes) -> Path:
         digest = hashlib.blake2b(self._settings + content, digest_size=8).hexdigest()
-        return self.folder / f"{slug(name)[:60]}-{digest}.{kind}.json"
+        return self.folder / f"{folder_name(name)[:60]}-{digest}.{kind}.json"
 
     def _shown(self, rewriting: Rewriting, n: int) -> list[str]:
         before = (

@@ -24,7 +24,7 @@ from finetune.encoders.models import open_model
 from finetune.files import known_name
 from finetune.flags import EvalData, Pooling
 from finetune.intents import sets as intents
-from finetune.results import folder_for, slug, table, write
+from finetune.results import folder_for, folder_name, table, write
 from pretrain.common import cli
 
 MEASURES = ("sts", "neighbourhood", "nli", "augmentation")
@@ -75,7 +75,7 @@ def geometry(
         inputs["augmentation"] = chosen, source_of_text, list(parse_texts(chosen, find_parser(parser)))
     for source in models:
         model = open_model(source, pooling)
-        folder = folder_for(model, Path(out) / slug(source) if out and len(models) > 1 else out)
+        folder = folder_for(model, Path(out) / folder_name(source) if out and len(models) > 1 else out)
         evaluation = run.measure_model(model, inputs, specifications, seed, folder)
         evaluation.notes += missing
         path = write(evaluation, folder)

@@ -28,7 +28,7 @@ from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.flags import EvalData, Model, Out, Pooling
 from finetune.intents.layers import BATCH, LEARNING_RATE, SEED, SPLITS, Fit, Sample, fit, samples
 from finetune.intents.sets import FOUR, SETS, Intents, check_name, read
-from finetune.results import Evaluation, TaskResult, finish, sample_std
+from finetune.results import Evaluation, TaskResult, finish, folder_for, sample_std
 from pretrain.common import cli
 
 SHOTS = (5, 10, 20)
@@ -158,8 +158,9 @@ def main(
     # before the model: a missing file should not cost its loading
     loaded = {name: read(name, eval_data) for name in names}
     opened = open_model(model, pooling)
+    folder = folder_for(opened, out)
     result = evaluate(opened, loaded, shots)
-    finish(result, opened, out)
+    finish(result, folder)
     return 0
 
 

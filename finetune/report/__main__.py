@@ -27,7 +27,7 @@ from finetune.report.tables import (
 )
 from pretrain.common import cli
 from pretrain.common.errors import UserError
-from pretrain.common.files import replace_durably, to_json
+from pretrain.common.files import replace_durably, require_writable, to_json
 
 
 def report(*sources: str, out: Path = Path("report"), title: str = "Sentence encoders") -> None:
@@ -45,6 +45,7 @@ def report(*sources: str, out: Path = Path("report"), title: str = "Sentence enc
         raise UserError(
             "name runs or results: python -m finetune.report RUN_OR_RESULTS_FOLDER ... [--out report]"
         )
+    require_writable(out)
     systems = group(collect(sources))
     rows = rows_of(systems)
     papers, used = paper_tables(rows)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from finetune.results import Evaluation, TaskResult, read, slug
+from finetune.results import Evaluation, TaskResult, folder_name, read
 from finetune.sts.tasks import OFFICIAL_PAIRS
 from pretrain.common.errors import UserError
 from pretrain.config.validation import read_yaml
@@ -87,7 +87,7 @@ def _joined(subject: Subject, found: dict[Path, Subject]) -> bool:
 
 def _open(source: str) -> Iterable[Subject]:
     folder = Path(source)
-    named = Path("results") / slug(source)
+    named = Path("results") / folder_name(source)
     if not folder.is_dir():
         if not named.is_dir():
             raise UserError(f"{source}: there is no such folder, and no results of it in {named}")

@@ -7,7 +7,7 @@ from typing import Literal
 
 from finetune.encoders.models import open_model
 from finetune.flags import EvalData, Model, Out, Pooling
-from finetune.results import finish
+from finetune.results import finish, folder_for
 from pretrain.common import cli
 
 
@@ -41,10 +41,11 @@ def main(
         print(f"note: {remark}", file=sys.stderr)
     read = read_tasks(chosen, eval_data)  # before the model: a missing file should not cost the loading
     opened = open_model(model, pooling)
+    folder = folder_for(opened, out)
     result = evaluate(opened, read, protocol, setting, seed, hidden)
     for remark in remarks:
         result.notes.append(remark)
-    finish(result, opened, out)
+    finish(result, folder)
     return 0
 
 

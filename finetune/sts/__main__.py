@@ -125,6 +125,7 @@ def main(
     # Before the model: a mistyped name should not cost the loading.
     chosen = evaluator.choose(tasks or None)
     opened = open_model(model, poolings[0] if poolings else "", token_budget, quiet=len(poolings) != 1)
+    folder = None if json_file else folder_for(opened, out)
     if opened.head is not None and opened.encode_poolings is not None and len(poolings) != 1:
         print(
             f"note: {opened.name} keeps a head: {opened.trained_pooling} pooling goes through it, "
@@ -144,14 +145,14 @@ def main(
         for name, scores in results.items():
             label = f"{name} pooling" if several else name
             print(f"\n{label}: Spearman (rho) and Pearson (r) x 100\n{detail_table(scores)}")
-    if json_file:
+    if folder is None:
         Path(json_file).parent.mkdir(parents=True, exist_ok=True)
         replace_durably(Path(json_file), to_json({"model": model, "results": results}))
         return
     seconds = time.monotonic() - started
     for name, scores in results.items():
         evaluation = replace(evaluation_of(opened, name, scores), seconds=seconds / len(results))
-        print(f"all figures: {write(evaluation, folder_for(opened, out))}")
+        print(f"all figures: {write(evaluation, folder)}")
 
 
 if __name__ == "__main__":

@@ -2,11 +2,15 @@
 
 import importlib
 import os
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from commands import call
 
-from finetune.results import Evaluation, write
+from finetune.encoders.models import open_model
+from finetune.encoders.source import ModelSource
+from finetune.results import Evaluation, folder_for, write
 from pretrain.common.errors import UserError
 from pretrain.common.files import require_writable
 
@@ -41,6 +45,20 @@ def test_the_folder_of_fetched_data_is_looked_at_before_the_hub(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"^EVAL_DATA \S+: \S+ is not a folder"):
         call(fetch, "GLUE/RTE", tmp_path / "file")
+
+
+def test_a_default_place_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = open_model(lambda texts: np.ones((len(texts), 2)))
+    assert str(folder_for(model)) == "results/lambda" and not (tmp_path / "results").exists()
+    (tmp_path / "results").touch()
+    with pytest.raises(UserError, match=r"without --out, results go to results/\S+: \S+/results is not a fo"):
+        folder_for(model)
+    (tmp_path / "report").touch()
+    with pytest.raises(UserError, match=r"results go to \S+/report: \S+/report is not a folder"):
+        folder_for(replace(model, source=ModelSource("run", str(tmp_path), run=tmp_path)))
+    with pytest.raises(UserError, match=r"--out report: .* is not a folder"):
+        call(importlib.import_module("finetune.report.__main__").report, tmp_path)
 
 
 def test_what_can_be_made_is_taken_and_not_made_yet(tmp_path):

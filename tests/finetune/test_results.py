@@ -9,7 +9,7 @@ import pytest
 
 from finetune.encoders.models import open_model
 from finetune.encoders.source import ModelSource
-from finetune.results import Evaluation, TaskResult, read, sample_std, slug, write
+from finetune.results import Evaluation, TaskResult, folder_name, read, sample_std, write
 from pretrain.common.errors import UserError
 
 
@@ -69,5 +69,5 @@ def test_nan_is_null_and_other_files_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "folder"), [("a/b", "a-b"), ("..", "model"), ("my.py:embed", "my.py-embed"), ("x/", "x")]
 )
-def test_slugs(name, folder):
-    assert slug(name) == folder
+def test_folder_names(name, folder):
+    assert folder_name(name) == folder

@@ -91,6 +91,19 @@ def test_all_tasks_with_predictions(folders, data, tmp_path, capsys):
     assert "[1/" not in capsys.readouterr().err
 
 
+def test_a_default_place_that_cannot_be_written_is_refused_before_training(
+    folders, data, tmp_path, monkeypatch
+):
+    (tmp_path / "results").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(glue, "compute_all", lambda *_: pytest.fail("trained"))
+    for command in (glue.glue, glue.plan, glue.train):
+        with pytest.raises(
+            UserError, match=r"without --out, results go to results/.*/results is not a folder"
+        ):
+            call(command, folders["bert"], eval_data=data, tasks="RTE")
+
+
 @pytest.mark.slow
 def test_the_slurm_script_submits_the_starts_first(folders, data, tmp_path):
     """With a stand-in for sbatch; flags may be written with dashes. On a cluster: tests/slurm."""
