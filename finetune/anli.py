@@ -1,4 +1,4 @@
-"""Adversarial NLI: fine-tune an encoder as Nie et al. do, and judge it on rounds 1, 2 and 3.
+"""Adversarial NLI: fine-tune an encoder as Nie et al. do, and evaluate it on rounds 1, 2 and 3.
 
     python -m finetune.anli MODEL --eval-data DIR
 
@@ -122,7 +122,7 @@ def main(
             parameters; marked too.
         token_budget: most tokens of one forward pass; bounds memory.
     """
-    from finetune.tuning.finetuning import choose_precision
+    from finetune.tuning.classifier import choose_precision
 
     recipe = replace(RECIPE, epochs=epochs, lr=lr, batch_size=batch_size)
     chosen = choose_precision(precision)
@@ -139,7 +139,7 @@ def main(
             folder / "anli",
             chosen,
             token_budget,
-            wish=lambda: EXIT_CODES.get(shutdown.requested(), 0),
+            stop_code=lambda: EXIT_CODES.get(shutdown.requested(), 0),
         )
     except Interrupted as interrupted:
         print("stopped; finished work is kept, and the same command continues from there", file=sys.stderr)
@@ -261,15 +261,16 @@ def evaluate(
     precision: str = "fp32",
     token_budget: int = 16384,
     checkpoint_seconds: float = 300.0,
-    wish: Callable[[], int] = lambda: 0,
+    stop_code: Callable[[], int] = lambda: 0,
 ) -> Evaluation:
     """Fine-tune once per seed, or take what is in `folder`, and gather the figures.
 
     Raises:
-        Interrupted: `wish`, an exit status, was not 0; the state is saved.
+        Interrupted: a stop was requested; the state is saved.
     """
 
-    from finetune.tuning.finetuning import FineTuning, read_result
+    from finetune.tuning.finetuning import FineTuning
+    from finetune.tuning.run_files import read_result
 
     def encoded(rows: Examples) -> Encoded:
         return encode_examples(source, rows.first, rows.second, rows.targets, MAX_LENGTH)
@@ -295,7 +296,7 @@ def evaluate(
         path = folder / f"seed{seed}-{name}.json"
         entry = read_result(path)
         if entry is None:
-            if (code := wish()) != 0:
+            if (code := stop_code()) != 0:
                 raise Interrupted(code)
             print(
                 f"seed {seed}: {sum(np.multiply(counts, weights)):,} examples an epoch",
@@ -315,7 +316,7 @@ def evaluate(
                 evaluate_every=EVALUATE_EVERY,
                 checkpoint=path.with_suffix(".checkpoint"),
                 checkpoint_seconds=checkpoint_seconds,
-                wish=wish,
+                stop_code=stop_code,
                 keep_weights=True,
             )
             outcome = training.run()

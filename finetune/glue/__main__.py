@@ -126,7 +126,7 @@ class _Work(NamedTuple):
 def _open(model: str, flags: GlueFlags) -> _Work:
     """Read the data and the model, and find what is done; every mistake is found here."""
     from finetune.glue.store import RunStore
-    from finetune.tuning.finetuning import choose_precision
+    from finetune.tuning.classifier import choose_precision
 
     options = Options(
         flags.seeds,
@@ -223,7 +223,7 @@ def _print_plan(store: RunStore, runs: list[Run]) -> None:
 def _compute(store: RunStore, runs: list[Run], chosen: list[Run]) -> None:
     """Those of `chosen` that are unfinished when it is their turn."""
     for entry in chosen:
-        if (code := store.wish()) != 0:
+        if (code := store.stop_code()) != 0:
             raise Interrupted(code)
         if entry in store.unfinished(runs):
             store.compute(entry, f"[{runs.index(entry) + 1}/{len(runs)}] ")

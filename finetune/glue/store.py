@@ -16,19 +16,12 @@ import torch
 from torch import Tensor
 
 from finetune.glue.runs import MAX_LENGTH, Options, Run, choose
-from finetune.tuning.finetuning import (
-    REGRESSION,
-    Classifier,
-    FineTuning,
-    build_classifier,
-    logits_of,
-    read_result,
-    read_tensors,
-    write_tensors,
-)
+from finetune.tuning.classifier import REGRESSION, Classifier, build_classifier, logits_of
+from finetune.tuning.finetuning import FineTuning
 from finetune.tuning.labelled import Encoded, Source, encode_examples
 from finetune.tuning.metrics import scores_of
 from finetune.tuning.recipe import Recipe
+from finetune.tuning.run_files import read_result, read_tensors, write_tensors
 from finetune.tuning.tasks import TASKS, Examples, TaskData
 from pretrain.common.files import replace_durably, to_json
 
@@ -43,7 +36,7 @@ class RunStore:
     tasks' starts can be asked for later without repeating MNLI.
 
     Args:
-        wish: exit status with which to leave, or 0; see FineTuning.
+        stop_code: see FineTuning.
     """
 
     def __init__(
@@ -52,10 +45,10 @@ class RunStore:
         data: dict[str, TaskData],
         options: Options,
         folder: Path,
-        wish: Callable[[], int] = lambda: 0,
+        stop_code: Callable[[], int] = lambda: 0,
         checkpoint_seconds: float = 300.0,
     ):
-        self.source, self.options, self.folder, self.wish = source, options, folder, wish
+        self.source, self.options, self.folder, self.stop_code = source, options, folder, stop_code
         self.checkpoint_seconds = checkpoint_seconds
         self.data = {name: self._limited(task) for name, task in data.items()}
         self._digests: dict[tuple[str, str], str] = {}
@@ -164,14 +157,14 @@ class RunStore:
             len(task.labels) or REGRESSION,
             Recipe(run.lr, run.batch_size, options.epochs, run.warmup),
             run.seed,
-            lambda logits: _judge(
+            lambda logits: _dev_scores(
                 run.task, {split: (logits(sets[split]), sets[split].known_targets) for split in dev}
             ),
             precision=options.precision,
             token_budget=options.token_budget,
             checkpoint=self._path(run, ".checkpoint"),
             checkpoint_seconds=self.checkpoint_seconds,
-            wish=self.wish,
+            stop_code=self.stop_code,
             initial=self._initial(run),
             keep_weights=kept or options.predict or self._answers_diagnostic(run.task),
         )
@@ -285,8 +278,8 @@ class RunStore:
         replace_durably(self._path(run, ending), to_json(content))
 
 
-def _judge(name: str, found: dict[str, tuple[np.ndarray, np.ndarray]]) -> tuple[float, dict[str, float]]:
-    """The deciding figure and all scores, x 100, from each dev split's logits [N, C] and targets."""
+def _dev_scores(name: str, found: dict[str, tuple[np.ndarray, np.ndarray]]) -> tuple[float, dict[str, float]]:
+    """Return the deciding figure and all scores, x 100, from each dev split's logits [N, C] and targets."""
     task = TASKS[name]
     by_split = {
         split: scores_of(task.metrics, logits.argmax(1) if task.labels else logits[:, 0], targets)

@@ -1,49 +1,37 @@
 """Fine-tune an encoder on labelled sentences or pairs, packed: one row of tokens a step, no padding.
 
-The head is RoBERTa's (Liu et al. 2019; fairseq's RobertaClassificationHead): dropout, linear d -> d, tanh,
-dropout, linear d -> C, on the first token's last state. Everything random is a function of (seed, epoch) for
-the order of examples and of (seed, step) for dropout, so that a run stopped at any step and gone on with
-gives what an unbroken one gives.
+Everything random is a function of (seed, epoch) for the order of examples and of (seed, step) for dropout,
+so that a run that was stopped at any step and continued gives what an unbroken one gives.
 """
 
 from __future__ import annotations
 
-import copy
-import io
-import json
 import math
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, mse_loss
-from transformers import AutoModelForMaskedLM
 
+from finetune.tuning.classifier import REGRESSION, build_classifier, forward, logits_of, loss_of
 from finetune.tuning.labelled import Encoded, Source
 from finetune.tuning.recipe import Interrupted, Recipe
+from finetune.tuning.run_files import read_tensors, write_tensors
 from pretrain.common.errors import UserError
-from pretrain.common.files import replace_durably
 from pretrain.common.memory import FlatMemory
-from pretrain.data.microbatches import count_micro_batches, cut, pack
-from pretrain.model.architectures import set_dropout
-from pretrain.model.attention import ATTENTION_NAME
-from pretrain.model.encoder import SentenceEncoder
+from pretrain.data.microbatches import count_micro_batches, cut
 from pretrain.model.modules import parameter_groups
-from pretrain.model.pooling import pool
 
-REGRESSION = 1
 """Number of outputs that stands for regression: a single number per example, mean squared error."""
 Scores = Mapping[str, float]
-Judge = Callable[[Callable[[Encoded], np.ndarray]], tuple[float, Scores]]
-"""Takes a function from examples to logits float32[N, C]; gives the figure that decides (higher is better)
-and all scores."""
+Evaluate = Callable[[Callable[[Encoded], np.ndarray]], tuple[float, Scores]]
+"""From a function (examples -> logits float32[N, C]) to the figure that decides (higher is better) and all
+scores."""
 
 
 @dataclass
@@ -62,57 +50,8 @@ class Outcome:
     """State of the whole classifier at `best`, on the CPU, if it was asked for."""
 
 
-class Classifier(nn.Module):
-    """The encoder with the head; C outputs, of which REGRESSION (1) means a number."""
-
-    def __init__(self, encoder: SentenceEncoder, outputs: int, dropout: float):
-        """Draws the head's weights, N(0, the model's initializer_range), from torch's global generator."""
-        super().__init__()
-        self.encoder = encoder
-        width = encoder.hidden_size
-        self.dropout = nn.Dropout(dropout)
-        self.dense, self.output = nn.Linear(width, width), nn.Linear(width, outputs)
-        for layer in (self.dense, self.output):
-            nn.init.normal_(layer.weight, std=getattr(encoder.lm.config, "initializer_range", 0.02))
-            nn.init.zeros_(layer.bias)
-
-    def forward(self, ids: Tensor, lengths: Tensor, token_types: Tensor | None = None) -> Tensor:
-        """Return logits [N, C] of packed ids int64[T] and lengths int64[N] (on the CPU).
-
-        float32; float64 from a float64 model.
-        """
-        first = pool(self.encoder.states(ids, lengths, None, token_types), "cls")
-        with torch.autocast(first.device.type, enabled=False):
-            hidden = torch.tanh(self.dense(self.dropout(first)))
-            return self.output(self.dropout(hidden))
-
-
-def build_classifier(source: Source, outputs: int, dropout: float, seed: int) -> Classifier:
-    """Return a copy of the source's encoder, with this dropout, under a head drawn from `seed`.
-
-    The masked-language head is part of the copy, but takes no gradient.
-    """
-    old = source.encoder.lm
-    config = copy.deepcopy(old.config)
-    set_dropout(config, dropout, dropout)
-    dtype = next(old.parameters()).dtype
-    lm = AutoModelForMaskedLM.from_config(config, attn_implementation=ATTENTION_NAME, dtype=dtype)
-    lm.load_state_dict(old.state_dict())
-    lm.requires_grad_(False)
-    lm.base_model.requires_grad_(True)
-    torch.manual_seed(seed)
-    return Classifier(SentenceEncoder(lm, "cls"), outputs, dropout).to(dtype)
-
-
-def loss_of(logits: Tensor, targets: Tensor, regression: bool) -> Tensor:
-    """Sum over examples of the cross-entropy, or of the squared error."""
-    if regression:
-        return mse_loss(logits[:, 0], targets.to(logits.dtype), reduction="sum")
-    return cross_entropy(logits, targets, reduction="sum")
-
-
 def shuffled(count: int, seed: int, epoch: int) -> np.ndarray:
-    """int64[count]: the order of examples in an epoch."""
+    """Return the order of examples in an epoch, int64[count]."""
     return np.random.default_rng([seed, epoch]).permutation(count)
 
 
@@ -127,41 +66,11 @@ def learning_rate(recipe: Recipe, step: int, steps: int) -> float:
     return recipe.lr * max(0.0, (steps - step) / max(1, steps - rise))
 
 
-def choose_precision(name: str) -> str:
-    """ "fp32" or "bf16"; "auto": bf16 where there is a GPU.
-
-    Raises:
-        UserError: another name.
-    """
-    if name not in ("auto", "fp32", "bf16"):
-        raise UserError(f"--precision {name!r}: choose auto (bf16 on a GPU, else fp32), fp32 or bf16")
-    return name if name != "auto" else "bf16" if torch.cuda.is_available() else "fp32"
-
-
-@torch.inference_mode()
-def logits_of(model: Classifier, data: Encoded, token_budget: int, precision: str) -> np.ndarray:
-    """float32[N, C] of the model where it is, without dropout, in the order of `data`."""
-    lengths = data.tokens.lengths
-    logits = np.empty((len(data), model.output.out_features), np.float32)
-    model.eval()
-    for part in cut(lengths, count_micro_batches(lengths, token_budget)):
-        logits[part] = _forward(model, data, part, precision).float().cpu().numpy()
-    return logits
-
-
-def _forward(model: Classifier, data: Encoded, rows: np.ndarray, precision: str) -> Tensor:
-    device = model.output.weight.device
-    row = pack(data.tokens, rows, device)
-    types = None if data.token_types is None else pack(data.token_types, rows, device).ids
-    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-        return model(row.ids, row.lengths, types)
-
-
 class FineTuning:
-    """One run: a recipe, a seed, training examples, and what judges the model.
+    """One run: a recipe, a seed, training examples, and how the model is evaluated.
 
     Args:
-        outputs: classes, or REGRESSION. judge: see `Judge`; called at the end of every epoch, and every
+        outputs: classes, or REGRESSION. evaluate: see `Evaluate`; called at the end of every epoch, and every
             `evaluate_every` updates if that is not 0.
         rows: (seed, epoch) -> int64[M], the examples of the epoch in order, as many in every epoch; all,
             shuffled, when None.
@@ -169,8 +78,9 @@ class FineTuning:
         token_budget: most tokens of one forward pass; a batch that is larger is split and its gradients
             added.
         checkpoint: file to continue from; removed when the run is done. Written at the first step
-            boundary `checkpoint_seconds` after the last, and when `wish()`, an exit status, is not 0; then
-            Interrupted is raised.
+            boundary `checkpoint_seconds` after the last, and when a stop is requested.
+        stop_code: asked after every step; 0 to continue, or the exit status to stop with: Interrupted is
+            raised once the checkpoint is written.
         initial: state of a Classifier's encoder to start from, in place of the source's.
         keep_weights: have `Outcome.weights`.
     """
@@ -182,7 +92,7 @@ class FineTuning:
         outputs: int,
         recipe: Recipe,
         seed: int,
-        judge: Judge,
+        evaluate: Evaluate,
         *,
         precision: str = "fp32",
         token_budget: int = 16384,
@@ -190,19 +100,16 @@ class FineTuning:
         evaluate_every: int = 0,
         checkpoint: Path | None = None,
         checkpoint_seconds: float = 300.0,
-        wish: Callable[[], int] = lambda: 0,
+        stop_code: Callable[[], int] = lambda: 0,
         initial: Mapping[str, Tensor] | None = None,
         keep_weights: bool = False,
         report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
     ):
-        self.train_set, self.recipe, self.seed, self.judge = train, recipe, seed, judge
-        self.regression, self.token_budget, self.evaluate_every = (
-            outputs == REGRESSION,
-            token_budget,
-            evaluate_every,
-        )
+        self.train_set, self.recipe, self.seed, self.evaluate = train, recipe, seed, evaluate
+        self.regression = outputs == REGRESSION
+        self.token_budget, self.evaluate_every = token_budget, evaluate_every
         self.rows = rows or (lambda seed, epoch: shuffled(len(train), seed, epoch))
-        self.checkpoint, self.checkpoint_seconds, self.wish = checkpoint, checkpoint_seconds, wish
+        self.checkpoint, self.checkpoint_seconds, self.stop_code = checkpoint, checkpoint_seconds, stop_code
         self.keep_weights, self.report = keep_weights, report
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.precision = precision
@@ -228,7 +135,7 @@ class FineTuning:
         """Train, from the checkpoint if there is one.
 
         Raises:
-            Interrupted: `wish` asked for it; the state is saved.
+            Interrupted: a stop was requested; the state is saved.
             UserError: the loss is no longer finite.
         """
         self._restore()
@@ -257,7 +164,7 @@ class FineTuning:
                 losses.zero_()
                 self.evaluated_at = self.step
             self.seconds = before + time.monotonic() - begun
-            code = self.wish()
+            code = self.stop_code()
             if self.checkpoint is not None and (code or time.monotonic() - saved >= self.checkpoint_seconds):
                 self.loss_sum = float(losses)
                 self._save(self.checkpoint)
@@ -271,7 +178,7 @@ class FineTuning:
         return Outcome(best, self.curve, self.seconds, rate, self.best_weights)
 
     def logits(self, data: Encoded) -> np.ndarray:
-        """float32[N, C] of the model as it is, without dropout, in the order of `data`."""
+        """Return logits float32[N, C] of the model as it is, without dropout, in the order of `data`."""
         return logits_of(self.model, data, self.token_budget, self.precision)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
@@ -279,7 +186,7 @@ class FineTuning:
         self.model.load_state_dict(weights)
 
     def _train_step(self, rows: np.ndarray) -> Tensor:
-        """One update on these examples; their mean loss, on the device."""
+        """Update the model on these examples; return their mean loss, on the device."""
         recipe = self.recipe
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(recipe, self.step, self.steps)
@@ -288,7 +195,7 @@ class FineTuning:
         lengths = self.train_set.tokens.lengths[rows]
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for part in cut(lengths, count_micro_batches(lengths, self.token_budget)):
-            logits = _forward(self.model, self.train_set, rows[part], self.precision)
+            logits = forward(self.model, self.train_set, rows[part], self.precision)
             targets = torch.from_numpy(self.train_set.known_targets[rows[part]]).to(self.device)
             loss = loss_of(logits, targets, self.regression) / len(rows)
             loss.backward()
@@ -307,7 +214,7 @@ class FineTuning:
                 f"the loss is not finite by update {self.step} (seed {self.seed}): lower --lr, or "
                 "--precision fp32"
             )
-        value, scores = self.judge(self.logits)
+        value, scores = self.evaluate(self.logits)
         epoch = self.step / self.steps_per_epoch
         entry = {
             "epoch": epoch,
@@ -360,42 +267,3 @@ class FineTuning:
         for name in self._PLAIN:
             setattr(self, name, state[name])
         self.report(f"  continuing at update {self.step} of {self.steps} ({self.checkpoint.name})")
-
-
-def write_tensors(path: Path, state: Mapping[str, Any]) -> None:
-    """Save a state of tensors and plain values, whole or not at all."""
-    buffer = io.BytesIO()
-    torch.save(dict(state), buffer)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_durably(path, buffer.getvalue())
-
-
-def read_tensors(path: Path) -> dict[str, Any]:
-    """What `write_tensors` saved, on the CPU.
-
-    Raises:
-        UserError: the file is damaged.
-    """
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError, UnpicklingError) as error:
-        raise UserError(
-            f"{path} cannot be read ({error}); remove it, and what it holds is computed again"
-        ) from error
-
-
-def read_result(path: Path) -> dict[str, Any] | None:
-    """What was written of a run (JSON); None: nothing yet.
-
-    Raises:
-        UserError: the file is damaged.
-    """
-    if not path.is_file():
-        return None
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}); remove it, and the run is computed again") from error
-    if not isinstance(found, dict):
-        raise UserError(f"{path} is not a run's result; remove it, and the run is computed again")
-    return found

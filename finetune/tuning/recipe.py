@@ -1,4 +1,4 @@
-"""What a fine-tuning is told, and how it says that it was stopped; free of torch, for commands' flags."""
+"""The hyper-parameters of a fine-tuning, and the exception of a stopped one; free of torch, for flags."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def test_figures_and_a_stopped_run(source, tmp_path):
         assert straight.tasks["all"].scores[split] == pytest.approx(pooled)
     asked = iter([0] * 4 + [75] + [0] * 1000)
     with pytest.raises(Interrupted):
-        anli.evaluate(source, sets, recipe, 2, tmp_path / "broken", wish=lambda: next(asked))
+        anli.evaluate(source, sets, recipe, 2, tmp_path / "broken", stop_code=lambda: next(asked))
     assert len(list((tmp_path / "broken").glob("*.checkpoint"))) == 1
     resumed = anli.evaluate(source, sets, recipe, 2, tmp_path / "broken")
     assert resumed.tasks == straight.tasks
@@ -190,6 +190,15 @@ def test_another_recipe_is_asked_for_and_said(source, tmp_path):
         assert words in said
     settings = json.loads(next((tmp_path / "out" / "anli").glob("*.json")).read_text())["settings"]
     assert (settings["epochs"], settings["lr"], settings["batch_size"]) == (1, 1e-3, 8)
+
+
+def test_a_default_place_that_cannot_be_written_is_refused_before_training(source, tmp_path, monkeypatch):
+    data = write_anli(tmp_path / "data", training=("snli",))
+    (tmp_path / "results").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(anli, "evaluate", lambda *_, **__: pytest.fail("trained"))
+    with pytest.raises(UserError, match=r"without --out, results go to results/.*/results is not a folder"):
+        call(anli.main, source.model.folder, eval_data=data)
 
 
 @needs_data("ANLI")

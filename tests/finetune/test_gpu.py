@@ -85,7 +85,7 @@ def test_protocols():
     vectors, rng = features[:, :6].contiguous(), np.random.RandomState(1)
     sides = [torch.from_numpy(rng.randint(len(vectors), size=400)) for _ in range(2)]
 
-    def judged(device):
+    def evaluated(device):
         x = features.to(device)
         pairs = PairFeatures(*(part.to(device) for part in (vectors, *sides)))
         found = [
@@ -96,7 +96,7 @@ def test_protocols():
         ]
         return np.array([[one.dev, one.test] for one in found])
 
-    np.testing.assert_allclose(judged(DEVICE), judged("cpu"), atol=3)
+    np.testing.assert_allclose(evaluated(DEVICE), evaluated("cpu"), atol=3)
 
 
 def test_relatedness(monkeypatch):
@@ -142,7 +142,7 @@ def test_fine_tuning_goes_on_where_it_was(folders, tmp_path):
     straight = training(open_source(folders["bert"]), recipe).run()
     with pytest.raises(Interrupted):
         training(
-            open_source(folders["bert"]), recipe, checkpoint=tmp_path / "x", wish=lambda: next(asked)
+            open_source(folders["bert"]), recipe, checkpoint=tmp_path / "x", stop_code=lambda: next(asked)
         ).run()
     resumed = training(open_source(folders["bert"]), recipe, checkpoint=tmp_path / "x").run()
     assert len(resumed.curve) == 3

@@ -14,9 +14,10 @@ from finetune.glue import __main__ as glue
 from finetune.glue.runs import Options, choose
 from finetune.glue.store import RunStore
 from finetune.tuning import tasks
-from finetune.tuning.finetuning import build_classifier, logits_of, read_tensors
+from finetune.tuning.classifier import build_classifier, logits_of
 from finetune.tuning.labelled import encode_examples
 from finetune.tuning.recipe import Interrupted
+from finetune.tuning.run_files import read_tensors
 
 
 def write_labelled_diagnostics(root):
@@ -37,15 +38,15 @@ def test_labelled_diagnostics_are_scored(tmp_path, source):
     assert result.tasks["AX"].metric == "matthews"
 
 
-def counting(limit):
-    """A wish to leave at the `limit`th question."""
+def stop_at(limit):
+    """Return a stop_code that requests a stop when it is asked for the `limit`th time."""
     asked = types.SimpleNamespace(times=0)
 
-    def wish():
+    def stop_code():
         asked.times += 1
         return 75 if asked.times == limit else 0
 
-    return wish
+    return stop_code
 
 
 @pytest.mark.parametrize("task", ["RTE", "STS-B"])
@@ -58,7 +59,7 @@ def test_a_stopped_run_goes_on_and_ends_as_one_that_never_was(source, data, tmp_
     broken = tmp_path / "broken"
     for limit in (2, 3):  # in the first epoch, at its end, then through
         with pytest.raises(Interrupted):
-            RunStore(source, found, options, broken, counting(limit)).compute(run, "")
+            RunStore(source, found, options, broken, stop_at(limit)).compute(run, "")
         assert not list(broken.glob("*.json"))
         assert len(list(broken.glob("*.checkpoint"))) == 1
 
@@ -234,7 +235,7 @@ def test_a_checkpoint_without_the_best_model_does_not_serve_predictions(source, 
     straight = RunStore(source, found, with_them, tmp_path / "straight")
     straight.compute(run, "")
     with pytest.raises(Interrupted):
-        RunStore(source, found, without, tmp_path / "broken", counting(7)).compute(run, "")
+        RunStore(source, found, without, tmp_path / "broken", stop_at(7)).compute(run, "")
     resumed = RunStore(source, found, with_them, tmp_path / "broken")
     resumed.compute(run, "")
     np.testing.assert_array_equal(resumed.predictions(run)["RTE/test"], straight.predictions(run)["RTE/test"])

@@ -14,8 +14,9 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from finetune.glue.runs import FAIRSEQ
-from finetune.tuning import finetuning, metrics, tasks
-from finetune.tuning.finetuning import FineTuning, build_classifier, learning_rate, loss_of
+from finetune.tuning import metrics, run_files, tasks
+from finetune.tuning.classifier import build_classifier, loss_of
+from finetune.tuning.finetuning import FineTuning, learning_rate
 from finetune.tuning.labelled import encode_examples, open_source
 from finetune.tuning.recipe import Recipe
 from pretrain.common.errors import UserError
@@ -188,12 +189,12 @@ def test_best_epoch_is_the_first_of_the_highest_and_nan_is_no_figure(source):
     data = encode_examples(source, ["a dog"] * 4, None, np.arange(4) % 2, 64)
     figures = iter([float("nan"), 3.0, 7.0, 7.0, 5.0])
 
-    def judge(logits):
+    def evaluate(logits):
         value = next(figures)
         return value, {"accuracy": value}
 
     recipe = Recipe(lr=1e-3, batch_size=4, epochs=5)
-    outcome = FineTuning(source, data, 2, recipe, 1, judge, keep_weights=True, report=lambda _: None).run()
+    outcome = FineTuning(source, data, 2, recipe, 1, evaluate, keep_weights=True, report=lambda _: None).run()
     assert outcome.best["epoch"] == 3
     assert len(outcome.curve) == 5
     assert outcome.weights
@@ -206,8 +207,8 @@ def test_a_loss_that_is_not_finite_is_an_error(source):
 
 
 def test_a_damaged_state_is_one_message(tmp_path):
-    finetuning.write_tensors(tmp_path / "state", {"a": torch.ones(2), "step": 3})
-    assert finetuning.read_tensors(tmp_path / "state")["step"] == 3
+    run_files.write_tensors(tmp_path / "state", {"a": torch.ones(2), "step": 3})
+    assert run_files.read_tensors(tmp_path / "state")["step"] == 3
     (tmp_path / "state").write_bytes(b"damaged")
     with pytest.raises(UserError, match="remove it"):
-        finetuning.read_tensors(tmp_path / "state")
+        run_files.read_tensors(tmp_path / "state")

@@ -1,0 +1,54 @@
+"""Write and read the files of a fine-tuning: tensors, and the result of a run."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+
+from pretrain.common.errors import UserError
+from pretrain.common.files import replace_durably
+
+
+def write_tensors(path: Path, state: Mapping[str, Any]) -> None:
+    """Save a state of tensors and plain values, whole or not at all."""
+    buffer = io.BytesIO()
+    torch.save(dict(state), buffer)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_durably(path, buffer.getvalue())
+
+
+def read_tensors(path: Path) -> dict[str, Any]:
+    """Read what `write_tensors` saved, on the CPU.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError, UnpicklingError) as error:
+        raise UserError(
+            f"{path} cannot be read ({error}); remove it, and what it holds is computed again"
+        ) from error
+
+
+def read_result(path: Path) -> dict[str, Any] | None:
+    """Read the result of a run (JSON); None where there is none yet.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    if not path.is_file():
+        return None
+    try:
+        result = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}); remove it, and the run is computed again") from error
+    if not isinstance(result, dict):
+        raise UserError(f"{path} is not a run's result; remove it, and the run is computed again")
+    return result
