@@ -1,10 +1,24 @@
-"""Show what an augmentation does to sentences, or list all augmentations: `python -m augment`."""
+"""Show what an augmentation does to sentences, or list all augmentations: `python -m augment`.
+
+    python -m augment --list
+    python -m augment --aug del-span,reorder --text "A sentence of your own."
+    python -m augment sentences.txt --aug "subs,del-word:rate=0.5" --tokenizer DATA/tokenizer
+    head -20 corpus.txt | python -m augment --aug "repeat|crop"
+
+How to write a specification:
+
+    none                         no augmentation: dropout alone tells the views apart
+    del-span,reorder             one after the other
+    subs|repeat                  one of them for each sentence, evenly; | binds tighter than ,
+    del-span:spans=3:rate=0.1    parameters
+    pi|mv|dn,del-word            augmentations of text stand before those of tokens
+    augcse-12-2                  a set of alternatives, by name: augcse-4, augcse-8, augcse-12, augcse-16,
+                                 augcse-4-1, augcse-8-2, augcse-12-2, augcse-16-2
+"""
 
 from __future__ import annotations
 
-import difflib
 import gzip
-import inspect
 import io
 import os
 import re
@@ -15,7 +29,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import fire
 import numpy as np
 from rich.console import Console
 
@@ -25,11 +38,11 @@ from augment.preview import VIEWS, encode, load_tokenizer, preview, train_tokeni
 from augment.spec.build import build, build_texts
 from augment.spec.catalogue import CATALOGUE
 from augment.spec.grammar import needs_parse, needs_synonyms, needs_text
-from augment.spec.sets import SETS
 from augment.text.encoder import TextEncoder
 from augment.text.parsed import ParsedSentence, find_parser, parse_texts, without_parse
 from augment.tokens.synonym_sources import find_synonyms, read_synonyms
 from augment.tokens.synonyms import SynonymTable
+from pretrain.common import cli
 
 EXAMPLES = (
     "Contrastive learning pulls two views of a sentence together and pushes all other sentences apart.",
@@ -38,15 +51,7 @@ EXAMPLES = (
     "Rain fell.",
 )
 LONGEST = 1 << 20  # tokens of a sentence shown: no limit
-SYNTAX = """\
-How to write a specification:
-  none                         no augmentation: dropout alone tells the views apart
-  del-span,reorder             one after the other
-  subs|repeat                  one of them for each sentence, evenly; | binds tighter than ,
-  del-span:spans=3:rate=0.1    parameters
-  pi|mv|dn,del-word            augmentations of text stand before those of tokens
-  augcse-12-2                  a set of alternatives, by name: {sets}
-""".format(sets=", ".join(SETS))
+SYNTAX = __doc__[__doc__.index("How to write") :]
 NEEDS = {
     "synonyms": "a synonym table (--synonyms)",
     "del": "a tokenizer with [DEL]",
@@ -57,54 +62,51 @@ NEEDS = {
 }
 
 
-# Raw strings: fire would turn del-span,reorder into a tuple and a text "12" into a number.
-@fire.decorators.SetParseFns(file=str, aug=str, text=str, tokenizer=str, synonyms=str, parser=str)
 def main(
     file: str = "",
+    *,
     aug: str = "del-span,reorder",
     text: str = "",
     tokenizer: str = "",
     synonyms: str = "",
     parser: str = "",
     seed: int = 0,
-    limit: int = 10,
+    limit: cli.Count = 10,
     list: bool = False,
 ) -> None:
     """Show what an augmentation does to sentences: original, view 1, view 2 and the share of tokens changed.
 
-    Examples:
-      python -m augment --list
-      python -m augment --aug del-span,reorder --text "A sentence of your own."
-      python -m augment sentences.txt --aug "subs,del-word:rate=0.5" --tokenizer DATA/tokenizer
-      head -20 corpus.txt | python -m augment --aug "repeat|crop"
-
     Args:
-      file: sentences, one a line (.gz too; - for standard input). Without it and without --text: what is
-        piped in, else a few built-in sentences.
-      aug: the specification, as training takes it; see below, and --list for all names.
-      text: one sentence, instead of a file.
-      tokenizer: the folder of a Hugging Face fast tokenizer, such as a prepared corpus has. Without it a
-        WordPiece tokenizer is made from the given sentences; its tokens are mostly whole words.
-      synonyms: a table for subs: JSON {word: [synonyms]} (.gz too), or a WordNet folder or zip. Without it:
-        $CLEAR_DATA/synonyms/counterfitted_neighbors.json, else $CLEAR_WORDNET or an installed WordNet.
-      parser: a spaCy pipeline, by name or folder, for augmentations that read a parse. Without it:
-        $CLEAR_PARSER, else an installed one.
-      seed: another seed gives other views.
-      limit: the largest number of sentences.
-      list: print the catalogue instead: every augmentation with its paper, parameters and an example.
+        file: sentences, one a line, .gz too, or - for standard input. Without it and without --text: what is
+            piped in, else a few built-in sentences.
+        aug: the specification, as training takes it; --help all says how to write one, --list has all names.
+        text: one sentence, instead of a file.
+        tokenizer: folder of a Hugging Face fast tokenizer; a prepared corpus has one. Without it a WordPiece
+            tokenizer is made from the given sentences; its tokens are mostly whole words.
+        synonyms: a table for subs; JSON {word: [synonyms]}, .gz too, or a WordNet folder or zip. Without it:
+            $CLEAR_DATA/synonyms/counterfitted_neighbors.json, else $CLEAR_WORDNET or an installed WordNet.
+        parser: a spaCy pipeline, by name or folder; augmentations that read a parse need one. Without it:
+            $CLEAR_PARSER, else an installed one.
+        seed: another seed gives other views.
+        limit: the largest number of sentences.
+        list: print the catalogue instead; every augmentation with its paper, parameters and an example.
     """
-    console = Console(width=None if sys.stdout.isatty() else max(100, int(os.environ.get("COLUMNS", 140))))
+    # Lines are for the terminal to wrap: a path that is cut in two cannot be copied.
+    console = Console(
+        width=None if sys.stdout.isatty() else max(100, int(os.environ.get("COLUMNS", 140))),
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
     if list:
         print_catalogue(console)
         return
-    if not isinstance(seed, int):
-        raise AugmentationError(f"--seed {seed}: a whole number is needed")
     needs_table = needs_synonyms(aug)  # checks the specification before anything is read or loaded
     sentences = read_sentences(file, text, limit)
     texts = view_texts(aug, sentences, parser, seed)
     if tokenizer:
         fast = load_tokenizer(tokenizer)
-        console.print(f"tokenizer: {tokenizer}", highlight=False)
+        console.print(f"tokenizer: {tokenizer}")
     else:
         extra = related_words(sentences, synonyms) if needs_table else []
         # the tokenizer needs their words too
@@ -112,19 +114,18 @@ def main(
         fast = train_tokenizer([*sentences, *extra])
         console.print(
             "tokenizer: none given (--tokenizer FOLDER), so a WordPiece one was made of these sentences; a "
-            "real one cuts rare words into pieces",
-            highlight=False,
+            "real one cuts rare words into pieces"
         )
     vocabulary = Vocabulary.from_tokenizer(fast)
     table = SynonymTable.load(synonyms or None, fast, vocabulary) if needs_table else None
     pipeline = build(aug, vocabulary, table, text_encoder(fast, vocabulary))
     result = preview(sentences, fast, pipeline, seed, texts)
-    console.print(f"augmentation: {pipeline.name}   seed: {seed}", highlight=False, markup=False)
+    console.print(f"augmentation: {pipeline.name}   seed: {seed}")
     if table is not None:
         coverage = table.coverage(encode(sentences, fast, vocabulary))
-        console.print(f"synonyms: {table.source}: {coverage}", highlight=False, markup=False)
-    console.print(result.table())
-    console.print(result.summary(), highlight=False, markup=False)
+        console.print(f"synonyms: {table.source}: {coverage}")
+    console.print(result.table(), soft_wrap=False)
+    console.print(result.summary())
 
 
 def parse_sentences(aug: str, sentences: Sequence[str], parser: str) -> Sequence[ParsedSentence]:
@@ -155,8 +156,6 @@ def read_sentences(file: str, text: str, limit: int) -> list[str]:
     """
     if file and text:
         raise AugmentationError("give a file or --text, not both")
-    if not isinstance(limit, int) or limit < 1:
-        raise AugmentationError(f"--limit {limit}: a whole number of sentences, at least one, is needed")
     if text:
         try:
             text.encode()
@@ -212,7 +211,7 @@ def related_words(sentences: list[str], synonyms: str) -> list[str]:
 def print_catalogue(console: Console) -> None:
     """Print every augmentation with its paper, parameters and an example."""
     for entry in CATALOGUE.values():
-        console.print(f"[bold]{entry.name}[/bold]  ({entry.kind})", highlight=False)
+        console.print(f"[bold]{entry.name}[/bold]  ({entry.kind})", markup=True)
         lines = [entry.description, f"paper: {entry.paper}", f"meaning: {entry.meaning}"]
         if entry.needs:
             lines.append(
@@ -228,54 +227,10 @@ def print_catalogue(console: Console) -> None:
         if entry.sample:
             lines.append(" -> ".join(entry.sample))
         for line in lines:
-            console.print("    " + line, highlight=False, markup=False, soft_wrap=True)
+            console.print("    " + line)
         console.print()
-    console.print(SYNTAX, highlight=False, markup=False, end="")
-
-
-def help_page() -> str:
-    """Return the docstring of `main` with each flag's default; fire's own page cuts texts at colons."""
-    head, flags = inspect.cleandoc(main.__doc__).split("Args:\n")
-    for name, parameter in inspect.signature(main).parameters.items():
-        shown = f" (default: {parameter.default})" if parameter.default else ""
-        title = "FILE or --file" if name == "file" else f"--{name}{shown}"
-        flags = re.sub(rf"^  {name}: ", f"  {title}\n    ", flags, flags=re.MULTILINE)
-    return f"python -m augment [FILE] [FLAGS]\n\n{head}Flags:\n{flags}\n\n{SYNTAX}"
-
-
-def check_flags(arguments: list[str]) -> None:
-    """Refuse an unknown flag and name the nearest one, which fire's own message does not.
-
-    Raises:
-        AugmentationError: a flag is unknown.
-    """
-    known = [*inspect.signature(main).parameters, "help"]
-    for argument in arguments:
-        if argument == "--":
-            return
-        name = argument.split("=")[0].removeprefix("--").replace("-", "_")
-        if argument.startswith("--") and name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean --{near[0]}?" if near else ""
-            flags = ", ".join(f"--{flag}" for flag in known)
-            raise AugmentationError(f"there is no flag {argument.split('=')[0]}{hint} (there are {flags})")
-
-
-def run() -> None:
-    try:
-        if {"--help", "-h"} & set(sys.argv[1:]):
-            print(help_page())
-            return
-        check_flags(sys.argv[1:])
-        # fire takes a bare - as the end of a call, and would ignore everything after it.
-        command = ["--file=-" if argument == "-" else argument for argument in sys.argv[1:]]
-        fire.Fire(main, command=command, name="python -m augment")
-    except AugmentationError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:  # ... | head
-        sys.stderr.close()
+    console.print(SYNTAX, end="")
 
 
 if __name__ == "__main__":
-    run()
+    cli.run(main)

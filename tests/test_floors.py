@@ -24,7 +24,8 @@ MAY_IMPORT = {
     "augment.spec": "augment.text augment.tokens augment.sda augment.rules augment.neural",
     "augment.convert_weights": "",
     "augment.preview": "augment.spec",
-    "augment.__main__": "augment.text augment.tokens augment.spec augment.preview",
+    # a command, with the command line of all commands; nothing else in augment knows pretrain
+    "augment.__main__": "augment.text augment.tokens augment.spec augment.preview pretrain.common.cli",
     "pretrain.common": "",
     "pretrain.config": "augment.spec",
     "pretrain.checkpoint": "",
