@@ -39,7 +39,8 @@ from augment.spec.build import build, build_texts
 from augment.spec.catalogue import CATALOGUE
 from augment.spec.grammar import needs_parse, needs_synonyms, needs_text
 from augment.text.encoder import TextEncoder
-from augment.text.parsed import ParsedSentence, find_parser, parse_texts, without_parse
+from augment.text.parsed import ParsedSentence, without_parse
+from augment.text.parsing import find_parser, parse_texts
 from augment.tokens.synonym_sources import find_synonyms, read_synonyms
 from augment.tokens.synonyms import SynonymTable
 from pretrain.common import cli

@@ -16,9 +16,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_wordnet import write_small_wordnet
+from small_wordnet import forget_words, write_small_wordnet
 
-from augment.rules import bound_words, senses, substitution
 from augment.text import wordnet
 
 torch.set_num_threads(1)
@@ -82,17 +81,9 @@ def whole_wordnet(whole_wordnet_folder, monkeypatch) -> Iterator[wordnet.WordNet
             else "no WordNet is installed or named by CLEAR_WORDNET"
         )
     monkeypatch.setenv(wordnet.VARIABLE, str(whole_wordnet_folder))
-    _forget_words()
+    forget_words()
     yield wordnet.wordnet()
-    _forget_words()
-
-
-def _forget_words() -> None:
-    """Empty what the modules remember of a WordNet."""
-    for module in (wordnet, bound_words, senses, substitution):
-        for value in vars(module).values():
-            if hasattr(value, "cache_clear"):
-                value.cache_clear()
+    forget_words()
 
 
 def pytest_terminal_summary(terminalreporter) -> None:

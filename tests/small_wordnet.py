@@ -11,6 +11,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
+from augment.rules import bound_words, senses, substitution
+from augment.text import wordnet
+
 FILES = {"n": "noun", "v": "verb", "a": "adj", "r": "adv"}
 _TYPES = {"n": 1, "v": 2, "a": 3, "s": 5, "r": 4}
 _LEXICOGRAPHER = {"n": 3, "v": 29, "a": 0, "r": 2}  # the numbers of noun.Tops, verb.body, adj.all and adv.all
@@ -231,3 +234,11 @@ def _count_lines(part: str, synsets: list[_Synset]) -> list[str]:
                 key = f"{lemma}%{_TYPES[synset.type]}:{_LEXICOGRAPHER[part]:02d}:00:{head}"
                 lines.append(f"{key} {senses[lemma]} {count}\n")
     return lines
+
+
+def forget_words() -> None:
+    """Empty what the modules remember of a WordNet."""
+    for module in (wordnet, bound_words, senses, substitution):
+        for value in vars(module).values():
+            if hasattr(value, "cache_clear"):
+                value.cache_clear()

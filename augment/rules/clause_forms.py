@@ -19,6 +19,8 @@ _PLURAL = word_set(
 )
 _PLURAL_DETERMINERS = word_set("these those both many several few various numerous")
 RELATIVE = word_set("who which that whom whose")
+FINITE = ("VBD", "VBZ", "VBP", "MD")
+"""Tags of words that carry a tense."""
 _SENTENCE_ENDS, _OPENING, _CLOSING = tuple(".!?"), "\"'“‘([", "\"'”’)]"
 # Single quotes, the closing one where no other apostrophe stands; what looks like one is taken for one.
 _SINGLE_OPENING, _SINGLE_CLOSING = re.compile(r"(?<![^\s(\[\"“])['‘](?=\S)"), re.compile(r"(?<=\S)['’](?!\w)")
@@ -197,3 +199,40 @@ def clauses_upward(sentence: ParsedSentence, i: int, head: int) -> list[str]:
             break
         i = sentence.heads[i]
     return relations
+
+
+def is_subordinate(sentence: ParsedSentence, head: int, subject: int) -> bool:
+    """Return whether a clause that should be a main one is introduced as a subordinate one or a question: the
+    parser has erred.
+    """
+    before = [child for child in sentence.children(head) if child < subject]
+    return any(
+        sentence.relation(child) == "mark" or sentence.tags[child] in ("WRB", "WDT", "WP") for child in before
+    )
+
+
+def is_torn(sentence: ParsedSentence, first: int, last: int) -> bool:
+    """Return whether the parser has cut a phrase in two: "Basketball [Tournament]", "the old [man]"."""
+    before = sentence.pos[first - 1] if first else "PUNCT"
+    if before in ("ADJ", "DET") or (before == sentence.pos[first] == "PROPN"):
+        return True
+    if last + 1 == len(sentence):
+        return False
+    nominal = ("NOUN", "PROPN")
+    behind = sentence.text[sentence.ends[last]]
+    if not (behind.isspace() or behind in ".,;:!?)]\"'’”—–") or sentence.word(last + 1) == "(":
+        return True  # "Cr3+", "the CRT (Claiming Rule Teams) class"
+    return sentence.pos[last] in nominal and sentence.pos[last + 1] in nominal
+
+
+def opens_sentence(sentence: ParsedSentence, first: int) -> bool:
+    """Return whether a word starts the text, one of its sentences or a quotation, and with the capital of a
+    sentence."""
+    if not sentence.word(first)[:1].isupper():
+        return False
+    before = sentence.text[: sentence.starts[first]].rstrip()
+    return (
+        not before.strip("\"'“‘([ ")
+        or before[-1] in "“‘"
+        or before.rstrip("\"'“‘([”’) ")[-1:] in tuple(".!?")
+    )

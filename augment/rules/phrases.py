@@ -1,5 +1,4 @@
-"""AugCSE's rules that move whole phrases: subject and object exchanged, Yoda's word order, sentences in
-another order."""
+"""AugCSE's rules that move whole phrases: subject and object exchanged, sentences in another order."""
 
 from __future__ import annotations
 
@@ -7,17 +6,20 @@ import re
 
 from augment.core.entry import Entry
 from augment.rules.clause_forms import (
+    FINITE,
     RELATIVE,
     characters,
     clauses_upward,
     finite_form,
     finite_verb,
+    is_subordinate,
+    is_torn,
+    opens_sentence,
     person_of,
     phrase,
     sentence_spans,
     spelled_out,
 )
-from augment.sda.english import is_joined
 from augment.text.draws import Draws
 from augment.text.inflection import lemma_of
 from augment.text.parsed import ParsedSentence
@@ -26,7 +28,6 @@ from augment.text.word_forms import (
     Edit,
     articles,
     balanced,
-    keeps_capital,
     lower_first,
     repeats_more,
     upper_first,
@@ -36,7 +37,6 @@ from augment.text.word_forms import (
 _OBJECTIVE = {"i": "me", "he": "him", "she": "her", "we": "us", "they": "them", "who": "whom"}
 _NOMINATIVE = {"me": "I", "him": "he", "her": "she", "us": "we", "them": "they", "whom": "who"}
 _APPOSITION = re.compile(r", (?:which|who|whom|whose|where|an?|the)\b")
-_FINITE = ("VBD", "VBZ", "VBP", "MD")
 _SELVES = ("self", "selves")
 _CLAUSES = word_set("advcl ccomp acl acl:relcl xcomp parataxis conj csubj appos")
 _MARKS = tuple(".,;:!?-–—")
@@ -64,11 +64,11 @@ def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
         subject is None
         or subject > verb
         or not _is_nominal(sentence, subject)
-        or _is_subordinate(sentence, root, subject)
+        or is_subordinate(sentence, root, subject)
     ):
         return None
     span = phrase(sentence, subject)
-    if span is None or _is_torn(sentence, *span) or sentence.tags[finite_verb(sentence, root)] not in _FINITE:
+    if span is None or is_torn(sentence, *span) or sentence.tags[finite_verb(sentence, root)] not in FINITE:
         return None
     found = _first_object(sentence, root, verb)
     if found is None or span[1] >= finite_verb(sentence, root) or found[1] <= verb:
@@ -81,7 +81,7 @@ def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
     before, after = characters(sentence, *span), characters(sentence, first, last)
     if not balanced(before) or not balanced(after):
         return None
-    opens = _opens(sentence, span[0])
+    opens = opens_sentence(sentence, span[0])
     new_subject = _as_subject(sentence, object_head, first, last, opens)
     new_object = _as_object(sentence, subject, *span)
     edits = [(sentence.starts[span[0]], *_close(sentence, *span, new_subject))]
@@ -98,43 +98,6 @@ def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
     if result == sentence.text or repeats_more(result, sentence.text):
         return None
     return result
-
-
-def yoda(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """YodaPerturbation (NL-Augmenter after yevbar/Yoda-Script): what follows the finite verb goes to the
-    front of its clause.
-
-    As published: of every piece of text between commas and conjunctions, re-joined from lower-cased tokens.
-    Here: of the main clause and of those coordinated with it that have subjects of their own; what stands in
-    front of the subject stays there; questions, and clauses that quotes or brackets would be torn in, are
-    left. Preserving. Needs the parse.
-        "You still have much to learn." -> "Much to learn, you still have."
-    """
-    edits: list[Edit] = []
-    for root in (i for i, head in enumerate(sentence.heads) if i == head):
-        conjoined = [
-            child
-            for child in sentence.children(root)
-            if sentence.relation(child) == "conj" and sentence.subject(child) is not None
-        ]
-        if conjoined and sentence.tags[finite_verb(sentence, root)] not in _FINITE:
-            continue  # "Very friendly and the food is not bad"
-        for head in (root, *conjoined):
-            edit = _yoda(sentence, head, [child for child in conjoined if child > head])
-            if edit and all(edit[0] >= other[1] or edit[1] <= other[0] for other in edits):
-                edits.append(edit)
-    if not edits:
-        return None
-    result = sentence.edit(_with_one_comma(edits))
-    return None if result == sentence.text or repeats_more(result, sentence.text) else result
-
-
-def _with_one_comma(edits: list[Edit]) -> list[Edit]:
-    """Drop the comma that ends an edit where the next edit follows at once and begins with one."""
-    begin_with_comma = {start for start, _, new in edits if new.startswith(",")}
-    return [
-        (start, end, new.removesuffix(",") if end in begin_with_comma else new) for start, end, new in edits
-    ]
 
 
 def sentence_reordering(sentence: ParsedSentence, draws: Draws) -> str | None:
@@ -173,7 +136,7 @@ def _first_object(sentence: ParsedSentence, root: int, verb: int) -> tuple[int, 
         if any(step in _CLAUSES for step in clauses_upward(sentence, i, root)):
             continue
         span = phrase(sentence, i)
-        if span is None or _is_torn(sentence, span[0], span[1]):
+        if span is None or is_torn(sentence, span[0], span[1]):
             return None
         first = max(cases) + 1 if cases else span[0]
         while first < i and (
@@ -197,30 +160,6 @@ def _is_one_clause(sentence: ParsedSentence, first: int, last: int) -> bool:
     return not any(sentence.word(i)[:1] in _PARTING for i in range(first + 1, last))
 
 
-def _is_subordinate(sentence: ParsedSentence, head: int, subject: int) -> bool:
-    """Return whether a clause that should be a main one is introduced as a subordinate one or a question: the
-    parser has erred.
-    """
-    before = [child for child in sentence.children(head) if child < subject]
-    return any(
-        sentence.relation(child) == "mark" or sentence.tags[child] in ("WRB", "WDT", "WP") for child in before
-    )
-
-
-def _is_torn(sentence: ParsedSentence, first: int, last: int) -> bool:
-    """Return whether the parser has cut a phrase in two: "Basketball [Tournament]", "the old [man]"."""
-    before = sentence.pos[first - 1] if first else "PUNCT"
-    if before in ("ADJ", "DET") or (before == sentence.pos[first] == "PROPN"):
-        return True
-    if last + 1 == len(sentence):
-        return False
-    nominal = ("NOUN", "PROPN")
-    behind = sentence.text[sentence.ends[last]]
-    if not (behind.isspace() or behind in ".,;:!?)]\"'’”—–") or sentence.word(last + 1) == "(":
-        return True  # "Cr3+", "the CRT (Claiming Rule Teams) class"
-    return sentence.pos[last] in nominal and sentence.pos[last + 1] in nominal
-
-
 def _is_nominal(sentence: ParsedSentence, i: int) -> bool:
     word = sentence.word(i).lower()
     if sentence.pos[i] not in ("NOUN", "PROPN", "PRON") or word in RELATIVE or word.endswith(_SELVES):
@@ -239,7 +178,7 @@ def _as_subject(sentence: ParsedSentence, head: int, first: int, last: int, open
 def _as_object(sentence: ParsedSentence, head: int, first: int, last: int) -> str:
     if first == last and sentence.word(head).lower() in _OBJECTIVE:
         return _OBJECTIVE[sentence.word(head).lower()]
-    lowered = lower_first(sentence, first) if _opens(sentence, first) else sentence.word(first)
+    lowered = lower_first(sentence, first) if opens_sentence(sentence, first) else sentence.word(first)
     return lowered + sentence.text[sentence.ends[first] : sentence.ends[last]]
 
 
@@ -283,7 +222,7 @@ def _agreement(sentence: ParsedSentence, root: int, new_subject: int) -> list[Ed
         heads += [child for child in shared if sentence.subject(child) is None]
         i = finite_verb(sentence, head)
         tag = sentence.tags[i]
-        if tag not in _FINITE:
+        if tag not in FINITE:
             continue
         whole = spelled_out(sentence, i)
         if whole is None:
@@ -300,141 +239,6 @@ def _agreement(sentence: ParsedSentence, root: int, new_subject: int) -> list[Ed
     return edits
 
 
-def _yoda(sentence: ParsedSentence, head: int, later: list[int]) -> Edit | None:
-    subject = sentence.subject(head)
-    if (
-        subject is None
-        or sentence.word(subject).lower() in RELATIVE
-        or sentence.word(subject).lower() in ("what", "whoever")
-    ):
-        return None
-    verb = finite_verb(sentence, head)
-    if verb > head:  # what follows its subject's predicate: the parser has erred
-        return None
-    first, subject_last = sentence.subtree(subject)
-    if _is_subordinate(sentence, head, subject):
-        return None
-    while first < subject and sentence.word(first) in tuple(",;:-–—"):
-        first += 1
-    if (
-        not subject_last < verb
-        or sentence.tags[verb] not in _FINITE
-        or _is_torn(sentence, first, subject_last)
-    ):
-        return None
-    while verb + 1 < len(sentence) and _is_close_to_verb(sentence, verb + 1):
-        verb += 1
-    last = sentence.subtree(head)[1]
-    for other in (*later, *_sharing(sentence, head, verb)):
-        last = min(last, _joint_before(sentence, head, other) - 1)
-    last = _end_of_clause(sentence, head, verb, last)
-    while last > verb and (
-        sentence.pos[last] in ("CCONJ",)
-        or sentence.word(last) in (".", ",", ";", ":", "!", "?", "-", "–", "—")
-    ):
-        last -= 1
-    start_rest = verb + 1
-    while start_rest <= last and sentence.word(start_rest) == ",":
-        start_rest += 1
-    if start_rest > last or sentence.word(start_rest) in (":", "-", "–", "—", ";"):
-        return None
-    rest, front = characters(sentence, start_rest, last), characters(sentence, first, verb)
-    finite = finite_verb(sentence, head)
-    if is_joined(sentence, finite):  # "wanna"
-        return None
-    if sentence.word(finite)[:1] in "'’":  # "we've" cannot end a clause
-        whole = spelled_out(sentence, finite)
-        if whole is None:
-            return None
-        front = (
-            f"{characters(sentence, first, finite - 1)} "
-            f"{whole}{sentence.text[sentence.ends[finite] : sentence.ends[verb]]}"
-        )
-    if not balanced(rest) or not balanced(front) or rest.rstrip("\"'”’)")[-1:] in tuple(".!?"):
-        return None
-    opens = _opens(sentence, first)
-    if opens:
-        rest = upper_first(rest)
-        front = (
-            front
-            if keeps_capital(sentence, first)
-            else lower_first(sentence, first) + front[len(sentence.word(first)) :]
-        )
-    elif sentence.word(first).lower() == "there":
-        front = front[:1].lower() + front[1:]
-    # "it, he had, and left"
-    joins = last + 1 < len(sentence) and (
-        sentence.pos[last + 1] == "CCONJ" or sentence.word(last + 1).lower() == "so"
-    )
-    behind = "," if joins else ""
-    if first and sentence.pos[first - 1] not in ("PUNCT", "CCONJ", "SCONJ"):
-        return sentence.ends[first - 1], sentence.ends[last], f", {rest}, {front}{behind}"
-    return sentence.starts[first], sentence.ends[last], f"{rest}, {front}{behind}"
-
-
-def _end_of_clause(sentence: ParsedSentence, head: int, verb: int, last: int) -> int:
-    """Return the last word of a clause without what stands beside it: behind a semicolon, a dash or dots, a
-    sentence without a conjunction, or what "so" or ", but" begins.
-    """
-    for i in range(verb + 1, last + 1):
-        word, begin = sentence.word(i), sentence.subtree(i)[0]
-        spaced = sentence.text[sentence.starts[i] - 1] == " " == sentence.text[sentence.ends[i] :][:1]
-        if word in (";", ":", "—", "–", "--") or word.startswith(("..", "…")) or (word == "-" and spaced):
-            return min(last, i - 1)
-        if sentence.relation(i) == "parataxis" and begin > verb:
-            last = min(last, begin - 1)
-        if sentence.heads[i] == head and sentence.relation(i) in ("conj", "advcl") and begin > verb:
-            first = _joint_before(sentence, head, i)
-            if sentence.word(first).lower() == "so" or (
-                sentence.word(first).lower() == "but" and sentence.word(first - 1) == ","
-            ):
-                last = min(last, first - 1)
-    return last
-
-
-def _sharing(sentence: ParsedSentence, head: int, verb: int) -> list[int]:
-    """Return the finite verbs that share the subject of a clause by a conjunction: they stay behind it ("Old,
-    it was, and fell").
-    """
-    return [
-        child
-        for child in sentence.children(head)
-        if sentence.relation(child) == "conj"
-        and child > verb
-        and sentence.subject(child) is None
-        and sentence.tags[finite_verb(sentence, child)] in _FINITE
-    ]
-
-
-def _joint_before(sentence: ParsedSentence, head: int, conjoined: int) -> int:
-    """Return the first word of a coordinated clause, its conjunction included, which may hang on the first
-    clause."""
-    first = sentence.subtree(conjoined)[0]
-    joints = [
-        child
-        for child in sentence.children(head)
-        if sentence.relation(child) == "cc" and head < child < conjoined
-    ]
-    return min([first, *joints[-1:]])
-
-
-def _opens(sentence: ParsedSentence, first: int) -> bool:
-    """Return whether a word starts the text, one of its sentences or a quotation, and with the capital of a
-    sentence."""
-    if not sentence.word(first)[:1].isupper():
-        return False
-    before = sentence.text[: sentence.starts[first]].rstrip()
-    return (
-        not before.strip("\"'“‘([ ")
-        or before[-1] in "“‘"
-        or before.rstrip("\"'“‘([”’) ")[-1:] in tuple(".!?")
-    )
-
-
-def _is_close_to_verb(sentence: ParsedSentence, i: int) -> bool:
-    return sentence.word(i).lower() in ("n't", "n’t", "not") or sentence.relation(i) == "compound:prt"
-
-
 ENTRIES = (
     Entry(
         name="subject-object-switch",
@@ -447,18 +251,6 @@ ENTRIES = (
         meaning="altering",
         needs=("parse",),
         sample=("She saw the birds.", "The birds saw her."),
-    ),
-    Entry(
-        name="yoda",
-        kind="text",
-        paper=AUGCSE,
-        parameters=(),
-        description="What follows the finite verb goes to the front of its clause.",
-        example="yoda",
-        function=yoda,
-        meaning="preserving",
-        needs=("parse",),
-        sample=("You still have much to learn.", "Much to learn, you still have."),
     ),
     Entry(
         name="sentence-reordering",

@@ -19,6 +19,7 @@ from augment.rules import (
     substitution,
     tense,
     word_order,
+    yoda,
 )
 from augment.sda import entries
 from augment.tokens import rules
@@ -207,6 +208,7 @@ _OF_TEXT = (
     word_order,
     substitution,
     phrases,
+    yoda,
     clauses,
     tense,
     vectors,

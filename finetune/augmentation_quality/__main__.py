@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from augment.spec.grammar import parse
-from augment.text.parsed import find_parser
+from augment.text.parsing import find_parser
 from finetune.encoders.models import open_model
 from finetune.files import read_sentences, spaced
 from finetune.flags import Model, Pooling

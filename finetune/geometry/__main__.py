@@ -19,7 +19,7 @@ from typing import Annotated
 from pydantic import Field
 
 from augment.spec.grammar import needs_text
-from augment.text.parsed import find_parser, parse_texts
+from augment.text.parsing import find_parser, parse_texts
 from finetune.encoders.models import open_model
 from finetune.files import known_name
 from finetune.flags import EvalData, Pooling

@@ -11,7 +11,8 @@ from pathlib import Path
 from augment.core.errors import AugmentationError
 from augment.core.ragged import Ragged
 from augment.text.language import check_language
-from augment.text.parsed import ParsedSentence, find_parser, load_parser, parse_texts
+from augment.text.parsed import ParsedSentence
+from augment.text.parsing import find_parser, load_parser, parse_texts
 from pretrain.common.errors import UserError
 from pretrain.data.annotation import MOST_CHARACTERS, pack
 from pretrain.data.shards import write_atomically

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
 
-_POS = {
+POS = {
     "NN": "NOUN", "NNS": "NOUN", "NNP": "PROPN", "NNPS": "PROPN", "PRP": "PRON", "PRP$": "PRON", "WP": "PRON",
     "WDT": "PRON",
     "EX": "PRON", "JJ": "ADJ", "JJR": "ADJ", "JJS": "ADJ", "RB": "ADV", "RBR": "ADV", "RBS": "ADV",
@@ -16,6 +19,10 @@ _POS = {
     ",": "PUNCT",
     ":": "PUNCT", "``": "PUNCT", "''": "PUNCT", "HYPH": "PUNCT", "-LRB-": "PUNCT", "-RRB-": "PUNCT",
     "$": "SYM",
+    # of Chinese pipelines
+    "NR": "PROPN", "NT": "NOUN", "PN": "PRON", "VV": "VERB", "VE": "VERB", "VC": "AUX", "VA": "ADJ",
+    "AD": "ADV", "PU": "PUNCT", "AS": "PART", "LB": "ADP", "BA": "ADP", "DEC": "PART", "P": "ADP",
+    "SP": "PART", "LC": "PART",
 }  # fmt: skip
 _AUXILIARY = ("aux", "aux:pass", "auxpass", "cop")
 
@@ -44,7 +51,7 @@ def parse(text: str, annotation: str) -> ParsedSentence:
             if negation
             else "SCONJ"
             if relation == "mark"
-            else _POS[tag]
+            else POS[tag]
         )
         heads.append(int(head) - 1 if head != "0" else number)
         deps.append(relation)
@@ -69,3 +76,10 @@ def tagged(text: str, annotation: str = "") -> ParsedSentence:
 
 def draws(key: int = 0) -> Draws:
     return Draws(key)
+
+
+def outcomes(
+    function: Callable, sentence: ParsedSentence, keys: int = 100, **parameters: Any
+) -> set[str | None]:
+    """Return what a rule makes of a sentence with the draws of many keys."""
+    return {function(sentence, Draws(key), **parameters) for key in range(keys)}

@@ -4,8 +4,6 @@ import dataclasses
 
 from parse_builder import parse
 
-from augment.text.draws import Draws
-
 LEMMAS = {
     "travelled": "travel", "goes": "go", "works": "work", "said": "say", "likes": "like", "hopes": "hop",
     "values": "value",
@@ -247,9 +245,3 @@ def sentence(name, labels="UD"):
     text, universal, clear = SENTENCES[name]
     parsed = parse(text, clear if labels == "ClearNLP" and clear else universal)
     return dataclasses.replace(parsed, lemmas=tuple(LEMMAS.get(lemma, lemma) for lemma in parsed.lemmas))
-
-
-def outcomes(augmentation, name, labels="UD", **parameters):
-    """Everything that 100 keys give."""
-    parsed = sentence(name, labels)
-    return {augmentation(parsed, Draws(key), **parameters) for key in range(100)}

@@ -64,7 +64,8 @@ from augment.spec.grammar import alternatives, parse
 from augment.spec.pipeline import Pipeline
 from augment.text.draws import draws_for
 from augment.text.encoder import TextEncoder
-from augment.text.parsed import ParsedSentence, find_parser, load_parser, parse_texts
+from augment.text.parsed import ParsedSentence
+from augment.text.parsing import find_parser, load_parser, parse_texts
 from finetune.augmentation_quality.run import annotate, every_specification
 from finetune.files import find
 from pretrain.data.annotation import Annotation, pack

@@ -1,7 +1,7 @@
 """Contractions, negations and discourse markers, on parses written by hand in both label sets."""
 
 import pytest
-from parse_builder import draws, parse
+from parse_builder import draws, outcomes, parse
 
 from augment.rules.contractions import auxiliary_negation_removal, contractions
 from augment.rules.discourse import discourse_markers
@@ -207,7 +207,7 @@ def test_auxiliary_negation_removal(text, annotation, expected):
     ],
 )  # fmt: skip
 def test_discourse_markers(text, annotation, expected):
-    assert {discourse_markers(parse(text, annotation), draws(key)) for key in range(60)} == expected
+    assert outcomes(discourse_markers, parse(text, annotation)) == expected
 
 
 def test_one_of_several_markers():
@@ -215,5 +215,5 @@ def test_one_of_several_markers():
                      "She/PRP/nsubj/3 also/RB/advmod/3 won/VBD/root/0 because/IN/mark/7 he/PRP/nsubj/7 "
                      "also/RB/advmod/7 "
                      "ran/VBD/advcl/3 ././punct/3")  # fmt: skip
-    found = {discourse_markers(sentence, draws(key)) for key in range(100)}
+    found = outcomes(discourse_markers, sentence, 100)
     assert len(found) == 2 + 2 + 2 and "She also won because he likewise ran." in found

@@ -5,9 +5,10 @@ import pickle
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
-from parse_builder import draws, parse, tagged
+from parse_builder import draws, outcomes, parse, tagged
 
 from augment.core.errors import AugmentationError
 from augment.rules import senses as lexical_senses
@@ -65,22 +66,8 @@ def source(request) -> WordNet:
     return wordnet() if request.param == "small" else request.getfixturevalue("whole_wordnet")
 
 
-def agrees_with_nltk(source: WordNet, root: Path, step: int, monkeypatch) -> int:
-    """nltk's reader over the same files, with the two that Debian's package lacks; returns how many lemmas
-    were compared."""
-    nltk = pytest.importorskip("nltk", reason="nltk is not installed; the extra `test` brings it")
-    shutil.copytree(source.path, folder := root / "corpora" / "wordnet")
-    names = (
-        ["adj.all", "adj.pert", "adv.all"]
-        + [f"noun.{i}" for i in range(3, 29)]
-        + [f"verb.{i}" for i in range(29, 44)]
-    )
-    (folder / "index.sense").touch()
-    (folder / "lexnames").write_text(
-        "".join(f"{i:02d}\t{name}\t1\n" for i, name in enumerate([*names, "adj.ppl"]))
-    )
-    monkeypatch.setattr(nltk.data, "path", [str(root)])  # it reads nothing elsewhere
-    reader = nltk.corpus.reader.wordnet.WordNetCorpusReader(nltk.data.find("corpora/wordnet"), None)
+def agrees_with_nltk(source: WordNet, reader: Any, step: int) -> int:
+    """Compare every step-th lemma of a WordNet with what nltk's reader has; return how many there were."""
     compared = 0
     for pos, name in (("n", "noun"), ("v", "verb"), ("a", "adj"), ("r", "adv")):
         lemmas = [
@@ -110,13 +97,13 @@ def agrees_with_nltk(source: WordNet, root: Path, step: int, monkeypatch) -> int
     return compared
 
 
-def test_agrees_with_nltk(tmp_path, monkeypatch):
-    assert agrees_with_nltk(wordnet(), tmp_path, 1, monkeypatch) > 100
+def test_agrees_with_nltk(nltk_reader):
+    assert agrees_with_nltk(wordnet(), nltk_reader(wordnet()), 1) > 100
 
 
 @pytest.mark.slow
-def test_agrees_with_nltk_on_the_whole(whole_wordnet, tmp_path, monkeypatch):
-    assert agrees_with_nltk(whole_wordnet, tmp_path, 250, monkeypatch) > 500
+def test_agrees_with_nltk_on_the_whole(whole_wordnet, nltk_reader):
+    assert agrees_with_nltk(whole_wordnet, nltk_reader(whole_wordnet), 250) > 500
 
 
 def test_every_lemma_of_an_index_is_found(source):
@@ -134,10 +121,6 @@ def test_relations_of_known_words(source):
     assert "large" in source.synonyms("big", "a") and "big" not in source.synonyms("big", "a")
     assert source.synsets("canine", "n")[0].pointers
     assert "Lassie" not in source.hyponyms("dog")  # an instance is no narrower term
-
-
-def outcomes(function, sentence, keys=60, **parameters):
-    return {function(sentence, draws(key), **parameters) for key in range(keys)}
 
 
 @pytest.mark.parametrize(

@@ -9,30 +9,14 @@ from real_data import DATA, parser_folder
 
 from augment.core.errors import AugmentationError
 from augment.core.keys import sequence_keys
-from augment.rules import (
-    clauses,
-    colors,
-    contractions,
-    discourse,
-    gender,
-    letters,
-    numbers,
-    phrases,
-    places,
-    substitution,
-    tense,
-    word_order,
-)
+from augment.rules import substitution
+from augment.spec.catalogue import CATALOGUE
 from augment.spec.sets import SETS, expand
 from augment.text.draws import draws_for
-from augment.text.parsed import parse_texts
+from augment.text.parsing import parse_texts
 from augment.text.word_forms import balanced, repeats
 
-MODULES = (
-    colors, contractions, discourse, gender, letters, numbers, places,
-    word_order, substitution, phrases, clauses, tense,
-)  # fmt: skip
-ENTRIES = [entry for module in MODULES for entry in module.ENTRIES]
+ENTRIES = [entry for entry in CATALOGUE.values() if entry.function.__module__.startswith("augment.rules.")]
 
 
 @pytest.fixture(scope="module")

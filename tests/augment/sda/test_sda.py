@@ -4,8 +4,8 @@ import dataclasses
 import re
 
 import pytest
-from parse_builder import parse
-from sda_sentences import LABELS, SENTENCES, SOUND, outcomes, sentence
+from parse_builder import outcomes, parse
+from sda_sentences import LABELS, SENTENCES, SOUND, sentence
 
 from augment.core.errors import AugmentationError
 from augment.sda.entries import ENTRIES, dn, mv, neg, pi
@@ -71,7 +71,7 @@ def denied(rest):
     ],
 )
 def test_negation(name, expected, labels):
-    assert outcomes(neg, name, labels) == (expected if isinstance(expected, set) else {expected})
+    assert outcomes(neg, sentence(name, labels)) == (expected if isinstance(expected, set) else {expected})
 
 
 @pytest.mark.parametrize(
@@ -132,24 +132,26 @@ def test_an_apostrophe_opens_no_quotation(text, annotation, expected):
 )
 def test_double_negation(name, rest, labels):
     published = ("It is not true that", "It can't be that", "It is not the fact that", "Not that")
-    assert outcomes(dn, name, labels) == {f"{phrase} {rest}" for phrase in SOUND}
-    assert outcomes(dn, name, labels, phrases="published") == {f"{phrase} {rest}" for phrase in published}
+    assert outcomes(dn, sentence(name, labels)) == {f"{phrase} {rest}" for phrase in SOUND}
+    assert outcomes(dn, sentence(name, labels), phrases="published") == {
+        f"{phrase} {rest}" for phrase in published
+    }
 
 
 def test_the_phrase_stands_behind_a_conjunction_or_an_adverb_with_a_comma():
-    assert "But it is not true that he did not leave." in outcomes(dn, "but")
-    assert "However, it is not true that American trains did not arrive." in outcomes(dn, "adverb")
-    assert "“Yes; but it is not true that he did not leave.”" in outcomes(dn, "enclosed")
+    assert "But it is not true that he did not leave." in outcomes(dn, sentence("but"))
+    assert "However, it is not true that American trains did not arrive." in outcomes(dn, sentence("adverb"))
+    assert "“Yes; but it is not true that he did not leave.”" in outcomes(dn, sentence("enclosed"))
 
 
 @pytest.mark.parametrize("name", ["heading", "word", "imperative", "question", "ain't", "so be it"])
 def test_double_negation_needs_a_statement(name):
-    assert outcomes(dn, name) == outcomes(dn, name, variant="code") == {None}
+    assert outcomes(dn, sentence(name)) == outcomes(dn, sentence(name), variant="code") == {None}
 
 
 @pytest.mark.parametrize("labels", LABELS)
 def test_a_phrase_of_denial_does_not_tear_speech_from_its_speaker(labels):
-    assert outcomes(dn, "said", labels) == {None}
+    assert outcomes(dn, sentence("said", labels)) == {None}
 
 
 @pytest.mark.parametrize("labels", LABELS)
@@ -169,13 +171,13 @@ def test_a_phrase_of_denial_does_not_tear_speech_from_its_speaker(labels):
     ],
 )
 def test_punctuation_insertion(name, expected, labels):
-    assert outcomes(pi, name, labels) == expected
+    assert outcomes(pi, sentence(name, labels)) == expected
 
 
 def test_code_variant_of_punctuation_insertion():
-    found = outcomes(pi, "repeated", variant="code")
+    found = outcomes(pi, sentence("repeated"), variant="code")
     assert "'The dog that bit the dog' ran." in found and "The dog, that bit the dog, ran." in found
-    assert outcomes(pi, "word", variant="code") == {'"Rain"', "Rain,", "Rain.", "Rain;", "Rain!"}
+    assert outcomes(pi, sentence("word"), variant="code") == {'"Rain"', "Rain,", "Rain.", "Rain;", "Rain!"}
 
 
 def test_code_variant_of_negation_takes_the_first_hit_from_the_left():
@@ -213,7 +215,7 @@ def test_edits_of_two_clauses_over_one_word_are_not_both_made():
     )
     for negation, clause in (("advmod", "acl:relcl"), ("neg", "relcl")):
         parsed = parse("“Yes,” said men who don't pay.", rows.format(negation, clause))
-        found = {dn(parsed, Draws(key), variant="code") for key in range(100)}
+        found = outcomes(dn, parsed, 100, variant="code")
         assert len(found) > 5 and all(text.endswith(" “Yes,” said men who do pay.") for text in found)
 
 
@@ -234,7 +236,7 @@ def test_a_title_says_nothing(relations):
 @pytest.mark.parametrize("name", SENTENCES)
 def test_no_word_is_doubled_and_no_quote_broken(name, labels, variant):
     for augmentation in (pi, mv, dn, neg):
-        for text in outcomes(augmentation, name, labels, variant=variant) - {None}:
+        for text in outcomes(augmentation, sentence(name, labels), variant=variant) - {None}:
             assert text != SENTENCES[name][0]
             assert text.count('"') % 2 == 0 and "  " not in text
             assert not re.search(r"\b(\w+) \1\b", text), text

@@ -1,19 +1,13 @@
 """SDA's four augmentations in Chinese, on parses written by hand with the labels of spaCy's Chinese pipelines
 and of UD."""
 
+import dataclasses
+
 import pytest
+from parse_builder import POS, outcomes, parse
 
 from augment.sda.entries import dn, mv, neg, pi
-from augment.text.draws import Draws
 from augment.text.parsed import ParsedSentence
-
-_POS = {
-    "NN": "NOUN", "NR": "PROPN", "PN": "PRON", "VV": "VERB", "VE": "VERB", "VC": "AUX", "VA": "ADJ",
-    "AD": "ADV",
-    "PU": "PUNCT",
-     "CD": "NUM", "AS": "PART", "LB": "ADP", "BA": "ADP", "DEC": "PART", "P": "ADP", "SP": "PART",
-     "NT": "NOUN", "LC": "PART",
-}  # fmt: skip
 
 # name: (text, parse as "word/TAG/relation/head" with heads from 1 and 0 for the root)
 SENTENCES = {
@@ -92,27 +86,13 @@ PHRASES = ("绝对不可能，", "这不可能，", "事实并非如此，", "�
 HEADS = ("不得不说，", "不得不承认，", "不可否认，", "毋庸置疑，", "显而易见，", "诚然，")
 
 
+def parsed(text: str, annotation: str) -> ParsedSentence:
+    sentence = parse(text, annotation)
+    return dataclasses.replace(sentence, pos=tuple(POS[tag] for tag in sentence.tags), language="zh")
+
+
 def sentence(name: str) -> ParsedSentence:
-    text, rows = SENTENCES[name]
-    starts, ends, tags, heads, deps, position = [], [], [], [], [], 0
-    for number, field in enumerate(rows.split()):
-        word, tag, relation, head = field.rsplit("/", 3)
-        position = text.index(word, position)
-        starts.append(position)
-        position += len(word)
-        ends.append(position)
-        tags.append(tag)
-        deps.append(relation)
-        heads.append(int(head) - 1 if head != "0" else number)
-    words = tuple(text[a:b] for a, b in zip(starts, ends))
-    pos = tuple(_POS[tag] for tag in tags)
-    return ParsedSentence(
-        text, tuple(starts), tuple(ends), tuple(tags), pos, words, tuple(heads), tuple(deps), "zh"
-    )
-
-
-def outcomes(augmentation, name, **parameters):
-    return {augmentation(sentence(name), Draws(key), **parameters) for key in range(300)}
+    return parsed(*SENTENCES[name])
 
 
 @pytest.mark.parametrize(
@@ -152,9 +132,9 @@ def outcomes(augmentation, name, **parameters):
     ],
 )
 def test_negation_and_double_negation(name, expected):
-    assert outcomes(neg, name) == {expected}
+    assert outcomes(neg, sentence(name)) == {expected}
     double = {None} if name == "question" else {phrase + expected for phrase in PHRASES}
-    assert outcomes(dn, name) == double
+    assert outcomes(dn, sentence(name)) == double
 
 
 @pytest.mark.parametrize(
@@ -180,23 +160,23 @@ def test_negation_and_double_negation(name, expected):
     ],
 )
 def test_the_negation_stands_before_all_that_it_reaches(name, expected):
-    assert outcomes(neg, name) == {expected}
+    assert outcomes(neg, sentence(name)) == {expected}
 
 
 def test_what_concludes_is_not_denied():
-    assert outcomes(dn, "so") == {None}
+    assert outcomes(dn, sentence("so")) == {None}
 
 
 @pytest.mark.parametrize("name", ["worth", "not until", "in order to", "spread fast"])
 def test_clauses_that_take_no_negation_are_denied_as_a_whole(name):
-    assert outcomes(neg, name) == {phrase + SENTENCES[name][0] for phrase in PHRASES}
-    assert outcomes(dn, name) == {None}
+    assert outcomes(neg, sentence(name)) == {phrase + SENTENCES[name][0] for phrase in PHRASES}
+    assert outcomes(dn, sentence(name)) == {None}
 
 
 def test_text_without_a_verb():
-    assert outcomes(neg, "heading") == {phrase + "法国历史" for phrase in PHRASES}
-    assert outcomes(dn, "heading") == outcomes(mv, "heading") == {None}
-    assert outcomes(pi, "heading") == {"法国历史！"}
+    assert outcomes(neg, sentence("heading")) == {phrase + "法国历史" for phrase in PHRASES}
+    assert outcomes(dn, sentence("heading")) == outcomes(mv, sentence("heading")) == {None}
+    assert outcomes(pi, sentence("heading")) == {"法国历史！"}
 
 
 @pytest.mark.parametrize(
@@ -224,16 +204,14 @@ def test_text_without_a_verb():
     ],
 )
 def test_modal_verbs(name, expected):
-    assert outcomes(mv, name) == expected
+    assert outcomes(mv, sentence(name)) == expected
 
 
 def test_intensifiers_of_the_code_variant():
-    adjective = sentence("good")
-    assert outcomes(mv, "good", variant="code") == outcomes(mv, "good")  # 很 is one already
-    bare = ParsedSentence("天气好。", (0, 2, 3), (2, 3, 4), ("NN", "VA", "PU"), ("NOUN", "ADJ", "PUNCT"),
-    adjective.lemmas[:3],
-                          (1, 1, 1), ("nsubj", "ROOT", "punct"), "zh")  # fmt: skip
-    assert {"天气非常好。", "天气可能好。"} <= {mv(bare, Draws(key), variant="code") for key in range(300)}
+    # 很 is one already
+    assert outcomes(mv, sentence("good"), 300, variant="code") == outcomes(mv, sentence("good"), 300)
+    bare = parsed("天气好。", "天气/NN/nsubj/2 好/VA/ROOT/0 。/PU/punct/2")
+    assert {"天气非常好。", "天气可能好。"} <= outcomes(mv, bare, 300, variant="code")
 
 
 @pytest.mark.parametrize(
@@ -246,7 +224,7 @@ def test_intensifiers_of_the_code_variant():
     ],
 )
 def test_punctuation_insertion(name, expected):
-    assert outcomes(pi, name) == expected
+    assert outcomes(pi, sentence(name)) == expected
 
 
 @pytest.mark.parametrize("variant", ["paper", "code"])
@@ -254,6 +232,6 @@ def test_punctuation_insertion(name, expected):
 def test_no_english_comes_in_and_the_rest_stays(name, variant):
     text = SENTENCES[name][0]
     for augmentation in (pi, mv, dn, neg):
-        for new in outcomes(augmentation, name, variant=variant) - {None}:
+        for new in outcomes(augmentation, sentence(name), variant=variant) - {None}:
             assert new != text and " " not in new and ("https://x.org/不" in new) == ("https" in text)
             assert new.count("“") == new.count("”")

@@ -1,10 +1,9 @@
 """What SDA's negation and double negation in English leave alone, and where `not` and the phrase stand."""
 
 import pytest
-from parse_builder import parse
+from parse_builder import outcomes, parse
 
 from augment.sda.entries import dn, neg
-from augment.text.draws import Draws
 
 NEGATIONS = [
     # "not a little" means much
@@ -66,7 +65,7 @@ DENIALS = [
 @pytest.mark.parametrize(("text", "annotation", "expected"), NEGATIONS)
 def test_negation(text, annotation, expected):
     """A phrase of denial, of which there are several, is expected by what follows it."""
-    found = {neg(parse(text, annotation), Draws(key)) for key in range(30)}
+    found = outcomes(neg, parse(text, annotation), 30)
     if expected and expected.startswith(" "):
         assert found == {phrase + expected for phrase in PHRASES}
     else:
@@ -75,7 +74,7 @@ def test_negation(text, annotation, expected):
 
 @pytest.mark.parametrize(("text", "annotation", "expected"), DENIALS)
 def test_double_negation(text, annotation, expected):
-    found = {dn(parse(text, annotation), Draws(key)) for key in range(30)}
+    found = outcomes(dn, parse(text, annotation), 30)
     assert expected in found
     assert expected is not None or found == {None}
 

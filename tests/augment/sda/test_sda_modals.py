@@ -1,11 +1,10 @@
 """SDA's modal verbs in English, on parses written by hand in both label sets."""
 
 import pytest
-from parse_builder import parse
-from sda_sentences import LABELS, SENTENCES, outcomes
+from parse_builder import outcomes, parse
+from sda_sentences import LABELS, SENTENCES, sentence
 
 from augment.sda.entries import mv
-from augment.text.draws import Draws
 
 # name: (what the modal verb and its form take the place of, the sound phrases, those that are published
 # besides)
@@ -126,7 +125,7 @@ def test_modal_verbs(name, labels):
     whole = published if negated else f"{sound}|{published}"
     for phrases, forms in (("sound", sound), ("published", whole)):
         expected = {SENTENCES[name][0].replace(finite, form, 1) for form in forms.split("|")}
-        assert outcomes(mv, name, labels, phrases=phrases) == expected, phrases
+        assert outcomes(mv, sentence(name, labels), phrases=phrases) == expected, phrases
 
 
 @pytest.mark.parametrize(
@@ -145,7 +144,7 @@ def test_modal_verbs(name, labels):
     ],
 )
 def test_no_modal_verb_where_none_can_stand(name):
-    assert outcomes(mv, name) == {None}
+    assert outcomes(mv, sentence(name)) == {None}
 
 
 def test_code_variant_puts_an_intensifier_before_adjectives_and_mends_the_article():
@@ -153,7 +152,7 @@ def test_code_variant_puts_an_intensifier_before_adjectives_and_mends_the_articl
         "A tall man met a man.",
         "A/DT/det/3 tall/JJ/amod/3 man/NN/nsubj/4 met/VBD/ROOT/0 a/DT/det/6 man/NN/obj/4 ././punct/4",
     )
-    found = {mv(parsed, Draws(key), variant="code") for key in range(300)}
+    found = outcomes(mv, parsed, 300, variant="code")
     assert {"A very tall man met a man.", "An extremely tall man met a man."} <= found
     assert "A tall man had no choice but to meet a man." in found
     assert not any("a extremely" in text.lower() for text in found)
@@ -193,5 +192,5 @@ def test_code_variant_puts_an_intensifier_before_adjectives_and_mends_the_articl
     ],
 )
 def test_a_modal_verb_makes_no_duty_of_a_fact(text, annotation, expected):
-    found = {mv(parse(text, annotation), Draws(key)) for key in range(60)}
+    found = outcomes(mv, parse(text, annotation), 60)
     assert found - {None} == expected

@@ -2,7 +2,7 @@
 and with subjects that are negative by themselves."""
 
 import pytest
-from parse_builder import parse
+from parse_builder import outcomes, parse
 
 from augment.sda.entries import dn, mv, neg
 from augment.text.draws import Draws
@@ -16,12 +16,12 @@ BEFORE_SUBJECT = {
 @pytest.mark.parametrize("labels", BEFORE_SUBJECT)
 def test_a_not_before_the_subject_is_its_negation(labels):
     parsed = parse("Not everyone agreed.", BEFORE_SUBJECT[labels])
-    assert {neg(parsed, Draws(key)) for key in range(20)} == {"Everyone agreed."}
-    assert {neg(parsed, Draws(key), variant="code") for key in range(20)} == {"Everyone agreed."}
-    found = {dn(parsed, Draws(key)) for key in range(20)}
+    assert outcomes(neg, parsed, 20) == {"Everyone agreed."}
+    assert outcomes(neg, parsed, 20, variant="code") == {"Everyone agreed."}
+    found = outcomes(dn, parsed, 20)
     assert "It is not true that everyone agreed." in found
     assert all(text.endswith(" everyone agreed.") for text in found)
-    assert {dn(parsed, Draws(key), variant="code") for key in range(20)} == {None}
+    assert outcomes(dn, parsed, 20, variant="code") == {None}
 
 
 def test_a_not_before_one_or_a_single_thing_is_its_negation_too():
@@ -45,7 +45,7 @@ def test_a_not_before_one_or_a_single_thing_is_its_negation_too():
     ],
 )
 def test_a_not_before_a_participle_is_its_negation(text, annotation, expected, variant):
-    assert {neg(parse(text, annotation), Draws(key), variant=variant) for key in range(20)} == {expected}
+    assert outcomes(neg, parse(text, annotation), 20, variant=variant) == {expected}
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_not_before_a_participle_is_its_negation(text, annotation, expected, v
     ],
 )
 def test_a_not_in_words_without_a_verb_is_their_negation(text, annotation, expected):
-    assert {neg(parse(text, annotation), Draws(key)) for key in range(20)} == {expected}
+    assert outcomes(neg, parse(text, annotation), 20) == {expected}
 
 
 @pytest.mark.parametrize(
@@ -95,14 +95,14 @@ def test_a_counted_subject_keeps_its_capitals(text, negated):
 
 
 def denials(parsed):
-    return {dn(parsed, Draws(key)) for key in range(20)}
+    return outcomes(dn, parsed, 20)
 
 
 @pytest.mark.parametrize("opening", ["No", "Few", "Neither"])
 @pytest.mark.parametrize("variant", ["paper", "code"])
 def test_a_negative_subject_takes_must_of_the_past_alone(opening, variant):
     parsed = parse(f"{opening} men came.", f"{opening}/DT/det/2 men/NNS/nsubj/3 came/VBD/root/0 ././punct/3")
-    found = {mv(parsed, Draws(key), variant=variant) for key in range(40)}
+    found = outcomes(mv, parsed, 40, variant=variant)
     assert found - {None} == {f"{opening} men must have come."}
 
 
@@ -110,10 +110,10 @@ def test_a_negative_subject_takes_must_of_the_past_alone(opening, variant):
 def test_a_negative_subject_takes_no_modal_verb_in_the_present(subject):
     """ "Nobody must know" forbids it."""
     parsed = parse(f"{subject} goes.", f"{subject}/NN/nsubj/2 goes/VBZ/root/0 ././punct/2")
-    assert {mv(parsed, Draws(key)) for key in range(40)} == {None}
-    assert f"{subject} ought to go." in {mv(parsed, Draws(key), phrases="published") for key in range(40)}
+    assert outcomes(mv, parsed, 40) == {None}
+    assert f"{subject} ought to go." in outcomes(mv, parsed, 40, phrases="published")
 
 
 def test_a_not_before_the_subject_makes_it_negative():
     parsed = parse("Not everyone agreed.", BEFORE_SUBJECT["of the verb"])
-    assert {mv(parsed, Draws(key)) for key in range(40)} == {"Not everyone must have agreed."}
+    assert outcomes(mv, parsed, 40) == {"Not everyone must have agreed."}

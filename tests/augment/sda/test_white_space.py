@@ -7,7 +7,8 @@ import pytest
 
 from augment.sda.entries import ENTRIES
 from augment.text.draws import Draws
-from augment.text.parsed import ParsedSentence, parse_texts
+from augment.text.parsed import ParsedSentence
+from augment.text.parsing import parse_texts
 
 spacy = pytest.importorskip("spacy")
 from spacy.language import Language  # noqa: E402

@@ -18,7 +18,8 @@ from augment.spec.catalogue import CATALOGUE
 from augment.spec.grammar import needs_parse, needs_text, parse
 from augment.text.draws import Draws
 from augment.text.encoder import TextEncoder
-from augment.text.parsed import find_parser, parse_texts, without_parse
+from augment.text.parsed import without_parse
+from augment.text.parsing import find_parser, parse_texts
 
 UNIVERSAL = by_hand(
     "The old dog was not seen.",

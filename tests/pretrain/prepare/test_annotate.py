@@ -17,7 +17,8 @@ from augment.core.ragged import Ragged
 from augment.core.vocabulary import Vocabulary
 from augment.sda.entries import neg, pi
 from augment.text.draws import Draws
-from augment.text.parsed import ParsedSentence, parse_texts
+from augment.text.parsed import ParsedSentence
+from augment.text.parsing import parse_texts
 from pretrain.common.errors import UserError
 from pretrain.config.data import DataConfig
 from pretrain.data import annotate

@@ -1,0 +1,170 @@
+"""Parse sentences with a spaCy pipeline, in one process or several."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import chain, islice
+from typing import Any
+
+from augment.core.errors import AugmentationError
+from augment.text.language import check_language
+from augment.text.parsed import ParsedSentence
+
+_BATCH_CHARACTERS = 1 << 18  # parsed at a time: some 50,000 words
+
+
+def parse_texts(
+    texts: Iterable[str], model: str, batch_size: int = 256, processes: int = 1, any_script: bool = False
+) -> Iterator[ParsedSentence]:
+    """Parse texts, in order.
+
+    model: an installed spaCy pipeline or the folder of one. processes: 1 parses in this process. any_script:
+    take texts in another script than the pipeline's language too. Memory does not grow with the number of
+    texts: the strings of a batch are freed with it (spaCy's `memory_zone`), and at most two batches a process
+    are ahead of the reader.
+
+    Raises:
+        AugmentationError: the pipeline is missing or has no tagger or parser, or most of the first batch is
+            written in another script than its language.
+    """
+    parser = load_parser(model)  # fails here, not in a worker
+    batches = _batches(texts, batch_size)
+    if not any_script:
+        first = next(batches, [])
+        check_language(first, parser.lang, model)
+        batches = chain([first] if first else [], batches)
+    if processes == 1:
+        for batch in batches:
+            yield from _parse_batch(model, batch)
+        return
+    import multiprocessing
+
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        ahead: deque[Any] = deque(
+            pool.submit(_parse_batch, model, batch) for batch in islice(batches, 2 * processes)
+        )
+        while ahead:
+            yield from ahead.popleft().result()
+            ahead.extend(pool.submit(_parse_batch, model, batch) for batch in islice(batches, 1))
+
+
+@functools.lru_cache(maxsize=2)
+def load_parser(model: str) -> Any:
+    """Load the spaCy pipeline `model`, without what rules do not read (named entities, text categories).
+
+    Raises:
+        AugmentationError: it is missing, or writes no tags or dependencies.
+    """
+    try:
+        import spacy
+    except ImportError as error:
+        raise AugmentationError(
+            "parsing needs spaCy, which is not installed: pip install spacy, and a pipeline for your "
+            "language, such as python -m spacy download en_core_web_sm"
+        ) from error
+    try:
+        parser = spacy.load(
+            model, exclude=["ner", "textcat", "textcat_multilabel", "entity_linker", "entity_ruler"]
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise AugmentationError(
+            f"the parser {model!r} cannot be loaded ({str(error).splitlines()[0]}). Give the name of an "
+            "installed spaCy pipeline (python -m spacy download en_core_web_sm) or the folder of one"
+        ) from error
+    assigned = {attribute for name in parser.pipe_names for attribute in parser.get_pipe_meta(name).assigns}
+    missing = [
+        title
+        for title, attribute in (("tagger", "token.tag"), ("parser", "token.dep"))
+        if attribute not in assigned
+    ]
+    if missing:
+        raise AugmentationError(
+            f"the pipeline {model!r} has no {' and no '.join(missing)} (it has "
+            f"{', '.join(parser.pipe_names) or 'nothing'}): "
+            "give one that has a tagger and a dependency parser"
+        )
+    return parser
+
+
+def find_parser(name: str = "") -> str:
+    """Return `name`, else $CLEAR_PARSER, else an installed spaCy pipeline, an English one first.
+
+    Raises:
+        AugmentationError: there is none.
+    """
+    import importlib.util
+
+    found = name or os.environ.get("CLEAR_PARSER", "")
+    if found:
+        return found
+    if importlib.util.find_spec("spacy") is not None:
+        from spacy.util import get_installed_models
+
+        installed = sorted(get_installed_models(), key=lambda model: (not model.startswith("en_"), model))
+        if installed:
+            return installed[0]
+    raise AugmentationError(
+        "augmentations that read a parse need a spaCy pipeline, and none is installed: python -m spacy "
+        "download en_core_web_sm, or name one, or its folder, with --parser or in CLEAR_PARSER"
+    )
+
+
+def _batches(texts: Iterable[str], size: int) -> Iterator[list[str]]:
+    """Yield batches of `size` texts, or of fewer long ones: a parser's memory grows with the characters."""
+    batch: list[str] = []
+    characters = 0
+    for text in texts:
+        batch.append(text)
+        characters += len(text)
+        if len(batch) == size or characters >= _BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def _parse_batch(model: str, texts: Sequence[str]) -> list[ParsedSentence]:
+    parser = load_parser(model)
+    with parser.memory_zone():
+        return [_sentence(doc, parser.lang) for doc in parser.pipe(texts, batch_size=len(texts))]
+
+
+def _sentence(doc: Any, language: str) -> ParsedSentence:
+    """Convert a spaCy Doc, leaving its white space out.
+
+    A word that depends on white space depends on the head of that. Where white space is a root, the first of
+    its words that is no punctuation takes its place.
+    """
+    tokens = [token for token in doc if not token.is_space]
+    place = {token.i: number for number, token in enumerate(tokens)}
+    deps = [token.dep_ for token in tokens]
+    heads: list[int] = []
+    orphans: dict[int, list[int]] = {}  # by their root, a white-space token
+    for number, token in enumerate(tokens):
+        head = token.head
+        # compare indices: spaCy makes a new token object at each access
+        while head.is_space and head.head.i != head.i:
+            head = head.head
+        heads.append(place.get(head.i, number))
+        if head.is_space:
+            orphans.setdefault(head.i, []).append(number)
+    for words in orphans.values():
+        root = next((number for number in words if tokens[number].pos_ != "PUNCT"), words[0])
+        deps[root] = "ROOT"
+        for number in words:
+            heads[number] = root
+    return ParsedSentence(
+        doc.text,
+        tuple(token.idx for token in tokens),
+        tuple(token.idx + len(token.text) for token in tokens),
+        tuple(token.tag_ for token in tokens),
+        tuple(token.pos_ for token in tokens),
+        tuple(token.lemma_ or token.lower_ for token in tokens),
+        tuple(heads),
+        tuple(deps),
+        language,
+    )
