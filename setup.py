@@ -15,7 +15,10 @@ setup(
     packages=find_packages(
         include=["augment", "augment.*", "pretrain", "pretrain.*", "finetune", "finetune.*"]
     ),
-    package_data={"augment": ["word_lists/*"], "finetune.report": ["page.css", "page.html.jinja"]},
+    package_data={
+        "augment": ["word_lists/*"],
+        "finetune.report": ["page.css", "page.html.jinja", "published.yaml"],
+    },
     # Optional: without a C++ compiler text augmentations run in Python, with the same results
     # (augment/core/compiled.py).
     ext_modules=[

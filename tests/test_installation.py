@@ -160,6 +160,8 @@ def test_the_notice_names_every_word_list_and_travels_with_them(tmp_path):
         (member,) = (name for name in archive.namelist() if name.endswith("/NOTICE"))
         assert archive.read(member).decode() == notice
         assert all(f"augment/word_lists/{name}" in archive.namelist() for name in lists)
-        assert {"finetune/report/page.css", "finetune/report/page.html.jinja"} <= set(archive.namelist())
+        assert {
+            f"finetune/report/{name}" for name in ("page.css", "page.html.jinja", "published.yaml")
+        } <= set(archive.namelist())
     with tarfile.open(source) as archive:
         assert any(name.count("/") == 1 and name.endswith("/NOTICE") for name in archive.getnames())

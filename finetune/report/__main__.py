@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from finetune.report.cells import Table, as_json
 from finetune.report.page import markdown, page
 from finetune.report.sources import System, collect, group
 from finetune.report.tables import (
-    Table,
-    as_json,
     config_table,
     cost_table,
     geometry_tables,

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from finetune.geometry import plots
+from finetune.report.cells import View
 from finetune.report.sources import Subject, System
-from finetune.report.tables import View
 from finetune.results import Evaluation
 from pretrain.telemetry.formats import flatten
 

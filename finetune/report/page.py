@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from jinja2 import Environment, PackageLoader
 
-from finetune.report.tables import Cell, Table
+from finetune.report.cells import Cell, Table
 
 
 def page(
