@@ -1,160 +1,20 @@
-"""Augmentations as a small model sees them; the command on a small data folder."""
+"""The geometry command on a small data folder."""
 
 import csv
 
 import numpy as np
 import pytest
-import torch
 from commands import call
-from model_folders import make_tokenizer, save_bert
 from real_data import DATA, needs_data
-from scipy.spatial.distance import cdist
-from transformers import (
-    AutoModelForMaskedLM,
-    AutoTokenizer,
-)
+from word_sentences import WORDS, sentences
 
 from augment.core.errors import AugmentationError
 from augment.text.parsed import ParsedSentence
 from finetune.encoders.models import open_model
 from finetune.geometry import __main__ as geometry
-from finetune.geometry import measures, plots, run
-from finetune.geometry.augmentations import AugmentedSentences, compare, pseudo_perplexity, views
-from finetune.geometry.projector import write_projector
+from finetune.geometry import measures, run
 from finetune.results import read
 from pretrain.common.errors import UserError
-
-WORDS = ["man", "woman", "dog", "cat", "plays", "eats", "sleeps"]
-WORDS += ["guitar", "apple", "river", "slowly", "green", "old", "happy"]
-
-
-def sentences(count, seed=0):
-    rng = np.random.default_rng(seed)
-    return [" ".join(rng.choice(WORDS, rng.integers(4, 12))) for _ in range(count)]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A small BERT with its masked-language head and a tokenizer that has [DEL]."""
-    tokenizer = make_tokenizer(sentences(200), 120, None, additional_special_tokens=["[DEL]"])
-    shape = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
-    return save_bert(tmp_path_factory.mktemp("model"), tokenizer, max_position_embeddings=40, **shape)
-
-
-def letters(texts):
-    """A function for an encoder: counts of letters."""
-    return np.array([[text.count(letter) for letter in "abcdefghijklm"] for text in texts], np.float32) + 0.01
-
-
-def test_vectors_of_tokens_are_those_of_text(folder):
-    model = open_model(folder, "mean")
-    texts = sentences(12)
-    augmented = AugmentedSentences(model, texts)
-    np.testing.assert_allclose(augmented.vectors, model.encode(texts), atol=1e-6)
-    view = augmented.view("del-span")
-    # whole words: text and tokens agree
-    again = model.encode([augmented.text(view.rows[n]) for n in range(len(texts))])
-    np.testing.assert_allclose(view.vectors, again, atol=1e-5)
-
-
-def test_pseudo_perplexity_is_the_padded_models_loss(folder):
-    augmented = AugmentedSentences(open_model(folder, "mean"), sentences(9), seed=5)
-    found = augmented.masked_losses(augmented.originals)
-    model, tokenizer = (
-        AutoModelForMaskedLM.from_pretrained(folder).eval(),
-        AutoTokenizer.from_pretrained(folder),
-    )
-    from augment.core.keys import sequence_keys
-    from finetune.geometry.augmentations import MASK_RATE, MASK_ROUNDS
-    from pretrain.data.masking import mask_tokens
-
-    expected = np.zeros((9, 2))
-    for number in range(MASK_ROUNDS):
-        keys = sequence_keys(5, number, np.arange(9), 0, "mask")
-        masked = mask_tokens(
-            augmented.originals, keys, augmented.vocabulary, rate=MASK_RATE, mask=1.0, random=0.0
-        )
-        for row in range(9):
-            before, after = augmented.originals[row], masked.batch[row]
-            hidden = before != after
-            assert (after[hidden] == tokenizer.mask_token_id).all()
-            with torch.no_grad():
-                logits = model(torch.from_numpy(after.astype(np.int64))[None]).logits[0].log_softmax(-1)
-            expected[row] += [-logits[hidden, before[hidden]].sum().item(), hidden.sum()]
-    np.testing.assert_allclose(found, expected, atol=1e-4)
-    assert pseudo_perplexity(found) == pytest.approx(
-        np.exp(expected[:, 0].sum() / expected[:, 1].sum()), rel=1e-5
-    )
-
-
-def test_comparison_of_an_augmentation(folder):
-    augmented = AugmentedSentences(open_model(folder, "mean"), sentences(30))
-    view = augmented.view("reorder")
-    figures = compare(augmented, view)
-    which = np.flatnonzero(view.changed)
-    before, after = augmented.vectors[which].astype(float), view.vectors[which].astype(float)
-    assert figures["changed"] == pytest.approx(100 * len(which) / 30)
-    assert figures["cosine"] == pytest.approx(
-        1 - np.diagonal(cdist(before, after, "cosine")).mean(), abs=1e-6
-    )
-    assert figures["cond_hm"] == pytest.approx(
-        measures.harmonic_mean(figures["econd_original"], figures["econd_view"])
-    )
-    assert figures["perplexity_change"] == pytest.approx(
-        figures["perplexity_view"] - figures["perplexity_original"]
-    )
-    unchanged = compare(augmented, augmented.view("none"))
-    assert unchanged == {"changed": 0.0}
-
-
-def test_a_function_has_no_perplexity_and_no_del(capsys):
-    augmented = AugmentedSentences(open_model(letters), sentences(15))
-    assert not augmented.has_mlm_head
-    assert "letters does not run as a masked language model" in augmented.why_no_perplexity
-    with pytest.raises(UserError, match="no pseudo-perplexity"):
-        augmented.masked_losses(augmented.originals)
-    made = views(augmented, ["reorder", "crop:rate=0.5"], required=False)
-    assert [view.name for view in made] == ["reorder", "crop:rate=0.5"]
-    np.testing.assert_allclose(made[1].vectors, letters([augmented.text(made[1].rows[n]) for n in range(15)]))
-    with pytest.raises(AugmentationError, match="did you mean 'reorder'"):
-        views(augmented, ["reoder"], required=False)
-
-
-def test_a_model_without_head_says_so(folder, tmp_path):
-    from transformers import AutoModel
-
-    AutoModel.from_pretrained(folder).save_pretrained(tmp_path)
-    AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path)
-    augmented = AugmentedSentences(open_model(tmp_path, "mean"), sentences(5))
-    assert "no masked-language head (its config names BertModel)" in augmented.why_no_perplexity
-
-
-# -- projector ---------------------------------------------------------
-
-
-def test_projector_files_are_what_tensorboard_reads(tmp_path):
-    from google.protobuf import text_format
-    from tensorboard.plugins.projector import ProjectorConfig
-
-    vectors = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
-    path = write_projector(
-        tmp_path, 'a "name"', vectors, {"text": ["a\tb", "c\nd", ""], "augmentation": ["x", "y", "z"]}
-    )
-    config = text_format.Parse(path.read_text(), ProjectorConfig())
-    (embedding,) = config.embeddings
-    assert embedding.tensor_name == 'a "name"'
-    np.testing.assert_allclose(
-        np.loadtxt(tmp_path / embedding.tensor_path, delimiter="\t"), vectors, rtol=1e-6
-    )
-    rows = [line.split("\t") for line in (tmp_path / embedding.metadata_path).read_text().splitlines()]
-    assert rows == [["text", "augmentation"], ["a b", "x"], ["c d", "y"], ["-", "z"]]
-    write_projector(tmp_path, "one", vectors, {"label": [1, 2, 3]})
-    assert (tmp_path / "metadata.tsv").read_text() == "1\n2\n3\n"
-    with pytest.raises(UserError, match="2 entries for 3 vectors"):
-        write_projector(tmp_path, "x", vectors, {"label": [1, 2]})
-
-
-# -- the command -------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -334,7 +194,7 @@ def test_neighbourhoods_of_intents(data, tmp_path):
     }
 
 
-def test_what_is_missing_is_said_and_an_explicit_wish_is_an_error(data, tmp_path, capsys):
+def test_what_is_missing_is_said_and_an_error_where_it_was_named(data, tmp_path, capsys):
     (tmp_path / "data" / "NLI").mkdir(parents=True)
     (tmp_path / "data" / "NLI" / "nli_triplets_from_snli.csv").write_text(
         (data / "NLI" / "nli_triplets_from_snli.csv").read_text()
@@ -376,25 +236,6 @@ def test_damaged_files_are_one_message(tmp_path):
     (tmp_path / "NLI" / "nli_triplets_from_snli.csv").write_text("sent0,sent1,hard_neg\na,b,\n")
     with pytest.raises(UserError, match="row 1 lacks a sentence"):
         call(geometry.geometry, "missing", eval_data=str(tmp_path), measure="nli")
-
-
-def test_figures_in_a_page_follow_its_colour_and_keep_their_ids_apart(tmp_path):
-    with plots.style():
-        texts = []
-        for name in ("first", "second"):
-            figure, axis = plots.plt.subplots()
-            axis.plot([0, 1], [0, 1])
-            axis.set_title("title")
-            texts.append(plots.to_svg(figure, name))
-    import re
-    import xml.etree.ElementTree as ElementTree
-
-    ids = [set(re.findall(r' id="([^"]+)"', text)) for text in texts]
-    assert ids[0] and not ids[0] & ids[1]
-    for text, own in zip(texts, ids, strict=True):
-        ElementTree.fromstring(text)
-        assert "currentColor" in text and "#010203" not in text
-        assert set(re.findall(r'(?:url\(|href=")#([^")]+)', text)) <= own
 
 
 @needs_data("SentEval/STS/STSBenchmark", "NLI", "clustering")
