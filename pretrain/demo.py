@@ -1,5 +1,4 @@
-"""`make demo`: the main job from raw text to a judged, exported encoder, by the commands that a user would
-type."""
+"""`make demo`: from raw text to an evaluated, exported encoder, by the commands that a user would type."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ def main(*, source: str = "embedded", eval_data: str = "", run: str = "", data: 
         )
     step(1, "prepare: clean, split, de-duplicate, train a tokenizer, write shards")
     call("-m", "pretrain.prepare", "--config", str(RECIPE), "--source", source, "--out", data)
-    step(2, "pretrain: masked language modelling + contrastive loss, augmented on the fly; evaluate; export")
+    step(2, "pretrain: masked-language and contrastive loss, on-line augmentation; export")
     call(
         "--log_level",
         "error",
@@ -59,17 +58,17 @@ def main(*, source: str = "embedded", eval_data: str = "", run: str = "", data: 
         launcher="deepspeed",
     )
     if not (Path(folder) / "report" / "summary.json").exists():
-        raise UserError("the run was stopped before its end; the same command goes on with it")
+        raise UserError("the run stopped before its last step; the same command continues it")
     report = json.loads((Path(folder) / "report" / "summary.json").read_text())
     if eval_data:
-        step(3, "judge: seven semantic textual similarity tasks, Spearman x 100")
+        step(3, "evaluate: seven semantic textual similarity tasks, Spearman x 100")
         call("-m", "finetune.sts", folder, "--eval-data", eval_data)
     step(4 if eval_data else 3, f"done in {(time.monotonic() - started) / 60:.1f} minutes")
-    print(f"  encoder        {report['export']}  (transformers and sentence-transformers load it as is)")
+    print(f"  encoder        {report['export']}  (loads in transformers and sentence-transformers)")
     print(f"  run            {folder}  (metrics.jsonl, tensorboard, checkpoints, best)")
     print(f"  data           {data}")
-    print(f"  watch it       tensorboard --logdir {folder}/tensorboard")
-    print(f"  see its views  python -m pretrain.inspect --data {data} --aug del-span,reorder")
+    print(f"  curves         tensorboard --logdir {folder}/tensorboard")
+    print(f"  see a batch    python -m pretrain.inspect --data {data} --aug del-span,reorder")
     return 0
 
 
@@ -78,7 +77,7 @@ def step(number: int, text: str) -> None:
 
 
 def call(*words: str, launcher: str | None = None) -> None:
-    """Run a command of the project in a process of its own, showing it first."""
+    """Print a command of the project and run it in a process of its own."""
     program = str(Path(sys.executable).with_name(launcher)) if launcher else sys.executable
     print("$ " + shlex.join([launcher or "python", *words]), flush=True)
     code = subprocess.run(

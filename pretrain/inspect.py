@@ -1,7 +1,7 @@
 """`python -m pretrain.inspect`: a training batch as the model will see it, decoded.
 
-The batch comes out of the loader that training uses, with the configuration that training would use, so what
-is shown for --step N is what step N of that run trains on.
+The batch comes from training's own loader and configuration: --step N shows what step N of that run
+trains on.
 
     python -m pretrain.inspect --data DATA --aug del-span,reorder
     python -m pretrain.inspect --config runs/NAME/config.yaml --step 1200 --rank 1 --world-size 2
@@ -118,7 +118,7 @@ def _longest(settings: Config) -> int | None:
 
 
 def described(reader: ShardReader) -> str:
-    """What the data is made of."""
+    """Return what the data consists of, in words."""
     if len(reader.columns) == 1 and not reader.labels:
         return f"sequences (unit {reader.unit})"
     labels = f"; {reader.labels} labels" if reader.labels else ""
@@ -126,8 +126,9 @@ def described(reader: ShardReader) -> str:
 
 
 def names_of_labels(views: list[ViewSpec], reader: ShardReader) -> list[str] | None:
-    """What each label of the labelled view means, None without such a view. Of data with labels: what its
-    manifest says, as that of a cache does, else their numbers.
+    """Return the name of each label of the labelled view; None without such a view.
+
+    The names of labels in the data come from its manifest (a cache writes them), else they are numbers.
     """
     labelled = [view for view in views if view.labelled]
     if not labelled:
@@ -147,7 +148,7 @@ def load_batch(
     rank: int,
     world_size: int,
 ) -> RankBatch:
-    """The rank's batch of a step, from the same Loader as training's."""
+    """Return the rank's batch of a step, from the Loader that training uses."""
     from pretrain.data.loader import Loader, LoaderSettings, Position
 
     synonyms = synonyms_for(
@@ -164,9 +165,10 @@ def load_batch(
 
 
 def shape_table(batch: RankBatch, budget: int, views: list[ViewSpec]) -> Table:
-    """Sequences, tokens, lengths, and fill, for each part: the share of the micro-batches' budget of tokens
-    that is used, and, for comparison, the share of real tokens if the batch were padded to its longest
-    sequence.
+    """Return a table of the sequences, tokens and lengths of each part of the batch.
+
+    "fill" is the share of the micro-batches' token budget that is used; "fill if padded" is the share of real
+    tokens if the batch were padded to its longest sequence.
     """
     from pretrain.data.microbatches import count_micro_batches
 
@@ -205,7 +207,7 @@ def shape_table(batch: RankBatch, budget: int, views: list[ViewSpec]) -> Table:
 
 
 def parts_of(batch: RankBatch, views: list[ViewSpec]) -> list[tuple[str, Ragged]]:
-    """The batch's parts and their names, in the order in which they are shown."""
+    """Return the batch's parts with their names, in the order in which they are shown."""
     return [
         ("original", batch.original),
         *((f"masked {i + 1}", masked.batch) for i, masked in enumerate(batch.masked)),
@@ -216,8 +218,10 @@ def parts_of(batch: RankBatch, views: list[ViewSpec]) -> list[tuple[str, Ragged]
 def rate_lines(
     batch: RankBatch, vocabulary: Vocabulary, views: list[ViewSpec], names: list[str] | None
 ) -> list[str]:
-    """What masking and augmentation did to the whole batch, as shares. names: of the labels
-    (`names_of_labels`)."""
+    """Return what masking and augmentation did to the whole batch, in shares.
+
+    names: of the labels (`names_of_labels`).
+    """
     original = batch.original
     ordinary = max(1, int((~vocabulary.special[original.ids]).sum()))
     lines = []
@@ -227,30 +231,30 @@ def rate_lines(
         hidden, kept = (seen == vocabulary.mask_id).sum() / count, (seen == masked.labels).sum() / count
         lines.append(
             f"masked {number + 1}: {len(seen):,} tokens to predict, {len(seen) / ordinary:.1%} of the "
-            f"ordinary ones: {hidden:.1%} [MASK], {1 - hidden - kept:.1%} another token, {kept:.1%} as they "
-            "were"
+            f"ordinary ones: {hidden:.1%} [MASK], {1 - hidden - kept:.1%} another token, {kept:.1%} "
+            "unchanged"
         )
     texts = sequence_identities(original)
     for number, spec in enumerate(views):
         view = batch.views[spec.role]
         of_text = np.flatnonzero(view.identities == texts)
-        found = []
+        facts = []
         if len(of_text) < len(texts):
-            found.append(f"{1 - len(of_text) / len(texts):.1%} of the sequences from column {spec.column}")
+            facts.append(f"{1 - len(of_text) / len(texts):.1%} of the sequences from column {spec.column}")
         if not view.present.all():
-            found.append(f"{1 - view.present.mean():.1%} absent, and the text in their place")
+            facts.append(f"{1 - view.present.mean():.1%} absent (the text fills their place)")
         if len(of_text):
-            found.append(_changes(original.take(of_text), view.tokens.take(of_text), vocabulary))
-        lines.append(f"view {number + 1}, {spec.role} ({spec.augmentation}): " + "; ".join(found))
+            facts.append(_changes(original.take(of_text), view.tokens.take(of_text), vocabulary))
+        lines.append(f"view {number + 1}, {spec.role} ({spec.augmentation}): " + "; ".join(facts))
     if len(batch.views) == 2:
         both = [view.tokens for view in batch.views.values()]
-        lines.append(f"both views alike: {_same(*both):.1%} of the sequences")
+        lines.append(f"identical views: {_same(*both):.1%} of the sequences")
     if names is not None:
         assert batch.labels is not None  # the names are of its labels
         shares = np.bincount(batch.labels, minlength=len(names)) / len(texts)
         lines.append("labels: " + ", ".join(f"{share:.1%} {name}" for name, share in zip(names, shares)))
     repeated = len(texts) - len(np.unique(texts))
-    lines.append(f"texts that the batch has already: {repeated:,} of {len(texts):,}")
+    lines.append(f"repeated texts: {repeated:,} of {len(texts):,}")
     return lines
 
 
@@ -259,13 +263,12 @@ def _changes(original: Ragged, view: Ragged, vocabulary: Vocabulary) -> str:
     changed = 1 - shared_tokens(original, view, vocabulary.size) / max(1, original.num_tokens)
     return (
         f"{view.num_tokens / original.num_tokens:.1%} of the text's length, {changed:.1%} of its tokens "
-        f"gone, {deleted:.1%} of the view is [DEL], {_same(original, view):.1%} of the sequences unchanged"
+        f"missing, {deleted:.1%} of the view is [DEL], {_same(original, view):.1%} of the sequences unchanged"
     )
 
 
 def shared_tokens(first: Ragged, second: Ragged, size: int) -> int:
-    """Tokens that sequence i of `first` has in common with sequence i of `second`, order apart, summed over
-    i."""
+    """Return how many tokens sequence i of both has in common, whatever their order, summed over i."""
     a, b = (np.unique(part.rows() * size + part.ids, return_counts=True) for part in (first, second))
     _, here, there = np.intersect1d(a[0], b[0], assume_unique=True, return_indices=True)
     return int(np.minimum(a[1][here], b[1][there]).sum())
@@ -274,8 +277,7 @@ def shared_tokens(first: Ragged, second: Ragged, size: int) -> int:
 def sequence_lines(
     batch: RankBatch, row: int, tokenizer: Any, views: list[ViewSpec], names: list[str] | None
 ) -> list[str]:
-    """One sequence of the batch as text: original, maskings with their labels, views with theirs, and which
-    is absent."""
+    """Return one sequence of the batch as text: the original, its maskings and its views, with labels."""
     lines = [f"sequence {int(batch.sequence_ids[row])}"]
     parts = parts_of(batch, views)
     notes = {
@@ -287,7 +289,7 @@ def sequence_lines(
             assert names is not None and batch.labels is not None  # a labelled view gives both
             notes[name] = ("label", names[batch.labels[row]])
         elif not batch.views[spec.role].present[row]:
-            notes[name] = ("absent", "the text is in its place")
+            notes[name] = ("absent", "the text fills its place")
     width = max(len(name) for name, _ in parts)
     for name, part in parts:
         lines.append(f"  {name:{width}s} {len(part[row]):4d} tokens  {_text(part[row], tokenizer)}")

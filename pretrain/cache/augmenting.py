@@ -1,4 +1,4 @@
-"""Augment the sentences of a chunk, and tell which of them have changed."""
+"""Augment the sentences of a chunk, and mark which of them have changed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Augmented:
 def augment(
     pipeline: Pipeline, source: Ragged, keys: np.ndarray, sentences: Annotation | None, max_length: int
 ) -> Augmented:
-    """Augment N sentences and tell which have changed.
+    """Augment N sentences and mark which have changed.
 
     source: their tokens. keys: uint64[N]. sentences: their parses, for a pipeline that `needs_text`.
     max_length: longer ones are cut (`worker.clip`). Texts are compared after `normalise`, and by their

@@ -235,7 +235,7 @@ class EvaluateConfig(Section):
 
 class CheckpointConfig(Section):
     every: int = Field(
-        500, ge=0, description="steps between checkpoints; 0: only at the end and when leaving"
+        500, ge=0, description="steps between checkpoints; 0: only at the end and when the run is stopped"
     )
     keep: int = Field(2, ge=1, description="newest checkpoints kept")
     resume: str = Field(

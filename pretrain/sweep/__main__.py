@@ -7,9 +7,9 @@
     slurm/sweep.sh --gpus=1 --time=08:00:00 -- configs/sweeps/augcse_table7.yaml --init MODEL --data DIR
 
 Runs are trained one after another, each by pretrain/main.py; those that are done are skipped, half-done ones
-go on, and the same command goes on after an interruption. The table is OUT/NAME/table.md, all figures are in
-results.json beside it, runs under OUT/runs, where every sweep finds those that another has trained with the
-same settings.
+continue, and so does the same command after an interruption. The table is OUT/NAME/table.md, all figures are
+in results.json beside it. Runs lie under OUT/runs, where a sweep finds those that another has trained with
+the same settings.
 """
 
 from __future__ import annotations
@@ -29,11 +29,20 @@ from pretrain.common import cli
 from pretrain.common.errors import UserError
 from pretrain.config.run import flags as keys
 from pretrain.sweep.file import Sweep, expand, read_sweep, replaced, sweep_of
-from pretrain.sweep.runs import ROOT, Left, Plan, Run, Trainer, remaining_seconds, slug, unequal_inputs
-from pretrain.sweep.table import LIGHT, Judged, collect, evaluate, judged, metric, pending, write
+from pretrain.sweep.runs import (
+    ROOT,
+    Plan,
+    Run,
+    StopRequested,
+    Trainer,
+    remaining_seconds,
+    slug,
+    unequal_inputs,
+)
+from pretrain.sweep.table import LIGHT, EvaluatedModel, collect, evaluate, metric, models_of, pending, write
 from pretrain.telemetry.formats import format_seconds
 
-Judge = Callable[[list[Judged], dict[str, str]], None]
+Evaluate = Callable[[list[EvaluatedModel], dict[str, str]], None]
 
 
 class SweepFlags(BaseModel):
@@ -137,38 +146,49 @@ def _open(
             raise UserError(
                 f"--rows {','.join(flags.rows)}: no row is called so; there are {', '.join(sweep.rows)}"
             )
-    trainer = Trainer(shlex.split(flags.launch), environment, _say)
-    judge = None
+    trainer = Trainer(shlex.split(flags.launch), environment, _print_line)
+    evaluate_models = None
     if data and not quick:
-        judge = partial(evaluate, environment=environment, say=_say, leave_if_asked=trainer.leave_if_asked)
-    runs = Plan(entries, sweep.seeds, folder, partial(_score, sweep, judge))
+        evaluate_models = partial(
+            evaluate, environment=environment, print_line=_print_line, check_for_stop=trainer.check_for_stop
+        )
+    runs = Plan(entries, sweep.seeds, folder, partial(_score, sweep, evaluate_models))
     if not quick:
         for key in replaced(sweep, overrides):
             print(f"note: --{key} is set for all runs, in place of what the file says", file=sys.stderr)
         starts = [entry for entry in entries if entry.row.kind == "start"]
-        for entry in (entry for entry in starts if not judged(entry, [], folder)):
+        for entry in (entry for entry in starts if not models_of(entry, [], folder)):
             print(
-                f"not judged: {entry.name}: {entry.points[0].recipe.name} starts from random weights; --init "
-                "names a model"
+                f"not evaluated: {entry.name}: {entry.points[0].recipe.name} starts from random weights; "
+                "--init names a model"
             )
-    return _Work(sweep, runs, trainer, judge, flags, slug(path.stem))
+    return _Work(sweep, runs, trainer, evaluate_models, flags, slug(path.stem))
 
 
 def _until_stopped(work: Callable[[], int]) -> int:
     try:
         return work()
-    except Left as left:
-        print("stopped; what is done is kept, and the same command goes on from there", file=sys.stderr)
-        return left.code
+    except StopRequested as stop:
+        print("stopped; finished work is kept, and the same command continues", file=sys.stderr)
+        return stop.code
 
 
 class _Work:
-    """A sweep under way. judge: evaluates models (`table.evaluate`); None: there is no data to judge by."""
+    """A sweep in progress.
+
+    evaluate_models: `table.evaluate`; None: there is no benchmark data.
+    """
 
     def __init__(
-        self, sweep: Sweep, plan: Plan, trainer: Trainer, judge: Judge | None, flags: SweepFlags, name: str
+        self,
+        sweep: Sweep,
+        plan: Plan,
+        trainer: Trainer,
+        evaluate_models: Evaluate | None,
+        flags: SweepFlags,
+        name: str,
     ):
-        self.sweep, self.plan, self.trainer, self.judge = sweep, plan, trainer, judge
+        self.sweep, self.plan, self.trainer, self.evaluate_models = sweep, plan, trainer, evaluate_models
         self.out, self.name, self.flags = plan.out, name, flags
 
     def run(self) -> int:
@@ -182,46 +202,47 @@ class _Work:
         known = [run for task in tasks if (run := self.plan.resolve(task)) is not None]
         states = [run.state for run in known]
         done, begun = states.count("done"), states.count("begun")
-        _say(
-            f"{len(tasks)} runs: {done} done, {begun} begun, {len(tasks) - done - begun} to do{_left(known)}"
+        _print_line(
+            f"{len(tasks)} runs: {done} done, {begun} begun, {len(tasks) - done - begun} to do"
+            f"{_time_left(known)}"
         )
         for number, task in enumerate(tasks, 1):
             run = self.plan.resolve(task)
             if run is None:
-                _say(
-                    f"[{number}/{len(tasks)}] {task.entry.name}, seed {task.seed}: left out, the search has "
+                _print_line(
+                    f"[{number}/{len(tasks)}] {task.entry.name}, seed {task.seed}: skipped, its search has "
                     "no winner"
                 )
             elif run.state != "done" and self.trainer.train(run, f"[{number}/{len(tasks)}] "):
                 summary = run.summary
                 assert summary is not None  # `train` says that the run is done
                 dev = f", STS-B dev {run.dev:.2f}" if run.dev is not None else ""
-                _say(f"  done in {format_seconds(summary['seconds'])}{dev}{_left(known)}")
+                _print_line(f"  done in {format_seconds(summary['seconds'])}{dev}{_time_left(known)}")
         for name, words in self.trainer.failures.items():
-            _say(f"failed: {name}: {words}")
+            _print_line(f"failed: {name}: {words}")
         return 1 if self.trainer.failures else 0
 
     def finish(self) -> int:
-        """Evaluate, tabulate, say what is still to be evaluated; returns 1 if a run failed."""
+        """Evaluate, tabulate, print which evaluations are missing; return 1 if a run failed."""
         models = [
             model
             for entry in self.plan.entries
             if entry.row.kind == "start" or entry.runs
-            for model in judged(entry, self.plan.chosen(entry), self.out)
+            for model in models_of(entry, self.plan.chosen(entry), self.out)
         ]
         chosen = LIGHT | _choose(self.flags.evaluations, self.sweep)
         for entry in (entry for entry in self.plan.entries if entry.runs):
             if names := unequal_inputs(runs := self.plan.chosen(entry)):
-                _say(
+                _print_line(
                     f"WARNING: the runs of {entry.name} were not trained on the same {', '.join(names)} "
                     "(inputs in their report/summary.json): of "
                     f"{', '.join(str(run.folder) for run in runs)} remove those with the wrong one, and the "
                     "same command trains them again"
                 )
-        if self.judge is None:
-            _say("no evaluation: --eval-data, or CLEAR_DATA, names the folder of the benchmarks")
+        if self.evaluate_models is None:
+            _print_line("no evaluation: --eval-data, or CLEAR_DATA, names the folder of the benchmarks")
         else:
-            self.judge(models, chosen)
+            self.evaluate_models(models, chosen)
         print(write(self.sweep, collect(self.sweep, self.plan, self.out), self.out / self.name))
         if self.flags.clean:
             for run in (model.run for model in models if model.run is not None):
@@ -236,20 +257,22 @@ class _Work:
         failed = 0
         for entry in self.plan.entries:
             if not entry.runs:
-                _say(f"{'judged' if entry.row.kind == 'start' else 'quoted'}  {entry.name}")
+                _print_line(f"{'evaluated' if entry.row.kind == 'start' else 'quoted'}  {entry.name}")
                 continue
             folder = self.out / self.name / "dry-run" / slug(entry.name)
             probe = Run(entry.name, entry.points[0], self.plan.seeds[0], folder)
             problem = self.trainer.try_out(probe, folder)
             shutil.rmtree(folder.with_name(f"{folder.name}.dry-run"), ignore_errors=True)
             failed += bool(problem)
-            _say(f"{'FAILS' if problem else 'starts'}  {entry.name}" + (f": {problem}" if problem else ""))
-        _say(f"{failed} rows do not start" if failed else "every row that can run starts")
+            _print_line(
+                f"{'FAILS' if problem else 'starts'}  {entry.name}" + (f": {problem}" if problem else "")
+            )
+        _print_line(f"{failed} rows do not start" if failed else "every row that can run starts")
         return 1 if failed else 0
 
 
-def _score(sweep: Sweep, judge: Judge | None, run: Run) -> float | None:
-    """The figure that decides a search, of a run; None: it is not there, and `judge` is not there to find it.
+def _score(sweep: Sweep, evaluate_models: Evaluate | None, run: Run) -> float | None:
+    """Return the figure of a run that decides a search; None: the run is not finished, or not evaluated.
 
     Raises:
         UserError: the run is finished and was not evaluated on STS-B dev, which decides.
@@ -263,10 +286,10 @@ def _score(sweep: Sweep, judge: Judge | None, run: Run) -> float | None:
                 "benchmarks with --eval-data or CLEAR_DATA, remove that folder, and run the sweep again"
             )
         return run.dev
-    model = Judged(str(run.folder / "best"), run.config.model.pooling, run.folder / "sweep", run)
+    model = EvaluatedModel(str(run.folder / "best"), run.config.model.pooling, run.folder / "sweep", run)
     evaluation = sweep.select.split(".")[0]
-    if judge is not None:
-        judge([model], {evaluation: (LIGHT | sweep.evaluations).get(evaluation, "")})
+    if evaluate_models is not None:
+        evaluate_models([model], {evaluation: (LIGHT | sweep.evaluations).get(evaluation, "")})
     return metric(model, sweep.select)
 
 
@@ -310,12 +333,12 @@ def _submit() -> int:
     os.execvp("bash", ["bash", str(ROOT / "slurm" / "sweep.sh"), "--", *words])
 
 
-def _left(runs: list[Run]) -> str:
+def _time_left(runs: list[Run]) -> str:
     seconds = remaining_seconds(runs, runs)
     return f"; about {format_seconds(seconds)} of training left" if seconds else ""
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     print(text, flush=True)
 
 

@@ -46,7 +46,7 @@ class Row(BaseModel):
 
     kind: Literal["trained", "start", "quoted"] = Field(
         "trained",
-        description="trained: a run; start: the model that the recipe starts from, judged as it is; "
+        description="trained: a run; start: the model that the recipe starts from, evaluated as it is; "
         "quoted: the paper's figures alone, of a system that is not here",
     )
     recipe: Path | None = Field(None, description="in place of the sweep's")
@@ -209,7 +209,8 @@ def expand(sweep: Sweep, folder: Path, given: Mapping[str, str], size: str = "")
                 searched = _combinations(axes if row.kind == "trained" else {})
                 try:
                     points = tuple(
-                        _point(recipe, sweep.set, row.set | cell | found, flags, found) for found in searched
+                        _point(recipe, sweep.set, row.set | cell | values, flags, values)
+                        for values in searched
                     )
                     used |= {key for point in points for key in flags if key in point.overrides}
                     for point in points:
@@ -248,7 +249,7 @@ def _combinations(axes: dict[str, list[Any]]) -> list[dict[str, Any]]:
 
 
 def _point(
-    recipe: Path, common: dict[str, Any], own: dict[str, Any], flags: Overrides, found: dict[str, Any]
+    recipe: Path, common: dict[str, Any], own: dict[str, Any], flags: Overrides, searched: dict[str, Any]
 ) -> Point:
     both = {SHORT_FLAGS.get(key, key): value for key, value in (common | own).items()}
     if unused("mlm", flags):
@@ -266,7 +267,9 @@ def _point(
             base = getattr(base, part)
         overrides[key] = text_of(type(base)(base * factor["times"]))
     return Point(
-        recipe, overrides, ", ".join(f"{key.split('.')[-1]} {text_of(value)}" for key, value in found.items())
+        recipe,
+        overrides,
+        ", ".join(f"{key.split('.')[-1]} {text_of(value)}" for key, value in searched.items()),
     )
 
 

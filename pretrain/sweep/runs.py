@@ -221,9 +221,9 @@ class Plan:
         if not entry.searched:
             return 0
         runs = [run_of(entry.name, point, self.seeds[0], self.out) for point in entry.points]
-        found = [-math.inf if run.failed else self.score(run) for run in runs]
-        scores = [score for score in found if score is not None]
-        if len(scores) < len(found) or max(scores) == -math.inf:
+        each = [-math.inf if run.failed else self.score(run) for run in runs]
+        scores = [score for score in each if score is not None]
+        if len(scores) < len(each) or max(scores) == -math.inf:
             return None
         return max(range(len(scores)), key=scores.__getitem__)
 
@@ -245,8 +245,8 @@ class Plan:
             yield "\t".join((str(number), task.entry.name, str(task.seed), state, stage, folder))
 
 
-class Left(Exception):
-    """A request to stop; what is done is kept. code: exit status."""
+class StopRequested(Exception):
+    """Raised to stop a sweep after a signal; finished work is kept. code: exit status."""
 
     def __init__(self, code: int):
         super().__init__(code)
@@ -256,16 +256,16 @@ class Left(Exception):
 class Trainer:
     """Train runs, one at a time, each in a process of its own. A signal to this process makes the run save.
 
-    A run in a single Python process receives the same signal. A launcher would end its ranks, or die and
-    leave them running: its run is stopped by the stop file.
+    A run in a single Python process receives the same signal. A launcher would end its ranks, or die while
+    they run on, so its run is stopped by the stop file.
 
     Args:
         launch: words before pretrain/main.py, as `deepspeed --num_gpus 8`; none: this Python.
         environment: of the processes.
     """
 
-    def __init__(self, launch: list[str], environment: dict[str, str], say: Callable[[str], None]):
-        self.launch, self.environment, self.say = launch or [sys.executable], environment, say
+    def __init__(self, launch: list[str], environment: dict[str, str], print_line: Callable[[str], None]):
+        self.launch, self.environment, self.print_line = launch or [sys.executable], environment, print_line
         self.by_file = bool(launch)
         self.shutdown = Shutdown(Path("."), watch_file=False)
         self.failures: dict[str, str] = {}
@@ -274,9 +274,9 @@ class Trainer:
         """Train a run to its end, from its newest checkpoint; return whether it is done.
 
         Raises:
-            Left: a stop was requested; the run has saved.
+            StopRequested: a stop was requested; the run has saved.
         """
-        self.leave_if_asked()
+        self.check_for_stop()
         run.folder.mkdir(parents=True, exist_ok=True)
         try:
             with folder_lock(run.folder, part="sweep"):
@@ -285,34 +285,34 @@ class Trainer:
                 if run.state == "done":
                     return True
                 begun = f", from step {run.steps_done:,}" if run.steps_done else ""
-                self.say(f"{heading}{run.name}{begun}: {run.config.train.steps:,} steps; {run.folder}")
+                self.print_line(f"{heading}{run.name}{begun}: {run.config.train.steps:,} steps; {run.folder}")
                 (run.folder / FAILED).unlink(missing_ok=True)
                 words = [*self.launch, str(MAIN), *run.words(run.folder, checkpoint__resume="auto")]
                 code = self._process(words, run.folder / "log.txt", run.folder)
         except FolderTakenError as taken:
-            self.say(f"{heading}{run.name}: left to the process that trains it. {taken}")
+            self.print_line(f"{heading}{run.name}: another process trains it. {taken}")
             return False
         if run.state == "done":
             return True
-        self.leave_if_asked()
+        self.check_for_stop()
         # the run itself was asked to stop
         if code in (0, EXIT_CODES[INTERRUPT], EXIT_CODES[TERMINATE], EXIT_CODES[REQUEUE]):
-            raise Left(code)
-        self.failures[run.name] = last_words(run.folder / "log.txt")
+            raise StopRequested(code)
+        self.failures[run.name] = failure_line(run.folder / "log.txt")
         (run.folder / FAILED).write_text(self.failures[run.name] + "\n")
-        self.say(f"  FAILED ({code}): {self.failures[run.name]}  All of it: {run.folder / 'log.txt'}")
+        self.print_line(f"  FAILED ({code}): {self.failures[run.name]}  Full log: {run.folder / 'log.txt'}")
         return False
 
     def try_out(self, run: Run, folder: Path) -> str:
         """Make a dry run in FOLDER.dry-run; return "" or what went wrong."""
-        self.leave_if_asked()
+        self.check_for_stop()
         folder.parent.mkdir(parents=True, exist_ok=True)
         log = folder.with_name(f"{folder.name}.txt")
         log.unlink(missing_ok=True)
         words = [*self.launch, str(MAIN), *run.words(folder, **{"dry-run": "true"})]
         code = self._process(words, log, folder.with_name(f"{folder.name}.dry-run"))
-        self.leave_if_asked()
-        return "" if code == 0 else last_words(log)
+        self.check_for_stop()
+        return "" if code == 0 else failure_line(log)
 
     def _process(self, words: list[str], log: Path, folder: Path) -> int:
         """Run a process to its end; return its exit status.
@@ -337,7 +337,7 @@ class Trainer:
             request = self.shutdown.requested()
             if request and not stopping and (not self.by_file or folder.is_dir()):
                 stopping = True
-                self.say(f"{REASONS[request]}: waiting for the run to save")
+                self.print_line(f"{REASONS[request]}: waiting for the run to save")
                 if self.by_file:
                     (folder / STOP_FILE).touch()
                 else:
@@ -346,7 +346,7 @@ class Trainer:
                 last = time.monotonic()
                 if (line := _newest_step(log)) != shown:
                     shown = line
-                    self.say(f"  {line}")
+                    self.print_line(f"  {line}")
 
     def _start(self, words: list[str], stream: IO[bytes]) -> subprocess.Popen:
         """Start a process; raise UserError if the launcher cannot be started."""
@@ -359,17 +359,17 @@ class Trainer:
                 f"--launch: {words[0]} cannot be started ({error.strerror}); it must be on the PATH"
             ) from None
 
-    def leave_if_asked(self) -> None:
-        """Raise Left if a signal has requested a stop."""
+    def check_for_stop(self) -> None:
+        """Raise StopRequested if a signal has requested a stop."""
         if request := self.shutdown.requested():
-            raise Left(EXIT_CODES[request])
+            raise StopRequested(EXIT_CODES[request])
 
 
-def last_words(log: Path) -> str:
+def failure_line(log: Path) -> str:
     """Return the error that a failed process printed, else its last line."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if line.split("] ")[-1].startswith("error: ")]
-    return (errors or lines or ["it said nothing"])[-1]
+    return (errors or lines or ["it printed nothing"])[-1]
 
 
 def _newest_step(log: Path) -> str:
@@ -387,5 +387,5 @@ def remaining_seconds(runs: list[Run], known: list[Run]) -> float | None:
     paces = [pace for run in known if (pace := run.seconds_per_step) is not None]
     if not paces:
         return None
-    left = sum(run.config.train.steps - run.steps_done for run in runs if run.state != "done")
-    return left * sum(paces) / len(paces)
+    steps = sum(run.config.train.steps - run.steps_done for run in runs if run.state != "done")
+    return steps * sum(paces) / len(paces)

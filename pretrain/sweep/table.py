@@ -29,7 +29,7 @@ import numpy as np
 
 from pretrain.common.files import replace_durably, to_json
 from pretrain.sweep.file import Entry, Sweep
-from pretrain.sweep.runs import Plan, Run, last_words, slug
+from pretrain.sweep.runs import Plan, Run, failure_line, slug
 from pretrain.telemetry.formats import format_seconds
 
 LIGHT = {"sts": "", "geometry": "--measure sts"}
@@ -47,7 +47,7 @@ FINE_TUNED = ("glue", "anli")  # evaluations that take no pooling
 
 
 @dataclass(frozen=True)
-class Judged:
+class EvaluatedModel:
     """A model to evaluate: a run's best/, or what a recipe starts from (`run` is None)."""
 
     model: str
@@ -79,7 +79,7 @@ class Judged:
         ]
 
 
-def judged(entry: Entry, runs: list[Run], out: Path) -> list[Judged]:
+def models_of(entry: Entry, runs: list[Run], out: Path) -> list[EvaluatedModel]:
     """Return the models to evaluate for a row: its finished runs, or what its recipe starts from."""
     if entry.row.kind == "start":
         config = entry.points[0].config(0)
@@ -88,9 +88,9 @@ def judged(entry: Entry, runs: list[Run], out: Path) -> list[Judged]:
         model = (
             str(Path(config.model.init).resolve()) if Path(config.model.init).exists() else config.model.init
         )
-        return [Judged(model, entry.row.pooling or config.model.pooling, out / "start" / slug(model))]
+        return [EvaluatedModel(model, entry.row.pooling or config.model.pooling, out / "start" / slug(model))]
     return [
-        Judged(
+        EvaluatedModel(
             str(run.folder / "best"), entry.row.pooling or run.config.model.pooling, run.folder / "sweep", run
         )
         for run in runs
@@ -99,12 +99,12 @@ def judged(entry: Entry, runs: list[Run], out: Path) -> list[Judged]:
 
 
 def evaluate(
-    models: list[Judged],
+    models: list[EvaluatedModel],
     evaluations: dict[str, str],
     *,
     environment: dict[str, str],
-    say: Callable[[str], None],
-    leave_if_asked: Callable[[], None],
+    print_line: Callable[[str], None],
+    check_for_stop: Callable[[], None],
 ) -> None:
     """Run the evaluations (name -> flags) that have no result yet; report one that fails."""
     wanted = {
@@ -118,19 +118,19 @@ def evaluate(
             if number
             else ""
         )
-        say(f"[{number + 1}/{len(todo)}] {evaluation} of {model.model}{left}")
-        leave_if_asked()
+        print_line(f"[{number + 1}/{len(todo)}] {evaluation} of {model.model}{left}")
+        check_for_stop()
         model.folder.mkdir(parents=True, exist_ok=True)
         log = model.folder / f"{evaluation}.txt"
         with open(log, "wb") as stream:
             words = model.words(evaluation, evaluations[evaluation])
             code = subprocess.run(words, stdout=stream, stderr=stream, env=environment).returncode
-        leave_if_asked()  # Ctrl-C ends the evaluation too
+        check_for_stop()  # Ctrl-C ends the evaluation too
         if code:
-            say(f"  FAILED ({code}): {last_words(log)}")
+            print_line(f"  FAILED ({code}): {failure_line(log)}")
 
 
-def metric(model: Judged, name: str | list[str]) -> float | None:
+def metric(model: EvaluatedModel, name: str | list[str]) -> float | None:
     """Return a figure of a model; None: not evaluated (yet)."""
     if isinstance(name, list):
         parts = [value for part in name if (value := metric(model, part)) is not None]
@@ -156,8 +156,10 @@ def metric(model: Judged, name: str | list[str]) -> float | None:
             return statistics.mean(values) if len(values) == len(SEVEN) else None
         return scores[rest]["spearman_all"] if rest in scores else None
     task, _, score = rest.partition(".")
-    found = content["tasks"].get(task)
-    return None if found is None else found["scores"].get(score) if score else found["value"]
+    result = content["tasks"].get(task)
+    if result is None:
+        return None
+    return result["scores"].get(score) if score else result["value"]
 
 
 def columns_of(sweep: Sweep) -> dict[str, str | list[str]]:
@@ -168,19 +170,19 @@ def columns_of(sweep: Sweep) -> dict[str, str | list[str]]:
     }
 
 
-def figures(model: Judged, sweep: Sweep) -> dict[str, float]:
+def figures(model: EvaluatedModel, sweep: Sweep) -> dict[str, float]:
     """Return column -> figure, where there is one."""
     columns = columns_of(sweep)
-    found = {
+    values = {
         title: value
         for title, name in columns.items()
         if name != "average" and (value := metric(model, name)) is not None
     }
     for title in (title for title, name in columns.items() if name == "average"):
         others = [other for other in sweep.columns if other != title]
-        if all(other in found for other in others):
-            found[title] = statistics.mean(found[other] for other in others)
-    return found
+        if all(other in values for other in others):
+            values[title] = statistics.mean(values[other] for other in others)
+    return values
 
 
 def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
@@ -207,7 +209,7 @@ def collect(sweep: Sweep, plan: Plan, out: Path) -> dict[str, Any]:
                 "best": None if winner is None else entry.points[winner].label,
                 "points": len(entry.points),
             }
-        for model in judged(entry, runs, out):
+        for model in models_of(entry, runs, out):
             of_run: dict[str, Any] = {
                 "figures": figures(model, sweep),
                 "model": model.model,
@@ -247,20 +249,20 @@ def statistics_of(runs: list[dict[str, float]], dev: str) -> dict[str, dict[str,
     return result
 
 
-def tabulate(found: dict[str, Any]) -> str:
+def tabulate(content: dict[str, Any]) -> str:
     """Return the table in Markdown.
 
     Each row has our mean ± std, with several seeds also their max and the seed with the best STS-B dev, then
     the paper's figures.
     """
-    titles = list(found["columns"])
+    titles = list(content["columns"])
     higher_is_better = [
-        title for title, name in found["columns"].items() if not str(name).startswith(("geometry.", "run."))
+        title for title, name in content["columns"].items() if not str(name).startswith(("geometry.", "run."))
     ]
     lines = [
-        f"# {found['title']}",
+        f"# {content['title']}",
         "",
-        *([f"{found['source']}."] if found["source"] else []),
+        *([f"{content['source']}."] if content["source"] else []),
         "",
         "| " + " | ".join(["row", "figures", *titles]) + " |",
         "|---" * (len(titles) + 2) + "|",
@@ -273,7 +275,7 @@ def tabulate(found: dict[str, Any]) -> str:
         ]
         lines.append("| " + " | ".join([name, kind, *cells]) + " |")
 
-    for row in found["rows"]:
+    for row in content["rows"]:
         name, runs, named = row["name"].replace("|", "\\|"), row["runs"], len(lines)
         if row["kind"] != "quoted":
             count = f"{len(runs)} of {row['wanted']} seeds" if row["kind"] == "trained" else "as it is"
@@ -292,12 +294,12 @@ def tabulate(found: dict[str, Any]) -> str:
             line("" if len(lines) > named else name, "paper", row["paper"])
     lines.append("")
     lines.append(
-        f"Ours: mean ± standard deviation over seeds {', '.join(map(str, found['seeds']))}, each at its "
+        f"Ours: mean ± standard deviation over seeds {', '.join(map(str, content['seeds']))}, each at its "
         "best STS-B dev."
-        + (f" The paper's figures: {found['paper_reports']}." if found["paper_reports"] else "")
+        + (f" The paper's figures: {content['paper_reports']}." if content["paper_reports"] else "")
     )
-    lines += [f"{note}." for note in found["notes"]]
-    for row in found["rows"]:
+    lines += [f"{note}." for note in content["notes"]]
+    for row in content["rows"]:
         lines += [f"{row['name']}: {row['note']}."] if row["note"] else []
         warned = [run for run in row["runs"] if run.get("warnings")]
         lines += [
@@ -308,10 +310,10 @@ def tabulate(found: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def correlations(found: dict[str, Any]) -> str:
+def correlations(content: dict[str, Any]) -> str:
     """Return Pearson's correlations of the complete columns over rows (means over seeds), in Markdown."""
-    rows = [row["mean"] for row in found["rows"] if row.get("mean")]
-    titles = [title for title in found["columns"] if rows and all(title in row for row in rows)]
+    rows = [row["mean"] for row in content["rows"] if row.get("mean")]
+    titles = [title for title in content["columns"] if rows and all(title in row for row in rows)]
     if len(rows) < 3 or len(titles) < 2:
         return "Correlations between columns need three rows or more with figures.\n"
     values = np.array([[row[title] for title in titles] for row in rows])
@@ -326,16 +328,16 @@ def correlations(found: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(sweep: Sweep, found: dict[str, Any], folder: Path) -> str:
+def write(sweep: Sweep, content: dict[str, Any], folder: Path) -> str:
     """Write table.md and results.json; return the table."""
     folder.mkdir(parents=True, exist_ok=True)
-    table = tabulate(found) + (f"\n{correlations(found)}" if sweep.correlate else "")
+    table = tabulate(content) + (f"\n{correlations(content)}" if sweep.correlate else "")
     replace_durably(folder / "table.md", table.encode())
-    replace_durably(folder / "results.json", to_json(found))
+    replace_durably(folder / "results.json", to_json(content))
     return table
 
 
-def pending(sweep: Sweep, models: list[Judged]) -> list[str]:
+def pending(sweep: Sweep, models: list[EvaluatedModel]) -> list[str]:
     """Return the commands of the evaluations that the columns need and that have no result yet."""
     return [
         shlex.join(model.words(evaluation, flags))

@@ -121,9 +121,9 @@ def test_rates_are_those_of_the_batch(folder):
     assert (
         f"{deleted:.1%} of the view is [DEL]" in first
         and "view 2, positive" in second
-        and "both views" in alike
+        and "identical views" in alike
     )
-    assert repeated == "texts that the batch has already: 0 of 48"
+    assert repeated == "repeated texts: 0 of 48"
 
 
 def test_columns_labels_and_what_is_absent(tmp_path, folder):
@@ -173,7 +173,7 @@ def test_columns_labels_and_what_is_absent(tmp_path, folder):
         assert sequence[4].split() == ["label", names[batch.labels[row]]]
         assert (
             sequence[5].startswith("  view 3 negative")
-            and sequence[6].strip() == "absent  the text is in its place"
+            and sequence[6].strip() == "absent  the text fills its place"
         )
         assert (
             "view 3, negative (none): 50.0% of the sequences from column negative; 50.0% absent"
@@ -182,7 +182,7 @@ def test_columns_labels_and_what_is_absent(tmp_path, folder):
         assert (
             "view 2, positive (crop|reorder): 100.0% of the sequences from column positive\n" in shown[name]
         )
-        assert "texts that the batch has already: 32 of 96" in shown[name]
+        assert "repeated texts: 32 of 96" in shown[name]
     assert "labels: 33.3% 0, 33.3% 1, 33.3% 2" in shown["labelled"]
     assert re.search(r"labels: \d\d\.\d% crop, \d\d\.\d% reorder, 0\.0% none", shown["plain"])
     assert (

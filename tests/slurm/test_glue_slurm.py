@@ -89,7 +89,7 @@ def test_others_wait_for_the_runs_of_mnli(submit, tmp_path):
     assert "to start from" not in "".join(path.read_text() for path in tmp_path.glob("slurm-*.out"))
 
 
-def test_a_run_that_is_asked_to_leave_is_requeued_and_goes_on(submit, tmp_path):
+def test_a_run_that_is_asked_to_stop_is_requeued_and_continues(submit, tmp_path):
     jobs, _ = submit("--tasks", "CoLA", "--seeds", "1", "--epochs", "2000")
     log = tmp_path / f"slurm-glue-{jobs[0]}_0.out"
     wait(lambda: log.exists() and "epoch 3 of" in log.read_text(), tmp_path)

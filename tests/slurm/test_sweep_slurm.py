@@ -17,7 +17,7 @@ from run_helpers import TINY, curve, preparation_of, write_corpus
 from slurm_cluster import ENVIRONMENT, ROOT, needs_a_cluster, states
 
 SCRIPT = ROOT / "slurm" / "sweep.sh"
-# Nothing is judged here: a table of what the runs say.
+# No model is evaluated: the table has what the runs recorded.
 WITHOUT_DATA = {name: value for name, value in ENVIRONMENT.items() if name != "CLEAR_DATA"}
 command = functools.partial(slurm_cluster.command, environment=WITHOUT_DATA)
 

@@ -201,7 +201,7 @@ def test_disk_that_is_too_small_is_seen_before_writing(saved, monkeypatch):
 
 def test_killed_at_random_moments_inside_saves(tmp_path):
     """kill -9 a saving process, again and again, in the same folder: there is always a whole checkpoint to go
-    on from, never older than the last one that was announced."""
+    on from, never older than the last one whose step was printed."""
     generator = random.Random(5)
     seen = 0
     for attempt in range(200):
@@ -220,11 +220,11 @@ def test_killed_at_random_moments_inside_saves(tmp_path):
             time.sleep(generator.uniform(0, 0.3))
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            announced = [int(line) for line in lines.read().splitlines()]
-        seen = max([seen, *announced])
+            printed = [int(line) for line in lines.read().splitlines()]
+        seen = max([seen, *printed])
         path = store.latest(tmp_path)
         step = 0 if path is None else store.read_state(path)["step"]
-        assert step >= seen, "an announced checkpoint was lost"
+        assert step >= seen, "a printed checkpoint was lost"
         if path is not None:
             engine = PlainEngine()
             assert store.load(path, engine)["step"] == engine.global_steps == step
@@ -253,5 +253,5 @@ def test_deepspeed_process_killed_inside_saves(tmp_path):
             assert rank.poll() is None
         time.sleep(random.Random(attempt).uniform(0.05, 0.4))
         rank.kill()
-        announced = [int(line) for line in rank.communicate()[0].splitlines() if line.isdigit()]
-        assert store.read_state(store.latest(tmp_path / "run"))["step"] >= max(announced, default=0)
+        printed = [int(line) for line in rank.communicate()[0].splitlines() if line.isdigit()]
+        assert store.read_state(store.latest(tmp_path / "run"))["step"] >= max(printed, default=0)

@@ -37,7 +37,7 @@ def test_streamed_file_is_what_safetensors_writes_and_reads(tmp_path):
     assert back["b"].signbit()
 
 
-def test_file_writer_refuses_what_was_not_announced(tmp_path):
+def test_file_writer_refuses_what_was_not_declared(tmp_path):
     writer = TensorFileWriter(tmp_path / "f.safetensors", [TensorEntry("a", torch.float32, (2,))])
     with pytest.raises(ValueError, match="expected"):
         writer.write("a", torch.zeros(3))

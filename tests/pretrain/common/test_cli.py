@@ -63,10 +63,10 @@ def call(monkeypatch, capsys):
 
     def words(*arguments, function=example, **options):
         monkeypatch.setattr("sys.argv", ["example", *arguments])
-        with pytest.raises(SystemExit) as leaving:
+        with pytest.raises(SystemExit) as exited:
             run(function, **options)
         captured = capsys.readouterr()
-        return leaving.value.code, captured.out, captured.err
+        return exited.value.code, captured.out, captured.err
 
     return words
 

@@ -1,5 +1,4 @@
-"""One writer a folder: what a second one is told, and that a lock goes with its holder and with nothing
-else."""
+"""One writer a folder: a second one is refused, and a lock ends with its holder and with nothing else."""
 
 import os
 import re
@@ -236,7 +235,7 @@ def test_a_sweep_leaves_a_run_to_the_process_that_trains_it(tmp_path, part):
         trainer = Trainer([sys.executable, "-c", "print('started')"], dict(os.environ), said.append)
         with folder_lock(run.folder, part=part):
             assert trainer.train(run, "1 of 1: ") is False
-            assert "left to the process that trains it" in said[0] and f"process {os.getpid()} on" in said[0]
+            assert "another process trains it" in said[0] and f"process {os.getpid()} on" in said[0]
         assert not (run.folder / "log.txt").exists() and not run.failed
     finally:
         for number, handler in handlers.items():

@@ -1,4 +1,4 @@
-"""Recipes and sweep files of the papers: valid, with the published values, told here once more; and the
+"""Recipes and sweep files of the papers: valid, with the published values, written here once more; and the
 documented objective."""
 
 import re

@@ -1,4 +1,4 @@
-"""Loader workers: signals, deaths, and leaving without a trace."""
+"""Loader workers: signals, deaths, and an end that leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pretrain.common.errors import UserError
 from pretrain.data.worker import BlockMaker
 
 
-def test_leaving_early_stops_the_workers(folder):
+def test_closing_early_stops_the_workers(folder):
     before = helpers.children()
     iterator = iter(helpers.make_loader(folder, workers=2, stop_step=10_000_000))
     next(iterator)
@@ -146,7 +146,7 @@ def test_workers_die_with_a_killed_parent(folder):
 
 
 @pytest.mark.parametrize("ending,status", [("sys.exit(3)", 3), ("raise ValueError('boom')", 1)])
-def test_leaving_the_program_in_the_middle_does_not_hang(folder, ending, status):
+def test_ending_the_program_in_the_middle_does_not_hang(folder, ending, status):
     process, workers = start(folder, ending)
     process.communicate(timeout=60)
     assert process.returncode == status

@@ -353,9 +353,9 @@ def test_command_line(tmp_path, capsys, monkeypatch):
 
     def status(*words):
         monkeypatch.setattr("sys.argv", ["export", *words])
-        with pytest.raises(SystemExit) as leaving:
+        with pytest.raises(SystemExit) as exited:
             run(main)
-        return leaving.value.code
+        return exited.value.code
 
     assert status(str(tmp_path), "--out", str(tmp_path / "out")) == 0
     assert "exported step 7" in capsys.readouterr().out

@@ -321,7 +321,7 @@ def test_a_run_with_a_momentum_queue_resumes_bitwise(tiny_data, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks, zero", [(1, 0), (2, 3)])
-def test_a_run_that_keeps_its_head_is_judged_alike_in_training_and_from_its_export(
+def test_a_run_that_keeps_its_head_is_evaluated_alike_in_training_and_from_its_export(
     tiny_data, tmp_path, ranks, zero
 ):
     benchmark = tmp_path / "STS" / "STSBenchmark"
@@ -364,10 +364,10 @@ def test_a_run_that_keeps_its_head_is_judged_alike_in_training_and_from_its_expo
         for part in ("export", "best"):
             policy = read_policy(run / part)
             assert (policy["kept_head"] is not None) == keep
-            judged = StsEvaluator(tmp_path).evaluate(open_model(run / part).encode, ["STS-B-dev"])[
+            result = StsEvaluator(tmp_path).evaluate(open_model(run / part).encode, ["STS-B-dev"])[
                 "STS-B-dev"
             ]
-            assert judged["spearman_all"] == pytest.approx(
+            assert result["spearman_all"] == pytest.approx(
                 curves[keep][policy["step"]]["evaluation"]["stsb-dev"], abs=1e-6
             )
     assert [row.get("loss") for row in curves[True].values()] == [

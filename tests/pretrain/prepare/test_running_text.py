@@ -152,7 +152,7 @@ def test_packed_wikipedia_is_the_running_text_of_its_articles(tmp_path):
 
 
 @pytest.mark.parametrize("share,kept", [(0.0, 3), (0.5, 2), (1.0, 1)])
-def test_documents_are_judged_by_how_much_of_them_is_prose(tmp_path, share, kept):
+def test_documents_are_kept_by_their_share_of_prose(tmp_path, share, kept):
     prose, scraps = "There is a river behind the old garden wall.", "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16."
     documents = [
         f"Here all of it is plain prose. {prose}",

@@ -140,12 +140,12 @@ def test_damage_and_repair_between_two_starts_are_said_and_the_data_stay(tiny_da
     cut_back(run, 4)
     chunk = flip_chunk_of(data, 4, lane=2)
     finish(start(command(data, run, **flags, checkpoint__resume="auto")))
-    told = warnings_of(run)
+    warnings = warnings_of(run)
     assert (
-        told[0][0] == 5
-        and f"chunk {chunk} is damaged" in told[0][1]
-        and "from step 5 on; earlier steps" in told[0][1]
-    ), told
+        warnings[0][0] == 5
+        and f"chunk {chunk} is damaged" in warnings[0][1]
+        and "from step 5 on; earlier steps" in warnings[0][1]
+    ), warnings
     damaged = curve(run)
     assert damaged[5]["loss"] != whole[5]["loss"]
 
@@ -213,9 +213,9 @@ def test_held_out_damage_is_recorded_and_stays_left_out(tmp_path, monkeypatch):
             assert [(row["chunk"], row["step"]) for row in progress.heldout_left_out] == [(0, 7)]
             assert progress.best_score is None  # scores on other sequences are not compared
             shard.write_bytes(sound)
-    told = [text for _, text in warnings_of(tmp_path / "run")]
-    assert "held-out chunk 0 is damaged" in told[0] and "the best score starts anew" in told[0]
-    assert "stay left out of evaluations: 0. Readable again" in told[1] and len(told) == 2
+    warnings = [text for _, text in warnings_of(tmp_path / "run")]
+    assert "held-out chunk 0 is damaged" in warnings[0] and "the best score starts anew" in warnings[0]
+    assert "stay left out of evaluations: 0. Readable again" in warnings[1] and len(warnings) == 2
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -94,7 +94,7 @@ def test_every_input_counts_by_its_content(tiny_data, tmp_path):
             lambda split=split: edit(lambda m: m["splits"][split]["shards"][-1].update(sha256="0" * 64))
         ) == {name}
         (data / "manifest.json").write_text(good)
-    # How the data was made is no input: it is told by the shards.
+    # How the data was made is no input: the shards record it.
     edit(lambda m: m.update(run={"seconds": 1}))
     assert (
         inputs.require_same(

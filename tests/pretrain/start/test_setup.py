@@ -79,10 +79,10 @@ def test_threads_are_the_users(monkeypatch, asked, flag, ranks, expected):
         if value is not None:
             monkeypatch.setenv(name, value)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    told = []
-    monkeypatch.setattr(torch, "set_num_threads", told.append)
+    counts = []
+    monkeypatch.setattr(torch, "set_num_threads", counts.append)
     config = load_config(None, {} if flag is None else {"train.threads": flag})
-    assert devices.set_threads(config) == expected and told == [expected]
+    assert devices.set_threads(config) == expected and counts == [expected]
 
 
 THREADS = """
@@ -119,8 +119,8 @@ def test_one_thread_that_torchrun_has_set_is_not_the_users(tmp_path, asked, flag
     done = subprocess.run(
         words + ([] if flag is None else [flag]), env=environment, capture_output=True, text=True, timeout=120
     )
-    told = [line for line in done.stdout.splitlines() if line.startswith("threads")]
-    assert told == [f"threads {expected}"] * ranks, done.stdout + done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("threads")]
+    assert lines == [f"threads {expected}"] * ranks, done.stdout + done.stderr
 
 
 # ---- precision ---------------------------------------------------------------------------------------------

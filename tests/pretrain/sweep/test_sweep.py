@@ -15,7 +15,7 @@ import yaml
 from run_helpers import TINY
 from sweep_helpers import ROOT, write_sweep
 
-from pretrain.sweep.table import Judged, evaluate
+from pretrain.sweep.table import EvaluatedModel, evaluate
 
 FAKE = """
 import json, sys, time
@@ -34,7 +34,7 @@ with open(run / "starts.txt", "a") as starts:
     starts.write(f"{saved.exists()}\\n")
 if rate == 13:
     sys.exit("\\nerror: unlucky")
-if rate == 7 and not saved.exists():  # a long run, which saves when it is asked to leave
+if rate == 7 and not saved.exists():  # a long run, which saves when it is asked to stop
     (run / "ready").touch()
     while not (run / "stop").exists():
         time.sleep(0.05)
@@ -124,8 +124,8 @@ def test_runs_are_trained_once_and_tabulated_beside_the_paper(tmp_path):
     assert sorted(starts) == [("bad-", "False\nFalse\n")] * 2 + [("good", "False\n")] * 2
 
 
-def test_evaluations_are_announced_one_by_one(tmp_path):
-    class Model(Judged):
+def test_evaluations_are_printed_one_by_one(tmp_path):
+    class Model(EvaluatedModel):
         def words(self, evaluation, flags):
             done = f"open({str(self.results(evaluation))!r}, 'w')"
             return [
@@ -135,16 +135,16 @@ def test_evaluations_are_announced_one_by_one(tmp_path):
             ]
 
     models = [Model(f"runs/{name}", "mean", tmp_path / name) for name in "abb"]
-    said = []
+    printed = []
     for _ in range(2):  # what has failed is tried again
         evaluate(
             models,
             {"sts": "", "geometry": ""},
             environment=dict(os.environ),
-            say=said.append,
-            leave_if_asked=lambda: None,
+            print_line=printed.append,
+            check_for_stop=lambda: None,
         )
-    assert [re.sub(r"about \d\d:\d\d", "about", line) for line in said] == [
+    assert [re.sub(r"about \d\d:\d\d", "about", line) for line in printed] == [
         "[1/4] sts of runs/a", "  FAILED (3): no such model", "[2/4] geometry of runs/a; about left",
         "[3/4] sts of runs/b; about left", "  FAILED (3): no such model", "[4/4] geometry of runs/b; "
                                                                           "about left",
@@ -218,7 +218,7 @@ def test_one_recipe_with_several_seeds_and_single_runs_by_number(tmp_path):
 def test_a_dry_run_says_which_rows_start(tmp_path):
     rows = {"good": {}, "bad": {"set": {"train.lr": 13}}, "as it is": {"kind": "start"}}
     said = sweep(tmp_path, write_sweep(tmp_path, rows=rows), "--dry-run", expect=1)
-    for line in ("starts  good", "FAILS  bad: error: unlucky", "judged  as it is"):
+    for line in ("starts  good", "FAILS  bad: error: unlucky", "evaluated  as it is"):
         assert line in said
     assert "1 rows do not start" in said
     assert not list((tmp_path / "out" / "sweep" / "dry-run").glob("*.dry-run"))

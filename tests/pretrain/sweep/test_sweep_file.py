@@ -50,8 +50,8 @@ def test_the_command_line_wins_and_relative_values_multiply_what_it_says(tmp_pat
     plain = [entry.points[0].config(1).train for entry in expand(read_sweep(path), tmp_path, {})]
     assert [(train.global_batch, train.lr) for train in plain] == [(256, 3e-5), (128, 7e-6)]
     given = {"train.lr": "1e-3", "train.global_batch": "64", "steps": "5"}
-    told = [entry.points[0].config(1).train for entry in expand(read_sweep(path), tmp_path, given)]
-    assert [(train.global_batch, train.lr, train.steps, train.seed) for train in told] == [
+    trains = [entry.points[0].config(1).train for entry in expand(read_sweep(path), tmp_path, given)]
+    assert [(train.global_batch, train.lr, train.steps, train.seed) for train in trains] == [
         (128, 1e-3, 5, 1),
         (64, 1e-3, 5, 1),
     ]

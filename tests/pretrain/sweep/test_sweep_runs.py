@@ -4,7 +4,7 @@ import json
 
 from sweep_helpers import entries_of
 
-from pretrain.sweep.runs import Plan, identity, last_words, run_of, unequal_inputs
+from pretrain.sweep.runs import Plan, failure_line, identity, run_of, unequal_inputs
 
 
 def point(tmp_path, **given):
@@ -105,9 +105,9 @@ def test_runs_of_a_row_that_read_other_files_are_told_apart(tmp_path):
     assert unequal_inputs(runs) == ["synonyms"]
 
 
-def test_the_last_words_of_a_run_are_its_error(tmp_path):
+def test_the_failure_line_of_a_run_is_its_error(tmp_path):
     log = tmp_path / "log.txt"
     log.write_text("step 1\n\nerror: the loss is not finite\nsomething of a library\n")
-    assert last_words(log) == "error: the loss is not finite"
+    assert failure_line(log) == "error: the loss is not finite"
     log.write_text("")
-    assert last_words(log) == "it said nothing"
+    assert failure_line(log) == "it printed nothing"

@@ -211,7 +211,7 @@ HEALTHY = {
 def watch(
     losses=lambda i: 2.0, norm=lambda i: 1.0, metrics=lambda i: {}, times: int = 60
 ) -> list[tuple[int, str]]:
-    """(step, alarm) of a story told every 10 steps."""
+    """(step, alarm) of a course of figures given every 10 steps."""
     monitor, said = Monitor(), []
     for i in range(times):
         step = 10 * i
@@ -239,7 +239,7 @@ def test_collapse_that_comes_again_is_said_again():
     assert watch(metrics=lambda i: bad if i % 4 else {}) == []  # never five times in a row
 
 
-def test_explosion_is_judged_by_the_running_median():
+def test_an_explosion_is_measured_against_the_running_median():
     said = watch(norm=lambda i: 50.0 if i == 40 else 1.0 + i % 2)
     assert [step for step, _ in said] == [400]
     assert "gradient norm 50" in said[0][1] and "running median" in said[0][1]
@@ -268,7 +268,7 @@ def test_matched_by_length():
     assert len(said) == 1 and "R^2 0.98" in said[0][1] and "70%" in said[0][1]
 
 
-def test_without_a_contrastive_loss_there_is_nothing_to_judge():
+def test_without_a_contrastive_loss_there_is_no_alarm():
     monitor = Monitor()
     assert [a for i in range(100) for a in monitor.alarms_of_row(i, {"mlm": 3.0}, {"loss": {}})] == []
 

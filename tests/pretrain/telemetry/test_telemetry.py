@@ -28,7 +28,7 @@ from pretrain.telemetry.throughput import (
 
 
 class Clock:
-    """Time that passes when told to."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 100.0
