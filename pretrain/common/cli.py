@@ -19,7 +19,7 @@ import sys
 import textwrap
 import typing
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import fire
 from fire.decorators import SetParseFn
@@ -36,7 +36,16 @@ from pretrain.common.error_output import (
 )
 from pretrain.common.errors import UserError
 from pretrain.common.files import require_writable
-from pretrain.common.typed_values import default_text, nearest, type_name, typed
+from pretrain.common.help_text import (
+    WIDTH,
+    Flag,
+    described_parameters,
+    key_table,
+    shorten,
+    summary,
+    usage_line,
+)
+from pretrain.common.typed_values import nearest, type_name, typed
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
@@ -46,29 +55,6 @@ Names = tuple[str, ...]
 
 SHOWN = 10
 """Flags on the short help page."""
-WIDTH = 80
-
-
-class Flag(NamedTuple):
-    """A flag, or a word that may stand without one. `default`: "required" without one."""
-
-    name: str
-    kind: str
-    default: str
-    meaning: str
-
-    @classmethod
-    def of_model(cls, model: type[BaseModel]) -> list[Flag]:
-        """Return the flags that a flat model's fields are."""
-        return [
-            cls(name, type_name(field.annotation), default_text(field), field.description or "")
-            for name, field in model.model_fields.items()
-        ]
-
-    @property
-    def typed_as(self) -> str:
-        """The flag as people type it."""
-        return "--" + self.name.replace("_", "-")
 
 
 class Command:
@@ -79,16 +65,24 @@ class Command:
         keys: the flags of the function's `**` parameter, as (name, type, default, meaning); the function is
             given their texts as they were typed.
         first: names of the flags that the short help shows, in this order; the signature's first ten.
+        more_help: returns what stands at the end of the full help.
     """
 
-    def __init__(self, function: Callable, name: str, keys: Iterable[tuple] = (), first: Sequence[str] = ()):
-        self.function, self.name, self.first = function, name, first
+    def __init__(
+        self,
+        function: Callable,
+        name: str,
+        keys: Iterable[tuple] = (),
+        first: Sequence[str] = (),
+        more_help: Callable[[], str] = str,
+    ):
+        self.function, self.name, self.first, self.more_help = function, name, first, more_help
         self.kinds: dict[str, Any] = {}
         self.models: dict[str, type[BaseModel]] = {}
         self.words: list[str] = []
         self.flags: dict[str, Flag] = {}
         self.takes_more_words = False
-        hints, meanings = typing.get_type_hints(function, include_extras=True), _meanings(function)
+        hints, meanings = typing.get_type_hints(function, include_extras=True), described_parameters(function)
         for name, parameter in inspect.signature(function).parameters.items():
             kind = hints.get(name, str)
             if parameter.kind is parameter.VAR_KEYWORD:
@@ -226,11 +220,11 @@ class Command:
         lines = [(flag.name.upper(), flag.meaning) for flag in words]
         lines += [(flag.typed_as, flag.meaning) for flag in first]
         column = max((len(name) for name, _ in lines), default=0) + 4
-        listed = [f"  {name:{column - 2}s}{_shortened(meaning, WIDTH - column)}" for name, meaning in lines]
+        listed = [f"  {name:{column - 2}s}{shorten(meaning, WIDTH - column)}" for name, meaning in lines]
         left = len(flags) - len(first)
         more = f"{left} more flags: --help all" if left else "--help all says more of each"
-        about = textwrap.fill(_summary(self.function), WIDTH)
-        return "\n".join([f"usage: {self.usage}", "", about, "", *listed, "", more])
+        about = textwrap.fill(summary(self.function), WIDTH)
+        return "\n".join([usage_line(self.usage), "", about, "", *listed, "", more])
 
     def full_help(self) -> str:
         """Return the module's text, and every flag with its type, its default and all that it means."""
@@ -240,7 +234,7 @@ class Command:
             flag._replace(name=flag.name.upper() if flag.name in self.words else flag.typed_as)
             for flag in self.flags.values()
         )
-        return "\n\n".join(part for part in (f"usage: {self.usage}", doc, about, listed) if part)
+        return "\n\n".join(filter(None, (usage_line(self.usage), doc, about, listed, self.more_help())))
 
 
 def run(
@@ -249,12 +243,13 @@ def run(
     *,
     keys: Callable[[], Iterable[tuple]] = tuple,
     first: Sequence[str] = (),
+    more_help: Callable[[], str] = str,
     **commands: Callable,
 ) -> None:
     """Run a command with the words of the command line and exit with the status that it returns.
 
     function: what runs where the first word is not one of `commands`; without it, that word must be one.
-    A UserError prints its message alone and exits with status 2. `keys`, `first`: see Command.
+    A UserError prints its message alone and exits with status 2. `keys`, `first`, `more_help`: see Command.
     """
     # the deepspeed launcher adds it
     words = [word for word in sys.argv[1:] if not word.startswith("--local_rank")]
@@ -263,10 +258,10 @@ def run(
         program = _program()
         chosen = commands.get(words[0]) if words else None
         if chosen is not None:
-            command: Command | None = Command(chosen, f"{program} {words[0]}", keys(), first)
+            command: Command | None = Command(chosen, f"{program} {words[0]}", keys(), first, more_help)
             words = words[1:]
         else:
-            command = Command(function, program, keys(), first) if function is not None else None
+            command = Command(function, program, keys(), first, more_help) if function is not None else None
         if {"--help", "-h", "help", "--help=all"} & set(words):
             print(_help(command, program, commands if chosen is None else {}, words))
         elif command is None:
@@ -314,8 +309,7 @@ def _help(command: Command | None, program: str, commands: dict[str, Callable], 
     if commands:
         width = max(map(len, commands)) + 2
         listed = [
-            f"  {name:{width}s}{_shortened(_summary(one), WIDTH - width - 2)}"
-            for name, one in commands.items()
+            f"  {name:{width}s}{shorten(summary(one), WIDTH - width - 2)}" for name, one in commands.items()
         ]
         pages.append("\n".join([f"{program} COMMAND ..., each with its own --help:", *listed]))
     return "\n\n".join(pages)
@@ -352,43 +346,3 @@ def _text(default: Any) -> str:
     if default in ("", None, ()):
         return "none"
     return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
-
-
-def _summary(function: Callable) -> str:
-    """Return the first paragraph of a function's docstring, as one line."""
-    return " ".join(inspect.cleandoc(function.__doc__ or "").split("\n\n")[0].split())
-
-
-def _shortened(meaning: str, width: int) -> str:
-    """Return a text that fits on a line: whole, or its first clause, or as many words as fit."""
-    for text in (meaning.rstrip("."), re.split(r"[;.] ", meaning)[0]):
-        if len(text) <= width:
-            return text
-    return textwrap.shorten(meaning, width, placeholder=" ...", break_on_hyphens=False)
-
-
-def _meanings(function: Callable) -> dict[str, str]:
-    """Return what a docstring says of each parameter, under "Args:"; one entry may name several."""
-    section = inspect.cleandoc(function.__doc__ or "").partition("Args:\n")[2].split("\n\n")[0]
-    found: dict[str, str] = {}
-    names: list[str] = []
-    for line in section.splitlines():
-        entry = re.match(r" {4}(\w+(?:, \w+)*): (.*)", line)
-        if entry:
-            names = entry[1].split(", ")
-            found |= dict.fromkeys(names, entry[2])
-        elif line.startswith(" " * 8):
-            found |= {name: f"{found[name]} {line.strip()}" for name in names}
-        else:
-            names = []
-    return found
-
-
-def key_table(flags: Iterable[Flag]) -> str:
-    """Return flags as text: name, type and default on one line, the meaning below."""
-    lines = []
-    for flag in flags:
-        default = "required" if flag.default == "required" else f"default {flag.default}"
-        lines.append(f"  {flag.name} {flag.kind} ({default})")
-        lines += textwrap.wrap(flag.meaning, WIDTH - 8, initial_indent=" " * 8, subsequent_indent=" " * 8)
-    return "\n".join(lines)

@@ -66,6 +66,11 @@ def data_flags() -> list[cli.Flag]:
     return [flag._replace(name="source") if flag.name == "sources" else flag for flag in flags]
 
 
+def source_keys() -> str:
+    """Return the help of the keys of a source that is a mapping in YAML."""
+    return "keys of an entry of `sources:` in a YAML file:\n\n" + cli.key_table(cli.Flag.of_model(Source))
+
+
 def _recipe(path: Path) -> dict[str, Any]:
     """The data keys of a data recipe, or those of a training recipe's data.prepare section."""
     tree = read_yaml(path)
@@ -115,4 +120,4 @@ def summary(manifest: dict, out: Path) -> str:
 FIRST = ("out", "source", "config", "unit", "max_length", "vocabulary", "annotate", "executor", "workers")
 
 if __name__ == "__main__":
-    cli.run(main, keys=data_flags, first=(*FIRST, "overwrite"))
+    cli.run(main, keys=data_flags, first=(*FIRST, "overwrite"), more_help=source_keys)

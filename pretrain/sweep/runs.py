@@ -346,7 +346,7 @@ class Trainer:
                 last = time.monotonic()
                 if (line := _newest_step(log)) != shown:
                     shown = line
-                    self.print_line(f"  {line}")
+                    self.print_line(line)
 
     def _start(self, words: list[str], stream: IO[bytes]) -> subprocess.Popen:
         """Start a process; raise UserError if the launcher cannot be started."""

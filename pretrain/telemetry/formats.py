@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 
@@ -35,3 +35,32 @@ def format_count(number: float) -> str:
         if number >= size:
             return f"{number / size:.3g}{letter}"
     return f"{number:.3g}"
+
+
+def drop_to_fit(parts: Sequence[str], droppable: Iterable[str], width: int) -> str:
+    """Join parts of a line by two spaces; leave out as many droppable ones, in that order, as `width` wants.
+
+    >>> drop_to_fit(["loss 4.0", "lr 0.1", "2k tok/s"], ["lr 0.1"], width=20)
+    'loss 4.0  2k tok/s'
+    """
+    kept = list(parts)
+    for part in droppable:
+        if len("  ".join(kept)) <= width:
+            break
+        kept.remove(part)
+    return "  ".join(kept)
+
+
+def wrap_items(title: str, items: Iterable[str], width: int) -> str:
+    """Join items by two spaces behind a title, on as many lines as it takes; no item is broken.
+
+    >>> print(wrap_items("scores:", ["mlm 2.3", "sts 70.1"], width=20))
+    scores:  mlm 2.3
+      sts 70.1
+    """
+    lines = [title]
+    for item in items:
+        if len(lines[-1]) + 2 + len(item) > width:
+            lines.append("")
+        lines[-1] += f"  {item}"
+    return "\n".join(lines)

@@ -15,11 +15,14 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from pretrain.telemetry.formats import flatten, format_count, format_seconds
+from pretrain.telemetry.formats import drop_to_fit, flatten, format_count, format_seconds, wrap_items
 from pretrain.telemetry.metrics_file import to_line, truncate_metrics
 from pretrain.telemetry.throughput import FlopsMeter, Throughput
 
 logger = logging.getLogger(__name__)
+
+LINE_WIDTH = 80  # columns of a plain line
+_BAR_WIDTH = 10  # columns of the bar at least, where the terminal is narrow
 
 
 class Telemetry:
@@ -40,7 +43,7 @@ class Telemetry:
         flops: FlopsMeter | None = None,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
-        seconds_between_lines: float = 10.0,
+        seconds_between_lines: float = 30.0,
     ) -> None:
         """
         Args:
@@ -51,7 +54,8 @@ class Telemetry:
             flops: for MFU; None: it is not reported.
             stream: where to print; None: standard output. Where it is no terminal: plain lines.
             clock: returns monotonic seconds.
-            seconds_between_lines: of plain lines, at least, except for the first and the last step.
+            seconds_between_lines: at least, between two plain lines of training; the first and the last row
+                of metrics are always printed.
         """
         self.run_folder, self.total_steps, self.flops = Path(run_folder), total_steps, flops
         self.tokens = start_tokens
@@ -138,7 +142,9 @@ class Telemetry:
         self.throughput.add(step, tokens, sequences, seconds)
         if self._bar is not None:
             eta = format_seconds(self.throughput.eta(self.total_steps))
-            self._bar.update(self._task, completed=step, line=self._line(losses, lr), eta=eta)
+            others = f"step {self.total_steps}/{self.total_steps}  eta {eta}  "
+            width = self._bar.console.width - len(others) - _BAR_WIDTH
+            self._bar.update(self._task, completed=step, line=self._line(losses, lr, width), eta=eta)
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
         """Write a record: {"step", "wall_time", ...metrics}.
@@ -154,8 +160,8 @@ class Telemetry:
             self._print_line(step, metrics)
             self.throughput.reset()
         elif "evaluation" in metrics:
-            scores = "  ".join(f"{name} {value:.4g}" for name, value in flatten(metrics["evaluation"]))
-            self._print(f"step {step}  evaluation: {scores}")
+            scores = [f"{name} {value:.4g}" for name, value in flatten(metrics["evaluation"])]
+            self._print(wrap_items(f"step {step}  evaluation:", scores, LINE_WIDTH))
         self._write(step, metrics)
         self.throughput.pause()
 
@@ -183,14 +189,14 @@ class Telemetry:
         eta = self.throughput.eta(self.total_steps)
         return rates if eta is None else rates | {"eta_seconds": eta}
 
-    def _line(self, losses: dict[str, float], lr: float) -> str:
+    def _line(self, losses: dict[str, float], lr: float, width: int) -> str:
+        """Return what a line says of a step, in at most `width` columns: metrics.jsonl has all of it."""
         tokens, _ = self.throughput.rates()
-        parts = [f"loss {losses['total']:.3f}"] if "total" in losses else []
-        parts += [f"{name} {value:.3f}" for name, value in losses.items() if name != "total"]
-        parts += [f"lr {lr:.2e}", f"{format_count(tokens)} tok/s"]
-        if self.flops is not None:
-            parts.append(f"mfu {100 * self.flops.mfu(tokens):.1f}%")
-        return "  ".join(parts)
+        total = [f"loss {losses['total']:.3f}"] if "total" in losses else []
+        parts = [f"{name} {value:.3f}" for name, value in losses.items() if name != "total"]
+        rate, speed = f"lr {lr:.2e}", f"{format_count(tokens)} tok/s"
+        mfu = [] if self.flops is None else [f"mfu {100 * self.flops.mfu(tokens):.1f}%"]
+        return drop_to_fit([*total, *parts, rate, speed, *mfu], [rate, *mfu, *reversed(parts)], width)
 
     def _print_line(self, step: int, metrics: dict[str, Any]) -> None:
         now = self._clock()
@@ -200,8 +206,9 @@ class Telemetry:
         self._last_line = now
         losses = metrics["loss"] if isinstance(metrics["loss"], dict) else {"total": metrics["loss"]}
         eta = format_seconds(metrics.get("eta_seconds"))
-        line = self._line(losses, metrics.get("lr", math.nan))
-        self._print(f"step {step}/{self.total_steps}  {line}  eta {eta}")
+        start, end = f"step {step}/{self.total_steps}  ", f"  eta {eta}"
+        line = self._line(losses, metrics.get("lr", math.nan), LINE_WIDTH - len(start + end))
+        self._print(start + line + end)
 
     def _print(self, text: str) -> None:
         if self._bar is not None:

@@ -72,10 +72,12 @@ def answer(command: str, flag: str) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_imports_nothing_slow(command):
+def test_help_imports_nothing_slow_and_fits_80_columns(command):
     done = answer(command, "--help")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1].split() == ["imported:"]
+    *page, imported = done.stdout.splitlines()
+    assert imported.split() == ["imported:"]
+    assert page[0].startswith("usage: ") and max(map(len, page)) <= 80
 
 
 @pytest.mark.parametrize("command", COMMANDS)

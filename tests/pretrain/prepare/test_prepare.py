@@ -16,10 +16,11 @@ from prepare_helpers import config, digest, make_corpus, texts_of
 from augment.text.cleaning import without_cleaning
 from pretrain.common import cli
 from pretrain.common.errors import UserError
-from pretrain.config.data import DataConfig
+from pretrain.common.typed_values import type_name
+from pretrain.config.data import DataConfig, Source
 from pretrain.data.shards import ShardReader
 from pretrain.data.tokenizer import tokenizer_hash
-from pretrain.prepare.__main__ import data_flags, main
+from pretrain.prepare.__main__ import data_flags, main, source_keys
 from pretrain.prepare.run import find_or_prepare, prepare
 from pretrain.prepare.sentences import sentences_of
 
@@ -30,7 +31,7 @@ def run(arguments: list[str]) -> int:
     """The command line's exit status."""
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
         patch.setattr(sys, "argv", ["prepare", *arguments])
-        cli.run(main, keys=data_flags)
+        cli.run(main, keys=data_flags, more_help=source_keys)
     return ended.value.code
 
 
@@ -206,6 +207,8 @@ def test_help_names_every_key(capsys):
     assert run(["--help", "all"]) == 0
     text = capsys.readouterr().out
     assert all(f"--{name.replace('_', '-')}" in text for name in DataConfig.model_fields if name != "sources")
+    for name, field in Source.model_fields.items():
+        assert f"\n  {name} {type_name(field.annotation)} (" in text
     assert "--source list (default embedded)" in text and "--executor" in text and "--partition" in text
     assert "pretrain.config.data" not in text and "Source(" not in text
     assert "\n    python -m pretrain.prepare --source embedded --out data/embedded\n" in text

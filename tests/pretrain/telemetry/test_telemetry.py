@@ -4,6 +4,7 @@ import io
 import json
 import math
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -266,21 +267,63 @@ def test_records_and_lines_say_what_happened(tmp_path):
     assert records[-1]["warning"] == "look here" and records[-1]["step"] == 20
     lines = stream.getvalue().splitlines()
     assert lines[0] == "step 5/100  loss 4.000  mlm 3.000  lr 1.00e-04  2.5k tok/s  mfu 25.0%  eta 03:10"
-    assert lines[1] == "step 5  evaluation: heldout_mlm_loss 2.345"
+    assert lines[1] == "step 5  evaluation:  heldout_mlm_loss 2.345"
     assert lines[-1] == "WARNING at step 20: look here"
 
 
-def test_plain_lines_are_not_a_flood(tmp_path):
+@pytest.mark.parametrize(
+    ("seconds", "log_every", "shown"),
+    [
+        # a row of metrics every 1.25 s: a line every 30 s
+        (0.125, 10, [10, 250, 490, 730, 970, 1000]),
+        # a row every 100 s: a line each
+        (0.5, 200, [200, 400, 600, 800, 1000]),
+    ],
+)
+def test_plain_lines_come_with_rows_of_metrics_and_30_seconds_apart(tmp_path, seconds, log_every, shown):
     clock, stream = Clock(), io.StringIO()
-    telemetry = Telemetry(tmp_path, 1000, stream=stream, clock=clock, seconds_between_lines=10)
-    with telemetry:
+    with Telemetry(tmp_path, 1000, stream=stream, clock=clock) as telemetry:
         for step in range(1, 1001):
-            clock.now += 0.1
+            clock.now += seconds
             telemetry.advance(step, {"total": 1.0}, 0.1, 1)
-            telemetry.log(step, {"loss": {"total": 1.0}, "lr": 0.1})
-    lines = stream.getvalue().splitlines()
-    assert 9 <= len(lines) <= 12
-    assert lines[0].startswith("step 1/1000") and lines[-1].startswith("step 1000/1000")
+            if step % log_every == 0:
+                telemetry.log(step, {"loss": {"total": 1.0}, "lr": 0.1})
+    assert [line.split("  ")[0] for line in stream.getvalue().splitlines()] == [
+        f"step {step}/1000" for step in shown
+    ]
+
+
+LOSSES = {"total": 12.345, "contrastive": 1.234, "mlm": 10.234, "neighbourhood": 0.5}
+
+
+def long_run(folder: Path, stream: io.StringIO) -> list[str]:
+    """Print a step and an evaluation with more figures than 80 columns hold; return the lines."""
+    clock = Clock()
+    flops = FlopsMeter(per_token=1e6, peak=1e10, repeated_per_token=5e5)
+    with Telemetry(folder, 500_000, start_step=100_000, flops=flops, stream=stream, clock=clock) as telemetry:
+        clock.now += 2.0
+        telemetry.advance(100_001, LOSSES, 1e-4, 10_000, 100)
+        telemetry.log(100_001, {"loss": LOSSES, "lr": 1e-4})
+        scores = {"heldout_mlm_loss": 9.06, "partner_found": 0.958, "partner_loss": 6.13, "stsb-dev": 33.2}
+        telemetry.log(100_001, {"evaluation": scores})
+    return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", stream.getvalue()).replace("\r", "\n").splitlines()
+
+
+def test_plain_lines_fit_80_columns(tmp_path):
+    step, *evaluation = long_run(tmp_path, io.StringIO())
+    assert step == "step 100001/500000  loss 12.345  contrastive 1.234  5k tok/s  eta 9d 06:13:18"
+    assert evaluation == [
+        "step 100001  evaluation:  heldout_mlm_loss 9.06  partner_found 0.958",
+        "  partner_loss 6.13  stsb-dev 33.2",
+    ]
+
+
+def test_a_narrow_terminal_shows_step_bar_and_time_left(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = long_run(tmp_path, Terminal())
+    assert max(map(len, lines)) <= 80
+    bar = next(line for line in reversed(lines) if "500000" in line)
+    assert bar.startswith("step 100001/500000 ━") and "loss 12.345" in bar and bar.endswith("eta 9d 06:13:18")
 
 
 def test_terminal_gets_a_bar(tmp_path):
