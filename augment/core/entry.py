@@ -27,7 +27,7 @@ class Parameter:
     variable: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Entry:
     """Describe an augmentation.
 
@@ -36,7 +36,7 @@ class Entry:
         text: (sentence: ParsedSentence, draws: Draws, **parameters) -> str | None (`augment.text.draws`).
         text with `batch`: (N sentences, their N draws, **parameters) -> list[str | None] of length N; the
         result for a sentence does not depend on the other sentences.
-    paper: the source. description: what it does. example: a specification.
+    paper: the source. description: what it does. example: a specification; its name alone by default.
     sample: (before, after), for text.
     meaning: whether it keeps the meaning of a sentence.
     needs: for tokens "synonyms" (a SynonymTable, passed by keyword), "del" (a tokenizer with [DEL]),
@@ -51,16 +51,19 @@ class Entry:
     """
 
     name: str
-    kind: Literal["token", "text"]
     paper: str
-    parameters: tuple[Parameter, ...]
     description: str
-    example: str
     function: Callable[..., Any]
     meaning: Meaning
+    kind: Literal["token", "text"] = "text"
+    parameters: tuple[Parameter, ...] = ()
+    example: str = ""
     needs: tuple[str, ...] = ()
     sample: tuple[str, str] | None = None
     check: Callable[[dict[str, Any]], str | None] | None = None
     require: Callable[[], None] | None = None
     load: Callable[[dict[str, Any]], Any] | None = None
     batch: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "example", self.example or self.name)

@@ -46,15 +46,12 @@ def contextual(
     ceil(rate * n) of n words are masked (VaSCL, Zhang et al. 2022: rates of 5, 10 and 20%), one after the
     other in random order, the earlier ones already replaced. Each is filled by a draw from the model's
     distribution over its `top_k` likeliest whole words (nlpaug, Ma 2019: 100). A new word has letters only,
-    one token, the case of the word
-    that it replaces, and agrees with "a" and "an" around it; it is never the old word or a neighbour. In
-    Chinese, words of one character are replaced. Parts of short forms, compounds with hyphens, abbreviations,
-    numbers, URLs and, for a model without capitals, names stay. action=insert puts a new word before a word
-    instead; random draws one of the two for each sentence. Possibly altering. Needs a masked language model.
-        "The old man sat by the sea." -> "The old man stood by the sea."
+    one token, the case of the word that it replaces, and agrees with "a" and "an" around it; it is never the
+    old word or a neighbour. In Chinese, words of one character are replaced. Parts of short forms, compounds
+    with hyphens, abbreviations, numbers, URLs and, for a model without capitals, names stay. action=insert
+    puts a new word before a word instead; random draws one of the two for each sentence.
 
     With rate=0.3 and action="random" it is RandomContextualWordAugmentation (AugCSE, through nlpaug).
-        "The old man sat by the sea." -> "The very old man sat down by the sea."
 
     Raises:
         AugmentationError: the model cannot be loaded or is none, or its device is not there.
@@ -311,7 +308,6 @@ def _parameters(rate: float, action: str) -> tuple[Parameter, ...]:
 ENTRIES = (
     Entry(
         name="contextual",
-        kind="text",
         paper="VaSCL (Zhang et al. 2022, arXiv:2110.08552), section 4.4, at 5, 10 and 20%; through nlpaug "
         "(Ma 2019)",
         parameters=_parameters(0.1, "substitute"),
@@ -326,7 +322,6 @@ ENTRIES = (
     ),
     Entry(
         name="random-contextual-word",
-        kind="text",
         paper=AUGCSE,
         parameters=_parameters(0.3, "random"),
         description="Random words are replaced by draws from a masked language model, or such words are put "

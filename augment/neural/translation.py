@@ -53,13 +53,11 @@ def back_translation(
     """Translate into another language and back with two models: BackTranslation (AugCSE, A.2).
 
     AugCSE uses English to German. None where it comes back the same, spaces, quotes and capitals aside.
-    Preserving. Needs two translation models. search: the fields of `Search`.
-        "The old man sat by the sea." -> "The old man was sitting by the sea."
+    search: the fields of `Search`.
 
     With pick="diverse" it is DiverseParaphrase (A.2): the result that shares the fewest runs of one to three
     words with the sentence. The original chooses by DiPS (Kumar et al. 2019), whose submodular gain of one
     result also weighs its likeness in word2vec vectors; here beam search alone stands in for that.
-        "The old man sat by the sea." -> "An elderly man was sitting at the seaside."
 
     Raises:
         AugmentationError: a model cannot be loaded or is none, or its device is not there.
@@ -82,8 +80,7 @@ def multilingual_back_translation(
     """Translate into a language and back with one model of many (M2M100): AugCSE, A.2.
 
     source, pivot: codes of the two languages, as the model writes them (en, de; eng_Latn of NLLB; en_XX of
-    mBART). None where it comes back the same. Preserving. Needs a translation model of many languages.
-        "The old man sat by the sea." -> "The old man sat on the sea."
+    mBART). None where it comes back the same.
 
     Raises:
         AugmentationError: the model cannot be loaded, or has no such languages, or its device is not there.
@@ -106,8 +103,7 @@ def casual_to_formal(
     """Rewrite in a formal style with a T5: Casual2Formal (AugCSE, A.2, through Styleformer).
 
     The original keeps results that a second model, of entailment, finds adequate (0.95 or more) and ranks
-    them; here the likeliest different result is taken. Preserving. Needs a model of that style.
-        "What you upto" -> "What are you currently doing?"
+    them; here the likeliest different result is taken.
 
     Raises:
         AugmentationError: the model cannot be loaded or is none, or its device is not there.
@@ -305,7 +301,6 @@ _PAIR_NEEDED = ("model:translation, there and back",)
 ENTRIES = (
     Entry(
         name="back-translation",
-        kind="text",
         paper=AUGCSE,
         parameters=(*_PAIR, *_search("best")),
         description="Translated into another language and back.",
@@ -319,7 +314,6 @@ ENTRIES = (
     ),
     Entry(
         name="multilingual-back-translation",
-        kind="text",
         paper=AUGCSE,
         parameters=(
             _model("model", "the model of many languages", MULTILINGUAL),
@@ -338,7 +332,6 @@ ENTRIES = (
     ),
     Entry(
         name="diverse-paraphrase",
-        kind="text",
         paper=AUGCSE,
         parameters=(*_PAIR, *_search("diverse")),
         description="Translated into another language and back, the result that is least like the sentence.",
@@ -352,7 +345,6 @@ ENTRIES = (
     ),
     Entry(
         name="casual-to-formal",
-        kind="text",
         paper=AUGCSE,
         parameters=(_model("model", "the model of the formal style", FORMAL), *_search("different")),
         description="Rewritten in a formal style.",

@@ -54,9 +54,7 @@ def random_word_embedding(
     beside it, in its capitals, with "a" and "an" corrected. action=insert puts a random word of the file
     before a word instead, which is what nlpaug's insertion does; random draws one of the two for each
     sentence, as AugCSE's code does. Function words, short forms, compounds with hyphens, abbreviations,
-    numbers and URLs stay. Possibly altering. Needs word vectors in a local file (GloVe's or word2vec's text
-    format, .gz too).
-        "The old man sat by the sea." -> "The young man stood by the sea."
+    numbers and URLs stay. path: word vectors in GloVe's or word2vec's text format, .gz too.
 
     Raises:
         AugmentationError: the file is missing or in another format.
@@ -201,7 +199,6 @@ def _load(values: dict[str, Any]) -> None:
 ENTRIES = (
     Entry(
         name="random-word-embedding",
-        kind="text",
         paper=AUGCSE,
         parameters=(
             Parameter(

@@ -1,4 +1,4 @@
-"""Which words of a sentence stand for themselves, so that another word could take their place.
+"""Find the words of a sentence that stand for themselves, so that another word could take their place.
 
 Not those of names, of fixed expressions ("according to"), of collocations that WordNet lists ("young man",
 "take place"), of compounds, and not words with a complement that they choose the form of ("attempt to",
@@ -46,10 +46,10 @@ _PRONOUNS = word_set("itself himself herself themselves myself yourself ourselve
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a word's place in its sentence wants of a word. uses: "c" or "m" of nouns, "g" of adjectives, ""
-    for any.
+    """Hold what a word's place in its sentence wants of a word.
 
-    place: "a" in front of a noun, "p" behind a verb, of adjectives. frame: of `senses.FRAMES`, of verbs.
+    uses: "c" or "m" of nouns, "g" of adjectives, "" for any. place: "a" in front of a noun, "p" behind a
+    verb, of adjectives. frame: of `senses.FRAMES`, of verbs.
     """
 
     uses: str = ""

@@ -1,4 +1,4 @@
-"""What the rules that need a parse share: phrases as runs of words, number and person, finite forms."""
+"""Share what rules that need a parse use: phrases as runs of words, number and person, finite forms."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ _ABBREVIATIONS = word_set(
 
 
 def phrase(sentence: ParsedSentence, i: int) -> tuple[int, int] | None:
-    """(first, last) word of the phrase that word i heads, or None where its words are not one run."""
+    """Return the first and last word of the phrase that word i heads, or None where its words are not one
+    run."""
     first, last = sentence.subtree(i)
     size, waiting = 0, [i]
     while waiting:
@@ -51,7 +52,7 @@ def characters(sentence: ParsedSentence, first: int, last: int) -> str:
 
 
 def sentence_spans(sentence: ParsedSentence) -> list[tuple[int, int]]:
-    """Character spans of the sentences of a text; none where one does not end as a sentence does."""
+    """Return the character spans of a text's sentences; none where one does not end as a sentence does."""
     bounds: list[list[int]] = []
     current = None
     for i in range(len(sentence)):
@@ -128,8 +129,8 @@ def is_plural(sentence: ParsedSentence, i: int) -> bool:
 
 
 def person_of(sentence: ParsedSentence, i: int) -> tuple[int, bool]:
-    """(1, 2 or 3, whether plural) of the phrase that word i heads. "You" counts as a plural, which its verb
-    forms are."""
+    """Return the person (1, 2 or 3) of the phrase that word i heads, and whether it is plural. "You" counts
+    as a plural, which its verb forms are."""
     word = sentence.word(i).lower()
     if word in ("i", "me"):
         return 1, False
@@ -176,8 +177,8 @@ def finite_form(lemma: str, tense: str, person: int, plural: bool) -> str:
 
 
 def spelled_out(sentence: ParsedSentence, i: int) -> str | None:
-    """A verb as it is written when it stands by itself: "have" for "'ve", the word itself for others, None
-    for what cannot."""
+    """Return a verb as it is written when it stands by itself: "have" for "'ve", the word itself for others,
+    None for what cannot."""
     if sentence.word(i)[:1] not in "'’":
         return sentence.word(i)
     return full_form(sentence, [word.lower().replace("’", "'") for word in sentence.words], i)

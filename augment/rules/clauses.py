@@ -1,4 +1,4 @@
-"""AugCSE's rules that cut a sentence down to its triples, or put it under a factive verb."""
+"""Cut a sentence down to its triples, or put it under a factive verb: rules of AugCSE."""
 
 from __future__ import annotations
 
@@ -39,15 +39,14 @@ _SINGULAR_PRONOUNS = {"i": "I", "you": "you", "he": "he", "she": "she", "we": "w
 
 
 def summarization(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """Summarization (NL-Augmenter; Zhang et al. 2021): triples of subject, verb and object, "!" in front of a
-    negated verb.
+    """Return a sentence's triples of subject, verb and object, "!" in front of a negated verb: Summarization
+    (NL-Augmenter; Zhang et al. 2021).
 
     As published: heads of phrases, one word each, "Stillwater !is film", joined by commas; often empty. Here:
     names whole; of the main clause, those coordinated with it and clauses in them, each verb with its subject
     (that of the clause that it is coordinated with, where it has none); "is" with its predicate for parses
     that hang the copula there; verbs without an object with what a preposition brings. None where there is no
-    triple, and where it is the whole sentence. Possibly altering. Needs the parse.
-        "Stillwater is not a 2010 American fantasy film." -> "Stillwater !is film"
+    triple, and where it is the whole sentence.
     """
     triples: list[str] = []
     for head, pos in enumerate(sentence.pos):
@@ -72,15 +71,14 @@ def summarization(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 
 def factive_verb(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """FactiveVerbTransformation (Grissom and Miyao 2012; NL-Augmenter, filtered out by AugCSE for its
-    repeated patterns): "X did it" becomes "X acknowledged that they did it".
+    """Return "X acknowledged that they did it" for "X did it", with a random factive verb:
+    FactiveVerbTransformation (Grissom and Miyao 2012; NL-Augmenter, filtered out by AugCSE for its repeated
+    patterns).
 
     As published: the words of the subject re-joined, a verb drawn with a fixed seed (always the same), a
-    pronoun by lists of names. Here: a random factive verb in the sentence's tense; a pronoun that is known: a
-    personal pronoun's own, "he" or "she" by word lists, "they" for plural people, "it" for groups of people.
-    None for other subjects, questions, and where the sentence does not start with its subject. Preserving.
-    Needs the parse.
-        "Peter published a research paper." -> "Peter acknowledged that he published a research paper."
+    pronoun by lists of names. Here: a verb in the sentence's tense; a pronoun that is known: a personal
+    pronoun's own, "he" or "she" by word lists, "they" for plural people, "it" for groups of people. None for
+    other subjects, questions, and where the sentence does not start with its subject.
     """
     root = sentence.root
     if root < 0:
@@ -181,8 +179,8 @@ def _has_case(sentence: ParsedSentence, i: int) -> bool:
 
 
 def _name(sentence: ParsedSentence, i: int, said: bool = False) -> str:
-    """Word i, with the other words of a name that it is the head of, the number of what is no word ("34%"),
-    or "to".
+    """Return word i, with the other words of a name that it is the head of, the number of what is no word
+    ("34%"), or "to".
 
     said: it is what "be" says of the subject, of which a preposition is part ("is at home").
     """
@@ -220,7 +218,7 @@ def _pronoun(sentence: ParsedSentence, subject: int) -> str | None:
 
 
 def _gender(sentence: ParsedSentence, subject: int) -> str | None:
-    """ "he" or "she" of a person by word lists: a noun, or the first part of a name."""
+    """Return "he" or "she" for a person by word lists: a noun, or the first part of a name."""
     pronouns = _pronouns()
     if sentence.pos[subject] == "NOUN":
         return pronouns.get(sentence.word(subject).lower())
@@ -253,11 +251,8 @@ def _pronouns() -> dict[str, str]:
 ENTRIES = (
     Entry(
         name="summarization",
-        kind="text",
         paper=AUGCSE,
-        parameters=(),
         description='Triples of subject, verb and object, "!" in front of a negated verb.',
-        example="summarization",
         function=summarization,
         meaning="possibly altering",
         needs=("parse",),
@@ -265,11 +260,8 @@ ENTRIES = (
     ),
     Entry(
         name="factive-verb",
-        kind="text",
         paper=f"{AUGCSE} (filtered out)",
-        parameters=(),
         description='"X did it" becomes "X acknowledged that they did it", with a random factive verb.',
-        example="factive-verb",
         function=factive_verb,
         meaning="preserving",
         needs=("parse",),

@@ -1,4 +1,4 @@
-"""AugCSE's colours."""
+"""Change colours: a rule of AugCSE."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _JOINTS = ("-", "/", "–")
 
 
 def colors(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """ColorTransformation (NL-Augmenter): a colour becomes another of the 147 of CSS ("dark sea green").
+    """Replace every colour by another of the 147 of CSS ("dark sea green"): ColorTransformation
+    (NL-Augmenter). Return None without a colour.
 
     As published: every colour name found as a substring ("tan" in "Stan"), all for the same colour in every
     sentence. Here: whole words, the longest name first, a colour drawn for each; names are left ("Red Sea",
     "Mr Brown", "green tea", "black voters"), and words that are things more often than colours ("orange",
-    "wheat", "snow") only count as adjectives. Possibly altering. Needs tags.
-        "She wore a red dress and black shoes." -> "She wore a misty rose dress and teal shoes."
+    "wheat", "snow") only count as adjectives.
     """
     words = sentence.words
     known, longest = _known()
@@ -92,7 +92,7 @@ def _all() -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=1)
 def _nouns() -> dict[str, tuple[frozenset[str], frozenset[str]]]:
-    """{colour: (things, groups of people) that it makes a name with}"""
+    """Return {colour: (things, groups of people) that it makes a name with}."""
     rows = {colour: word_set(nouns) for colour, nouns in word_table("colour_nouns.tsv")}
     groups = {
         colour: nouns for colours, nouns in rows.items() if " " in colours for colour in colours.split()
@@ -105,8 +105,8 @@ def _nouns() -> dict[str, tuple[frozenset[str], frozenset[str]]]:
 
 @functools.lru_cache(maxsize=1)
 def _known() -> tuple[dict[str, bool], dict[str, int]]:
-    """({name: whether it is a thing more often than a colour}, {first word: most words of a name that starts
-    so})."""
+    """Return ({name: whether it is a thing more often than a colour}, {first word: most words of a name that
+    starts so})."""
     known = {line.lstrip("*"): line[0] == "*" for line in word_list("colours.txt")}
     longest: dict[str, int] = {}
     for name in known:
@@ -118,11 +118,8 @@ def _known() -> tuple[dict[str, bool], dict[str, int]]:
 ENTRIES = (
     Entry(
         name="colors",
-        kind="text",
         paper=AUGCSE,
-        parameters=(),
         description="Every colour becomes another of the 147 of CSS.",
-        example="colors",
         function=colors,
         meaning="possibly altering",
         needs=("tags",),

@@ -1,4 +1,4 @@
-"""AugCSE's contractions, and its removal of negated auxiliaries."""
+"""Spell contractions out, and remove negated auxiliaries: rules of AugCSE."""
 
 from __future__ import annotations
 
@@ -34,27 +34,24 @@ _NOT = word_set("n't n’t not")
 
 
 def contractions(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """ContractionExpansions (CheckList, Ribeiro et al. 2020): contractions are spelled out; where there are
-    none, forms that can be are contracted.
+    """Spell contractions out, or, where there are none, contract the forms that can be: ContractionExpansions
+    (CheckList, Ribeiro et al. 2020). Return None where neither can be done.
 
     As published: a map of 77 strings, the first fitting form. Here: by words and tags, so that "it's" is "it
     is" or "it has", "I'd" is "I would" or "I had" by the verb that follows, "John's" stays, and nothing is
-    contracted at the end of a clause ("Yes, it is."); "don't you know" becomes "do you not know". Preserving.
-    Needs the parse.
-        "I'm sure he doesn't know." -> "I am sure he does not know."
+    contracted at the end of a clause ("Yes, it is."); "don't you know" becomes "do you not know".
     """
     lower = [word.lower().replace("’", "'") for word in sentence.words]
     return rewrite(sentence, _expansions(sentence, lower)) or rewrite(sentence, _short_forms(sentence, lower))
 
 
 def auxiliary_negation_removal(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """SentenceAuxiliaryNegationRemoval (NL-Augmenter): "not" and "n't" behind an auxiliary go, and "do" with
-    them.
+    """Remove "not" and "n't" behind auxiliaries, and "do" with them: SentenceAuxiliaryNegationRemoval
+    (NL-Augmenter). Return None where there is none.
 
     As published: "does not" and "did not" stay, "can't" leaves "ca", "won't" leaves "wo". Here: all of them,
     and the verb takes the form that "do" had ("does not go": "goes"; "did not go": "went"); "not only" stays,
-    as it negates nothing. Altering. Needs the parse.
-        "He does not live here and can't swim." -> "He lives here and can swim."
+    as it negates nothing.
     """
     words = [word.lower().replace("’", "'") for word in sentence.words]
     if not any(word == "not" or word == "n't" for word in words):
@@ -84,9 +81,8 @@ def auxiliary_negation_removal(sentence: ParsedSentence, draws: Draws) -> str | 
 
 
 def _without_do(sentence: ParsedSentence, i: int, auxiliary: str) -> list[Edit]:
-    """Word i is the "not" behind a form of "do": both go and the verb is inflected; "not" alone in a question
-    or where the verb is left out.
-    """
+    """Remove word i, the "not" behind a form of "do", and that form, and inflect the verb; in a question, or
+    where the verb is left out, remove "not" alone."""
     verb = next(
         (j for j in range(i + 1, min(i + 5, len(sentence))) if sentence.tags[j] in ("VB", "VBP")), None
     )
@@ -163,7 +159,7 @@ def _perfect(sentence: ParsedSentence, lower: list[str], i: int) -> bool:
 
 
 def _not(sentence: ParsedSentence, lower: list[str], i: int) -> list[Edit]:
-    """ "n't" spelled out, behind the subject where that follows ("don't you")."""
+    """Spell "n't" out, behind the subject where that follows ("don't you")."""
     whole = _IRREGULAR.get(lower[i - 1], lower[i - 1])
     if whole not in _CONTRACTED and whole not in ("may", "shall", "ought", "dare"):
         return []
@@ -233,11 +229,8 @@ def _contracts(sentence: ParsedSentence, lower: list[str], i: int, following: st
 ENTRIES = (
     Entry(
         name="contractions",
-        kind="text",
         paper=AUGCSE,
-        parameters=(),
         description="Contractions are spelled out; where there are none, forms that can be are contracted.",
-        example="contractions",
         function=contractions,
         meaning="preserving",
         needs=("parse",),
@@ -245,11 +238,8 @@ ENTRIES = (
     ),
     Entry(
         name="auxiliary-negation-removal",
-        kind="text",
         paper=AUGCSE,
-        parameters=(),
         description='"not" behind an auxiliary goes, "do" with it, and the verb takes its form.',
-        example="auxiliary-negation-removal",
         function=auxiliary_negation_removal,
         meaning="altering",
         needs=("parse",),

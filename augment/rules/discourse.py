@@ -1,4 +1,4 @@
-"""AugCSE's discourse markers."""
+"""Change discourse markers: a rule of AugCSE."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ _NOT_ADVERB = word_set(
 
 
 def discourse_markers(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """DiscourseMarkerSubstitution (NL-Augmenter; Pitler et al. 2008): one marker becomes another of the same
-    class of PDTB 2.0.
+    """Replace one discourse marker by another of the same class of PDTB 2.0: DiscourseMarkerSubstitution
+    (NL-Augmenter; Pitler et al. 2008). Return None without a marker.
 
     As published: looked up among the words of the split text, so markers of several words never match, and
     replaced where the string first occurs ("since" in "sincerely", in "since July" too). Here: whole markers,
     of several words too, each where it does that work: in front of a comma, of a verb, or of a clause
-    (`word_lists/discourse_markers.tsv`); a random one of them, by a random other one. Preserving. Needs the
-    parse.
-        "He left because it was late." -> "He left since it was late."
+    (`word_lists/discourse_markers.tsv`); a random one of them, by a random other one.
     """
     words = [word.lower() for word in sentence.words]
     starting = _markers()
@@ -55,7 +53,7 @@ def discourse_markers(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 
 def _is_opening(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bool:
-    """At the start of a clause or between commas, a comma behind."""
+    """Return whether a marker stands at the start of a clause or between commas, with a comma behind it."""
     if j + 2 >= len(words) or words[j + 1] != ",":
         return False
     if words[i] == "then" and i and words[i - 1] == ",":  # "in 1814, then, ..."
@@ -64,7 +62,7 @@ def _is_opening(sentence: ParsedSentence, words: list[str], i: int, j: int) -> b
 
 
 def _is_adverb(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bool:
-    """In front of a verb, in a clause that has its subject already."""
+    """Return whether a marker stands in front of a verb, in a clause that has its subject already."""
     if (
         j + 1 >= len(words)
         or i == 0
@@ -86,7 +84,7 @@ def _is_adverb(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bo
 
 
 def _is_clause(sentence: ParsedSentence, words: list[str], i: int, j: int) -> bool:
-    """Introduces a clause that has a subject and a finite verb behind the marker."""
+    """Return whether a marker introduces a clause that has a subject and a finite verb behind it."""
     if (
         j + 1 >= len(words)
         or words[j + 1] in _PREPOSITIONS
@@ -148,7 +146,7 @@ _IS_PLACE = {
 
 
 class _Marker:
-    """A marker as words, and the others of its class by place."""
+    """Hold a marker as words, and the others of its class by place."""
 
     def __init__(self, text: str):
         self.words = text.split(" ")
@@ -157,7 +155,7 @@ class _Marker:
 
 @functools.lru_cache(maxsize=1)
 def _markers() -> dict[str, list[_Marker]]:
-    """First word -> markers, longest first."""
+    """Return the markers by their first word, longest first."""
     markers: dict[str, _Marker] = {}
     for place, _, line in word_table("discourse_markers.tsv"):
         group = line.split("|")
@@ -174,11 +172,8 @@ def _markers() -> dict[str, list[_Marker]]:
 ENTRIES = (
     Entry(
         name="discourse-markers",
-        kind="text",
         paper=AUGCSE,
-        parameters=(),
         description="A discourse marker becomes another of the same class of the Penn Discourse Treebank.",
-        example="discourse-markers",
         function=discourse_markers,
         meaning="preserving",
         needs=("parse",),

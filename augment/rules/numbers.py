@@ -1,4 +1,4 @@
-"""AugCSE's numbers as words."""
+"""Write numbers as words: a rule of AugCSE."""
 
 from __future__ import annotations
 
@@ -51,14 +51,12 @@ _BEFORE_YEARS = _MONTHS | word_set(
 
 
 def number_words(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """NumericToWord (NL-Augmenter): numbers become words: cardinals, ordinals, decimals, per cent, money,
-    years and decades, days of a month, times, ranges.
+    """Write numbers as words: cardinals, ordinals, decimals, per cent, money, years and decades, days of a
+    month, times, ranges: NumericToWord (NL-Augmenter). Return None without a number.
 
     Here by num2words, with years told from quantities by what stands around them ("in 1984", "1984 people").
     Parts of something else stay: "B-52", "3D", "1.2.3", URLs, numbers of more than 15 digits or with a
-    leading zero. Preserving. Needs nothing.
-        "In 1984, 25% of 1,200 voters paid $5." -> "In nineteen eighty-four, twenty-five percent of one
-        thousand, two hundred voters paid five dollars."
+    leading zero.
     """
     text = sentence.text
     edits: list[Edit] = []
@@ -232,11 +230,8 @@ def _words(digits: str, kind: str) -> str:
 ENTRIES = (
     Entry(
         name="number-words",
-        kind="text",
         paper=AUGCSE,
-        parameters=(),
         description="Numbers become words: quantities, years, ordinals, money, per cent, times, ranges.",
-        example="number-words",
         function=number_words,
         meaning="preserving",
         sample=("In 1984, 25% paid $5.", "In nineteen eighty-four, twenty-five percent paid five dollars."),

@@ -1,4 +1,4 @@
-"""AugCSE's rules that move whole phrases: subject and object exchanged, sentences in another order."""
+"""Move whole phrases: subject and object exchanged, sentences in another order. Rules of AugCSE."""
 
 from __future__ import annotations
 
@@ -46,14 +46,13 @@ _CLOSING = tuple(".!?;:,\"'”’)]")
 
 
 def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """SentenceSubjectObjectSwitch (NL-Augmenter): the subject of the main clause and its first object
-    exchange places.
+    """Exchange the subject of the main clause and its first object: SentenceSubjectObjectSwitch
+    (NL-Augmenter). Return None where there are not both, or where the parser has erred.
 
     As published: the subtrees of the last *subj* before the root and the first *obj* behind it, objects of
     prepositions among them, exchanged as they are. Here: phrases of one run of words each, pronouns in their
     case ("he": "him"), the verb in agreement with its new subject, commas and capitals right; no relative or
-    reflexive pronoun, no "there". Altering. Needs the parse.
-        "She saw the birds." -> "The birds saw her."
+    reflexive pronoun, no "there".
     """
     root = sentence.root
     if root < 0:
@@ -101,13 +100,13 @@ def subject_object_switch(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 
 def sentence_reordering(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """SentenceReordering (NL-Augmenter; Lewis et al. 2020): the sentences of a text in another, random order.
+    """Put the sentences of a text in another, random order: SentenceReordering (NL-Augmenter; Lewis et al.
+    2020).
 
     As published, coreference first resolved by a model, off by default. Here: never their own order; None for
     a single sentence, which is what most corpora of sentences have, and where quotes or brackets go over
     sentences. A sentence ends in . ! or ?, behind no abbreviation ("No. 132"), and the next one starts with a
-    capital, whatever the parser says. Possibly altering. Needs the parse, for where sentences end.
-        "It rained. He slept." -> "He slept. It rained."
+    capital, whatever the parser says.
     """
     spans = sentence_spans(sentence)
     if len(spans) < 2:
@@ -124,8 +123,8 @@ def sentence_reordering(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 
 def _first_object(sentence: ParsedSentence, root: int, verb: int) -> tuple[int, int, int] | None:
-    """(head, first word, last word) of the first object behind the verb, one that a preposition brings among
-    them."""
+    """Return (head, first word, last word) of the first object behind the verb, one that a preposition brings
+    among them."""
     for i in range(verb + 1, len(sentence)):
         relation = sentence.relation(i)
         cases = [child for child in sentence.children(i) if sentence.relation(child) == "case" and child < i]
@@ -183,8 +182,8 @@ def _as_object(sentence: ParsedSentence, head: int, first: int, last: int) -> st
 
 
 def _close(sentence: ParsedSentence, first: int, last: int, new: str) -> tuple[int, str]:
-    """(end of what goes, what comes): with the comma behind that an apposition or relative clause in either
-    needs."""
+    """Return the end of what goes, and what comes with the comma behind it that an apposition or relative
+    clause in either needs."""
     end = sentence.ends[last]
     following = sentence.text[end : end + 1]
     if following == ",":
@@ -242,11 +241,8 @@ def _agreement(sentence: ParsedSentence, root: int, new_subject: int) -> list[Ed
 ENTRIES = (
     Entry(
         name="subject-object-switch",
-        kind="text",
         paper=AUGCSE,
-        parameters=(),
         description="The subject of the main clause and its first object exchange places.",
-        example="subject-object-switch",
         function=subject_object_switch,
         meaning="altering",
         needs=("parse",),
@@ -254,11 +250,8 @@ ENTRIES = (
     ),
     Entry(
         name="sentence-reordering",
-        kind="text",
         paper=AUGCSE,
-        parameters=(),
         description="The sentences of a text in another order.",
-        example="sentence-reordering",
         function=sentence_reordering,
         meaning="possibly altering",
         needs=("parse",),

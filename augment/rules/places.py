@@ -1,5 +1,4 @@
-"""AugCSE's transformations of places: well-known cities for small ones, facts from GeoNames beside a
-place."""
+"""Change places: small cities for well-known ones, facts from GeoNames beside a place. Rules of AugCSE."""
 
 from __future__ import annotations
 
@@ -16,13 +15,13 @@ _CONTINENTS = ("Africa", "Asia", "Europe", "Oceania", "North America", "South Am
 
 
 def city_names(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """CityNamesTransformation (NL-Augmenter): well-known, populous cities become small, little-known ones.
+    """Replace well-known, populous cities by small, little-known ones: CityNamesTransformation
+    (NL-Augmenter). Return None without such a city.
 
     As published: named entities that equal one of 252 cities, each for a random one of 617, seeded by
     Python's hash of the sentence, which differs in every process. Here: a gazetteer of 260 (GeoNames), no
     entity recogniser; a name that is part of a longer one ("New York Times", "Paris Hilton") stays; a city
-    becomes the same city wherever it stands, two cities two different ones. Altering. Needs tags.
-        "They moved from Paris to London." -> "They moved from Nyon to Carlow."
+    becomes the same city wherever it stands, two cities two different ones.
     """
     found = list(_places(sentence, _cities()))
     if not found:
@@ -33,15 +32,14 @@ def city_names(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 
 def geo_names(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """GeoNamesTransformation (NL-Augmenter after Păiş 2019): a fact from GeoNames is put beside a country,
-    city or continent.
+    """Put a fact from GeoNames beside a country, city or continent: GeoNamesTransformation (NL-Augmenter
+    after Păiş 2019). Return None where none has its place.
 
     As published: capital, continent, inhabitants, neighbours, currency or ISO code; all outputs for all
     places. Here: one random fact for one random place, as an apposition between commas where the sentence
     goes on with a verb, a preposition or its end, otherwise in brackets; no fact where the name is part of a
     longer one or stands in front of a noun ("the France team", "Italy's"), nor where the sentence says it
-    already. Preserving. Needs tags.
-        "He was born in Portugal." -> "He was born in Portugal, whose capital is Lisbon."
+    already.
     """
     tables: tuple[dict[str, Any], ...] = _countries(), _cities(), _continents()
     found = [
@@ -68,7 +66,7 @@ def geo_names(sentence: ParsedSentence, draws: Draws) -> str | None:
 
 
 def _places(sentence: ParsedSentence, table: dict) -> Iterator[tuple[int, int, str]]:
-    """(first word, last word, name) of every place of a table that is not part of a longer name."""
+    """Return (first word, last word, name) of every place of a table that is not part of a longer name."""
     words = sentence.words
     starting = _first_words(id(table), tuple(table))
     i = 0
@@ -91,7 +89,7 @@ def _places(sentence: ParsedSentence, table: dict) -> Iterator[tuple[int, int, s
 
 @functools.lru_cache(maxsize=8)
 def _first_words(_: int, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """First word of the names -> lengths in words, longest first."""
+    """Return the lengths in words of the names of a table, longest first, by their first word."""
     lengths: dict[str, set[int]] = {}
     for name in names:
         parts = name.split(" ")
@@ -142,7 +140,7 @@ def _set_off(sentence: ParsedSentence, j: int, fact: str) -> str:
 
 
 def _of_country(name: str) -> list[tuple[str, str]]:
-    """(fact, the word of it that the sentence must not have yet)."""
+    """Return (fact, the word of it that the sentence must not have yet)."""
     code, _, capital, continent, inhabitants, currency, neighbours = _countries()[name]
     facts = [(f"whose capital is {capital}", capital), (f"a country in {continent}", continent)]
     facts += [
@@ -189,11 +187,8 @@ def _continents() -> dict[str, None]:
 ENTRIES = (
     Entry(
         name="city-names",
-        kind="text",
         paper=AUGCSE,
-        parameters=(),
         description="Well-known, populous cities become small, little-known ones.",
-        example="city-names",
         function=city_names,
         meaning="altering",
         needs=("tags",),
@@ -201,12 +196,9 @@ ENTRIES = (
     ),
     Entry(
         name="geo-names",
-        kind="text",
         paper=AUGCSE,
-        parameters=(),
         description="A fact (capital, continent, inhabitants, neighbour, currency) is put beside a country, "
         "city or continent.",
-        example="geo-names",
         function=geo_names,
         meaning="preserving",
         needs=("tags",),

@@ -1,4 +1,4 @@
-"""Which words WordNet has for another, so that the result is right: senses, frequency and grammar.
+"""Find the words that WordNet has for another, so that the result is right: senses, frequency, grammar.
 
 A word has many senses, and its sentence seldom says which. So a word is replaced only where one sense has
 most of the uses that WordNet's makers tagged (`cntlist.rev`), and only by a word of which that sense has most
@@ -91,7 +91,7 @@ FRAMES = {
 
 @dataclass(frozen=True)
 class Substitute:
-    """A lemma that may stand for a word, and what its place must be like.
+    """Hold a lemma that may stand for a word, and what its place must be like.
 
     uses: of nouns "c" (with "a", in the plural) or "m" (without), of adjectives and adverbs "g" (with "very",
     "more"), or "".
@@ -285,7 +285,7 @@ def _overlaps(other: str, lemma: str) -> bool:
 
 @functools.lru_cache(maxsize=1)
 def _uses() -> dict[tuple[str, str], tuple[float, str]]:
-    """{(word, part of speech): (uses in a million words, how it is used)}"""
+    """Return {(word, part of speech): (uses in a million words, how it is used)}."""
     return {
         (row[0], row[1]): (float(row[2]), row[3] if len(row) > 3 else "")
         for row in word_table("word_uses.tsv")
@@ -294,7 +294,7 @@ def _uses() -> dict[tuple[str, str], tuple[float, str]]:
 
 @functools.lru_cache(maxsize=1)
 def _unfit() -> dict[tuple[str, str, str], frozenset[str]]:
-    """{(relation, part of speech, word): what does not stand for it, "*" for nothing does}"""
+    """Return {(relation, part of speech, word): what does not stand for it, "*" for nothing does}."""
     return {
         (relation, part, word): word_set(others)
         for relation, part, word, others in word_table("wordnet_unfit.tsv")
@@ -303,5 +303,5 @@ def _unfit() -> dict[tuple[str, str, str], frozenset[str]]:
 
 @functools.lru_cache(maxsize=1)
 def _fit() -> dict[tuple[str, str], frozenset[str]]:
-    """{(part of speech, word): what stands for it in nearly every sentence}"""
+    """Return {(part of speech, word): what stands for it in nearly every sentence}."""
     return {(part, word): word_set(others) for part, word, others in word_table("wordnet_fit.tsv")}

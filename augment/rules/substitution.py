@@ -1,4 +1,4 @@
-"""Word substitution by WordNet: AugCSE's antonyms, hypernyms, hyponyms and synonyms, VaSCL's synonyms.
+"""Replace words by WordNet: AugCSE's antonyms, hypernyms, hyponyms and synonyms, VaSCL's synonyms.
 
 Which word may stand for another is decided in `senses`, which words of a sentence are free to be replaced in
 `bound_words`. The new word takes the form of the one that goes ("houses": "buildings", "won": "lost"), its
@@ -9,11 +9,10 @@ whatever the sense.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from math import ceil
 from typing import Any
 
-from augment.core.entry import Entry, Meaning, Parameter
+from augment.core.entry import Entry, Parameter
 from augment.rules.bound_words import is_part_of_a_name, place_of
 from augment.rules.senses import RELATIONS, Substitute, substitutes
 from augment.text.draws import Draws
@@ -40,23 +39,23 @@ _SENSES = 2  # of an antonym, as AugCSE's code reads them
 
 
 def antonym_adjectives(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
-    """SentenceAdjectivesAntonymsSwitch (NL-Augmenter): every adjective that has an antonym becomes it.
+    """Replace every adjective that has an antonym by it: SentenceAdjectivesAntonymsSwitch (NL-Augmenter).
+    Return None without one.
 
     As published: the first antonym, by alphabet, of the first lemma of the first sense, in the base form; so
     by `variant=code`, but for the form. Here: of the adjective's own lemma, where its sense is plain,
-    compared where it is ("bigger": "smaller"). Altering. Needs the parse and WordNet.
-        "Amanda's mother was very beautiful." -> "Amanda's mother was very ugly."
+    compared where it is ("bigger": "smaller").
     """
     return rewrite(sentence, _antonyms(sentence, _ADJECTIVES, draws, variant))
 
 
 def antonyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
-    """AntonymSubstitute as AugCSE changed it: an odd number of adjectives and adverbs become their antonyms.
+    """Replace an odd number of adjectives and adverbs by their antonyms: AntonymSubstitute as AugCSE changed
+    it. Return None without one.
 
     As published: all that have one, where their number is odd (NL-Augmenter: even, so that the meaning
     returns); else unchanged. Here: where it is even, one of them, drawn at random, is left. variant: as in
-    `antonym_adjectives`. Altering. Needs the parse and WordNet.
-        "He is a good and fast runner." -> "He is a bad and fast runner."
+    `antonym_adjectives`.
     """
     edits = _antonyms(sentence, _ADJECTIVES | _ADVERBS, draws, variant)
     if len(edits) % 2 == 0 and edits:
@@ -65,35 +64,29 @@ def antonyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> 
 
 
 def hypernyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
-    """ReplaceHypernyms (NL-Augmenter, CheckList): a noun becomes a broader term.
+    """Replace a noun by a broader term: ReplaceHypernyms (NL-Augmenter, CheckList). Return None without one.
 
     As published: one random noun, all occurrences of its letters, by the first hypernym; so by
-    `variant=code`, that noun alone. Here: of those with a plain sense and a common broader term. Altering.
-    Needs the parse and WordNet.
-        "She lost a spoon." -> "She lost a container."
+    `variant=code`, that noun alone. Here: of those with a plain sense and a common broader term.
     """
     return _one_noun(sentence, draws, "hypernyms", variant)
 
 
 def hyponyms(sentence: ParsedSentence, draws: Draws, variant: str = "sense") -> str | None:
-    """ReplaceHyponyms (NL-Augmenter, CheckList): a noun becomes a narrower term; else as `hypernyms`.
-
-    Altering. Needs the parse and WordNet.
-        "The dog barked." -> "The puppy barked."
-    """
+    """Replace a noun by a narrower term, in all else as `hypernyms`: ReplaceHyponyms (NL-Augmenter,
+    CheckList)."""
     return _one_noun(sentence, draws, "hyponyms", variant)
 
 
 def synonyms_wordnet(
     sentence: ParsedSentence, draws: Draws, rate: float = 0.5, variant: str = "sense"
 ) -> str | None:
-    """SynonymSubstitution (NL-Augmenter; Wei and Zou 2019): each noun, verb, adjective and adverb, with
-    probability `rate`, becomes a synonym.
+    """Replace each noun, verb, adjective and adverb by a synonym with probability `rate`: SynonymSubstitution
+    (NL-Augmenter; Wei and Zou 2019). Return None where no word changes.
 
     As published: a random sense's first lemma, adjectives looked up as satellites only, one fixed draw, the
     base form, underscores left in; `variant=code`: a random sense's first lemma, in the form of the word.
-    Here: a synonym in the word's usual sense, where it has one, that usually means the same. Preserving.
-        Needs the parse and WordNet. "The big car stopped." -> "The large automobile halted."
+    Here: a synonym in the word's usual sense, where it has one, that usually means the same.
     """
     found = _with_substitutes(sentence, _CONTENT, "synonyms" if variant == "sense" else "heads")
     edits = [
@@ -107,12 +100,12 @@ def synonyms_wordnet(
 def wordnet_substitution(
     sentence: ParsedSentence, draws: Draws, rate: float = 0.1, variant: str = "sense"
 ) -> str | None:
-    """VaSCL's WNet (through nlpaug; Morris et al. 2020, Ren et al. 2019): ceil(rate * n) of n words become
-    WordNet synonyms, at 5, 10 and 20%; of words that have any, drawn at random; n counts all words.
+    """Replace ceil(rate * n) of n words by WordNet synonyms, at 5, 10 and 20%: VaSCL's WNet (through nlpaug;
+    Morris et al. 2020, Ren et al. 2019). Return None where no word changes.
 
-    As published, and by `variant=code`: any lemma of any sense. Here: as `synonyms_wordnet`, so that fewer
-    words change where fewer have such a synonym. Preserving. Needs the parse and WordNet.
-        "The big car stopped." -> "The large car stopped."
+    The words are drawn from those that have any; n counts all words. As published, and by `variant=code`: any
+    lemma of any sense. Here: as `synonyms_wordnet`, so that fewer words change where fewer have such a
+    synonym.
     """
     found = _with_substitutes(sentence, _CONTENT, "synonyms" if variant == "sense" else "lemmas")
     if not found:
@@ -186,7 +179,7 @@ def _replacement(
     draws: Draws,
     variant: str,
 ) -> Edit | None:
-    """Word i becomes a random one of those that stand in a relation to it, of those that fit its place."""
+    """Replace word i by a random one of those that stand in a relation to it, of those that fit its place."""
     word, tag = sentence.word(i), sentence.tags[i]
     if variant == "code":
         fitting = () if is_part_of_a_name(sentence, i) else [other.lemma for other in others]
@@ -241,21 +234,13 @@ def _published(relation: str, word: str, part: str, tag: str, hint: str) -> tupl
     return tuple(Substitute(other) for other in dict.fromkeys(found) if other.lower() != lemma)
 
 
-def _entry(
-    name: str, function: Callable, description: str, meaning: Meaning, sample: tuple[str, str], **more: Any
-) -> Entry:
-    more = {"paper": AUGCSE, "parameters": (), "example": name, **more}
-    more["parameters"] = (*more["parameters"], _VARIANT)
+def _entry(*parameters: Parameter, paper: str = AUGCSE, **fields: Any) -> Entry:
     return Entry(
-        name=name,
-        kind="text",
-        description=description,
-        function=function,
-        meaning=meaning,
+        paper=paper,
+        parameters=(*parameters, _VARIANT),
         needs=("parse", "wordnet"),
-        sample=sample,
         require=require_wordnet,
-        **more,
+        **fields,
     )
 
 
@@ -268,50 +253,50 @@ _VARIANT = Parameter(
 
 ENTRIES = (
     _entry(
-        "antonym-adjectives",
-        antonym_adjectives,
-        "Every adjective becomes its WordNet antonym.",
-        "altering",
-        ("Amanda's mother was very beautiful.", "Amanda's mother was very ugly."),
+        name="antonym-adjectives",
+        function=antonym_adjectives,
+        description="Every adjective becomes its WordNet antonym.",
+        meaning="altering",
+        sample=("Amanda's mother was very beautiful.", "Amanda's mother was very ugly."),
     ),
     _entry(
-        "antonyms",
-        antonyms,
-        "An odd number of adjectives and adverbs become their WordNet antonyms.",
-        "altering",
-        ("He is a good and fast runner.", "He is a bad and fast runner."),
+        name="antonyms",
+        function=antonyms,
+        description="An odd number of adjectives and adverbs become their WordNet antonyms.",
+        meaning="altering",
+        sample=("He is a good and fast runner.", "He is a bad and fast runner."),
     ),
     _entry(
-        "hypernyms",
-        hypernyms,
-        "One noun becomes a broader term of WordNet.",
-        "altering",
-        ("She lost a spoon.", "She lost a container."),
+        name="hypernyms",
+        function=hypernyms,
+        description="One noun becomes a broader term of WordNet.",
+        meaning="altering",
+        sample=("She lost a spoon.", "She lost a container."),
     ),
     _entry(
-        "hyponyms",
-        hyponyms,
-        "One noun becomes a narrower term of WordNet.",
-        "altering",
-        ("The dog barked.", "The puppy barked."),
+        name="hyponyms",
+        function=hyponyms,
+        description="One noun becomes a narrower term of WordNet.",
+        meaning="altering",
+        sample=("The dog barked.", "The puppy barked."),
     ),
     _entry(
-        "synonyms-wordnet",
-        synonyms_wordnet,
-        "Nouns, verbs, adjectives and adverbs become WordNet synonyms, each with probability rate.",
-        "preserving",
-        ("The big car stopped.", "The large automobile halted."),
-        parameters=(Parameter("rate", 0.5, "probability of each word that has synonyms", 0, 1),),
+        Parameter("rate", 0.5, "probability of each word that has synonyms", 0, 1),
+        name="synonyms-wordnet",
+        function=synonyms_wordnet,
+        description="Nouns, verbs, adjectives and adverbs become synonyms, each with probability rate.",
+        meaning="preserving",
+        sample=("The big car stopped.", "The large automobile halted."),
         example="synonyms-wordnet:rate=0.3",
     ),
     _entry(
-        "wordnet-substitution",
-        wordnet_substitution,
-        "A share of the words becomes WordNet synonyms, 5, 10 or 20% in the paper.",
-        "preserving",
-        ("The big car stopped.", "The large car stopped."),
+        Parameter("rate", 0.1, "share of all words, rounded up", 0, 1),
+        name="wordnet-substitution",
+        function=wordnet_substitution,
+        description="A share of the words becomes WordNet synonyms, 5, 10 or 20% in the paper.",
+        meaning="preserving",
+        sample=("The big car stopped.", "The large car stopped."),
         paper=VASCL,
-        parameters=(Parameter("rate", 0.1, "share of all words, rounded up", 0, 1),),
         example="wordnet-substitution:rate=0.2",
     ),
 )

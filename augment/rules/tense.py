@@ -1,4 +1,4 @@
-"""AugCSE's change of tense."""
+"""Change the tense of a sentence: a rule of AugCSE."""
 
 from __future__ import annotations
 
@@ -45,16 +45,15 @@ _SHORT_NEGATION = {"will": "wo", "can": "ca", "shall": "sha"}
 
 
 def tense(sentence: ParsedSentence, draws: Draws, to: str = "random") -> str | None:
-    """TenseTransformation (Logeswaran et al. 2018, after tenseflow): the sentence in another tense, past,
-    present or future.
+    """Put a sentence in another tense, past, present or future: TenseTransformation (Logeswaran et al. 2018,
+    after tenseflow).
 
     As published: a random one of the three, the sentence's own among them; every verb by itself, participles
     and infinitives too. Here: one of the other two; only the word of each clause that carries the tense:
     "do", "have" and "be" as auxiliaries, "will" put in or taken out, number and person by the subject, in the
     future the present behind "when" and "if"; other modals change with the past ("can": "could") or stay;
     questions are not put in the future, nor what was "in 1955" or "last week". None where the sentence has no
-    finite verb, or is in that tense already. Possibly altering. Needs the parse.
-        "She does not know where he lives." -> "She did not know where he lived."
+    finite verb, or is in that tense already.
     """
     clauses = _finite_clauses(sentence)
     if not clauses:
@@ -102,7 +101,7 @@ def _is_past_time(word: str, before: str, told_in_past: bool) -> bool:
 
 
 def _finite_clauses(sentence: ParsedSentence) -> list[tuple[int, int]]:
-    """(word that carries the tense, head) of every finite clause, left to right."""
+    """Return (word that carries the tense, head) of every finite clause, left to right."""
     found = []
     for head, relation in enumerate(sentence.deps):
         relation = sentence.relation(head)
@@ -242,7 +241,7 @@ def _with_will(sentence: ParsedSentence, finite: int, head: int) -> list[Edit]:
 
 
 def _without_will(sentence: ParsedSentence, finite: int, head: int, target: str) -> list[Edit] | None:
-    """Return the next verb takes the tense, or "do" does where it is negated."""
+    """Return edits that put the next verb in the tense, or "do" where it is negated."""
     subject = subject_of(sentence, head)
     if subject is None or subject > finite:
         return None
@@ -303,7 +302,6 @@ def _in_time_clause(sentence: ParsedSentence, head: int, finite: int) -> bool:
 ENTRIES = (
     Entry(
         name="tense",
-        kind="text",
         paper=AUGCSE,
         parameters=(
             Parameter("to", "random", "the tense to put sentences in", choices=("random", *_TENSES)),

@@ -1,4 +1,4 @@
-"""AugCSE's four random rearrangements of words: deletion, cropping, swapping, and one of the three.
+"""Delete, crop or swap words at random, or do one of the three: rules of AugCSE.
 
 A word is what stands between white space, less the punctuation around it: "don't", "well-known" and "U.S."
 are one each. Rates and rounding are nlpaug's, which AugCSE used: ceil(rate * n) of n words, at least one.
@@ -33,13 +33,12 @@ _LEADING = re.compile(r"^([\"“(\[]*)[\s,;:)\]]+(?=[\w\"“(\[])")
 
 
 def random_deletion(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -> str | None:
-    """RandomDeletion (Wei and Zou 2019; AugCSE through nlpaug, rate 0.6): ceil(rate * n) of n words go, at
-    most 30; one stays.
+    """Delete ceil(rate * n) of n words, at most 30; one stays: RandomDeletion (Wei and Zou 2019; AugCSE
+    through nlpaug, rate 0.6).
 
     Here: punctuation and the text between stay as they are, without the marks that would stand side by side
     or alone and the brackets and quotes that would be empty; a word that would follow itself goes too. None
-    for fewer than two words. Possibly altering. Needs nothing.
-        "The old man sat by the sea." -> "Old sea."
+    for fewer than two words.
     """
     text = sentence.text
     spans = word_spans(text)
@@ -51,12 +50,11 @@ def random_deletion(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -
 
 
 def random_crop(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -> str | None:
-    """RandomCrop (AugCSE through nlpaug, rate 0.6): a contiguous run of ceil(rate * n) words is deleted; one
-    word stays.
+    """Delete a contiguous run of ceil(rate * n) words; one stays: RandomCrop (AugCSE through nlpaug, rate
+    0.6).
 
     The place is drawn evenly. The original left a text of one word, and raised an error inside, unchanged:
-    None here. Possibly altering. Needs nothing.
-        "The old man sat by the sea." -> "The sea."
+    None here.
     """
     text = sentence.text
     spans = word_spans(text)
@@ -69,13 +67,11 @@ def random_crop(sentence: ParsedSentence, draws: Draws, rate: float = 0.6) -> st
 
 
 def random_swap(sentence: ParsedSentence, draws: Draws, rate: float = 0.1) -> str | None:
-    """RandomSwap (Wei and Zou 2019; AugCSE through nlpaug, rate 0.1): ceil(rate * n) words change places with
-    a neighbour, left or right at random.
+    """Swap ceil(rate * n) words with a neighbour, left or right at random: RandomSwap (Wei and Zou 2019;
+    AugCSE through nlpaug, rate 0.1).
 
     Here: no word moves twice, and no two equal words change places or come to stand side by side. The capital
-    of the sentence's first word stays at its start. None where no two words can. Possibly altering. Needs
-    tags (for names).
-        "The old man sat by the sea." -> "The man old sat by the sea."
+    of the sentence's first word stays at its start. None where no two words can.
     """
     text = sentence.text
     spans = word_spans(text)
@@ -111,17 +107,13 @@ def random_swap(sentence: ParsedSentence, draws: Draws, rate: float = 0.1) -> st
 
 
 def random_word(sentence: ParsedSentence, draws: Draws, rate: float = 0.15) -> str | None:
-    """RandomWordAugmentation (AugCSE through nlpaug, rate 0.15): one of deletion, cropping and swapping,
-    drawn evenly.
-
-    Possibly altering. Needs tags (for names).
-        "The old man sat by the sea." -> "Old man sat by sea."
-    """
+    """Delete, crop or swap words, one of the three drawn evenly: RandomWordAugmentation (AugCSE through
+    nlpaug, rate 0.15)."""
     return draws.choice((random_deletion, random_crop, random_swap))(sentence, draws, rate)
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """(start, end) of the words of a text, in characters."""
+    """Return (start, end) of the words of a text, in characters."""
     return native.word_spans(text) if native is not None else [word.span() for word in _WORD.finditer(text)]
 
 
@@ -159,7 +151,8 @@ def cut(text: str, spans: list[tuple[int, int]]) -> str:
 
 
 def _tidied(result: str, text: str, first: str) -> str | None:
-    """A text from which words were deleted, without what cannot stand alone; None where it does not read.
+    """Return a text from which words were deleted, without what cannot stand alone; None where it does not
+    read.
 
     text: before. first: its first word.
     """
@@ -204,7 +197,6 @@ def _rate(default: float) -> Parameter:
 ENTRIES = (
     Entry(
         name="random-deletion",
-        kind="text",
         paper=AUGCSE,
         parameters=(_rate(0.6),),
         description="Random words go, punctuation stays. One word always stays.",
@@ -215,7 +207,6 @@ ENTRIES = (
     ),
     Entry(
         name="random-crop",
-        kind="text",
         paper=AUGCSE,
         parameters=(_rate(0.6),),
         description="A contiguous run of words goes.",
@@ -226,7 +217,6 @@ ENTRIES = (
     ),
     Entry(
         name="random-swap",
-        kind="text",
         paper=AUGCSE,
         parameters=(_rate(0.1),),
         description="Random words change places with a neighbour; the capital stays at the start.",
@@ -238,7 +228,6 @@ ENTRIES = (
     ),
     Entry(
         name="random-word",
-        kind="text",
         paper=AUGCSE,
         parameters=(_rate(0.15),),
         description="One of random-deletion, random-crop and random-swap, drawn evenly.",

@@ -1,4 +1,4 @@
-"""AugCSE's rule that writes as Yoda speaks."""
+"""Write as Yoda speaks: a rule of AugCSE."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ from augment.text.word_forms import (
 
 
 def yoda(sentence: ParsedSentence, draws: Draws) -> str | None:
-    """YodaPerturbation (NL-Augmenter after yevbar/Yoda-Script): what follows the finite verb goes to the
-    front of its clause.
+    """Put what follows the finite verb in front of its clause: YodaPerturbation (NL-Augmenter after
+    yevbar/Yoda-Script). Return None where no clause allows it.
 
     As published: of every piece of text between commas and conjunctions, re-joined from lower-cased tokens.
     Here: of the main clause and of those coordinated with it that have subjects of their own; what stands in
     front of the subject stays there; questions, and clauses that quotes or brackets would be torn in, are
-    left. Preserving. Needs the parse.
-        "You still have much to learn." -> "Much to learn, you still have."
+    left.
     """
     edits: list[Edit] = []
     for root in (i for i, head in enumerate(sentence.heads) if i == head):
@@ -185,11 +184,8 @@ def _is_close_to_verb(sentence: ParsedSentence, i: int) -> bool:
 ENTRIES = (
     Entry(
         name="yoda",
-        kind="text",
         paper=AUGCSE,
-        parameters=(),
         description="What follows the finite verb goes to the front of its clause.",
-        example="yoda",
         function=yoda,
         meaning="preserving",
         needs=("parse",),

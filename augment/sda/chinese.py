@@ -51,8 +51,8 @@ _PREFIXES = {
 
 
 def negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Edit] | None:
-    """`augment.sda.entries.neg`: the main verb loses its negation or gets one; a phrase before a sentence
-    without a verb."""
+    """Return the edits of `augment.sda.entries.neg`: the main verb loses its negation or gets one; a phrase
+    before a sentence without a verb."""
     if not len(sentence):
         return None
     verb = main_verb(sentence)
@@ -61,8 +61,8 @@ def negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list
 
 
 def double_negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Edit] | None:
-    """`augment.sda.entries.dn`: the main verb as in `negation_edits`, and a phrase such as 这不可能 before the
-    sentence."""
+    """Return the edits of `augment.sda.entries.dn`: the main verb as in `negation_edits`, and a phrase such
+    as 这不可能 before the sentence."""
     verb = main_verb(sentence)
     if verb is None or is_question(sentence) or sentence.text.startswith(words.CONCLUDING):
         return None
@@ -71,9 +71,8 @@ def double_negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) 
 
 
 def modal_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Edit] | None:
-    """`augment.sda.entries.mv`: a modal verb before the main verb; where that has one, or is negated, 不得不说
-    and the like before the sentence.
-    """
+    """Return the edits of `augment.sda.entries.mv`: a modal verb before the main verb; where that has one, or
+    is negated, 不得不说 and the like before the sentence."""
     verb = main_verb(sentence)
     if verb is None or is_question(sentence):
         return None
@@ -119,7 +118,7 @@ def _place_of_modal(sentence: ParsedSentence, verb: int, first: int) -> int:
 
 
 def intensifier_edits(sentence: ParsedSentence, draws: Draws) -> list[Edit] | None:
-    """An intensifier before the first adjective that has none."""
+    """Return the edit that puts an intensifier before the first adjective that has none."""
     intensifier = draws.choice(_INTENSIFIERS)
     for i in range(len(sentence)):
         adjective = sentence.pos[i] == "ADJ" or sentence.tags[i] == "VA"

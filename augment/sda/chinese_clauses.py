@@ -213,7 +213,8 @@ def degree_of(sentence: ParsedSentence, verb: int) -> str | None:
 
 
 def dependants(sentence: ParsedSentence, verb: int) -> list[int]:
-    """Of the verb, and of the root, which is another word where the verb is a copula."""
+    """Return the words that depend on the verb, and on the root, which is another word where the verb is a
+    copula."""
     root = sentence.root
     return sentence.children(verb) if verb == root else [*sentence.children(verb), *sentence.children(root)]
 

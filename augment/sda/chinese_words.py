@@ -1,4 +1,4 @@
-"""Words that SDA's rules for Chinese know: how they are negated, and what may stand before them."""
+"""List the words that SDA's rules for Chinese know: how they are negated, and what may stand before them."""
 
 from __future__ import annotations
 

@@ -30,11 +30,12 @@ _BESIDE = frozenset({"conj", "parataxis", "ccomp", "list"})
 
 
 class Clause(NamedTuple):
-    """A clause with a verb. head: the word that heads it. verb: its main verb or copula. auxiliaries: those
-    before it, in order. finite: the word that carries tense: the first auxiliary, else the verb. subject: or
-    None. negation: the `not` that belongs to it, or None. focus: whether it has a `not only` or the like,
-    which is no negation, and bars another one.
-    inverted: whether the finite word stands before the subject, as in questions.
+    """Hold a clause with a verb.
+
+    head: the word that heads it. verb: its main verb or copula. auxiliaries: those before it, in order.
+    finite: the word that carries tense: the first auxiliary, else the verb. subject: or None. negation: the
+    `not` that belongs to it, or None. focus: whether it has a `not only` or the like, which is no negation,
+    and bars another one. inverted: whether the finite word stands before the subject, as in questions.
     """
 
     head: int
@@ -189,7 +190,7 @@ def is_finite(sentence: ParsedSentence, clause: Clause) -> bool:
 
 
 def _is_focus(sentence: ParsedSentence, i: int) -> bool:
-    """`not only`, `not just`, `not least`: no negation of the clause."""
+    """Return whether a `not` is that of `not only`, `not just` or `not least`: no negation of the clause."""
     return i + 1 < len(sentence) and sentence.word(i + 1).lower() in (
         "only",
         "just",

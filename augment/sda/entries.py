@@ -1,5 +1,5 @@
-"""SDA's discrete augmentations (Zhu et al. 2022): punctuation insertion, modal verbs, double negation, and
-negation.
+"""List SDA's discrete augmentations (Zhu et al. 2022): punctuation insertion, modal verbs, double negation,
+and negation.
 
 Each has the paper's rule (appendix A; the default) and that of the authors' code
 (github.com/Zhudongsheng75/SDA) as `variant`, both on the parse: code that looks words up by their first match
@@ -19,32 +19,27 @@ SOUND, PUBLISHED = "sound", "published"
 
 
 def pi(sentence: ParsedSentence, draws: Draws, variant: str = PAPER) -> str | None:
-    """Punctuation insertion (SDA, section 4.1 and algorithm 1).
+    """Insert punctuation (SDA, section 4.1 and algorithm 1); return None where no mark has a place.
 
     paper: a comma before (behind, where it comes first) a subordinate clause; without one, double quotes
     around the subject or a comma behind it, evenly; without a subject, "!" at the end. code: a coin decides
     whether clause or subject is tried first, open complements (xcomp) are clauses too, quotes are single;
     else quotes around the sentence, or a final mark drawn from , . ; !
-
-    "He travelled widely in Europe." -> "He, travelled widely in Europe."
-    Meaning: preserving. Needs the parse.
     """
     return punctuated(sentence, draws, variant)
 
 
 def mv(sentence: ParsedSentence, draws: Draws, variant: str = PAPER, phrases: str = SOUND) -> str | None:
-    """Modal verbs (SDA, section 4.2 and algorithm 2).
+    """Put a modal verb before the main clause's verb, in its tense (SDA, section 4.2 and algorithm 2).
 
-    paper: one of must, should, ought to, have to, cannot but, cannot help but before the main clause's verb,
-    in its tense.
+    paper: one of must, should, ought to, have to, cannot but, cannot help but.
     code: with have no choice but and need to besides; and, by a coin, or where the verb takes none, an
     intensifier before every adjective instead. None for questions, imperatives, and clauses with a modal
     verb. Of these modal verbs, phrases=sound takes those that leave true what the sentence says: not "should
     have travelled", which says that he did not; "cannot" for a clause that is negated. phrases=published: all
     of them. English; in Chinese there is no such choice.
 
-    "He travelled widely in Europe." -> "He must have travelled widely in Europe."
-    Meaning: preserving (the paper: "slightly adjusts"). Needs the parse.
+    The paper says that it "slightly adjusts" the meaning.
     """
     marks(sentence)
     if sentence.is_english:
@@ -64,15 +59,13 @@ def mv(sentence: ParsedSentence, draws: Draws, variant: str = PAPER, phrases: st
 
 
 def neg(sentence: ParsedSentence, draws: Draws, variant: str = PAPER) -> str | None:
-    """Negation, SDA's negative sample (section 4.4).
+    """Negate a sentence, or take its negation away: SDA's negative sample (section 4.4). Return None where
+    neither can be done.
 
     paper: the main clause is negated, or, if it has a negative word (not, never, no, nobody, nothing), loses
     it; "no" before a sentence without a verb. code: the first of a negative word (it goes), an auxiliary and
     the main verb (not), from the left, in whatever clause; a phrase such as "It is not true that" where there
     is none.
-
-    "He travelled widely in Europe." -> "He did not travel widely in Europe."
-    Meaning: altering. Needs the parse.
     """
     marks(sentence)
     edits = (negation if sentence.is_english else chinese).negation_edits(sentence, draws, variant)
@@ -80,16 +73,13 @@ def neg(sentence: ParsedSentence, draws: Draws, variant: str = PAPER) -> str | N
 
 
 def dn(sentence: ParsedSentence, draws: Draws, variant: str = PAPER, phrases: str = SOUND) -> str | None:
-    """Double negation (SDA, section 4.3 and algorithm 3): two negations that cancel each other.
+    """Negate a sentence twice, so that the two cancel each other (SDA, section 4.3 and algorithm 3).
 
     paper: the main clause is negated, or loses its negation, and a phrase such as "It is not true that"
     stands before it.
     code: negative words of all clauses go, then auxiliaries and the main verb are negated from the left, two
     in all; the phrase is for sentences that had room for one. None for questions, imperatives, and sentences
     without a verb.
-
-    "He travelled widely in Europe." -> "It is not true that he did not travel widely in Europe."
-    Meaning: preserving. Needs the parse.
     """
     marks(sentence)
     if sentence.is_english:
@@ -119,7 +109,6 @@ _BEFORE = "He travelled widely in Europe."
 ENTRIES = (
     Entry(
         name="pi",
-        kind="text",
         paper=f"{_SDA}, section 4.1, algorithm 1",
         parameters=(_VARIANT,),
         description="Punctuation insertion: a comma at a subordinate clause; else quotes around the subject "
@@ -133,7 +122,6 @@ ENTRIES = (
     ),
     Entry(
         name="mv",
-        kind="text",
         paper=f"{_SDA}, section 4.2, algorithm 2",
         parameters=(_VARIANT, _PHRASES),
         description="Modal verbs: must, should, have to, cannot but ... before the main verb; the code's "
@@ -147,7 +135,6 @@ ENTRIES = (
     ),
     Entry(
         name="dn",
-        kind="text",
         paper=f"{_SDA}, section 4.3, algorithm 3",
         parameters=(_VARIANT, _PHRASES),
         description='Double negation: the main clause is negated, and a phrase such as "It is not true '
@@ -160,7 +147,6 @@ ENTRIES = (
     ),
     Entry(
         name="neg",
-        kind="text",
         paper=f"{_SDA}, section 4.4",
         parameters=(_VARIANT,),
         description="Negation of the main clause; a clause that is negated loses its negation. For "

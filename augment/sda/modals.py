@@ -1,5 +1,5 @@
-"""SDA's modal verbs and intensifiers in English: which modal verbs a clause can take, and how it is written
-with one.
+"""Put modal verbs and intensifiers into English sentences: which modal verbs a clause can take, and how it is
+written with one (SDA).
 
 As published, the past takes "should have travelled", which says that he did not. By default a clause takes
 those that leave what it says true: "must have travelled", "had to travel", "could not but travel"; a negated
@@ -33,19 +33,10 @@ from augment.text.parsed import ParsedSentence
 from augment.text.word_forms import Edit, indefinite_article, like, word_set
 
 # What stands before the base form. The code's "can't avoid to" is left out: no verb can follow it.
-_PUBLISHED = {
+_PUBLISHED: dict[str, tuple[str, ...]] = {
     "paper": ("must", "should", "ought to", "have to", "cannot but", "cannot help but"),
-    "code": (
-        "must",
-        "should",
-        "ought to",
-        "have to",
-        "cannot but",
-        "cannot help but",
-        "have no choice but to",
-        "need to",
-    ),
 }
+_PUBLISHED["code"] = (*_PUBLISHED["paper"], "have no choice but to", "need to")
 _DUTIES = frozenset({"should", "ought to", "need to"})  # what is to be done, and so may not be: no fact
 # of who or what could do otherwise
 _INEVITABLE = frozenset({"cannot but", "cannot help but", "have no choice but to"})
@@ -82,7 +73,6 @@ _THIRD_FORMS = {"have to": "has to", "have no choice but to": "has no choice but
 _BEFORE_NOT = frozenset({"must", "should", "ought to", "can", "could"})
 # "has to have gone"
 _BEFORE_HAVE = frozenset({"must", "should", "ought to", "have to", "need to", "can", "could"})
-_FINISHED = frozenset({"must", "should", "ought to"})  # the past behind these is "have" with a participle
 # Adverbs that may stand before a modal verb, as they are of the sentence.
 _STAYING = frozenset((
     "apparently", "certainly", "clearly", "consequently", "evidently", "eventually", "finally", "first",
@@ -106,7 +96,8 @@ _PLAIN = frozenset((
 
 
 def modal_edits(sentence: ParsedSentence, draws: Draws, variant: str, phrases: str) -> list[Edit] | None:
-    """`augment.sda.entries.mv`: the first modal verb, in random order, that the main clause can take."""
+    """Return the edits of `augment.sda.entries.mv`: the first modal verb, in random order, that the main
+    clause can take."""
     clause = main_clause(sentence)
     if clause is None or not _takes_one(sentence, clause):
         return None
@@ -119,7 +110,8 @@ def modal_edits(sentence: ParsedSentence, draws: Draws, variant: str, phrases: s
 
 
 def intensifier_edits(sentence: ParsedSentence, draws: Draws) -> list[Edit] | None:
-    """One intensifier before every adjective that can take it, and "a" or "an" before it as it needs."""
+    """Return edits that put one intensifier before every adjective that can take it, and "a" or "an" before
+    it as it needs."""
     intensifier = draws.choice(_INTENSIFIERS)
     edits = []
     for i, tag in enumerate(sentence.tags):
@@ -299,7 +291,7 @@ def _add(sentence: ParsedSentence, clause: Clause, modal: str) -> list[Edit] | N
 
 
 def _without_did(sentence: ParsedSentence, clause: Clause, modal: str) -> list[Edit] | None:
-    """ "did not go" becomes "cannot have gone"; an emphatic "did go" takes none."""
+    """Write "cannot have gone" for "did not go"; return None for an emphatic "did go"."""
     verbs = [clause.verb, *joined_base_forms(sentence, clause.head)]
     if (
         clause.negation is None

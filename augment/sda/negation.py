@@ -1,6 +1,6 @@
-"""Negation and double negation of English sentences: SDA's rules over the clauses of `augment.sda.english`.
+"""Negate English sentences, once or twice: SDA's rules over the clauses of `augment.sda.english`.
 
-Each function answers with edits, or None where the rule does not apply.
+Each function returns edits, or None where the rule does not apply.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _AMOUNTS = word_set("lots plenty loads tons number couple bit kind sort type mos
 
 
 def negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list[Edit] | None:
-    """`augment.sda.entries.neg`."""
+    """Return the edits of `augment.sda.entries.neg`, or None."""
     if not len(sentence):
         return None
     if variant == "paper":
@@ -69,7 +69,7 @@ def negation_edits(sentence: ParsedSentence, draws: Draws, variant: str) -> list
 def double_negation_edits(
     sentence: ParsedSentence, draws: Draws, variant: str, phrases: str
 ) -> list[Edit] | None:
-    """`augment.sda.entries.dn`."""
+    """Return the edits of `augment.sda.entries.dn`, or None."""
     clause = main_clause(sentence)
     if clause is None or clause.subject is None or not is_assertion(sentence, clause):
         return None
@@ -130,7 +130,7 @@ def _turns_with_not(sentence: ParsedSentence, clause: Clause) -> bool:
 
 
 def _denied(sentence: ParsedSentence, clause: Clause | None, draws: Draws) -> list[Edit] | None:
-    """A phrase of denial before a statement that cannot be negated by its own words: "It is not true that
+    """Put a phrase of denial before a statement that cannot be negated by its own words: "It is not true that
     only he came"."""
     phrase = draws.choice(PREFIXES["paper", "sound"])
     if clause is None or finite_tag(sentence, clause) not in FINITE:
@@ -144,9 +144,11 @@ def _denied(sentence: ParsedSentence, clause: Clause | None, draws: Draws) -> li
 
 
 def _without_negation(sentence: ParsedSentence, clause: Clause) -> tuple[bool, list[Edit] | None]:
-    """(whether a clause is negative, edits that take its negation away, None where there is no way): its
-    `not`, else `no longer`, never, nobody, nothing, the `no` of an argument, or "neither ... nor". "Any"
-    behind it becomes "some".
+    """Return whether a clause is negative, and the edits that take its negation away, None where there is no
+    way.
+
+    A negation is its `not`, else `no longer`, never, nobody, nothing, the `no` of an argument, or "neither
+    ... nor". "Any" behind it becomes "some".
     """
     if clause.negation is not None:
         return True, _without_not(sentence, clause)
@@ -210,7 +212,7 @@ def _with_some(sentence: ParsedSentence, negative: int, edits: list[Edit] | None
 
 
 def _negative_word(sentence: ParsedSentence, clause: Clause) -> tuple[int | None, list[Edit] | None]:
-    """(the negative word of a clause that is none of its verb, edits that make it positive)."""
+    """Return (the negative word of a clause that is none of its verb, edits that make it positive)."""
     for i in range(len(sentence)):
         lower = sentence.word(i).lower()
         if (lower == "never" or lower in _ALMOST) and sentence.heads[i] in (clause.head, clause.verb):
@@ -248,8 +250,8 @@ def _paired(sentence: ParsedSentence, i: int) -> int | None:
 
 
 def _without_no(sentence: ParsedSentence, i: int, head: int) -> Edit | None:
-    """`no` and its like become `some`, if they are, or determine, what depends on word `head` (any word: -1)
-    directly."""
+    """Write `some` for `no` and its like, if they are, or determine, what depends on word `head` (any word:
+    -1) directly."""
     lower = sentence.word(i).lower()
     owner = i if lower != "no" else sentence.heads[i]
     if lower == "no" and (sentence.relation(i) != "det" or owner == i):
@@ -262,9 +264,9 @@ def _without_no(sentence: ParsedSentence, i: int, head: int) -> Edit | None:
 
 
 def _fragment(sentence: ParsedSentence) -> list[Edit] | None:
-    """A sentence without a verb: `no` for the article of its noun, or before a noun without one; `not` before
-    anything else, and away with one that is there. None for questions and exclamations ("What a day!").
-    """
+    """Negate a sentence without a verb: `no` for the article of its noun, or before a noun without one; `not`
+    before anything else, and away with one that is there. None for questions and exclamations ("What a
+    day!")."""
     opening = sentence.word(0).lower()
     if sentence.tags[0][:1] == "W" or (is_question(sentence) and opening == "why"):
         return None

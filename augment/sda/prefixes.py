@@ -1,5 +1,5 @@
-"""SDA's phrases of denial before a sentence: "It is not true that" and the like, where they stand, and what
-they may deny."""
+"""Put a phrase of denial before a sentence: "It is not true that" and the like, where it stands, and what it
+may deny (SDA)."""
 
 from __future__ import annotations
 
@@ -54,10 +54,12 @@ _RELATIVE = frozenset({"WDT", "WP", "WP$", "WRB"})
 def prefixed(
     sentence: ParsedSentence, prefix: str, edits: Sequence[Edit] = (), first: int = 0, head: int | None = None
 ) -> list[Edit]:
-    """`edits`, and a phrase such as "It is not true that" before the sentence, or the clause that begins with
-    word `first`: behind a quotation mark or bracket that the whole sentence stands in, behind a conjunction,
-    an interjection, a form of address or an adverb with a comma ("But", "However,"), and behind a clause with
-    a conjunction of its own ("If it rains,") that depends on word `head`. The first word after it has no
+    """Return `edits`, and a phrase such as "It is not true that" before the sentence, or before the clause
+    that begins with word `first`.
+
+    It stands behind a quotation mark or bracket that the whole sentence stands in, behind a conjunction, an
+    interjection, a form of address or an adverb with a comma ("But", "However,"), and behind a clause with a
+    conjunction of its own ("If it rains,") that depends on word `head`. The first word after it has no
     capital, unless it is written with one everywhere.
     """
     opening = first = first or (1 if _is_enclosed(sentence) else 0)
@@ -98,10 +100,11 @@ def prefixed(
 
 
 def deniable(sentence: ParsedSentence, main: Clause) -> tuple[Clause, int] | None:
-    """(the clause that a phrase of denial may stand before, its first word): the main clause, `main`; where
-    clauses with subjects of their own are coordinated with it the last, as the phrase denies all that follows
-    ("It rained, and it is not true that he did not come"). None where it would deny more than that clause, or
-    tear a quotation from what is said of it.
+    """Return the clause that a phrase of denial may stand before, and its first word.
+
+    It is the main clause, `main`; where clauses with subjects of their own are coordinated with it the last,
+    as the phrase denies all that follows ("It rained, and it is not true that he did not come"). None where
+    it would deny more than that clause, or tear a quotation from what is said of it.
     """
     if main.subject is None or main.subject > main.finite or _is_fragment(sentence, main.head, main.subject):
         return None
@@ -233,7 +236,7 @@ def _behind_adverbial(sentence: ParsedSentence, first: int, head: int | None) ->
 
 
 def _from(sentence: ParsedSentence, edit: Edit, place: int) -> Edit:
-    """An edit that takes the word at `place` away with the blank before it takes the blank behind it
+    """Make an edit that takes the word at `place` away with the blank before it take the blank behind it
     instead."""
     start, end, new = edit
     if not start < place < end or sentence.text[start:place].strip():

@@ -1,5 +1,5 @@
-"""SDA's punctuation insertion: a comma at a subordinate clause, quotes around the subject or a comma behind
-it, a final mark."""
+"""Insert punctuation: a comma at a subordinate clause, quotes around the subject or a comma behind it, a
+final mark (SDA)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _WH = frozenset({"WDT", "WP", "WP$", "WRB"})
 
 
 def punctuated(sentence: ParsedSentence, draws: Draws, variant: str) -> str | None:
-    """`augment.sda.entries.pi`."""
+    """Return the text of `augment.sda.entries.pi`."""
     comma, opening, closing, exclamation, finals = marks(sentence)
     if not len(sentence):
         return None
@@ -57,8 +57,8 @@ def punctuated(sentence: ParsedSentence, draws: Draws, variant: str) -> str | No
 
 
 def marks(sentence: ParsedSentence) -> tuple[str, str, str, str, tuple[str, ...]]:
-    """(comma, opening quote, closing quote, exclamation mark, the code's final marks) of the sentence's
-    language."""
+    """Return the comma, opening and closing quote, exclamation mark and the code's final marks of the
+    sentence's language."""
     if sentence.language not in _MARKS:
         raise AugmentationError(
             "pi, mv, dn and neg are written for English and Chinese, and this text was parsed as "
@@ -68,9 +68,8 @@ def marks(sentence: ParsedSentence) -> tuple[str, str, str, str, tuple[str, ...]
 
 
 def _commas_at_clause(sentence: ParsedSentence, variant: str, comma: str) -> list[Edit] | None:
-    """A comma where a subordinate clause begins, or ends if the sentence begins with it, and no mark is there
-    yet; in English at both ends of a relative or adverbial clause in the middle.
-    """
+    """Put a comma where a subordinate clause begins, or ends if the sentence begins with it, and no mark is
+    there yet; in English at both ends of a relative or adverbial clause in the middle."""
     key = sentence.language, variant
     found = sentence.with_relation(_ALL_CLAUSES[key])
     if sentence.is_english and len(found) > 1:
@@ -129,7 +128,8 @@ def _is_inserted(sentence: ParsedSentence, i: int, last: int) -> bool:
 
 
 def _mark_subject(sentence: ParsedSentence, draws: Draws, variant: str, comma: str) -> list[Edit] | None:
-    """Quotes around the subject of the main clause (else of the first that has one), or a comma behind it."""
+    """Put quotes around the subject of the main clause (else of the first that has one), or a comma behind
+    it."""
     root = sentence.root
     found = [i for i in sentence.with_relation(_NOMINAL_SUBJECT) if sentence.tags[i] not in _WH]
     if not found:
@@ -155,9 +155,8 @@ def _mark_subject(sentence: ParsedSentence, draws: Draws, variant: str, comma: s
 
 
 def _comma_behind(sentence: ParsedSentence, i: int, comma: str, head: int = -1) -> Edit | None:
-    """A comma behind word i, unless it is the last, there is a mark already, or word i introduces what
-    follows; `head` may be such a word by itself ("That, is all").
-    """
+    """Put a comma behind word i, unless it is the last, there is a mark already, or word i introduces what
+    follows; `head` may be such a word by itself ("That, is all")."""
     if i + 1 >= len(sentence) or not _is_word(sentence, i) or not _is_word(sentence, i + 1):
         return None
     place = sentence.ends[i]

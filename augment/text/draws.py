@@ -15,7 +15,7 @@ it receives all sentences of a block that chose it, and batches them on the devi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -23,7 +23,6 @@ import numpy as np
 from augment.core.compiled import native
 from augment.core.keys import derive
 
-TextAugmentation = Callable[..., str | None]  # (ParsedSentence, Draws, **parameters)
 Item = TypeVar("Item")
 
 _MASK = (1 << 64) - 1

@@ -254,7 +254,7 @@ class ParsedSentence(_Sentence):
 
 
 class Parses(Protocol):
-    """Parsed sentences by number: a list, or what decodes each as it is asked for."""
+    """Read parsed sentences by number: from a list, or from what decodes each as it is asked for."""
 
     def __len__(self) -> int: ...
 

@@ -143,10 +143,15 @@ def test_a_function_of_batches_is_called_once_with_all_that_chose_it(prepared, m
 
     loaded = []
     entry = Entry(
-        "reverse", "text", "this test", (Parameter("mark", "", "put at the end", variable="REVERSE_MARK"),),
-        "backwards",
-        "reverse", reverse, "altering", load=loaded.append, batch=True,
-    )  # fmt: skip
+        name="reverse",
+        paper="this test",
+        parameters=(Parameter("mark", "", "put at the end", variable="REVERSE_MARK"),),
+        description="backwards",
+        function=reverse,
+        meaning="altering",
+        load=loaded.append,
+        batch=True,
+    )
     monkeypatch.setitem(CATALOGUE, "reverse", entry)
     monkeypatch.setenv("REVERSE_MARK", "?")
     pipeline = build("reverse|mv|none,reverse:mark=!", vocabulary, encoder=encoder)
@@ -172,14 +177,11 @@ def test_a_function_of_batches_is_called_once_with_all_that_chose_it(prepared, m
 @pytest.mark.parametrize("results", [[], ["one"], ["one", "two", "three"]])
 def test_a_function_of_batches_that_loses_a_sentence_is_named(prepared, monkeypatch, results):
     entry = Entry(
-        "lossy",
-        "text",
-        "this test",
-        (),
-        "some",
-        "lossy",
-        lambda given, draws: results,
-        "altering",
+        name="lossy",
+        paper="this test",
+        description="some",
+        function=lambda given, draws: results,
+        meaning="altering",
         batch=True,
     )
     monkeypatch.setitem(CATALOGUE, "lossy", entry)

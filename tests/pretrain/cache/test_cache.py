@@ -126,14 +126,11 @@ def test_what_differs_in_quotes_and_blanks_only_is_no_augmentation(tiny_data, mo
         "He went.": "They left.",
     }
     entry = Entry(
-        "requote",
-        "text",
-        "a test",
-        (),
-        "Writes quotes anew.",
-        "requote",
-        lambda s, _: rewritten[s.text],
-        "preserving",
+        name="requote",
+        paper="a test",
+        description="Writes quotes anew.",
+        function=lambda s, _: rewritten[s.text],
+        meaning="preserving",
     )
     monkeypatch.setitem(CATALOGUE, "requote", entry)
     tokenizer = load_tokenizer(ShardReader(tiny_data).tokenizer_path)
