@@ -5,9 +5,10 @@ Every loss here is a softmax over candidates, anchor by anchor:
     loss = mean over anchors i of  -log( exp(s_i,p(i)) / sum over candidates j of exp(s_ij) )
     s_ij = a_i . c_j / temperature
 
-`TiledSoftmax` computes it and its exact gradient in one pass over tiles of anchors. A loss says who the
-anchors, candidates and positives are, and may change the logits of a tile (`Adjustment`), exclude false
-negatives (`Identities`) or give each anchor candidates of its own (`own_logits`).
+`TiledSoftmax` computes it and its exact gradient in one pass over tiles of anchors, shared out over ranks
+(`pretrain.losses.sharing`). A loss says who the anchors, candidates and positives are, and may change the
+logits of a tile (`Adjustment`), exclude false negatives (`Identities`) or give each anchor candidates of its
+own (`own_logits`).
 
 Vectors come as they are; similarity is the cosine. Losses are float32 (float64 from float64), also under
 autocast.
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from pretrain.losses.sharing import complete, is_shared, my_rows
 from pretrain.losses.vectors import inverse, unit_vectors
 
 TILE_LOGITS = {"cpu": 2**22, "cuda": 2**26}
@@ -305,9 +307,11 @@ class TiledSoftmax(torch.autograd.Function):
         # Summed in float64: thousands of nearly equal terms would lose digits in float32, and it costs
         # nothing.
         total = torch.zeros((), dtype=torch.float64, device=anchors.device)
-        room = anchors.new_empty(min(tile, len(anchors)), len(candidates))  # one for all tiles
-        for start in range(0, len(anchors), tile):
-            stop = min(start + tile, len(anchors))
+        shared = is_shared(len(anchors), len(candidates))
+        rows = my_rows(len(anchors), shared)
+        room = anchors.new_empty(min(tile, len(rows)), len(candidates))  # one for all tiles
+        for start in range(rows.start, rows.stop, tile):
+            stop = min(start + tile, rows.stop)
             block = anchors[start:stop] * scale
             own = positives[start:stop, None]
             logits = torch.mm(block, candidates.T, out=room[: stop - start])
@@ -341,6 +345,7 @@ class TiledSoftmax(torch.autograd.Function):
             if own_gradient is not None:
                 own_gradient[start:stop] = further / denominator
         separate = candidate_gradient if candidate_gradient is not anchor_gradient else None
+        complete(shared, total, anchor_gradient, separate, own_gradient)
         ctx.save_for_backward(
             *(
                 None if gradient is None else gradient.div_(count)

@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from pretrain.common.errors import UserError
 from pretrain.losses.contrastive import TILE_LOGITS
+from pretrain.losses.sharing import complete, is_shared, my_rows
 from pretrain.losses.vectors import at_least_float32, directions, inverse, unit_vectors
 
 NONE = -1
@@ -60,10 +61,12 @@ def nearest_neighbours(
         values = at_least_float32(vectors)
         texts = None if identities is None else identities.to(values.device)
         members = None if groups is None else groups.to(values.device)
-        neighbours = torch.full((count, k), NONE, device=values.device)
-        room = values.new_empty(min(tile, count), count)
-        for start in range(0, count, tile):
-            stop = min(start + tile, count)
+        shared = is_shared(count, count)
+        rows = my_rows(count, shared)
+        neighbours = torch.zeros((count, k), dtype=torch.long, device=values.device)
+        room = values.new_empty(min(tile, len(rows)), count)
+        for start in range(rows.start, rows.stop, tile):
+            stop = min(start + tile, rows.stop)
             products = torch.mm(values[start:stop], values.T, out=room[: stop - start])
             products[:, start:stop].fill_diagonal_(-torch.inf)
             if texts is not None:
@@ -72,6 +75,8 @@ def nearest_neighbours(
                 products.masked_fill_(members[start:stop, None] != members, -torch.inf)
             best = products.topk(min(k, count), dim=1)
             neighbours[start:stop, :count] = best.indices.masked_fill_(best.values == -torch.inf, NONE)
+            neighbours[start:stop, count:] = NONE
+        complete(shared, neighbours)
     return neighbours
 
 

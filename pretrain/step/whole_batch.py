@@ -32,6 +32,7 @@ from torch import Tensor
 
 from pretrain.data.batch import RankBatch
 from pretrain.data.microbatches import MicroBatch
+from pretrain.losses.sharing import shared_over
 from pretrain.model.precision import LossScale
 from pretrain.objectives import BatchContext, WholeObjective
 from pretrain.step.model import Condition, Embed, EmbedByMomentum, Idle, MaskedLoss, Relate, SequenceLoss
@@ -167,7 +168,7 @@ class WholeBatch:
         momentum = self._follow(batch, rows[MOMENTUM]) if MOMENTUM in rows else None
         losses = self._sequence_level(batch.step, rows, whole, plan, weights, context)
 
-        with self.clock("loss"):
+        with self.clock("loss"), shared_over(self.world):
             whole.requires_grad_()
             terms = self.engine(Relate(dict(zip(objective.roles, whole)), context))
             total = sum(weights[name] * term for name, term in terms.items()) + sum(context.surrogates)
