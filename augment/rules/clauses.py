@@ -35,6 +35,7 @@ _GROUPS = word_set(
     "organization "
     "parliament party police school senate society staff state studio team university"
 )
+_OF_NO_ONE = word_set("male males female females fraternity sorority hosts masculine feminine")
 _SINGULAR_PRONOUNS = {"i": "I", "you": "you", "he": "he", "she": "she", "we": "we", "they": "they"}
 
 
@@ -233,17 +234,7 @@ def _pronouns() -> dict[str, str]:
         pronouns[male], pronouns[female] = "he", "she"
     for gender, names in word_table("given_names.tsv"):
         pronouns.update(dict.fromkeys(names.split(), "he" if gender == "male" else "she"))
-    for word in (
-        "male",
-        "males",
-        "female",
-        "females",
-        "fraternity",
-        "sorority",
-        "hosts",
-        "masculine",
-        "feminine",
-    ):
+    for word in _OF_NO_ONE:
         pronouns.pop(word, None)
     return pronouns
 

@@ -34,6 +34,10 @@ _RANKS = word_set(
     "abbot abbess baron baroness duke duchess emperor empress king queen prince princess viscount "
     "viscountess uncle aunt"
 )
+# What stands behind a "his" or "her" that owns nothing.
+_BEHIND_PRONOUNS = word_set("PUNCT ADP CCONJ SCONJ AUX DET PRON PART")
+_BEFORE_NO_PERSON = word_set("St. Saint San Fort Mount Lake Port the The - of de van von")
+_BEHIND_NO_PERSON = word_set("- River Street County Island Islands College University Church Bay City")
 _SECOND_NAMES = word_set(
     "Ann Anne Beth Bob Ellen Fay Jean Jo Joe Kate Kay Lee Lou Louise Lynn Mae May Paul Ray Rose Sue"
 )
@@ -90,16 +94,7 @@ def _is_possessive(sentence: ParsedSentence, i: int) -> bool:
     tag = sentence.tags[i]
     while i + 1 < len(sentence) and sentence.word(i + 1) in _QUOTES:  # 'his "autobiography"'
         i += 1
-    if i + 1 >= len(sentence) or sentence.pos[i + 1] in (
-        "PUNCT",
-        "ADP",
-        "CCONJ",
-        "SCONJ",
-        "AUX",
-        "DET",
-        "PRON",
-        "PART",
-    ):
+    if i + 1 >= len(sentence) or sentence.pos[i + 1] in _BEHIND_PRONOUNS:
         return False
     return tag == "PRP$"
 
@@ -134,22 +129,7 @@ def _is_given_name(sentence: ParsedSentence, i: int, words: list[str]) -> bool:
         return False
     if i:
         before = words[i - 1]
-        if before in (
-            "St.",
-            "Saint",
-            "San",
-            "Fort",
-            "Mount",
-            "Lake",
-            "Port",
-            "the",
-            "The",
-            "-",
-            "of",
-            "de",
-            "van",
-            "von",
-        ):
+        if before in _BEFORE_NO_PERSON:
             return False
         if before[:1].isupper() and before[:1].isalpha() and sentence.tags[i - 1][:3] == "NNP":
             return (
@@ -163,19 +143,7 @@ def _is_given_name(sentence: ParsedSentence, i: int, words: list[str]) -> bool:
             return False  # "Mary Jo"
         if sentence.tags[i + 1] == "POS" and not _owns(sentence, i + 2):
             return False  # "at Ralph's": a shop
-        if following in (
-            "-",
-            "River",
-            "Street",
-            "County",
-            "Island",
-            "Islands",
-            "College",
-            "University",
-            "Church",
-            "Bay",
-            "City",
-        ):
+        if following in _BEHIND_NO_PERSON:
             return False
     return True
 

@@ -14,6 +14,7 @@ BE = frozenset({"am", "is", "are", "was", "were", "'s", "'m", "'re", "’s", "�
 PAST_BE = frozenset({"was", "were"})
 HAVE = frozenset({"have", "has", "had", "'ve", "’ve", "'s", "’s"})
 HAD = frozenset({"had", "'d", "’d"})
+_FOCUSED = frozenset({"only", "just", "merely", "least", "simply", "until"})
 NEED = frozenset({"need", "needs", "needed"})
 NOT = frozenset({"not", "n't", "n’t"})
 NEGATIVE_ADVERBS = frozenset({"never", "hardly", "scarcely", "rarely", "seldom", "neither", "nor"})
@@ -191,14 +192,7 @@ def is_finite(sentence: ParsedSentence, clause: Clause) -> bool:
 
 def _is_focus(sentence: ParsedSentence, i: int) -> bool:
     """Return whether a `not` is that of `not only`, `not just` or `not least`: no negation of the clause."""
-    return i + 1 < len(sentence) and sentence.word(i + 1).lower() in (
-        "only",
-        "just",
-        "merely",
-        "least",
-        "simply",
-        "until",
-    )
+    return i + 1 < len(sentence) and sentence.word(i + 1).lower() in _FOCUSED
 
 
 def is_joined(sentence: ParsedSentence, i: int) -> bool:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from random_parses import words_of
 from test_random_parses import CASES
 
 from augment.core.compiled import VARIABLE, native
@@ -23,28 +24,7 @@ ROOT = Path(__file__).parents[3]
 
 def test_repeated_words_are_counted_as_in_python(monkeypatch):
     rng = random.Random(0)
-    words = [
-        "a",
-        "A",
-        "a.",
-        "a'",
-        "(a",
-        "ab",
-        "aB",
-        "ab?)",
-        "1",
-        "1,",
-        "1.5",
-        "-",
-        "--",
-        ".",
-        "'",
-        "a-",
-        "a_",
-        "É",
-        "é",
-        "\x00",
-    ]
+    words = [*words_of("a A a. a' (a ab aB ab?) 1 1, 1.5 - -- . ' a- a_ É é"), "\x00"]
     spaces = [" "] * 12 + ["  ", "\t", "\n", "\r", "\x0b", "\x0c", "\x1c", "\x1f", "\u00a0", "\x1b", "\x7f"]
     texts = [
         "",
@@ -99,24 +79,7 @@ def _runs_of_words(rng: random.Random) -> str:
     """Return words, marks and white space of all kinds, at random."""
     letters = "abzABZ09_éßİǅ北١²\u0301.,.;:-'\"()“”[]/$€😀"
     spaces = (" ", " ", " ", "  ", "\n", "\t ", "\xa0", "\u2003", "\x1c", "\u200b")
-    words = (
-        "U.S.",
-        "Mr.",
-        "J.",
-        "I.",
-        "e.g.",
-        "a.m",
-        "X",
-        "Ab.",
-        "don't",
-        "(see",
-        "it),",
-        "...",
-        "-",
-        "É.",
-        "xA.",
-        "A.b.",
-    )
+    words = words_of("U.S. Mr. J. I. e.g. a.m X Ab. don't (see it), ... - É. xA. A.b.")
     parts = []
     for _ in range(rng.randrange(9)):
         odd = "".join(rng.choices(letters, k=rng.randint(1, 5)))

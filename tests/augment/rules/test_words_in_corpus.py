@@ -11,7 +11,6 @@ from augment.core.errors import AugmentationError
 from augment.core.keys import sequence_keys
 from augment.rules import substitution
 from augment.spec.catalogue import CATALOGUE
-from augment.spec.sets import SETS, expand
 from augment.text.draws import draws_for
 from augment.text.parsing import parse_texts
 from augment.text.word_forms import balanced, repeats
@@ -70,18 +69,3 @@ def _check_properties(entry, sentences, **given):
         if entry.name != "phonemes":  # its letters are no words
             assert repeats(result) <= repeats(sentence.text), result
         assert balanced(result) or not balanced(sentence.text), result
-
-
-def test_sets():
-    known = {entry.name for entry in ENTRIES} | {"diverse-paraphrase", "casual-to-formal"}
-    for name, specification in SETS.items():
-        members = specification.split("|")
-        size, without = (int(part) for part in [*name.split("-")[1:], "0"][:2])
-        assert len(set(members)) == len(members) == size - without and set(members) <= known
-        assert without == 0 or not {"diverse-paraphrase", "casual-to-formal"} & set(members)
-    for small, large in (("augcse-4", "augcse-8"), ("augcse-8", "augcse-12"), ("augcse-12", "augcse-16")):
-        assert set(SETS[small].split("|")) < set(SETS[large].split("|"))
-    assert (
-        expand("none|augcse-4-1,del-word:rate=0.5") == "none|tense|random-swap|contractions,del-word:rate=0.5"
-    )
-    assert expand("pi|mv") == "pi|mv"

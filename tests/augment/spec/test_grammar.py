@@ -174,7 +174,7 @@ def test_catalogue_is_complete():
 
 
 def test_sets_stand_for_their_members():
-    assert parse("augcse-4-1,del-word") == parse("tense|random-swap|contractions,del-word")
+    assert parse("pi|augcse-4-1,del-word") == parse("pi|tense|random-swap|contractions,del-word")
     with pytest.raises(AugmentationError, match="did you mean 'augcse-4-1'"):
         parse("augcse-4-l")
     for size in (4, 8, 12, 16):
@@ -188,3 +188,5 @@ def test_sets_stand_for_their_members():
             name for name in members if name not in models
         ]
     assert len(SETS) == 8
+    for small, large in (("augcse-4", "augcse-8"), ("augcse-8", "augcse-12"), ("augcse-12", "augcse-16")):
+        assert {*SETS[small].split("|")} < {*SETS[large].split("|")}
