@@ -164,7 +164,7 @@ class Sets:
 
 
 def load_sets(data: str = "", max_train: int = 0) -> Sets:
-    """Every training set that is there, and the three rounds' dev and test sets.
+    """Read every training set that is there, and the three rounds' dev and test sets.
 
     Raises:
         UserError: no training set at all, a round's dev or test missing, or a damaged file.
@@ -366,7 +366,7 @@ def _joined(parts: list[Encoded]) -> Encoded:
 def _accuracies(
     logits: Callable[[Encoded], np.ndarray], evaluated: dict[str, Encoded], split: str
 ) -> tuple[float, dict[str, float]]:
-    """Accuracy x 100 in each round, and over the rows of all three, which is what decides."""
+    """Return the accuracy x 100 over the rows of all three rounds, which decides, and every round's."""
     correct = {
         name: logits(evaluated[f"{name} {split}"]).argmax(1) == evaluated[f"{name} {split}"].targets
         for name in ROUNDS

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def lsa_vectors(
     data: str | Path, dimensions: int = 256, sentences: int = 200_000, seed: int = 1
 ) -> np.ndarray:
-    """float32[V, dimensions]: idf times the right singular vectors of the tf-idf matrix of the corpus.
+    """Return idf times the right singular vectors of the corpus's tf-idf matrix, float32[V, dimensions].
 
     Args:
         data: prepared data; its first `sentences` sequences of the training split are used (they are
@@ -148,7 +148,7 @@ def save_whitened(model: EmbeddingModel, matrix: np.ndarray, bias: np.ndarray, o
 
 
 def _sentence_transformer(model: EmbeddingModel) -> Any:
-    """The same vectors from sentence-transformers' own modules."""
+    """Return a model of sentence-transformers' own modules that gives the same vectors."""
     import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import (
@@ -216,7 +216,7 @@ def source_sentences(source: str, count: int) -> list[str]:
 
 
 def _counts(data: Path, sentences: int) -> tuple[sparse.csr_matrix, list[int]]:
-    """Token counts [sentences, V] of the training split, and the ids of special tokens."""
+    """Return token counts [sentences, V] of the training split, and the ids of special tokens."""
     from scipy import sparse
     from transformers import AutoTokenizer
 

@@ -122,7 +122,7 @@ class PlusPlus:
         self._points = np.empty((0, 0))  # none yet
 
     def __call__(self, points: np.ndarray, clusters: int, random_state: np.random.RandomState) -> np.ndarray:
-        """The first centres, float[clusters, d], of `points` float32[N, d] or float64[N, d]."""
+        """Return the first centres, float[clusters, d], of `points` float32[N, d] or float64[N, d]."""
         if self._points is not points:
             self._points, self._wide = points, points.astype(np.float64, copy=False)
             self._squares = np.einsum("nd,nd->n", self._wide, self._wide)
@@ -181,7 +181,7 @@ def trials(
     restarts: int = RESTARTS,
     threads: int = 0,
 ) -> list[dict[str, float]]:
-    """One trial a seed, each in one thread, `threads` (0: as many as torch uses) at a time.
+    """Run one trial a seed, each in one thread, `threads` (0: as many as torch uses) at a time.
 
     A trial in one thread adds its numbers in one order, so that figures do not depend on the number of cores.
     """
@@ -251,7 +251,7 @@ def evaluate(
 
 
 def check_name(name: str) -> str:
-    """The set's name as SETS has it; case does not matter, and googlenews means googlenews_TS.
+    """Return the set's name as SETS has it; case does not matter, and googlenews means googlenews_TS.
 
     Raises:
         UserError: no such set; the message names the nearest.

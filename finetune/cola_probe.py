@@ -80,7 +80,7 @@ def probe(
 
 
 def evaluate(model: EmbeddingModel, data: str | Path | None = None) -> Evaluation:
-    """The probe of one model.
+    """Fit and score the probe of one model.
 
     Raises:
         UserError: a file missing or damaged.

@@ -21,7 +21,7 @@ from pretrain.common.errors import UserError
 
 
 def data_root(data: str | Path | None = None) -> Path:
-    """The data folder: `data`, or else the environment's CLEAR_DATA.
+    """Return the data folder: `data`, or else the environment's CLEAR_DATA.
 
     Raises:
         UserError: neither is given, or it is no folder.
@@ -41,7 +41,7 @@ def data_root(data: str | Path | None = None) -> Path:
 
 
 def find(data: str | Path | None, *parts: str) -> Path:
-    """The file or folder `parts` below the data folder.
+    """Return the file or folder `parts` below the data folder.
 
     Raises:
         UserError: it is not there; the message says where it was sought and how to see what is.
@@ -190,7 +190,7 @@ def lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
 
 
 def read_sentences(path: Path, flag: str) -> list[str]:
-    """The different sentences of a text file, one a line (.gz too), for the flag that named it.
+    """Read the different sentences of a text file, one a line (.gz too), for the flag that named it.
 
     Raises:
         UserError: no such file, no text, or fewer than 10 sentences.
@@ -212,6 +212,6 @@ def read_sentences(path: Path, flag: str) -> list[str]:
 
 
 def spaced(sentences: list[str], count: int) -> list[str]:
-    """At most `count` of them, evenly spaced."""
+    """Return at most `count` of the sentences, evenly spaced."""
     rows = np.linspace(0, len(sentences) - 1, min(count, len(sentences))).round().astype(int)
     return [sentences[row] for row in rows]

@@ -11,7 +11,7 @@ SECONDS = 5.0  # for an answer
 
 
 def reach_hub(source: str, otherwise: str) -> None:
-    """One request to the hub, without retries; none where HF_HUB_OFFLINE says that its cache is meant.
+    """Send one request to the hub, without retries; none where HF_HUB_OFFLINE says that its cache is meant.
 
     source: what is to be loaded, for the error; otherwise: what to do without network.
 

@@ -54,7 +54,7 @@ class Comparisons:
 
 
 def compare(examples: Iterable[tuple[str, str, str]], remark: str | None = None) -> Comparisons:
-    """Every entailed hypothesis of a premise against every other one that is not entailed.
+    """Pair every entailed hypothesis of a premise with every other one that is not entailed.
 
     Args:
         examples: (premise, hypothesis, label); labels other than LABELS (SNLI's "-": no agreement) are left
@@ -82,7 +82,7 @@ def compare(examples: Iterable[tuple[str, str, str]], remark: str | None = None)
 
 
 def load(name: str, data: str | Path | None = None) -> Comparisons:
-    """The comparisons of a task of TASKS.
+    """Read the comparisons of a task of TASKS.
 
     Raises:
         UserError: unknown task (with the nearest name), a file missing or damaged, or no premise with both
@@ -101,7 +101,7 @@ def load(name: str, data: str | Path | None = None) -> Comparisons:
 def scores(
     premises: np.ndarray, entailed: np.ndarray, others: np.ndarray, contradicts: np.ndarray
 ) -> dict[str, float]:
-    """Shares (%) and mean similarities of vectors float32[P, d]; a zero vector's cosines count as 0."""
+    """Return shares (%) and mean similarities of vectors float32[P, d]; a zero vector's cosines are 0."""
     dots = [np.einsum("pd,pd->p", premises.astype(np.float64), side) for side in (entailed, others)]
     norms = [np.linalg.norm(side.astype(np.float64), axis=1) for side in (premises, entailed, others)]
     near, far = (
@@ -149,7 +149,7 @@ def evaluate(model: EmbeddingModel, loaded: Mapping[str, Comparisons]) -> Evalua
 
 
 def check_name(name: str) -> str:
-    """The task's name as TASKS has it; case does not matter.
+    """Return the task's name as TASKS has it; case does not matter.
 
     Raises:
         UserError: no such task; the message names the nearest.
@@ -228,7 +228,7 @@ def _triplets(data: str | Path | None) -> Comparisons:
 
 
 def read_triplets(path: Path) -> list[tuple[str, str, str]]:
-    """(premise, entailed, contradicting) of SimCSE's csv format: columns sent0, sent1, hard_neg.
+    """Read (premise, entailed, contradicting) of SimCSE's csv format: columns sent0, sent1, hard_neg.
 
     Raises:
         UserError: a column or a sentence missing, or no rows.

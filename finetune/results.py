@@ -65,7 +65,7 @@ class Evaluation:
 
     @classmethod
     def of(cls, evaluation: str, model: EmbeddingModel, protocol: str) -> Evaluation:
-        """An empty one for `model`; a mismatch of pooling is its first note."""
+        """Return an empty evaluation of `model`; a mismatch of pooling is its first note."""
         notes = [model.remark] if model.remark else []
         return cls(
             evaluation,
@@ -154,7 +154,7 @@ def write(evaluation: Evaluation, folder: Path) -> Path:
 
 
 def _earlier(path: Path) -> Evaluation | None:
-    """What is there, if it is a result."""
+    """Read what is there, if it is a result."""
     try:
         return read(path) if path.is_file() else None
     except UserError:
@@ -162,7 +162,7 @@ def _earlier(path: Path) -> Evaluation | None:
 
 
 def read(path: Path) -> Evaluation:
-    """The evaluation in a file that `write` made.
+    """Read the evaluation in a file that `write` made.
 
     Raises:
         UserError: the file is not one.
@@ -177,7 +177,7 @@ def read(path: Path) -> Evaluation:
 
 
 def table(evaluation: Evaluation) -> str:
-    """Headline figures, a line a task, then notes."""
+    """Return the headline figures, a line a task, then notes."""
     width = max([4, *map(len, evaluation.tasks)])
     lines = [
         f"{evaluation.evaluation}: {evaluation.model} ({evaluation.pooling} pooling; {evaluation.protocol})"

@@ -38,19 +38,19 @@ _SPACE_MARKS = "Ġ▁"
 
 
 def changed_rows(sentences: AugmentedSentences, rewriting: Rewriting) -> np.ndarray:
-    """The sentences that an augmentation changes, after the cache's comparison: int64[K], rising."""
+    """Return the sentences that an augmentation changes, as the cache compares them: int64[K], rising."""
     which = np.flatnonzero(rewriting.changed)
     same = [n for n, text in rewriting.texts.items() if normalise(text) == normalise(sentences.sentences[n])]
     return which[~np.isin(which, same)]
 
 
 def words_of_text(text: str) -> set[str]:
-    """The different words of a text in lower case, punctuation aside; of Chinese, its characters."""
+    """Return the different words of a text in lower case, punctuation aside; of Chinese, its characters."""
     return {word.lower() for word in _WORD.findall(text)}
 
 
 def jaccard(first: str, second: str) -> float:
-    """Words that both texts have / words that either has, 0..1; 1 of two texts without words."""
+    """Return words that both texts have / words that either has, 0..1; 1 for two texts without words."""
     a, b = words_of_text(first), words_of_text(second)
     return len(a & b) / len(a | b) if a or b else 1.0
 
@@ -63,7 +63,7 @@ class Cosines:
         self._found: dict[tuple[int, bytes], float] = {}
 
     def __call__(self, rewriting: Rewriting, which: np.ndarray) -> np.ndarray:
-        """Of the sentences numbered by `which` (int64[K]): float64[K]."""
+        """Return the cosines of the sentences numbered by `which` (int64[K]) with their views: float64[K]."""
         rows = rewriting.rows
         packed = self.sentences.encoder is not None
         keys = [
@@ -96,7 +96,7 @@ class Words:
 
 
 def words_of_row(row: np.ndarray, tokenizer: Any, vocabulary: Vocabulary) -> Words:
-    """Words of a row (int32[L]) as its vocabulary tells them, special tokens aside."""
+    """Return the words of a row (int32[L]) as its vocabulary delimits them, special tokens aside."""
     starts = np.flatnonzero(vocabulary.word_starts(row))
     ends = np.append(starts[1:], len(row))
     ordinary = ~vocabulary.special[row[starts]]

@@ -67,7 +67,7 @@ class Quality:
         return self.sentences.rewritten(str(parse(specification)), texts)
 
     def kept(self, rewriting: Rewriting) -> Path:
-        """Where the figures of an augmentation are kept: by all sentences that it wrote, and the settings."""
+        """Return the file of an augmentation's figures, named by all that it wrote and the settings."""
         content = (
             json.dumps([rewriting.name, list(rewriting.texts.items())]).encode()
             + rewriting.rows.ids.tobytes()
@@ -75,7 +75,7 @@ class Quality:
         return self._path("figures", rewriting.name, content)
 
     def work(self, rewriting: Rewriting) -> float:
-        """What `measure` costs, about, in sentences encoded."""
+        """Return about what `measure` costs, in sentences encoded."""
         changed = int(rewriting.changed.sum())
         return changed + MASKED_WORK * (changed * self.masked // len(self.order))
 
@@ -103,7 +103,7 @@ class Quality:
         return figures
 
     def samples(self, rewriting: Rewriting) -> list[list[str]]:
-        """[before, after] of the first sentences that it changes, short ones first of all."""
+        """Return [before, after] of the first sentences that it changes, short ones first of all."""
         changed = self.order[np.isin(self.order, changed_rows(self.sentences, rewriting))].tolist()
         changed.sort(key=lambda n: len(self.sentences.sentences[n]) > SAMPLE_CHARACTERS)  # stable
         return [self._shown(rewriting, n) for n in changed[:SAMPLES]]
@@ -121,7 +121,7 @@ class Quality:
         return [before, self.sentences.text_of(rewriting, n)]
 
     def _original(self, rewriting: Rewriting, n: int) -> str:
-        """What an augmentation started from: the text, or the tokens decoded."""
+        """Return what an augmentation started from: the text, or the tokens decoded."""
         return (
             self.sentences.sentences[n]
             if n in rewriting.texts
@@ -129,7 +129,7 @@ class Quality:
         )
 
     def _plain(self, rewriting: Rewriting, n: int) -> str:
-        """What it wrote, without [DEL] and [MASK]."""
+        """Return what it wrote, without [DEL] and [MASK]."""
         return rewriting.texts[n] if n in rewriting.texts else self._decoded(rewriting.rows[n])
 
     def _decoded(self, row: np.ndarray) -> str:
@@ -151,7 +151,7 @@ def every_specification() -> list[str]:
 
 
 def annotate(texts: Sequence[str], parser: str, folder: Path) -> Sentences:
-    """The parses of N texts, kept in `folder` by their hash: made once, a thousand at a time.
+    """Return the parses of N texts, kept in `folder` by their hash: made once, a thousand at a time.
 
     Raises:
         UserError: the parser is not there, or has no tagger or no dependency parser.
@@ -194,7 +194,7 @@ def measure_all(
 
 
 def table(figures: dict[str, dict[str, Any]], has_losses: bool) -> str:
-    """Markdown, a row an augmentation."""
+    """Return the figures as a Markdown table, a row an augmentation."""
     heads = ["augmentation", "meaning", "changed", "cosine"]
     heads += ["loss, kept words", "loss, all words"] * has_losses + ["Jaccard"]
     lines = ["| " + " | ".join(heads) + " |", "|---|---|" + "---:|" * (len(heads) - 2)]
@@ -209,7 +209,7 @@ def table(figures: dict[str, dict[str, Any]], has_losses: bool) -> str:
 
 
 def samples(figures: dict[str, dict[str, Any]]) -> str:
-    """Markdown: of every augmentation some sentences that it changes, before and after."""
+    """Return some sentences that each augmentation changes, before and after, as Markdown."""
     parts = []
     for name, row in figures.items():
         pairs = "\n\n".join(f"- {before}\n+ {after}" for before, after in row["samples"])
@@ -220,12 +220,12 @@ def samples(figures: dict[str, dict[str, Any]]) -> str:
 
 
 def _meaning(specification: str) -> str:
-    """The meaning labels of an augmentation's steps."""
+    """Return the meaning labels of an augmentation's steps."""
     return ", ".join(dict.fromkeys(step.entry.meaning for step in parse(specification).augmentations))
 
 
 def _mean(name: str, values: np.ndarray) -> dict[str, float]:
-    """Mean and standard error; NaN of none."""
+    """Return the mean and its standard error; NaN without any value."""
     if not len(values):
         return {name: float("nan"), f"{name}_error": float("nan")}
     error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")

@@ -49,7 +49,7 @@ def check(eval_data: EvalData = "", *, sets: str = "") -> int:
 
 
 def _progress(name: str) -> None:
-    """What is being counted, on a terminal only."""
+    """Show what is being counted, on a terminal only."""
     if sys.stderr.isatty():
         print(f"\r{name:<40}\r", end="", file=sys.stderr, flush=True)
 

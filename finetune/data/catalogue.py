@@ -96,7 +96,7 @@ def choose(names: str) -> list[DataSet]:
 
 
 def report(statuses: Sequence[Status], fetchable: Iterable[str], root: Path) -> str:
-    """A line a set; below it what lacks, and where to get it; the number in each state last."""
+    """Return a line a set; below it what lacks, and where to get it; the number in each state last."""
     fetchable, width, text = set(fetchable), max(len(one.data_set.name) for one in statuses), []
     for status in statuses:
         one = status.data_set

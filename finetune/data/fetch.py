@@ -78,7 +78,7 @@ def fetch(name: str, root: Path, source: str = "", replace: bool = False) -> lis
 
 
 def _load(hub_set: HubSet, split: str, source: str) -> list[Row]:
-    """Rows of one split, label numbers as words."""
+    """Read the rows of one split, label numbers as words."""
     from datasets import ClassLabel, get_dataset_config_names, load_dataset
 
     source = os.path.expanduser(source)
@@ -117,7 +117,7 @@ def _load(hub_set: HubSet, split: str, source: str) -> list[Row]:
 
 
 def _word(value: Any, names: tuple[str, ...]) -> str | None:
-    """The word of a label number; None for -1, which the hub writes where there is no label."""
+    """Return the word of a label number; None for -1, which the hub writes where there is no label."""
     if isinstance(value, str):
         return value
     if value is None or value == -1:
@@ -138,7 +138,7 @@ def _text(rows: Iterable[str]) -> bytes:
 
 
 def _cell(value: Any) -> str:
-    """A cell of a tsv file, which has no way to hold a tab or line end."""
+    """Return a value as a cell of a tsv file, which has no way to hold a tab or line end."""
     return "n/a" if value is None else re.sub(r"[\t\r\n]", " ", str(value))
 
 
@@ -168,7 +168,7 @@ def _tsv(file: str, layout: str) -> Write:
 def _glue(
     folder: str, configuration: str, layouts: Mapping[str, tuple[str, str]], names: tuple[str, ...] = ()
 ) -> HubSet:
-    """A GLUE task; layouts: split on the hub -> (file, layout)."""
+    """Describe a GLUE task; layouts: split on the hub -> (file, layout)."""
     used = {pair.partition("=")[2] for _, layout in layouts.values() for pair in layout.split("|")} - {""}
     writers = {split: _tsv(f"GLUE/{folder}/{file}.tsv", layout) for split, (file, layout) in layouts.items()}
     return HubSet(

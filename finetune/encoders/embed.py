@@ -27,7 +27,7 @@ with."""
 
 
 def parse_poolings(names: str) -> list[str]:
-    """Poolings of a comma-separated list, "all" for every one but `pooler`, which stands alone.
+    """Return the poolings of a list by commas, "all" for every one but `pooler`, which stands alone.
 
     Raises:
         UserError: an unknown pooling, or none at all.
@@ -53,7 +53,7 @@ def embed_sentences(
     token_budget: int = 16384,
     max_length: int | None = None,
 ) -> np.ndarray:
-    """Sentence vectors float32[N, d] in the order of `sentences`, by `pooling` or else the encoder's own."""
+    """Return vectors float32[N, d] in the order of `sentences`, by `pooling` or else the encoder's own."""
     name = check_pooling(pooling or encoder.pooling)
     return embed_poolings(encoder, tokenizer, sentences, [name], token_budget, max_length)[name]
 
@@ -67,7 +67,7 @@ def embed_poolings(
     token_budget: int = 16384,
     max_length: int | None = None,
 ) -> dict[str, np.ndarray]:
-    """Sentence vectors under several poolings at once: pooling -> float32[N, d], in the order of `sentences`.
+    """Return vectors under several poolings at once: pooling -> float32[N, d], as `sentences` are ordered.
 
     An encoder with a head (`load_model`) applies it to vectors of the pooling that it was trained for, and to
     no others. The encoder runs once for each distinct second hidden state that the poolings need: `cls`,
@@ -132,7 +132,7 @@ def load_model(source: ModelSource, pooler: bool = False) -> tuple[SentenceEncod
 
 
 def load_pooler(source: str | Path) -> ProjectionHead:
-    """The pooler in a Hugging Face folder or of a hub name: a linear map of d to d and tanh, float32.
+    """Read the pooler of a Hugging Face folder or hub name: a linear map of d to d and tanh, float32.
 
     In BERT's checkpoints next-sentence prediction trained it; in those of SimCSE it is the head of the
     contrastive loss, which its supervised models keep (`princeton-nlp/sup-simcse-bert-base-uncased`;
@@ -177,7 +177,7 @@ def _tokenize(tokenizer: Any, sentences: Sequence[str], max_length: int) -> list
 
 
 def _passes(poolings: Sequence[str]) -> dict[int | None, list[str]]:
-    """Second hidden state -> the poolings that its pass serves; those that need none ride on the first."""
+    """Group poolings by their second hidden state; those that need none are computed with the first."""
     passes: dict[int | None, list[str]] = {}
     for name in poolings:
         if SECOND_STATE[name] is not None:
@@ -189,7 +189,7 @@ def _passes(poolings: Sequence[str]) -> dict[int | None, list[str]]:
 
 
 def _batches(rows: Sequence[np.ndarray], token_budget: int) -> list[np.ndarray]:
-    """Row numbers in order of length, cut before the budget is passed; equal lengths run as one product."""
+    """Return row numbers by length, cut before the budget is passed; equal lengths run as one product."""
     lengths = np.array([len(row) for row in rows], np.int64)
     order = np.argsort(lengths, kind="stable")
     batches, start, tokens = [], 0, 0

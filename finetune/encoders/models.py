@@ -150,7 +150,7 @@ def open_model(
 
 
 def distinct(encode: EmbedFunction, sentences: Sequence[str], name: str) -> np.ndarray:
-    """float32[N, d] of N sentences, each distinct one encoded once.
+    """Return vectors float32[N, d] of N sentences, each distinct one encoded once.
 
     Raises:
         UserError: an encoder that gives another number of vectors, or one that is not finite (the sentence is
@@ -199,7 +199,7 @@ def _function(function: EmbedFunction, name: str, pooling: str) -> EmbeddingMode
 
 
 def _import_function(text: str) -> EmbedFunction:
-    """`package.module:function` or `path/file.py:function`."""
+    """Load `package.module:function` or `path/file.py:function`."""
     where, name = os.path.expanduser(text).rsplit(":", 1)
     if not name.isidentifier() or not (
         where.endswith(".py") or all(part.isidentifier() for part in where.split("."))

@@ -83,7 +83,7 @@ class View:
 
 
 def default_specifications() -> list[str]:
-    """Every token augmentation of the catalogue at its defaults, and CLEAR's composition."""
+    """Return every token augmentation of the catalogue at its defaults, and CLEAR's composition."""
     return [*(entry.name for entry in CATALOGUE.values() if entry.kind == "token"), COMPOSITION]
 
 
@@ -133,7 +133,7 @@ class AugmentedSentences:
         return self.embed(self.originals, self.sentences)
 
     def rewrite(self, specification: str) -> Rewriting:
-        """The sentences under an augmentation, with the keys that training with this seed has in epoch 0.
+        """Rewrite the sentences by an augmentation, with the keys of training with this seed in epoch 0.
 
         Raises:
             AugmentationError: an unknown specification, or one that needs [DEL], synonyms, a parse or a model
@@ -151,7 +151,7 @@ class AugmentedSentences:
         return Rewriting(pipeline.name, rows, ~equal_sequences(self.originals, rows), {})
 
     def rewritten(self, name: str, texts: dict[int, str]) -> Rewriting:
-        """The sentences with new texts for some: sentence number -> text."""
+        """Give some sentences new texts: sentence number -> text."""
         if not texts:
             return Rewriting(name, self.originals, np.zeros(len(self.originals), dtype=bool), {})
         which = np.array(sorted(texts))
@@ -163,7 +163,7 @@ class AugmentedSentences:
         return Rewriting(name, Ragged.concatenate([self.originals, made]).take(order), changed, texts)
 
     def view(self, specification: str) -> View:
-        """`rewrite`, with vectors of the sentences that it changes. Raises the same."""
+        """Apply `rewrite`, and embed the sentences that it changes. Raises the same."""
         found = self.rewrite(specification)
         vectors = self.vectors.copy()
         which = np.flatnonzero(found.changed)
@@ -172,16 +172,16 @@ class AugmentedSentences:
         return View(found.name, found.rows, found.changed, vectors)
 
     def vectors_of(self, rewriting: Rewriting, which: np.ndarray) -> np.ndarray:
-        """Of the sentences numbered by `which` (int64[K]) as an augmentation wrote them: float32[K, d]."""
+        """Embed the sentences numbered by `which` (int64[K]) as an augmentation wrote them: float32[K, d]."""
         texts = [] if self.encoder is not None else [self.text_of(rewriting, n) for n in which.tolist()]
         return self.embed(rewriting.rows.take(which), texts)
 
     def text(self, row: np.ndarray) -> str:
-        """A row of tokens as text, without [CLS] and [SEP]."""
+        """Return a row of tokens as text, without [CLS] and [SEP]."""
         return self.tokenizer.decode(row[1:-1].tolist()).strip()
 
     def text_of(self, rewriting: Rewriting, number: int) -> str:
-        """A sentence as an augmentation wrote it: its text, or else its tokens decoded."""
+        """Return a sentence as an augmentation wrote it: its text, or else its tokens decoded."""
         return rewriting.texts[number] if number in rewriting.texts else self.text(rewriting.rows[number])
 
     def embed(self, rows: Ragged, texts: Sequence[str]) -> np.ndarray:
@@ -196,14 +196,14 @@ class AugmentedSentences:
             return embed_sentences(self.encoder, _GivenTokens(rows), numbers, self._model.pooling)
 
     def autocast(self) -> AbstractContextManager:
-        """For everything that the model computes."""
+        """Return the autocast context of everything that the model computes."""
         device = "cuda" if torch.cuda.is_available() else "cpu"
         if self.precision is torch.float32:
             return torch.autocast(device, enabled=False)
         return torch.autocast(device, dtype=self.precision)
 
     def losses_of(self, masked: Masked) -> np.ndarray:
-        """Cross-entropy (nats) of every hidden token, in the order of `masked.positions`: float64[P].
+        """Return the cross-entropy (nats) of every hidden token, float64[P], in the order of `positions`.
 
         Raises:
             UserError: the model has no trained masked-language head.
@@ -240,14 +240,14 @@ class AugmentedSentences:
 
 
 def pseudo_perplexity(losses: np.ndarray) -> float:
-    """exp of the mean loss a masked token, from rows of `masked_losses`; NaN without any."""
+    """Return exp of the mean loss a masked token, from rows of `masked_losses`; NaN without any."""
     loss, count = losses.sum(0)
     return float(np.exp(loss / count)) if count else float("nan")
 
 
 @torch.inference_mode()
 def _losses(encoder: SentenceEncoder, masked: Masked) -> np.ndarray:
-    """`AugmentedSentences.losses_of` by an encoder, in passes of `LOGIT_TOKENS`."""
+    """Compute `AugmentedSentences.losses_of` by an encoder, in passes of `LOGIT_TOKENS`."""
     device = next(encoder.parameters()).device
     lengths = masked.batch.lengths
     budget = max(LOGIT_TOKENS, int(lengths.max(initial=1)))
@@ -266,7 +266,7 @@ def _losses(encoder: SentenceEncoder, masked: Masked) -> np.ndarray:
 
 
 def compare(sentences: AugmentedSentences, view: View, as_coded: bool = True) -> dict[str, float]:
-    """Figures of one augmentation against the originals, over the sentences that it changes.
+    """Compare one augmentation with the originals, over the sentences that it changes.
 
     changed, tokens_changed (%, of all sentences; of the tokens of the changed ones); cosine and its standard
     deviation; econd_original, econd_view, cond_hm; svg and svg_compared; gromov_hausdorff, and as iso-study's
@@ -313,7 +313,7 @@ def views(
     required: bool,
     progress: Callable[[str], None] | None = None,
 ) -> list[View]:
-    """All views; those that this tokenizer or machine cannot have are an error if `required`, else a note.
+    """Make all views; one that this tokenizer or machine cannot have is an error if `required`, else a note.
 
     Raises:
         AugmentationError: a specification is wrong, or, if `required`, cannot be had.
@@ -355,7 +355,7 @@ def _own_tokenizer(model: EmbeddingModel) -> Any:
 
 
 def _why_no_perplexity(model: EmbeddingModel, encoder: SentenceEncoder | None) -> str:
-    """Why the model has no pseudo-perplexity; "" if it has one."""
+    """Return why the model has no pseudo-perplexity; "" if it has one."""
     if encoder is None:
         return f"{model.name} does not run as a masked language model here"
     assert model.source is not None  # the encoder comes from there

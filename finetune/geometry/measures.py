@@ -29,7 +29,7 @@ SPECTRUM_FLOOR = 1e-6
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    """Rows of length 1, float64[N, d]; a zero row stays zero."""
+    """Return the rows scaled to length 1, float64[N, d]; a zero row stays zero."""
     wide = np.asarray(vectors, np.float64)
     norms = np.linalg.norm(wide, axis=1, keepdims=True)
     return wide / np.where(norms == 0, 1.0, norms)
@@ -138,7 +138,7 @@ def effective_condition_number(values: np.ndarray) -> float:
 
 
 def harmonic_mean(first: float, second: float) -> float:
-    """Of two positive numbers: COND-HM of two effective condition numbers."""
+    """Return the harmonic mean of two positive numbers: COND-HM of two effective condition numbers."""
     return 2 * first * second / (first + second)
 
 
@@ -154,7 +154,7 @@ class SingularValueGap:
 
 
 def singular_value_gap(first: np.ndarray, second: np.ndarray) -> SingularValueGap:
-    """SVG of two falling lists of singular values (Dubossarsky et al., equation 6). 0: the same spectrum.
+    """Return SVG of two falling lists of singular values (Dubossarsky et al., equation 6); 0 for equal ones.
 
     A value that is rounding in either cloud is left out: its logarithm is noise, and would be most of the
     sum.
@@ -188,7 +188,7 @@ def connection_lengths(points: np.ndarray) -> np.ndarray:
 
 
 def bottleneck(first: np.ndarray, second: np.ndarray) -> float:
-    """Bottleneck distance of two persistence diagrams in dimension 0, given by their deaths, falling.
+    """Return the bottleneck distance of two persistence diagrams in dimension 0, given by falling deaths.
 
     Points (0, a) and (0, b) are |a - b| apart, and (0, a) is a / 2 from the diagonal. All lie on one line, so
     an optimal matching pairs the k largest of both in order, for some k, and sends the rest to the diagonal:
@@ -243,7 +243,7 @@ class Neighbourhood:
 def neighbourhood(
     vectors: np.ndarray, labels: Sequence, top: Sequence[int], distance: str = "cosine"
 ) -> Neighbourhood:
-    """VaSCL's figure 2a, averaged over all N points of [N, d].
+    """Compute VaSCL's figure 2a, averaged over all N points of [N, d].
 
     Args:
         labels: N labels, of any kind.
@@ -280,7 +280,7 @@ def neighbourhood(
 
 
 def pair_distances(first: np.ndarray, second: np.ndarray, distance: str = "cosine") -> np.ndarray:
-    """Distance of corresponding rows of two [N, d], float64[N]: "cosine" (1 - cosine) or "euclidean"."""
+    """Return distances of corresponding rows of two [N, d], float64[N]: "cosine" (1 - it) or "euclidean"."""
     _check_distance(distance)
     if distance == "cosine":
         return np.square(unit(first) - unit(second)).sum(1) / 2

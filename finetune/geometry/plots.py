@@ -56,7 +56,7 @@ AUGMENTATION_MEASURES = {
 
 @contextmanager
 def style():
-    """Small figures for a column of some 400 px; no frame on top and right."""
+    """Set up small figures for a column of some 400 px; no frame on top and right."""
     settings = {
         "figure.figsize": (4.6, 3.2),
         "figure.constrained_layout.use": True,
@@ -101,14 +101,14 @@ def to_svg(figure: Figure, name: str) -> str:
 
 
 def to_png(figure: Figure, dots_per_inch: int = 150) -> bytes:
-    """The figure as a PNG on white; the figure stays open."""
+    """Return the figure as a PNG on white; the figure stays open."""
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=dots_per_inch, facecolor="white")
     return file.getvalue()
 
 
 def alignment_uniformity(models: Named) -> Figure | None:
-    """One point a model: lower left is better on both."""
+    """Draw one point a model: lower left is better on both."""
     points = [
         (label, result.tasks["uniformity"].value, result.tasks["alignment"].value)
         for label, result in models
@@ -145,7 +145,7 @@ def neighbourhood(models: Named, what: str, name: str) -> Figure:
 
 
 def nli_distances(models: Named) -> Figure | None:
-    """Distributions of premise-hypothesis distances, contradiction dashed."""
+    """Draw distributions of premise-hypothesis distances, contradiction dashed."""
     found = _with(models, "nli")
     if not found:
         return None
@@ -162,7 +162,7 @@ def nli_distances(models: Named) -> Figure | None:
 
 
 def nli_difference(models: Named) -> Figure | None:
-    """Distribution of how much farther the contradicting hypothesis lies than the entailed one."""
+    """Draw the distribution of how much farther the contradicting hypothesis lies than the entailed one."""
     found = _with(models, "nli")
     if not found:
         return None
@@ -181,7 +181,7 @@ def nli_difference(models: Named) -> Figure | None:
 
 
 def augmentations(models: Named, measure: str) -> Figure | None:
-    """A measure of `AUGMENTATION_MEASURES` as bars: a group an augmentation, a bar a model."""
+    """Draw a measure of `AUGMENTATION_MEASURES` as bars: a group an augmentation, a bar a model."""
     names = _augmentations(models, measure)
     if not names:
         return None
@@ -204,7 +204,7 @@ def augmentations(models: Named, measure: str) -> Figure | None:
 
 
 def scatter(label: str, result: Evaluation, method: str) -> Figure | None:
-    """PCA or t-SNE ("pca", "tsne") of a sample of originals and their views, coloured by augmentation."""
+    """Draw "pca" or "tsne" of a sample of originals and their views, coloured by augmentation."""
     task = result.tasks.get("projection")
     if task is None or not task.details.get(method):
         return None
@@ -226,7 +226,7 @@ def scatter(label: str, result: Evaluation, method: str) -> Figure | None:
 
 
 def all_figures(models: Named) -> dict[str, Callable[[], Figure | None]]:
-    """Name -> a function that draws it, or gives None without data; draw inside `style()`."""
+    """Map a name to a function that draws it, or gives None without data; draw inside `style()`."""
     figures: dict[str, Callable[[], Figure | None]] = {
         "alignment_uniformity": partial(alignment_uniformity, models),
         "nli_distances": partial(nli_distances, models),
@@ -249,7 +249,7 @@ def all_figures(models: Named) -> dict[str, Callable[[], Figure | None]]:
 
 
 def histogram(values: np.ndarray, bins: int = 60) -> dict[str, list[float]]:
-    """Density and bin edges, rounded, for a result file."""
+    """Return density and bin edges, rounded, for a result file."""
     density, edges = np.histogram(values, bins=bins, density=True)
     return {"density": [round(float(v), 5) for v in density], "edges": [round(float(v), 5) for v in edges]}
 
@@ -262,7 +262,7 @@ def _density(axis, content: dict[str, list[float]], colour: str, line: str, labe
 
 
 def _with(models: Named, task: str) -> list[tuple[str, TaskResult]]:
-    """(label, the model's task) of the models that have it."""
+    """Return (label, the model's task) of the models that have it."""
     return [(label, result.tasks[task]) for label, result in models if task in result.tasks]
 
 

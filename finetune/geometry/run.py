@@ -48,7 +48,7 @@ PROTOCOL = (
 def measure_model(
     model: EmbeddingModel, inputs: dict, aug: Sequence[str], seed: int, folder: Path
 ) -> Evaluation:
-    """All measures that `inputs` has data for; figures and projector files are written below `folder`."""
+    """Take all measures that `inputs` has data for; write figures and projector files below `folder`."""
     started = time.perf_counter()
     evaluation = Evaluation.of("geometry", model, PROTOCOL)
     where = figure_folder(folder, evaluation)
@@ -253,7 +253,7 @@ def project(augmented: AugmentedSentences, made: Sequence[View], seed: int) -> T
 
 
 def project_files(augmented: AugmentedSentences, made: Sequence[View], seed: int, folder: Path) -> None:
-    """The same sample for TensorBoard's projector, coloured by augmentation, labelled by text."""
+    """Write the same sample for TensorBoard's projector, coloured by augmentation, labelled by text."""
     names, which, vectors = _sampled(augmented, made, seed)
     rows = {view.name: view.rows for view in made}
     texts = [
@@ -279,7 +279,7 @@ def _sampled(
 
 
 def figure_folder(folder: Path, evaluation: Evaluation) -> Path:
-    """Where the figures of a geometry evaluation lie: beside its JSON, under the same name."""
+    """Return the folder of a geometry evaluation's figures: beside its JSON, under the same name."""
     return folder / f"geometry-{evaluation.pooling.replace(' ', '-')}"
 
 
@@ -326,7 +326,7 @@ def read_inputs(
 
 
 def _read_labelled(name: str, data: str) -> tuple[list[str], list[str]]:
-    """Texts and labels of an intent set, training and test alike, or of a file in clustering/."""
+    """Read texts and labels of an intent set, training and test alike, or of a file in clustering/."""
     if name not in intents.SETS:
         return _read_clustering(find(data, "clustering", f"{name}.csv"))
     found = intents.read(name, data)
@@ -337,7 +337,7 @@ def _read_labelled(name: str, data: str) -> tuple[list[str], list[str]]:
 
 
 def _read_clustering(path: Path) -> tuple[list[str], list[str]]:
-    """Texts and labels of a csv file with the columns text and label; rows without text are left out."""
+    """Read texts and labels of a csv file with the columns text and label; rows without text are left out."""
     rows = [
         (text.strip(), label) for text, label in csv_columns(path, "text", "label") if text.strip() and label
     ]
@@ -347,7 +347,7 @@ def _read_clustering(path: Path) -> tuple[list[str], list[str]]:
 
 
 def _read_triplets(data: str, seed: int) -> tuple[list[tuple[str, str, str]], str]:
-    """Premises with an entailed and a contradicting hypothesis, at most `NLI_SAMPLE`, and the file's name."""
+    """Read (premise, entailed, contradicting), at most `NLI_SAMPLE` of them, and the file's name."""
     folder = find(data, "NLI")
     files = [folder / name for name in NLI_FILES if (folder / name).is_file()]
     if not files:

@@ -221,7 +221,7 @@ def _print_plan(store: RunStore, runs: list[Run]) -> None:
 
 
 def _compute(store: RunStore, runs: list[Run], chosen: list[Run]) -> None:
-    """Those of `chosen` that are unfinished when it is their turn."""
+    """Compute those of `chosen` that are unfinished when it is their turn."""
     for entry in chosen:
         if (code := store.stop_code()) != 0:
             raise Interrupted(code)
@@ -242,7 +242,7 @@ def compute_all(store: RunStore, runs: list[Run]) -> None:
 def summarise(
     store: RunStore, runs: list[Run], tasks: list[str], notes: list[str]
 ) -> tuple[Evaluation, dict[str, Run]]:
-    """The evaluation from the runs that are there, and by task the best seed's run at the chosen setting."""
+    """Return the evaluation from the runs that are there, and each task's best run at the chosen setting."""
     options = store.options
     protocol = "RoBERTa's grid" if options.sweep else "RoBERTa's recipe"
     protocol += f", median of {options.seeds} seeds, best epoch each, {options.precision}"
@@ -319,7 +319,7 @@ def _task_result(task: str, done: Mapping[Run, dict[str, Any]]) -> tuple[TaskRes
 
 
 def _add_diagnostic(result: Evaluation, store: RunStore, mnli: Run | None) -> None:
-    """AX's figure: that of the runs of MNLI at the chosen setting, where the labels are at hand."""
+    """Add AX's figure: that of the runs of MNLI at the chosen setting, where the labels are at hand."""
     if mnli is None:
         return
     if "dev" not in store.data["AX"].splits:

@@ -63,7 +63,7 @@ class Options:
     token_budget: int = 16384
 
     def runs(self, tasks: Sequence[str]) -> list[Run]:
-        """All runs, task by task (MNLI first if others start from it), setting by setting, seed by seed."""
+        """Return all runs, by task (MNLI first if others start from it), then setting, then seed."""
         ordered = sorted(tasks, key=lambda task: not (self.mnli_init and task == "MNLI"))
         runs = []
         for task in ordered:
@@ -91,7 +91,7 @@ class Options:
 
 
 def choose(done: Mapping[Run, dict[str, Any]]) -> tuple[dict[tuple[float, int], float], list[Run], Run]:
-    """What a task reports, from its runs that are done and their results.
+    """Choose what a task reports, from its runs that are done and their results.
 
     Returns:
         (median over the seeds by (lr, batch), the runs of the setting with the best median, the best of these

@@ -55,7 +55,7 @@ class RunStore:
         self._encoded: tuple[str, dict[str, Encoded]] = ("", {})
 
     def result(self, run: Run) -> dict[str, Any] | None:
-        """The figures on file for a run; None: not computed yet.
+        """Return the figures on file for a run; None: not computed yet.
 
         Raises:
             UserError: the file is damaged.
@@ -74,7 +74,7 @@ class RunStore:
         return {name: found[name]["logits"].numpy() for name in wanted}
 
     def diagnostic(self, run: Run) -> dict[str, float] | None:
-        """A run of MNLI's scores on AX; None: not on file, or of other rows than are there now."""
+        """Return a run of MNLI's scores on AX; None: not on file, or of other rows than are there now."""
         found = read_result(self._path(run, ".ax.json"))
         return found["scores"] if found is not None and found["rows"] == self._digest("AX", "dev") else None
 
@@ -183,7 +183,7 @@ class RunStore:
         }
 
     def _kept_model(self, run: Run) -> Classifier | None:
-        """The model of a run whose figures are on file, if it was kept."""
+        """Return the model of a run whose figures are on file, if it was kept."""
         path = self._path(run, ".weights")
         if self.result(run) is None or not path.is_file():
             return None
@@ -197,7 +197,7 @@ class RunStore:
         return logits_of(model, rows, self.options.token_budget, self.options.precision)
 
     def _answers_diagnostic(self, task: str) -> bool:
-        """Whether a task's model has AX to answer, with labels."""
+        """Return whether a task's model has AX to answer, with labels."""
         return task == "MNLI" and "AX" in self.data and "dev" in self.data["AX"].splits
 
     def _limited(self, data: TaskData) -> TaskData:
@@ -208,7 +208,7 @@ class RunStore:
         return TaskData(data.task, data.splits | {"train": train.subset(chosen)}, data.missing, data.notes)
 
     def _sets(self, task: str) -> dict[str, Encoded]:
-        """Training and dev sets, tokenised; kept until another task is asked for."""
+        """Return training and dev sets, tokenised; they are kept until another task is asked for."""
         if self._encoded[0] != task:
             splits = self.data[task].splits.items()
             self._encoded = (
@@ -230,7 +230,7 @@ class RunStore:
         return encode_examples(self.source, rows.first, rows.second, targets, MAX_LENGTH)
 
     def _initial(self, run: Run) -> dict[str, Tensor] | None:
-        """State of the encoder that a run starts from; None: the source's."""
+        """Return the state of the encoder that a run starts from; None: the source's."""
         start = self.options.start(run)
         if start is None:
             return None
@@ -264,7 +264,7 @@ class RunStore:
         return self.folder / f"{run.task}-lr{run.lr:g}-batch{run.batch_size}-seed{run.seed}-{digest}{ending}"
 
     def _digest(self, task: str, split: str) -> str:
-        """Of a split's rows."""
+        """Return the digest of a split's rows."""
         if (task, split) not in self._digests:
             rows = self.data[task].splits[split]
             targets = None if rows.targets is None else rows.targets.tolist()

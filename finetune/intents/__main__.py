@@ -104,7 +104,7 @@ def _result(fits: Sequence[Fit], chosen: Sequence[Sample]) -> TaskResult:
 
 
 def _notes(name: str, intents: Intents, shots: Sequence[int], evaluation: Evaluation) -> None:
-    """What differs from the published sizes, and classes too small for the protocol."""
+    """Note what differs from the published sizes, and classes too small for the protocol."""
     pool, test, classes = SETS[name]
     sizes = np.bincount(intents.labels)
     if name == "HWU64":  # published as one whole, split by whoever uses it

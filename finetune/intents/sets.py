@@ -41,7 +41,7 @@ class Intents:
 
 
 def read(name: str, data: str | Path | None = None) -> Intents:
-    """The examples of a set of SETS.
+    """Read a set of SETS.
 
     Raises:
         UserError: unknown set (with the nearest name), a file missing or damaged.
@@ -70,7 +70,7 @@ def read(name: str, data: str | Path | None = None) -> Intents:
 
 
 def check_name(name: str) -> str:
-    """The set's name as SETS has it; case does not matter.
+    """Return the set's name as SETS has it; case does not matter.
 
     Raises:
         UserError: no such set; the message names the nearest.
@@ -79,7 +79,7 @@ def check_name(name: str) -> str:
 
 
 def read_lines(folder: Path) -> list[tuple[str, str]]:
-    """(text, label) from the files seq.in and label of one part, a line each."""
+    """Read (text, label) from the files seq.in and label of one part, a line each."""
     for file in ("seq.in", "label"):
         if not (folder / file).is_file():
             raise UserError(
@@ -95,14 +95,14 @@ def read_lines(folder: Path) -> list[tuple[str, str]]:
 
 
 def read_csv(path: Path) -> list[tuple[str, str]]:
-    """(text, label) from a csv file with the columns text and category."""
+    """Read (text, label) from a csv file with the columns text and category."""
     return _checked(
         path, [(text.strip(), category.strip()) for text, category in csv_columns(path, "text", "category")]
     )
 
 
 def _read_clinc(path: Path) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """In-scope (training and validation, test) examples of CLINC150; the out-of-scope lists stay out."""
+    """Read CLINC150 in scope, (training and validation, test); the out-of-scope lists stay out."""
     try:
         content = parse_json(path.read_text(encoding="utf-8"))
         parts = {

@@ -31,7 +31,7 @@ CURVES = {
 
 
 def curve(subject: Subject, name: str) -> tuple[list[int], list[float]]:
-    """(steps, values) of a metric, as written in metrics.jsonl, thinned to `POINTS`."""
+    """Return (steps, values) of a metric, as written in metrics.jsonl, thinned to `POINTS`."""
     points = [
         (record["step"], value)
         for record in subject.metrics
@@ -63,7 +63,7 @@ def curve_names(systems: Sequence[System]) -> list[str]:
 
 
 def learning_curve(systems: Sequence[System], name: str) -> Figure:
-    """One line a run, one colour a system, the same in every figure made of the same systems."""
+    """Draw one line a run, one colour a system, the same in every figure made of the same systems."""
     figure, axis = plots.plt.subplots()
     for number, system in enumerate(systems):
         for place, member in enumerate(system.members):
@@ -86,7 +86,7 @@ def learning_curve(systems: Sequence[System], name: str) -> Figure:
 
 
 def geometry_rows(rows: Sequence[View]) -> list[tuple[str, Evaluation]]:
-    """(label, evaluation) of the first member of every row that has a geometry."""
+    """Return (label, evaluation) of the first member of every row that has a geometry."""
     found = []
     for row in rows:
         for member in row.system.members:
@@ -97,7 +97,7 @@ def geometry_rows(rows: Sequence[View]) -> list[tuple[str, Evaluation]]:
 
 
 def draw(systems: Sequence[System], rows: Sequence[View]) -> dict[str, dict[str, tuple[str, bytes]]]:
-    """section -> figure's name -> (svg element, png): "curves" and "geometry"."""
+    """Return section -> figure's name -> (svg element, png): "curves" and "geometry"."""
     sections: dict[str, dict[str, tuple[str, bytes]]] = {"curves": {}, "geometry": {}}
     with plots.style():
         runs = [system for system in systems if any(member.metrics for member in system.members)]

@@ -49,7 +49,7 @@ class System:
 
 
 def collect(sources: Sequence[str]) -> list[Subject]:
-    """The subjects that the sources name, each once, in order.
+    """Return the subjects that the sources name, each once, in order.
 
     A source is a run folder (config.yaml), a model folder of a run (its run is taken), a folder of result
     files, a model whose results lie in results/NAME, or a folder that holds several of these. Results of a
@@ -177,7 +177,7 @@ def _json(path: Path) -> Any:
 
 
 def flat(recipe: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """A nested recipe as ("train.lr", 0.001); lists stay values."""
+    """Flatten a nested recipe, as ("train.lr", 0.001); lists stay values."""
     for key, value in recipe.items():
         if isinstance(value, dict) and value:
             yield from flat(value, f"{prefix}{key}.")
@@ -203,7 +203,7 @@ def group(subjects: Sequence[Subject]) -> list[System]:
 
 
 def _labels(systems: Sequence[Sequence[Subject]]) -> list[str]:
-    """The runs' folder names without the seed; with as much of the path before as tells two systems apart."""
+    """Return the runs' folder names without the seed, with the folder before where two systems share one."""
     names = []
     for members in systems:
         name = members[0].name

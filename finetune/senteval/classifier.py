@@ -110,7 +110,7 @@ class PairFeatures:
         return len(self.first)
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        """float32[B, 4 d] of the pairs int64[B]."""
+        """Return the features float32[B, 4 d] of the pairs int64[B]."""
         u, v = (self.vectors.index_select(0, side[rows]) for side in (self.first, self.second))
         return torch.cat([u, v, u * v, (u - v).abs_()], 1)
 
@@ -205,7 +205,7 @@ class _Cohort:
         settings: ClassifierSettings,
         burned: int,
     ):
-        """`inputs`: with a last column of ones; pairs get it with their features."""
+        """Start every fit. `inputs`: with a last column of ones; pairs get it with their features."""
         self.inputs, self.targets, self.classes, self.settings = inputs, targets, classes, settings
         device = inputs.device
         self.train = torch.from_numpy(np.stack([part.train for part in rows])).to(device)
@@ -248,7 +248,7 @@ class _Cohort:
                 self.drop(torch.from_numpy(np.flatnonzero(going)).to(self.inputs.device))
 
     def one_pass(self) -> None:
-        """One pass over the rows, in an order that all fits share."""
+        """Pass once over the rows, in an order that all fits share."""
         rows, batch = self.train.shape[1], self.settings.batch_size
         order = torch.from_numpy(self.random.permutation(rows)).to(self.inputs.device)
         shuffled = self.train.index_select(1, order)
@@ -256,7 +256,7 @@ class _Cohort:
             self.step(shuffled[:, start : start + batch])
 
     def step(self, index: Tensor) -> None:
-        """One step of every fit on its own mini-batch: index int64[G, B]."""
+        """Step every fit on its own mini-batch: index int64[G, B]."""
         groups, batch = index.shape
         flat = index.reshape(-1)
         inputs = self.take(flat).view(groups, batch, -1)
@@ -276,13 +276,13 @@ class _Cohort:
         self.optimizer.step()
 
     def take(self, index: Tensor) -> Tensor:
-        """float32[B, d + 1] of the rows int64[B], the last column ones."""
+        """Return float32[B, d + 1] of the rows int64[B], the last column ones."""
         if isinstance(self.inputs, PairFeatures):
             return _with_ones(self.inputs[index])
         return self.inputs.index_select(0, index)
 
     def _output_error(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Gradient of each fit's mean cross-entropy by its logits: [G, B, R, C]."""
+        """Return the gradient of each fit's mean cross-entropy by its logits: [G, B, R, C]."""
         groups, batch = logits.shape[:2]
         error = torch.softmax(logits.view(groups, batch, self.l2.shape[1], self.classes), -1)
         index = targets.expand(groups, batch, self.l2.shape[1], 1)
@@ -290,7 +290,7 @@ class _Cohort:
         return error.mul_(1 / batch)
 
     def _hidden_gradients(self, inputs: Tensor, targets: Tensor) -> None:
-        """The same through one hidden layer, by autograd."""
+        """Compute the gradients through one hidden layer, by autograd."""
         parameters = [p.detach().requires_grad_() for p in self.parameters]
         logits = torch.stack(
             [_logits(x, [p[g] for p in parameters], self.classes) for g, x in enumerate(inputs)]
@@ -302,7 +302,7 @@ class _Cohort:
             parameter.grad.copy_(grad)
 
     def score(self, places: np.ndarray) -> np.ndarray:
-        """float64[G, R]: accuracy of every fit on its dev rows."""
+        """Return the accuracy of every fit on its dev rows, float64[G, R]."""
         shares = np.empty((len(places), self.l2.shape[1]))
         for row, place in enumerate(places):
             index = self.dev[place]
@@ -326,7 +326,7 @@ class _Cohort:
                         best[number] = parameter[row, number]
 
     def drop(self, remaining: Tensor) -> None:
-        """Go on with the sets at these places of the weights only, the optimizer's state with them."""
+        """Continue with the sets at these places of the weights only, the optimizer's state with them."""
         self.train, self.l2 = self.train[remaining], self.l2[remaining]
         for parameter in self.parameters:
             state, shape = self.optimizer.state[parameter], parameter.shape
@@ -355,7 +355,7 @@ def _initial(
 
 
 def _logits(inputs: Tensor, weights: list[Tensor], classes: int) -> Tensor:
-    """[N, R, C] of inputs [N, d + 1] (last column ones), by the weights of one set of rows."""
+    """Return logits [N, R, C] of inputs [N, d + 1] (last column ones), by the weights of one set of rows."""
     if len(weights) == 1:
         return (inputs @ weights[0]).view(len(inputs), -1, classes)
     first, second = weights

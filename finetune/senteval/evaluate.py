@@ -78,7 +78,7 @@ def evaluate(
     hidden: int = 0,
     report: Report = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> Evaluation:
-    """Judge `model` on similarity and supervised tasks.
+    """Evaluate `model` on similarity and supervised tasks.
 
     Args:
         data: what `read_tasks` read.
@@ -169,11 +169,11 @@ class _VectorTable:
         self.index = {sentence: number for number, sentence in enumerate(sentences)}
 
     def lookup(self, sentences: list[str]) -> np.ndarray:
-        """float32[N, d]."""
+        """Return the vectors of these sentences, float32[N, d]."""
         return self.vectors[self.rows(sentences)]
 
     def rows(self, sentences: list[str]) -> np.ndarray:
-        """int64[N]: where their vectors are."""
+        """Return the rows of these sentences' vectors, int64[N]."""
         return np.fromiter((self.index[sentence] for sentence in sentences), np.int64, len(sentences))
 
     def features(self, examples: Examples, splits: Iterable[str]) -> tuple[Tensor, np.ndarray, list[int]]:
@@ -189,7 +189,7 @@ class _VectorTable:
         return torch.from_numpy(first).to(self.device), *_labels(parts)
 
     def pairs(self, examples: Examples, splits: Iterable[str]) -> tuple[PairFeatures, np.ndarray, list[int]]:
-        """The same with InferSent's features, for a set whose features would not fit where its vectors do."""
+        """Return the same with InferSent's features, for a set whose features would not fit beside its vectors."""
         parts = [examples.splits[name] for name in splits]
         first = self.rows([sentence for part in parts for sentence in part.first])
         second = self.rows([sentence for part in parts for sentence in part.second or ()])

@@ -39,7 +39,7 @@ class Setting:
     classifier: ClassifierSettings
 
     def with_classifier(self, **settings: Any) -> Setting:
-        """The same with other settings of the classifier: seed, hidden, ..."""
+        """Return the same with other settings of the classifier: seed, hidden, ..."""
         return replace(self, classifier=replace(self.classifier, **settings))
 
 
@@ -65,7 +65,7 @@ class Accuracy:
 
 
 def nested(features: Tensor, labels: np.ndarray, classes: int, setting: Setting) -> Accuracy:
-    """Nested cross-validation: MR, CR, SUBJ, MPQA.
+    """Evaluate by nested cross-validation: MR, CR, SUBJ, MPQA.
 
     features: float32[N, d]; labels: int64[N].
     """
@@ -94,7 +94,7 @@ def nested(features: Tensor, labels: np.ndarray, classes: int, setting: Setting)
 def cross_validated(
     train: Tensor, labels: np.ndarray, test: Tensor, test_labels: np.ndarray, classes: int, setting: Setting
 ) -> Accuracy:
-    """L2 by cross-validation on train, one test: TREC, MRPC."""
+    """Choose L2 by cross-validation on train, and test once: TREC, MRPC."""
     rows = [Rows(a, b) for a, b in _split(_folds(setting.folds, setting.classifier.seed), labels)]
     fitted = fit_all(train, labels, classes, rows, np.array(L2_GRID), setting.classifier)
     scores = _percent(fitted.accuracy.mean(0))
@@ -147,7 +147,7 @@ def _split(folds: StratifiedKFold, labels: np.ndarray) -> list[tuple[np.ndarray,
 
 
 def _hold_out(rows: np.ndarray, seed: int) -> Rows:
-    """5% of the rows to stop by: the first draw of the fit's own generator, which `fit_all` then burns."""
+    """Draw 5% of the rows to stop by: the fit's own generator's first draw, which `fit_all` then burns."""
     order = np.random.RandomState(seed).permutation(len(rows))
     held = int(0.05 * len(rows))
     return Rows(rows[order[held:]], rows[order[:held]])

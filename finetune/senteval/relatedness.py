@@ -33,7 +33,7 @@ class Relatedness:
 
 
 def two_point_targets(scores: np.ndarray) -> np.ndarray:
-    """float32[N, 5]: for a score between k and k + 1, the masses of k and k + 1."""
+    """Return, for a score between k and k + 1, the masses of k and k + 1: float32[N, 5]."""
     targets = np.zeros((len(scores), SCORES), np.float32)
     floor = np.floor(scores)
     for k in range(1, SCORES + 1):
@@ -50,7 +50,7 @@ def relatedness(
     seed: int = 1111,
     early_stop: str = "pearson",
 ) -> Relatedness:
-    """Fit, stop and judge.
+    """Fit, stop and evaluate.
 
     Args:
         features: float32[N, d], rows of train, dev and test in this order, of `sizes`.
@@ -100,14 +100,14 @@ def relatedness(
 
 
 def _correlation(predicted: np.ndarray, gold: np.ndarray, kind: str) -> float:
-    """NaN where all predictions are equal."""
+    """Return Pearson's or Spearman's correlation; NaN where all predictions are equal."""
     if np.ptp(predicted) == 0:
         return float("nan")
     return float((stats.pearsonr if kind == "pearson" else stats.spearmanr)(predicted, gold)[0])
 
 
 def _step(inputs: Tensor, targets: Tensor, weights: Tensor) -> None:
-    """Gradient of the mean squared error of softmax(inputs @ weights) into weights.grad."""
+    """Write the gradient of the mean squared error of softmax(inputs @ weights) into weights.grad."""
     mass = torch.softmax(inputs @ weights, -1)
     error = (mass - targets).mul_(2 / targets.numel())
     error = mass * (error - (error * mass).sum(-1, keepdim=True))

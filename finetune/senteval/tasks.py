@@ -63,7 +63,7 @@ class Task:
 
 
 def load(name: str, data: str | Path | None = None) -> Examples:
-    """The examples of a task, sorted as the official code sorts them.
+    """Read the examples of a task, sorted as the official code sorts them.
 
     Raises:
         UserError: unknown task (with the nearest name), a file missing, or a line that is no example of it.
@@ -80,7 +80,7 @@ def load(name: str, data: str | Path | None = None) -> Examples:
 
 
 def check_name(name: str, others: Iterable[str] = ()) -> str:
-    """The task's name as TASKS (or `others`) has it; case, hyphens and underscores do not matter.
+    """Return the task's name as TASKS (or `others`) has it; case, hyphens and underscores do not matter.
 
     Raises:
         UserError: no such task; the message names the nearest.
@@ -89,12 +89,12 @@ def check_name(name: str, others: Iterable[str] = ()) -> str:
 
 
 def missing(name: str, data: str | Path | None = None) -> list[Path]:
-    """Files of the task that are not there."""
+    """Return the files of the task that are not there."""
     return [path for path in _paths(name, data) if not path.is_file()]
 
 
 def size_notes(name: str, examples: Examples) -> list[str]:
-    """What differs from the published sizes, for a note beside the result."""
+    """Return what differs from the published sizes, for notes beside the result."""
     expected = TASKS[name].sizes
     return [
         f"{name} {split} has {len(examples.splits[split]):,} examples here, {count:,} as published"
@@ -130,7 +130,7 @@ def _sorted_pairs(
     second_first: bool = False,
     key: Callable = lambda label: label,
 ) -> Split:
-    """`key`: what stands for the label in the sort."""
+    """Sort pairs by length; `key` gives what stands for the label in the sort."""
     split = [(_words(one), _words(two), label) for one, two, label in examples]
     if second_first:
         split.sort(key=lambda e: (len(e[1]), len(e[0]), key(e[2])))
@@ -148,7 +148,7 @@ def _bad(path: Path, number: int, expected: str) -> UserError:
 
 
 def _binary(positive: Path, negative: Path) -> Examples:
-    """One sentence a line, one file a class; the class that the official code calls positive first."""
+    """Read one sentence a line, one file a class; the class that the official code calls positive first."""
     examples = [
         (line, label) for path, label in ((positive, 1), (negative, 0)) for line in lines(path, "latin-1")
     ]
@@ -237,7 +237,7 @@ def _sts_benchmark(train: Path, dev: Path, test: Path) -> Examples:
 
 
 def read_snli(first: Path, second: Path, labels: Path) -> Split:
-    """One split of SNLI, from its three files.
+    """Read one split of SNLI, from its three files.
 
     Raises:
         UserError: they differ in lines, or a label is none of SNLI_CLASSES.
@@ -264,7 +264,7 @@ def _snli(*paths: Path) -> Examples:
 
 
 def _probing(path: Path) -> Examples:
-    """`tr|va|te`, label, sentence between tabs; classes in the order of their sorted names."""
+    """Read `tr|va|te`, label, sentence between tabs; classes in the order of their sorted names."""
     found: dict[str, list[tuple[str, str]]] = {"tr": [], "va": [], "te": []}
     for number, line in enumerate(lines(path), 1):
         cells = line.rstrip().split("\t")

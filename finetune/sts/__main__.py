@@ -31,7 +31,7 @@ from pretrain.common.files import replace_durably, require_writable, to_json
 
 
 def headline_table(results: Mapping[str, StsResults]) -> str:
-    """Spearman x 100 over all pairs: a line per pooling, a column per task, the average of the seven last."""
+    """Return Spearman x 100 over all pairs: a line per pooling, a column per task, the average last."""
     tasks = list(next(iter(results.values())))
     width = max(len(pooling) for pooling in (*results, "pooling"))
     lines = ["pooling".ljust(width) + "".join(f"{task:>11}" for task in tasks) + f"{'average':>9}"]
@@ -51,7 +51,7 @@ def headline_table(results: Mapping[str, StsResults]) -> str:
 
 
 def detail_table(scores: StsResults) -> str:
-    """Every aggregation of every task, and every subset: the figures a paper may have printed instead."""
+    """Return every aggregation of every task and subset: the figures a paper may have printed instead."""
     columns = ("all", "mean", "wmean")
     header = "task".ljust(22) + "pairs".rjust(7)
     header += "".join(f"{name:>10}" for name in (f"{kind} {c}" for kind in ("rho", "r") for c in columns))
@@ -71,7 +71,7 @@ def detail_table(scores: StsResults) -> str:
 
 
 def evaluation_of(model: EmbeddingModel, pooling: str, scores: StsResults) -> Evaluation:
-    """The scores of one pooling as the report reads them; Spearman over all pairs is the headline."""
+    """Return the scores of one pooling as the report reads them; Spearman over all pairs is the headline."""
     evaluated = replace(model, pooling=pooling)
     evaluation = Evaluation.of("sts", evaluated, "cosine, Spearman over all pairs of a task at once")
     for task, score in scores.items():

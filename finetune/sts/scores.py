@@ -67,7 +67,7 @@ class StsEvaluator(StsFiles):
     def evaluate_poolings(
         self, embed: EmbedPoolings, tasks: Iterable[str] | None = None
     ) -> dict[str, StsResults]:
-        """As `evaluate`, for several vectors per sentence computed in one pass: pooling name to results."""
+        """Score several vectors a sentence, computed in one pass: pooling name to results; see `evaluate`."""
         loaded = {task: self.load(task) for task in self.choose(tasks)}
         sentences = self.sentences(loaded)
         index = {sentence: number for number, sentence in enumerate(sentences)}
@@ -80,7 +80,7 @@ class StsEvaluator(StsFiles):
 
 
 def checked_vectors(vectors: np.ndarray, sentences: list[str], pooling: str) -> np.ndarray:
-    """float32[N, d], one finite vector for each sentence.
+    """Return the vectors as float32[N, d], one finite vector for each sentence.
 
     Raises:
         UserError: another shape, or a vector that is not finite.
@@ -112,7 +112,7 @@ def cosines(vectors: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.nd
 
 
 def _correlations(similarity: np.ndarray, gold: np.ndarray) -> tuple[float, float]:
-    """(Spearman, Pearson) x 100; NaN where one side is constant or there are fewer than two pairs."""
+    """Return (Spearman, Pearson) x 100; NaN where one side is constant or there are fewer than two pairs."""
     if len(gold) < 2 or np.ptp(similarity) == 0 or np.ptp(gold) == 0:
         return float("nan"), float("nan")
     from scipy import stats
@@ -123,7 +123,7 @@ def _correlations(similarity: np.ndarray, gold: np.ndarray) -> tuple[float, floa
 
 
 def score_task(subsets: list[Pairs], vectors: np.ndarray, index: Mapping[str, int]) -> TaskScores:
-    """Correlations of cosines with the gold scores. vectors: float32[N, d]; index: sentence -> row."""
+    """Correlate cosines with the gold scores. vectors: float32[N, d]; index: sentence -> row."""
     similarities, scores = [], {}
     for pairs in subsets:
         first = np.fromiter((index[sentence] for sentence in pairs.first), np.int64, len(pairs))

@@ -12,22 +12,22 @@ from sklearn.metrics import f1_score, matthews_corrcoef
 
 
 def accuracy(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """Share of equal entries of int64[N] and int64[N]."""
+    """Return the share of equal entries of int64[N] and int64[N]."""
     return float(np.mean(predicted == gold))
 
 
 def f1(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """F1 of class 1; 0 where it is neither predicted nor there."""
+    """Return F1 of class 1; 0 where it is neither predicted nor there."""
     return float(f1_score(gold, predicted, zero_division=0.0))
 
 
 def matthews(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """Matthews' correlation for any number of classes (Gorodkin 2004, R_K)."""
+    """Return Matthews' correlation for any number of classes (Gorodkin 2004, R_K)."""
     return float(matthews_corrcoef(gold, predicted))
 
 
 def pearson(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """Pearson's correlation of float[N] and float[N]."""
+    """Return Pearson's correlation of float[N] and float[N]."""
     return (
         0.0
         if np.ptp(predicted) == 0 or np.ptp(gold) == 0
@@ -36,7 +36,7 @@ def pearson(predicted: np.ndarray, gold: np.ndarray) -> float:
 
 
 def spearman(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """Spearman's correlation of float[N] and float[N]; ties share their mean rank."""
+    """Return Spearman's correlation of float[N] and float[N]; ties share their mean rank."""
     return (
         0.0
         if np.ptp(predicted) == 0 or np.ptp(gold) == 0
@@ -48,7 +48,7 @@ METRICS = {"accuracy": accuracy, "f1": f1, "matthews": matthews, "pearson": pear
 
 
 def scores_of(names: tuple[str, ...], predicted: np.ndarray, gold: np.ndarray) -> dict[str, float]:
-    """The named metrics x 100, and their mean as "mean" where there are several.
+    """Return the named metrics x 100, and their mean as "mean" where there are several.
 
     Args:
         predicted, gold: int64[N] classes, or float[N] numbers for pearson and spearman.

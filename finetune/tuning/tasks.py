@@ -55,7 +55,7 @@ class GlueTask:
         return [split for split in self.sizes if split.startswith("test")]
 
     def submission(self, split: str) -> str:
-        """Name of the leaderboard's file for a test split."""
+        """Return the name of the leaderboard's file for a test split."""
         ending = {"test_matched": "-m", "test_mismatched": "-mm"}.get(split, "")
         return f"{self.name}{ending}.tsv"
 
@@ -162,7 +162,7 @@ class Examples:
         return len(self.first)
 
     def subset(self, rows: np.ndarray) -> Examples:
-        """The rows numbered by `rows`, in that order."""
+        """Return the rows numbered by `rows`, in that order."""
         second = None if self.second is None else [self.second[n] for n in rows]
         return Examples(
             [self.first[n] for n in rows], second, None if self.targets is None else self.targets[rows]
@@ -182,7 +182,7 @@ class TaskData:
 
 
 def task_named(name: str) -> GlueTask:
-    """The task, or a UserError with the nearest name; case does not matter."""
+    """Return the task, or raise a UserError with the nearest name; case does not matter."""
     return TASKS[known_name(name, TASKS, "GLUE task")]
 
 
@@ -217,14 +217,14 @@ def load(name: str, data: str = "") -> TaskData:
 
 
 def folder_of(task: GlueTask, data: str | Path = "") -> Path:
-    """DATA/GLUE/TASK, or DATA/TASK where DATA has no GLUE (it is the GLUE folder itself)."""
+    """Return DATA/GLUE/TASK, or DATA/TASK where DATA has no GLUE (it is the GLUE folder itself)."""
     root = data_root(data)
     root = root / "GLUE" if (root / "GLUE").is_dir() else root
     return root / ("diagnostic" if task.name == "AX" else task.name)
 
 
 def read_split(task: GlueTask, split: str, data: str | Path = "") -> Examples | None:
-    """A split from DATA/GLUE; None: its file is not there.
+    """Read a split from DATA/GLUE; None: its file is not there.
 
     Raises:
         UserError: the file is damaged, or a label unknown.

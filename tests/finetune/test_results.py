@@ -1,4 +1,4 @@
-"""Result files: merged where they judge the same weights by the same protocol, kept apart where they do
+"""Result files: merged where they are of the same weights by the same protocol, kept apart where they do
 not."""
 
 import json

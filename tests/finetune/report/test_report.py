@@ -136,7 +136,7 @@ def test_an_sts_file_of_the_sts_command_is_read(tmp_path):
 
 
 def test_the_commands_in_the_readmes_order_show_sts(tmp_path, monkeypatch):
-    """sts, then report: whatever is judged, a run or another model, by one pooling or several."""
+    """sts, then report: whatever is evaluated, a run or another model, by one pooling or several."""
     from model_folders import save_bert, save_run
 
     benchmark = tmp_path / "data" / "STS" / "STSBenchmark"

@@ -203,7 +203,7 @@ def test_cross_validation_with_a_test_set_is_the_plain_one():
     assert (found.dev, found.test) == (score, round(100 * fit.accuracy(features[150:], labels[150:]), 2))
 
 
-def test_given_splits_are_judged_as_the_plain_fits():
+def test_given_splits_are_evaluated_as_the_plain_fits():
     features, labels = examples(240)
     cut = (features[:150], labels[:150]), (features[150:200], labels[150:200]), (features[200:], labels[200:])
     fits, accuracies = [], []

@@ -97,7 +97,7 @@ def embed(sentences):
 """
 
 
-def test_snli_is_judged_by_infersents_features(folder, tmp_path, monkeypatch):
+def test_snli_is_evaluated_by_infersents_features(folder, tmp_path, monkeypatch):
     (tmp_path / "encoder.py").write_text(ENCODER)
     model = open_model(f"{tmp_path}/encoder.py:embed")
     seen = []

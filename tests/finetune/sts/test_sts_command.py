@@ -57,7 +57,7 @@ def command(model, layout, tmp_path, **flags):
 
 @pytest.mark.parametrize("kind", ["bert", "run"])
 @pytest.mark.parametrize("pooling", ["", "all", "mean"])
-def test_the_command_judges_several_poolings_of_a_run_or_folder_at_once(
+def test_the_command_evaluates_several_poolings_of_a_run_or_folder_at_once(
     folders, layout, tmp_path, capsys, kind, pooling
 ):
     encoder, tokenizer = load_model(resolve(folders[kind]))
@@ -69,7 +69,7 @@ def test_the_command_judges_several_poolings_of_a_run_or_folder_at_once(
     )
     capsys.readouterr()
     assert command(folders[kind], layout, tmp_path, pooling=pooling) == expected
-    # about the pooling only where a single one is judged that it was not trained for
+    # about the pooling only where a single one is evaluated that it was not trained for
     said = capsys.readouterr().err
     assert ("was trained with cls pooling and is evaluated with mean" in said) == (
         kind == "run" and pooling == "mean"
