@@ -189,7 +189,7 @@ class _VectorTable:
         return torch.from_numpy(first).to(self.device), *_labels(parts)
 
     def pairs(self, examples: Examples, splits: Iterable[str]) -> tuple[PairFeatures, np.ndarray, list[int]]:
-        """Return the same with InferSent's features, for a set whose features would not fit beside its vectors."""
+        """Return the same with InferSent's features, for a set whose features would not fit in memory."""
         parts = [examples.splits[name] for name in splits]
         first = self.rows([sentence for part in parts for sentence in part.first])
         second = self.rows([sentence for part in parts for sentence in part.second or ()])

@@ -155,85 +155,89 @@ def _binary(positive: Path, negative: Path) -> Examples:
     return Examples({"all": _sorted_singles(examples)}, 2)
 
 
-def _trec(train: Path, test: Path) -> Examples:
-    def read(path: Path) -> Split:
+def _reader(
+    example: Callable[[str], tuple],
+    expected: str,
+    classes: int,
+    pairs: bool = False,
+    header: bool = False,
+    encoding: str = "utf-8",
+) -> Callable[..., Examples]:
+    """Return a reader of train, perhaps dev, and test, a file each, one example a line.
+
+    Args:
+        example: from a line to (text, label), or of pairs (text, text, label); what it raises is a bad line.
+        expected: what a line must hold, for the error.
+        header: the first line is no example.
+    """
+
+    def read_split(path: Path) -> Split:
         examples = []
-        for number, line in enumerate(lines(path, "latin-1"), 1):
-            label, _, rest = line.strip().partition(":")
-            _, _, question = rest.partition(" ")
-            if label not in TREC_CLASSES or not question:
-                raise _bad(path, number, "CLASS:subclass question")
-            examples.append((question, TREC_CLASSES.index(label)))
-        return _sorted_singles(examples)
-
-    return Examples({"train": read(train), "test": read(test)}, len(TREC_CLASSES))
-
-
-def _mrpc(train: Path, test: Path) -> Examples:
-    def read(path: Path) -> Split:
-        examples = []
-        for number, line in enumerate(lines(path), 1):
-            cells = line.strip().split("\t")
-            if len(cells) < 5 or (number > 1 and cells[0] not in ("0", "1")):
-                raise _bad(path, number, "a label, two numbers and two sentences between tabs")
-            if number > 1:
-                examples.append((cells[3], cells[4], int(cells[0])))
-        return _sorted_pairs(examples)
-
-    return Examples({"train": read(train), "test": read(test)}, 2)
-
-
-def _sst(classes: int) -> Callable[[Path, Path, Path], Examples]:
-    def read(path: Path) -> Split:
-        examples = []
-        for number, line in enumerate(lines(path), 1):
-            parts = line.strip().split("\t") if classes == 2 else line.strip().split(" ", 1)[::-1]
-            if len(parts) != 2 or not parts[1].isdigit() or int(parts[1]) >= classes:
-                raise _bad(
-                    path,
-                    number,
-                    "a sentence, a tab and 0 or 1" if classes == 2 else "a class from 0 to 4 and a sentence",
-                )
-            examples.append((parts[0], int(parts[1])))
-        return _sorted_singles(examples)
-
-    return lambda train, dev, test: Examples(
-        {"train": read(train), "dev": read(dev), "test": read(test)}, classes
-    )
-
-
-def _sick(column: int, convert: Callable[[str], float]) -> Callable[[Path, Path, Path], Examples]:
-    def read(path: Path) -> Split:
-        examples = []
-        for number, line in enumerate(lines(path), 1):
-            cells = line.strip().split("\t")
-            if number == 1:
-                continue  # the names of the columns
+        for number, line in enumerate(lines(path, encoding), 1):
+            if header and number == 1:
+                continue
             try:
-                examples.append((cells[1], cells[2], convert(cells[column])))
+                examples.append(example(line.strip()))
             except (IndexError, KeyError, ValueError):
-                raise _bad(
-                    path, number, "pair_ID, two sentences, relatedness, entailment between tabs"
-                ) from None
-        return _sorted_pairs(examples)
+                raise _bad(path, number, expected) from None
+        return _sorted_pairs(examples) if pairs else _sorted_singles(examples)
 
-    return lambda train, dev, test: Examples({"train": read(train), "dev": read(dev), "test": read(test)}, 3)
+    def read(*paths: Path) -> Examples:
+        names = ("train", "dev", "test") if len(paths) == 3 else ("train", "test")
+        return Examples(dict(zip(names, map(read_split, paths), strict=True)), classes)
+
+    return read
 
 
-def _sts_benchmark(train: Path, dev: Path, test: Path) -> Examples:
-    def read(path: Path) -> Split:
-        examples = []
-        for number, line in enumerate(lines(path), 1):
-            cells = line.strip().split("\t")
-            try:
-                examples.append((cells[5], cells[6], float(cells[4])))
-            except (IndexError, ValueError):
-                raise _bad(
-                    path, number, "seven columns between tabs: score fifth, sentences sixth and seventh"
-                ) from None
-        return _sorted_pairs(examples)
+def _trec_example(line: str) -> tuple[str, int]:
+    label, _, rest = line.partition(":")
+    _, _, question = rest.partition(" ")
+    if not question:
+        raise ValueError
+    return question, TREC_CLASSES.index(label)
 
-    return Examples({"train": read(train), "dev": read(dev), "test": read(test)}, 5)
+
+def _mrpc_example(line: str) -> tuple[str, str, int]:
+    cells = line.split("\t")
+    return cells[3], cells[4], ("0", "1").index(cells[0])
+
+
+def _sst2_example(line: str) -> tuple[str, int]:
+    text, label = line.split("\t")
+    return text, list("01").index(label)
+
+
+def _sst5_example(line: str) -> tuple[str, int]:
+    label, text = line.split(" ", 1)
+    return text, list("01234").index(label)
+
+
+def _sick(column: int, convert: Callable[[str], float]) -> Callable[..., Examples]:
+    def example(line: str) -> tuple[str, str, float]:
+        cells = line.split("\t")
+        return cells[1], cells[2], convert(cells[column])
+
+    expected = "pair_ID, two sentences, relatedness, entailment between tabs"
+    return _reader(example, expected, 3, pairs=True, header=True)
+
+
+def _sts_benchmark_example(line: str) -> tuple[str, str, float]:
+    cells = line.split("\t")
+    return cells[5], cells[6], float(cells[4])
+
+
+_trec = _reader(_trec_example, "CLASS:subclass question", len(TREC_CLASSES), encoding="latin-1")
+_mrpc = _reader(
+    _mrpc_example, "a label, two numbers and two sentences between tabs", 2, pairs=True, header=True
+)
+_sst2 = _reader(_sst2_example, "a sentence, a tab and 0 or 1", 2)
+_sst5 = _reader(_sst5_example, "a class from 0 to 4 and a sentence", 5)
+_sts_benchmark = _reader(
+    _sts_benchmark_example,
+    "seven columns between tabs: score fifth, sentences sixth and seventh",
+    5,
+    pairs=True,
+)
 
 
 def read_snli(first: Path, second: Path, labels: Path) -> Split:
@@ -291,13 +295,15 @@ def _probing(path: Path) -> Examples:
 # -- the table
 # --------------------------------------------------------------------------------------------------------
 
-_SST2 = {"train": 67349, "dev": 872, "test": 1821}
-_SST5 = {"train": 8544, "dev": 1101, "test": 2210}
 _SICK = ("SICK/SICK_train.txt", "SICK/SICK_trial.txt", "SICK/SICK_test_annotated.txt")
-_SICK_SIZES = {"train": 4500, "dev": 500, "test": 4927}
 _STSB = tuple(f"STS/STSBenchmark/sts-{part}.csv" for part in ("train", "dev", "test"))
 _SNLI = tuple(f"SNLI/{kind}.{part}" for part in ("train", "dev", "test") for kind in ("s1", "s2", "labels"))
-_SST_FILES = ("sentiment-train", "sentiment-dev", "sentiment-test")
+_SST2, _SST5 = (
+    tuple(f"SST/{folder}/sentiment-{part}" for part in ("train", "dev", "test"))
+    for folder in ("binary", "fine")
+)
+_TREC = ("TREC/train_5500.label", "TREC/TREC_10.label")
+_MRPC = ("MRPC/msr_paraphrase_train.txt", "MRPC/msr_paraphrase_test.txt")
 _PROBING = {
     "Length": "sentence_length",
     "WordContent": "word_content",
@@ -311,51 +317,30 @@ _PROBING = {
     "CoordinationInversion": "coordination_inversion",
 }
 
-TASKS: dict[str, Task] = {
-    task.name: task
-    for task in (
-        Task("MR", "nested", ("MR/rt-polarity.pos", "MR/rt-polarity.neg"), {"all": 10662}, _binary),
-        Task("CR", "nested", ("CR/custrev.pos", "CR/custrev.neg"), {"all": 3775}, _binary),
-        Task("SUBJ", "nested", ("SUBJ/subj.objective", "SUBJ/subj.subjective"), {"all": 10000}, _binary),
-        Task("MPQA", "nested", ("MPQA/mpqa.pos", "MPQA/mpqa.neg"), {"all": 10606}, _binary),
-        Task("SST2", "split", tuple(f"SST/binary/{file}" for file in _SST_FILES), _SST2, _sst(2)),
-        Task(
-            "TREC",
-            "cross_validated",
-            ("TREC/train_5500.label", "TREC/TREC_10.label"),
-            {"train": 5452, "test": 500},
-            _trec,
-        ),
-        Task(
-            "MRPC",
-            "cross_validated",
-            ("MRPC/msr_paraphrase_train.txt", "MRPC/msr_paraphrase_test.txt"),
-            {"train": 4076, "test": 1725},
-            _mrpc,
-        ),
-        Task("SST5", "split", tuple(f"SST/fine/{file}" for file in _SST_FILES), _SST5, _sst(5)),
-        Task("SICK-E", "split", _SICK, _SICK_SIZES, _sick(4, lambda word: ENTAILMENT[word])),
-        Task("SNLI", "snli", _SNLI, {"train": 549367, "dev": 9842, "test": 9824}, _snli),
-        Task("SICK-R-supervised", "relatedness", _SICK, _SICK_SIZES, _sick(3, float)),
-        Task(
-            "STS-B-supervised",
-            "relatedness",
-            _STSB,
-            {"train": 5749, "dev": 1500, "test": 1379},
-            _sts_benchmark,
-        ),
-        *(
-            Task(
-                name,
-                "split",
-                (f"probing/{file}.txt",),
-                {"train": 100000, "dev": 10000, "test": 10000},
-                _probing,
-            )
-            for name, file in _PROBING.items()
-        ),
-    )
-}
+
+def _sizes(train: int, dev: int, test: int) -> dict[str, int]:
+    return {"train": train, "dev": dev, "test": test}
+
+
+_TASKS = (
+    Task("MR", "nested", ("MR/rt-polarity.pos", "MR/rt-polarity.neg"), {"all": 10662}, _binary),
+    Task("CR", "nested", ("CR/custrev.pos", "CR/custrev.neg"), {"all": 3775}, _binary),
+    Task("SUBJ", "nested", ("SUBJ/subj.objective", "SUBJ/subj.subjective"), {"all": 10000}, _binary),
+    Task("MPQA", "nested", ("MPQA/mpqa.pos", "MPQA/mpqa.neg"), {"all": 10606}, _binary),
+    Task("SST2", "split", _SST2, _sizes(67349, 872, 1821), _sst2),
+    Task("TREC", "cross_validated", _TREC, {"train": 5452, "test": 500}, _trec),
+    Task("MRPC", "cross_validated", _MRPC, {"train": 4076, "test": 1725}, _mrpc),
+    Task("SST5", "split", _SST5, _sizes(8544, 1101, 2210), _sst5),
+    Task("SICK-E", "split", _SICK, _sizes(4500, 500, 4927), _sick(4, lambda word: ENTAILMENT[word])),
+    Task("SNLI", "snli", _SNLI, _sizes(549367, 9842, 9824), _snli),
+    Task("SICK-R-supervised", "relatedness", _SICK, _sizes(4500, 500, 4927), _sick(3, float)),
+    Task("STS-B-supervised", "relatedness", _STSB, _sizes(5749, 1500, 1379), _sts_benchmark),
+    *(
+        Task(name, "split", (f"probing/{file}.txt",), _sizes(100000, 10000, 10000), _probing)
+        for name, file in _PROBING.items()
+    ),
+)
+TASKS: dict[str, Task] = {task.name: task for task in _TASKS}
 TRANSFER = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
 """The seven whose mean papers print."""
 PROBING = tuple(_PROBING)

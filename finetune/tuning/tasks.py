@@ -40,9 +40,14 @@ class GlueTask:
     metrics: tuple[str, ...]
     sizes: Mapping[str, int]
     """Rows as published, by split: train, dev..., test..."""
-    hub_columns: tuple[str, ...] = ("sentence1", "sentence2")
+    other_hub_columns: tuple[str, ...] = ()
+    """The hub's names of the texts where they are not those of the header."""
     headerless: tuple[int, int] | None = None
     """Columns of text and label where train and dev have no header."""
+
+    @property
+    def hub_columns(self) -> tuple[str, ...]:
+        return self.other_hub_columns or tuple(filter(None, self.columns[:2]))
 
     @property
     def headline(self) -> str:
@@ -64,83 +69,33 @@ def _sizes(train: int, dev: int, test: int) -> dict[str, int]:
     return {"train": train, "dev": dev, "test": test}
 
 
+_SINGLE = ("sentence", None, "label")
 _PAIR = ("sentence1", "sentence2", "label")
-TASKS: dict[str, GlueTask] = {
-    task.name: task
-    for task in (
-        GlueTask(
-            "MNLI",
-            ("sentence1", "sentence2", "gold_label"),
-            NLI,
-            ("accuracy",),
-            {
-                "train": 392702,
-                "dev_matched": 9815,
-                "dev_mismatched": 9832,
-                "test_matched": 9796,
-                "test_mismatched": 9847,
-            },
-            hub_columns=("premise", "hypothesis"),
-        ),
-        GlueTask(
-            "QNLI",
-            ("question", "sentence", "label"),
-            ENTAILMENT,
-            ("accuracy",),
-            _sizes(104743, 5463, 5463),
-            hub_columns=("question", "sentence"),
-        ),
-        GlueTask(
-            "QQP",
-            ("question1", "question2", "is_duplicate"),
-            ZERO_ONE,
-            ("accuracy", "f1"),
-            _sizes(363846, 40430, 390965),
-            hub_columns=("question1", "question2"),
-        ),
-        GlueTask("RTE", _PAIR, ENTAILMENT, ("accuracy",), _sizes(2490, 277, 3000)),
-        GlueTask(
-            "SST-2",
-            ("sentence", None, "label"),
-            ZERO_ONE,
-            ("accuracy",),
-            _sizes(67349, 872, 1821),
-            hub_columns=("sentence",),
-        ),
-        GlueTask(
-            "MRPC",
-            ("#1 String", "#2 String", "Quality"),
-            ZERO_ONE,
-            ("accuracy", "f1"),
-            _sizes(3668, 408, 1725),
-        ),
-        GlueTask(
-            "CoLA",
-            ("sentence", None, "label"),
-            ZERO_ONE,
-            ("matthews",),
-            _sizes(8551, 1043, 1063),
-            hub_columns=("sentence",),
-            headerless=(3, 1),
-        ),
-        GlueTask(
-            "STS-B",
-            ("sentence1", "sentence2", "score"),
-            (),
-            ("pearson", "spearman"),
-            _sizes(5749, 1500, 1379),
-        ),
-        GlueTask("WNLI", _PAIR, ZERO_ONE, ("accuracy",), _sizes(635, 71, 146)),
-        GlueTask(
-            "AX",
-            ("sentence1", "sentence2", "label"),
-            NLI,
-            ("matthews",),
-            {"dev": 1104, "test": 1104},
-            hub_columns=("premise", "hypothesis"),
-        ),
-    )
+_QUESTIONS = ("question1", "question2", "is_duplicate")
+_STRINGS = ("#1 String", "#2 String", "Quality")
+_HYPOTHESES = ("premise", "hypothesis")
+_MNLI_SIZES = {
+    "train": 392702,
+    "dev_matched": 9815,
+    "dev_mismatched": 9832,
+    "test_matched": 9796,
+    "test_mismatched": 9847,
 }
+_TASKS = (
+    GlueTask("MNLI", (*_PAIR[:2], "gold_label"), NLI, ("accuracy",), _MNLI_SIZES, _HYPOTHESES),
+    GlueTask(
+        "QNLI", ("question", "sentence", "label"), ENTAILMENT, ("accuracy",), _sizes(104743, 5463, 5463)
+    ),
+    GlueTask("QQP", _QUESTIONS, ZERO_ONE, ("accuracy", "f1"), _sizes(363846, 40430, 390965)),
+    GlueTask("RTE", _PAIR, ENTAILMENT, ("accuracy",), _sizes(2490, 277, 3000)),
+    GlueTask("SST-2", _SINGLE, ZERO_ONE, ("accuracy",), _sizes(67349, 872, 1821)),
+    GlueTask("MRPC", _STRINGS, ZERO_ONE, ("accuracy", "f1"), _sizes(3668, 408, 1725), _PAIR[:2]),
+    GlueTask("CoLA", _SINGLE, ZERO_ONE, ("matthews",), _sizes(8551, 1043, 1063), headerless=(3, 1)),
+    GlueTask("STS-B", (*_PAIR[:2], "score"), (), ("pearson", "spearman"), _sizes(5749, 1500, 1379)),
+    GlueTask("WNLI", _PAIR, ZERO_ONE, ("accuracy",), _sizes(635, 71, 146)),
+    GlueTask("AX", _PAIR, NLI, ("matthews",), {"dev": 1104, "test": 1104}, _HYPOTHESES),
+)
+TASKS: dict[str, GlueTask] = {task.name: task for task in _TASKS}
 """CLEAR's eight in the order of its Table 1, then WNLI and the diagnostic set AX, which has no training set
 of its own: the model of MNLI answers it. AX's "dev" is the labelled file diagnostic-full.tsv, its "test" the
 leaderboard's diagnostic.tsv."""
