@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import csv_columns, find, known_name
 from finetune.flags import EvalData, Model, Out, Pooling
-from finetune.results import Evaluation, TaskResult, finish, folder_for, sample_std
+from finetune.results import Evaluation, TaskResult, run_and_write, sample_std
 from finetune.sets import DataSet, parts
 from pretrain.common import cli
 from pretrain.common.errors import UserError
@@ -278,11 +278,11 @@ def main(
     names = list(map(check_name, tasks or SIX))
     for name in names:  # before the model: a missing file should not cost the loading
         find(eval_data, "clustering", f"{name}.csv")
-    opened = open_model(model, pooling, max_length=max_length or None)
-    folder = folder_for(opened, out)
-    result = evaluate(opened, names, eval_data, max_length or None)
-    finish(result, folder)
-    return 0
+    return run_and_write(
+        open_model(model, pooling, max_length=max_length or None),
+        out,
+        lambda opened: evaluate(opened, names, eval_data, max_length or None),
+    )
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import numpy as np
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import find, lines
 from finetune.flags import EvalData, Model, Out, Pooling
-from finetune.results import Evaluation, TaskResult, finish, folder_for
+from finetune.results import Evaluation, TaskResult, run_and_write
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 
@@ -113,11 +113,7 @@ def main(model: Model, *, pooling: Pooling = "", eval_data: EvalData = "", out: 
     """AugCSE's CoLA probe: a logistic regression on frozen vectors, accuracy on the validation set."""
     for part in SIZES:  # before the model: a missing file should not cost the loading
         find(eval_data, "GLUE", "CoLA", f"{part}.tsv")
-    opened = open_model(model, pooling)
-    folder = folder_for(opened, out)
-    result = evaluate(opened, eval_data)
-    finish(result, folder)
-    return 0
+    return run_and_write(open_model(model, pooling), out, lambda opened: evaluate(opened, eval_data))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import numpy as np
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import csv_columns, data_root, find, json_rows, known_name, lines
 from finetune.flags import EvalData, Model, Out, Pooling
-from finetune.results import Evaluation, TaskResult, finish, folder_for
+from finetune.results import Evaluation, TaskResult, run_and_write
 from finetune.sets import DataSet, parts
 from pretrain.common import cli
 from pretrain.common.errors import UserError
@@ -268,11 +268,7 @@ def main(
     names = list(map(check_name, tasks or TASKS))
     # before the model: a missing file should not cost its loading
     loaded = {name: load(name, eval_data) for name in names}
-    opened = open_model(model, pooling)
-    folder = folder_for(opened, out)
-    result = evaluate(opened, loaded)
-    finish(result, folder)
-    return 0
+    return run_and_write(open_model(model, pooling), out, lambda opened: evaluate(opened, loaded))
 
 
 if __name__ == "__main__":

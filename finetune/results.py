@@ -21,7 +21,7 @@ import os
 import platform
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -192,10 +192,17 @@ def table(evaluation: Evaluation) -> str:
     return "\n".join(lines)
 
 
-def finish(evaluation: Evaluation, folder: Path) -> None:
-    """Print the table, write the file, and say where it is."""
+def run_and_write(model: EmbeddingModel, out: str, evaluate: Callable[[EmbeddingModel], Evaluation]) -> int:
+    """Evaluate a model, print the table, write the file, and say where it is; return the exit status.
+
+    Raises:
+        UserError: as `folder_for`, before the evaluation; as `write`.
+    """
+    folder = folder_for(model, out)
+    evaluation = evaluate(model)
     print(table(evaluation))
     print(f"  {evaluation.seconds:.0f} s; all figures: {write(evaluation, folder)}")
+    return 0
 
 
 def without_nan(value: Any) -> Any:

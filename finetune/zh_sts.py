@@ -18,7 +18,7 @@ import numpy as np
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import find, known_name, lines
 from finetune.flags import EvalData, Model, Out, Pooling
-from finetune.results import Evaluation, TaskResult, finish, folder_for
+from finetune.results import Evaluation, TaskResult, run_and_write
 from finetune.sets import DataSet, parts
 from finetune.sts.scores import checked_vectors, score_task
 from finetune.sts.tasks import Pairs, distinct_sentences
@@ -113,11 +113,7 @@ def main(
         known_name(name, TASKS, "task", plain=str)
         # before the model: a missing file should not cost the loading
         find(eval_data, "zh", "STS-B", TASKS[name][0])
-    opened = open_model(model, pooling)
-    folder = folder_for(opened, out)
-    result = evaluate(opened, names, eval_data)
-    finish(result, folder)
-    return 0
+    return run_and_write(open_model(model, pooling), out, lambda opened: evaluate(opened, names, eval_data))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.flags import EvalData, Model, Out, Pooling
 from finetune.intents.layers import BATCH, LEARNING_RATE, SEED, SPLITS, Fit, Sample, fit, samples
 from finetune.intents.sets import FOUR, SETS, Intents, check_name, read
-from finetune.results import Evaluation, TaskResult, finish, folder_for, sample_std
+from finetune.results import Evaluation, TaskResult, run_and_write, sample_std
 from pretrain.common import cli
 
 SHOTS = (5, 10, 20)
@@ -157,11 +157,7 @@ def main(
     names = list(map(check_name, tasks or FOUR))
     # before the model: a missing file should not cost its loading
     loaded = {name: read(name, eval_data) for name in names}
-    opened = open_model(model, pooling)
-    folder = folder_for(opened, out)
-    result = evaluate(opened, loaded, shots)
-    finish(result, folder)
-    return 0
+    return run_and_write(open_model(model, pooling), out, lambda opened: evaluate(opened, loaded, shots))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Literal
 
-from finetune.encoders.models import open_model
+from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.flags import EvalData, Model, Out, Pooling
-from finetune.results import finish, folder_for
+from finetune.results import Evaluation, run_and_write
 from pretrain.common import cli
 
 
@@ -40,13 +40,13 @@ def main(
     for remark in remarks:
         print(f"note: {remark}", file=sys.stderr)
     read = read_tasks(chosen, eval_data)  # before the model: a missing file should not cost the loading
-    opened = open_model(model, pooling)
-    folder = folder_for(opened, out)
-    result = evaluate(opened, read, protocol, setting, seed, hidden)
-    for remark in remarks:
-        result.notes.append(remark)
-    finish(result, folder)
-    return 0
+
+    def with_remarks(opened: EmbeddingModel) -> Evaluation:
+        result = evaluate(opened, read, protocol, setting, seed, hidden)
+        result.notes += remarks
+        return result
+
+    return run_and_write(open_model(model, pooling), out, with_remarks)
 
 
 if __name__ == "__main__":

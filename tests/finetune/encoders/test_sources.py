@@ -38,22 +38,12 @@ def no_network(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "runs/nowhere",
-        "./nowhere",
-        "/no/where",
-        "nowhere/",
-        "a/b/c",
-        "../x",
-        "~/nothing",
-        "run/export",
-        "nowhere/best",
-        "a b",
-        "here/nowhere",
-    ],
+NO_HUB_NAMES = (
+    "runs/nowhere ./nowhere /no/where nowhere/ a/b/c ../x ~/nothing run/export here/nowhere nowhere/best"
 )
+
+
+@pytest.mark.parametrize("name", [*NO_HUB_NAMES.split(), "a b"])
 def test_what_can_only_be_a_folder_is_not_looked_for_on_the_hub(name, no_network, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
@@ -85,17 +75,10 @@ def test_a_missing_folder_names_the_nearest_and_a_file_is_no_model(tmp_path):
         require_source(tmp_path / "model.safetensors")
 
 
-@pytest.fixture(
-    params=[
-        "truncated",
-        "empty",
-        "pickled",
-        "pickled and broken",
-        "bad config",
-        "deep config",
-        "bad tokenizer",
-    ]
-)
+FAULTS = "truncated, empty, pickled, pickled and broken, bad config, deep config, bad tokenizer"
+
+
+@pytest.fixture(params=FAULTS.split(", "))
 def broken(request, folders, tmp_path):
     """A model's folder with one fault, and what the message must say."""
     folder = tmp_path / "model"

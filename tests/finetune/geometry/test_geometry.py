@@ -46,26 +46,10 @@ def data(tmp_path_factory):
 def test_the_command_writes_numbers_figures_and_projector_files(folder, data, tmp_path, monkeypatch):
     monkeypatch.setattr(run, "PLOTTED", 20)
     aug = "reorder;del-span,reorder"
-    call(
-        geometry.geometry,
-        str(folder),
-        pooling="mean",
-        eval_data=str(data),
-        out=str(tmp_path),
-        sentences="40",
-        aug=aug,
-    )
+    call(geometry.geometry, folder, pooling="mean", eval_data=data, out=tmp_path, sentences=40, aug=aug)
     evaluation = read(tmp_path / "geometry-mean.json")
-    assert list(evaluation.tasks) == [
-        "alignment",
-        "uniformity",
-        "isotropy",
-        "neighbourhood/stackoverflow",
-        "nli",
-        "augmentation/reorder",
-        "augmentation/del-span,reorder",
-        "projection",
-    ]
+    tasks = "alignment uniformity isotropy neighbourhood/stackoverflow nli augmentation/reorder "
+    assert list(evaluation.tasks) == [*tasks.split(), "augmentation/del-span,reorder", "projection"]
     assert evaluation.complete
     model = open_model(folder, "mean")
     rows = [
@@ -101,20 +85,9 @@ def test_augmentations_of_text_are_measured_from_a_parse(folder, data, tmp_path,
         return (unparsed(text) for text in sentences)
 
     monkeypatch.setattr(geometry, "parse_texts", parse)
-    where = {
-        "pooling": "mean",
-        "eval_data": str(data),
-        "out": str(tmp_path),
-        "text": str(tmp_path / "texts.txt"),
-    }
-    call(
-        geometry.geometry,
-        str(folder),
-        **where,
-        measure="augmentation",
-        aug="number-words; reorder",
-        parser="mine",
-    )
+    flags = {"eval_data": data, "out": tmp_path, "text": tmp_path / "texts.txt", "measure": "augmentation"}
+    words = {"aug": "number-words; reorder", "parser": "mine"}
+    call(geometry.geometry, folder, pooling="mean", **flags, **words)
     assert asked == [(texts, "mine")]
     tasks = read(tmp_path / "geometry-mean.json").tasks
     model = open_model(folder, "mean")
@@ -128,7 +101,7 @@ def test_augmentations_of_text_are_measured_from_a_parse(folder, data, tmp_path,
     assert found["gromov_hausdorff"] == pytest.approx(measures.gromov_hausdorff(before, after), abs=1e-6)
     assert set(tasks["projection"].details["tsne"]) == {"original", "number-words", "reorder"}
     # of tokens: nothing is parsed
-    call(geometry.geometry, str(folder), **where, measure="augmentation", aug="reorder")
+    call(geometry.geometry, folder, pooling="mean", **flags, aug="reorder")
     assert len(asked) == 1
 
 
@@ -138,13 +111,8 @@ def test_more_sentences_than_one_measure_takes_are_measured_by_the_others(
     texts = [f"the {one} eats {number} old apples" for one in WORDS[:6] for number in (2, 3, 4, 5)]
     (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
     monkeypatch.setattr(measures, "AS_CODED_LIMIT", 7)
-    flags = {
-        "measure": "augmentation",
-        "aug": "reorder",
-        "sentences": "20000",
-        "text": str(tmp_path / "texts.txt"),
-    }
-    call(geometry.geometry, str(folder), pooling="mean", eval_data=str(data), out=str(tmp_path), **flags)
+    flags = {"measure": "augmentation", "aug": "reorder", "sentences": 20000, "text": tmp_path / "texts.txt"}
+    call(geometry.geometry, folder, pooling="mean", eval_data=data, out=tmp_path, **flags)
     found = read(tmp_path / "geometry-mean.json")
     task = found.tasks["augmentation/reorder"]
     assert task.details["sentences"] > 7 and {"gromov_hausdorff", "gromov_hausdorff_as_coded"} <= set(

@@ -19,32 +19,11 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_all_tasks_with_predictions(folders, data, tmp_path, capsys):
-    code = call(
-        glue.glue,
-        str(folders["bert"]),
-        eval_data=str(data),
-        seeds="2",
-        epochs="1",
-        lr="1e-3",
-        predict=True,
-        out=str(tmp_path),
-        precision="fp32",
-    )
-    assert code == 0
+    flags = {"eval_data": data, "seeds": 2, "epochs": 1, "lr": "1e-3", "predict": True, "out": tmp_path}
+    assert call(glue.glue, folders["bert"], **flags, precision="fp32") == 0
     names = {path.name for path in (tmp_path / "predictions").iterdir()}
-    assert names == {
-        "CoLA.tsv",
-        "SST-2.tsv",
-        "MRPC.tsv",
-        "STS-B.tsv",
-        "QQP.tsv",
-        "MNLI-m.tsv",
-        "MNLI-mm.tsv",
-        "QNLI.tsv",
-        "RTE.tsv",
-        "WNLI.tsv",
-        "AX.tsv",
-    }
+    answered = "CoLA SST-2 MRPC STS-B QQP MNLI-m MNLI-mm QNLI RTE WNLI AX"
+    assert names == {f"{task}.tsv" for task in answered.split()}
     for name in names:
         lines = (tmp_path / "predictions" / name).read_text().splitlines()
         assert lines[0] == "index\tprediction"
@@ -77,17 +56,7 @@ def test_all_tasks_with_predictions(folders, data, tmp_path, capsys):
         assert words in notes
     # Everything is on file: the same command computes nothing.
     capsys.readouterr()
-    again = call(
-        glue.glue,
-        str(folders["bert"]),
-        eval_data=str(data),
-        seeds="2",
-        epochs="1",
-        lr="1e-3",
-        predict=True,
-        out=str(tmp_path),
-    )
-    assert again == 0
+    assert call(glue.glue, folders["bert"], **flags) == 0
     assert "[1/" not in capsys.readouterr().err
 
 
@@ -112,22 +81,8 @@ def test_the_slurm_script_submits_the_starts_first(folders, data, tmp_path):
     sbatch.write_text(f'#!/bin/bash\necho "$@" >> {tmp_path}/submitted\nwc -l < {tmp_path}/submitted\n')
     sbatch.chmod(0o755)
     path = os.pathsep.join([str(sbatch.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
-    flags = [
-        "--eval-data",
-        data,
-        "--tasks",
-        "CoLA,RTE,MNLI",
-        "--seeds",
-        "2",
-        "--epochs",
-        "1",
-        "--out",
-        tmp_path,
-        "--mnli-init",
-    ]
-    command = [
-        str(word) for word in (ROOT / "slurm/finetune_glue.sh", "--time=10", "--", folders["bert"], *flags)
-    ]
+    flags = f"--eval-data {data} --tasks CoLA,RTE,MNLI --seeds 2 --epochs 1 --out {tmp_path} --mnli-init"
+    command = f"{ROOT}/slurm/finetune_glue.sh --time=10 -- {folders['bert']} {flags}".split()
     done = subprocess.run(
         command, env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True
     )
@@ -155,24 +110,9 @@ def test_runs_by_number_are_gathered(folders, data, tmp_path, capsys):
 @pytest.mark.slow
 def test_a_killed_command_goes_on_by_the_shell_script(folders, data, tmp_path):
     """Killed outright in the middle of a run, then started again, it gives the figures of an unbroken one."""
-    words = [
-        folders["bert"],
-        "--eval-data",
-        data,
-        "--tasks",
-        "RTE",
-        "--seeds",
-        "2",
-        "--epochs",
-        "20",
-        "--precision",
-        "fp32",
-    ]
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
+    words = f"{folders['bert']} --eval-data {data} --tasks RTE --seeds 2 --epochs 20 --precision fp32".split()
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PATH": path}
 
     def start(out, *program):
         command = [str(word) for word in (*program, *words, "--out", tmp_path / out)]
@@ -188,10 +128,8 @@ def test_a_killed_command_goes_on_by_the_shell_script(folders, data, tmp_path):
     killed.communicate()
     assert len(list((tmp_path / "broken" / "glue").glob("*.json"))) == 1
     figures = []
-    for out, program in (
-        ("broken", [ROOT / "finetune/run_glue.sh"]),
-        ("straight", [sys.executable, "-m", "finetune.glue"]),
-    ):
+    module = [sys.executable, "-m", "finetune.glue"]
+    for out, program in (("broken", [ROOT / "finetune/run_glue.sh"]), ("straight", module)):
         started = start(out, *program)
         output = started.communicate()[0].decode()
         assert started.returncode == 0, output

@@ -25,17 +25,8 @@ def test_command_writes_a_task_for_every_number_of_shots(tmp_path, monkeypatch, 
     monkeypatch.setattr(intents, "VALIDATE_EVERY", 5)
     monkeypatch.setitem(sys.modules, "words", type(sys)("words"))
     sys.modules["words"].embed = embed
-    assert (
-        call(
-            intents.main,
-            "words:embed",
-            tasks="SNIPS,ATIS",
-            shots="5,20",
-            eval_data=str(data),
-            out=str(tmp_path / "out"),
-        )
-        == 0
-    )
+    flags = {"tasks": "SNIPS,ATIS", "shots": "5,20", "eval_data": data, "out": tmp_path / "out"}
+    assert call(intents.main, "words:embed", **flags) == 0
     content = json.loads((tmp_path / "out" / "intents-function.json").read_text())
     assert list(content["tasks"]) == ["SNIPS-5", "SNIPS-20", "ATIS-5", "ATIS-20"]
     task = content["tasks"]["SNIPS-5"]

@@ -169,17 +169,8 @@ def test_the_commands_in_the_readmes_order_show_sts(tmp_path, monkeypatch):
 def test_null_figures_are_blank(tmp_path):
     make_result(tmp_path / "x", "glue", {"RTE": float("nan"), "CoLA": 3.0})
     tables, _ = tables_of(tmp_path / "x")
-    assert [str(cell) for cell in tables["glue"].ours[0].cells] == [
-        "",
-        "",
-        "",
-        "",
-        "",
-        "",
-        "3.00 ± 0.50",
-        "",
-        "",
-    ]
+    printed = [str(cell) for cell in tables["glue"].ours[0].cells]
+    assert printed == 6 * [""] + ["3.00 ± 0.50", "", ""]
 
 
 @pytest.mark.parametrize(

@@ -217,20 +217,8 @@ def test_the_settings_are_the_published_ones():
 
 def test_the_command(folder, tmp_path):
     (tmp_path / "encoder.py").write_text(ENCODER)
-    words = [
-        sys.executable,
-        "-m",
-        "finetune.senteval",
-        f"{tmp_path}/encoder.py:embed",
-        "--tasks",
-        "TREC,MRPC",
-        "--setting",
-        "dev",
-        "--eval-data",
-        str(folder),
-        "--out",
-        str(tmp_path / "out"),
-    ]
+    flags = f"--tasks TREC,MRPC --setting dev --eval-data {folder} --out {tmp_path}/out"
+    words = f"{sys.executable} -m finetune.senteval {tmp_path}/encoder.py:embed {flags}".split()
     done = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parents[3], timeout=120)
     assert done.returncode == 0, done.stderr
     content = json.loads((tmp_path / "out" / "senteval-dev-function.json").read_text())

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from finetune.tuning.metrics import METRICS, scores_of
+from finetune.tuning.tasks import TASKS
 
 
 def test_f1_is_that_of_class_1():
@@ -38,3 +39,14 @@ def test_correlations_are_of_numbers_and_of_ranks_with_ties_sharing():
         (ranks @ y) / (ranks @ ranks * (y @ y)) ** 0.5
     )
     assert METRICS["spearman"](np.ones(5), gold) == METRICS["pearson"](np.ones(5), gold) == 0.0
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_predictions_and_gold_may_change_places(name):
+    gold, predicted = np.random.default_rng(3).integers(0, 2, (2, 40))
+    assert METRICS[name](predicted, gold) == pytest.approx(METRICS[name](gold, predicted))
+
+
+def test_clears_figures_are_means():
+    assert TASKS["MRPC"].metrics == ("accuracy", "f1") and TASKS["STS-B"].headline == "mean"
+    assert TASKS["CoLA"].headline == "matthews"
