@@ -45,17 +45,8 @@ RECIPE = Recipe(
 ROUNDS = ("R1", "R2", "R3")
 EVALUATION_SIZES = {"R1": 1000, "R2": 1000, "R3": 1200}
 """Rows of dev and of test, each."""
-_LABELS = {
-    "e": 0,
-    "n": 1,
-    "c": 2,
-    "entailment": 0,
-    "neutral": 1,
-    "contradiction": 2,
-    "SUPPORTS": 0,
-    "NOT ENOUGH INFO": 1,
-    "REFUTES": 2,
-}
+_WORDS = (("e", "n", "c"), NLI, ("SUPPORTS", "NOT ENOUGH INFO", "REFUTES"))
+_LABELS = {word: number for words in _WORDS for number, word in enumerate(words)}
 """Label words of ANLI; of SNLI and MNLI; of FEVER-NLI."""
 
 
@@ -190,7 +181,7 @@ def load_sets(data: str = "", max_train: int = 0) -> Sets:
         if len(rows) != corpus.size:
             notes.append(f"{corpus.name}: {len(rows):,} training examples here, {corpus.size:,} as published")
         if max_train and len(rows) > max_train:
-            rows = rows.subset(np.sort(np.random.default_rng(0).permutation(len(rows))[:max_train]))
+            rows = rows.sample(max_train)
         train[corpus.name] = rows
     if not train:
         raise UserError(
@@ -324,11 +315,8 @@ def evaluate(
             test = _accuracies(training.logits, evaluated, "test")[1]
             entry = {
                 "settings": settings | {"seed": seed},
-                "best": outcome.best,
                 "test": test,
-                "curve": outcome.curve,
-                "seconds": outcome.seconds,
-                "tokens_per_second": outcome.tokens_per_second,
+                **outcome.figures(),
             }
             folder.mkdir(parents=True, exist_ok=True)
             replace_durably(path, to_json(entry))

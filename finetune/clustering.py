@@ -234,8 +234,7 @@ def evaluate(
         if (len(texts.texts), texts.classes) != SETS[name]:
             evaluation.incomplete(
                 f"{name} has {len(texts.texts):,} texts in {texts.classes} classes here, {SETS[name][0]:,} "
-                f"in {SETS[name][1]} "
-                "as published"
+                f"in {SETS[name][1]} as published"
             )
         seconds = time.perf_counter() - clock
         report(

@@ -20,7 +20,7 @@ import numpy as np
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import find, lines
 from finetune.flags import EvalData, Model, Out, Pooling
-from finetune.results import Evaluation, TaskResult, run_and_write
+from finetune.results import Evaluation, run_and_write
 from pretrain.common import cli
 from pretrain.common.errors import UserError
 
@@ -90,10 +90,7 @@ def evaluate(model: EmbeddingModel, data: str | Path | None = None) -> Evaluatio
     protocol = "logistic regression on frozen raw vectors, as AugCSE's code: CoLA train, accuracy on dev"
     evaluation = Evaluation.of("cola_probe", model, protocol)
     for part, (sentences, _) in parts.items():
-        if len(sentences) != SIZES[part]:
-            evaluation.incomplete(
-                f"CoLA {part} has {len(sentences):,} sentences here, {SIZES[part]:,} as published"
-            )
+        evaluation.expect_size(f"CoLA {part}", "sentences", len(sentences), SIZES[part])
     train, dev = (model.encode(sentences) for sentences, _ in parts.values())
     print(f"CoLA: encoded in {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
     scores, converged = probe(train, parts["train"][1], dev, parts["dev"][1])
@@ -104,7 +101,7 @@ def evaluate(model: EmbeddingModel, data: str | Path | None = None) -> Evaluatio
     majority = 100 * float(max(np.bincount(parts["dev"][1]))) / len(dev)
     evaluation.notes.append(f"always answering the more frequent class gives {majority:.2f}")
     details = {"train": len(train), "dev": len(dev), "majority": majority, "converged": converged}
-    evaluation.tasks["CoLA"] = TaskResult("accuracy", scores["accuracy"], scores, details=details)
+    evaluation.add("CoLA", "accuracy", scores, **details)
     evaluation.seconds = time.perf_counter() - started
     return evaluation
 

@@ -26,7 +26,7 @@ import numpy as np
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import csv_columns, data_root, find, json_rows, known_name, lines
 from finetune.flags import EvalData, Model, Out, Pooling
-from finetune.results import Evaluation, TaskResult, run_and_write
+from finetune.results import Evaluation, run_and_write
 from finetune.sets import DataSet, parts
 from pretrain.common import cli
 from pretrain.common.errors import UserError
@@ -134,9 +134,7 @@ def evaluate(model: EmbeddingModel, loaded: Mapping[str, Comparisons]) -> Evalua
             "with_contradiction": int(found.contradicts.sum()),
             "premises": len(set(found.premises)),
         }
-        evaluation.tasks[name] = TaskResult(
-            "entailment_nearer", result["entailment_nearer"], result, details=details
-        )
+        evaluation.add(name, "entailment_nearer", result, **details)
         if found.remark:
             evaluation.incomplete(f"{name}: {found.remark}")
         print(

@@ -82,6 +82,17 @@ class Evaluation:
         if self.pooling not in (pooling, "function", "own modules"):
             self.notes.append(f"{self.pooling} pooling, where {whose} figures are of {pooling} pooling")
 
+    def add(
+        self, task: str, metric: str, scores: dict[str, float], std: float | None = None, **details: Any
+    ) -> None:
+        """Add a task's figures, whose headline is the score `metric`."""
+        self.tasks[task] = TaskResult(metric, scores[metric], scores, std, details)
+
+    def expect_size(self, what: str, rows: str, count: int, published: int) -> None:
+        """Mark the result as incomplete where a set has not as many rows as published."""
+        if count != published:
+            self.incomplete(f"{what} has {count:,} {rows} here, {published:,} as published")
+
     def incomplete(self, note: str) -> None:
         """Mark the result as not comparable with published figures, and say why."""
         self.complete = False

@@ -18,7 +18,7 @@ import numpy as np
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.files import find, known_name, lines
 from finetune.flags import EvalData, Model, Out, Pooling
-from finetune.results import Evaluation, TaskResult, run_and_write
+from finetune.results import Evaluation, run_and_write
 from finetune.sets import DataSet, parts
 from finetune.sts.scores import checked_vectors, score_task
 from finetune.sts.tasks import Pairs, distinct_sentences
@@ -90,11 +90,8 @@ def evaluate(
     for name, pairs in loaded.items():
         spearman, pearson = correlations(model, pairs)
         scores = {"spearman": spearman, "pearson": pearson}
-        evaluation.tasks[name] = TaskResult("spearman", spearman, scores, details={"pairs": len(pairs.gold)})
-        if len(pairs.gold) != TASKS[name][1]:
-            evaluation.incomplete(
-                f"{name} has {len(pairs.gold):,} pairs here, {TASKS[name][1]:,} as published"
-            )
+        evaluation.add(name, "spearman", scores, pairs=len(pairs))
+        evaluation.expect_size(name, "pairs", len(pairs), TASKS[name][1])
         print(f"{name}: Spearman {spearman:.2f} over {len(pairs.gold):,} pairs", file=sys.stderr, flush=True)
     evaluation.seconds = time.perf_counter() - started
     return evaluation

@@ -94,12 +94,10 @@ def measure_sts(model: EmbeddingModel, pairs: Sequence, evaluation: Evaluation) 
         )
     close, closer = measures.alignment(u[at_least], v[at_least]), measures.alignment(u[above], v[above])
     details = {"pairs": int(above.sum()), "pairs_4_and_above": int(at_least.sum())}
-    evaluation.tasks["alignment"] = TaskResult(
-        "alignment", closer, {"alignment": closer, "alignment_4_and_above": close}, details=details
-    )
+    scores = {"alignment": closer, "alignment_4_and_above": close}
+    evaluation.add("alignment", "alignment", scores, **details)
     spread = measures.uniformity(vectors)
-    details = {"sentences": len(distinct)}
-    evaluation.tasks["uniformity"] = TaskResult("uniformity", spread, {"uniformity": spread}, details=details)
+    evaluation.add("uniformity", "uniformity", {"uniformity": spread}, sentences=len(distinct))
     isotropy = {
         "average_cosine": measures.average_cosine(vectors),
         "partition_ratio": measures.partition_ratio(vectors),
@@ -110,9 +108,7 @@ def measure_sts(model: EmbeddingModel, pairs: Sequence, evaluation: Evaluation) 
         isotropy["isoscore"] = measures.isoscore(vectors)
     else:
         evaluation.notes.append(f"no IsoScore: {len(vectors)} sentences for {vectors.shape[1]} dimensions")
-    evaluation.tasks["isotropy"] = TaskResult(
-        "average_cosine", isotropy["average_cosine"], isotropy, details={"sources": ISOTROPY_SOURCES}
-    )
+    evaluation.add("isotropy", "average_cosine", isotropy, sources=ISOTROPY_SOURCES)
 
 
 def measure_neighbourhood(
@@ -134,9 +130,7 @@ def measure_neighbourhood(
         kind: {"top": r.top, "purity": r.purity, "distance": r.distance} for kind, r in found.items()
     }
     details |= {"set": name, "points": len(texts), "classes": len(set(labels))}
-    evaluation.tasks[f"neighbourhood/{name}"] = TaskResult(
-        headline, scores[headline], scores, details=details
-    )
+    evaluation.add(f"neighbourhood/{name}", headline, scores, **details)
 
 
 def measure_nli(
@@ -164,9 +158,7 @@ def measure_nli(
                 "contradiction": plots.histogram(far),
                 "difference": plots.histogram(far - near),
             }
-    evaluation.tasks["nli"] = TaskResult(
-        "cosine_entailment_nearer", scores["cosine_entailment_nearer"], scores, details=details
-    )
+    evaluation.add("nli", "cosine_entailment_nearer", scores, **details)
     evaluation.notes.append(
         f"nli: {len(triplets):,} triplets of {file}; VaSCL sampled 20,000 premises of SNLI and MNLI"
     )
@@ -211,13 +203,8 @@ def measure_augmentations(
                 f"{view.name} changes {view.changed.sum()} of {len(view.changed)} sentences: too few"
             )
         metric = "cosine" if "cosine" in scores else "changed"
-        evaluation.tasks[f"augmentation/{view.name}"] = TaskResult(
-            metric,
-            scores[metric],
-            scores,
-            std=scores.get("cosine_std"),
-            details={"sentences": int(view.changed.sum())},
-        )
+        spread, count = scores.get("cosine_std"), int(view.changed.sum())
+        evaluation.add(f"augmentation/{view.name}", metric, scores, spread, sentences=count)
     if made:
         _say(model, "PCA, t-SNE, projector files")
         evaluation.tasks["projection"] = project(augmented, made, seed)

@@ -282,7 +282,7 @@ def summarise(
         )
     if all(task in result.tasks for task in TABLE_1):
         mean = statistics.mean(result.tasks[task].value for task in TABLE_1)
-        result.tasks["average of 8"] = TaskResult("mean", mean, {"mean": mean})
+        result.add("average of 8", "mean", {"mean": mean})
     return result, chosen
 
 
@@ -338,7 +338,7 @@ def _add_diagnostic(result: Evaluation, store: RunStore, mnli: Run | None) -> No
     if not values:
         return
     median = statistics.median(values)
-    result.tasks["AX"] = TaskResult("matthews", median, {"matthews": median}, sample_std(values))
+    result.add("AX", "matthews", {"matthews": median}, sample_std(values))
 
 
 def write_predictions(store: RunStore, chosen: Mapping[str, Run], folder: Path, result: Evaluation) -> None:

@@ -175,10 +175,7 @@ class RunStore:
             write_tensors(self._path(run, ".weights"), outcome.weights)
         return training.model, {
             "settings": self._settings(run),
-            "best": outcome.best,
-            "curve": outcome.curve,
-            "seconds": outcome.seconds,
-            "tokens_per_second": outcome.tokens_per_second,
+            **outcome.figures(),
             "cut": {split: encoded.cut for split, encoded in sets.items() if encoded.cut},
         }
 
@@ -204,8 +201,7 @@ class RunStore:
         train, most = data.splits.get("train"), self.options.max_train
         if not most or train is None or len(train) <= most:
             return data
-        chosen = np.sort(np.random.default_rng(0).permutation(len(train))[:most])
-        return TaskData(data.task, data.splits | {"train": train.subset(chosen)}, data.missing, data.notes)
+        return TaskData(data.task, data.splits | {"train": train.sample(most)}, data.missing, data.notes)
 
     def _sets(self, task: str) -> dict[str, Encoded]:
         """Return training and dev sets, tokenised; they are kept until another task is asked for."""

@@ -111,14 +111,12 @@ def _notes(name: str, intents: Intents, shots: Sequence[int], evaluation: Evalua
         if len(intents.texts) + len(intents.test_texts) != pool or len(sizes) != classes:
             evaluation.incomplete(
                 f"HWU64 has {len(intents.texts) + len(intents.test_texts):,} examples in {len(sizes)} "
-                f"classes here, {pool:,} in "
-                f"{classes} in the paper"
+                f"classes here, {pool:,} in {classes} in the paper"
             )
     elif (len(intents.texts), len(intents.test_texts), len(sizes)) != (pool, test, classes):
         evaluation.incomplete(
             f"{name} has {len(intents.texts):,} examples to sample from, {len(intents.test_texts):,} test "
-            "examples and "
-            f"{len(sizes)} classes here; {pool:,}, {test:,} and {classes} as published"
+            f"examples and {len(sizes)} classes here; {pool:,}, {test:,} and {classes} as published"
         )
     for k in shots:
         short = int((sizes < 2 * k).sum())
@@ -131,10 +129,8 @@ def _notes(name: str, intents: Intents, shots: Sequence[int], evaluation: Evalua
         unseen = int((intents.test_labels < 0).sum())
         evaluation.notes.append(
             "ATIS is not in the paper's table (appendix C): its largest class has "
-            f"{100 * sizes.max() / sizes.sum():.0f}% of the "
-            f"examples, {100 * (sizes < 20).mean():.0f}% of its classes fewer than 20; {unseen} test "
-            "examples are of classes "
-            "without any"
+            f"{100 * sizes.max() / sizes.sum():.0f}% of the examples, {100 * (sizes < 20).mean():.0f}% of "
+            f"its classes fewer than 20; {unseen} test examples are of classes without any"
         )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from finetune.results import Evaluation, TaskResult, folder_name, read
+from finetune.results import Evaluation, folder_name, read
 from finetune.sts.tasks import OFFICIAL_PAIRS
 from pretrain.common.errors import UserError
 from pretrain.config.validation import read_yaml
@@ -156,11 +156,9 @@ def _add_sts(subject: Subject, path: Path) -> None:
         )
         for task, scores in tasks.items():
             plain = {key: value for key, value in scores.items() if key not in ("subsets", "pairs")}
-            evaluation.tasks[task] = TaskResult("spearman_all", scores["spearman_all"], plain)
-            if scores["pairs"] != OFFICIAL_PAIRS.get(task, scores["pairs"]):
-                evaluation.incomplete(
-                    f"{task} has {scores['pairs']} pairs, {OFFICIAL_PAIRS[task]} in the official files"
-                )
+            evaluation.add(task, "spearman_all", plain)
+            pairs = scores["pairs"]
+            evaluation.expect_size(task, "pairs", pairs, OFFICIAL_PAIRS.get(task, pairs))
         subject.evaluations["sts", pooling] = evaluation
 
 

@@ -26,7 +26,6 @@ from finetune.senteval.tasks import (
     check_name,
     load,
     missing,
-    size_notes,
 )
 from finetune.sts.scores import StsEvaluator, TaskScores
 from finetune.sts.tasks import OFFICIAL_PAIRS, SEVEN_TASKS
@@ -115,14 +114,12 @@ def evaluate(
             result.tasks[task] = _supervised(
                 task, examples[task], table, chosen, PROTOCOLS[protocol], setting
             )
-            for note in size_notes(task, examples[task]):
-                result.incomplete(note)
+            for split_name, published in TASKS[task].sizes.items():
+                rows = len(examples[task].splits[split_name])
+                result.expect_size(f"{task} {split_name}", "examples", rows, published)
         else:
             result.tasks[task] = _similarity(scores[task], PROTOCOLS[protocol].sts_headline)
-            if scores[task]["pairs"] != OFFICIAL_PAIRS[task]:
-                result.incomplete(
-                    f"{task} has {scores[task]['pairs']} pairs here, {OFFICIAL_PAIRS[task]} as published"
-                )
+            result.expect_size(task, "pairs", scores[task]["pairs"], OFFICIAL_PAIRS[task])
         done = result.tasks[task]
         report(
             f"[{number}/{len(tasks)}] {task}: {done.metric} {done.value:.2f} "
@@ -131,7 +128,7 @@ def evaluate(
     for name, members in (("average of 7 STS", SEVEN_TASKS), ("average of 7 transfer", TRANSFER)):
         if all(task in result.tasks for task in members):
             mean = float(np.mean([round(result.tasks[task].value, 2) for task in members]))
-            result.tasks[name] = TaskResult("mean", mean, {"mean": mean})
+            result.add(name, "mean", {"mean": mean})
     result.seconds = time.monotonic() - start
     return result
 

@@ -93,16 +93,6 @@ def missing(name: str, data: str | Path | None = None) -> list[Path]:
     return [path for path in _paths(name, data) if not path.is_file()]
 
 
-def size_notes(name: str, examples: Examples) -> list[str]:
-    """Return what differs from the published sizes, for notes beside the result."""
-    expected = TASKS[name].sizes
-    return [
-        f"{name} {split} has {len(examples.splits[split]):,} examples here, {count:,} as published"
-        for split, count in expected.items()
-        if len(examples.splits[split]) != count
-    ]
-
-
 def _plain(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 

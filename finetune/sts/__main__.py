@@ -22,7 +22,7 @@ from pathlib import Path
 
 from finetune.encoders.models import EmbeddingModel, open_model
 from finetune.flags import EvalData, Model, Out
-from finetune.results import Evaluation, TaskResult, folder_for, write
+from finetune.results import Evaluation, folder_for, write
 from finetune.sts.scores import StsEvaluator, StsResults
 from finetune.sts.tasks import OFFICIAL_PAIRS
 from pretrain.common import cli
@@ -76,13 +76,8 @@ def evaluation_of(model: EmbeddingModel, pooling: str, scores: StsResults) -> Ev
     evaluation = Evaluation.of("sts", evaluated, "cosine, Spearman over all pairs of a task at once")
     for task, score in scores.items():
         plain = {key: float(value) for key, value in score.items() if isinstance(value, float)}
-        evaluation.tasks[task] = TaskResult(
-            "spearman_all", plain["spearman_all"], plain, details={"subsets": score["subsets"]}
-        )
-        if score["pairs"] != OFFICIAL_PAIRS[task]:
-            evaluation.incomplete(
-                f"{task} has {score['pairs']} pairs here, {OFFICIAL_PAIRS[task]} as published"
-            )
+        evaluation.add(task, "spearman_all", plain, subsets=score["subsets"])
+        evaluation.expect_size(task, "pairs", score["pairs"], OFFICIAL_PAIRS[task])
     return evaluation
 
 

@@ -49,6 +49,10 @@ class Outcome:
     weights: dict[str, Tensor] = field(default_factory=dict)
     """State of the whole classifier at `best`, on the CPU, if it was asked for."""
 
+    def figures(self) -> dict[str, Any]:
+        """Return all but the weights, for the file of the run's result."""
+        return {name: value for name, value in vars(self).items() if name != "weights"}
+
 
 def shuffled(count: int, seed: int, epoch: int) -> np.ndarray:
     """Return the order of examples in an epoch, int64[count]."""

@@ -116,12 +116,12 @@ class Examples:
     def __len__(self) -> int:
         return len(self.first)
 
-    def subset(self, rows: np.ndarray) -> Examples:
-        """Return the rows numbered by `rows`, in that order."""
+    def sample(self, count: int) -> Examples:
+        """Return `count` of the rows, always the same ones, in their order."""
+        rows = np.sort(np.random.default_rng(0).permutation(len(self))[:count])
         second = None if self.second is None else [self.second[n] for n in rows]
-        return Examples(
-            [self.first[n] for n in rows], second, None if self.targets is None else self.targets[rows]
-        )
+        targets = None if self.targets is None else self.targets[rows]
+        return Examples([self.first[n] for n in rows], second, targets)
 
 
 @dataclass

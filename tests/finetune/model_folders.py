@@ -68,6 +68,17 @@ def save_run(bert: Path, run: Path, pooling: str) -> Path:
     return run
 
 
+def write_function(file: Path, vector: str) -> str:
+    """Write a module whose embed gives every text `t` the vector of an expression; return its name."""
+    lines = (
+        "import numpy as np",
+        "def embed(texts):",
+        f"    return np.array([{vector} for t in texts], float)",
+    )
+    file.write_text("\n".join(lines) + "\n")
+    return f"{file}:embed"
+
+
 def albert(folder):
     """A model of a type that the packed encoder does not know."""
     tokenizer = make_tokenizer()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from commands import call
+from model_folders import write_function
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from augment.text.parsed import without_parse
@@ -149,22 +150,13 @@ def parser(tmp_path_factory) -> str:
 
 def test_the_command(folders, parser, tmp_path, monkeypatch):
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
-    where = {
-        "text": str(tmp_path / "texts.txt"),
-        "parser": parser,
-        "out": str(tmp_path / "out"),
-        "pooling": "mean",
-    }
+    where = {"text": tmp_path / "texts.txt", "parser": parser, "out": tmp_path / "out", "pooling": "mean"}
     call(aq.main, str(folders["bert"]), **where, aug="number-words;repeat;del-word", masked="20")
     found = json.loads((tmp_path / "out" / "results.json").read_text())
     rows = found["augmentations"]
     numbers = rows["number-words"]
-    assert (numbers["changed"], numbers["rate"], numbers["same"], numbers["not_applicable"]) == (
-        8,
-        40.0,
-        0,
-        12,
-    )
+    expected = {"changed": 8, "rate": 40.0, "same": 0, "not_applicable": 12}
+    assert {name: numbers[name] for name in expected} == expected
     assert numbers["jaccard"] == pytest.approx(4 / 6)  # one of five words is another
     means = {
         "jaccard",
@@ -194,16 +186,9 @@ def test_the_command(folders, parser, tmp_path, monkeypatch):
 
 
 def test_an_encoder_without_tokenizer_or_masked_language_head(parser, tmp_path):
-    code = (
-        "import numpy as np\ndef embed(texts):\n    return np.array([[len(t), t.count('s'), 1] for t in "
-        "texts], float)\n"
-    )
-    (tmp_path / "mine.py").write_text(code)
+    model = write_function(tmp_path / "mine.py", "[len(t), t.count('s'), 1]")
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
-    model, where = (
-        f"{tmp_path / 'mine.py'}:embed",
-        {"text": str(tmp_path / "texts.txt"), "parser": parser, "out": str(tmp_path)},
-    )
+    where = {"text": tmp_path / "texts.txt", "parser": parser, "out": tmp_path}
     call(aq.main, model, **where, aug="number-words;del-word", also="crop;number-words|none")
     found = json.loads((tmp_path / "results.json").read_text())
     before, after = [(len(text), text.count("s"), 1) for text in (TEXTS[0], TEXTS[0].replace("2", "two"))]

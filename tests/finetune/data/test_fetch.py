@@ -91,40 +91,21 @@ def test_glue_from_a_folder_with_configurations(tmp_path):
     assert next(lines(tmp_path / "out" / "GLUE" / "CoLA" / "test.tsv")) == "index\tsentence"
 
 
+QQP = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
+MRPC = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
+
+
 @pytest.mark.parametrize(
-    "name,columns,label,first,header",
+    "name,columns,first,header",
     [
-        (
-            "GLUE/RTE",
-            ("sentence1", "sentence2"),
-            ["entailment", "not_entailment"],
-            "0\ta b\tc\tnot_entailment",
-            "index\tsentence1\tsentence2\tlabel",
-        ),
-        (
-            "GLUE/QNLI",
-            ("question", "sentence"),
-            ["entailment", "not_entailment"],
-            "0\ta b\tc\tnot_entailment",
-            "index\tquestion\tsentence\tlabel",
-        ),
-        (
-            "GLUE/MRPC",
-            ("sentence1", "sentence2"),
-            None,
-            "1\tn/a\tn/a\ta b\tc",
-            "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String",
-        ),
-        (
-            "GLUE/QQP",
-            ("question1", "question2"),
-            None,
-            "0\tn/a\tn/a\ta b\tc\t1",
-            "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
-        ),
+        ("RTE", "sentence1 sentence2", "0\ta b\tc\tnot_entailment", "index\tsentence1\tsentence2\tlabel"),
+        ("QNLI", "question sentence", "0\ta b\tc\tnot_entailment", "index\tquestion\tsentence\tlabel"),
+        ("MRPC", "sentence1 sentence2", "1\tn/a\tn/a\ta b\tc", MRPC),
+        ("QQP", "question1 question2", "0\tn/a\tn/a\ta b\tc\t1", QQP),
     ],
 )
-def test_glue_files_have_the_official_columns(tmp_path, name, columns, label, first, header):
+def test_glue_files_have_the_official_columns(tmp_path, name, columns, first, header):
+    columns, name = columns.split(), f"GLUE/{name}"
     rows = [{columns[0]: "a\tb", columns[1]: "c", "label": 1, "idx": 0}]
     for split in ("train", "validation", "test"):
         used = rows if split != "test" else [rows[0] | {"label": -1}]

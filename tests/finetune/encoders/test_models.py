@@ -33,12 +33,8 @@ def run_folder(hugging_face, tmp_path_factory):
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_hugging_face_folder(hugging_face, pooling, capsys):
     model = open_model(hugging_face, pooling)
-    assert (model.pooling, model.trained_pooling, model.folder, model.run) == (
-        pooling,
-        None,
-        hugging_face,
-        None,
-    )
+    assert (model.pooling, model.trained_pooling, model.run) == (pooling, None, None)
+    assert model.folder == hugging_face
     np.testing.assert_allclose(model.encode(SENTENCES), padded(hugging_face, pooling), atol=2e-5)
     assert model.remark is None
     assert (
@@ -60,18 +56,12 @@ def with_pooler(bert, folder):
 
 def test_the_pooler_that_a_checkpoint_brings(hugging_face, tmp_path):
     reference = with_pooler(hugging_face, tmp_path / "simcse")
-    model, tokenizer = (
-        open_model(tmp_path / "simcse", "pooler"),
-        AutoTokenizer.from_pretrained(tmp_path / "simcse"),
-    )
+    model = open_model(tmp_path / "simcse", "pooler")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "simcse")
     with torch.no_grad():
         expected = reference(**tokenizer(SENTENCES, padding=True, return_tensors="pt")).pooler_output.numpy()
-    assert (model.pooling, model.trained_pooling, model.remark, model.encode_poolings) == (
-        "pooler",
-        None,
-        None,
-        None,
-    )
+    assert model.pooling == "pooler"
+    assert model.trained_pooling is model.remark is model.encode_poolings is None
     np.testing.assert_allclose(model.encode(SENTENCES), expected, atol=1e-5)
     np.testing.assert_allclose(_sentence_transformer(model).encode(SENTENCES), expected, atol=1e-5)
     cls = open_model(tmp_path / "simcse", "cls")
@@ -97,13 +87,8 @@ def test_run_folder_and_export(run_folder, capsys):
     from_run, from_export = open_model(run_folder), open_model(run_folder / "export")
     assert f"{run_folder} stands for {run_folder / 'export'} (" in capsys.readouterr().err
     for model in (from_run, from_export):
-        assert (model.pooling, model.trained_pooling, model.remark, model.run) == (
-            "cls",
-            "cls",
-            None,
-            run_folder,
-        )
-        assert model.folder == run_folder / "export"
+        assert (model.pooling, model.trained_pooling, model.remark) == ("cls", "cls", None)
+        assert (model.run, model.folder) == (run_folder, run_folder / "export")
     np.testing.assert_array_equal(from_run.encode(SENTENCES), from_export.encode(SENTENCES))
     own = SentenceTransformer(str(run_folder / "export"), device="cpu").encode(SENTENCES)
     np.testing.assert_allclose(from_run.encode(SENTENCES), own, atol=2e-5)

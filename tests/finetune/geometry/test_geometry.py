@@ -5,6 +5,7 @@ import csv
 import numpy as np
 import pytest
 from commands import call
+from model_folders import write_function
 from real_data import DATA, needs_data
 from word_sentences import WORDS, sentences
 
@@ -145,11 +146,9 @@ def test_neighbourhoods_of_intents(data, tmp_path):
         for file, lines in (("seq.in", texts), ("label", names)):
             (folder / file).write_text("".join(f"{line}\n" for line in lines))
     (tmp_path / "clustering").symlink_to(data / "clustering")
-    model = tmp_path / "letters_of_intents.py"
-    body = "return np.array([[t.count(c) for c in 'abcklm'] for t in texts], float) + 0.01"
-    model.write_text(f"import numpy as np\ndef embed(texts):\n    {body}\n")
+    model = write_function(tmp_path / "letters_of_intents.py", "[t.count(c) + 0.01 for c in 'abcklm']")
     flags = {"measure": "neighbourhood", "neighbours": "stackoverflow,snips", "out": str(tmp_path / "out")}
-    call(geometry.geometry, f"{model}:embed", eval_data=str(tmp_path), **flags)
+    call(geometry.geometry, model, eval_data=tmp_path, **flags)
     task = read(tmp_path / "out" / "geometry-function.json").tasks["neighbourhood/SNIPS"]
     # not the one of an unseen class
     assert (task.details["points"], task.details["classes"]) == (24 + 9 + 11, 3)
@@ -169,14 +168,8 @@ def test_what_is_missing_is_said_and_an_error_where_it_was_named(data, tmp_path,
     )
     with pytest.raises(UserError, match=r"clustering/stackoverflow\.csv is not there"):
         call(geometry.geometry, "missing", eval_data=str(tmp_path / "data"), measure="neighbourhood")
-    module = tmp_path / "letters_model.py"
-    lines = (
-        "import numpy as np",
-        "def embed(texts):",
-        "    return np.array([[len(t), t.count('a')] for t in texts], float)",
-    )
-    module.write_text("\n".join(lines) + "\n")
-    call(geometry.geometry, f"{module}:embed", eval_data=str(tmp_path / "data"), out=str(tmp_path / "out"))
+    model = write_function(tmp_path / "letters_model.py", "[len(t), t.count('a')]")
+    call(geometry.geometry, model, eval_data=tmp_path / "data", out=tmp_path / "out")
     evaluation = read(tmp_path / "out" / "geometry-function.json")
     assert list(evaluation.tasks) == ["nli"]
     assert sum(note.startswith("without ") for note in evaluation.notes) == 3

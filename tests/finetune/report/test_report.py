@@ -158,7 +158,7 @@ def test_the_commands_in_the_readmes_order_show_sts(tmp_path, monkeypatch):
     column = tables["sts"].columns.index("STS-B")
     mean = next(row for row in rows if row.label == "run, mean")
     assert mean.cells[column].value == found.tasks["STS-B"].value and mean.cells[column].incomplete
-    assert "STS-B has 12 pairs here, 1379 as published" in found.notes
+    assert "STS-B has 12 pairs here, 1,379 as published" in found.notes
     assert (
         read(run / "report" / "sts-cls.json").notes[0]
         == f"{run} was trained with mean pooling and is evaluated with cls pooling"

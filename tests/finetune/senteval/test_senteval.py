@@ -14,7 +14,7 @@ from finetune.encoders.models import open_model
 from finetune.senteval.classifier import ClassifierSettings, PairFeatures
 from finetune.senteval.evaluate import choose_tasks, evaluate, read_tasks
 from finetune.senteval.protocol import SETTINGS, split
-from finetune.senteval.tasks import TASKS, TRANSFER, load, missing, size_notes
+from finetune.senteval.tasks import TASKS, TRANSFER, load, missing
 from pretrain.common.errors import UserError
 
 GOOD, BAD = ["good film", "a fine , fine day", "joy"], ["bad film", "what a sad and dull affair", "tears"]
@@ -236,4 +236,5 @@ def test_the_command(folder, tmp_path):
 def test_the_real_files_have_the_published_sizes(name):
     if absent := missing(name, DATA):
         pytest.skip(f"CLEAR_DATA has no {Path(absent[0]).relative_to(DATA)}")
-    assert not size_notes(name, load(name, DATA))
+    splits = load(name, DATA).splits
+    assert {part: len(splits[part]) for part in splits} == TASKS[name].sizes

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from commands import call
-from model_folders import save_bert, save_run
+from model_folders import save_bert, save_run, write_function
 from sts_layout import bag_of_words
 
 from finetune.encoders import models
@@ -78,12 +78,8 @@ def test_the_command_evaluates_several_poolings_of_a_run_or_folder_at_once(
 
 
 def test_the_command_takes_models_that_bring_their_vectors(folders, layout, tmp_path, capsys):
-    module = tmp_path / "encoder_for_sts.py"
-    module.write_text(
-        "import numpy\ndef embed(texts):\n    return numpy.array([[len(t), t.count('a'), 1.0] for t in "
-        "texts])\n"
-    )
-    for model, name in ((folders["st"], "own modules"), (f"{module}:embed", "function")):
+    function = write_function(tmp_path / "encoder_for_sts.py", "[len(t), t.count('a'), 1.0]")
+    for model, name in ((folders["st"], "own modules"), (function, "function")):
         results = command(model, layout, tmp_path, detail=True)
         encode = models.open_model(str(model)).encode
         assert results == {name: StsEvaluator(layout).evaluate(encode, ["STS13", "SICK-R"])}
