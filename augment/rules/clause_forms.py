@@ -27,10 +27,8 @@ _SINGLE_OPENING, _SINGLE_CLOSING = re.compile(r"(?<![^\s(\[\"“])['‘](?=\S)")
 # Titles, references and the like, whose full stop ends no sentence in front of a number or a name.
 _ABBREVIATIONS = word_set(
     "a.m adm al approx apr assoc aug ave bros c ca capt cf ch chap cmdr co col corp cpl dec dept dr e.g ed "
-    "eds eg esp etc ex "
-    "feb fig figs fr ft gen gov hon i.e ie inc jan jr jul lt ltd maj messrs mr mrs ms mt mts nos nov oct p "
-    "p.m pp pres "
-    "prof pt rep rev sen sept sgt sr st ste supt v viz vol vols vs"
+    "eds eg esp etc ex feb fig figs fr ft gen gov hon i.e ie inc jan jr jul lt ltd maj messrs mr mrs ms mt "
+    "mts nos nov oct p p.m pp pres prof pt rep rev sen sept sgt sr st ste supt v viz vol vols vs"
 )
 
 

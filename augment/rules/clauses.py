@@ -24,16 +24,14 @@ _RELATIVE_TAGS = ("WDT", "WP", "WP$", "WRB")
 _FACTIVE = sorted(
     word_set(
         "acknowledge admit announce confirm declare discover find know learn mention note notice observe "
-        "realize recall "
-        "recognize remember report reveal state"
+        "realize recall recognize remember report reveal state"
     )
 )
 _GROUPS = word_set(
     "administration agency army association band board church city club commission committee company "
-    "congress corporation "
-    "council country court department family firm government group institution ministry nation navy office "
-    "organization "
-    "parliament party police school senate society staff state studio team university"
+    "congress corporation council country court department family firm government group institution ministry "
+    "nation navy office organization parliament party police school senate society staff state studio team "
+    "university"
 )
 _OF_NO_ONE = word_set("male males female females fraternity sorority hosts masculine feminine")
 _SINGULAR_PRONOUNS = {"i": "I", "you": "you", "he": "he", "she": "she", "we": "we", "they": "they"}

@@ -38,15 +38,13 @@ _CURRENCIES = {
 _LABELS = word_set("no no. nos. vol. p. pp. fig. # §")  # what they number keeps its figure
 _MONTHS = word_set(
     "january february march april may june july august september october november december jan feb mar apr "
-    "jun jul aug sep sept "
-    "oct nov dec"
+    "jun jul aug sep sept oct nov dec"
 )
 _PLURALS = word_set("people men women children feet")
 _DETERMINERS = word_set("the this that its his her their our")
 _BEFORE_YEARS = _MONTHS | word_set(
     "in since by until till from of during before after around about circa c. between and to late early mid "
-    "summer winter spring "
-    "autumn fall year"
+    "summer winter spring autumn fall year"
 )
 
 

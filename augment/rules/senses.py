@@ -34,42 +34,32 @@ _PREFIX = re.compile(r"un|in|im|il|ir|dis|non|ab")
 # auxiliaries, light verbs, ordinals and other words that point.
 NEVER = word_set(
     "be have do not n't no more most less least very so too also as well just only even such same other own "
-    "many much few "
-    "new old first second third last next past due able likely up down out in on off over there here now "
-    "then when where "
-    "how why that never always ever still again about around rather quite get go make take back far long "
-    "together apart ago "
-    "away yet already former latter previous following coming current present certain right all both give "
-    "put set keep let "
-    "bring come turn hold run pay play show see look looking work call lead leave stand mean like"
+    "many much few new old first second third last next past due able likely up down out in on off over "
+    "there here now then when where how why that never always ever still again about around rather quite get "
+    "go make take back far long together apart ago away yet already former latter previous following coming "
+    "current present certain right all both give put set keep let bring come turn hold run pay play show see "
+    "look looking work call lead leave stand mean like"
 )
 _NEVER_ANTONYMS = NEVER - word_set("able likely certain right current")  # "unable", "unlikely" mean one thing
 _NEVER_NOUNS = word_set(
-    "one ones thing things way ways part lot number percent time times case kind sort type mr mrs ms dr "
-    "year month week day "
-    "hour minute second moment today tomorrow yesterday tonight night morning afternoon evening weekend "
-    "decade century pm "
-    "am end side top bottom front back rest half"
+    "one ones thing things way ways part lot number percent time times case kind sort type mr mrs ms dr year "
+    "month week day hour minute second moment today tomorrow yesterday tonight night morning afternoon "
+    "evening weekend decade century pm am end side top bottom front back rest half"
 )
 # Terms so general that they say nothing in a noun's place.
 _TOO_GENERAL = word_set(
     "entity object thing matter substance unit group collection phenomenon quality relation knowledge "
-    "attribute period need "
-    "ground paper papers array amount number whole portion proportion action act activity state abstraction "
-    "area region "
-    "part statement occurrence someone mortal soul condition function change happening signal quantity "
-    "cognition psyche "
-    "measure process artifact instrumentation alteration reckoning ordering extremity grouping wit berth"
+    "attribute period need ground paper papers array amount number whole portion proportion action act "
+    "activity state abstraction area region part statement occurrence someone mortal soul condition function "
+    "change happening signal quantity cognition psyche measure process artifact instrumentation alteration "
+    "reckoning ordering extremity grouping wit berth"
 )
 # What everybody sorts things by: a word's broader term where the one next to it is a learned one ("canine").
 _BASIC = word_set(
     "vehicle ship aircraft animal bird fish insect reptile person building furniture garment clothing food "
-    "vegetable fruit "
-    "tree weapon device disease chemical material metal science sport book music doctor official "
-    "worker artist "
-    "professional relative athlete expert scientist musician room house road tool dance meat "
-    "instrument "
-    "symbol color officer illness crime"
+    "vegetable fruit tree weapon device disease chemical material metal science sport book music doctor "
+    "official worker artist professional relative athlete expert scientist musician room house road tool "
+    "dance meat instrument symbol color officer illness crime"
 )
 # Plurals by themselves ("bounds"), and what no noun's place takes ("looking at").
 _UNFIT_NOUN = re.compile(

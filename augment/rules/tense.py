@@ -28,9 +28,8 @@ _MIDDLE = word_set(
 _LONG_AGO = word_set("ago yesterday")
 _PERIODS = word_set(
     "night week weekend month year season spring summer autumn fall winter century decade monday tuesday "
-    "wednesday thursday "
-    "friday saturday sunday january february march april may june july august september october november "
-    "december"
+    "wednesday thursday friday saturday sunday january february march april may june july august september "
+    "october november december"
 )
 _YEAR = re.compile(r"1\d{3}s?|20[01]\d")
 _YEAR_OF_PAST_CLAUSE = re.compile(r"20\d\d")

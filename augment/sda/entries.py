@@ -112,8 +112,7 @@ ENTRIES = (
         paper=f"{_SDA}, section 4.1, algorithm 1",
         parameters=(_VARIANT,),
         description="Punctuation insertion: a comma at a subordinate clause; else quotes around the subject "
-        "or a comma behind "
-        "it; else an exclamation mark at the end.",
+        "or a comma behind it; else an exclamation mark at the end.",
         example="pi:variant=code",
         function=pi,
         meaning="preserving",
@@ -125,8 +124,7 @@ ENTRIES = (
         paper=f"{_SDA}, section 4.2, algorithm 2",
         parameters=(_VARIANT, _PHRASES),
         description="Modal verbs: must, should, have to, cannot but ... before the main verb; the code's "
-        "variant also puts very, "
-        "really ... before adjectives.",
+        "variant also puts very, really ... before adjectives.",
         example="mv:variant=code",
         function=mv,
         meaning="preserving",

@@ -29,26 +29,26 @@ def every(sentence):
         ("Starting with him, all fell.",
          "Starting/VBG/case/3 with/IN/case/3 him/PRP/obl/6 ,/,/punct/3 all/DT/nsubj/6 fell/VBD/root/0 "
          "././punct/6"),
-        ("Two cable cars fell.", "Two/CD/nummod/3 cable/NN/compound/3 cars/NNS/nsubj/4 fell/VBD/root/0 "
-                                 "././punct/4"),
-        ("Our car race fell.", "Our/PRP$/nmod:poss/3 car/NN/compound/3 race/NN/nsubj/4 fell/VBD/root/0 "
-                               "././punct/4"),
+        ("Two cable cars fell.",
+         "Two/CD/nummod/3 cable/NN/compound/3 cars/NNS/nsubj/4 fell/VBD/root/0 ././punct/4"),
+        ("Our car race fell.",
+         "Our/PRP$/nmod:poss/3 car/NN/compound/3 race/NN/nsubj/4 fell/VBD/root/0 ././punct/4"),
         ("We came by car.", "We/PRP/nsubj/2 came/VBD/root/0 by/IN/case/4 car/NN/obl/2 ././punct/2"),
-        ("He halted at nothing.", "He/PRP/nsubj/2 halted/VBD/ROOT/0 at/IN/prep/2 nothing/NN/pobj/3 "
-                                  "././punct/2"),
+        ("He halted at nothing.",
+         "He/PRP/nsubj/2 halted/VBD/ROOT/0 at/IN/prep/2 nothing/NN/pobj/3 ././punct/2"),
         ("Starting with him, all fell.",
          "Starting/VBG/prep/6 with/IN/prep/1 him/PRP/pobj/2 ,/,/punct/6 all/DT/nsubj/6 fell/VBD/ROOT/0 "
          "././punct/6"),
         ("We came by car.", "We/PRP/nsubj/2 came/VBD/ROOT/0 by/IN/prep/2 car/NN/pobj/3 ././punct/2"),
-        ("She is big with pride.", "She/PRP/nsubj/2 is/VBZ/ROOT/0 big/JJ/acomp/2 with/IN/prep/3 "
-                                   "pride/NN/pobj/4 ././punct/2"),
-        ("He halted at nothing.", "He/PRP/nsubj/2 halted/VBD/root/0 at/IN/case/4 nothing/NN/obl/2 "
-                                  "././punct/2"),
+        ("She is big with pride.",
+         "She/PRP/nsubj/2 is/VBZ/ROOT/0 big/JJ/acomp/2 with/IN/prep/3 pride/NN/pobj/4 ././punct/2"),
+        ("He halted at nothing.",
+         "He/PRP/nsubj/2 halted/VBD/root/0 at/IN/case/4 nothing/NN/obl/2 ././punct/2"),
         ("He halted himself.", "He/PRP/nsubj/2 halted/VBD/root/0 himself/PRP/obj/2 ././punct/2"),
         ("It is as big as usual.",
          "It/PRP/nsubj/4 is/VBZ/cop/4 as/RB/advmod/4 big/JJ/root/0 as/IN/case/6 usual/JJ/obl/4 ././punct/4"),
-        ("She is big with pride.", "She/PRP/nsubj/3 is/VBZ/cop/3 big/JJ/root/0 with/IN/case/5 "
-                                   "pride/NN/obl/3 ././punct/3"),
+        ("She is big with pride.",
+         "She/PRP/nsubj/3 is/VBZ/cop/3 big/JJ/root/0 with/IN/case/5 pride/NN/obl/3 ././punct/3"),
     ],
 )  # fmt: skip
 def test_bound_words_have_no_synonym(small_wordnet, text, annotation):

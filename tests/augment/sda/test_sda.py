@@ -99,10 +99,9 @@ def test_negation_keeps_capitals(text, annotation, expected):
         ("'Tis true.", "'/``/punct/3 Tis/RB/advmod/3 true/JJ/root/0 ././punct/3", "Not 'tis true."),
         ("‘Tis true of the dogs’ house.",
          "‘/``/punct/3 Tis/RB/advmod/3 true/JJ/root/0 of/IN/case/8 the/DT/det/6 dogs/NNS/nmod:poss/8 "
-         "’/POS/case/6 "
-         "house/NN/obl/3 ././punct/3", "Not ‘tis true of the dogs’ house."),
+         "’/POS/case/6 house/NN/obl/3 ././punct/3", "Not ‘tis true of the dogs’ house."),
         ("'Quite true.'", "'/``/punct/3 Quite/RB/advmod/3 true/JJ/root/0 ././punct/3 '/''/punct/3",
-        "'Not quite true.'"),
+         "'Not quite true.'"),
         ("'Tis' is true.", "'/``/punct/2 Tis/NN/nsubj/5 '/''/punct/2 is/VBZ/cop/5 true/JJ/root/0 ././punct/5",
          "'Tis' is not true."),
     ],
@@ -210,8 +209,7 @@ def test_edits_of_two_clauses_over_one_word_are_not_both_made():
     the second."""
     rows = (
         "“/``/punct/2 Yes/UH/ccomp/5 ,/,/punct/5 ”/''/punct/2 said/VBD/ROOT/0 men/NNS/nsubj/5 "
-        "who/WP/nsubj/10 do/VBP/aux/10 "
-        "n't/RB/{}/10 pay/VB/{}/6 ././punct/5"
+        "who/WP/nsubj/10 do/VBP/aux/10 n't/RB/{}/10 pay/VB/{}/6 ././punct/5"
     )
     for negation, clause in (("advmod", "acl:relcl"), ("neg", "relcl")):
         parsed = parse("“Yes,” said men who don't pay.", rows.format(negation, clause))

@@ -57,8 +57,7 @@ SENTENCES = {
     "left": ("他已离开北京。", "他/PN/nsubj/3 已/AD/advmod/3 离开/VV/ROOT/0 北京/NR/dobj/3 。/PU/punct/3"),
     "dark": ("天已经黑了。", "天/NN/nsubj/3 已经/AD/advmod/3 黑/VA/ROOT/0 了/SP/discourse/3 。/PU/punct/3"),
     "in 1993": ("1993年，图书馆迁到北京。",
-     "1993/CD/nummod/2 年/NT/nmod:tmod/5 ，/PU/punct/2 图书馆/NN/nsubj/5 迁到/VV/ROOT/0 北京/NR/obj/5 "
-                "。/PU/punct/5"),
+     "1993/CD/nummod/2 年/NT/nmod:tmod/5 ，/PU/punct/2 图书馆/NN/nsubj/5 迁到/VV/ROOT/0 北京/NR/obj/5 。/PU/punct/5"),
     "by": ("系统通过密码记录进度。", "系统/NN/nsubj/4 通过/P/case/3 密码/NN/obl/4 记录/VV/ROOT/0 进度/NN/obj/4 。/PU/punct/4"),
     "mainly": ("电影主要呈现现实。", "电影/NN/nsubj/3 主要/AD/advmod/3 呈现/VV/ROOT/0 现实/NN/obj/3 。/PU/punct/3"),
     "also is": ("他也是作家。", "他/PN/nsubj/3 也是/VC/cop/3 作家/NN/ROOT/0 。/PU/punct/3"),
