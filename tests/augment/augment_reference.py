@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterable
 from fractions import Fraction
 
 import numpy as np
@@ -92,12 +93,15 @@ def collapse(tokens: list[int]) -> list[int]:
     return result
 
 
+def drawn(key: int, numbers: Iterable[int], count: int) -> set[int]:
+    """Draw `count` of the numbers: [CLS] has number 0, and one of the 32 bits says "not eligible"."""
+    return set(sorted(numbers, key=lambda number: (token_bits(key, number + 1) >> 1, number))[:count])
+
+
 def del_word(content: list[int], key: int, rate: float = 0.7) -> list[int]:
     eligible = [place for place, token in enumerate(content) if token >= 6]
     count = min(round(rate * len(eligible)), max(len(eligible) - 1, 0))
-    # [CLS] has position 0; one of the 32 bits says "not eligible".
-    eligible.sort(key=lambda place: (token_bits(key, place + 1) >> 1, place))
-    chosen = set(eligible[:count])
+    chosen = drawn(key, eligible, count)
     return collapse([DEL if place in chosen else token for place, token in enumerate(content)])
 
 
@@ -150,8 +154,7 @@ def reorder(content: list[int], key: int, pairs: int = 5, rate: float = 0.05) ->
 def repeat(content: list[int], key: int, rate: float = 0.32) -> list[int]:
     most = min(max(2, int(rate * len(content))), len(content))
     count = int((sequence_bits(key, 1, stream=1)[0] >> 11) * 2.0**-53 * (most + 1))
-    places = sorted(range(len(content)), key=lambda place: (token_bits(key, place + 1) >> 1, place))
-    chosen = set(places[:count])
+    chosen = drawn(key, range(len(content)), count)
     return [token for place, token in enumerate(content) for _ in range(2 if place in chosen else 1)]
 
 
@@ -188,9 +191,7 @@ def words(content: list[int]) -> list[list[int]]:
 
 def draw_words(pieces: list[list[int]], key: int, count: int) -> set[int]:
     """Draw `count` words that are not special; word 0 is [CLS], so these are numbered from 1."""
-    eligible = [number for number, word in enumerate(pieces) if word[0] >= 6]
-    eligible.sort(key=lambda number: (token_bits(key, number + 1) >> 1, number))
-    return set(eligible[:count])
+    return drawn(key, [number for number, word in enumerate(pieces) if word[0] >= 6], count)
 
 
 def delete(content: list[int], key: int, rate: float = 0.1) -> list[int]:
@@ -203,8 +204,7 @@ def delete(content: list[int], key: int, rate: float = 0.1) -> list[int]:
 def mask(content: list[int], key: int, rate: float = 0.15) -> list[int]:
     eligible = [place for place, token in enumerate(content) if token >= 6]
     count = min(max(round(rate * len(eligible)), 1 if rate else 0), len(eligible))
-    eligible.sort(key=lambda place: (token_bits(key, place + 1) >> 1, place))
-    chosen = set(eligible[:count])
+    chosen = drawn(key, eligible, count)
     return [MASK if place in chosen else token for place, token in enumerate(content)]
 
 
@@ -212,8 +212,8 @@ def punctuation(content: list[int], key: int, rate: float = 0.3) -> list[int]:
     pieces = words(content)
     count = sum(word[0] >= 6 for word in pieces)
     most = max(int(count * rate), 1)
-    drawn = min(int((sequence_bits(key, 1, stream=1)[0] >> 11) * 2.0**-53 * most) + 1, count)
-    chosen = draw_words(pieces, key, drawn)
+    wanted = min(int((sequence_bits(key, 1, stream=1)[0] >> 11) * 2.0**-53 * most) + 1, count)
+    chosen = draw_words(pieces, key, wanted)
     result = []
     for number, word in enumerate(pieces):
         if number in chosen:
