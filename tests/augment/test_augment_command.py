@@ -156,11 +156,6 @@ def test_input_that_is_no_text_is_an_error(tmp_path, call):
         assert status == 2 and "a.gz cannot be read as text" in error
 
 
-def test_augment_imports_no_torch():
-    code = "import sys, augment.__main__; assert not {'torch', 'transformers'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
-
-
 def test_the_list_says_what_text_augmentations_do_to_the_meaning_and_need(call):
     status, output, _ = call("--list")
     entry = output[output.index("\nneg  (text)") :]
