@@ -204,24 +204,27 @@ def _size_remark(count: int, published: int) -> str | None:
 
 
 def _triplets(data: str | Path | None) -> Comparisons:
+    file = triplets_file(data)
+    rows = read_triplets(file)
+    premises, entailed, others = (list(column) for column in zip(*rows, strict=True))
+    remark = f"{len(rows):,} triplets of {file.name} here, {SIMCSE_TRIPLETS:,} in SimCSE's file"
+    comparable = len(rows) == SIMCSE_TRIPLETS
+    return Comparisons(premises, entailed, others, np.ones(len(rows), bool), None if comparable else remark)
+
+
+def triplets_file(data: str | Path | None) -> Path:
+    """Return the file of triplets: SimCSE's, or else the smaller one from SNLI.
+
+    Raises:
+        UserError: neither is there.
+    """
     folder = find(data, "NLI")
     for name in ("nli_for_simcse.csv", "nli_triplets_from_snli.csv"):
         if (folder / name).is_file():
-            rows = read_triplets(folder / name)
-            remark = f"{len(rows):,} triplets of {name} here, {SIMCSE_TRIPLETS:,} in SimCSE's file"
-            three = zip(*rows, strict=True)
-            premises, entailed, others = (list(column) for column in three)
-            return Comparisons(
-                premises,
-                entailed,
-                others,
-                np.ones(len(rows), bool),
-                remark if len(rows) != SIMCSE_TRIPLETS else None,
-            )
+            return folder / name
     raise UserError(
         f"{folder} has neither nli_for_simcse.csv nor nli_triplets_from_snli.csv (columns sent0, sent1, "
-        "hard_neg); "
-        f"`python -m finetune.data fetch NLI/SimCSE {data_root(data)}` gets the first"
+        f"hard_neg); `python -m finetune.data fetch NLI/SimCSE {data_root(data)}` gets the first"
     )
 
 

@@ -18,7 +18,7 @@ from finetune.geometry import measures, plots
 from finetune.geometry.augmentations import AugmentedSentences, View, compare, default_specifications, views
 from finetune.geometry.projector import write_projector
 from finetune.intents import sets as intents
-from finetune.nli_distance import read_triplets
+from finetune.nli_distance import read_triplets, triplets_file
 from finetune.results import Evaluation, TaskResult
 from finetune.sts.tasks import StsFiles
 from pretrain.common.errors import UserError
@@ -26,7 +26,6 @@ from pretrain.common.files import replace_durably
 from pretrain.telemetry.monitors import effective_rank
 
 TOP = (1, 2, 5, 10, 20, 50, 100)
-NLI_FILES = ("nli_for_simcse.csv", "nli_triplets_from_snli.csv")
 NLI_SAMPLE = 20_000
 PLOTTED = 150
 """Sentences of the scatter plots, each with all its views."""
@@ -335,16 +334,13 @@ def _read_clustering(path: Path) -> tuple[list[str], list[str]]:
 
 def _read_triplets(data: str, seed: int) -> tuple[list[tuple[str, str, str]], str]:
     """Read (premise, entailed, contradicting), at most `NLI_SAMPLE` of them, and the file's name."""
-    folder = find(data, "NLI")
-    files = [folder / name for name in NLI_FILES if (folder / name).is_file()]
-    if not files:
-        raise UserError(f"{folder} has neither {' nor '.join(NLI_FILES)} (columns sent0, sent1, hard_neg)")
-    rows = read_triplets(files[0])
+    file = triplets_file(data)
+    rows = read_triplets(file)
     if len(rows) > NLI_SAMPLE:
         rows = [
             rows[n] for n in np.sort(np.random.default_rng(seed).choice(len(rows), NLI_SAMPLE, replace=False))
         ]
-    return rows, files[0].name
+    return rows, file.name
 
 
 def _say(model: EmbeddingModel, what: str) -> None:
